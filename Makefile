@@ -1,0 +1,42 @@
+# Two commands do everything on a bare machine with Python 3.11+, git and a C compiler:
+#   make demo    a local swarm trains on real text, with the dashboard
+#   make test    every test
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+.PHONY: help venv demo test check format clean
+
+help:
+	@echo "make demo   a local swarm trains on real text (about two minutes)"
+	@echo "make test   run all tests"
+	@echo "make check  ruff, ruff format --check, mypy --strict"
+	@echo "make venv   only create .venv and install into it"
+
+venv: $(STAMP)
+
+# One pip call for everything: resolved apart, hivemind's and libp2p's protobuf needs contradict each other.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python %s found; 3.11 or newer is needed: make PYTHON=python3.11 ..." % sys.version.split()[0])'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[fast,dev]'
+	@touch $@
+
+demo: venv
+	$(BIN)/peer demo
+
+test: venv
+	$(BIN)/python -m pytest
+
+check: venv
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: venv
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

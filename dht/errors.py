@@ -1,0 +1,62 @@
+"""The error tree, drawn once.
+
+MurmurationError
+├── PeerFault        a remote misbehaved; names its PeerId; never escapes a round
+│   └── PeerUnreachable   the remote could not be reached or stopped answering
+└── LocalFault       this peer cannot go on; its owner can act on the sentence (exit code 1)
+    ├── UsageFault        a flag, file or value is wrong (exit code 2)
+    ├── NobodyReachable   no member of the run answered in time (exit code 3)
+    ├── Incompatible      other protocol version, manifest or membership rule (exit code 4)
+    └── DeviceFault       the compute device is missing or too small (exit code 5)
+
+Every message reads: what was got; what was expected; what to do.
+"""
+
+from __future__ import annotations
+
+
+class MurmurationError(Exception):
+    """Root of all errors this software raises on purpose."""
+
+
+class PeerFault(MurmurationError):
+    """A remote peer sent something wrong. The local peer goes on without it."""
+
+    def __init__(self, peer_id: str, what: str) -> None:
+        super().__init__(f"peer {peer_id[-8:] if peer_id else '(unknown)'}: {what}")
+        self.peer_id = peer_id
+        self.what = what
+
+
+class PeerUnreachable(PeerFault):
+    """A remote peer could not be dialled, closed the stream, or missed a deadline."""
+
+
+class LocalFault(MurmurationError):
+    """This peer must stop; the message tells its owner why and what to do."""
+
+    exit_code = 1
+
+
+class UsageFault(LocalFault):
+    """A flag, a file or a value in one is wrong."""
+
+    exit_code = 2
+
+
+class NobodyReachable(LocalFault):
+    """No member of the run answered before the join timeout."""
+
+    exit_code = 3
+
+
+class Incompatible(LocalFault):
+    """The run needs another software version, manifest or membership."""
+
+    exit_code = 4
+
+
+class DeviceFault(LocalFault):
+    """The chosen compute device is missing or too small."""
+
+    exit_code = 5

@@ -1,0 +1,101 @@
+"""Ports through which everything else reaches the network: `Host` and `Stream`.
+
+Three adapters implement them: `MemoryHost` (simulated links, virtual time), `P2pdHost` (hivemind's libp2p
+daemon, the bulk data plane) and, for observers, py-libp2p. One contract suite runs on all of them.
+
+A stream carries whole frames in both directions. libp2p streams through p2pd have no half-close: a side that
+closes loses what the other has not read yet, so protocols end with an explicit reply frame, never with EOF.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import NewType, Protocol
+
+PeerId = NewType("PeerId", str)
+"""Base58 text of a libp2p peer id, e.g. ``12D3KooW...``. Ed25519 ids embed the public key."""
+
+FRAME_HEADER_BYTES = 4
+"""Each frame is preceded by its length: unsigned 32-bit, big-endian."""
+
+
+class Stream(Protocol):
+    """An ordered, reliable, encrypted two-way stream of frames to one authenticated remote."""
+
+    @property
+    def remote(self) -> PeerId: ...
+
+    @property
+    def bytes_sent(self) -> int:
+        """Frame bytes written so far, length headers included."""
+        ...
+
+    @property
+    def bytes_received(self) -> int:
+        """Frame bytes read so far, length headers included."""
+        ...
+
+    async def send(self, frame: bytes | bytearray | memoryview) -> None:
+        """Write one frame; returns when the transport has accepted it (back-pressure).
+
+        Raises:
+            PeerUnreachable: the stream is closed or the remote is gone.
+        """
+        ...
+
+    async def receive(self, max_bytes: int) -> bytes:
+        """Read one frame of at most `max_bytes`; the length is checked before anything is allocated.
+
+        Raises:
+            PeerFault: the remote announced a longer frame (the stream is closed).
+            PeerUnreachable: the stream ended, also in the middle of a frame.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Close both directions; never raises."""
+        ...
+
+
+StreamHandler = Callable[[Stream], Awaitable[None]]
+"""Called once per incoming stream; the stream is closed when it returns or raises.
+
+A `PeerFault` raised by a handler is logged and closes the stream; anything else is a bug and is logged with
+its traceback, but must not stop the host.
+"""
+
+
+class Host(Protocol):
+    """One member of the peer-to-peer network, as the rest of the program sees it."""
+
+    @property
+    def peer_id(self) -> PeerId: ...
+
+    def addresses(self) -> list[str]:
+        """Multiaddrs with `/p2p/<PeerId>` under which others can dial this host."""
+        ...
+
+    def handle(self, protocol: str, handler: StreamHandler) -> None:
+        """Serve incoming streams of `protocol` (e.g. ``/murmuration/control/1``). Survives daemon restarts."""
+        ...
+
+    async def connect(self, multiaddr: str, timeout_seconds: float) -> PeerId:
+        """Dial `multiaddr` (must end in `/p2p/<PeerId>`) and return the authenticated PeerId.
+
+        Raises:
+            PeerUnreachable: nobody answered in time, or somebody else lives there.
+            UsageFault: the text is not a multiaddr with a PeerId.
+        """
+        ...
+
+    async def open_stream(self, peer_id: PeerId, protocol: str, timeout_seconds: float) -> Stream:
+        """Open a stream to a known peer (its addresses are found by the transport).
+
+        Raises:
+            PeerUnreachable: the peer is gone, does not speak `protocol`, or missed the deadline.
+        """
+        ...
+
+    async def close(self) -> None:
+        """Close everything this host opened: streams, sockets, child processes; never raises."""
+        ...

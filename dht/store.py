@@ -1,0 +1,39 @@
+"""`RecordStore`: where signed, expiring records live. Ports only know bytes; `records.py` knows meaning.
+
+Adapters: `MemoryStore` (simulation, tests) and `HivemindStore` (hivemind's DHTNode on a P2pdHost).
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from dht.host import PeerId
+
+
+class RecordStore(Protocol):
+    """Expiring key/value store shared by the swarm. Only valid records are stored or returned."""
+
+    async def publish_run(self, run_id: str, record: bytes, expires_at: float) -> int:
+        """Store the run's signed manifest record; any member may do it. Returns the number of remote copies."""
+        ...
+
+    async def fetch_run(self, run_id: str) -> bytes | None:
+        """The newest valid run record, or None when nobody reachable holds one."""
+        ...
+
+    async def publish_peer(self, run_id: str, peer_id: PeerId, record: bytes, expires_at: float) -> int:
+        """Store this peer's own signed record, replacing its earlier one. Returns the number of remote copies."""
+        ...
+
+    async def fetch_peers(self, run_id: str) -> list[bytes]:
+        """All live, valid peer records of the run that the reachable holders have."""
+        ...
+
+    async def bootstrap(self, multiaddrs: list[str]) -> int:
+        """Dial the given members and look up own and random ids; returns how many members are known now.
+
+        Cheap enough to be repeated for ever: it joins, heals and merges swarms with one mechanism.
+        """
+        ...
+
+    async def close(self) -> None: ...
