@@ -1,0 +1,48 @@
+"""Who sends what when: the local schedule of fragments and the ranking of round leaders. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+
+from dht.host import PeerId
+
+
+def fragments_due(inner_step: int, sync_every: int, num_fragments: int) -> tuple[int, ...]:
+    """Fragments whose outer gradient is sent after `inner_step` finished steps (counted from 1).
+
+    Each fragment is due every `sync_every` (H) steps; fragments are staggered evenly over the interval so that the
+    line carries a constant stream instead of bursts (arXiv 2501.18512, section 2.2). The last fragment is due at
+    multiples of H, so that with one fragment this is plain DiLoCo.
+    """
+    if inner_step < 1 or sync_every < 1:
+        return ()
+    return tuple(
+        fragment
+        for fragment in range(num_fragments)
+        if inner_step >= sync_every * (fragment + 1) // num_fragments
+        and (inner_step - sync_every * (fragment + 1) // num_fragments) % sync_every == 0
+    )
+
+
+def rank_leaders(run_id: str, fragment: int, version: int, trainers: Iterable[PeerId]) -> list[PeerId]:
+    """Live trainers in the order in which they may lead the round: rendezvous hashing, the first leads attempt 0.
+
+    Every peer computes the same order from the same view, and the load of leading spreads evenly over peers.
+    """
+
+    def score(peer_id: PeerId) -> bytes:
+        return hashlib.sha256(f"{run_id}|{fragment}|{version}|{peer_id}".encode()).digest()
+
+    return sorted(set(trainers), key=lambda peer_id: (score(peer_id), peer_id))
+
+
+def effective_sync_every(sync_every: int, tokens_per_second: float, fastest_tokens_per_second: float) -> int:
+    """Inner steps between two sends for a peer of this speed: max(1, floor(H * v / v_max)) (arXiv 2401.09135, DyLU).
+
+    A slow peer sends after fewer steps, so that it is ready at about the same time as the fastest one.
+    Unknown speeds (0) keep H.
+    """
+    if tokens_per_second <= 0 or fastest_tokens_per_second <= tokens_per_second:
+        return sync_every
+    return max(1, int(sync_every * tokens_per_second / fastest_tokens_per_second))
