@@ -1,0 +1,515 @@
+"""Frames of the round protocol: msgpack headers with a strict schema, raw payloads behind them. Pure, torch-free.
+
+A frame is ``version (1 byte) | header length (2 bytes, big-endian) | header | payload``; the header is a msgpack
+array ``[kind, field, field, ...]`` in the order of the dataclass. Only `Contribution`, `Result` and `StateChunk`
+carry a payload. Everything is checked against `Limits`, which follow from the manifest, before it is used; every
+violation is a `PeerFault` that names what was got and what was expected. docs/protocol.md lists all messages.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+import msgpack
+
+from dht.errors import PeerFault
+from dht.host import PeerId
+
+WIRE_VERSION = 1
+MAX_HEADER_BYTES = 60_000
+"""A plan of 256 members and 256 shards takes about 25 kB; the two length bytes allow 65535."""
+MAX_ROSTER = 256
+"""Members of one round; larger swarms average in cells."""
+MAX_SHARDS = 1024
+DIGEST_BYTES = 16
+_PREFIX = struct.Struct(">BH")
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What the manifest allows on the wire: sizes of the fragments (values) and the longest payload (bytes)."""
+
+    fragment_sizes: tuple[int, ...]
+    max_payload_bytes: int
+
+    @property
+    def max_frame_bytes(self) -> int:
+        return _PREFIX.size + MAX_HEADER_BYTES + self.max_payload_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RosterEntry:
+    """One contribution of a round, as its weight needs it."""
+
+    peer_id: PeerId
+    tokens: int
+    steps: int
+    base_version: int
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShardPlan:
+    """Values [start, end) of the fragment are averaged by roster member number `reducer`."""
+
+    start: int
+    end: int
+    reducer: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShardResult:
+    """What became of a shard: the digest of the encoded mean (empty: void) and which roster members are in it."""
+
+    start: int
+    end: int
+    reducer: int
+    digest: bytes
+    included: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """Member to leader: I have work for this fragment at this version, computed on this anchor."""
+
+    KIND: ClassVar[str] = "offer"
+    fragment: int
+    version: int
+    attempt: int
+    anchor_digest: bytes
+    base_version: int
+    tokens: int
+    steps: int
+    sequence: int
+    upload_bits_per_second: float
+    reachable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Leader to member: offer received; the round starts when `quorum` offers and a grace window are in."""
+
+    KIND: ClassVar[str] = "wait"
+    fragment: int
+    version: int
+    attempt: int
+    num_offers: int
+    quorum: int
+
+
+@dataclass(frozen=True, slots=True)
+class Redirect:
+    """I do not lead this round; `leader` does."""
+
+    KIND: ClassVar[str] = "redirect"
+    fragment: int
+    version: int
+    leader: PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Leader to members: who takes part, who reduces what, and until when."""
+
+    KIND: ClassVar[str] = "plan"
+    fragment: int
+    version: int
+    attempt: int
+    anchor_digest: bytes
+    roster: tuple[RosterEntry, ...]
+    shards: tuple[ShardPlan, ...]
+    contribution_deadline_seconds: float
+    commit_deadline_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reduced:
+    """Reducer to leader: this shard's mean is ready, from these roster members."""
+
+    KIND: ClassVar[str] = "reduced"
+    fragment: int
+    version: int
+    attempt: int
+    shard: int
+    digest: bytes
+    included: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Abandon:
+    """Leader to members: this attempt failed; offer to the next in rank."""
+
+    KIND: ClassVar[str] = "abandon"
+    fragment: int
+    version: int
+    attempt: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Closes a round: takes the fragment's anchor from `version` to `version + 1`."""
+
+    KIND: ClassVar[str] = "commit"
+    fragment: int
+    version: int
+    attempt: int
+    leader: PeerId
+    anchor_digest: bytes
+    roster: tuple[RosterEntry, ...]
+    shards: tuple[ShardResult, ...]
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the members that are in at least one shard: the weight of this commit in a fork."""
+        included = {index for shard in self.shards for index in shard.included}
+        return sum(self.roster[index].tokens for index in included)
+
+    @property
+    def digest(self) -> bytes:
+        """Identity of the commit: a digest of all its fields."""
+        return hashlib.sha256(encode(self)).digest()[:DIGEST_BYTES]
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRequest:
+    """Please send the commit that left `version` of this fragment."""
+
+    KIND: ClassVar[str] = "commit_request"
+    fragment: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class VersionIs:
+    """My anchor of this fragment: its version, digest and the tokens committed into it."""
+
+    KIND: ClassVar[str] = "version_is"
+    fragment: int
+    version: int
+    anchor_digest: bytes
+    lineage_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResultRequest:
+    """Please send the result of this shard of the round that left `version`."""
+
+    KIND: ClassVar[str] = "result_request"
+    fragment: int
+    version: int
+    shard: int
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Contribution:
+    """Member to reducer: the encoded outer gradient of one shard; the payload is the encoded blocks."""
+
+    KIND: ClassVar[str] = "contribution"
+    fragment: int
+    version: int
+    attempt: int
+    leader: PeerId
+    shard: int
+    sequence: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Reducer (or any holder) to member: the encoded mean of one shard; the payload is the encoded blocks."""
+
+    KIND: ClassVar[str] = "result"
+    fragment: int
+    version: int
+    shard: int
+    start: int
+    end: int
+
+
+Message = (
+    Offer
+    | Wait
+    | Redirect
+    | Plan
+    | Reduced
+    | Abandon
+    | Commit
+    | CommitRequest
+    | VersionIs
+    | ResultRequest
+    | Contribution
+    | Result
+)
+
+_Check = Callable[[Any, Limits], Any]
+
+
+def _fail(got: object, expected: str) -> ValueError:
+    shown = repr(got)
+    return ValueError(f"got {shown[:60]}{'...' if len(shown) > 60 else ''}; expected {expected}")
+
+
+def _integer(low: int, high: int) -> _Check:
+    def check(value: Any, _limits: Limits) -> int:
+        if type(value) is not int or not low <= value <= high:
+            raise _fail(value, f"a whole number from {low} to {high}")
+        return value
+
+    return check
+
+
+def _number(high: float) -> _Check:
+    def check(value: Any, _limits: Limits) -> float:
+        if type(value) not in (int, float) or not math.isfinite(value) or not 0 <= value <= high:
+            raise _fail(value, f"a finite number from 0 to {high:g}")
+        return float(value)
+
+    return check
+
+
+def _boolean(value: Any, _limits: Limits) -> bool:
+    if type(value) is not bool:
+        raise _fail(value, "true or false")
+    return value
+
+
+def _text(value: Any, _limits: Limits) -> str:
+    if type(value) is not str or len(value) > 200 or not value.isprintable():
+        raise _fail(value, "printable text of at most 200 characters")
+    return value
+
+
+def _peer_id(value: Any, _limits: Limits) -> PeerId:
+    if type(value) is not str or not 20 <= len(value) <= 80 or not value.isascii() or not value.isalnum():
+        raise _fail(value, "a peer id")
+    return PeerId(value)
+
+
+def _digest(value: Any, _limits: Limits) -> bytes:
+    if type(value) is not bytes or len(value) != DIGEST_BYTES:
+        raise _fail(value, f"a digest of {DIGEST_BYTES} bytes")
+    return value
+
+
+def _digest_or_void(value: Any, limits: Limits) -> bytes:
+    return b"" if value == b"" and type(value) is bytes else _digest(value, limits)
+
+
+def _fragment(value: Any, limits: Limits) -> int:
+    return int(_integer(0, len(limits.fragment_sizes) - 1)(value, limits))
+
+
+def _rows(check_row: Callable[[list[Any], Limits], Any], most: int) -> _Check:
+    def check(value: Any, limits: Limits) -> tuple[Any, ...]:
+        if type(value) is not list or len(value) > most:
+            raise _fail(value, f"a list of at most {most}")
+        return tuple(check_row(row, limits) for row in value)
+
+    return check
+
+
+def _roster_row(row: Any, limits: Limits) -> RosterEntry:
+    if type(row) is not list or len(row) != 5:
+        raise _fail(row, "[peer_id, tokens, steps, base_version, sequence]")
+    return RosterEntry(
+        _peer_id(row[0], limits),
+        _TOKENS(row[1], limits),
+        _STEPS(row[2], limits),
+        _VERSION(row[3], limits),
+        _VERSION(row[4], limits),
+    )
+
+
+def _shard_plan_row(row: Any, limits: Limits) -> ShardPlan:
+    if type(row) is not list or len(row) != 3:
+        raise _fail(row, "[start, end, reducer]")
+    return ShardPlan(_VALUE(row[0], limits), _VALUE(row[1], limits), _MEMBER(row[2], limits))
+
+
+def _shard_result_row(row: Any, limits: Limits) -> ShardResult:
+    if type(row) is not list or len(row) != 5:
+        raise _fail(row, "[start, end, reducer, digest, included]")
+    return ShardResult(
+        _VALUE(row[0], limits),
+        _VALUE(row[1], limits),
+        _MEMBER(row[2], limits),
+        _digest_or_void(row[3], limits),
+        _members(row[4], limits),
+    )
+
+
+_VERSION = _integer(0, 2**53)
+_TOKENS = _integer(1, 2**50)
+_STEPS = _integer(1, 2**31)
+_VALUE = _integer(0, 2**40)
+_MEMBER = _integer(0, MAX_ROSTER - 1)
+_ATTEMPT = _integer(0, 10_000)
+_members = _rows(lambda value, limits: _MEMBER(value, limits), MAX_ROSTER)
+
+_CHECKS: dict[str, _Check] = {
+    "fragment": _fragment,
+    "version": _VERSION,
+    "base_version": _VERSION,
+    "sequence": _VERSION,
+    "attempt": _ATTEMPT,
+    "tokens": _TOKENS,
+    "lineage_tokens": _integer(0, 2**60),
+    "steps": _STEPS,
+    "shard": _integer(0, MAX_SHARDS - 1),
+    "start": _VALUE,
+    "end": _VALUE,
+    "num_offers": _integer(0, MAX_ROSTER),
+    "quorum": _integer(0, 2**20),
+    "upload_bits_per_second": _number(1e15),
+    "contribution_deadline_seconds": _number(86_400),
+    "commit_deadline_seconds": _number(86_400),
+    "reachable": _boolean,
+    "reason": _text,
+    "leader": _peer_id,
+    "anchor_digest": _digest,
+    "digest": _digest,
+    "included": _members,
+    "roster": _rows(_roster_row, MAX_ROSTER),
+}
+_SHARD_CHECKS: dict[type, _Check] = {
+    Plan: _rows(_shard_plan_row, MAX_SHARDS),
+    Commit: _rows(_shard_result_row, MAX_SHARDS),
+}
+_KINDS: dict[str, type[Any]] = {
+    kind.KIND: kind
+    for kind in (
+        Offer,
+        Wait,
+        Redirect,
+        Plan,
+        Reduced,
+        Abandon,
+        Commit,
+        CommitRequest,
+        VersionIs,
+        ResultRequest,
+        Contribution,
+        Result,
+    )
+}
+_WITH_PAYLOAD = (Contribution, Result)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    if hasattr(value, "__dataclass_fields__"):
+        return [_plain(getattr(value, field.name)) for field in fields(value)]
+    return value
+
+
+def encode(message: Message) -> bytes:
+    """The frame's first part: version, header length and header. A payload is appended by the sender."""
+    values = [_plain(getattr(message, field.name)) for field in fields(message)]
+    header: bytes = msgpack.packb([message.KIND, *values], use_bin_type=True)
+    if len(header) > MAX_HEADER_BYTES:
+        raise ValueError(f"header of {len(header)} bytes; expected at most {MAX_HEADER_BYTES}")
+    return _PREFIX.pack(WIRE_VERSION, len(header)) + header
+
+
+def decode(frame: bytes | memoryview, sender: PeerId, limits: Limits) -> tuple[Message, memoryview]:
+    """Check one received frame completely and return (message, payload).
+
+    Raises:
+        PeerFault: any violation of version, length, type, range or shape; nothing else can escape.
+    """
+    view = memoryview(frame)
+    if len(view) < _PREFIX.size:
+        raise PeerFault(sender, f"got a frame of {len(view)} bytes; expected at least {_PREFIX.size}")
+    version, header_bytes = _PREFIX.unpack_from(view)
+    if version != WIRE_VERSION:
+        raise PeerFault(
+            sender, f"speaks wire version {version}; expected {WIRE_VERSION}: the older side must update its software"
+        )
+    body = view[_PREFIX.size :]
+    if header_bytes > MAX_HEADER_BYTES or header_bytes > len(body):
+        raise PeerFault(
+            sender, f"announced a header of {header_bytes} bytes; the frame has {len(body)}, at most {MAX_HEADER_BYTES}"
+        )
+    try:
+        values = msgpack.unpackb(
+            body[:header_bytes],
+            raw=False,
+            strict_map_key=True,
+            max_map_len=0,
+            max_ext_len=0,
+            max_array_len=MAX_SHARDS,
+            max_str_len=1000,
+            max_bin_len=1000,
+        )
+    except (ValueError, RecursionError, msgpack.UnpackException) as error:
+        raise PeerFault(sender, f"sent a header that is not msgpack ({type(error).__name__}: {error})") from error
+    if type(values) is not list or not values or type(values[0]) is not str or values[0] not in _KINDS:
+        kind = repr(values[0])[:40] if type(values) is list and values else type(values).__name__
+        raise PeerFault(sender, f"sent a message of unknown kind {kind}; expected one of {', '.join(_KINDS)}")
+    kind = _KINDS[values[0]]
+    names = [field.name for field in fields(kind)]
+    if len(values) != len(names) + 1:
+        raise PeerFault(sender, f"sent {len(values) - 1} fields in {kind.KIND}; expected {len(names)}")
+    checked: dict[str, Any] = {}
+    for name, value in zip(names, values[1:], strict=True):
+        try:
+            checked[name] = (_SHARD_CHECKS[kind] if name == "shards" else _CHECKS[name])(value, limits)
+        except ValueError as error:
+            raise PeerFault(sender, f"field {name} of {kind.KIND}: {error}") from error
+    message: Message = kind(**checked)
+    payload = body[header_bytes:]
+    _check_whole(message, payload, sender, limits)
+    return message, payload
+
+
+def _check_whole(message: Message, payload: memoryview, sender: PeerId, limits: Limits) -> None:
+    if isinstance(message, _WITH_PAYLOAD):
+        size = limits.fragment_sizes[message.fragment]
+        if not message.start < message.end <= size:
+            raise PeerFault(
+                sender, f"shard [{message.start}, {message.end}) does not lie in a fragment of {size} values"
+            )
+        if len(payload) > limits.max_payload_bytes:
+            raise PeerFault(sender, f"sent {len(payload)} payload bytes; expected at most {limits.max_payload_bytes}")
+    elif len(payload):
+        raise PeerFault(sender, f"sent {len(payload)} bytes behind a {message.KIND}; expected none")
+    if isinstance(message, Plan | Commit):
+        _check_round(message, sender, limits)
+
+
+def _check_round(message: Plan | Commit, sender: PeerId, limits: Limits) -> None:
+    size = limits.fragment_sizes[message.fragment]
+    num_members = len(message.roster)
+    if not num_members:
+        raise PeerFault(sender, f"sent a {message.KIND} without members; expected at least one")
+    if len({entry.peer_id for entry in message.roster}) != num_members:
+        raise PeerFault(sender, f"listed a member twice in a {message.KIND}; expected each once")
+    if list(message.roster) != sorted(message.roster, key=lambda entry: entry.peer_id):
+        raise PeerFault(sender, f"sent a {message.KIND} whose roster is not in PeerId order")
+    position = 0
+    for shard in message.shards:
+        if shard.start != position or shard.end <= shard.start or shard.reducer >= num_members:
+            raise PeerFault(
+                sender,
+                f"shard [{shard.start}, {shard.end}) by member {shard.reducer} in a {message.KIND}; "
+                f"expected shards that follow each other from 0 and reducers below {num_members}",
+            )
+        position = shard.end
+    if position != size:
+        raise PeerFault(sender, f"shards cover {position} of {size} values of fragment {message.fragment}")
+    if isinstance(message, Commit):
+        for result in message.shards:
+            ordered = list(result.included) == sorted(set(result.included))
+            if not ordered or any(index >= num_members for index in result.included):
+                raise PeerFault(sender, f"listed members {result.included[:8]} in a shard; expected a sorted set")
+            if bool(result.digest) != bool(result.included):
+                raise PeerFault(sender, "sent a shard result with members but no digest, or the reverse")
