@@ -1,0 +1,230 @@
+"""Who a peer is: an Ed25519 key, the PeerId that embeds it, signatures, and run ids that certify themselves.
+
+The key file is the libp2p protobuf ``PrivateKey{Type: Ed25519, Data: seed || public key}``, so the libp2p daemon
+reads the same file. A PeerId is base58 of ``00 24 08 01 12 20`` and the public key (libp2p peer id specification,
+identity multihash), therefore anyone can verify a signature from the PeerId alone. Signatures: RFC 8032.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import os
+import re
+import secrets
+import stat
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import base58
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+
+from dht.errors import UsageFault
+from dht.host import PeerId
+
+PUBLIC_KEY_BYTES = 32
+SIGNATURE_BYTES = 64
+KEY_FILE_BYTES = 68
+FINGERPRINT_LENGTH = 20
+"""Characters of base32: 100 bits, out of reach of a search for a second key with the same fingerprint."""
+
+_KEY_FILE_PREFIX = bytes.fromhex("08011240")
+_PEER_ID_PREFIX = bytes.fromhex("002408011220")
+_MAX_PEER_ID_LENGTH = 64  # an Ed25519 id has 52 characters; base58 decoding is quadratic, so longer text is not tried
+_NAME = re.compile(r"[a-z0-9-]{1,40}")
+_FINGERPRINT = re.compile(rf"[a-z2-7]{{{FINGERPRINT_LENGTH}}}")
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """The key pair of one peer or of a run's owner. Its `repr` shows the PeerId and nothing secret."""
+
+    peer_id: PeerId
+    public_key: bytes = field(repr=False)
+    """32 bytes."""
+    _private_key: Ed25519PrivateKey = field(repr=False, compare=False)
+
+    @classmethod
+    def generate(cls) -> Identity:
+        """A new identity from the operating system's randomness."""
+        return cls._from_private_key(Ed25519PrivateKey.generate())
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> Identity:
+        """The inverse of `to_bytes`.
+
+        Raises:
+            ValueError: not a 68-byte Ed25519 libp2p key, or its two halves do not belong together.
+        """
+        if len(content) != KEY_FILE_BYTES or not content.startswith(_KEY_FILE_PREFIX):
+            raise ValueError(f"{len(content)} bytes that are no libp2p Ed25519 key; expected {KEY_FILE_BYTES} bytes")
+        seed, public_key = content[4 : 4 + PUBLIC_KEY_BYTES], content[4 + PUBLIC_KEY_BYTES :]
+        identity = cls._from_private_key(Ed25519PrivateKey.from_private_bytes(seed))
+        if identity.public_key != public_key:
+            raise ValueError("the public half of the key does not belong to its private half")
+        return identity
+
+    @classmethod
+    def load(cls, path: str | Path) -> Identity:
+        """Read a key file.
+
+        Raises:
+            UsageFault: the file is missing, unreadable, garbled, or open to other users of the machine.
+        """
+        path = Path(path)
+        try:
+            with path.open("rb") as file:
+                mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+                content = file.read(KEY_FILE_BYTES + 1)
+        except OSError as error:
+            raise UsageFault(
+                f"cannot read the key file {path}: {error.strerror}; expected a file made by `peer init` or by an "
+                f"earlier join; give another path with --identity"
+            ) from error
+        if mode & 0o077:
+            raise UsageFault(
+                f"the key file {path} has mode {mode:04o}, so other users of this machine can use it; expected 0600; "
+                f"run: chmod 600 {path}"
+            )
+        try:
+            return cls.from_bytes(content)
+        except ValueError as error:
+            raise UsageFault(
+                f"the key file {path} is damaged: {error}; restore it from a copy, or remove it to become a new peer"
+            ) from error
+
+    @classmethod
+    def load_or_create(cls, path: str | Path) -> Identity:
+        """Read the key file, or make a new identity and store it there with mode 0600.
+
+        The file appears whole or not at all. When two processes create it at once, both return the same identity.
+
+        Raises:
+            UsageFault: as `load`, or the folder cannot be written.
+        """
+        path = Path(path)
+        if path.exists():
+            return cls.load(path)
+        identity = cls.generate()
+        draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+                file.write(identity.to_bytes())
+                file.flush()
+                os.fsync(file.fileno())
+            # A link fails when the name exists, where a rename would silently replace another process's key.
+            os.link(draft, path)
+        except FileExistsError:
+            return cls.load(path)
+        except OSError as error:
+            raise UsageFault(
+                f"cannot write the key file {path}: {error.strerror}; expected a writable folder; "
+                f"give another path with --identity"
+            ) from error
+        finally:
+            with contextlib.suppress(OSError):
+                draft.unlink(missing_ok=True)
+        return identity
+
+    def sign(self, message: bytes) -> bytes:
+        """The 64-byte Ed25519 signature of `message`."""
+        return self._private_key.sign(message)
+
+    def to_bytes(self) -> bytes:
+        """The 68-byte content of the libp2p key file. Secret."""
+        seed = self._private_key.private_bytes(Encoding.Raw, PrivateFormat.Raw, NoEncryption())
+        return _KEY_FILE_PREFIX + seed + self.public_key
+
+    @classmethod
+    def _from_private_key(cls, private_key: Ed25519PrivateKey) -> Identity:
+        public_key = private_key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
+        return cls(peer_id_of(public_key), public_key, private_key)
+
+
+def peer_id_of(public_key: bytes) -> PeerId:
+    """The PeerId of a 32-byte Ed25519 public key.
+
+    Raises:
+        ValueError: not 32 bytes.
+    """
+    if len(public_key) != PUBLIC_KEY_BYTES:
+        raise ValueError(f"a public key of {len(public_key)} bytes; expected {PUBLIC_KEY_BYTES}")
+    return PeerId(base58.b58encode(_PEER_ID_PREFIX + public_key).decode("ascii"))
+
+
+def public_key_of(peer_id: PeerId | str) -> bytes:
+    """The 32-byte public key inside an Ed25519 PeerId.
+
+    Raises:
+        ValueError: not the one canonical text of an Ed25519 PeerId (RSA ids, ``Qm...``, hide their key in a hash).
+    """
+    expected = "expected a libp2p Ed25519 id such as 12D3KooW... (52 characters)"
+    if not 0 < len(peer_id) <= _MAX_PEER_ID_LENGTH or not peer_id.isascii():
+        raise ValueError(f"a PeerId of {len(peer_id)} characters; {expected}")
+    try:
+        content = base58.b58decode(peer_id)
+    except ValueError as error:
+        raise ValueError(f"{peer_id!r} is not base58; {expected}") from error
+    public_key = content[len(_PEER_ID_PREFIX) :]
+    if not content.startswith(_PEER_ID_PREFIX) or len(public_key) != PUBLIC_KEY_BYTES:
+        raise ValueError(f"{peer_id!r} holds no Ed25519 key; {expected}")
+    if peer_id_of(public_key) != peer_id:
+        raise ValueError(f"{peer_id!r} is not in canonical form; {expected}")
+    return public_key
+
+
+def verify(peer_id: PeerId | str, message: bytes, signature: bytes) -> bool:
+    """Whether `signature` over `message` was made by the key inside `peer_id`. Never raises on bad input."""
+    try:
+        public_key = public_key_of(peer_id)
+    except ValueError:
+        return False
+    return verify_key(public_key, message, signature)
+
+
+def verify_key(public_key: bytes, message: bytes, signature: bytes) -> bool:
+    """Whether `signature` over `message` was made by `public_key` (32 bytes). Never raises on bad input."""
+    if len(public_key) != PUBLIC_KEY_BYTES or len(signature) != SIGNATURE_BYTES:
+        return False
+    try:
+        Ed25519PublicKey.from_public_bytes(public_key).verify(signature, message)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+def fingerprint(public_key: bytes) -> str:
+    """First 20 characters of lower-case base32 of SHA-256 of the public key."""
+    return base64.b32encode(hashlib.sha256(public_key).digest()).decode("ascii").lower()[:FINGERPRINT_LENGTH]
+
+
+def make_run_id(name: str, public_key: bytes) -> str:
+    """``<name>.<fingerprint of the owner's key>``: whoever knows the id can check who owns the run.
+
+    Raises:
+        UsageFault: the name has other characters than a-z, 0-9 and ``-``, or is not 1 to 40 long.
+    """
+    if not _NAME.fullmatch(name):
+        raise UsageFault(
+            f"the run name {name!r} cannot be used; expected 1 to 40 of a-z, 0-9 and '-'; choose another name"
+        )
+    return f"{name}.{fingerprint(public_key)}"
+
+
+def split_run_id(run_id: str) -> tuple[str, str]:
+    """(name, fingerprint) of a run id.
+
+    Raises:
+        UsageFault: the text is not a run id.
+    """
+    name, _, mark = run_id.partition(".")
+    if not _NAME.fullmatch(name) or not _FINGERPRINT.fullmatch(mark):
+        raise UsageFault(
+            f"{run_id[:80]!r} is not a run id; expected NAME.FINGERPRINT such as "
+            f"tinybytes.abcdefghij234567abcd; copy it whole from the run's page or from `peer init`"
+        )
+    return name, mark
