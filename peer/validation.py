@@ -1,0 +1,142 @@
+"""Validation errors as sentences: the field, the value that was got, what is expected, the nearest known name."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from types import UnionType
+from typing import Any, Literal, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+
+MAX_SHOWN_CHARACTERS = 60
+"""Values are quoted up to this length: enough to recognise one's own typing, too short to flood a terminal."""
+
+
+def explain(error: ValidationError, model: type[BaseModel]) -> str:
+    """One sentence for each thing wrong, in the order in which pydantic found them, joined by spaces.
+
+    Args:
+        error: what validating a mapping against `model` raised.
+        model: the outermost model; sections are found through the fields' annotations.
+    """
+    return " ".join(dict.fromkeys(_sentence(dict(detail), model) for detail in error.errors(include_url=False)))
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that `name` most resembles, or None when nothing comes close."""
+    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return matches[0] if matches else None
+
+
+def shown(value: object) -> str:
+    """`value` as quoted in a message: printable, on one line, cut to `MAX_SHOWN_CHARACTERS`."""
+    if isinstance(value, Mapping):
+        return "a section"
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int) and value.bit_length() > 192:
+        return f"a whole number of {value.bit_length()} bits"
+    text = ascii(value[: MAX_SHOWN_CHARACTERS + 1]) if isinstance(value, str) else ascii(value)
+    return text if len(text) <= MAX_SHOWN_CHARACTERS else text[: MAX_SHOWN_CHARACTERS - 3] + "..."
+
+
+def expectation(field: FieldInfo) -> str:
+    """What a field takes, in words: type, choices and bounds."""
+    choices = _choices(field.annotation)
+    if len(choices) == 1:
+        return choices[0]
+    if choices:
+        return "one of " + ", ".join(choices)
+    words = _TYPE_WORDS.get(_plain_type(field.annotation), "another value")
+    low, high, above, below, extra = None, None, None, None, ""
+    for rule in field.metadata:
+        low = getattr(rule, "ge", low)
+        high = getattr(rule, "le", high)
+        above = getattr(rule, "gt", above)
+        below = getattr(rule, "lt", below)
+        if getattr(rule, "multiple_of", None) is not None:
+            extra += f" and a multiple of {rule.multiple_of}"
+        if getattr(rule, "max_length", None) is not None:
+            extra += f" of at most {rule.max_length} characters"
+    if low is not None and high is not None:
+        joined = f"from {low} to {high}"
+    else:
+        bounds = (("at least", low), ("above", above), ("at most", high), ("below", below))
+        joined = " and ".join(f"{word} {bound}" for word, bound in bounds if bound is not None)
+    return f"{words} {joined}".rstrip() + extra
+
+
+_TYPE_WORDS: dict[object, str] = {
+    int: "a whole number",
+    float: "a finite number",
+    bool: "true or false",
+    str: "text",
+    tuple: "a list of texts",
+}
+
+
+def _plain_type(annotation: Any) -> object:
+    if isinstance(annotation, UnionType):
+        annotation = next(part for part in get_args(annotation) if part is not type(None))
+    return get_origin(annotation) or annotation
+
+
+def _choices(annotation: Any) -> list[str]:
+    parts = get_args(annotation) if isinstance(annotation, UnionType) else (annotation,)
+    return [str(choice) for part in parts if get_origin(part) is Literal for choice in get_args(part)]
+
+
+def _sentence(detail: dict[str, Any], model: type[BaseModel]) -> str:
+    path = [str(part) for part in detail["loc"]]
+    owner, field = _owner_of(path, model)
+    name = ".".join(path)
+    if detail["type"] == "extra_forbidden":
+        return _unknown_name(path, owner, model)
+    if detail["type"] == "missing":
+        wanted = expectation(field) if field is not None else "a value"
+        return f"{shown(name)[1:-1]} is missing; expected {wanted}."
+    if detail["type"] == "value_error":
+        reason = str(detail["ctx"]["error"])
+        return f"{name}: {reason}."
+    got = shown(detail["input"])
+    if not path:
+        return f"got {got}; expected a table with the fields {', '.join(model.model_fields)}."
+    if detail["type"] == "string_pattern_mismatch" and field is not None and field.examples:
+        return f"{name} is {got}; expected something like {' or '.join(map(str, field.examples))}."
+    if field is not None and isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+        return f"{name} is {got}; expected a section with the fields {', '.join(field.annotation.model_fields)}."
+    return f"{name} is {got}; expected {expectation(field) if field is not None else detail['msg']}."
+
+
+def _owner_of(path: list[str], model: type[BaseModel]) -> tuple[type[BaseModel], FieldInfo | None]:
+    owner, field = model, None
+    for part in path:
+        if field is not None and isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+            owner, field = field.annotation, None
+        if field is None:
+            field = owner.model_fields.get(part)
+    return owner, field
+
+
+def _unknown_name(path: list[str], owner: type[BaseModel], model: type[BaseModel]) -> str:
+    unknown = path[-1]
+    prefix = ".".join(path[:-1])
+    where = f"in {prefix}" if prefix else "at the top level"
+    start = f"{shown(unknown)[1:-1]} is not a field {where}"
+    # A field under the wrong heading is as common a slip as a misspelt one.
+    homes = {"": model} | {
+        name: field.annotation
+        for name, field in model.model_fields.items()
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
+    }
+    for home, section in homes.items():
+        if section is not owner and unknown in section.model_fields:
+            return f"{start}; it belongs {f'in the section {home}' if home else 'at the top level'}."
+    guess = nearest(unknown, owner.model_fields)
+    if guess:
+        return f"{start}; did you mean {guess}?"
+    return f"{start}; known fields: {', '.join(owner.model_fields)}."
