@@ -5,6 +5,7 @@ Map of the package, from the bottom up::
     errors.py        the error tree, drawn once
     host.py          ports: Host and Stream        store.py          port: RecordStore
     identity.py      key file, PeerId, sign, verify, run ids that certify themselves
+    fields.py        strict checks of single values from the wire (pure)
     records.py       signed, expiring PeerRecord and RunRecord (pure)
     swarm.py         SwarmView: what one peer believes at time `now` (pure)
     access.py        the first frame of every stream: hello, welcome, refusal (pure)

@@ -1,0 +1,58 @@
+"""Strict checks of single values that came out of msgpack: exact types, ranges, printable text. Pure.
+
+Every function raises ValueError with a sentence of the form "what was got; what was expected"; the caller knows who
+sent it and turns that into a `PeerFault`. `type(value) is int` rather than isinstance, because True is an int.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgpack
+
+MAX_WHOLE: Final = 2**63 - 1
+MAX_REAL: Final = 1e18
+
+
+def unpack(data: bytes) -> Any:
+    """The msgpack value in `data`; no extension types are interpreted and no callbacks run.
+
+    Its containers cannot be larger than `data` itself, which the caller has bounded.
+    """
+    try:
+        return msgpack.unpackb(data, raw=False, strict_map_key=True)
+    except (ValueError, TypeError, OverflowError, RecursionError, msgpack.UnpackException) as error:
+        raise ValueError(f"bytes that are no msgpack ({type(error).__name__}); expected one msgpack value") from error
+
+
+def check_whole(name: str, value: Any) -> None:
+    if type(value) is not int or not 0 <= value <= MAX_WHOLE:
+        raise ValueError(f"{name} {value!r:.40}; expected a whole number from 0 to 2**63 - 1")
+
+
+def check_real(name: str, value: Any, *, at_least: float) -> None:
+    if type(value) not in (int, float) or not math.isfinite(value) or not at_least <= value <= MAX_REAL:
+        raise ValueError(f"{name} {value!r:.40}; expected a finite number from {at_least:g} to {MAX_REAL:g}")
+
+
+def check_text(name: str, value: Any, max_length: int) -> None:
+    """Printable in the sense of `str.isprintable`: no control, no bidirectional, no unassigned characters."""
+    if type(value) is not str or len(value) > max_length or not value.isprintable():
+        raise ValueError(f"{name} {value!r:.80}; expected at most {max_length} printable characters")
+
+
+def check_choice(name: str, value: Any, choices: Sequence[str]) -> None:
+    if type(value) is not str or value not in choices:
+        raise ValueError(f"{name} {value!r:.40}; expected one of {', '.join(choices)}")
+
+
+def check_bytes(name: str, value: Any, num_bytes: int) -> None:
+    if type(value) is not bytes or len(value) != num_bytes:
+        raise ValueError(f"{name} of a wrong type or length; expected {num_bytes} bytes")
+
+
+def clean_text(text: str, max_length: int) -> str:
+    """`text` as `check_text` accepts it: unprintable characters dropped, cut to `max_length`."""
+    return "".join(character for character in text if character.isprintable()).strip()[:max_length].strip()
