@@ -13,20 +13,37 @@ import math
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from typing import Any
 
 import msgpack
 
+from averaging.messages import (
+    DIGEST_BYTES,
+    MAX_ROSTER,
+    MAX_SHARDS,
+    Abandon,
+    Commit,
+    CommitRequest,
+    Contribution,
+    Message,
+    Offer,
+    Plan,
+    Redirect,
+    Reduced,
+    Result,
+    ResultRequest,
+    RosterEntry,
+    ShardPlan,
+    ShardResult,
+    VersionIs,
+    Wait,
+)
 from dht.errors import PeerFault
 from dht.host import PeerId
 
 WIRE_VERSION = 1
 MAX_HEADER_BYTES = 60_000
 """A plan of 256 members and 256 shards takes about 25 kB; the two length bytes allow 65535."""
-MAX_ROSTER = 256
-"""Members of one round; larger swarms average in cells."""
-MAX_SHARDS = 1024
-DIGEST_BYTES = 16
 _PREFIX = struct.Struct(">BH")
 
 
@@ -41,213 +58,6 @@ class Limits:
     def max_frame_bytes(self) -> int:
         return _PREFIX.size + MAX_HEADER_BYTES + self.max_payload_bytes
 
-
-@dataclass(frozen=True, slots=True)
-class RosterEntry:
-    """One contribution of a round, as its weight needs it."""
-
-    peer_id: PeerId
-    tokens: int
-    steps: int
-    base_version: int
-    sequence: int
-
-
-@dataclass(frozen=True, slots=True)
-class ShardPlan:
-    """Values [start, end) of the fragment are averaged by roster member number `reducer`."""
-
-    start: int
-    end: int
-    reducer: int
-
-
-@dataclass(frozen=True, slots=True)
-class ShardResult:
-    """What became of a shard: the digest of the encoded mean (empty: void) and which roster members are in it."""
-
-    start: int
-    end: int
-    reducer: int
-    digest: bytes
-    included: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Offer:
-    """Member to leader: I have work for this fragment at this version, computed on this anchor."""
-
-    KIND: ClassVar[str] = "offer"
-    fragment: int
-    version: int
-    attempt: int
-    anchor_digest: bytes
-    base_version: int
-    tokens: int
-    steps: int
-    sequence: int
-    upload_bits_per_second: float
-    reachable: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """Leader to member: offer received; the round starts when `quorum` offers and a grace window are in."""
-
-    KIND: ClassVar[str] = "wait"
-    fragment: int
-    version: int
-    attempt: int
-    num_offers: int
-    quorum: int
-
-
-@dataclass(frozen=True, slots=True)
-class Redirect:
-    """I do not lead this round; `leader` does."""
-
-    KIND: ClassVar[str] = "redirect"
-    fragment: int
-    version: int
-    leader: PeerId
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """Leader to members: who takes part, who reduces what, and until when."""
-
-    KIND: ClassVar[str] = "plan"
-    fragment: int
-    version: int
-    attempt: int
-    anchor_digest: bytes
-    roster: tuple[RosterEntry, ...]
-    shards: tuple[ShardPlan, ...]
-    contribution_deadline_seconds: float
-    commit_deadline_seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class Reduced:
-    """Reducer to leader: this shard's mean is ready, from these roster members."""
-
-    KIND: ClassVar[str] = "reduced"
-    fragment: int
-    version: int
-    attempt: int
-    shard: int
-    digest: bytes
-    included: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Abandon:
-    """Leader to members: this attempt failed; offer to the next in rank."""
-
-    KIND: ClassVar[str] = "abandon"
-    fragment: int
-    version: int
-    attempt: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Commit:
-    """Closes a round: takes the fragment's anchor from `version` to `version + 1`."""
-
-    KIND: ClassVar[str] = "commit"
-    fragment: int
-    version: int
-    attempt: int
-    leader: PeerId
-    anchor_digest: bytes
-    roster: tuple[RosterEntry, ...]
-    shards: tuple[ShardResult, ...]
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of the members that are in at least one shard: the weight of this commit in a fork."""
-        included = {index for shard in self.shards for index in shard.included}
-        return sum(self.roster[index].tokens for index in included)
-
-    @property
-    def digest(self) -> bytes:
-        """Identity of the commit: a digest of all its fields."""
-        return hashlib.sha256(encode(self)).digest()[:DIGEST_BYTES]
-
-
-@dataclass(frozen=True, slots=True)
-class CommitRequest:
-    """Please send the commit that left `version` of this fragment."""
-
-    KIND: ClassVar[str] = "commit_request"
-    fragment: int
-    version: int
-
-
-@dataclass(frozen=True, slots=True)
-class VersionIs:
-    """My anchor of this fragment: its version, digest and the tokens committed into it."""
-
-    KIND: ClassVar[str] = "version_is"
-    fragment: int
-    version: int
-    anchor_digest: bytes
-    lineage_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class ResultRequest:
-    """Please send the result of this shard of the round that left `version`."""
-
-    KIND: ClassVar[str] = "result_request"
-    fragment: int
-    version: int
-    shard: int
-    digest: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Contribution:
-    """Member to reducer: the encoded outer gradient of one shard; the payload is the encoded blocks."""
-
-    KIND: ClassVar[str] = "contribution"
-    fragment: int
-    version: int
-    attempt: int
-    leader: PeerId
-    shard: int
-    sequence: int
-    start: int
-    end: int
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """Reducer (or any holder) to member: the encoded mean of one shard; the payload is the encoded blocks."""
-
-    KIND: ClassVar[str] = "result"
-    fragment: int
-    version: int
-    shard: int
-    start: int
-    end: int
-
-
-Message = (
-    Offer
-    | Wait
-    | Redirect
-    | Plan
-    | Reduced
-    | Abandon
-    | Commit
-    | CommitRequest
-    | VersionIs
-    | ResultRequest
-    | Contribution
-    | Result
-)
 
 _Check = Callable[[Any, Limits], Any]
 
@@ -420,6 +230,11 @@ def encode(message: Message) -> bytes:
     return _PREFIX.pack(WIRE_VERSION, len(header)) + header
 
 
+def commit_digest(commit: Commit) -> bytes:
+    """Identity of a commit: a digest of all its fields, `DIGEST_BYTES` long."""
+    return hashlib.sha256(encode(commit)).digest()[:DIGEST_BYTES]
+
+
 def decode(frame: bytes | memoryview, sender: PeerId, limits: Limits) -> tuple[Message, memoryview]:
     """Check one received frame completely and return (message, payload).
 
@@ -453,19 +268,20 @@ def decode(frame: bytes | memoryview, sender: PeerId, limits: Limits) -> tuple[M
     except (ValueError, RecursionError, msgpack.UnpackException) as error:
         raise PeerFault(sender, f"sent a header that is not msgpack ({type(error).__name__}: {error})") from error
     if type(values) is not list or not values or type(values[0]) is not str or values[0] not in _KINDS:
-        kind = repr(values[0])[:40] if type(values) is list and values else type(values).__name__
-        raise PeerFault(sender, f"sent a message of unknown kind {kind}; expected one of {', '.join(_KINDS)}")
-    kind = _KINDS[values[0]]
-    names = [field.name for field in fields(kind)]
+        got = repr(values[0])[:40] if type(values) is list and values else type(values).__name__
+        raise PeerFault(sender, f"sent a message of unknown kind {got}; expected one of {', '.join(_KINDS)}")
+    message_type = _KINDS[values[0]]
+    kind = str(values[0])
+    names = [field.name for field in fields(message_type)]
     if len(values) != len(names) + 1:
-        raise PeerFault(sender, f"sent {len(values) - 1} fields in {kind.KIND}; expected {len(names)}")
+        raise PeerFault(sender, f"sent {len(values) - 1} fields in {kind}; expected {len(names)}")
     checked: dict[str, Any] = {}
     for name, value in zip(names, values[1:], strict=True):
         try:
-            checked[name] = (_SHARD_CHECKS[kind] if name == "shards" else _CHECKS[name])(value, limits)
+            checked[name] = (_SHARD_CHECKS[message_type] if name == "shards" else _CHECKS[name])(value, limits)
         except ValueError as error:
-            raise PeerFault(sender, f"field {name} of {kind.KIND}: {error}") from error
-    message: Message = kind(**checked)
+            raise PeerFault(sender, f"field {name} of {kind}: {error}") from error
+    message: Message = message_type(**checked)
     payload = body[header_bytes:]
     _check_whole(message, payload, sender, limits)
     return message, payload

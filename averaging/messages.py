@@ -1,0 +1,216 @@
+"""The messages of the round protocol, as values. docs/protocol.md describes each field; `wire.py` frames them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from dht.host import PeerId
+
+MAX_ROSTER = 256
+"""Members of one round; larger swarms average in cells."""
+MAX_SHARDS = 1024
+DIGEST_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class RosterEntry:
+    """One contribution of a round, as its weight needs it."""
+
+    peer_id: PeerId
+    tokens: int
+    steps: int
+    base_version: int
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShardPlan:
+    """Values [start, end) of the fragment are averaged by roster member number `reducer`."""
+
+    start: int
+    end: int
+    reducer: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShardResult:
+    """What became of a shard: the digest of the encoded mean (empty: void) and which roster members are in it."""
+
+    start: int
+    end: int
+    reducer: int
+    digest: bytes
+    included: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """Member to leader: I have work for this fragment at this version, computed on this anchor."""
+
+    KIND: ClassVar[str] = "offer"
+    fragment: int
+    version: int
+    attempt: int
+    anchor_digest: bytes
+    base_version: int
+    tokens: int
+    steps: int
+    sequence: int
+    upload_bits_per_second: float
+    reachable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Leader to member: offer received; the round starts when `quorum` offers and a grace window are in."""
+
+    KIND: ClassVar[str] = "wait"
+    fragment: int
+    version: int
+    attempt: int
+    num_offers: int
+    quorum: int
+
+
+@dataclass(frozen=True, slots=True)
+class Redirect:
+    """I do not lead this round; `leader` does."""
+
+    KIND: ClassVar[str] = "redirect"
+    fragment: int
+    version: int
+    leader: PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Leader to members: who takes part, who reduces what, and until when."""
+
+    KIND: ClassVar[str] = "plan"
+    fragment: int
+    version: int
+    attempt: int
+    anchor_digest: bytes
+    roster: tuple[RosterEntry, ...]
+    shards: tuple[ShardPlan, ...]
+    contribution_deadline_seconds: float
+    commit_deadline_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Reduced:
+    """Reducer to leader: this shard's mean is ready, from these roster members."""
+
+    KIND: ClassVar[str] = "reduced"
+    fragment: int
+    version: int
+    attempt: int
+    shard: int
+    digest: bytes
+    included: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Abandon:
+    """Leader to members: this attempt failed; offer to the next in rank."""
+
+    KIND: ClassVar[str] = "abandon"
+    fragment: int
+    version: int
+    attempt: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """Closes a round: takes the fragment's anchor from `version` to `version + 1`."""
+
+    KIND: ClassVar[str] = "commit"
+    fragment: int
+    version: int
+    attempt: int
+    leader: PeerId
+    anchor_digest: bytes
+    roster: tuple[RosterEntry, ...]
+    shards: tuple[ShardResult, ...]
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the members that are in at least one shard: the weight of this commit in a fork."""
+        included = {index for shard in self.shards for index in shard.included}
+        return sum(self.roster[index].tokens for index in included)
+
+
+@dataclass(frozen=True, slots=True)
+class CommitRequest:
+    """Please send the commit that left `version` of this fragment."""
+
+    KIND: ClassVar[str] = "commit_request"
+    fragment: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class VersionIs:
+    """My anchor of this fragment: its version, digest and the tokens committed into it."""
+
+    KIND: ClassVar[str] = "version_is"
+    fragment: int
+    version: int
+    anchor_digest: bytes
+    lineage_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResultRequest:
+    """Please send the result of this shard of the round that left `version`."""
+
+    KIND: ClassVar[str] = "result_request"
+    fragment: int
+    version: int
+    shard: int
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Contribution:
+    """Member to reducer: the encoded outer gradient of one shard; the payload is the encoded blocks."""
+
+    KIND: ClassVar[str] = "contribution"
+    fragment: int
+    version: int
+    attempt: int
+    leader: PeerId
+    shard: int
+    sequence: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Reducer (or any holder) to member: the encoded mean of one shard; the payload is the encoded blocks."""
+
+    KIND: ClassVar[str] = "result"
+    fragment: int
+    version: int
+    shard: int
+    start: int
+    end: int
+
+
+Message = (
+    Offer
+    | Wait
+    | Redirect
+    | Plan
+    | Reduced
+    | Abandon
+    | Commit
+    | CommitRequest
+    | VersionIs
+    | ResultRequest
+    | Contribution
+    | Result
+)

@@ -1,0 +1,197 @@
+"""Weights, staleness, the outer step and the overlay: what a commit does to one fragment. Pure.
+
+Sign: the outer gradient is start minus end of local training. One fragment on one peer is described by
+
+    x = A - O - r - L
+
+with x the live parameters, A the committed anchor, O the overlay (own work that was sent but is not committed, as it
+shows), r the residual (own work that is not sent yet: error feedback, returned work, waiting work), and L what the
+trainer did since it last handed over work. Every function below keeps this sum true; what it changes on the right
+side is returned as the one tensor to add to x.
+
+Bit-identical on every machine: float32 on the CPU, separate multiply and add (one rounding each), contributions
+combined in PeerId order, and everyone applies the encoded broadcast bytes.
+
+Sources: DiLoCo (arXiv 2311.08105) for the outer step; Streaming DiLoCo (arXiv 2501.18512) for blending; Eager
+Updates (arXiv 2502.12996) for the overlay `eager`; token weights from Decoupled DiLoCo (arXiv 2604.21428);
+staleness weights from Async Local-SGD (arXiv 2401.09135).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Mode = Literal["sync", "streaming", "delayed", "eager", "own", "carry"]
+
+CHUNK_VALUES = 1 << 18
+"""Values per pass (1 MiB of float32): the working set of a pass stays in the cache."""
+DIGEST_CHUNK_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class OuterRule:
+    """The part of the manifest that decides what a commit does. Equal on all peers of a run.
+
+    Attributes:
+        mode: how own uncommitted work shows in the live parameters; see `overlay_terms`.
+        outer_lr: eta0, learning rate of the outer Nesterov SGD.
+        outer_momentum: beta; 0.9 suits lock step, 0.5 any delay.
+        overlay_gain: carry: share of own uncommitted work that stays in the live parameters.
+        own_weight: own: weight of the own contribution in the predicted step.
+        staleness_power: a of rho = (1 + s)^-a.
+        staleness_limit: s_max; older contributions weigh nothing.
+        lag_penalty: kappa of eta = eta0 * mean(rho) / (1 + kappa * max(0, lag - 1)).
+        residual_decay: factor on the error feedback that remains after a send.
+    """
+
+    mode: Mode
+    outer_lr: float
+    outer_momentum: float
+    overlay_gain: float = 1.0
+    own_weight: float = 1.0
+    staleness_power: float = 1.0
+    staleness_limit: int = 4
+    lag_penalty: float = 0.0
+    residual_decay: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What decides the weight of one contribution: its tokens, inner steps and staleness in versions."""
+
+    tokens: int
+    steps: int
+    staleness: int
+
+
+def staleness_of(mode: Mode, version: int, base_version: int) -> int:
+    """Whole versions that the work is older than its mode implies.
+
+    `base_version` is the anchor in the live parameters when the work began. In lock step work that began at version r
+    is applied to version r. Every other mode trains on while a round travels, so work that began at r - 1 is fresh.
+    """
+    expected_delay = 0 if mode == "sync" else 1
+    return max(0, version - base_version - expected_delay)
+
+
+def staleness_factor(staleness: int, rule: OuterRule) -> float:
+    """rho = (1 + s)^-a, and 0 beyond the limit."""
+    if staleness > rule.staleness_limit:
+        return 0.0
+    return float((1.0 + staleness) ** -rule.staleness_power)
+
+
+def weights_of(terms: Sequence[Terms], rule: OuterRule) -> list[float]:
+    """Normalised weights w_j = rho_j * n_j * (n_j / h_j), rounded to float32; all zero when nothing counts.
+
+    n * (n / h) is tokens times tokens per step (arXiv 2604.21428, quantity times quality).
+    """
+    raw = [staleness_factor(term.staleness, rule) * term.tokens * (term.tokens / term.steps) for term in terms]
+    total = math.fsum(raw)
+    return [float(np.float32(weight / total)) if total > 0 else 0.0 for weight in raw]
+
+
+def effective_outer_lr(terms: Sequence[Terms], rule: OuterRule) -> float:
+    """eta_r = eta0 * mean(rho) / (1 + kappa * max(0, lag - 1)), rounded to float32.
+
+    The mean of rho is weighted by tokens; lag is the token-weighted mean staleness plus one round. Contributions
+    beyond the staleness limit count in neither.
+    """
+    counted = [term for term in terms if staleness_factor(term.staleness, rule) > 0]
+    tokens = sum(term.tokens for term in counted)
+    if not tokens:
+        return 0.0
+    rho = math.fsum(staleness_factor(term.staleness, rule) * term.tokens for term in counted) / tokens
+    lag = 1 + math.fsum(term.staleness * term.tokens for term in counted) / tokens
+    return float(np.float32(rule.outer_lr * rho / (1.0 + rule.lag_penalty * max(0.0, lag - 1.0))))
+
+
+def outer_step_(anchor: Tensor, momentum: Tensor, gradient: Tensor, outer_lr: float, outer_momentum: float) -> Tensor:
+    """Nesterov SGD in place: m <- beta m + g; A <- A - eta (g + beta m). Returns the change of A.
+
+    All tensors: [n], one dtype, CPU. Each operation rounds once, so the result does not depend on the machine.
+    """
+    momentum.mul_(outer_momentum).add_(gradient)
+    step = torch.mul(momentum, outer_momentum)
+    step.add_(gradient).mul_(outer_lr)
+    before = anchor.clone()
+    anchor.sub_(step)
+    return torch.sub(anchor, before, out=before)
+
+
+def overlay_terms(rule: OuterRule, num_pending: int, outer_lr: float, own_share: float) -> list[tuple[float, float]]:
+    """Coefficients (on the work itself, on the own velocity after it) of each pending contribution in the overlay O.
+
+    The velocity of pending contribution k is u_k = beta u_(k-1) + D_k, and O = sum_k (a_k D_k + b_k u_k).
+
+    - sync, streaming, delayed: O = 0; sent work disappears until its round is committed.
+    - eager (arXiv 2502.12996, Algorithm 3 in anchor form): O = eta c (D + beta u), c the own share of the weights.
+    - own: the same with `own_weight` in place of c.
+    - carry: O = overlay_gain * D; local progress stays in the live parameters while the round travels.
+    """
+    if rule.mode == "carry":
+        return [(rule.overlay_gain, 0.0)] * num_pending
+    if rule.mode in ("eager", "own"):
+        share = own_share if rule.mode == "eager" else rule.own_weight
+        return [(outer_lr * share, outer_lr * share * rule.outer_momentum)] * num_pending
+    return [(0.0, 0.0)] * num_pending
+
+
+def uses_velocity(rule: OuterRule) -> bool:
+    """Whether the overlay needs the own velocity u (one more float32 vector per fragment)."""
+    return rule.mode in ("eager", "own")
+
+
+def overlay_of(
+    rule: OuterRule, pending: Sequence[Tensor], velocity: Tensor | None, outer_lr: float, own_share: float
+) -> Tensor | None:
+    """The overlay O as a tensor [n], or None when it is zero.
+
+    Args:
+        pending: own sent and uncommitted work, oldest first, each [n].
+        velocity: own velocity u after the last committed own work, [n]; needed by eager and own.
+    """
+    overlay: Tensor | None = None
+    running = velocity
+    for work, (on_work, on_velocity) in zip(
+        pending, overlay_terms(rule, len(pending), outer_lr, own_share), strict=True
+    ):
+        if on_velocity:
+            assert running is not None, "eager overlays need the own velocity"
+            running = torch.mul(running, rule.outer_momentum).add_(work)
+        for coefficient, term in ((on_work, work), (on_velocity, running)):
+            if coefficient and term is not None:
+                part = torch.mul(term, coefficient)
+                overlay = part if overlay is None else overlay.add_(part)
+    return overlay
+
+
+def anchor_digest(anchor: Tensor, momentum: Tensor) -> bytes:
+    """32-byte digest of (A, m): SHA-256 over the SHA-256 of each MiB of their little-endian float32 bytes.
+
+    The two levels let a joiner check every chunk as it arrives.
+    """
+    return digest_of_chunks(chunk_digests(anchor, momentum))
+
+
+def chunk_digests(anchor: Tensor, momentum: Tensor) -> list[bytes]:
+    """SHA-256 of each `DIGEST_CHUNK_BYTES` of A, then of each of m. Tensors: [n], float32, CPU, contiguous."""
+    digests = []
+    for tensor in (anchor, momentum):
+        view = memoryview(tensor.numpy().view(np.uint8).data)
+        for start in range(0, len(view), DIGEST_CHUNK_BYTES):
+            digests.append(hashlib.sha256(view[start : start + DIGEST_CHUNK_BYTES]).digest())
+    return digests
+
+
+def digest_of_chunks(digests: Sequence[bytes]) -> bytes:
+    """The anchor digest that belongs to these chunk digests."""
+    return hashlib.sha256(b"".join(digests)).digest()

@@ -1,0 +1,421 @@
+"""One fragment's rounds at one peer, as a sans-I/O state machine: member, leader and reducer in one.
+
+`RoundMachine.step(event, now)` returns effects; `exchange.py` performs them and feeds back what happens. The machine
+knows no bytes of tensors, no clocks and no sockets, so that tests can drive any ordering of events.
+
+A round takes the anchor from `version` to `version + 1`:
+offer -> (quorum, grace) -> plan -> contributions to reducers -> results to members -> commit -> apply.
+
+Rules that must survive every edit:
+- A commit for the current version is applied whoever sent it, as long as it was made on the same anchor.
+- A member that loses its leader (gone, or silent beyond the learned deadline) goes to the next in rank.
+- Two commits for one version: the heavier (tokens, then digest) wins; the holder of the lighter one repairs.
+- An anchor that differs at the same version is a fork: the lineage with fewer committed tokens repairs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from averaging.leading import Leading, RoundTiming
+from averaging.messages import (
+    Abandon,
+    Commit,
+    CommitRequest,
+    Message,
+    Offer,
+    Plan,
+    Redirect,
+    Reduced,
+    RosterEntry,
+    ShardPlan,
+    VersionIs,
+    Wait,
+)
+from averaging.plan import plan_shards
+from averaging.round_events import (
+    Advanced,
+    Apply,
+    ContributionArrived,
+    Effect,
+    Event,
+    Heard,
+    LeaderReplaced,
+    Lost,
+    Ready,
+    ReduceShard,
+    Repair,
+    RoundFailed,
+    RoundStarted,
+    SendMessage,
+    SendResult,
+    SendShards,
+    ShardReduced,
+    View,
+)
+from averaging.schedule import rank_leaders
+from averaging.wire import commit_digest
+from dht.host import PeerId
+
+HISTORY_COMMITS = 8
+"""Commits (and their result shards) kept for members that were away for a few rounds."""
+
+
+@dataclass
+class _Membership:
+    attempt: int
+    leader: PeerId
+    asked_at: float
+    heard_at: float
+    plan: Plan | None = None
+    redirects: int = 0
+
+
+@dataclass
+class _Reduction:
+    plan: Plan
+    leader: PeerId
+    shard: int
+    waiting_for: set[PeerId]
+    deadline_at: float
+    started: bool = False
+
+
+@dataclass
+class RoundMachine:
+    """All rounds of one fragment at one peer; see the module docstring."""
+
+    me: PeerId
+    run_id: str
+    fragment: int
+    num_values: int
+    block_size: int
+    timing: RoundTiming
+    quorum_fraction: float = 0.5
+    version: int = 0
+    anchor_digest: bytes = b""
+    lineage_tokens: int = 0
+    trainers: tuple[PeerId, ...] = ()
+    history: dict[int, Commit] = field(default_factory=dict)
+    applying: Commit | None = None
+    _offer: Offer | None = None
+    _member: _Membership | None = None
+    _leading: Leading | None = None
+    _reductions: dict[tuple[int, PeerId, int], _Reduction] = field(default_factory=dict)
+    _arrived: dict[tuple[int, PeerId, int], set[PeerId]] = field(default_factory=dict)
+    _avoid: set[PeerId] = field(default_factory=set)
+    _early: dict[PeerId, Offer] = field(default_factory=dict)
+    _ahead: dict[PeerId, int] = field(default_factory=dict)
+    _asked: set[tuple[PeerId, int]] = field(default_factory=set)
+    _inbox: deque[Event] = field(default_factory=deque)
+    _effects: list[Effect] = field(default_factory=list)
+
+    def step(self, event: Event, now: float) -> list[Effect]:
+        """Take one event at time `now` and return what must be done about it, in order."""
+        self._inbox.append(event)
+        while self._inbox:
+            while self._inbox:
+                self._take(self._inbox.popleft(), now)
+            self._check_time(now)
+        effects, self._effects = self._effects, []
+        return effects
+
+    @property
+    def next_time(self) -> float:
+        """When to call `step(Tick())` at the latest; infinity when only an event can change anything."""
+        times = [reduction.deadline_at for reduction in self._reductions.values() if not reduction.started]
+        if self.applying is None:
+            if self._leading is not None:
+                times.append(self._leading.next_time)
+            if self._member is not None:
+                times.append(self._silent_at(self._member))
+        return min(times, default=math.inf)
+
+    @property
+    def is_offering(self) -> bool:
+        """Whether an own contribution is under way in the current version."""
+        return self._offer is not None
+
+    # ----------------------------------------------------------------------------------------------- dispatch
+
+    def _take(self, event: Event, now: float) -> None:
+        if isinstance(event, Heard):
+            self._hear(event.sender, event.message, now)
+        elif isinstance(event, Ready):
+            self._offer = replace(event.offer, version=self.version, anchor_digest=self.anchor_digest)
+            if self.applying is None:
+                self._join_round(0, now)
+        elif isinstance(event, View):
+            self.trainers = tuple(sorted(set(event.trainers)))
+        elif isinstance(event, Lost):
+            self._lose(event.peer_id, event.reason, now)
+        elif isinstance(event, ContributionArrived):
+            key = (event.attempt, event.leader, event.shard)
+            self._arrived.setdefault(key, set()).add(event.sender)
+            reduction = self._reductions.get(key)
+            if reduction is not None:
+                reduction.waiting_for.discard(event.sender)
+        elif isinstance(event, ShardReduced):
+            self._finish_reduction(event)
+        elif isinstance(event, Advanced):
+            self._advance(event, now)
+
+    def _hear(self, sender: PeerId, message: Message, now: float) -> None:
+        if isinstance(message, Offer):
+            self._hear_offer(sender, message, now)
+        elif isinstance(message, CommitRequest):
+            commit = self.history.get(message.version)
+            self._send(sender, commit if commit is not None else self._version_is())
+        elif isinstance(message, Commit):
+            self._hear_commit(sender, message)
+        elif isinstance(message, VersionIs):
+            self._hear_version(sender, message)
+        elif getattr(message, "version", -1) != self.version or self.applying is not None:
+            return
+        elif isinstance(message, Plan):
+            self._hear_plan(sender, message, now)
+        elif isinstance(message, Reduced):
+            if self._leading is not None:
+                self._leading.on_reduced(sender, message, now)
+        elif self._member is not None and self._member.leader == sender:
+            if isinstance(message, Wait):
+                self.timing.leader_silence.observe(now - self._member.heard_at)
+                self._member.heard_at = now
+            elif isinstance(message, Abandon):
+                self._effects.append(RoundFailed(message.attempt, message.reason))
+                self._take_over(message.reason, now)
+            elif isinstance(message, Redirect):
+                self._follow_redirect(self._member, message, now)
+
+    def _check_time(self, now: float) -> None:
+        for reduction in list(self._reductions.values()):
+            if not reduction.started and (not reduction.waiting_for or now >= reduction.deadline_at):
+                self._start_reduction(reduction)
+        if self.applying is not None:
+            return
+        if self._leading is not None:
+            everyone = bool(self.trainers) and set(self.trainers) <= set(self._leading.offers)
+            closing = self._leading.check(len(self.trainers), everyone, now)
+            if isinstance(closing, Commit):
+                for peer_id in sorted({*self.trainers, *(entry.peer_id for entry in closing.roster)}):
+                    self._send(peer_id, closing)
+            elif closing is not None:
+                roster = self._leading.plan.roster if self._leading.plan is not None else ()
+                self._leading = None
+                for entry in roster:
+                    self._send(entry.peer_id, closing)
+        member = self._member
+        if member is not None and now >= self._silent_at(member):
+            self._take_over(f"the leader was silent for {now - member.heard_at:.0f} s", now)
+
+    # ------------------------------------------------------------------------------------------------- member
+
+    def _join_round(self, attempt: int, now: float, leader: PeerId | None = None) -> None:
+        assert self._offer is not None
+        ranked = [peer_id for peer_id in self._ranked() if peer_id not in self._avoid]
+        chosen = leader or (ranked[0] if ranked else self.me)
+        redirects = self._member.redirects if self._member is not None else 0
+        self._member = _Membership(attempt, chosen, now, now, redirects=redirects)
+        self._send(chosen, replace(self._offer, attempt=attempt))
+
+    def _silent_at(self, member: _Membership) -> float:
+        if member.leader == self.me:
+            return math.inf
+        return member.heard_at + self.timing.leader_silence.seconds * (1 + min(member.attempt, 4))
+
+    def _take_over(self, reason: str, now: float) -> None:
+        member = self._member
+        if member is None or self._offer is None:
+            return
+        self._avoid.add(member.leader)
+        old = member.leader
+        self._join_round(member.attempt + 1, now)
+        assert self._member is not None
+        self._effects.append(LeaderReplaced(self._member.attempt, old, self._member.leader, reason))
+
+    def _follow_redirect(self, member: _Membership, message: Redirect, now: float) -> None:
+        member.redirects += 1
+        if member.redirects <= 2 and message.leader not in self._avoid and message.leader != member.leader:
+            self._join_round(member.attempt, now, leader=message.leader)
+        else:
+            self._join_round(member.attempt + 1, now, leader=member.leader)
+
+    def _hear_plan(self, sender: PeerId, plan: Plan, now: float) -> None:
+        member = self._member
+        if member is None or member.leader != sender or self._offer is None:
+            return
+        if plan.anchor_digest != self.anchor_digest:
+            self._send(sender, self._version_is())
+            return
+        mine = [entry for entry in plan.roster if entry.peer_id == self.me]
+        if not mine or mine[0].sequence != self._offer.sequence or member.plan == plan:
+            return
+        member.plan, member.heard_at = plan, now
+        self._effects.append(RoundStarted(sender, len(plan.roster)))
+        self._effects.append(SendShards(plan, sender))
+        for index, shard in enumerate(plan.shards):
+            if plan.roster[shard.reducer].peer_id != self.me:
+                continue
+            key = (plan.attempt, sender, index)
+            waiting_for = {entry.peer_id for entry in plan.roster} - self._arrived.get(key, set()) - {self.me}
+            deadline_at = now + min(plan.contribution_deadline_seconds, self.timing.hard_seconds)
+            self._reductions[key] = _Reduction(plan, sender, index, waiting_for, deadline_at)
+
+    # ------------------------------------------------------------------------------------------------ reducer
+
+    def _start_reduction(self, reduction: _Reduction) -> None:
+        reduction.started = True
+        members = tuple(
+            index
+            for index, entry in enumerate(reduction.plan.roster)
+            if entry.peer_id == self.me
+            or entry.peer_id in self._arrived.get((reduction.plan.attempt, reduction.leader, reduction.shard), set())
+        )
+        self._effects.append(ReduceShard(reduction.plan, reduction.leader, reduction.shard, members))
+
+    def _finish_reduction(self, event: ShardReduced) -> None:
+        reduction = self._reductions.get((event.attempt, event.leader, event.shard))
+        if reduction is None or not event.included:
+            return
+        plan = reduction.plan
+        report = Reduced(self.fragment, plan.version, event.attempt, event.shard, event.digest, event.included)
+        self._send(event.leader, report)
+        to = tuple(entry.peer_id for entry in plan.roster if entry.peer_id != self.me)
+        self._effects.append(SendResult(plan, event.shard, to))
+
+    # ------------------------------------------------------------------------------------------------- leader
+
+    def _hear_offer(self, sender: PeerId, offer: Offer, now: float) -> None:
+        if offer.version > self.version or (self.applying is not None and offer.version == self.version):
+            if offer.version > self.version and len(self._early) < 256:
+                self._early[sender] = offer
+                self._note_ahead(sender, offer.version)
+            return
+        if offer.version < self.version:
+            commit = self.history.get(offer.version)
+            self._send(sender, commit if commit is not None else self._version_is())
+            return
+        if offer.anchor_digest != self.anchor_digest:
+            self._send(sender, self._version_is())
+            return
+        ranked = [peer_id for peer_id in self._ranked() if peer_id not in self._avoid]
+        if offer.attempt == 0 and sender != self.me and ranked and ranked[0] not in (self.me, sender):
+            self._send(sender, Redirect(self.fragment, self.version, ranked[0]))
+            return
+        if self._leading is None:
+            self._leading = Leading(
+                self.me,
+                self.fragment,
+                self.version,
+                self.anchor_digest,
+                self.timing,
+                self._send,
+                self._shards_for,
+                self.quorum_fraction,
+            )
+        self._leading.on_offer(sender, offer, len(self.trainers), now)
+
+    def _shards_for(self, offers: Sequence[Offer]) -> tuple[ShardPlan, ...]:
+        return plan_shards(
+            self.num_values,
+            self.block_size,
+            [offer.upload_bits_per_second for offer in offers],
+            [offer.reachable for offer in offers],
+        )
+
+    # --------------------------------------------------------------------------------- commits, forks, catching up
+
+    def _hear_commit(self, sender: PeerId, commit: Commit) -> None:
+        if commit.version == self.version:
+            if self.applying is not None:
+                return
+            if commit.anchor_digest != self.anchor_digest:
+                self._send(sender, self._version_is())
+                return
+            self.applying = commit
+            self._effects.append(Apply(commit))
+        elif commit.version > self.version:
+            self._note_ahead(sender, commit.version + 1)
+        elif (mine := self.history.get(commit.version)) is not None and mine != commit:
+            theirs_weigh, mine_weigh = ((other.tokens, commit_digest(other)) for other in (commit, mine))
+            if commit.anchor_digest != mine.anchor_digest:
+                self._send(sender, self._version_is())
+            elif theirs_weigh > mine_weigh:
+                self._effects.append(Repair(sender, f"a heavier commit of version {commit.version} exists"))
+            else:
+                self._send(sender, mine)
+
+    def _hear_version(self, sender: PeerId, theirs: VersionIs) -> None:
+        if (theirs.version, theirs.anchor_digest) == (self.version, self.anchor_digest) or self.applying is not None:
+            return
+        if (theirs.lineage_tokens, theirs.anchor_digest) < (self.lineage_tokens, self.anchor_digest):
+            self._send(sender, self._version_is())
+        elif theirs.version > self.version and (sender, self.version) not in self._asked:
+            self._note_ahead(sender, theirs.version)
+        else:
+            reason = f"it has version {theirs.version} with more committed tokens, this peer version {self.version}"
+            self._effects.append(Repair(sender, reason))
+
+    def _note_ahead(self, sender: PeerId, version: int) -> None:
+        if len(self._ahead) < 256 or sender in self._ahead:
+            self._ahead[sender] = max(version, self._ahead.get(sender, 0))
+        if self.applying is None and (sender, self.version) not in self._asked:
+            self._asked.add((sender, self.version))
+            self._send(sender, CommitRequest(self.fragment, self.version))
+
+    def _version_is(self) -> VersionIs:
+        return VersionIs(self.fragment, self.version, self.anchor_digest, self.lineage_tokens)
+
+    def _advance(self, event: Advanced, now: float) -> None:
+        if self.applying is not None and event.version == self.applying.version + 1:
+            self.history[self.applying.version] = self.applying
+        else:
+            self.history.clear()
+        for version in sorted(self.history)[:-HISTORY_COMMITS]:
+            del self.history[version]
+        self.version, self.anchor_digest = event.version, event.anchor_digest
+        self.lineage_tokens = event.lineage_tokens
+        self.applying = None
+        self._offer = self._member = self._leading = None
+        self._reductions.clear()
+        self._arrived.clear()
+        self._avoid.clear()
+        self._asked.clear()
+        early, self._early = self._early, {}
+        for sender, offer in sorted(early.items()):
+            self._inbox.append(Heard(sender, offer))
+        ahead = {peer_id: version for peer_id, version in sorted(self._ahead.items()) if version > self.version}
+        self._ahead = {}
+        for peer_id, version in ahead.items():
+            self._note_ahead(peer_id, version)
+
+    # ------------------------------------------------------------------------------------------------- shared
+
+    def _lose(self, peer_id: PeerId, reason: str, now: float) -> None:
+        for reduction in self._reductions.values():
+            reduction.waiting_for.discard(peer_id)
+        if self._leading is not None:
+            self._leading.on_lost(peer_id)
+        self._ahead.pop(peer_id, None)
+        if self.applying is None and self._member is not None and self._member.leader == peer_id != self.me:
+            self._take_over(reason, now)
+
+    def _ranked(self) -> list[PeerId]:
+        return rank_leaders(self.run_id, self.fragment, self.version, {*self.trainers, self.me})
+
+    def _send(self, to: PeerId, message: Message) -> None:
+        if to == self.me:
+            self._inbox.append(Heard(self.me, message))
+        else:
+            self._effects.append(SendMessage(to, message))
+
+
+def own_entry(roster: Sequence[RosterEntry], peer_id: PeerId) -> tuple[int, RosterEntry] | None:
+    """(index, entry) of a peer in a roster, or None."""
+    for index, entry in enumerate(roster):
+        if entry.peer_id == peer_id:
+            return index, entry
+    return None

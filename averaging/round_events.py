@@ -1,0 +1,153 @@
+"""What a round machine is told (events) and what it asks for (effects). Values only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from averaging.messages import Commit, Message, Offer, Plan
+from dht.host import PeerId
+
+# ------------------------------------------------------------------------------------------------- events, in
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The own contribution is encoded; `offer.version` and `offer.attempt` are filled in by the machine."""
+
+    offer: Offer
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The live trainers, this peer included when it trains."""
+
+    trainers: tuple[PeerId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """A checked message arrived."""
+
+    sender: PeerId
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The connection to a peer broke or it could not be reached."""
+
+    peer_id: PeerId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ContributionArrived:
+    """A shard's contribution for the round (attempt, leader) is here, from `sender`."""
+
+    sender: PeerId
+    attempt: int
+    leader: PeerId
+    shard: int
+
+
+@dataclass(frozen=True, slots=True)
+class ShardReduced:
+    """The own reduction of a shard finished."""
+
+    attempt: int
+    leader: PeerId
+    shard: int
+    digest: bytes
+    included: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Advanced:
+    """The anchor is now at `version` (a commit was applied, or the fragment was fetched)."""
+
+    version: int
+    anchor_digest: bytes
+    lineage_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time passed."""
+
+
+Event = Ready | View | Heard | Lost | ContributionArrived | ShardReduced | Advanced | Tick
+
+# ------------------------------------------------------------------------------------------------ effects, out
+
+
+@dataclass(frozen=True, slots=True)
+class SendMessage:
+    to: PeerId
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class SendShards:
+    """Send the own contribution's shards to their reducers."""
+
+    plan: Plan
+    leader: PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceShard:
+    """Average these members' contributions of one shard, encode, report `ShardReduced`."""
+
+    plan: Plan
+    leader: PeerId
+    shard: int
+    members: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SendResult:
+    """Stream the encoded mean of one shard to the other members."""
+
+    plan: Plan
+    shard: int
+    to: tuple[PeerId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """Fetch missing result shards, apply the commit, report `Advanced`."""
+
+    commit: Commit
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """Fetch the fragment's anchor from the swarm; `peer_id` has a heavier one."""
+
+    peer_id: PeerId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RoundStarted:
+    leader: PeerId
+    num_members: int
+
+
+@dataclass(frozen=True, slots=True)
+class RoundFailed:
+    attempt: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderReplaced:
+    attempt: int
+    old: PeerId
+    new: PeerId
+    reason: str
+
+
+Effect = (
+    SendMessage | SendShards | ReduceShard | SendResult | Apply | Repair | RoundStarted | RoundFailed | LeaderReplaced
+)
