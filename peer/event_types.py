@@ -1,0 +1,346 @@
+"""What can happen to a peer, as past-tense events; each says in one English sentence what it means for its owner.
+
+Every event carries `at` (unix seconds) and `peer_id` (who reports). In events about rounds and work `version` is the
+version the round leaves (it takes the fragment to ``version + 1``); in events about anchors it is the version that
+is now held. Import them from `peer.events`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dht.host import PeerId
+from peer.quantities import bytes_text, count_text, plural, seconds_text, short_peer
+
+
+def _bare(reason: str) -> str:
+    return reason.strip().rstrip(".")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Base of all events."""
+
+    at: float
+    peer_id: PeerId
+
+    def sentence(self) -> str:
+        """One plain sentence, without the time and the reporter."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinedRun(Event):
+    """This peer became a member; `versions` of its anchors per fragment."""
+
+    run_id: str
+    device: str
+    num_parameters: int
+    versions: tuple[int, ...]
+
+    def sentence(self) -> str:
+        held = " ".join(map(str, self.versions)) or "none"
+        return (
+            f"Joined {self.run_id} on {self.device} with {count_text(self.num_parameters)} parameters; versions {held}."
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingForPeers(Event):
+    """Nobody of the run has answered yet, `seconds` after the start."""
+
+    reason: str
+    seconds: float
+
+    def sentence(self) -> str:
+        return f"Waiting for peers since {seconds_text(self.seconds)}: {_bare(self.reason)}."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerJoined(Event):
+    """Another member came into view."""
+
+    remote: PeerId
+
+    def sentence(self) -> str:
+        return f"Peer {short_peer(self.remote)} joined."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerLeft(Event):
+    """Another member said goodbye or went silent."""
+
+    remote: PeerId
+    reason: str
+
+    def sentence(self) -> str:
+        return f"Peer {short_peer(self.remote)} left: {_bare(self.reason)}."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingProgressed(Event):
+    """Totals of the inner loop since the process started; `wait_fraction` of its wall time went to waiting."""
+
+    inner_steps: int
+    tokens: int
+    train_loss: float | None
+    tokens_per_second: float
+    wait_fraction: float
+
+    def sentence(self) -> str:
+        loss = "not a number" if self.train_loss is None else f"{self.train_loss:.4f}"
+        return (
+            f"Inner step {self.inner_steps}: loss {loss}, {count_text(self.tokens)} tokens, "
+            f"{count_text(self.tokens_per_second)} tokens/s, {self.wait_fraction:.2%} of the time waiting."
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SentContribution(Event):
+    """Own work left for a round."""
+
+    fragment: int
+    version: int
+    num_bytes: int
+    tokens: int
+    steps: int
+    staleness: int
+
+    def sentence(self) -> str:
+        late = f", {plural(self.staleness, 'version')} late" if self.staleness else ""
+        return (
+            f"Sent {plural(self.steps, 'step')} of work on fragment {self.fragment} for version {self.version + 1} "
+            f"({bytes_text(self.num_bytes)}, {count_text(self.tokens)} tokens{late})."
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundStarted(Event):
+    """A leader's plan arrived."""
+
+    fragment: int
+    version: int
+    leader: PeerId
+    num_contributors: int
+
+    def sentence(self) -> str:
+        return (
+            f"A round for version {self.version + 1} of fragment {self.fragment} started with "
+            f"{plural(self.num_contributors, 'peer')}, led by {short_peer(self.leader)}."
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundCommitted(Event):
+    """A round closed. Bytes count payload and all framing of this peer; values count what those bytes stood for."""
+
+    fragment: int
+    version: int
+    contributors: tuple[PeerId, ...]
+    outer_lr: float
+    tokens: int
+    num_void_shards: int
+    seconds: float
+    bytes_up: int
+    bytes_down: int
+    contribution_values_sent: int
+    result_values_received: int
+
+    def sentence(self) -> str:
+        void = f", {plural(self.num_void_shards, 'shard')} void" if self.num_void_shards else ""
+        return (
+            f"Fragment {self.fragment} reached version {self.version + 1}: {count_text(self.tokens)} tokens from "
+            f"{plural(len(self.contributors), 'peer')} in {seconds_text(self.seconds)}, "
+            f"{bytes_text(self.bytes_up)} up, {bytes_text(self.bytes_down)} down{void}."
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundAbandoned(Event):
+    """This peer gave up an attempt at a round; its work is kept."""
+
+    fragment: int
+    version: int
+    attempt: int
+    reason: str
+
+    def sentence(self) -> str:
+        return (
+            f"Gave up attempt {self.attempt + 1} at version {self.version + 1} of fragment {self.fragment}: "
+            f"{_bare(self.reason)}; the work goes to the next round."
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderReplaced(Event):
+    """The next in rank took over a round; `attempt` is the new one."""
+
+    fragment: int
+    version: int
+    attempt: int
+    old: PeerId
+    new: PeerId
+    reason: str
+
+    def sentence(self) -> str:
+        return (
+            f"Peer {short_peer(self.new)} took over version {self.version + 1} of fragment {self.fragment} from "
+            f"{short_peer(self.old)}: {_bare(self.reason)}."
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppliedCommit(Event):
+    """The own anchor moved to `version`; `digest` is hexadecimal."""
+
+    fragment: int
+    version: int
+    digest: str
+
+    def sentence(self) -> str:
+        return f"Applied version {self.version} of fragment {self.fragment} (digest {self.digest[:8]})."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkReturned(Event):
+    """Sent work was not committed and went back into the error feedback; nothing is lost."""
+
+    fragment: int
+    version: int
+    reason: str
+    num_values: int
+
+    def sentence(self) -> str:
+        return (
+            f"Work on fragment {self.fragment} ({plural(self.num_values, 'value')}) came back from version "
+            f"{self.version + 1}: {_bare(self.reason)}; the next send carries it."
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaughtUp(Event):
+    """Anchors and momentum of `fragments` were downloaded and their digests checked."""
+
+    fragments: tuple[int, ...]
+    donor: PeerId
+    num_bytes: int
+    seconds: float
+
+    def sentence(self) -> str:
+        return (
+            f"Caught up {plural(len(self.fragments), 'fragment')} from {short_peer(self.donor)}: "
+            f"{bytes_text(self.num_bytes)} in {seconds_text(self.seconds)}."
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnchorRepaired(Event):
+    """The own anchor differed from the swarm's and was replaced; unsent work is kept."""
+
+    fragment: int
+    version: int
+    reason: str
+
+    def sentence(self) -> str:
+        return f"Replaced the anchor of fragment {self.fragment}, now version {self.version}: {_bare(self.reason)}."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluated(Event):
+    """Loss of the anchors on held-out text; `version_sum` adds the versions of all fragments."""
+
+    held_out_loss: float | None
+    version_sum: int
+
+    def sentence(self) -> str:
+        loss = "not a number" if self.held_out_loss is None else f"{self.held_out_loss:.4f}"
+        return f"Held-out loss {loss} after {plural(self.version_sum, 'commit')}."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusedPeer(Event):
+    """A remote was turned away, or something it sent was."""
+
+    remote: PeerId
+    reason: str
+
+    def sentence(self) -> str:
+        return f"Refused peer {short_peer(self.remote)}: {_bare(self.reason)}."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DaemonRestarted(Event):
+    """The libp2p daemon died and is back with the same identity; `seconds` without it."""
+
+    seconds: float
+
+    def sentence(self) -> str:
+        return f"The libp2p daemon died and is back after {seconds_text(self.seconds)}; training went on."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkRestarted(Event):
+    """The network process died and is back with the same identity."""
+
+    reason: str
+
+    def sentence(self) -> str:
+        return f"The network process was started again: {_bare(self.reason)}; training went on."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwarmLost(Event):
+    """No other member has answered for `seconds`."""
+
+    seconds: float
+
+    def sentence(self) -> str:
+        return f"No other peer has answered for {seconds_text(self.seconds)}; training goes on alone."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwarmFound(Event):
+    """Other members answer again after `seconds` without any; `peers` of them."""
+
+    peers: int
+    seconds: float
+
+    def sentence(self) -> str:
+        return f"Found the swarm again after {seconds_text(self.seconds)}: {plural(self.peers, 'peer')}."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointSaved(Event):
+    """The own state is on disk."""
+
+    path: str
+    versions: tuple[int, ...]
+
+    def sentence(self) -> str:
+        return f"Saved a checkpoint at versions {' '.join(map(str, self.versions))} to {self.path}."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointFailed(Event):
+    """The own state could not be written; the earlier checkpoint is untouched."""
+
+    reason: str
+
+    def sentence(self) -> str:
+        return f"The checkpoint could not be saved: {_bare(self.reason)}; the earlier one stays and training goes on."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftRun(Event):
+    """This peer ended; totals of its session."""
+
+    reason: str
+    inner_steps: int
+    tokens: int
+    rounds_contributed: int
+
+    def sentence(self) -> str:
+        return (
+            f"Left the run ({_bare(self.reason)}) after {plural(self.inner_steps, 'inner step')}, "
+            f"{count_text(self.tokens)} tokens and {plural(self.rounds_contributed, 'round')} contributed to."
+        )

@@ -1,0 +1,86 @@
+"""An append-only file of text lines that never stops its owner: a full disk costs one warning, not the training."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+
+MAX_PENDING_LINES = 1000
+"""Lines kept in memory while the file cannot be written: hours of one peer's events in about 300 kB."""
+
+
+class LineLog:
+    """Appends whole lines to one file, unbuffered, so that a killed process loses nothing that was appended."""
+
+    def __init__(self, path: Path, warn: Callable[[str], None]) -> None:
+        """Nothing is opened before the first line.
+
+        Args:
+            path: the file; missing parents are created.
+            warn: told one sentence when an outage begins and one when it ends.
+        """
+        self._path = path
+        self._warn = warn
+        self._file: int | None = None
+        self._pending: deque[bytes] = deque()
+        self._num_dropped = 0
+        self._failing = False
+        self._mid_line = False
+
+    def append(self, line: str) -> None:
+        """Write `line` (no newline in it) and whatever could not be written before. Never raises."""
+        if len(self._pending) >= MAX_PENDING_LINES:
+            self._pending.popleft()
+            self._num_dropped += 1
+        self._pending.append(line.encode("utf-8", "replace") + b"\n")
+        try:
+            self._write_pending()
+        except OSError as error:
+            self._close_file()
+            if not self._failing:
+                self._failing = True
+                self._warn(
+                    f"The event log {self._path} cannot be written ({error.strerror or error}); training goes on and "
+                    "the log resumes when it can; free some space or check the folder."
+                )
+            return
+        if self._failing:
+            lost = f"; {self._num_dropped} lines were lost" if self._num_dropped else "; nothing was lost"
+            self._failing, self._num_dropped = False, 0
+            self._warn(f"The event log {self._path} is written again{lost}.")
+
+    def close(self) -> None:
+        """Release the file; a later `append` opens it again."""
+        self._close_file()
+
+    def _write_pending(self) -> None:
+        if self._file is None:
+            self._file = self._open()
+        if self._mid_line:
+            # A line was cut by a full disk or a crash; what follows must not be glued to its remains.
+            self._write_all(b"\n")
+        while self._pending:
+            self._write_all(self._pending[0])
+            self._pending.popleft()
+
+    def _open(self) -> int:
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        file = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        size = os.fstat(file).st_size
+        self._mid_line = size > 0 and os.pread(file, 1, size - 1) != b"\n"
+        return file
+
+    def _write_all(self, data: bytes) -> None:
+        assert self._file is not None
+        rest = memoryview(data)
+        while rest:
+            written = os.write(self._file, rest)
+            rest = rest[written:]
+            self._mid_line = bool(rest)
+
+    def _close_file(self) -> None:
+        if self._file is not None:
+            file, self._file = self._file, None
+            os.close(file)
