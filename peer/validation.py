@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from types import UnionType
 from typing import Any, Literal, get_args, get_origin
 
@@ -14,14 +15,18 @@ MAX_SHOWN_CHARACTERS = 60
 """Values are quoted up to this length: enough to recognise one's own typing, too short to flood a terminal."""
 
 
-def explain(error: ValidationError, model: type[BaseModel]) -> str:
+def explain(error: ValidationError, model: type[BaseModel], name_of: Callable[[str], str] = str) -> str:
     """One sentence for each thing wrong, in the order in which pydantic found them, joined by spaces.
 
     Args:
         error: what validating a mapping against `model` raised.
         model: the outermost model; sections are found through the fields' annotations.
+        name_of: how the reader knows a field, e.g. as a command line flag.
     """
-    return " ".join(dict.fromkeys(_sentence(dict(detail), model) for detail in error.errors(include_url=False)))
+    details = error.errors(include_url=False)
+    # A default that depends on a wrong field is a consequence, not a fault of its own.
+    faults = [detail for detail in details if detail["type"] != "default_factory_not_called"]
+    return " ".join(dict.fromkeys(_sentence(dict(detail), model, name_of) for detail in faults))
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
@@ -76,6 +81,7 @@ _TYPE_WORDS: dict[object, str] = {
     bool: "true or false",
     str: "text",
     tuple: "a list of texts",
+    Path: "a path",
 }
 
 
@@ -90,10 +96,10 @@ def _choices(annotation: Any) -> list[str]:
     return [str(choice) for part in parts if get_origin(part) is Literal for choice in get_args(part)]
 
 
-def _sentence(detail: dict[str, Any], model: type[BaseModel]) -> str:
+def _sentence(detail: dict[str, Any], model: type[BaseModel], name_of: Callable[[str], str]) -> str:
     path = [str(part) for part in detail["loc"]]
     owner, field = _owner_of(path, model)
-    name = ".".join(path)
+    name = name_of(".".join(path))
     if detail["type"] == "extra_forbidden":
         return _unknown_name(path, owner, model)
     if detail["type"] == "missing":
@@ -101,7 +107,7 @@ def _sentence(detail: dict[str, Any], model: type[BaseModel]) -> str:
         return f"{shown(name)[1:-1]} is missing; expected {wanted}."
     if detail["type"] == "value_error":
         reason = str(detail["ctx"]["error"])
-        return f"{name}: {reason}."
+        return f"{name}: {reason}" if reason.endswith(".") else f"{name}: {reason}."
     got = shown(detail["input"])
     if not path:
         return f"got {got}; expected a table with the fields {', '.join(model.model_fields)}."
@@ -125,14 +131,11 @@ def _owner_of(path: list[str], model: type[BaseModel]) -> tuple[type[BaseModel],
 def _unknown_name(path: list[str], owner: type[BaseModel], model: type[BaseModel]) -> str:
     unknown = path[-1]
     prefix = ".".join(path[:-1])
-    where = f"in {prefix}" if prefix else "at the top level"
-    start = f"{shown(unknown)[1:-1]} is not a field {where}"
+    sections = _sections_of(model)
+    where = f"a field in {prefix}" if prefix else "a field at the top level" if sections else "a known field"
+    start = f"{shown(unknown)[1:-1]} is not {where}"
     # A field under the wrong heading is as common a slip as a misspelt one.
-    homes = {"": model} | {
-        name: field.annotation
-        for name, field in model.model_fields.items()
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
-    }
+    homes = {"": model} | sections
     for home, section in homes.items():
         if section is not owner and unknown in section.model_fields:
             return f"{start}; it belongs {f'in the section {home}' if home else 'at the top level'}."
@@ -140,3 +143,11 @@ def _unknown_name(path: list[str], owner: type[BaseModel], model: type[BaseModel
     if guess:
         return f"{start}; did you mean {guess}?"
     return f"{start}; known fields: {', '.join(owner.model_fields)}."
+
+
+def _sections_of(model: type[BaseModel]) -> dict[str, type[BaseModel]]:
+    return {
+        name: field.annotation
+        for name, field in model.model_fields.items()
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
+    }

@@ -1,0 +1,242 @@
+"""PeerConfig: everything a volunteer may choose. A flag beats the file, the file beats the default."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from dht.errors import UsageFault
+from dht.identity import split_run_id
+from dht.multiaddr import parse_multiaddr, parse_peer_multiaddr
+from peer.manifest import read_toml
+from peer.validation import explain
+
+MAX_CACHED_PEERS = 50
+"""Addresses of earlier sessions: far more than one join dials, so that a few survive a month of absence."""
+
+MAX_CACHED_PEERS_BYTES = 64 * 1024
+"""`MAX_CACHED_PEERS` addresses of the longest kind, twice."""
+
+_Parsed = TypeVar("_Parsed")
+
+
+def _data_dir_of(validated: dict[str, Any]) -> Path:
+    return user_data_dir(os.environ, sys.platform, Path.home()) / str(validated["run_id"])
+
+
+def _identity_of(validated: dict[str, Any]) -> Path:
+    folder: Path = validated["data_dir"]
+    return folder / "identity.key"
+
+
+class PeerConfig(BaseModel):
+    """One volunteer's choices, frozen. Relative paths start at the working directory."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    run_id: str = Field(description="the run to join: NAME.FINGERPRINT")
+    peers: tuple[str, ...] = Field(default=(), strict=False, description="addresses of members to dial first")
+    device: str = Field(
+        default="auto",
+        pattern="^(auto|cpu|mps|cuda(:[0-9]{1,2})?)$",
+        examples=["auto", "cpu", "cuda", "cuda:1", "mps"],
+        description="where to train; auto takes the fastest there is",
+    )
+    data_dir: Path = Field(
+        default_factory=_data_dir_of, strict=False, description="key, checkpoints, logs of this peer"
+    )
+    identity: Path = Field(default_factory=_identity_of, strict=False, description="key file; made when it is missing")
+    listen: tuple[str, ...] = Field(
+        default=("/ip4/0.0.0.0/tcp/0",), strict=False, description="addresses to listen on; port 0 takes a free one"
+    )
+    announce: tuple[str, ...] = Field(
+        default=(), strict=False, description="addresses told to others, for a forwarded port; default: found out"
+    )
+    data: str | None = Field(
+        default=None,
+        pattern=r"^(stdlib:|(text|tokens):[^\p{C}]+)$",
+        max_length=4096,
+        examples=["stdlib:", "text:PATH", "tokens:PATH"],
+        description="local data in place of the run's own source",
+    )
+    max_steps: int | None = Field(default=None, ge=1, le=10**12, description="leave after this many inner steps")
+    join_timeout_seconds: float = Field(
+        default=300.0, ge=0, le=10**9, description="give up when nobody has answered for so long"
+    )
+    name: str = Field(
+        default="",
+        pattern=r"^[^\p{C}]*$",
+        max_length=40,
+        examples=["one line of printable text"],
+        description="shown to everybody beside the own work; empty: anonymous",
+    )
+    threads: int | None = Field(default=None, ge=1, le=4096, description="CPU threads of the trainer; default: all")
+    upload_limit_bits_per_second: int = Field(default=0, ge=0, le=10**15, description="0: unlimited")
+    download_limit_bits_per_second: int = Field(default=0, ge=0, le=10**15, description="0: unlimited")
+    checkpoint_minutes: float = Field(default=10.0, gt=0, le=10**6, description="minutes between two checkpoints")
+    output: Literal["auto", "panel", "plain", "json"] = Field(
+        default="auto", description="auto: the panel on a terminal, else one plain line per event"
+    )
+
+    @property
+    def cached_peers_path(self) -> Path:
+        """Where addresses of earlier sessions are kept."""
+        return self.data_dir / "cached_peers.json"
+
+    @property
+    def event_log_path(self) -> Path:
+        """Where this peer's events are kept as JSON lines."""
+        return self.data_dir / "events.jsonl"
+
+    @field_validator("run_id")
+    @classmethod
+    def _check_run_id(cls, run_id: str) -> str:
+        _as_value_error(split_run_id, run_id)
+        return run_id
+
+    @field_validator("peers")
+    @classmethod
+    def _check_peers(cls, peers: tuple[str, ...]) -> tuple[str, ...]:
+        for address in peers:
+            _as_value_error(parse_peer_multiaddr, address)
+        return tuple(dict.fromkeys(peers))
+
+    @field_validator("listen", "announce")
+    @classmethod
+    def _check_addresses(cls, addresses: tuple[str, ...]) -> tuple[str, ...]:
+        for address in addresses:
+            parsed = _as_value_error(parse_multiaddr, address)
+            if parsed.transport is None:
+                raise ValueError(f"{address!r} has no port; expected something like /ip4/0.0.0.0/tcp/4001")
+        return addresses
+
+    @field_validator("listen")
+    @classmethod
+    def _check_listen(cls, addresses: tuple[str, ...]) -> tuple[str, ...]:
+        if not addresses:
+            raise ValueError("the list is empty; expected at least one address such as /ip4/0.0.0.0/tcp/0")
+        return addresses
+
+    @field_validator("announce")
+    @classmethod
+    def _check_announce(cls, addresses: tuple[str, ...]) -> tuple[str, ...]:
+        for address in addresses:
+            if parse_multiaddr(address).port == 0:
+                raise ValueError(f"{address!r} has port 0, which nobody can dial; give the forwarded port")
+        return addresses
+
+    @field_validator("data_dir", "identity", mode="after")
+    @classmethod
+    def _expand_home(cls, path: Path) -> Path:
+        try:
+            return path.expanduser()
+        except RuntimeError as error:
+            raise ValueError(f"{str(path)!r} begins with the home folder of nobody; give the whole path") from error
+
+
+def load_config(flags: Mapping[str, object], path: str | Path | None = None) -> PeerConfig:
+    """Combine flags, file and defaults.
+
+    Args:
+        flags: field name -> value of the flags that were given; None means not given.
+        path: a TOML file with any of the fields of `PeerConfig`.
+
+    Raises:
+        UsageFault: the file cannot be read, or a value is wrong; the message names the file's field or the flag.
+    """
+    from_file = read_toml(path) if path is not None else {}
+    try:
+        # The file is checked alone first, so that a fault is blamed on the file and not on a flag.
+        PeerConfig.model_validate({"run_id": "any.aaaaaaaaaaaaaaaaaaaa", **from_file})
+    except ValidationError as error:
+        raise UsageFault(f"{path}: {explain(error, PeerConfig)}") from error
+    given = {name: value for name, value in flags.items() if value is not None}
+    if "run_id" not in given and "run_id" not in from_file:
+        raise UsageFault("No run is named; expected --run-id RUN or run_id in the configuration file.")
+    try:
+        return PeerConfig.model_validate(from_file | given)
+    except ValidationError as error:
+        raise UsageFault(explain(error, PeerConfig, flag_of)) from error
+
+
+def flag_of(field_name: str) -> str:
+    """The command line flag of a field of `PeerConfig`."""
+    return "--" + field_name.removesuffix("_seconds").replace("_", "-")
+
+
+def user_data_dir(environ: Mapping[str, str], platform: str, home: Path) -> Path:
+    """The folder in which this software keeps what belongs to one user of the machine.
+
+    Args:
+        environ: XDG_DATA_HOME (XDG Base Directory Specification) or LOCALAPPDATA are looked up in it.
+        platform: as `sys.platform`.
+        home: the user's home folder.
+    """
+    if platform == "darwin":
+        return home / "Library" / "Application Support" / "murmuration"
+    if platform == "win32":
+        return Path(environ.get("LOCALAPPDATA") or home / "AppData" / "Local") / "murmuration"
+    configured = environ.get("XDG_DATA_HOME", "")
+    # The specification: relative values are to be ignored.
+    return (Path(configured) if configured.startswith("/") else home / ".local" / "share") / "murmuration"
+
+
+def read_cached_peers(path: Path) -> list[str]:
+    """Addresses of earlier sessions, the most recently seen first; empty when there is no usable file.
+
+    The file is a convenience: whatever in it is not a dialable address is left out without complaint.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_CACHED_PEERS_BYTES + 1)
+        entries = json.loads(data) if len(data) <= MAX_CACHED_PEERS_BYTES else []
+    except (OSError, ValueError, RecursionError):
+        return []
+    if not isinstance(entries, list):
+        return []
+    return [entry for entry in entries if isinstance(entry, str) and _is_dialable(entry)][:MAX_CACHED_PEERS]
+
+
+def write_cached_peers(path: Path, addresses: Iterable[str]) -> None:
+    """Replace the file by at most `MAX_CACHED_PEERS` of `addresses`, the most recently seen first.
+
+    The file appears whole or not at all; the earlier one survives a crash or a full disk.
+
+    Raises:
+        OSError: the folder cannot be written or the disk is full.
+    """
+    kept = list(dict.fromkeys(address for address in addresses if _is_dialable(address)))[:MAX_CACHED_PEERS]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            json.dump(kept, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(draft, path)
+    except OSError:
+        Path(draft).unlink(missing_ok=True)
+        raise
+
+
+def _is_dialable(address: str) -> bool:
+    try:
+        parse_peer_multiaddr(address)
+    except UsageFault:
+        return False
+    return True
+
+
+def _as_value_error(parse: Callable[[str], _Parsed], text: str) -> _Parsed:
+    # pydantic collects ValueErrors and adds the field's name; our own faults would pass through it.
+    try:
+        return parse(text)
+    except UsageFault as error:
+        raise ValueError(str(error)) from error
