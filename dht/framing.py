@@ -1,0 +1,169 @@
+"""Frames on a byte stream: a 4-byte big-endian length, then that many bytes.
+
+`FramedStream` is the `Stream` port on a pair of asyncio streams. Reading never trusts the announced length: it is
+compared with the caller's limit first, and the buffer then grows only with what has really arrived.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import struct
+
+from dht.errors import PeerFault, PeerUnreachable
+from dht.host import FRAME_HEADER_BYTES, PeerId
+
+MAX_FRAME_BYTES = 2**32 - 1
+
+READ_BUFFER_BYTES = 1024 * 1024
+"""asyncio stops reading from the transport at twice this. It bounds what a fast remote can make us hold per stream;
+asyncio's own 64 KiB would stop and resume the transport sixty times for one 4 MiB frame."""
+
+WRITE_BUFFER_BYTES = 256 * 1024
+"""A sender waits while more than this is queued: about what one local socket takes at once."""
+
+WRITE_CHUNK_BYTES = 256 * 1024
+"""A frame is handed over in pieces of this size, so a slow reader costs one piece of memory and not a whole frame."""
+
+CLOSE_SECONDS = 2.0
+"""How long `close` lets queued bytes leave. A remote that reads nothing for so long is not going to read them."""
+
+
+def frame_header(num_bytes: int) -> bytes:
+    """The header of a frame of `num_bytes`.
+
+    Raises:
+        ValueError: the length does not fit 32 bits.
+    """
+    if not 0 <= num_bytes <= MAX_FRAME_BYTES:
+        raise ValueError(f"a frame of {num_bytes} bytes; expected 0 to {MAX_FRAME_BYTES}; send it in parts")
+    return struct.pack(">I", num_bytes)
+
+
+def parse_frame_header(header: bytes) -> int:
+    """The length announced by a 4-byte header."""
+    (num_bytes,) = struct.unpack(">I", header)
+    return int(num_bytes)
+
+
+class FramedStream:
+    """The `Stream` port over asyncio streams. One task may receive at a time; any number may send."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, remote: PeerId) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._remote = remote
+        self._bytes_sent = 0
+        self._bytes_received = 0
+        self._announced_bytes: int | None = None
+        self._send_lock = asyncio.Lock()
+        self._end: str | None = None
+        self._ended = asyncio.Event()
+        writer.transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+
+    @property
+    def remote(self) -> PeerId:
+        return self._remote
+
+    @property
+    def bytes_sent(self) -> int:
+        return self._bytes_sent
+
+    @property
+    def bytes_received(self) -> int:
+        return self._bytes_received
+
+    @property
+    def is_open(self) -> bool:
+        """False once this side closed the stream or a failed call ended it."""
+        return self._end is None
+
+    async def send(self, frame: bytes | bytearray | memoryview) -> None:
+        """Write one frame; waits while the transport is full.
+
+        A send that is cancelled half-way ends the stream, because the rest of the frame can no longer follow.
+
+        Raises:
+            PeerUnreachable: the stream is closed or the remote is gone.
+            ValueError: the frame is longer than 32 bits can say.
+        """
+        payload = memoryview(frame).cast("B")
+        header = frame_header(len(payload))
+        async with self._send_lock:
+            self._check_open()
+            try:
+                self._writer.write(header)
+                for start in range(0, len(payload), WRITE_CHUNK_BYTES):
+                    self._writer.write(payload[start : start + WRITE_CHUNK_BYTES])
+                    await self._writer.drain()
+                await self._writer.drain()
+            except OSError as error:
+                raise self._fail(f"the stream broke while sending ({_reason(error)}); open a new one") from error
+            except asyncio.CancelledError:
+                self._abort("a send was given up half-way")
+                raise
+            self._check_open()
+            self._bytes_sent += FRAME_HEADER_BYTES + len(payload)
+
+    async def receive(self, max_bytes: int) -> bytes:
+        """Read one frame of at most `max_bytes`. Cancelling loses nothing: the next call goes on with the same frame.
+
+        Raises:
+            PeerFault: the remote announced a longer frame; the stream is closed.
+            PeerUnreachable: the stream ended, also in the middle of a frame.
+        """
+        self._check_open()
+        try:
+            if self._announced_bytes is None:
+                self._announced_bytes = parse_frame_header(await self._reader.readexactly(FRAME_HEADER_BYTES))
+            if self._announced_bytes > max_bytes:
+                announced_bytes = self._announced_bytes
+                self._abort("the remote announced a frame that is too long")
+                raise PeerFault(
+                    self._remote,
+                    f"announced a frame of {announced_bytes} bytes; expected at most {max_bytes}; the stream is closed",
+                )
+            frame = await self._reader.readexactly(self._announced_bytes)
+        except asyncio.IncompleteReadError as error:
+            half = self._announced_bytes is not None or error.partial
+            what = "closed the stream in the middle of a frame" if half else "closed the stream"
+            raise self._fail(f"{what}; expected a whole frame; it is asked again or left out") from error
+        except OSError as error:
+            raise self._fail(f"the stream broke while receiving ({_reason(error)}); open a new one") from error
+        self._announced_bytes = None
+        self._bytes_received += FRAME_HEADER_BYTES + len(frame)
+        return frame
+
+    async def wait_ended(self) -> None:
+        """Return once this side has closed or lost the stream."""
+        await self._ended.wait()
+
+    async def close(self) -> None:
+        """Close both directions; what the remote has not read yet may be lost. Never raises."""
+        if self._end is None:
+            self._mark_ended("it was closed on this side")
+        with contextlib.suppress(OSError, TimeoutError):
+            self._writer.close()
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await self._writer.wait_closed()
+        self._writer.transport.abort()
+
+    def _check_open(self) -> None:
+        if self._end is not None:
+            raise PeerUnreachable(self._remote, f"the stream is over: {self._end}; open a new one")
+
+    def _fail(self, what: str) -> PeerUnreachable:
+        self._abort(what)
+        return PeerUnreachable(self._remote, what)
+
+    def _abort(self, why: str) -> None:
+        self._mark_ended(why)
+        self._writer.transport.abort()
+
+    def _mark_ended(self, why: str) -> None:
+        self._end = self._end or why
+        self._ended.set()
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or type(error).__name__
