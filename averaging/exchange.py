@@ -1,0 +1,527 @@
+"""The async shell around the round machines: performs their effects on a Host and feeds back what happens.
+
+One `Exchange` per peer and run owns, per fragment, a `FragmentState` (tensors), a `RoundMachine` (protocol) and the
+bytes under way. It never waits for the trainer: changes for the live parameters are handed to `deliver`, which must
+return at once. Heavy tensor work goes through the injected `compute` port (a thread in real life, inline in virtual
+time), one piece at a time per fragment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+from torch import Tensor
+
+from averaging import wire
+from averaging.codec import Codec
+from averaging.exchange_reports import (
+    AnchorMoved,
+    ContributionSent,
+    ExchangeReport,
+    LeaderChanged,
+    RepairNeeded,
+    RoundAborted,
+    RoundBegan,
+    RoundClosed,
+    WorkExpired,
+    WorkReturned,
+)
+from averaging.fragment_state import CommittedShard, FragmentState, Reduction, reduce_shard, shard_outer_lr
+from averaging.links import Links
+from averaging.messages import (
+    DIGEST_BYTES,
+    Commit,
+    Contribution,
+    Message,
+    Offer,
+    Plan,
+    Reduced,
+    Result,
+    ResultRequest,
+    ShardResult,
+)
+from averaging.outer import OuterRule, staleness_of, weights_of
+from averaging.round import HISTORY_COMMITS, RoundMachine, own_entry
+from averaging.round_events import (
+    Advanced,
+    Apply,
+    ContributionArrived,
+    Event,
+    Heard,
+    LeaderReplaced,
+    Lost,
+    Ready,
+    ReduceShard,
+    Repair,
+    RoundFailed,
+    RoundStarted,
+    SendMessage,
+    SendResult,
+    SendShards,
+    ShardReduced,
+    Tick,
+    View,
+)
+from averaging.shard_store import ShardStore, terms_of
+from dht.host import PeerId
+
+T = TypeVar("T")
+Deliver = Callable[[int, Tensor, int], None]
+"""(fragment, change of the live parameters, version): must not block."""
+
+log = logging.getLogger(__name__)
+
+
+class Compute(Protocol):
+    """Port: where heavy tensor work runs; a thread in real life, inline in virtual time."""
+
+    def __call__(self, work: Callable[[], T], /) -> Awaitable[T]: ...
+
+
+@dataclass
+class FragmentRuntime:
+    """Everything one fragment needs while its rounds run."""
+
+    index: int
+    state: FragmentState
+    machine: RoundMachine
+    store: ShardStore
+    result_arrived: asyncio.Event = field(default_factory=asyncio.Event)
+    digests: dict[int, bytes] = field(default_factory=dict)
+    busy: asyncio.Lock = field(default_factory=asyncio.Lock)
+    timer: asyncio.TimerHandle | None = None
+    repairing: bool = False
+    round_began_at: float = 0.0
+    up_bytes: int = 0
+    up_values: int = 0
+    down_bytes: int = 0
+    down_values: int = 0
+
+
+class Exchange:
+    """Rounds of all fragments of one run at one peer; see the module docstring."""
+
+    def __init__(
+        self,
+        me: PeerId,
+        rule: OuterRule,
+        codec: Codec,
+        fragments: Sequence[FragmentRuntime],
+        *,
+        clock: Callable[[], float],
+        compute: Compute,
+        deliver: Deliver,
+        report: Callable[[ExchangeReport], None],
+        first_sequence: int,
+    ) -> None:
+        self.me = me
+        self.rule = rule
+        self.codec = codec
+        self.fragments = list(fragments)
+        self.links: Links | None = None
+        self.reachable = True
+        self.takes_part = True
+        self._clock = clock
+        self._compute = compute
+        self._deliver = deliver
+        self._report = report
+        self._sequence = first_sequence
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    # --------------------------------------------------------------------------------------- inputs from outside
+
+    def set_trainers(self, trainers: Sequence[PeerId]) -> None:
+        """The live trainers as this peer sees them now."""
+        for fragment in self.fragments:
+            if fragment.machine.trainers != tuple(sorted(set(trainers))):
+                self._step(fragment, View(tuple(trainers)))
+
+    def peer_lost(self, peer_id: PeerId, reason: str) -> None:
+        """The connection to a peer broke."""
+        for fragment in self.fragments:
+            self._step(fragment, Lost(peer_id, reason))
+
+    def on_message(self, sender: PeerId, message: Message, payload: memoryview, frame_bytes: int) -> None:
+        """A checked frame from an admitted peer (see `Links`).
+
+        Raises:
+            PeerFault: the payload does not fit, or the sender holds more than its share of memory here.
+        """
+        fragment = self.fragments[message.fragment]
+        if isinstance(message, Contribution):
+            self._take_contribution(fragment, sender, message, payload)
+        elif isinstance(message, Result):
+            self._take_result(fragment, sender, message, payload, frame_bytes)
+        elif isinstance(message, ResultRequest):
+            stored = fragment.store.result(message.version, message.shard, message.digest)
+            commit = fragment.machine.history.get(message.version)
+            if stored is not None and commit is not None and message.shard < len(commit.shards):
+                shard = commit.shards[message.shard]
+                header = Result(fragment.index, message.version, message.shard, shard.start, shard.end)
+                self._post_data(sender, header, [stored])
+        else:
+            if not isinstance(message, Offer | Reduced) and fragment.machine.is_offering:
+                fragment.down_bytes += frame_bytes
+            self._step(fragment, Heard(sender, message))
+
+    async def work_arrived(self, index: int, fill: Callable[[FragmentState], None]) -> None:
+        """The trainer handed over work: `fill` adds it to the state (called in the compute port)."""
+        fragment = self.fragments[index]
+        async with fragment.busy:
+            await self._compute(lambda: fill(fragment.state))
+        await self.offer(fragment)
+
+    async def offer(self, fragment: FragmentRuntime) -> None:
+        """Encode the waiting work and go for the next round, unless a contribution is under way already."""
+        state, machine = fragment.state, fragment.machine
+        async with fragment.busy:
+            ready = state.unsent_tokens and state.pending is None and machine.applying is None
+            if not ready or fragment.repairing or not self.takes_part or self._closed:
+                return
+            staleness = staleness_of(self.rule.mode, state.version, state.unsent_base_version)
+            if staleness > self.rule.staleness_limit:
+                num_tokens = state.unsent_tokens
+                change = await self._compute(state.drop_waiting)
+                self._show(fragment, change)
+                self._report(WorkExpired(fragment.index, state.version, staleness, num_tokens))
+                return
+            self._sequence += 1
+            sequence = self._sequence
+            sent, shown = await self._compute(lambda: state.send(sequence))
+            self._show(fragment, shown)
+            version = state.version
+        fragment.round_began_at = self._clock()
+        fragment.up_bytes = fragment.up_values = fragment.down_bytes = fragment.down_values = 0
+        rate = self.links.traffic.upload_bits_per_second if self.links else 0.0
+        offer = Offer(
+            fragment.index,
+            version,
+            0,
+            machine.anchor_digest,
+            sent.base_version,
+            sent.tokens,
+            sent.steps,
+            sent.sequence,
+            rate,
+            self.reachable,
+        )
+        self._step(fragment, Ready(offer))
+
+    async def adopt(self, index: int, set_state: Callable[[FragmentState], None], commits: Sequence[Commit]) -> None:
+        """Replace the fragment's anchor by one fetched from the swarm, and settle the contribution under way.
+
+        If one of `commits` (recent ones of the new lineage) contains it, it is committed; if they show that it is
+        not in any round since it was sent, its work waits again; otherwise it is given up, so that nothing can be
+        applied twice.
+        """
+        fragment = self.fragments[index]
+        state = fragment.state
+        async with fragment.busy:
+            before = await self._compute(state.shown)
+            sent = state.pending
+            if sent is not None:
+                entries = [own_entry(commit.roster, self.me) for commit in commits]
+                committed = any(entry is not None and entry[1].sequence == sent.sequence for entry in entries)
+                covered = bool(commits) and min(commit.version for commit in commits) <= fragment.machine.version
+                if covered and not committed:
+                    await self._compute(state.take_back)
+                else:
+                    state.pending = None
+            await self._compute(lambda: set_state(state))
+            after = await self._compute(state.shown)
+            self._show(fragment, after.sub_(before))
+            fragment.digests = {state.version: state.digest}
+            fragment.store.forget_errors()
+        self._after_advance(fragment)
+
+    async def close(self) -> None:
+        """Stop all tasks and timers."""
+        self._closed = True
+        for fragment in self.fragments:
+            if fragment.timer is not None:
+                fragment.timer.cancel()
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # ------------------------------------------------------------------------------------------ machine and effects
+
+    def _step(self, fragment: FragmentRuntime, event: Event) -> None:
+        if self._closed:
+            return
+        for effect in fragment.machine.step(event, self._clock()):
+            if isinstance(effect, SendMessage):
+                sent_bytes = self._links.post(effect.to, [wire.encode(effect.message)])
+                if fragment.machine.is_offering and not isinstance(effect.message, Commit | Plan):
+                    fragment.up_bytes += sent_bytes
+            elif isinstance(effect, SendShards):
+                self._send_shards(fragment, effect)
+            elif isinstance(effect, ReduceShard):
+                self._spawn(self._reduce(fragment, effect))
+            elif isinstance(effect, SendResult):
+                self._send_result(fragment, effect)
+            elif isinstance(effect, Apply):
+                self._spawn(self._apply(fragment, effect.commit))
+            elif isinstance(effect, Repair):
+                self._ask_repair(fragment, effect.peer_id, effect.reason)
+            elif isinstance(effect, RoundStarted):
+                self._report(RoundBegan(fragment.index, fragment.machine.version, effect.leader, effect.num_members))
+            elif isinstance(effect, RoundFailed):
+                self._report(RoundAborted(fragment.index, fragment.machine.version, effect.attempt, effect.reason))
+            elif isinstance(effect, LeaderReplaced):
+                self._report(
+                    LeaderChanged(
+                        fragment.index,
+                        fragment.machine.version,
+                        effect.attempt,
+                        effect.old,
+                        effect.new,
+                        effect.reason,
+                    )
+                )
+        self._set_timer(fragment)
+
+    def _set_timer(self, fragment: FragmentRuntime) -> None:
+        if fragment.timer is not None:
+            fragment.timer.cancel()
+            fragment.timer = None
+        when = fragment.machine.next_time
+        if when < math.inf:
+            delay = max(0.0, when - self._clock())
+            loop = asyncio.get_running_loop()
+            fragment.timer = loop.call_later(delay, self._step, fragment, Tick())
+
+    def _send_shards(self, fragment: FragmentRuntime, effect: SendShards) -> None:
+        sent = fragment.state.pending
+        if sent is None:
+            return
+        plan = effect.plan
+        for index, shard in enumerate(plan.shards):
+            reducer = plan.roster[shard.reducer].peer_id
+            if reducer == self.me:
+                continue
+            header = Contribution(
+                fragment.index,
+                plan.version,
+                plan.attempt,
+                effect.leader,
+                index,
+                sent.sequence,
+                shard.start,
+                shard.end,
+            )
+            blocks = sent.encoded.slice_blocks(shard.start, shard.end - shard.start)
+            fragment.up_bytes += self._post_data(reducer, header, blocks.pack())
+            fragment.up_values += shard.end - shard.start
+        entry = own_entry(plan.roster, self.me)
+        staleness = staleness_of(self.rule.mode, plan.version, entry[1].base_version) if entry else 0
+        self._report(
+            ContributionSent(fragment.index, plan.version, fragment.up_bytes, sent.tokens, sent.steps, staleness)
+        )
+
+    def _send_result(self, fragment: FragmentRuntime, effect: SendResult) -> None:
+        shard = effect.plan.shards[effect.shard]
+        payload = fragment.store.own_result(effect.plan.version, effect.shard, shard.start, shard.end)
+        header = Result(fragment.index, effect.plan.version, effect.shard, shard.start, shard.end)
+        for peer_id in effect.to:
+            self._post_data(peer_id, header, [payload])
+
+    def _post_data(
+        self, to: PeerId, header: Contribution | Result, payload: Sequence[bytes | bytearray | memoryview]
+    ) -> int:
+        parts: list[bytes | memoryview] = [wire.encode(header), *(memoryview(part) for part in payload)]
+        return self._links.post(to, parts, "data")
+
+    # ------------------------------------------------------------------------------------------------ bulk data
+
+    def _take_contribution(
+        self, fragment: FragmentRuntime, sender: PeerId, message: Contribution, payload: memoryview
+    ) -> None:
+        machine = fragment.machine
+        if machine.version <= message.version <= machine.version + 1:
+            fragment.store.take_contribution(sender, message, payload)
+        if message.version == machine.version:
+            self._step(fragment, ContributionArrived(sender, message.attempt, message.leader, message.shard))
+
+    def _take_result(
+        self, fragment: FragmentRuntime, sender: PeerId, message: Result, payload: memoryview, frame_bytes: int
+    ) -> None:
+        version = fragment.machine.version
+        if version <= message.version <= version + 1 and fragment.store.take_result(sender, message, payload):
+            fragment.down_bytes += frame_bytes
+            fragment.down_values += message.end - message.start
+            fragment.result_arrived.set()
+
+    async def _reduce(self, fragment: FragmentRuntime, effect: ReduceShard) -> None:
+        plan, index = effect.plan, effect.shard
+        shard = plan.shards[index]
+        contributions = fragment.store.contributions(self.rule, plan, effect.leader, index, effect.members)
+        sent, own = fragment.state.pending, own_entry(plan.roster, self.me)
+        if sent is not None and own is not None and own[1].sequence == sent.sequence:
+            blocks = sent.encoded.slice_blocks(shard.start, shard.end - shard.start)
+            contributions.append((own[0], terms_of(self.rule, plan, own[0]), blocks))
+            contributions.sort(key=lambda contribution: contribution[0])
+        carried = fragment.store.carried_error(shard.start, shard.end)
+
+        def run() -> Reduction | None:
+            return reduce_shard(contributions, self.rule, self.codec, shard.end - shard.start, carried)
+
+        reduction = await self._compute(run)
+        if reduction is None or fragment.machine.version != plan.version:
+            return
+        digest = fragment.store.add_reduction(plan.version, index, shard.start, shard.end, reduction)
+        fragment.result_arrived.set()
+        self._step(fragment, ShardReduced(plan.attempt, effect.leader, index, digest, reduction.included))
+
+    # --------------------------------------------------------------------------------------------------- commits
+
+    async def _apply(self, fragment: FragmentRuntime, commit: Commit) -> None:
+        payloads = await self._collect_results(fragment, commit)
+        if payloads is None:
+            self._ask_repair(fragment, commit.leader, "the results of a committed round cannot be fetched")
+            return
+        async with fragment.busy:
+            state = fragment.state
+            if state.version != commit.version or fragment.machine.applying is not commit:
+                return
+            own = own_entry(commit.roster, self.me)
+            in_roster = own is not None and state.pending is not None and own[1].sequence == state.pending.sequence
+            own_index = own[0] if own is not None and in_roster else -1
+            shards = [
+                self._committed_shard(fragment, commit, shard, payloads.get(index), own_index)
+                for index, shard in enumerate(commit.shards)
+            ]
+            if own_index >= 0:
+                terms = [terms_of(self.rule, commit, member) for member in range(len(commit.roster))]
+                state.own_share = weights_of(terms, self.rule)[own_index]
+
+            def run() -> tuple[Tensor, int]:
+                change, num_returned = state.apply(shards, commit.tokens)
+                state.refresh_digest()
+                return change, num_returned
+
+            had_work = state.pending is not None
+            change, num_returned = await self._compute(run)
+            self._show(fragment, change)
+            fragment.store.settle(commit)
+            fragment.digests[state.version] = state.digest
+            for version in [version for version in fragment.digests if version < state.version - HISTORY_COMMITS]:
+                del fragment.digests[version]
+        seconds = self._clock() - fragment.round_began_at if own_index >= 0 else 0.0
+        if had_work and num_returned:
+            reason = "it came too late for the round" if own_index < 0 else "its shard was void or missed the deadline"
+            self._report(WorkReturned(fragment.index, commit.version, reason, num_returned))
+        self._report(
+            RoundClosed(
+                fragment.index,
+                commit,
+                max((shard.outer_lr for shard in shards), default=0.0),
+                own_index >= 0,
+                seconds,
+                fragment.up_bytes,
+                fragment.up_values,
+                fragment.down_bytes,
+                fragment.down_values,
+            )
+        )
+        self._after_advance(fragment)
+
+    def _committed_shard(
+        self, fragment: FragmentRuntime, commit: Commit, shard: ShardResult, payload: bytes | None, own_index: int
+    ) -> CommittedShard:
+        gradient = None if payload is None else fragment.store.unpack(shard.end - shard.start, payload)
+        outer_lr = shard_outer_lr([terms_of(self.rule, commit, member) for member in shard.included], self.rule)
+        return CommittedShard(shard.start, shard.end, gradient, outer_lr, own_index in shard.included)
+
+    async def _collect_results(self, fragment: FragmentRuntime, commit: Commit) -> dict[int, bytes] | None:
+        """All result payloads of a commit; asks other members for those that do not come by themselves."""
+        needed = {index: shard.digest for index, shard in enumerate(commit.shards) if shard.digest}
+        found: dict[int, bytes] = {}
+        patience = fragment.machine.timing.contribution
+        own = own_entry(commit.roster, self.me)
+        began = self._clock()
+        for attempt in range(2 + 2 * len(commit.roster)):
+            # Reducers send results to members by themselves; only after a learned wait does a member ask.
+            if attempt or own is None:
+                self._request_results(fragment, commit, [index for index in needed if index not in found], attempt)
+            until = self._clock() + patience.seconds
+            while True:
+                fragment.result_arrived.clear()
+                for index, digest in needed.items():
+                    payload = fragment.store.result(commit.version, index, digest)
+                    if payload is not None:
+                        found[index] = payload
+                if len(found) == len(needed):
+                    if attempt <= 1:
+                        patience.observe(self._clock() - began)
+                    return found
+                try:
+                    async with asyncio.timeout(max(0.0, until - self._clock())):
+                        await fragment.result_arrived.wait()
+                except TimeoutError:
+                    break
+        return None
+
+    def _request_results(self, fragment: FragmentRuntime, commit: Commit, missing: Sequence[int], attempt: int) -> None:
+        for index in missing:
+            shard = commit.shards[index]
+            reducer = commit.roster[shard.reducer].peer_id
+            members = [entry.peer_id for entry in commit.roster if entry.peer_id != reducer]
+            holders = [peer_id for peer_id in (reducer, commit.leader, *members) if peer_id != self.me]
+            if holders:
+                request = ResultRequest(fragment.index, commit.version, index, shard.digest)
+                self._links.post(holders[attempt % len(holders)], [wire.encode(request)])
+
+    def _after_advance(self, fragment: FragmentRuntime) -> None:
+        state = fragment.state
+        fragment.store.prune(state.version, state.version - HISTORY_COMMITS)
+        self._report(AnchorMoved(fragment.index, state.version, state.digest))
+        self._step(fragment, Advanced(state.version, state.digest[:DIGEST_BYTES], state.lineage_tokens))
+        for sender, attempt, leader, shard in fragment.store.arrived(state.version):
+            self._step(fragment, ContributionArrived(sender, attempt, leader, shard))
+        self._spawn(self.offer(fragment))
+
+    # ------------------------------------------------------------------------------------------------------ small
+
+    @property
+    def _links(self) -> Links:
+        assert self.links is not None, "Exchange.links is set by its owner before the first message"
+        return self.links
+
+    def _ask_repair(self, fragment: FragmentRuntime, peer_id: PeerId, reason: str) -> None:
+        if not fragment.repairing:
+            fragment.repairing = True
+            self._report(RepairNeeded(fragment.index, fragment.machine.version, peer_id, reason))
+
+    def repaired(self, index: int) -> None:
+        """The owner finished (or gave up) the repair that a `RepairNeeded` report asked for."""
+        fragment = self.fragments[index]
+        fragment.repairing = False
+        if fragment.machine.applying is not None:
+            # The commit could not be applied and nothing better was found: start over from the same version.
+            fragment.machine.applying = None
+        self._spawn(self.offer(fragment))
+
+    def _show(self, fragment: FragmentRuntime, change: Tensor | None) -> None:
+        if change is not None:
+            self._deliver(fragment.index, change, fragment.state.version)
+
+    def _spawn(self, coroutine: Awaitable[None]) -> None:
+        async def run() -> None:
+            await coroutine
+
+        task = asyncio.get_running_loop().create_task(run())
+        self._tasks.add(task)
+        task.add_done_callback(self._finished)
+
+    def _finished(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            log.error("a round task failed", exc_info=task.exception())

@@ -1,0 +1,113 @@
+"""What an exchange tells its owner: past-tense facts about rounds. Values only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from averaging.messages import Commit
+from dht.host import PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class RoundBegan:
+    fragment: int
+    version: int
+    leader: PeerId
+    num_members: int
+
+
+@dataclass(frozen=True, slots=True)
+class ContributionSent:
+    fragment: int
+    version: int
+    num_bytes: int
+    tokens: int
+    steps: int
+    staleness: int
+
+
+@dataclass(frozen=True, slots=True)
+class RoundClosed:
+    """A commit was applied here.
+
+    `up_*` count this peer's contribution (payload and all framing, offers included) and the values it covers;
+    `down_*` the results it received and their values. Both are 0 when this peer was not in the round.
+    """
+
+    fragment: int
+    commit: Commit
+    outer_lr: float
+    own_included: bool
+    seconds: float
+    up_bytes: int
+    up_values: int
+    down_bytes: int
+    down_values: int
+
+
+@dataclass(frozen=True, slots=True)
+class AnchorMoved:
+    fragment: int
+    version: int
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RoundAborted:
+    fragment: int
+    version: int
+    attempt: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderChanged:
+    fragment: int
+    version: int
+    attempt: int
+    old: PeerId
+    new: PeerId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkReturned:
+    """Own work did not get into a round and waits again."""
+
+    fragment: int
+    version: int
+    reason: str
+    num_values: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkExpired:
+    """Own work is older than the staleness limit allows anyone to apply, and was dropped."""
+
+    fragment: int
+    version: int
+    staleness: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class RepairNeeded:
+    """The fragment must be fetched from the swarm; `Exchange.repaired` ends it."""
+
+    fragment: int
+    version: int
+    peer_id: PeerId
+    reason: str
+
+
+ExchangeReport = (
+    RoundBegan
+    | ContributionSent
+    | RoundClosed
+    | AnchorMoved
+    | RoundAborted
+    | LeaderChanged
+    | WorkReturned
+    | WorkExpired
+    | RepairNeeded
+)

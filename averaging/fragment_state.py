@@ -1,0 +1,310 @@
+"""One fragment at one peer: anchor, momentum, residual, the contribution under way, and what a commit does to them.
+
+Pure: no I/O, no clock. Every change of what the live parameters should show is returned as a tensor to add to them
+(see `outer.py` for the sum x = A - O - r - L that each method preserves). Work on chunks that fit the cache keeps the
+peak memory at one temporary vector per fragment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from averaging.codec import Codec
+from averaging.encoded import EncodedBlocks
+from averaging.outer import (
+    CHUNK_VALUES,
+    OuterRule,
+    Terms,
+    anchor_digest,
+    effective_outer_lr,
+    outer_step_,
+    overlay_of,
+    uses_velocity,
+    weights_of,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """Own work that travels: encoded, with what its weight needs. `sequence` never repeats on one peer."""
+
+    sequence: int
+    encoded: EncodedBlocks
+    tokens: int
+    steps: int
+    base_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class CommittedShard:
+    """Values [start, end) of a commit: the encoded mean (None: void), its outer lr, and whether own work is in it."""
+
+    start: int
+    end: int
+    gradient: EncodedBlocks | None
+    outer_lr: float
+    own_included: bool
+
+
+@dataclass
+class FragmentState:
+    """Tensors are float32 [num_values] on the CPU and belong to the caller (usually shared memory).
+
+    Attributes:
+        unsent_tokens, unsent_steps, unsent_base_version: of the work that waits in the residual; no tokens, no work.
+        own_share: own share of the weights in the last commit with own work, for the eager overlay.
+    """
+
+    rule: OuterRule
+    codec: Codec
+    anchor: Tensor
+    momentum: Tensor
+    residual: Tensor
+    version: int = 0
+    lineage_tokens: int = 0
+    digest: bytes = b""
+    pending: Sent | None = None
+    unsent_tokens: int = 0
+    unsent_steps: int = 0
+    unsent_base_version: int = 0
+    own_share: float = 1.0
+    _velocity: Tensor | None = field(default=None, repr=False)
+
+    @property
+    def num_values(self) -> int:
+        return self.anchor.numel()
+
+    def receive_work(self, values: Tensor, tokens: int, steps: int, base_version: int) -> None:
+        """Add an outer gradient of the trainer to the residual. The live parameters show it already."""
+        for start, end in self._chunks():
+            self.residual[start:end].add_(values[start:end])
+        self._wait(tokens, steps, base_version)
+
+    def send(self, sequence: int) -> tuple[Sent, Tensor | None]:
+        """Encode all waiting work; the codec's error stays in the residual (error feedback, arXiv 1901.09847).
+
+        Returns the contribution and what to add to the live parameters (None: nothing).
+
+        Raises:
+            ValueError: nothing waits, a contribution is under way, or the work is not finite.
+        """
+        if self.pending is not None or not self.unsent_tokens:
+            raise ValueError("send() needs waiting work and no contribution under way")
+        encoded = self.codec.encode_with_residual(self.residual)
+        base_version = self.unsent_base_version
+        self.pending = Sent(sequence, encoded, self.unsent_tokens, self.unsent_steps, base_version)
+        self.unsent_tokens = self.unsent_steps = 0
+        return self.pending, self._after_send(self.pending)
+
+    def _after_send(self, sent: Sent) -> Tensor | None:
+        rule = self.rule
+        full_overlay = rule.mode == "carry" and rule.overlay_gain == 1.0
+        if rule.mode == "streaming" or (full_overlay and rule.residual_decay == 1.0):
+            if rule.residual_decay != 1.0:
+                self.residual.mul_(rule.residual_decay)
+            return None
+        change = torch.empty_like(self.anchor)
+        for start, end in self._chunks():
+            work = self._decoded(sent.encoded, start, end)
+            part = change[start:end]
+            part.copy_(work)
+            overlay = self._overlay(work, start, end)
+            if overlay is not None:
+                part.sub_(overlay)
+            if rule.residual_decay != 1.0:
+                kept = self.residual[start:end]
+                part.add_(kept)
+                kept.mul_(rule.residual_decay)
+                part.sub_(kept)
+        return change
+
+    def take_back(self) -> Tensor | None:
+        """The contribution under way will not be committed: its work waits again. Returns the change to show."""
+        sent, self.pending = self.pending, None
+        if sent is None:
+            return None
+        change = torch.zeros_like(self.anchor)
+        for start, end in self._chunks():
+            self._return_work(sent, start, end, change)
+        self._wait(sent.tokens, sent.steps, sent.base_version)
+        return change
+
+    def apply(self, shards: Sequence[CommittedShard], commit_tokens: int) -> tuple[Tensor, int]:
+        """Take the anchor from `version` to `version + 1`; everything about own work follows.
+
+        Own work in a committed shard leaves the overlay; own work that travelled but is in no result (void shard,
+        missed deadline) returns to the residual, so that nothing is lost.
+
+        Returns:
+            (change, num_returned): what to add to the live parameters, float32 [num_values], and how many values of
+            own work were returned.
+        """
+        change = torch.zeros_like(self.anchor)
+        sent = self.pending
+        num_returned = 0
+        for shard in shards:
+            for start, end in self._chunks(shard.start, shard.end):
+                if shard.gradient is not None:
+                    gradient = torch.empty(end - start)
+                    piece = shard.gradient.slice_blocks(start - shard.start, end - start)
+                    self.codec.decode(piece, gradient)
+                    moved = outer_step_(
+                        self.anchor[start:end],
+                        self.momentum[start:end],
+                        gradient,
+                        shard.outer_lr,
+                        self.rule.outer_momentum,
+                    )
+                    change[start:end].add_(moved)
+                if sent is not None and shard.own_included:
+                    work = self._decoded(sent.encoded, start, end)
+                    overlay = self._overlay(work, start, end)
+                    if overlay is not None:
+                        change[start:end].add_(overlay)
+                    self._advance_velocity(work, start, end)
+                elif sent is not None:
+                    self._return_work(sent, start, end, change)
+                    num_returned += end - start
+                    self._advance_velocity(None, start, end)
+                else:
+                    self._advance_velocity(None, start, end)
+        if sent is not None and num_returned:
+            # Tokens return in proportion, so that void shards do not count the same tokens twice.
+            share = num_returned / self.num_values
+            tokens = max(1, round(sent.tokens * share))
+            self._wait(tokens, max(1, round(sent.steps * share)), sent.base_version)
+        self.pending = None
+        self.version += 1
+        self.lineage_tokens += commit_tokens
+        return change, num_returned
+
+    def adopt(self, anchor: Tensor, momentum: Tensor, version: int, lineage_tokens: int, digest: bytes) -> None:
+        """Replace the anchor by one fetched from the swarm. Own unsent work stays; the caller settles `pending`."""
+        self.anchor.copy_(anchor)
+        self.momentum.copy_(momentum)
+        self.version, self.lineage_tokens, self.digest = version, lineage_tokens, digest
+
+    def refresh_digest(self) -> bytes:
+        """Recompute and remember the digest of (A, m)."""
+        self.digest = anchor_digest(self.anchor, self.momentum)
+        return self.digest
+
+    def shown(self) -> Tensor:
+        """A - O - r: what the live parameters show of this fragment when the trainer did nothing since."""
+        shown = self.anchor - self.residual
+        if self.pending is not None:
+            for start, end in self._chunks():
+                overlay = self._overlay(self._decoded(self.pending.encoded, start, end), start, end)
+                if overlay is not None:
+                    shown[start:end].sub_(overlay)
+        return shown
+
+    def drop_waiting(self) -> Tensor:
+        """Forget the waiting work (it is older than anyone may apply). Returns the change to show."""
+        change = self.residual.clone()
+        self.residual.zero_()
+        self.unsent_tokens = self.unsent_steps = 0
+        return change
+
+    # ------------------------------------------------------------------------------------------------- details
+
+    def _wait(self, tokens: int, steps: int, base_version: int) -> None:
+        if self.unsent_tokens:
+            base_version = min(base_version, self.unsent_base_version)
+        self.unsent_base_version = base_version
+        self.unsent_tokens += tokens
+        self.unsent_steps += steps
+
+    def _chunks(self, start: int = 0, end: int | None = None) -> Iterator[tuple[int, int]]:
+        stop = self.num_values if end is None else end
+        for position in range(start, stop, CHUNK_VALUES):
+            yield position, min(position + CHUNK_VALUES, stop)
+
+    def _decoded(self, encoded: EncodedBlocks, start: int, end: int) -> Tensor:
+        work = torch.empty(end - start)
+        self.codec.decode(encoded.slice_blocks(start, end - start), work)
+        return work
+
+    def _overlay(self, work: Tensor, start: int, end: int) -> Tensor | None:
+        velocity = self._velocity_slice(start, end)
+        return overlay_of(self.rule, [work], velocity, self.rule.outer_lr, self.own_share)
+
+    def _return_work(self, sent: Sent, start: int, end: int, change: Tensor) -> None:
+        work = self._decoded(sent.encoded, start, end)
+        self.residual[start:end].add_(work)
+        part = change[start:end]
+        part.sub_(work)
+        overlay = self._overlay(work, start, end)
+        if overlay is not None:
+            part.add_(overlay)
+
+    def _velocity_slice(self, start: int, end: int) -> Tensor | None:
+        if not uses_velocity(self.rule):
+            return None
+        if self._velocity is None:
+            self._velocity = torch.zeros_like(self.anchor)
+        return self._velocity[start:end]
+
+    def _advance_velocity(self, work: Tensor | None, start: int, end: int) -> None:
+        velocity = self._velocity_slice(start, end)
+        if velocity is not None:
+            velocity.mul_(self.rule.outer_momentum)
+            if work is not None:
+                velocity.add_(work)
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """The outcome of averaging one shard: the encoded mean, who is in it, and the codec's error for the next time."""
+
+    encoded: EncodedBlocks
+    included: tuple[int, ...]
+    error: Tensor
+
+
+def reduce_shard(
+    contributions: Sequence[tuple[int, Terms, EncodedBlocks]],
+    rule: OuterRule,
+    codec: Codec,
+    num_values: int,
+    carried_error: Tensor | None,
+) -> Reduction | None:
+    """Weighted mean of one shard, in the given (PeerId) order, encoded for the broadcast.
+
+    Args:
+        contributions: (roster index, terms, encoded blocks) of each member whose work arrived, in roster order.
+        carried_error: what earlier broadcasts of these values lost in encoding, float32 [num_values]; it is added to
+            this mean, so that the sum of all broadcasts equals the sum of all means.
+
+    Returns:
+        None when no contribution counts (all beyond the staleness limit or not decodable).
+    """
+    usable: list[tuple[int, Terms, EncodedBlocks]] = []
+    for index, terms, encoded in contributions:
+        try:
+            codec.check(encoded)
+        except ValueError:
+            continue
+        usable.append((index, terms, encoded))
+    weights = weights_of([terms for _, terms, _ in usable], rule)
+    mean = torch.zeros(num_values)
+    included = []
+    for (index, _, encoded), weight in zip(usable, weights, strict=True):
+        if weight > 0:
+            codec.decode_accumulate(encoded, weight, mean)
+            included.append(index)
+    if not included:
+        return None
+    if carried_error is not None:
+        mean.add_(carried_error)
+    encoded = codec.encode_with_residual(mean)
+    return Reduction(encoded, tuple(included), mean)
+
+
+def shard_outer_lr(included: Sequence[Terms], rule: OuterRule) -> float:
+    """The outer learning rate of one shard, from the terms of the contributions in it."""
+    return effective_outer_lr(included, rule)

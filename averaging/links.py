@@ -1,0 +1,296 @@
+"""Outgoing and incoming round messages between peers: lanes over a Host's streams.
+
+Each remote has two outgoing lanes, so that a plan never waits behind bulk data: `control` and `data`. A lane opens its
+stream when the first message is posted, introduces itself with a hello, and stays open; when it breaks, everything
+queued on it is dropped and the owner is told once. Messages are one-way: what needs an answer says so in its own
+protocol.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from averaging import wire
+from averaging.messages import Message
+from dht.errors import PeerFault, PeerUnreachable
+from dht.host import Host, PeerId, Stream
+
+ROUND_PROTOCOL = "/murmuration/round/1"
+OPEN_SECONDS = 15.0
+"""To open a stream: a relayed dial with hole punching takes up to 10 s; longer means nobody is there."""
+SLOWEST_BYTES_PER_SECOND = 16_000
+"""A remote that takes less (128 kbit/s) is treated as gone: a fragment of a small model would take minutes."""
+SEND_GRACE_SECONDS = 20.0
+"""On top of the slowest transfer time of a frame; home routers stall for several seconds under load."""
+MAX_QUEUED_BYTES = 256 * 1024 * 1024
+"""Per lane. A peer's largest sensible queue is one encoded fragment; above this the remote has stopped reading."""
+MAX_INCOMING_STREAMS_PER_PEER = 8
+"""Two lanes, doubled while an old pair is being replaced after a reconnect, doubled again for slack."""
+MAX_HELLO_BYTES = 4096
+
+Lane = Literal["control", "data"]
+
+
+class Doorkeeper(Protocol):
+    """Port: who may talk to us."""
+
+    def hello(self) -> bytes:
+        """Our own first frame."""
+        ...
+
+    def admit(self, remote: PeerId, hello: bytes) -> None:
+        """Check the remote's first frame.
+
+        Raises:
+            PeerFault: it may not talk to us; the text is sent back as the reason.
+        """
+        ...
+
+    def welcome(self) -> bytes:
+        """Our answer to a hello that was admitted."""
+        ...
+
+    def refusal(self, reason: str) -> bytes:
+        """Our answer to a hello that was not."""
+        ...
+
+    def check_reply(self, remote: PeerId, reply: bytes) -> None:
+        """Check the remote's answer to our hello.
+
+        Raises:
+            PeerFault: it refused us, with its reason.
+        """
+        ...
+
+
+@dataclass
+class Traffic:
+    """Bytes of round messages, frame headers included, and the pace of the uploads."""
+
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    upload_bits_per_second: float = 0.0
+    download_bits_per_second: float = 0.0
+
+    def observe_upload(self, num_bytes: int, seconds: float) -> None:
+        """Learn the upload rate from one frame large enough to fill the pipe."""
+        if num_bytes >= 64 * 1024 and seconds > 0:
+            rate = 8 * num_bytes / seconds
+            old = self.upload_bits_per_second
+            self.upload_bits_per_second = rate if old == 0 else 0.8 * old + 0.2 * rate
+
+
+@dataclass
+class _OutgoingLane:
+    remote: PeerId
+    queue: deque[list[bytes | memoryview]] = field(default_factory=deque)
+    queued_bytes: int = 0
+    filled: asyncio.Event = field(default_factory=asyncio.Event)
+    task: asyncio.Task[None] | None = None
+
+
+MessageHandler = Callable[[PeerId, Message, memoryview, int], None]
+"""(sender, message, payload, frame bytes); must not block."""
+LostHandler = Callable[[PeerId, str], None]
+RefusalHandler = Callable[[PeerId, str], None]
+
+
+class Links:
+    """All lanes of one peer; see the module docstring."""
+
+    def __init__(
+        self,
+        host: Host,
+        doorkeeper: Doorkeeper,
+        limits: wire.Limits,
+        on_message: MessageHandler,
+        on_lost: LostHandler,
+        on_refused: RefusalHandler,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.traffic = Traffic()
+        self._host = host
+        self._doorkeeper = doorkeeper
+        self._limits = limits
+        self._on_message = on_message
+        self._on_lost = on_lost
+        self._on_refused = on_refused
+        self._clock = clock
+        self._lanes: dict[tuple[PeerId, Lane], _OutgoingLane] = {}
+        self._num_incoming: dict[PeerId, int] = {}
+        self._closed = False
+        host.handle(ROUND_PROTOCOL, self._serve)
+
+    def post(self, to: PeerId, parts: Sequence[bytes | memoryview], lane: Lane = "control") -> int:
+        """Queue one frame made of `parts`; never blocks. Returns the bytes it will take on the stream."""
+        num_bytes = sum(len(part) for part in parts) + 4
+        if self._closed:
+            return num_bytes
+        key = (to, lane)
+        outgoing = self._lanes.get(key)
+        if outgoing is None or outgoing.task is None or outgoing.task.done():
+            outgoing = _OutgoingLane(to)
+            outgoing.task = asyncio.get_running_loop().create_task(self._run_lane(outgoing, lane))
+            self._lanes[key] = outgoing
+        outgoing.queue.append(list(parts))
+        outgoing.queued_bytes += num_bytes
+        outgoing.filled.set()
+        if outgoing.queued_bytes > MAX_QUEUED_BYTES:
+            outgoing.task.cancel()
+            self._on_lost(to, f"it stopped reading with {outgoing.queued_bytes >> 20} MiB queued")
+        return num_bytes
+
+    def drop(self, peer_id: PeerId) -> None:
+        """Close the lanes to a peer that has left."""
+        for key in [key for key in self._lanes if key[0] == peer_id]:
+            outgoing = self._lanes.pop(key)
+            if outgoing.task is not None:
+                outgoing.task.cancel()
+
+    async def close(self) -> None:
+        """End all lanes."""
+        self._closed = True
+        tasks = [lane.task for lane in self._lanes.values() if lane.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._lanes.clear()
+
+    async def flush(self, seconds: float) -> None:
+        """Wait until every queue is empty, at most `seconds`."""
+        end = self._clock() + seconds
+        while any(lane.queued_bytes and lane.task and not lane.task.done() for lane in self._lanes.values()):
+            if self._clock() >= end:
+                return
+            await asyncio.sleep(0.02)
+
+    async def _run_lane(self, lane: _OutgoingLane, name: Lane) -> None:
+        try:
+            stream = await open_greeted_stream(self._host, self._doorkeeper, lane.remote, ROUND_PROTOCOL)
+        except PeerFault as fault:
+            self._lost(lane, name, fault)
+            return
+        watcher = asyncio.ensure_future(stream.receive(64))
+        try:
+            while True:
+                while lane.queue:
+                    await self._send_next(lane, stream, watcher)
+                lane.filled.clear()
+                waiting = asyncio.ensure_future(lane.filled.wait())
+                try:
+                    both: set[asyncio.Future[Any]] = {waiting, watcher}
+                    await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    waiting.cancel()
+                if watcher.done():
+                    watcher.result()
+                    raise PeerFault(lane.remote, "answered on a one-way stream")
+        except PeerFault as fault:
+            self._lost(lane, name, fault)
+        finally:
+            watcher.cancel()
+            with contextlib.suppress(asyncio.CancelledError, PeerFault):
+                await watcher
+            await stream.close()
+
+    async def _send_next(self, lane: _OutgoingLane, stream: Stream, watcher: asyncio.Future[bytes]) -> None:
+        parts = lane.queue[0]
+        frame = parts[0] if len(parts) == 1 else b"".join(parts)
+        deadline = SEND_GRACE_SECONDS + len(frame) / SLOWEST_BYTES_PER_SECOND
+        began = self._clock()
+        sending = asyncio.ensure_future(stream.send(frame))
+        try:
+            both: set[asyncio.Future[Any]] = {sending, watcher}
+            done, _ = await asyncio.wait(both, timeout=deadline, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            sending.cancel()
+            raise
+        if sending not in done:
+            sending.cancel()
+            with contextlib.suppress(asyncio.CancelledError, PeerFault):
+                await sending
+            if watcher in done:
+                watcher.result()
+            raise PeerUnreachable(lane.remote, f"took no data for {deadline:.0f} s")
+        sending.result()
+        lane.queue.popleft()
+        lane.queued_bytes -= len(frame) + 4
+        self.traffic.sent_bytes += len(frame) + 4
+        self.traffic.observe_upload(len(frame), self._clock() - began)
+
+    def _lost(self, lane: _OutgoingLane, name: Lane, fault: PeerFault) -> None:
+        if self._lanes.get((lane.remote, name)) is lane:
+            del self._lanes[(lane.remote, name)]
+        if not self._closed:
+            self._on_lost(lane.remote, fault.what)
+
+    async def _serve(self, stream: Stream) -> None:
+        remote = stream.remote
+        if self._num_incoming.get(remote, 0) >= MAX_INCOMING_STREAMS_PER_PEER:
+            raise PeerFault(remote, f"opened more than {MAX_INCOMING_STREAMS_PER_PEER} streams")
+        self._num_incoming[remote] = self._num_incoming.get(remote, 0) + 1
+        try:
+            await greet_incoming(stream, self._doorkeeper)
+            while not self._closed:
+                frame = await stream.receive(self._limits.max_frame_bytes)
+                self.traffic.received_bytes += len(frame) + 4
+                message, payload = wire.decode(frame, remote, self._limits)
+                self._on_message(remote, message, payload, len(frame) + 4)
+        except PeerUnreachable:
+            return
+        except PeerFault as fault:
+            self._on_refused(remote, fault.what)
+            raise
+        finally:
+            left = self._num_incoming[remote] - 1
+            if left:
+                self._num_incoming[remote] = left
+            else:
+                del self._num_incoming[remote]
+
+
+async def open_greeted_stream(host: Host, doorkeeper: Doorkeeper, remote: PeerId, protocol: str) -> Stream:
+    """Open a stream and exchange hello and welcome.
+
+    Raises:
+        PeerUnreachable: nobody answered in time.
+        PeerFault: the remote refused, with its reason.
+    """
+    stream = await host.open_stream(remote, protocol, OPEN_SECONDS)
+    try:
+        async with asyncio.timeout(OPEN_SECONDS):
+            await stream.send(doorkeeper.hello())
+            doorkeeper.check_reply(remote, await stream.receive(MAX_HELLO_BYTES))
+    except TimeoutError as error:
+        await stream.close()
+        raise PeerUnreachable(remote, f"did not answer the hello within {OPEN_SECONDS:.0f} s") from error
+    except BaseException:
+        await stream.close()
+        raise
+    return stream
+
+
+async def greet_incoming(stream: Stream, doorkeeper: Doorkeeper) -> None:
+    """Check the first frame of an incoming stream and answer it.
+
+    Raises:
+        PeerFault: the hello was late, malformed or refused; the reason was sent back.
+    """
+    try:
+        async with asyncio.timeout(OPEN_SECONDS):
+            hello = await stream.receive(MAX_HELLO_BYTES)
+    except TimeoutError as error:
+        raise PeerFault(stream.remote, f"sent no hello within {OPEN_SECONDS:.0f} s") from error
+    try:
+        doorkeeper.admit(stream.remote, hello)
+    except PeerFault as fault:
+        with contextlib.suppress(PeerFault):
+            await stream.send(doorkeeper.refusal(fault.what))
+        raise
+    await stream.send(doorkeeper.welcome())

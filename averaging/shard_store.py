@@ -1,0 +1,149 @@
+"""The encoded bytes of one fragment's rounds: contributions that arrived, results, and what broadcasts lost. Pure.
+
+Results are addressed by their digest, so that a commit names exactly the bytes that everyone applies, whoever they
+came from. The memory that one remote can claim is bounded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from averaging.codec import Codec
+from averaging.encoded import EncodedBlocks
+from averaging.fragment_state import Reduction
+from averaging.messages import DIGEST_BYTES, Commit, Contribution, Plan, Result
+from averaging.outer import OuterRule, Terms, staleness_of
+from dht.errors import PeerFault
+from dht.host import PeerId
+
+
+def payload_digest(payload: bytes) -> bytes:
+    """Digest of an encoded result, as plans and commits carry it."""
+    return hashlib.sha256(payload).digest()[:DIGEST_BYTES]
+
+
+def terms_of(rule: OuterRule, round_: Plan | Commit, member: int) -> Terms:
+    """What decides the weight of roster member `member` in this round."""
+    entry = round_.roster[member]
+    return Terms(entry.tokens, entry.steps, staleness_of(rule.mode, round_.version, entry.base_version))
+
+
+@dataclass
+class ShardStore:
+    """Bytes of one fragment of `num_values` values; versions older than the last few are pruned by the owner."""
+
+    codec: Codec
+    num_values: int
+    _inbound: dict[tuple[int, int, PeerId, int], dict[PeerId, tuple[Contribution, bytes]]] = field(default_factory=dict)
+    _results: dict[tuple[int, int, bytes], bytes] = field(default_factory=dict)
+    _held_bytes: dict[PeerId, int] = field(default_factory=dict)
+    _errors: dict[tuple[int, int], Tensor] = field(default_factory=dict)
+    _tentative: dict[tuple[int, int], tuple[bytes, Tensor]] = field(default_factory=dict)
+
+    def take_contribution(self, sender: PeerId, message: Contribution, payload: memoryview) -> None:
+        """Keep a contribution until its round is reduced.
+
+        Raises:
+            PeerFault: wrong size, or more bytes than one remote may hold here.
+        """
+        self._admit(sender, message, payload)
+        key = (message.version, message.attempt, message.leader, message.shard)
+        self._inbound.setdefault(key, {})[sender] = (message, bytes(payload))
+
+    def take_result(self, sender: PeerId, message: Result, payload: memoryview) -> bool:
+        """Keep a result; returns whether it is new.
+
+        Raises:
+            PeerFault: as `take_contribution`.
+        """
+        self._admit(sender, message, payload)
+        data = bytes(payload)
+        key = (message.version, message.shard, payload_digest(data))
+        is_new = key not in self._results
+        self._results[key] = data
+        return is_new
+
+    def result(self, version: int, shard: int, digest: bytes) -> bytes | None:
+        """The result with this digest, if it is here."""
+        return self._results.get((version, shard, digest))
+
+    def arrived(self, version: int) -> list[tuple[PeerId, int, PeerId, int]]:
+        """(sender, attempt, leader, shard) of every contribution for `version`, in a fixed order."""
+        return sorted(
+            (sender, attempt, leader, shard)
+            for (of_version, attempt, leader, shard), senders in self._inbound.items()
+            if of_version == version
+            for sender in senders
+        )
+
+    def contributions(
+        self, rule: OuterRule, plan: Plan, leader: PeerId, shard_index: int, members: Sequence[int]
+    ) -> list[tuple[int, Terms, EncodedBlocks]]:
+        """(roster index, terms, blocks) of those `members` whose bytes are here and are the planned ones."""
+        shard = plan.shards[shard_index]
+        arrived = self._inbound.get((plan.version, plan.attempt, leader, shard_index), {})
+        found = []
+        for member in members:
+            entry = plan.roster[member]
+            if entry.peer_id not in arrived:
+                continue
+            message, payload = arrived[entry.peer_id]
+            if (message.sequence, message.start, message.end) == (entry.sequence, shard.start, shard.end):
+                found.append((member, terms_of(rule, plan, member), self.unpack(shard.end - shard.start, payload)))
+        return found
+
+    def unpack(self, num_values: int, payload: bytes) -> EncodedBlocks:
+        """Encoded blocks over stored bytes, without a copy."""
+        return EncodedBlocks.unpack(self.codec.name, self.codec.block_size, num_values, memoryview(payload))
+
+    def carried_error(self, start: int, end: int) -> Tensor | None:
+        """What committed broadcasts of these values by this peer lost in encoding, float32 [end - start]."""
+        return self._errors.get((start, end))
+
+    def add_reduction(self, version: int, shard: int, start: int, end: int, reduction: Reduction) -> bytes:
+        """Keep an own result and, until the commit decides, what its encoding lost. Returns its digest."""
+        payload = b"".join(bytes(part) for part in reduction.encoded.pack())
+        digest = payload_digest(payload)
+        self._results[(version, shard, digest)] = payload
+        self._tentative[(start, end)] = (digest, reduction.error)
+        return digest
+
+    def own_result(self, version: int, shard: int, start: int, end: int) -> bytes:
+        """Payload of the last own result of this shard."""
+        return self._results[(version, shard, self._tentative[(start, end)][0])]
+
+    def settle(self, commit: Commit) -> None:
+        """Keep encoding errors only where the commit contains exactly our result; elsewhere nothing was broadcast."""
+        for shard in commit.shards:
+            digest, error = self._tentative.get((shard.start, shard.end), (b"", None))
+            if error is not None and digest == shard.digest:
+                self._errors[(shard.start, shard.end)] = error
+        cuts = {(shard.start, shard.end) for shard in commit.shards}
+        self._errors = {cut: error for cut, error in self._errors.items() if cut in cuts}
+        self._tentative.clear()
+
+    def forget_errors(self) -> None:
+        """The anchor was replaced: what old broadcasts lost belongs to another lineage."""
+        self._errors.clear()
+        self._tentative.clear()
+
+    def prune(self, version: int, keep_from: int) -> None:
+        """Drop results older than `keep_from` and contributions older than `version`."""
+        self._results = {key: value for key, value in self._results.items() if key[0] >= keep_from}
+        self._inbound = {key: value for key, value in self._inbound.items() if key[0] >= version}
+        self._held_bytes.clear()
+
+    def _admit(self, sender: PeerId, message: Contribution | Result, payload: memoryview) -> None:
+        expected = self.codec.encoded_num_bytes(message.end - message.start)
+        if len(payload) != expected:
+            raise PeerFault(sender, f"sent {len(payload)} bytes in a {message.KIND}; expected {expected}")
+        # Two versions of contributions and of results, over all attempts; nobody honest needs more.
+        most = 4 * self.codec.encoded_num_bytes(self.num_values) + 65_536
+        held = self._held_bytes.get(sender, 0) + len(payload)
+        if held > most:
+            raise PeerFault(sender, f"sent {held} bytes for fragment {message.fragment}; expected at most {most}")
+        self._held_bytes[sender] = held
