@@ -1,0 +1,392 @@
+"""The trainer's half of the mailbox, for any module: measures local work, sends it, merges what comes back.
+
+Per parameter there is one float32 copy, `ref`: the point from which local work is measured. The unsent local work of a
+fragment is L = ref - x (start minus end, the sign of a gradient), x being the live parameters. A send writes L to the
+outbox and sets ref := x; an ADD moves x and ref together, so that merging never changes L; BLEND and SET put ref on the
+new anchor. When no outbox slot is free the send is put off and L goes on growing: nothing waits, nothing is lost.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from averaging.fragments import Fragment, FragmentLayout
+from averaging.schedule import fragments_due
+from dht.errors import LocalFault
+from peer.mailbox import Mailbox, MergeKind, MergeMessage, WorkKind
+
+_POLL_SECONDS = 0.001
+"""Pause between two looks into the mailbox while blocked: far below a round, far above the cost of looking."""
+
+_SMOOTHING = 0.95
+"""Weight of the past in the running loss and speed: an average over about 20 inner steps."""
+
+_ANCHOR_READ_TRIES = 1000
+"""With `_POLL_SECONDS` between them: a second, longer than any outer step takes to write an anchor."""
+
+
+@dataclass(slots=True)
+class _Progress:
+    """One fragment as the trainer sees it."""
+
+    num_steps: int = 0  # since its previous send
+    num_tokens: int = 0
+    base_version: int = 0  # in the live parameters when this block of work began
+    applied_version: int = 0
+    overdue: bool = False
+    awaits_newer_than: int | None = None  # mode "sync": blocked until a version above this one came
+    is_set: bool = False
+    initial_posted: bool = False
+
+
+class TrainerLink:
+    """Connects live parameters to a mailbox; one call after every inner step does everything.
+
+    Args:
+        parameters: (name, tensor) in any order; contiguous leaf tensors of any floating dtype on any device. They must
+            stay the same tensor objects (do not move the module to another device afterwards).
+        layout: which elements make up which fragment; names and lengths must fit `parameters`.
+        mailbox: shared with the network side.
+        sync_every: inner steps between two sends of one fragment, unless the network side asks for another number.
+        mode: the manifest's averaging mode; only "sync" ever blocks after a send.
+        clock: seconds; used for heartbeat, speed and waiting time.
+        pause: sleeps while blocked. None never blocks: the caller looks at `is_blocked` and calls `poll` (simulation).
+        ref_device: where the float32 reference copies live; by default with their parameters.
+        start_inner_step: inner steps already done in earlier sessions.
+
+    Raises:
+        LocalFault: a parameter of the layout is missing, has another size, or is not contiguous.
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[tuple[str, torch.Tensor]],
+        layout: FragmentLayout,
+        mailbox: Mailbox,
+        *,
+        sync_every: int,
+        mode: str = "carry",
+        clock: Callable[[], float] = time.time,
+        pause: Callable[[float], None] | None = time.sleep,
+        ref_device: torch.device | None = None,
+        start_inner_step: int = 0,
+    ) -> None:
+        self.layout = layout
+        self.mailbox = mailbox
+        self._parameters = dict(parameters)
+        self._sync_every = sync_every
+        self._blocks = mode == "sync"
+        self._clock = clock
+        self._pause = pause
+        _check_parameters(self._parameters, layout)
+        self._refs = {
+            name: parameter.detach().to(ref_device or parameter.device, torch.float32, copy=True).view(-1)
+            for name, parameter in self._parameters.items()
+        }
+        self._progress = [_Progress() for _ in layout.fragments]
+        self._last_step_at: float | None = None
+        self._seconds_per_token = 0.0
+        self._counters = mailbox.trainer
+        self._counters.pid = os.getpid()
+        self._counters.inner_steps = start_inner_step
+        self._counters.heartbeat = clock()
+
+    @property
+    def inner_steps(self) -> int:
+        """Finished inner steps, earlier sessions included."""
+        return self._counters.inner_steps
+
+    @property
+    def sync_every(self) -> int:
+        """The number of inner steps between two sends that holds now."""
+        return self.mailbox.network.sync_every or self._sync_every
+
+    @property
+    def is_blocked(self) -> bool:
+        """Mode "sync": a sent fragment's next version has not come yet, and the network side has not said stop."""
+        waiting = any(progress.awaits_newer_than is not None for progress in self._progress)
+        return waiting and not self.mailbox.network.stop
+
+    @property
+    def stop_asked(self) -> bool:
+        """The network side wants the trainer to end."""
+        return bool(self.mailbox.network.stop)
+
+    def unsent(self, fragment: int) -> torch.Tensor:
+        """L of one fragment: float32 [num_values] on the CPU, a copy."""
+        values = torch.empty(self.layout.fragments[fragment].num_values)
+        self._gather_work(self.layout.fragments[fragment], values)
+        return values
+
+    # --- start ---------------------------------------------------------------------------------------------------
+
+    def try_post_initial(self) -> bool:
+        """Post the initial parameters of fragments as far as slots are free; True once all of them are posted."""
+        for fragment, progress in zip(self.layout.fragments, self._progress, strict=True):
+            if not progress.initial_posted:
+                progress.initial_posted = self.mailbox.outbox.try_post(
+                    WorkKind.INITIAL, fragment.index, partial(self._gather_live, fragment)
+                )
+        return all(progress.initial_posted for progress in self._progress)
+
+    def post_initial(self, timeout_seconds: float, stop: Callable[[], bool] = lambda: False) -> bool:
+        """Post all initial parameters, waiting for slots. False when asked to stop.
+
+        Raises:
+            LocalFault: the network side took nothing for `timeout_seconds`.
+        """
+        return self._wait(self.try_post_initial, timeout_seconds, stop, "the network process to take the parameters")
+
+    def try_ready(self) -> bool:
+        """Apply what came; True once every fragment was SET or the network side says that training may begin."""
+        said_ready = bool(self.mailbox.network.ready)  # read first: whatever was delivered before it is applied below
+        self.poll()
+        return said_ready or all(progress.is_set for progress in self._progress)
+
+    def wait_ready(self, timeout_seconds: float, stop: Callable[[], bool] = lambda: False) -> bool:
+        """Wait for the anchors to start from. False when asked to stop.
+
+        Raises:
+            LocalFault: they did not come within `timeout_seconds`.
+        """
+        return self._wait(self.try_ready, timeout_seconds, stop, "the network process to deliver the anchors")
+
+    # --- every inner step ----------------------------------------------------------------------------------------
+
+    def after_inner_step(self, num_tokens: int, loss: float | None = None) -> None:
+        """Count one inner step of `num_tokens` tokens, merge what came, send what is due. Call it outside autograd.
+
+        Returns at once except in mode "sync" (and there only when `pause` was given).
+
+        Raises:
+            LocalFault: live parameters are no longer finite.
+        """
+        now = self._clock()
+        self._count(num_tokens, loss, now)
+        step = self.inner_steps
+        self.poll()
+        due = fragments_due(step, self.sync_every, len(self.layout.fragments))
+        for fragment, progress in zip(self.layout.fragments, self._progress, strict=True):
+            progress.overdue |= fragment.index in due
+            if progress.overdue:
+                progress.overdue = not self._try_send(fragment, progress)
+        self._counters.exchange_seconds += max(0.0, self._clock() - now)
+        if self._blocks and self._pause is not None:
+            while self.is_blocked:
+                self._rest()
+                self.poll()
+        self._last_step_at = self._clock()
+
+    def poll(self) -> None:
+        """Apply the inbox messages that are due, in order; a message that is not due yet holds back later ones."""
+        for message in self.mailbox.inbox.take():
+            if message.apply_at_inner_step > self.inner_steps:
+                break
+            self._apply(message)
+            self.mailbox.inbox.release(message.slot)
+
+    def note_skipped_step(self) -> None:
+        """An inner step was not taken because a loss or gradient was not finite."""
+        self._counters.skipped_steps += 1
+        self._counters.heartbeat = self._clock()
+
+    def flush(self) -> bool:
+        """Send all unsent work as far as slots are free; True when none is left. For an orderly end."""
+        self.poll()
+        for fragment, progress in zip(self.layout.fragments, self._progress, strict=True):
+            if progress.num_steps > 0:
+                self._try_send(fragment, progress)
+        return all(progress.num_steps == 0 for progress in self._progress)
+
+    def finish(self) -> None:
+        """Tell the network side that no inner step will follow."""
+        self._counters.finished = 1
+        self._counters.heartbeat = self._clock()
+
+    @torch.no_grad()
+    def evaluate_on_anchor(self, evaluate: Callable[[], float]) -> tuple[float, int] | None:
+        """Run `evaluate` with the anchors in the live parameters, then put the same bits of x back.
+
+        Returns:
+            (what `evaluate` returned, sum of the anchor versions it was measured on), also noted in the mailbox; None
+            when an anchor stayed torn for a second (the network process is being restarted).
+        """
+        live = {name: parameter.detach().to("cpu", copy=True) for name, parameter in self._parameters.items()}
+        try:
+            versions = [self._load_anchor(fragment) for fragment in self.layout.fragments]
+            if None in versions:
+                return None
+            total = sum(version for version in versions if version is not None)
+            loss = evaluate()
+        finally:
+            for name, parameter in self._parameters.items():
+                parameter.detach().copy_(live[name])
+            self._last_step_at = None  # the time of an evaluation says nothing about the speed of training
+        self._counters.held_out_loss, self._counters.held_out_version = loss, total
+        self._counters.heartbeat = self._clock()
+        return loss, total
+
+    # --- inside --------------------------------------------------------------------------------------------------
+
+    def _count(self, num_tokens: int, loss: float | None, now: float) -> None:
+        counters = self._counters
+        if self._last_step_at is not None and num_tokens > 0 and now > self._last_step_at:
+            sample = (now - self._last_step_at) / num_tokens
+            past = self._seconds_per_token
+            self._seconds_per_token = _SMOOTHING * past + (1 - _SMOOTHING) * sample if past else sample
+            counters.tokens_per_second = 1 / self._seconds_per_token
+        if loss is not None and math.isfinite(loss):
+            past = counters.train_loss
+            counters.train_loss = loss if math.isnan(past) else _SMOOTHING * past + (1 - _SMOOTHING) * loss
+        for progress in self._progress:
+            progress.num_steps += 1
+            progress.num_tokens += num_tokens
+        counters.tokens += num_tokens
+        counters.inner_steps += 1
+        counters.heartbeat = now
+
+    @torch.no_grad()
+    def _try_send(self, fragment: Fragment, progress: _Progress) -> bool:
+        if progress.num_steps == 0:
+            return True
+        posted = self.mailbox.outbox.try_post(
+            WorkKind.WORK,
+            fragment.index,
+            partial(self._gather_finite_work, fragment),
+            num_steps=progress.num_steps,
+            num_tokens=progress.num_tokens,
+            base_version=progress.base_version,
+            inner_step=self.inner_steps,
+        )
+        if posted:
+            for live, ref, _ in self._pieces(fragment):
+                ref.copy_(live)
+            progress.num_steps = progress.num_tokens = 0
+            progress.base_version = progress.applied_version
+            progress.awaits_newer_than = progress.applied_version if self._blocks else None
+        return posted
+
+    @torch.no_grad()
+    def _apply(self, message: MergeMessage) -> None:
+        progress = self._progress[message.fragment]
+        for live, ref, place in self._pieces(self.layout.fragments[message.fragment]):
+            values = message.values[place]
+            if message.kind == MergeKind.ADD:
+                if live.dtype == torch.float32:
+                    live.add_(values.to(live.device))
+                    ref.add_(values.to(ref.device))
+                else:
+                    # x rounds coarsely here; taking ref from the rounded x keeps L what it was.
+                    work = ref - live.to(ref.device, torch.float32)
+                    live.copy_(live.to(torch.float32) + values.to(live.device))
+                    torch.add(live.to(ref.device, torch.float32), work, out=ref)
+                continue
+            ref.copy_(values)
+            if message.kind == MergeKind.BLEND:
+                alpha = message.merge_alpha
+                live.copy_(live.to(torch.float32) * alpha + values.to(live.device) * (1 - alpha))
+            else:
+                live.copy_(values)
+        if message.kind == MergeKind.SET:
+            progress.num_steps = progress.num_tokens = 0
+            progress.is_set = True
+        progress.applied_version = message.version
+        if message.kind != MergeKind.ADD or progress.num_steps == 0:
+            progress.base_version = message.version
+        if progress.awaits_newer_than is not None and message.version > progress.awaits_newer_than:
+            progress.awaits_newer_than = None
+            now = self._clock()
+            if self._pause is None and self._last_step_at is not None:
+                self._counters.wait_seconds += max(0.0, now - self._last_step_at)
+            self._last_step_at = now
+        self.mailbox.states[message.fragment].applied_version = message.version
+
+    def _pieces(self, fragment: Fragment) -> Iterable[tuple[torch.Tensor, torch.Tensor, slice]]:
+        for piece in fragment.pieces:
+            inside = slice(piece.start, piece.start + piece.length)
+            live = self._parameters[piece.name].detach().view(-1)[inside]
+            yield live, self._refs[piece.name][inside], slice(piece.offset, piece.offset + piece.length)
+
+    @torch.no_grad()
+    def _gather_work(self, fragment: Fragment, out: torch.Tensor) -> None:
+        for live, ref, place in self._pieces(fragment):
+            if live.device.type == ref.device.type == "cpu" and live.dtype == torch.float32:
+                torch.sub(ref, live, out=out[place])
+            else:
+                out[place].copy_(ref - live.to(ref.device, torch.float32))
+
+    def _gather_finite_work(self, fragment: Fragment, out: torch.Tensor) -> None:
+        self._gather_work(fragment, out)
+        if not torch.isfinite(out).all():
+            names = ", ".join(piece.name for piece in fragment.pieces[:3])
+            raise LocalFault(
+                f"the live parameters of fragment {fragment.index} ({names}) are NaN or infinite after inner step "
+                f"{self.inner_steps}; expected finite numbers; nothing of it was sent: lower the learning rate and "
+                "join again, the swarm's state is intact"
+            )
+
+    def _gather_live(self, fragment: Fragment, out: torch.Tensor) -> None:
+        for live, _, place in self._pieces(fragment):
+            out[place].copy_(live)
+
+    def _load_anchor(self, fragment: Fragment) -> int | None:
+        state = self.mailbox.states[fragment.index]
+        for _ in range(_ANCHOR_READ_TRIES if self._pause is not None else 1):
+            version = state.version
+            if not state.writing:
+                for live, _, place in self._pieces(fragment):
+                    live.copy_(state.anchor[place])
+                if not state.writing and state.version == version:
+                    return version
+            if self._pause is not None:
+                self._pause(_POLL_SECONDS)
+        return None
+
+    def _rest(self) -> None:
+        assert self._pause is not None
+        before = self._clock()
+        self._pause(_POLL_SECONDS)
+        after = self._clock()
+        self._counters.wait_seconds += max(0.0, after - before)
+        self._counters.heartbeat = after
+
+    def _wait(
+        self, is_done: Callable[[], bool], timeout_seconds: float, stop: Callable[[], bool], awaited: str
+    ) -> bool:
+        if self._pause is None:
+            raise LocalFault("this link was made without `pause`; poll try_post_initial() and try_ready() instead")
+        started = self._clock()
+        while not is_done():
+            if stop() or self.stop_asked:
+                return False
+            if self._clock() - started > timeout_seconds:
+                raise LocalFault(
+                    f"waited {timeout_seconds:g} s for {awaited}; see its log lines above, or raise --join-timeout"
+                )
+            self._rest()
+        return True
+
+
+def _check_parameters(parameters: dict[str, torch.Tensor], layout: FragmentLayout) -> None:
+    covered: dict[str, int] = {}
+    for fragment in layout.fragments:
+        for piece in fragment.pieces:
+            covered[piece.name] = covered.get(piece.name, 0) + piece.length
+    for name, num_values in covered.items():
+        if name not in parameters:
+            raise LocalFault(f"the run averages a parameter {name!r}; this module has none of that name; use its model")
+        if parameters[name].numel() != num_values:
+            raise LocalFault(
+                f"parameter {name!r} has {parameters[name].numel()} values; the run's has {num_values}; use its model"
+            )
+        if not parameters[name].is_contiguous():
+            raise LocalFault(f"parameter {name!r} is not contiguous; make it so with .contiguous() before joining")
+    for name in parameters.keys() - covered.keys():
+        del parameters[name]
