@@ -6,13 +6,20 @@ import math
 
 
 def count_text(count: float) -> str:
-    """``1234567`` -> ``1.23 M``."""
+    """``1234567`` -> ``1.23 M``; whole numbers below ten thousand stay exact."""
+    if isinstance(count, int) and abs(count) < 10_000:
+        return str(count)
     return _scaled(count, ("", "k", "M", "G", "T", "P"))
 
 
 def bytes_text(num_bytes: float) -> str:
     """Decimal units, as network lines are sold: ``1500`` -> ``1.5 kB``."""
     return _scaled(num_bytes, ("B", "kB", "MB", "GB", "TB", "PB"))
+
+
+def bit_rate_text(bits_per_second: float) -> str:
+    """``1250000`` -> ``1.25 Mbit/s``."""
+    return _scaled(bits_per_second, ("bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s"))
 
 
 def seconds_text(seconds: float) -> str:
