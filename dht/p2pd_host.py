@@ -35,9 +35,10 @@ MAX_INCOMING_STREAMS_PER_PEER: Final = 64
 CONTROL_SECONDS: Final = 10.0
 """Deadline of a question that the daemon answers from memory: a thousand times what it needs on an idle machine."""
 
-HEALTH_SECONDS: Final = 5.0
+HEALTH_SECONDS: Final = 2.0
+"""Two small questions over a local socket. It also bounds how old the list of peers to dial after a restart is."""
 NUM_MISSED_ANSWERS: Final = 3
-"""A daemon that is alive but silent for 3 * (5 + 10) s is killed and started again."""
+"""A daemon that is alive but silent for 3 * (2 + 10) s is killed and started again."""
 
 REDIAL_SECONDS: Final = 5.0
 MAX_REMEMBERED_PEERS: Final = 64

@@ -1,0 +1,227 @@
+"""Who may speak DHT with us, and which records are let in: the two guards around hivemind's `DHTNode`.
+
+`Gate` stands between DHTNode and the daemon. The daemon has authenticated the caller, so membership and node ids can
+be checked for every call without another signature. A node id is the hash of the PeerId and nothing else: with ids
+free to choose, five strangers next to a key would become its five holders.
+
+`SignedRecords` is DHTNode's validator. Validators see only the SHA-1 of a key, so each stored value names its key and
+the validator computes the hash again.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import math
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import msgpack
+from hivemind.dht.routing import DHTID
+from hivemind.p2p import PeerID
+from hivemind.utils import MSGPackSerializer
+
+from dht.errors import PeerFault, UsageFault
+from dht.fields import unpack
+from dht.hivemind_storage import MAX_DICTIONARY_BYTES
+from dht.host import PeerId
+from dht.identity import public_key_of
+from dht.records import (
+    RunRecord,
+    VerifiedRecords,
+    decode_peer_record,
+    decode_run_record,
+    peers_key,
+    run_key,
+    shard_of,
+)
+
+MAX_RUN_RECORD_LIFE_SECONDS: Final = 8 * 24 * 3600.0
+"""Run records are published for a week at a time; the expiry is not signed, so it needs a bound."""
+
+CLOCK_TOLERANCE_SECONDS: Final = 5.0
+"""An entry that a holder with a slower clock still serves must not make us drop its whole dictionary, which hivemind
+does for one invalid entry. Readers filter by their own clock afterwards."""
+
+MAX_KEYS_PER_REQUEST: Final = 1024
+MAX_VALUE_BYTES: Final = 2 * MAX_DICTIONARY_BYTES
+"""A whole dictionary with its msgpack framing; unpacking and checking more than that would block the loop."""
+
+EXPIRY_ROUNDING_SECONDS: Final = 1e-3
+
+AdmitPeer = Callable[[PeerId], bool]
+
+logger = logging.getLogger(__name__)
+
+
+class GateRefusal(Exception):
+    """A DHT call that is not allowed; hivemind sends the text to the caller."""
+
+
+def node_id_of(peer_id: bytes) -> DHTID:
+    """The only DHT node id that the owner of these PeerId bytes may use."""
+    return DHTID.generate(source=peer_id)
+
+
+def key_id_of(key: str) -> DHTID:
+    """Where a key lives in the DHT."""
+    return DHTID.generate(source=key)
+
+
+def pack_value(key: str, record: bytes) -> bytes:
+    """The bytes stored in the DHT for a record under `key`."""
+    value: bytes = msgpack.packb([key, record])
+    return value
+
+
+def unpack_value(value: bytes) -> tuple[str, bytes]:
+    """(key, record) of stored bytes.
+
+    Raises:
+        ValueError: not made by `pack_value`.
+    """
+    content = unpack(value)
+    if type(content) is not list or len(content) != 2 or type(content[0]) is not str or type(content[1]) is not bytes:
+        raise ValueError("a stored value of another form; expected [key, record]")
+    return content[0], content[1]
+
+
+class SignedRecords:
+    """Only records that `dht.records` accepts, under the one key and subkey where they belong. Never raises."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._verified = VerifiedRecords()
+
+    def validate(self, record: Any) -> bool:
+        """Whether hivemind's `DHTRecord` may be stored or returned."""
+        try:
+            self.check(record.key, record.subkey, record.value, record.expiration_time)
+        except (PeerFault, UsageFault, ValueError) as error:
+            logger.debug("a DHT record was refused: %s", error)
+            return False
+        return True
+
+    def sign_value(self, record: Any) -> bytes:
+        """hivemind asks before storing; our records come signed."""
+        value: bytes = record.value
+        return value
+
+    def strip_value(self, record: Any) -> bytes:
+        """hivemind asks before returning; the signature stays on the record."""
+        value: bytes = record.value
+        return value
+
+    def check(self, key_id: bytes, subkey: bytes, value: bytes, expires_at: float) -> None:
+        """Raise PeerFault, UsageFault or ValueError unless the record belongs exactly there."""
+        key, data = unpack_value(value)
+        if key_id_of(key).to_bytes() != key_id:
+            raise ValueError(f"a record of key {key[:80]!r} under another key")
+        run_id, _, kind = key.partition("/")
+        now = self._now() - CLOCK_TOLERANCE_SECONDS
+        if kind == "run":
+            decode_run_record(data, run_id=run_id, verified=self._verified)
+            if not (math.isfinite(expires_at) and now < expires_at <= now + MAX_RUN_RECORD_LIFE_SECONDS):
+                raise ValueError(f"a run record that expires at {expires_at}; expected at most eight days from now")
+            expected_key, expected_subkey = run_key(run_id), MSGPackSerializer.dumps(None)
+        else:
+            record = decode_peer_record(data, run_id=run_id, now=now, verified=self._verified)
+            if not abs(record.expires_at - expires_at) <= EXPIRY_ROUNDING_SECONDS:
+                raise ValueError(f"a record signed until {record.expires_at} and stored until {expires_at}")
+            expected_key = peers_key(run_id, shard_of(record.peer_id))
+            expected_subkey = MSGPackSerializer.dumps(record.peer_id)
+        if key != expected_key or subkey != expected_subkey:
+            raise ValueError(f"a record under {key[:80]!r}; expected {expected_key!r} and its own subkey")
+
+    def open_run_record(self, value: bytes) -> RunRecord:
+        """The run record inside stored bytes that were validated before."""
+        key, data = unpack_value(value)
+        return decode_run_record(data, run_id=key.partition("/")[0], verified=self._verified)
+
+    def rank_of(self, value: bytes) -> int:
+        """Revision of a run record; 0 for peer records."""
+        key, _ = unpack_value(value)
+        return self.open_run_record(value).revision if key.endswith("/run") else 0
+
+
+class Gate:
+    """hivemind's `P2P`, as far as DHTNode uses it, with every caller and every answer checked.
+
+    Args:
+        p2p: the connected `hivemind.p2p.P2P`.
+        admit: whether a peer is a member; asked on every call, so a revocation works at once.
+    """
+
+    def __init__(self, p2p: Any, admit: AdmitPeer) -> None:
+        self._p2p = p2p
+        self._admit = admit
+        self.peer_id = p2p.peer_id
+
+    async def add_protobuf_handler(
+        self, name: str, handler: Callable[[Any, Any], Awaitable[Any]], input_type: Any, **options: Any
+    ) -> None:
+        async def guarded(request: Any, context: Any) -> Any:
+            self._check_remote(context.remote_id.to_bytes(), request.peer.node_id)
+            _check_size(request)
+            return await handler(request, context)
+
+        await self._p2p.add_protobuf_handler(name, guarded, input_type, **options)
+
+    async def remove_protobuf_handler(self, name: str, **options: Any) -> None:
+        await self._p2p.remove_protobuf_handler(name, **options)
+
+    async def call_protobuf_handler(self, peer_id: PeerID, name: str, request: Any, output_type: Any) -> Any:
+        remote = peer_id.to_bytes()
+        self._check_remote(remote, b"")
+        response = await self._p2p.call_protobuf_handler(peer_id, name, request, output_type)
+        self._check_remote(remote, response.peer.node_id)
+        for result in getattr(response, "results", ()):
+            self._drop_false_neighbours(result)
+        return response
+
+    def _check_remote(self, remote: bytes, node_id: bytes) -> None:
+        text = _peer_text(remote)
+        if text is None or not self._admit(text):
+            raise GateRefusal(f"peer {text or remote.hex()[:16]} is no member here; expected a member; ask the owner")
+        if node_id and node_id != node_id_of(remote).to_bytes():
+            raise GateRefusal(
+                "a DHT node id that is not the hash of the PeerId; expected that hash; update the software"
+            )
+
+    def _drop_false_neighbours(self, result: Any) -> None:
+        pairs = [
+            (node_id, remote)
+            for node_id, remote in zip(result.nearest_node_ids, result.nearest_peer_ids, strict=False)
+            if self._is_member_node(node_id, remote)
+        ]
+        del result.nearest_node_ids[:]
+        del result.nearest_peer_ids[:]
+        result.nearest_node_ids.extend(node_id for node_id, _ in pairs)
+        result.nearest_peer_ids.extend(remote for _, remote in pairs)
+
+    def _is_member_node(self, node_id: bytes, remote: bytes) -> bool:
+        try:
+            self._check_remote(remote, node_id or b"?")
+        except GateRefusal:
+            return False
+        return True
+
+
+def _check_size(request: Any) -> None:
+    keys = getattr(request, "keys", ())
+    if len(keys) > MAX_KEYS_PER_REQUEST:
+        raise GateRefusal(f"{len(keys)} keys in one request; expected at most {MAX_KEYS_PER_REQUEST}")
+    longest_bytes = max(map(len, getattr(request, "values", ())), default=0)
+    if longest_bytes > MAX_VALUE_BYTES:
+        raise GateRefusal(f"a value of {longest_bytes} bytes; expected at most {MAX_VALUE_BYTES}")
+
+
+@functools.lru_cache(maxsize=4096)
+def _peer_text(remote: bytes) -> PeerId | None:
+    """Base58 of an Ed25519 PeerId; None for ids whose key cannot be read from them."""
+    text = PeerID(remote[:64]).to_base58()
+    try:
+        public_key_of(text)
+    except ValueError:
+        return None
+    return PeerId(text)

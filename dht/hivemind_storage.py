@@ -1,0 +1,142 @@
+"""What one DHT member keeps for others, within limits.
+
+hivemind's own storage has none: no number of keys, no number of entries, no number of bytes. And a store that it
+refuses because it is older still shortens the life of the newer entry, so anybody could make a peer flicker by
+replaying its earlier records. Here an older entry is refused before anything is touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from hivemind.dht.routing import DHTID
+from hivemind.dht.storage import DictionaryDHTValue
+from hivemind.utils.timed_storage import ValueWithExpiration
+
+MAX_KEYS: Final = 1024
+MAX_ENTRIES_PER_DICTIONARY: Final = 128
+MAX_DICTIONARY_BYTES: Final = 256 * 1024
+"""Above 4 MiB a holder cannot answer any more and looks dead to every reader."""
+MAX_STORAGE_BYTES: Final = 64 * 1024 * 1024
+_ENTRY_OVERHEAD_BYTES: Final = 64
+"""Subkey (a 52-character PeerId) and expiry of one entry, as they travel."""
+
+
+class BoundedStorage:
+    """Expiring values and dictionaries of values, in the shape that hivemind's `DHTProtocol` uses.
+
+    Args:
+        now: returns unix seconds.
+        rank_of: a number inside a value that must never go down under one key, whatever the expiry says; the
+            revision of a run record. 0 for values without one.
+
+    When a limit is reached, what is there stays and new keys or entries are refused until something expires: refusing
+    newcomers for one lifetime of a record is better than letting a flood push the members out.
+    """
+
+    def __init__(
+        self,
+        now: Callable[[], float],
+        rank_of: Callable[[bytes], int] = lambda value: 0,
+        *,
+        max_keys: int = MAX_KEYS,
+        max_bytes: int = MAX_STORAGE_BYTES,
+    ) -> None:
+        self._now = now
+        self._rank_of = rank_of
+        self._max_keys = max_keys
+        self._max_bytes = max_bytes
+        self._values: dict[DHTID, Any] = {}
+        self._num_bytes: dict[DHTID, int] = {}
+
+    @property
+    def num_bytes(self) -> int:
+        return sum(self._num_bytes.values())
+
+    def get(self, key: DHTID) -> Any:
+        """The live `ValueWithExpiration` under `key`, or None."""
+        item = self._values.get(key)
+        if item is None:
+            return None
+        if item.expiration_time < self._now():
+            self._drop(key)
+            return None
+        return item
+
+    def store(self, key: DHTID, value: Any, expiration_time: float, subkey: Any = None) -> bool:
+        """Keep a value, or with `subkey` one entry of a dictionary. False when it is refused."""
+        if isinstance(value, DictionaryDHTValue):
+            entries = list(value.items())
+            return all([self.store_subkey(key, name, entry.value, entry.expiration_time) for name, entry in entries])
+        if subkey is not None:
+            return self.store_subkey(key, subkey, value, expiration_time)
+        present = self.get(key)
+        if expiration_time <= self._now() or not self._has_room(key, len(value)):
+            return False
+        if present is not None:
+            if isinstance(present.value, DictionaryDHTValue):
+                return False
+            old_rank, new_rank = self._rank_of(present.value), self._rank_of(value)
+            if new_rank < old_rank or (new_rank == old_rank and expiration_time <= present.expiration_time):
+                return False
+        self._values[key] = ValueWithExpiration(value, expiration_time)
+        self._num_bytes[key] = len(value)
+        return True
+
+    def store_subkey(self, key: DHTID, subkey: Any, value: bytes, expiration_time: float) -> bool:
+        """Keep one entry of the dictionary under `key`. False when it is refused."""
+        if expiration_time <= self._now():
+            return False
+        present = self.get(key)
+        if present is not None and not isinstance(present.value, DictionaryDHTValue):
+            return False
+        dictionary = present.value if present is not None else DictionaryDHTValue()
+        entries = dict(dictionary.items())
+        replaced = entries.get(subkey)
+        if replaced is not None and expiration_time <= replaced.expiration_time:
+            return False
+        if replaced is None and len(entries) >= MAX_ENTRIES_PER_DICTIONARY:
+            return False
+        num_bytes = sum(len(entry.value) + _ENTRY_OVERHEAD_BYTES for entry in entries.values())
+        num_bytes += len(value) + _ENTRY_OVERHEAD_BYTES
+        num_bytes -= len(replaced.value) + _ENTRY_OVERHEAD_BYTES if replaced is not None else 0
+        if num_bytes > MAX_DICTIONARY_BYTES or not self._has_room(key, num_bytes):
+            return False
+        dictionary.store(subkey, value, expiration_time)
+        self._values[key] = ValueWithExpiration(dictionary, dictionary.latest_expiration_time)
+        self._num_bytes[key] = num_bytes
+        return True
+
+    def items(self) -> Iterator[tuple[DHTID, Any]]:
+        """All live (key, `ValueWithExpiration`) pairs."""
+        self._drop_expired()
+        return iter(list(self._values.items()))
+
+    def __contains__(self, key: DHTID) -> bool:
+        return self.get(key) is not None
+
+    def __len__(self) -> int:
+        self._drop_expired()
+        return len(self._values)
+
+    def _has_room(self, key: DHTID, num_bytes: int) -> bool:
+        if self._fits(key, num_bytes):
+            return True
+        self._drop_expired()
+        return self._fits(key, num_bytes)
+
+    def _fits(self, key: DHTID, num_bytes: int) -> bool:
+        num_keys = len(self._values) + (key not in self._values)
+        return (
+            num_keys <= self._max_keys and self.num_bytes - self._num_bytes.get(key, 0) + num_bytes <= self._max_bytes
+        )
+
+    def _drop_expired(self) -> None:
+        now = self._now()
+        for key in [key for key, item in self._values.items() if item.expiration_time < now]:
+            self._drop(key)
+
+    def _drop(self, key: DHTID) -> None:
+        del self._values[key]
+        del self._num_bytes[key]
