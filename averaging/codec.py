@@ -1,0 +1,349 @@
+"""Block codecs with error feedback: float32 tensors to a few bits a value and back.
+
+Each block of `block_size` values shares a scale, a bfloat16 (float32's range in two bytes), and every value becomes a
+small code: an integer (`int2`, `int4`, `int8`) or a sign and a power of two (`e3m0`, the FP4 of Streaming DiLoCo,
+arXiv 2501.18512). `fp16` and `fp32` are plain casts. The byte layout is in `encoded.py`.
+
+What holds, for every kernel, thread count and cut into slices of whole blocks:
+
+- Bytes and floats are the same bit for bit. Values are quantised against the scale as it is stored.
+- scale = max|x| / top code, rounded *up* to bfloat16, so no value is clipped. Codes are the exactly nearest ones, ties
+  to even: with |x| / scale correctly rounded, a quotient reaches the half between two codes only if x does, because the
+  halves times an 8-bit scale are float32 numbers themselves. So |x - decoded| <= scale / 2 for the integer codes.
+- code * scale is exact in float32, and so is the residual x - decoded: it is x itself where the code is zero, and
+  elsewhere decoded is between half of x and twice x (Sterbenz's lemma). Hence `decoded + residual == x`, exactly.
+  With stochastic rounding the codes may be a whole step away and the residual is rounded to float32.
+- Zero has its own code and is the nearest one below half a step: |x - decoded| <= |x|, what error feedback needs
+  (arXiv 1901.09847). This is why int2 has three levels, not four.
+- Any bytes of the right length decode to finite values of at most 2^127, or are refused.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from typing import Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from averaging.codec_torch import (
+    BLOCK_FORMATS,
+    F32,
+    MAX_MAGNITUDE,
+    SMALLEST_SCALE_BITS,
+    U8,
+    U16,
+    BlockFormat,
+    TorchKernels,
+    noise_seed,
+)
+from averaging.encoded import EncodedBlocks, check_format, codes_num_bytes, encoded_num_bytes
+
+Rounding = Literal["nearest", "stochastic"]
+KernelChoice = Literal["auto", "torch", "numba"]
+
+DEFAULT_BLOCK_SIZE = 128
+"""4.125 bits a value with int4; half the block costs another 0.125 bits for 7 % less error on normal data."""
+
+
+class Kernels(Protocol):
+    """Block kernels: see `TorchKernels` for shapes. All implementations give the same bits."""
+
+    name: str
+
+    def encode(
+        self, values: Tensor, block_size: int, scales: U16, codes: U8, keep_residual: bool, first_value: int, noise: int
+    ) -> int: ...
+
+    def decode(self, scales: F32, codes: U8, block_size: int, out: Tensor) -> None: ...
+
+    def decode_accumulate(self, scales: F32, codes: U8, block_size: int, weight: float, out: Tensor) -> None: ...
+
+
+class Codec:
+    """Encodes and decodes flat float32 CPU tensors. Build one with `make_codec`; threads may share it."""
+
+    name: str
+    block_size: int
+
+    @property
+    def bits_per_value(self) -> float:
+        """Payload bits of one value in a whole block, its share of the scale included."""
+        return 8 * encoded_num_bytes(self.name, self.block_size, self.block_size) / self.block_size
+
+    @property
+    def kernels(self) -> str:
+        """Name of the kernels in use: torch or numba."""
+        raise NotImplementedError
+
+    def encoded_num_bytes(self, num_values: int) -> int:
+        """Payload bytes of `num_values` values."""
+        return encoded_num_bytes(self.name, self.block_size, num_values)
+
+    def encode(self, values: Tensor, rounding: Rounding = "nearest", seed: int = 0) -> EncodedBlocks:
+        """Encode `values` (float32 [n], CPU, contiguous), which stay as they are.
+
+        Args:
+            rounding: `nearest` (ties to even), or `stochastic`: up or down by chance, so that the decoded values are
+                right on average (to 2^-17 of a step).
+            seed: of the chance. It and a value's position decide, whatever the chunks and threads.
+
+        Raises:
+            ValueError: wrong dtype, shape or device; a value that is not finite or exceeds 2^126 (65504 for fp16);
+                stochastic rounding asked of a plain cast.
+        """
+        return self._encode(values, False, rounding, seed)
+
+    def encode_with_residual(self, values: Tensor, rounding: Rounding = "nearest", seed: int = 0) -> EncodedBlocks:
+        """Encode, and leave what was lost in `values`: afterwards values = values - decoded.
+
+        With nearest rounding decoded + values is exactly the original. Arguments and errors are those of `encode`;
+        on an error `values` are as before.
+        """
+        return self._encode(values, True, rounding, seed)
+
+    def decode(self, encoded: EncodedBlocks, out: Tensor) -> None:
+        """out = decoded values. out: float32 [num_values], CPU, contiguous.
+
+        Raises:
+            ValueError: other codec, block size or length; a scale (or float) that no encoder writes. `out` is then
+                untouched.
+        """
+        raise NotImplementedError
+
+    def decode_accumulate(self, encoded: EncodedBlocks, weight: float, out: Tensor) -> None:
+        """out = out + weight * decoded, the weight and both results rounded to float32 one after the other.
+
+        Raises:
+            ValueError: as `decode`, or the weight is not finite.
+        """
+        raise NotImplementedError
+
+    def _encode(self, values: Tensor, keep_residual: bool, rounding: Rounding, seed: int) -> EncodedBlocks:
+        raise NotImplementedError
+
+    def _check_encoded(self, encoded: EncodedBlocks, out: Tensor) -> None:
+        if (encoded.codec, encoded.block_size) != (self.name, self.block_size):
+            raise ValueError(
+                f"{encoded.codec} blocks of {encoded.block_size}; expected {self.name} blocks of {self.block_size}"
+            )
+        _check_tensor(out)
+        if out.numel() != encoded.num_values:
+            raise ValueError(f"an output of {out.numel()} values; expected {encoded.num_values}")
+
+
+class _BlockCodec(Codec):
+    def __init__(self, name: str, block_size: int, block_format: BlockFormat, kernels: Kernels) -> None:
+        self.name = name
+        self.block_size = block_size
+        self._format = block_format
+        self._kernels = kernels
+
+    @property
+    def kernels(self) -> str:
+        return self._kernels.name
+
+    def _encode(self, values: Tensor, keep_residual: bool, rounding: Rounding, seed: int) -> EncodedBlocks:
+        _check_tensor(values)
+        if rounding not in ("nearest", "stochastic"):
+            raise ValueError(f"rounding {rounding!r}; expected nearest or stochastic")
+        noise = noise_seed(seed) if rounding == "stochastic" else -1
+        values = values.detach()
+        num_values = values.numel()
+        scales: U16 = np.empty(-(-num_values // self.block_size), dtype=np.uint16)
+        codes: U8 = np.empty(codes_num_bytes(self.name, self.block_size, num_values), dtype=np.uint8)
+        before = None
+        if keep_residual and noise >= 0:
+            # A stochastic residual is rounded, so that decoding cannot bring the original back after an error.
+            before = values.clone()
+
+        full = num_values // self.block_size
+        whole, tail, tail_block = self._split(values)
+        whole_bytes = codes_num_bytes(self.name, self.block_size, whole.numel())
+        done = self._kernels.encode(whole, self.block_size, scales[:full], codes[:whole_bytes], keep_residual, 0, noise)
+        if done == full and tail_block is not None:
+            size = tail_block.numel()
+            done += self._kernels.encode(
+                tail_block, size, scales[full:], codes[whole_bytes:], keep_residual, full * self.block_size, noise
+            )
+            if keep_residual:
+                tail.copy_(tail_block[: tail.numel()])
+        if done < len(scales):
+            if before is not None:
+                values.copy_(before)
+            elif keep_residual:
+                end = done * self.block_size
+                self._kernels.decode_accumulate(
+                    _scale_floats(scales[:done]),
+                    codes[: codes_num_bytes(self.name, self.block_size, end)],
+                    self.block_size,
+                    1.0,
+                    values[:end],
+                )
+            raise _refused_value(values, MAX_MAGNITUDE, "2^126")
+        return EncodedBlocks(self.name, self.block_size, num_values, _bytes_of(scales), _bytes_of(codes))
+
+    def decode(self, encoded: EncodedBlocks, out: Tensor) -> None:
+        self._check_encoded(encoded, out)
+        scales, codes = self._check_scales(encoded), np.frombuffer(encoded.codes, dtype=np.uint8)
+        whole, tail, tail_block = self._split(out.detach(), copy_tail=False)
+        full, split = self._boundary(encoded.num_values)
+        self._kernels.decode(scales[:full], codes[:split], self.block_size, whole)
+        if tail_block is not None:
+            self._kernels.decode(scales[full:], codes[split:], tail_block.numel(), tail_block)
+            tail.copy_(tail_block[: tail.numel()])
+
+    def decode_accumulate(self, encoded: EncodedBlocks, weight: float, out: Tensor) -> None:
+        self._check_encoded(encoded, out)
+        weight = _weight_float32(weight)
+        scales, codes = self._check_scales(encoded), np.frombuffer(encoded.codes, dtype=np.uint8)
+        whole, tail, tail_block = self._split(out.detach())
+        full, split = self._boundary(encoded.num_values)
+        self._kernels.decode_accumulate(scales[:full], codes[:split], self.block_size, weight, whole)
+        if tail_block is not None:
+            self._kernels.decode_accumulate(scales[full:], codes[split:], tail_block.numel(), weight, tail_block)
+            tail.copy_(tail_block[: tail.numel()])
+
+    def _boundary(self, num_values: int) -> tuple[int, int]:
+        """Number of whole blocks, and the bytes of their codes."""
+        full = num_values // self.block_size
+        return full, codes_num_bytes(self.name, self.block_size, full * self.block_size)
+
+    def _split(self, values: Tensor, copy_tail: bool = True) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Whole blocks, the tail, and the tail as a block of its own that fills its last byte with zeros."""
+        boundary = values.numel() // self.block_size * self.block_size
+        whole, tail = values[:boundary], values[boundary:]
+        if tail.numel() == 0:
+            return whole, tail, None
+        per_byte = self._format.codes_per_byte
+        tail_block = torch.zeros(-(-tail.numel() // per_byte) * per_byte, dtype=torch.float32)
+        if copy_tail:
+            tail_block[: tail.numel()] = tail
+        return whole, tail, tail_block
+
+    def _check_scales(self, encoded: EncodedBlocks) -> F32:
+        bits = np.frombuffer(encoded.scales, dtype=np.uint16)
+        in_range = (bits >= SMALLEST_SCALE_BITS) & (bits <= self._format.largest_scale_bits)
+        refused = np.flatnonzero(~in_range & (bits != 0))
+        if refused.size:
+            block = int(refused[0])
+            raise ValueError(
+                f"scale {float(_scale_floats(bits[block : block + 1])[0])} of block {block}; "
+                f"expected 0 or a number from 2^-100 to 2^126 / {self._format.top_code}"
+            )
+        return _scale_floats(bits)
+
+
+class _CastCodec(Codec):
+    """fp16 and fp32: no scales; torch does both, whatever kernels were asked for."""
+
+    def __init__(self, name: str, block_size: int, dtype: torch.dtype, largest: float, largest_text: str) -> None:
+        self.name = name
+        self.block_size = block_size
+        self._dtype = dtype
+        self._numpy_dtype = np.float16 if dtype == torch.float16 else np.float32
+        self._largest = largest
+        self._largest_text = largest_text
+
+    @property
+    def kernels(self) -> str:
+        return "torch"
+
+    def _encode(self, values: Tensor, keep_residual: bool, rounding: Rounding, seed: int) -> EncodedBlocks:
+        _check_tensor(values)
+        if rounding != "nearest":
+            raise ValueError(f"rounding {rounding!r} with {self.name}; expected nearest")
+        values = values.detach()
+        if values.numel():
+            smallest, largest = values.aminmax()
+            if not (-self._largest <= float(smallest) and float(largest) <= self._largest):
+                raise _refused_value(values, self._largest, self._largest_text)
+        codes = torch.empty(values.numel(), dtype=self._dtype).copy_(values)
+        if keep_residual:
+            values -= codes
+        return EncodedBlocks(self.name, self.block_size, values.numel(), b"", _bytes_of(codes.numpy()))
+
+    def decode(self, encoded: EncodedBlocks, out: Tensor) -> None:
+        self._check_encoded(encoded, out)
+        np.copyto(out.detach().numpy(), self._checked(encoded))
+
+    def decode_accumulate(self, encoded: EncodedBlocks, weight: float, out: Tensor) -> None:
+        self._check_encoded(encoded, out)
+        weight = _weight_float32(weight)
+        decoded = torch.from_numpy(self._checked(encoded).astype(np.float32))
+        out.detach().add_(decoded.mul_(weight))
+
+    def _checked(self, encoded: EncodedBlocks) -> npt.NDArray[np.floating]:
+        floats: npt.NDArray[np.floating] = np.frombuffer(encoded.codes, dtype=self._numpy_dtype)
+        refused = np.flatnonzero(~(np.abs(floats) <= self._largest))
+        if refused.size:
+            position = int(refused[0])
+            raise ValueError(
+                f"{float(floats[position])} at position {position}; "
+                f"expected finite values of at most {self._largest_text}"
+            )
+        return floats
+
+
+def make_codec(name: str, block_size: int = DEFAULT_BLOCK_SIZE, kernels: KernelChoice = "auto") -> Codec:
+    """The codec called `name`: int4, e3m0, int8, int2, fp16 or fp32.
+
+    Args:
+        block_size: values that share a scale, a multiple of 8 up to 65536 (no effect on fp16 and fp32).
+        kernels: `torch`, `numba` (compiled on first use, then cached), or `auto`: numba where it is installed. The
+            bits do not depend on it.
+
+    Raises:
+        ValueError: unknown name or kernels, bad block size, or numba was asked for and is not installed.
+    """
+    check_format(name, block_size)
+    if kernels not in ("auto", "torch", "numba"):
+        raise ValueError(f"kernels {kernels!r}; expected auto, torch or numba")
+    if name == "fp16":
+        return _CastCodec(name, block_size, torch.float16, 65504.0, "65504")
+    if name == "fp32":
+        return _CastCodec(name, block_size, torch.float32, MAX_MAGNITUDE, "2^126")
+    block_format = BLOCK_FORMATS[name]
+    return _BlockCodec(name, block_size, block_format, _choose_kernels(block_format, kernels))
+
+
+def _choose_kernels(block_format: BlockFormat, kernels: KernelChoice) -> Kernels:
+    return TorchKernels(block_format)
+
+
+def _check_tensor(values: Tensor) -> None:
+    if values.dtype != torch.float32 or values.dim() != 1 or values.device.type != "cpu" or not values.is_contiguous():
+        raise ValueError(
+            f"a {values.dtype} tensor of shape {tuple(values.shape)} on {values.device}; "
+            "expected a contiguous one-dimensional float32 tensor on the CPU"
+        )
+
+
+def _weight_float32(weight: float) -> float:
+    """`weight` rounded to float32 once, so that every kernel multiplies by the same number."""
+    try:
+        rounded = struct.unpack("<f", struct.pack("<f", weight))[0]
+    except OverflowError:
+        rounded = math.inf
+    if not math.isfinite(rounded):
+        raise ValueError(f"weight {weight}; expected a finite float32 number")
+    return float(rounded)
+
+
+def _scale_floats(bits: U16) -> F32:
+    return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+
+
+def _bytes_of(array: npt.NDArray[np.generic]) -> memoryview:
+    return array.data.cast("B").toreadonly() if array.size else memoryview(b"")
+
+
+def _refused_value(values: Tensor, largest: float, largest_text: str) -> ValueError:
+    position = int(torch.nonzero(~(values.abs() <= largest))[0])
+    return ValueError(
+        f"{float(values[position])} at position {position}; expected finite values of at most {largest_text}: "
+        "see whether training diverged"
+    )
