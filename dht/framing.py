@@ -7,7 +7,6 @@ compared with the caller's limit first, and the buffer then grows only with what
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import struct
 
 from dht.errors import PeerFault, PeerUnreachable
@@ -142,11 +141,13 @@ class FramedStream:
         """Close both directions; what the remote has not read yet may be lost. Never raises."""
         if self._end is None:
             self._mark_ended("it was closed on this side")
-        with contextlib.suppress(OSError, TimeoutError):
-            self._writer.close()
-            async with asyncio.timeout(CLOSE_SECONDS):
-                await self._writer.wait_closed()
+        self._writer.close()
+        # A task of its own: asyncio keeps one future per stream, and a timeout around it would cancel that for ever.
+        flushing = asyncio.ensure_future(self._writer.wait_closed())
+        flushing.add_done_callback(lambda task: task.cancelled() or task.exception())
+        await asyncio.wait({flushing}, timeout=CLOSE_SECONDS)
         self._writer.transport.abort()
+        await asyncio.wait({flushing}, timeout=CLOSE_SECONDS)
 
     def _check_open(self) -> None:
         if self._end is not None:
