@@ -29,7 +29,7 @@ MAX_CONTROL_BYTES: Final = 4 * 1024 * 1024
 LISTEN_BACKLOG: Final = 1024
 """Incoming streams waiting to be accepted: the daemon drops a stream when the queue is full, and 100 was too few."""
 
-_IDENTIFY, _CONNECT, _STREAM_OPEN, _STREAM_HANDLER, _LIST_PEERS, _PERSISTENT_CONN_UPGRADE = 0, 1, 2, 3, 5, 9
+_IDENTIFY, _CONNECT, _STREAM_OPEN, _STREAM_HANDLER, _DHT, _LIST_PEERS, _PERSISTENT_CONN_UPGRADE = 0, 1, 2, 3, 4, 5, 9
 
 
 class ControlError(Exception):
@@ -75,6 +75,13 @@ class P2pdControl:
                 peer_id = _peer_id(peer.bytes_of(1))
                 connections += [Connection(peer_id, address) for address in _known_addresses(peer.all_bytes_of(2))]
         return connections
+
+    async def find_peer(self, peer_id: PeerId) -> list[Multiaddr]:
+        """Addresses under which a peer says it can be dialled; for a connected one they are known already."""
+        body = _varint_field(1, 0) + _bytes_field(2, _peer_bytes(peer_id)) + _varint_field(7, 1)
+        fields = await self._request(_DHT, _bytes_field(5, body))
+        peer = _Fields(_Fields(fields.bytes_of(5)).bytes_of(2))
+        return _known_addresses(peer.all_bytes_of(2))
 
     async def add_stream_handler(self, protocol: str, socket_path: Path) -> None:
         """Have the daemon hand incoming streams of `protocol` to the unix socket at `socket_path`."""

@@ -21,7 +21,7 @@ from dht.framing import FramedStream
 from dht.host import PeerId, Stream, StreamHandler
 from dht.identity import Identity, public_key_of
 from dht.multiaddr import Multiaddr, parse_multiaddr, parse_peer_multiaddr
-from dht.p2pd_control import ControlError, P2pdControl, listen_for_streams, read_stream_header
+from dht.p2pd_control import Connection, ControlError, P2pdControl, listen_for_streams, read_stream_header
 from dht.p2pd_daemon import DaemonOptions, P2pdProcess, announced_addresses, claim_ports, find_p2pd
 from dht.p2pd_directory import SocketDirectory, remove_stale
 
@@ -91,7 +91,7 @@ class P2pdHost:
         self._incoming: Counter[PeerId] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
         self._visible: list[Multiaddr] = []
-        self._connected: dict[PeerId, list[Multiaddr]] = {}
+        self._dialable: dict[PeerId, list[Multiaddr]] = {}
         self._remembered: dict[PeerId, list[Multiaddr]] = {}
         self._num_restarts = 0
         self._directory: SocketDirectory | None = None
@@ -214,7 +214,7 @@ class P2pdHost:
         return stream
 
     async def connected_addresses(self) -> dict[PeerId, list[str]]:
-        """For each connected peer the multiaddrs (with PeerId) at the other end; relayed ones are left out.
+        """For each connected peer the multiaddrs (with PeerId) where it listens; empty while it has not told yet.
 
         Raises:
             LocalFault: the daemon does not answer.
@@ -226,7 +226,7 @@ class P2pdHost:
             raise LocalFault(f"the network daemon does not answer ({error}); expected its peers; try again") from error
         return {
             peer_id: [str(address.with_peer_id(peer_id)) for address in addresses]
-            for peer_id, addresses in self._connected.items()
+            for peer_id, addresses in self._dialable.items()
         }
 
     async def close(self) -> None:
@@ -275,18 +275,33 @@ class P2pdHost:
     async def _refresh_connections(self) -> None:
         async with asyncio.timeout(CONTROL_SECONDS):
             connections = await P2pdControl(self.control_socket).list_connections()
-        connected: dict[PeerId, list[Multiaddr]] = {}
-        for connection in connections:
-            if not connection.address.is_relayed:
-                connected.setdefault(connection.peer_id, []).append(connection.address.without_peer_id())
-        self._connected = connected
-        for peer_id, addresses in connected.items():
+            self._dialable = {
+                connection.peer_id: self._dialable.get(connection.peer_id, []) for connection in connections
+            }
+            unknown = [connection for connection in connections if not self._dialable[connection.peer_id]]
+            await asyncio.gather(*(self._find_addresses(connection) for connection in unknown))
+        for peer_id, addresses in self._dialable.items():
             self._remember(peer_id, addresses)
+
+    async def _find_addresses(self, connection: Connection) -> None:
+        # The other end of a connection that came in is a passing port; where the peer listens, it has told the daemon.
+        try:
+            found = await P2pdControl(self.control_socket).find_peer(connection.peer_id)
+        except ControlError as error:
+            logger.debug("no addresses of %s yet: %s", connection.peer_id, error)
+            return
+        here = connection.address.is_loopback
+        self._dialable[connection.peer_id] = [
+            address.without_peer_id()
+            for address in found
+            if not address.is_relayed and (here or not address.is_loopback)
+        ]
 
     def _remember(self, peer_id: PeerId, addresses: list[Multiaddr]) -> None:
         # An address that was dialled is better than the one a peer came from, which may be a passing port.
         known = [address for address in self._remembered.pop(peer_id, []) if address not in addresses]
-        self._remembered[peer_id] = (known + addresses)[:4]
+        if known or addresses:
+            self._remembered[peer_id] = (known + addresses)[:4]
         while len(self._remembered) > MAX_REMEMBERED_PEERS:
             del self._remembered[next(iter(self._remembered))]
 

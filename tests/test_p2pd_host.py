@@ -72,6 +72,12 @@ def process_exists(process_id: int) -> bool:
     return True
 
 
+def freeze(process_id: int) -> None:
+    """Stop a child; the signal takes effect a little later, and this returns when all its threads stand still."""
+    os.kill(process_id, signal.SIGSTOP)
+    os.waitid(os.P_PID, process_id, os.WSTOPPED)
+
+
 async def restarted(host: P2pdHost) -> asyncio.Event:
     event = asyncio.Event()
 
@@ -145,7 +151,7 @@ def test_a_daemon_that_hangs_meets_deadlines_and_is_replaced(monkeypatch: pytest
         await caller.connect(called.addresses()[0], 5.0)
         event = await restarted(caller)
         assert caller.daemon_process_id is not None
-        os.kill(caller.daemon_process_id, signal.SIGSTOP)
+        freeze(caller.daemon_process_id)
         with pytest.raises(PeerUnreachable, match="within"):
             await caller.open_stream(called.peer_id, ECHO, 0.2)
         async with asyncio.timeout(20):

@@ -1,0 +1,316 @@
+"""What a DHT member lets in and keeps: limits, the order of records, and the one place where each belongs."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dht.hivemind_gate import (
+    MAX_KEYS_PER_REQUEST,
+    MAX_VALUE_BYTES,
+    Gate,
+    GateRefusal,
+    SignedRecords,
+    _check_size,
+    key_id_of,
+    node_id_of,
+    pack_value,
+    unpack_value,
+)
+from dht.hivemind_storage import (
+    MAX_DICTIONARY_BYTES,
+    MAX_ENTRIES_PER_DICTIONARY,
+    BoundedStorage,
+)
+from dht.identity import Identity, make_run_id, public_key_of
+from dht.records import (
+    PeerRecord,
+    encode_peer_record,
+    encode_run_record,
+    peers_key,
+    run_key,
+    shard_of,
+    sign_run_record,
+)
+
+pytest.importorskip("hivemind")
+
+from hivemind.dht.storage import DictionaryDHTValue
+from hivemind.dht.validation import DHTRecord
+from hivemind.p2p import PeerID
+from hivemind.utils import MSGPackSerializer
+
+# hivemind's dictionaries look at the real clock, so the test's clock stands far in the future.
+NOW = 4_000_000_000.0
+KEY = key_id_of("some key")
+OTHER_KEY = key_id_of("other key")
+ALICE, BOB, OWNER = Identity.generate(), Identity.generate(), Identity.generate()
+RUN_ID = make_run_id("tiny", OWNER.public_key)
+REGULAR = MSGPackSerializer.dumps(None)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.seconds = NOW
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+def peer_record(identity: Identity, **changes: Any) -> PeerRecord:
+    record = PeerRecord(
+        run_id=RUN_ID,
+        peer_id=identity.peer_id,
+        session=1,
+        sequence=1,
+        expires_at=NOW + 90,
+        manifest_hash=bytes(32),
+        state="training",
+        role="trainer",
+        device="cpu",
+        name="",
+        software="0.1.0",
+        reachable=True,
+        inner_steps=0,
+        tokens=0,
+        rounds_contributed=0,
+        tokens_per_second=0.0,
+        upload_bits_per_second=0.0,
+        download_bits_per_second=0.0,
+        train_loss=None,
+        held_out_loss=None,
+        held_out_version=0,
+        versions=(),
+        digests=(),
+        lineage_tokens=(),
+        started_at=NOW,
+    )
+    return dataclasses.replace(record, **changes)
+
+
+def run_value(revision: int) -> bytes:
+    manifest = b'{"revision":%d}' % revision
+    return pack_value(run_key(RUN_ID), encode_run_record(sign_run_record(RUN_ID, manifest, OWNER)))
+
+
+def test_a_refused_older_value_does_not_shorten_the_newer_ones_life() -> None:
+    clock = Clock()
+    storage = BoundedStorage(clock)
+    assert storage.store(KEY, b"new", NOW + 100)
+    assert not storage.store(KEY, b"old", NOW + 10)
+    assert storage.store_subkey(OTHER_KEY, "alice", b"new", NOW + 100)
+    assert not storage.store_subkey(OTHER_KEY, "alice", b"old", NOW + 10)
+    clock.seconds = NOW + 50
+    assert storage.get(KEY).value == b"new"
+    assert dict(storage.get(OTHER_KEY).value.items())["alice"].value == b"new"
+    clock.seconds = NOW + 101
+    assert storage.get(KEY) is None
+    assert storage.get(OTHER_KEY) is None
+    assert len(storage) == 0
+
+
+@settings(deadline=None)
+@given(stores=st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 50)), max_size=30))
+def test_each_entry_is_the_one_with_the_latest_expiry(stores: list[tuple[str, int]]) -> None:
+    storage = BoundedStorage(Clock())
+    latest: dict[str, int] = {}
+    for name, life_seconds in stores:
+        accepted = storage.store_subkey(KEY, name, str(life_seconds).encode(), NOW + life_seconds)
+        assert accepted == (life_seconds > latest.get(name, 0))
+        latest[name] = max(latest.get(name, 0), life_seconds)
+    item = storage.get(KEY)
+    found = {name: entry.value for name, entry in item.value.items()} if item else {}
+    assert found == {name: str(life_seconds).encode() for name, life_seconds in latest.items()}
+    if item:
+        assert item.expiration_time == NOW + max(latest.values())
+
+
+def test_a_dictionary_is_bounded_in_entries() -> None:
+    storage = BoundedStorage(Clock())
+    for number in range(MAX_ENTRIES_PER_DICTIONARY):
+        assert storage.store_subkey(KEY, f"peer {number}", b"x", NOW + 10)
+    assert not storage.store_subkey(KEY, "one more", b"x", NOW + 99)
+    assert storage.store_subkey(KEY, "peer 7", b"refreshed", NOW + 11)
+
+
+def test_a_dictionary_is_bounded_in_bytes() -> None:
+    storage = BoundedStorage(Clock())
+    assert storage.store_subkey(KEY, "a", bytes(MAX_DICTIONARY_BYTES // 2), NOW + 10)
+    assert not storage.store_subkey(KEY, "b", bytes(MAX_DICTIONARY_BYTES // 2), NOW + 10)
+    assert storage.store_subkey(KEY, "a", bytes(10), NOW + 11)
+    assert storage.store_subkey(KEY, "b", bytes(MAX_DICTIONARY_BYTES // 2), NOW + 10)
+
+
+def test_the_whole_storage_is_bounded_and_room_comes_back() -> None:
+    clock = Clock()
+    storage = BoundedStorage(clock, max_keys=2, max_bytes=100)
+    assert storage.store(KEY, bytes(60), NOW + 10)
+    assert not storage.store(OTHER_KEY, bytes(60), NOW + 20)
+    assert storage.store(OTHER_KEY, bytes(40), NOW + 20)
+    assert storage.num_bytes == 100
+    assert not storage.store(key_id_of("third"), b"", NOW + 20)
+    clock.seconds = NOW + 11
+    assert storage.store(key_id_of("third"), bytes(60), NOW + 20)
+    assert {key for key, _ in storage.items()} == {OTHER_KEY, key_id_of("third")}
+
+
+def test_a_value_and_a_dictionary_do_not_replace_each_other() -> None:
+    storage = BoundedStorage(Clock())
+    assert storage.store(KEY, b"value", NOW + 10)
+    assert not storage.store_subkey(KEY, "a", b"x", NOW + 99)
+    assert storage.store_subkey(OTHER_KEY, "a", b"x", NOW + 10)
+    assert not storage.store(OTHER_KEY, b"value", NOW + 99)
+
+
+def test_a_whole_dictionary_is_taken_entry_by_entry() -> None:
+    storage = BoundedStorage(Clock())
+    storage.store_subkey(KEY, "a", b"newer", NOW + 50)
+    handed_over = DictionaryDHTValue()
+    handed_over.store("a", b"older", NOW + 20)
+    handed_over.store("b", b"other", NOW + 30)
+    storage.store(KEY, handed_over, NOW + 50)
+    found = {name: entry.value for name, entry in storage.get(KEY).value.items()}
+    assert found == {"a": b"newer", "b": b"other"}
+
+
+def test_an_older_revision_never_replaces_a_newer_one() -> None:
+    storage = BoundedStorage(Clock(), SignedRecords(Clock()).rank_of)
+    assert storage.store(KEY, run_value(2), NOW + 10)
+    assert not storage.store(KEY, run_value(1), NOW + 1000)
+    assert storage.store(KEY, run_value(3), NOW + 5)
+    assert storage.get(KEY).value == run_value(3)
+    assert storage.store(KEY, run_value(3), NOW + 20)
+
+
+def is_valid(key: str, subkey: Any, value: bytes, expires_at: float) -> bool:
+    subkey_bytes = MSGPackSerializer.dumps(subkey)
+    record = DHTRecord(key_id_of(key).to_bytes(), subkey_bytes, value, expires_at)
+    return SignedRecords(Clock()).validate(record)
+
+
+def alice_at(key: str) -> bytes:
+    return pack_value(key, encode_peer_record(peer_record(ALICE), ALICE))
+
+
+ALICE_SHARD = shard_of(ALICE.peer_id)
+ALICE_KEY = peers_key(RUN_ID, ALICE_SHARD)
+
+
+def test_a_peer_record_is_valid_in_its_own_place_only() -> None:
+    value = alice_at(ALICE_KEY)
+    assert is_valid(ALICE_KEY, ALICE.peer_id, value, NOW + 90)
+    assert is_valid(ALICE_KEY, ALICE.peer_id, value, NOW + 90.0005)
+    assert not is_valid(ALICE_KEY, BOB.peer_id, value, NOW + 90)
+    assert not is_valid(ALICE_KEY, None, value, NOW + 90)
+    wrong_key = peers_key(RUN_ID, (ALICE_SHARD + 1) % 4)
+    assert not is_valid(wrong_key, ALICE.peer_id, value, NOW + 90)
+    assert not is_valid(wrong_key, ALICE.peer_id, alice_at(wrong_key), NOW + 90)
+    assert not is_valid(run_key(RUN_ID), None, alice_at(run_key(RUN_ID)), NOW + 90)
+    stranger_run = make_run_id("tiny", BOB.public_key)
+    elsewhere = peers_key(stranger_run, ALICE_SHARD)
+    assert not is_valid(elsewhere, ALICE.peer_id, alice_at(elsewhere), NOW + 90)
+
+
+@pytest.mark.parametrize("expires_at", [NOW + 91, NOW + 89, math.inf, -math.inf, math.nan])
+def test_a_peer_record_lives_as_long_as_it_was_signed_for(expires_at: float) -> None:
+    assert not is_valid(ALICE_KEY, ALICE.peer_id, alice_at(ALICE_KEY), expires_at)
+
+
+def test_an_expired_peer_record_is_refused_but_a_slow_clock_is_forgiven() -> None:
+    for age_seconds, valid in ((3.0, True), (6.0, False)):
+        expires_at = NOW - age_seconds
+        record = encode_peer_record(peer_record(ALICE, expires_at=expires_at), ALICE)
+        assert is_valid(ALICE_KEY, ALICE.peer_id, pack_value(ALICE_KEY, record), expires_at) == valid
+
+
+@pytest.mark.parametrize(
+    ("expires_at", "valid"), [(NOW + 7 * 86400, True), (NOW + 9 * 86400, False), (math.inf, False), (math.nan, False)]
+)
+def test_a_run_record_has_a_bounded_life(expires_at: float, valid: bool) -> None:
+    assert is_valid(run_key(RUN_ID), None, run_value(1), expires_at) == valid
+
+
+def test_a_run_record_is_valid_under_its_run_only() -> None:
+    forged = encode_run_record(dataclasses.replace(sign_run_record(RUN_ID, b'{"revision":1}', OWNER), manifest=b"{}"))
+    assert not is_valid(run_key(RUN_ID), None, pack_value(run_key(RUN_ID), forged), NOW + 10)
+    other_run = make_run_id("other", OWNER.public_key)
+    record = encode_run_record(sign_run_record(RUN_ID, b'{"revision":1}', OWNER))
+    assert not is_valid(run_key(other_run), None, pack_value(run_key(other_run), record), NOW + 10)
+    assert not is_valid(run_key(RUN_ID), ALICE.peer_id, run_value(1), NOW + 10)
+
+
+@settings(deadline=None)
+@given(position=st.integers(0), flip=st.integers(1, 255))
+def test_any_changed_byte_is_refused(position: int, flip: int) -> None:
+    value = bytearray(alice_at(ALICE_KEY))
+    value[position % len(value)] ^= flip
+    assert not is_valid(ALICE_KEY, ALICE.peer_id, bytes(value), NOW + 90)
+
+
+@settings(deadline=None)
+@given(junk=st.binary(max_size=200), subkey=st.binary(max_size=20), key=st.binary(max_size=30))
+def test_the_validator_never_raises(junk: bytes, subkey: bytes, key: bytes) -> None:
+    assert not SignedRecords(Clock()).validate(DHTRecord(key, subkey, junk, NOW + 1))
+
+
+@given(key=st.text(max_size=80), record=st.binary(max_size=200))
+def test_value_round_trip(key: str, record: bytes) -> None:
+    assert unpack_value(pack_value(key, record)) == (key, record)
+
+
+def peer_bytes(identity: Identity) -> bytes:
+    return bytes.fromhex("002408011220") + public_key_of(identity.peer_id)
+
+
+def gate_of(identity: Identity, *members: Identity) -> Gate:
+    admitted = {member.peer_id for member in members}
+    p2p = SimpleNamespace(peer_id=PeerID(peer_bytes(identity)))
+    return Gate(p2p, lambda peer_id: peer_id in admitted)
+
+
+def test_the_gate_admits_members_with_their_own_node_id_only() -> None:
+    gate = gate_of(ALICE, BOB)
+    gate._check_remote(peer_bytes(BOB), b"")
+    gate._check_remote(peer_bytes(BOB), node_id_of(peer_bytes(BOB)).to_bytes())
+    with pytest.raises(GateRefusal, match="no member"):
+        gate._check_remote(peer_bytes(OWNER), b"")
+    with pytest.raises(GateRefusal, match="hash of the PeerId"):
+        gate._check_remote(peer_bytes(BOB), node_id_of(peer_bytes(OWNER)).to_bytes())
+    for junk in (b"", b"\0" * 38, bytes(1000)):
+        with pytest.raises(GateRefusal, match="no member"):
+            gate._check_remote(junk, b"")
+
+
+def test_the_gate_drops_false_neighbours() -> None:
+    gate = gate_of(ALICE, BOB)
+    bob, owner = peer_bytes(BOB), peer_bytes(OWNER)
+    pairs = [
+        (node_id_of(bob).to_bytes(), bob),
+        (node_id_of(owner).to_bytes(), bob),
+        (node_id_of(owner).to_bytes(), owner),
+        (b"", bob),
+    ]
+    result = SimpleNamespace(nearest_node_ids=[pair[0] for pair in pairs], nearest_peer_ids=[pair[1] for pair in pairs])
+    gate._drop_false_neighbours(result)
+    assert list(zip(result.nearest_node_ids, result.nearest_peer_ids, strict=True)) == pairs[:1]
+
+
+@pytest.mark.parametrize(
+    "request_fields",
+    [{"keys": [b""] * (MAX_KEYS_PER_REQUEST + 1)}, {"keys": [b""], "values": [bytes(MAX_VALUE_BYTES + 1)]}],
+)
+def test_the_gate_refuses_what_is_too_large(request_fields: dict[str, list[bytes]]) -> None:
+    with pytest.raises(GateRefusal, match="expected at most"):
+        _check_size(SimpleNamespace(**request_fields))
+
+
+def test_an_id_whose_key_is_hidden_is_no_member() -> None:
+    rsa_like = bytes.fromhex("1220") + bytes(32)
+    with pytest.raises(GateRefusal):
+        Gate(SimpleNamespace(peer_id=None), lambda peer_id: True)._check_remote(rsa_like, b"")
