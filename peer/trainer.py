@@ -1,0 +1,259 @@
+"""The built-in inner loop: AdamW with warm-up on the built-in or any other model, as a `LocalTraining`.
+
+AdamW (arXiv 1711.05101), linear warm-up, then a constant rate or a cosine (arXiv 1608.03983) down to a tenth; gradients
+clipped by their global norm (arXiv 1211.5063) and accumulated over several backward passes; bfloat16 autocast on CUDA.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from dht.errors import DeviceFault, LocalFault
+from peer.data import Corpus
+from peer.local_training import LocalTraining
+from peer.trainer_link import TrainerLink
+
+MAX_SKIPPED_IN_A_ROW = 50
+"""Steps with a non-finite loss or gradient before the trainer gives up: beyond a bad batch or a passing spike, well
+below an hour of wasted electricity."""
+
+_COSINE_FLOOR = 0.1
+
+
+class TrainingSettings(Protocol):
+    """What the trainer reads of the manifest's training section."""
+
+    @property
+    def batch_size(self) -> int:
+        """Sequences per backward pass."""
+        ...
+
+    @property
+    def accumulation_steps(self) -> int:
+        """Backward passes per inner step."""
+        ...
+
+    @property
+    def learning_rate(self) -> float: ...
+    @property
+    def warmup_steps(self) -> int: ...
+    @property
+    def total_steps(self) -> int | None:
+        """Inner steps of the cosine; None keeps the rate constant after the warm-up."""
+        ...
+
+    @property
+    def weight_decay(self) -> float: ...
+    @property
+    def beta1(self) -> float: ...
+    @property
+    def beta2(self) -> float: ...
+    @property
+    def grad_clip(self) -> float: ...
+
+
+class LanguageModel(Protocol):
+    """What the trainer needs of a model besides being a module."""
+
+    context: int
+
+    def loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        """Mean cross-entropy in nats per token; both int64 [batch, context]."""
+        ...
+
+
+def select_device(name: str) -> torch.device:
+    """``auto`` (CUDA, then MPS, then CPU), ``cpu``, ``cuda``, ``cuda:N`` or ``mps``.
+
+    Raises:
+        DeviceFault: no such kind of device, or it is not there; says what is.
+    """
+    num_cuda = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    has_mps = torch.backends.mps.is_available()
+    there = ["cpu", *(f"cuda:{index}" for index in range(num_cuda)), *(["mps"] if has_mps else [])]
+    if name == "auto":
+        return torch.device("cuda:0" if num_cuda else "mps" if has_mps else "cpu")
+    wanted = "cuda:0" if name == "cuda" else name
+    if wanted not in there:
+        raise DeviceFault(
+            f"device {name!r} is not there; this machine and this torch {torch.__version__} have {', '.join(there)}; "
+            "choose one of them or --device auto"
+        )
+    return torch.device(wanted)
+
+
+def describe_device(device: torch.device) -> str:
+    """Short name for people, e.g. ``NVIDIA H200`` or ``cpu, 8 threads``; at most 40 characters."""
+    if device.type == "cuda":
+        return str(torch.cuda.get_device_name(device))[:40]
+    return f"cpu, {torch.get_num_threads()} threads" if device.type == "cpu" else device.type
+
+
+def learning_rate_at(step: int, settings: TrainingSettings) -> float:
+    """Rate of inner step `step` (counted from 0 in this session: a new optimizer's moments need the warm-up)."""
+    rate = settings.learning_rate
+    if step < settings.warmup_steps:
+        return rate * (step + 1) / settings.warmup_steps
+    if settings.total_steps is None:
+        return rate
+    progress = (step - settings.warmup_steps) / max(1, settings.total_steps - settings.warmup_steps)
+    cosine = 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
+    return rate * (_COSINE_FLOOR + (1 - _COSINE_FLOOR) * cosine)
+
+
+class Trainer:
+    """Trains `model` on `corpus`; `step` does one inner step, `run` all of them.
+
+    Args:
+        model: a module that is also a `LanguageModel`, already on `device`.
+        link: made from `model.named_parameters()`.
+        seed, peer_id: choose this peer's data.
+        evaluate_every_steps: inner steps between two measurements of the held-out loss; 0 never measures.
+        evaluation_batches: batches of each measurement, the same ones every time.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        corpus: Corpus,
+        settings: TrainingSettings,
+        link: TrainerLink,
+        *,
+        seed: int,
+        peer_id: str,
+        device: torch.device | None = None,
+        evaluate_every_steps: int = 0,
+        evaluation_batches: int = 16,
+        ready_timeout_seconds: float | None = None,
+    ) -> None:
+        self.device = device or torch.device("cpu")
+        self.link = link
+        self._model = model
+        self._language_model: LanguageModel = _as_language_model(model)
+        self._corpus = corpus
+        self._settings = settings
+        self._evaluate_every_steps = evaluate_every_steps
+        self._evaluation_batches = evaluation_batches
+        self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        matrices = [parameter for parameter in self._parameters if parameter.dim() >= 2]
+        vectors = [parameter for parameter in self._parameters if parameter.dim() < 2]
+        groups = [
+            {"params": matrices, "weight_decay": settings.weight_decay},
+            {"params": vectors, "weight_decay": 0.0},  # decaying norm gains only slows them down
+        ]
+        self._optimizer = torch.optim.AdamW(
+            [group for group in groups if group["params"]],
+            lr=settings.learning_rate,
+            betas=(settings.beta1, settings.beta2),
+            fused=self.device.type == "cuda",
+        )
+        self._stop: Callable[[], bool] = lambda: False
+        self.training = LocalTraining(
+            model,
+            self._optimizer,
+            link,
+            seed=seed,
+            peer_id=peer_id,
+            stop=lambda: self._stop(),
+            ready_timeout_seconds=ready_timeout_seconds,
+        )
+        self._num_steps = 0
+        self._skipped_in_a_row = 0
+
+    def step(self) -> float:
+        """One inner step, inside `with trainer.training`. Returns its mean loss in nats per token, skipped or not.
+
+        A non-finite loss or gradient changes nothing but the skip counter; the next step reads other data.
+
+        Raises:
+            LocalFault: `MAX_SKIPPED_IN_A_ROW` such steps in a row, or live parameters that are no longer finite.
+        """
+        settings, context = self._settings, self._language_model.context
+        stream = self._corpus.training
+        num_passes = settings.accumulation_steps
+        positions = self.training.next_positions(settings.batch_size * num_passes, context, stream.num_tokens)
+        self._optimizer.zero_grad(set_to_none=True)
+        total = torch.zeros((), device=self.device)
+        for start in range(0, len(positions), settings.batch_size):
+            inputs, targets = stream.batch(positions[start : start + settings.batch_size], context)
+            with self._autocast():
+                loss = self._language_model.loss(inputs.to(self.device), targets.to(self.device)) / num_passes
+            loss.backward()  # type: ignore[no-untyped-call]
+            total += loss.detach()
+        norm = nn.utils.clip_grad_norm_(self._parameters, settings.grad_clip)
+        mean_loss = float(total)
+        if not (math.isfinite(mean_loss) and math.isfinite(float(norm))):
+            self._skip(mean_loss, float(norm))
+            return mean_loss
+        self._skipped_in_a_row = 0
+        for group in self._optimizer.param_groups:
+            group["lr"] = learning_rate_at(self._num_steps, settings)
+        self.training.report(mean_loss)
+        self._num_steps += 1
+        self._optimizer.step()
+        return mean_loss
+
+    def run(self, stop: Callable[[], bool] = lambda: False, max_steps: int | None = None) -> None:
+        """Train until `stop`, the network side says so, or `max_steps` inner steps, earlier sessions included.
+
+        Measures the held-out loss at the start and every `evaluate_every_steps`.
+
+        Raises:
+            LocalFault: as from `step`, or no anchors came within `ready_timeout_seconds`.
+        """
+        self._stop = stop
+        with self.training:
+            if self._evaluate_every_steps and not self.training.should_stop:
+                self.evaluate()
+            while not self.training.should_stop and (max_steps is None or self.link.inner_steps < max_steps):
+                before = self._num_steps
+                self.step()
+                taken = self._num_steps > before
+                if taken and self._evaluate_every_steps and self._num_steps % self._evaluate_every_steps == 0:
+                    self.evaluate()
+
+    def evaluate(self) -> tuple[float, int] | None:
+        """(held-out loss of the anchor in nats per token, sum of its versions); None while the anchor is torn."""
+        return self.training.evaluate(self.held_out_loss)
+
+    @torch.no_grad()
+    def held_out_loss(self) -> float:
+        """Mean loss of the live parameters over the fixed held-out batches, in nats per token."""
+        total = 0.0
+        batches = self._corpus.held_out_batches(
+            self._evaluation_batches, self._settings.batch_size, self._language_model.context
+        )
+        for inputs, targets in batches:
+            with self._autocast():
+                total += float(self._language_model.loss(inputs.to(self.device), targets.to(self.device)))
+        return total / self._evaluation_batches
+
+    def _autocast(self) -> contextlib.AbstractContextManager[object]:
+        if self.device.type == "cuda":
+            return torch.autocast("cuda", dtype=torch.bfloat16)
+        return contextlib.nullcontext()
+
+    def _skip(self, loss: float, norm: float) -> None:
+        self._optimizer.zero_grad(set_to_none=True)
+        self.training.skip_step()
+        self._skipped_in_a_row += 1
+        if self._skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW:
+            raise LocalFault(
+                f"{self._skipped_in_a_row} inner steps in a row had loss {loss} and gradient norm {norm}; expected "
+                "finite numbers; nothing of them was sent: check the data and the device's memory, then join again"
+            )
+
+
+def _as_language_model(model: nn.Module) -> LanguageModel:
+    if not (callable(getattr(model, "loss", None)) and isinstance(getattr(model, "context", None), int)):
+        raise LocalFault(
+            f"{type(model).__name__} has no loss(tokens, targets) and context; the built-in trainer expects them; "
+            "write an own loop on LocalTraining instead"
+        )
+    return model  # type: ignore[return-value]
