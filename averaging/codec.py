@@ -310,7 +310,17 @@ def make_codec(name: str, block_size: int = DEFAULT_BLOCK_SIZE, kernels: KernelC
     return _BlockCodec(name, block_size, block_format, _choose_kernels(block_format, kernels))
 
 
-def _choose_kernels(block_format: BlockFormat, kernels: KernelChoice) -> Kernels:
+def _choose_kernels(block_format: BlockFormat, choice: KernelChoice) -> Kernels:
+    if choice != "torch":
+        try:
+            from averaging.codec_numba import NumbaKernels
+        except ImportError as error:
+            if choice == "numba":
+                raise ValueError(
+                    f"kernels numba, but numba cannot be imported ({error}); install it or use torch"
+                ) from error
+        else:
+            return NumbaKernels(block_format)
     return TorchKernels(block_format)
 
 

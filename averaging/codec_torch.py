@@ -34,6 +34,9 @@ MAX_MAGNITUDE_BITS = 0x7E800000
 SMALLEST_SCALE_BITS = 0x0D80
 MANTISSA_BITS = 23
 
+SMALLEST_LEVEL = 2.0**-6
+"""Smallest e3m0 level above zero, in units of the scale."""
+
 U16 = npt.NDArray[np.uint16]
 U8 = npt.NDArray[np.uint8]
 F32 = npt.NDArray[np.float32]
@@ -218,14 +221,13 @@ class TorchKernels:
         """Pack sign and exponent of `ratios` (|ratio| <= 1); levels are 0 and 2^-6 .. 2^0."""
         negative = ratios < 0
         bits = ratios.abs_().view(torch.int32)
-        smallest_level = 2.0**-6
         if draws is None:
             # Half a step of the mantissa, less one unit when the lower exponent is even: ties go to the even code.
             exponents = (bits >> MANTISSA_BITS).bitwise_and_(1).add_(bits).add_((1 << (MANTISSA_BITS - 1)) - 1)
-            nonzero = ratios > smallest_level / 2
+            nonzero = ratios > SMALLEST_LEVEL / 2
         else:
             exponents = bits + (draws << (MANTISSA_BITS - NOISE_BITS))
-            nonzero = (ratios * (2.0**NOISE_BITS / smallest_level)).add_(draws) >= 2.0**NOISE_BITS
+            nonzero = (ratios * (2.0**NOISE_BITS / SMALLEST_LEVEL)).add_(draws) >= 2.0**NOISE_BITS
         # Biased exponent 127 (1.0) is code 7; what lies below 2^-6 is code 1 or 0 by its own rule.
         levels = (exponents >> MANTISSA_BITS).sub_(120).clamp_(min=1).mul_(nonzero)
         levels.add_(negative.logical_and_(levels > 0), alpha=8)
@@ -254,12 +256,16 @@ class TorchKernels:
             out[:, part * block_bytes : (part + 1) * block_bytes] = source
 
 
+def exponent_levels() -> Tensor:
+    """What each of the 16 e3m0 codes means (float32 [16]); the unused code 8, minus zero, means zero."""
+    levels = torch.tensor([0.0] + [SMALLEST_LEVEL * 2.0**exponent for exponent in range(7)])
+    return torch.cat([levels, 0.0 - levels])
+
+
 def _exponent_tables() -> tuple[Tensor, Tensor]:
-    """Values of the low and the high e3m0 code of every byte; the unused code 8 (minus zero) means zero."""
-    levels = torch.tensor([0.0] + [2.0 ** (code - 7) for code in range(1, 8)])
-    nibbles = torch.cat([levels, -levels]) + 0.0
-    every_byte = torch.arange(256)
-    return nibbles[every_byte & 15].contiguous(), nibbles[every_byte >> 4].contiguous()
+    """Levels of the low and of the high code of every byte."""
+    levels, every_byte = exponent_levels(), torch.arange(256)
+    return levels[every_byte & 15], levels[every_byte >> 4]
 
 
 def _noise_bits(first_value: int, shape: torch.Size, seed: int) -> Tensor:

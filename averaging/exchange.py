@@ -12,6 +12,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
@@ -44,6 +45,7 @@ from averaging.messages import (
     Result,
     ResultRequest,
     ShardResult,
+    VersionIs,
 )
 from averaging.outer import OuterRule, staleness_of, weights_of
 from averaging.round import HISTORY_COMMITS, RoundMachine, own_entry
@@ -91,6 +93,7 @@ class FragmentRuntime:
     state: FragmentState
     machine: RoundMachine
     store: ShardStore
+    changing: Callable[[], AbstractContextManager[object]] = nullcontext
     result_arrived: asyncio.Event = field(default_factory=asyncio.Event)
     digests: dict[int, bytes] = field(default_factory=dict)
     busy: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -136,11 +139,18 @@ class Exchange:
 
     # --------------------------------------------------------------------------------------- inputs from outside
 
-    def set_trainers(self, trainers: Sequence[PeerId]) -> None:
-        """The live trainers as this peer sees them now."""
+    def set_view(self, trainers: Sequence[PeerId], followers: Sequence[PeerId]) -> None:
+        """The live trainers, and the other members, as this peer sees them now."""
+        view = View(tuple(sorted(set(trainers))), tuple(sorted(set(followers))))
         for fragment in self.fragments:
-            if fragment.machine.trainers != tuple(sorted(set(trainers))):
-                self._step(fragment, View(tuple(trainers)))
+            if (fragment.machine.trainers, fragment.machine.followers) != (view.trainers, view.followers):
+                self._step(fragment, view)
+
+    def audit(self, index: int, peer_id: PeerId) -> None:
+        """Tell `peer_id`, which announced another anchor, what we have; the heavier side answers, the other repairs."""
+        machine = self.fragments[index].machine
+        message = VersionIs(index, machine.version, machine.anchor_digest, machine.lineage_tokens)
+        self._links.post(peer_id, [wire.encode(message)])
 
     def peer_lost(self, peer_id: PeerId, reason: str) -> None:
         """The connection to a peer broke."""
@@ -233,7 +243,12 @@ class Exchange:
                     await self._compute(state.take_back)
                 else:
                     state.pending = None
-            await self._compute(lambda: set_state(state))
+
+            def replace_anchor() -> None:
+                with fragment.changing():
+                    set_state(state)
+
+            await self._compute(replace_anchor)
             after = await self._compute(state.shown)
             self._show(fragment, after.sub_(before))
             fragment.digests = {state.version: state.digest}
@@ -403,8 +418,9 @@ class Exchange:
                 state.own_share = weights_of(terms, self.rule)[own_index]
 
             def run() -> tuple[Tensor, int]:
-                change, num_returned = state.apply(shards, commit.tokens)
-                state.refresh_digest()
+                with fragment.changing():
+                    change, num_returned = state.apply(shards, commit.tokens)
+                    state.refresh_digest()
                 return change, num_returned
 
             had_work = state.pending is not None

@@ -125,7 +125,7 @@ class FragmentState:
     def take_back(self) -> Tensor | None:
         """The contribution under way will not be committed: its work waits again. Returns the change to show."""
         sent, self.pending = self.pending, None
-        if sent is None:
+        if sent is None or self.rule.mode == "streaming":
             return None
         change = torch.zeros_like(self.anchor)
         for start, end in self._chunks():
@@ -137,7 +137,8 @@ class FragmentState:
         """Take the anchor from `version` to `version + 1`; everything about own work follows.
 
         Own work in a committed shard leaves the overlay; own work that travelled but is in no result (void shard,
-        missed deadline) returns to the residual, so that nothing is lost.
+        missed deadline) returns to the residual, so that nothing is lost. In mode streaming it does not return: the
+        blend has kept `merge_alpha` of it in the live parameters, and the next outer gradient contains that.
 
         Returns:
             (change, num_returned): what to add to the live parameters, float32 [num_values], and how many values of
@@ -166,7 +167,7 @@ class FragmentState:
                     if overlay is not None:
                         change[start:end].add_(overlay)
                     self._advance_velocity(work, start, end)
-                elif sent is not None:
+                elif sent is not None and self.rule.mode != "streaming":
                     self._return_work(sent, start, end, change)
                     num_returned += end - start
                     self._advance_velocity(None, start, end)
@@ -283,20 +284,21 @@ def reduce_shard(
     Returns:
         None when no contribution counts (all beyond the staleness limit or not decodable).
     """
-    usable: list[tuple[int, Terms, EncodedBlocks]] = []
-    for index, terms, encoded in contributions:
+    usable = list(contributions)
+    while True:
+        weights = weights_of([terms for _, terms, _ in usable], rule)
+        mean = torch.zeros(num_values)
+        included = []
         try:
-            codec.check(encoded)
+            for position, (index, _, encoded) in enumerate(usable):
+                if weights[position] > 0:
+                    codec.decode_accumulate(encoded, weights[position], mean)
+                    included.append(index)
         except ValueError:
+            # Not decodable (no finite number): without it the weights of the others change, so start over.
+            del usable[position]
             continue
-        usable.append((index, terms, encoded))
-    weights = weights_of([terms for _, terms, _ in usable], rule)
-    mean = torch.zeros(num_values)
-    included = []
-    for (index, _, encoded), weight in zip(usable, weights, strict=True):
-        if weight > 0:
-            codec.decode_accumulate(encoded, weight, mean)
-            included.append(index)
+        break
     if not included:
         return None
     if carried_error is not None:

@@ -99,6 +99,7 @@ class RoundMachine:
     anchor_digest: bytes = b""
     lineage_tokens: int = 0
     trainers: tuple[PeerId, ...] = ()
+    followers: tuple[PeerId, ...] = ()
     history: dict[int, Commit] = field(default_factory=dict)
     applying: Commit | None = None
     _offer: Offer | None = None
@@ -150,6 +151,7 @@ class RoundMachine:
                 self._join_round(0, now)
         elif isinstance(event, View):
             self.trainers = tuple(sorted(set(event.trainers)))
+            self.followers = tuple(sorted(set(event.followers)))
         elif isinstance(event, Lost):
             self._lose(event.peer_id, event.reason, now)
         elif isinstance(event, ContributionArrived):
@@ -200,7 +202,9 @@ class RoundMachine:
             everyone = bool(self.trainers) and set(self.trainers) <= set(self._leading.offers)
             closing = self._leading.check(len(self.trainers), everyone, now)
             if isinstance(closing, Commit):
-                for peer_id in sorted({*self.trainers, *(entry.peer_id for entry in closing.roster)}):
+                for peer_id in sorted(
+                    {self.me, *self.trainers, *self.followers, *(entry.peer_id for entry in closing.roster)}
+                ):
                     self._send(peer_id, closing)
             elif closing is not None:
                 roster = self._leading.plan.roster if self._leading.plan is not None else ()

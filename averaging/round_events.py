@@ -19,9 +19,10 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The live trainers, this peer included when it trains."""
+    """The live trainers, this peer included when it trains, and the members that only follow (seeds, joiners)."""
 
     trainers: tuple[PeerId, ...]
+    followers: tuple[PeerId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,104 +1,169 @@
-"""Who may talk to a run's members: the first frame of every stream, and the answer to it. Pure.
+"""Who may talk to us: the first frame of every stream and its answer. Pure.
 
-Hello:   msgpack ["hello", protocol version, software, run id, manifest hash, peer id, role, proof]
-Answer:  msgpack ["welcome"] or ["refused", reason]
+The caller sends a hello; the called peer answers with a welcome or with a refusal that says why. The transport has
+authenticated the remote's PeerId already, so a hello that names another one is a lie. Frames are msgpack maps: a peer
+of another protocol version can read `protocol_version` and `refused` in any of them, whatever else has changed.
 
-Access `open` admits everyone who runs the same manifest; allow-list and invites add a check of `proof` here.
+Modes: "open" admits whoever has the same run and manifest. Allow-lists and invites will check `proof`.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Final, Literal
 
 import msgpack
 
-from dht.errors import PeerFault
+from dht.errors import PeerFault, UsageFault
+from dht.fields import check_bytes, check_choice, check_text, clean_text, unpack
 from dht.host import PeerId
+from dht.records import MANIFEST_HASH_BYTES, MAX_RUN_ID_LENGTH, MAX_SOFTWARE_LENGTH
 
-PROTOCOL_VERSION = 1
-MAX_REASON_CHARACTERS = 300
-ROLES = ("trainer", "seed", "observer")
+PROTOCOL_VERSION: Final = 1
+MAX_PROOF_BYTES: Final = 512
+"""An invite holds two Ed25519 signatures, a public key and an expiry: about 200 bytes."""
+MAX_HELLO_BYTES: Final = 1024
+MAX_REASON_LENGTH: Final = 300
+MAX_REPLY_BYTES: Final = 2048
+"""A reason of 300 characters takes at most 1200 bytes."""
+
+AccessMode = Literal["open"]
+HelloRole = Literal["trainer", "seed", "observer"]
+HELLO_ROLES: Final[tuple[HelloRole, ...]] = ("trainer", "seed", "observer")
 
 
 @dataclass(frozen=True, slots=True)
 class AccessRule:
-    """What both ends must agree on. `manifest_hash`: 32 bytes."""
+    """What this peer demands of others, and shows of itself.
+
+    Raises:
+        UsageFault: a mode this version does not know; it must not fall back to a weaker one.
+    """
 
     run_id: str
     manifest_hash: bytes
+    """32 bytes."""
     software: str
+    """Version, at most 20 characters; only shown."""
+    mode: AccessMode = "open"
+
+    def __post_init__(self) -> None:
+        if self.mode != "open":
+            raise UsageFault(f"the run's access mode is {self.mode!r}; expected 'open'; update this software to join")
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """First frame of a stream, as `check_hello` returns it."""
+
+    protocol_version: int
+    software: str
+    run_id: str
+    manifest_hash: bytes
+    peer_id: PeerId
+    role: HelloRole
+    proof: bytes
+
+
+_HELLO_FIELDS = frozenset(field.name for field in fields(Hello))
 
 
 def make_hello(rule: AccessRule, me: PeerId, role: str, proof: bytes = b"") -> bytes:
-    """The first frame of a stream."""
-    return _pack(["hello", PROTOCOL_VERSION, rule.software, rule.run_id, rule.manifest_hash, me, role, proof])
-
-
-def check_hello(rule: AccessRule, remote: PeerId, hello: bytes) -> str:
-    """Check a remote's first frame and return its role.
+    """The first frame of a stream that `me` opens; at most `MAX_HELLO_BYTES`.
 
     Raises:
-        PeerFault: malformed, another protocol version, run or manifest, or another peer's name; the text is the
-            reason sent back.
+        ValueError: a field that `check_hello` would refuse.
     """
-    fields = _unpack(hello, remote, "hello", 8)
-    _, version, software, run_id, manifest_hash, peer_id, role, proof = fields
-    if version != PROTOCOL_VERSION:
-        theirs = f"{version!r:.20} ({software!r:.40})"
-        raise PeerFault(
-            remote,
-            f"speaks protocol version {theirs}; expected {PROTOCOL_VERSION} ({rule.software}): install the same version",
-        )
-    if run_id != rule.run_id:
-        raise PeerFault(remote, f"is in run {run_id!r:.80}; expected {rule.run_id}")
-    if manifest_hash != rule.manifest_hash:
-        theirs = manifest_hash.hex()[:16] if isinstance(manifest_hash, bytes) else "none"
-        raise PeerFault(
-            remote,
-            f"has manifest {theirs}; expected {rule.manifest_hash.hex()[:16]}: restart to fetch the newest manifest",
-        )
-    if peer_id != remote:
-        raise PeerFault(remote, f"introduced itself as {peer_id!r:.80}")
-    if role not in ROLES or type(proof) is not bytes:
-        raise PeerFault(remote, f"has role {role!r:.20}; expected one of {', '.join(ROLES)}")
-    return str(role)
+    check_choice("role", role, HELLO_ROLES)
+    hello = Hello(PROTOCOL_VERSION, rule.software, rule.run_id, rule.manifest_hash, me, role, proof)  # type: ignore[arg-type]
+    _check_fields(asdict(hello))
+    packed: bytes = msgpack.packb(asdict(hello))
+    return packed
+
+
+def check_hello(rule: AccessRule, remote: PeerId, frame: bytes) -> Hello:
+    """Whether the authenticated `remote` may talk to us, from the first frame it sent.
+
+    Raises:
+        PeerFault: garbage, another protocol version, run or manifest, or a false PeerId; the text may be sent back.
+    """
+    try:
+        content = _unpack_map(frame, MAX_HELLO_BYTES, "a hello")
+        # Before anything else, because the other fields are those of its own version.
+        _check_version(content)
+        if content.keys() != _HELLO_FIELDS:
+            raise ValueError(f"a hello with {len(content)} fields; expected {', '.join(sorted(_HELLO_FIELDS))}")
+        _check_fields(content)
+        hello = Hello(**content)
+        if hello.run_id != rule.run_id:
+            raise ValueError(f"run {hello.run_id}; expected {rule.run_id}; check the run id")
+        if hello.manifest_hash != rule.manifest_hash:
+            raise ValueError(
+                f"manifest {hello.manifest_hash.hex()[:12]}; expected {rule.manifest_hash.hex()[:12]}; "
+                f"join again to fetch the run's current manifest"
+            )
+        if hello.peer_id != remote:
+            raise ValueError(f"the PeerId {hello.peer_id}; expected {remote}, which the connection has proved")
+    except ValueError as error:
+        raise PeerFault(remote, f"introduced itself with {error}") from error
+    return hello
 
 
 def make_welcome() -> bytes:
     """The answer to a hello that was admitted."""
-    return _pack(["welcome"])
-
-
-def make_refusal(reason: str) -> bytes:
-    """The answer to a hello that was refused."""
-    return _pack(["refused", reason[:MAX_REASON_CHARACTERS]])
-
-
-def check_reply(remote: PeerId, reply: bytes) -> None:
-    """Check a remote's answer to our hello.
-
-    Raises:
-        PeerFault: it refused us (with its reason), or answered something else.
-    """
-    fields = _unpack(reply, remote, None, 0)
-    if fields == ["welcome"]:
-        return
-    if len(fields) == 2 and fields[0] == "refused" and isinstance(fields[1], str):
-        raise PeerFault(remote, f"refused this peer: {fields[1][:MAX_REASON_CHARACTERS]}")
-    raise PeerFault(remote, "answered the hello with neither welcome nor refusal")
-
-
-def _pack(fields: list[Any]) -> bytes:
-    packed: bytes = msgpack.packb(fields, use_bin_type=True)
+    packed: bytes = msgpack.packb({"protocol_version": PROTOCOL_VERSION, "refused": None})
     return packed
 
 
-def _unpack(data: bytes, remote: PeerId, kind: str | None, num_fields: int) -> list[Any]:
+def make_refusal(reason: str) -> bytes:
+    """The answer to a hello that was not; `reason` is cleaned and cut to `MAX_REASON_LENGTH`."""
+    text = clean_text(reason, MAX_REASON_LENGTH) or "no reason given"
+    packed: bytes = msgpack.packb({"protocol_version": PROTOCOL_VERSION, "refused": text})
+    return packed
+
+
+def check_reply(remote: PeerId, frame: bytes) -> None:
+    """Return when `remote` welcomed us.
+
+    Raises:
+        PeerFault: it refused us, with its reason; or garbage.
+    """
     try:
-        fields = msgpack.unpackb(data, raw=False, max_map_len=0, max_ext_len=0, max_array_len=16)
-    except (ValueError, RecursionError, msgpack.UnpackException) as error:
-        raise PeerFault(remote, f"sent a first frame that is not msgpack ({type(error).__name__})") from error
-    if type(fields) is not list or (kind is not None and (len(fields) != num_fields or fields[0] != kind)):
-        raise PeerFault(remote, f"sent a first frame that is no {kind or 'answer'}; expected this run's protocol")
-    return fields
+        content = _unpack_map(frame, MAX_REPLY_BYTES, "an answer to our hello")
+        refused = content.get("refused", b"")
+        if refused is not None:
+            check_text("refused", refused, MAX_REASON_LENGTH)
+            raise PeerFault(remote, f"refused us: {refused}")
+        _check_version(content)
+        if content.keys() != {"protocol_version", "refused"}:
+            raise ValueError(f"an answer with {len(content)} fields; expected protocol_version and refused")
+    except ValueError as error:
+        raise PeerFault(remote, f"answered our hello with {error}") from error
+
+
+def _unpack_map(frame: bytes, max_bytes: int, what: str) -> dict[Any, Any]:
+    if len(frame) > max_bytes:
+        raise ValueError(f"{what} of {len(frame)} bytes; expected at most {max_bytes}")
+    content = unpack(frame)
+    if type(content) is not dict:
+        raise ValueError(f"{what} of type {type(content).__name__}; expected a map")
+    return content
+
+
+def _check_version(content: dict[Any, Any]) -> None:
+    version = content.get("protocol_version")
+    if type(version) is not int or version != PROTOCOL_VERSION:
+        raise ValueError(
+            f"protocol version {version!r:.20}; expected {PROTOCOL_VERSION}; the older of the two peers needs an update"
+        )
+
+
+def _check_fields(content: dict[Any, Any]) -> None:
+    check_text("software", content["software"], MAX_SOFTWARE_LENGTH)
+    check_text("run_id", content["run_id"], MAX_RUN_ID_LENGTH)
+    check_bytes("manifest_hash", content["manifest_hash"], MANIFEST_HASH_BYTES)
+    check_text("peer_id", content["peer_id"], 64)
+    check_choice("role", content["role"], HELLO_ROLES)
+    proof = content["proof"]
+    if type(proof) is not bytes or len(proof) > MAX_PROOF_BYTES:
+        raise ValueError(f"a proof of a wrong type or length; expected at most {MAX_PROOF_BYTES} bytes")

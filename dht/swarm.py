@@ -1,77 +1,149 @@
-"""SwarmView: what one peer believes about the live peers of a run. A pure fold of valid records."""
+"""SwarmView: what one peer believes about the swarm, folded from the valid records it has seen. Pure.
+
+The fold does not depend on the order in which records arrive, or on how often. Everything it returns is sorted by
+PeerId, so that equal views give equal decisions on every peer.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from dht.host import PeerId
 from dht.records import PeerRecord
 
 
-@dataclass(frozen=True, slots=True)
-class Announced:
-    """The heaviest anchor of a fragment that live members announce, and who does (in PeerId order)."""
+class HeaviestAnchor(NamedTuple):
+    """The anchor of a fragment that most work stands behind, and who announces it."""
 
     version: int
     digest: bytes
+    """First 8 bytes of the anchor's digest."""
     lineage_tokens: int
     peers: tuple[PeerId, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class SwarmView:
-    """Immutable: `merge` returns a new view. Everything it returns is sorted by PeerId."""
+class _Session:
+    record: PeerRecord
+    """The newest of the session."""
+    first_expires_at: float
+    """Of the earliest record seen of it."""
 
-    run_id: str
-    _newest: Mapping[PeerId, PeerRecord] = field(default_factory=dict)
-    _sessions: Mapping[tuple[PeerId, int], PeerRecord] = field(default_factory=dict)
+
+class SwarmView:
+    """Immutable; `merge` returns the next view.
+
+    `joined` and `left` are the PeerIds that the last `merge` added to or removed from the members.
+    """
+
+    __slots__ = ("_current", "_sessions", "joined", "left", "run_id")
+
+    def __init__(self, run_id: str) -> None:
+        self.run_id = run_id
+        self.joined: tuple[PeerId, ...] = ()
+        self.left: tuple[PeerId, ...] = ()
+        self._sessions: Mapping[tuple[PeerId, int], _Session] = {}
+        self._current: Mapping[PeerId, PeerRecord] = {}
 
     def merge(self, records: Iterable[PeerRecord], now: float) -> SwarmView:
-        """Add records; the later session wins, within one the higher sequence. Expired ones drop out."""
-        sessions = {key: record for key, record in self._sessions.items() if record.expires_at > now}
+        """The view at `now` (unix seconds) with `records` folded in; what has expired by then is gone.
+
+        Of each session the record with the highest sequence counts, of each peer the session that started last. A
+        peer whose record says "left" is gone at once; that record is kept until it expires, so that an older one
+        which arrives late does not bring the peer back.
+
+        Raises:
+            ValueError: a record belongs to another run.
+        """
+        sessions = {key: session for key, session in self._sessions.items() if session.record.expires_at > now}
         for record in records:
-            if record.run_id != self.run_id or record.expires_at <= now:
-                continue
-            known = sessions.get((record.peer_id, record.session))
-            if known is None or record.sequence > known.sequence:
-                sessions[(record.peer_id, record.session)] = record
-        newest: dict[PeerId, PeerRecord] = {}
-        for key in sorted(sessions):
-            record = sessions[key]
-            other = newest.get(record.peer_id)
-            if other is None or (record.started_at, record.session) > (other.started_at, other.session):
-                newest[record.peer_id] = record
-        return SwarmView(self.run_id, newest, sessions)
+            if record.run_id != self.run_id:
+                raise ValueError(f"a record of run {record.run_id}; expected {self.run_id}")
+            if record.expires_at > now:
+                key = (record.peer_id, record.session)
+                sessions[key] = _fold(sessions.get(key), record)
+        view = SwarmView(self.run_id)
+        view._sessions = dict(sorted(sessions.items()))
+        current: dict[PeerId, PeerRecord] = {}
+        for (peer_id, _), session in view._sessions.items():
+            held = current.get(peer_id)
+            if held is None or _session_age(session.record) > _session_age(held):
+                current[peer_id] = session.record
+        view._current = current
+        before = {peer_id for peer_id, record in self._current.items() if record.state != "left"}
+        after = {peer_id for peer_id, record in current.items() if record.state != "left"}
+        view.joined = tuple(sorted(after - before))
+        view.left = tuple(sorted(before - after))
+        return view
 
     def members(self, now: float) -> tuple[PeerRecord, ...]:
-        """Newest record of every live peer; one that said goodbye is gone at once."""
-        return tuple(
-            record
-            for _, record in sorted(self._newest.items())
-            if record.expires_at > now and record.state != "left"
-        )
+        """The record of every live peer, whatever it does at the moment."""
+        return tuple(record for record in self._current.values() if record.expires_at > now and record.state != "left")
 
     def trainers(self, now: float) -> tuple[PeerRecord, ...]:
-        """Live peers that train; observers, seeds and joiners are none."""
-        return tuple(r for r in self.members(now) if r.role == "trainer" and r.state == "training")
+        """Those of `members` that train: role trainer, state training."""
+        return tuple(record for record in self.members(now) if record.role == "trainer" and record.state == "training")
+
+    def get(self, peer_id: PeerId, now: float) -> PeerRecord | None:
+        """The record of one live peer, or None."""
+        record = self._current.get(peer_id)
+        return record if record is not None and record.expires_at > now and record.state != "left" else None
 
     def duplicate_sessions(self, peer_id: PeerId, now: float) -> tuple[int, ...]:
-        """Sessions of live records of one PeerId; more than one means that two processes use one identity."""
-        return tuple(
-            session
-            for (owner, session), record in sorted(self._sessions.items())
-            if owner == peer_id and record.expires_at > now and record.state != "left"
-        )
+        """The sessions of `peer_id` that are alive together, the earliest started first; empty when all is well.
 
-    def heaviest(self, fragment: int, now: float) -> Announced | None:
-        """The anchor with the most committed tokens, then the most announcers, then the largest digest."""
-        announced: dict[tuple[int, int, bytes], list[PeerId]] = {}
-        for record in self.members(now):
-            if fragment < len(record.versions) and any(record.digests[fragment]):
-                key = (record.lineage_tokens[fragment], record.versions[fragment], record.digests[fragment])
-                announced.setdefault(key, []).append(record.peer_id)
+        A restarted peer has two unexpired records for a while, and that is no duplicate: the older session must have
+        published again after the newer one began, seen from expiry times because all records of a run live equally
+        long. Two or more sessions mean several processes with one key file.
+        """
+        live = sorted(
+            (
+                session
+                for (owner, _), session in self._sessions.items()
+                if owner == peer_id and session.record.expires_at > now and session.record.state != "left"
+            ),
+            key=lambda session: _session_age(session.record),
+        )
+        together = {
+            number
+            for position, newer in enumerate(live)
+            for older in live[:position]
+            if older.record.expires_at > newer.first_expires_at
+            for number in (older.record.session, newer.record.session)
+        }
+        return tuple(session.record.session for session in live if session.record.session in together)
+
+    def heaviest(self, fragment: int) -> HeaviestAnchor | None:
+        """The anchor of `fragment` with the most lineage tokens, then the most peers, then the highest digest.
+
+        Peers that are still joining do not count. None when no member at the last `merge` announces the fragment.
+        """
+        announced: dict[tuple[int, bytes, int], list[PeerId]] = {}
+        for peer_id, record in self._current.items():
+            if record.state not in ("joining", "left") and 0 <= fragment < len(record.versions):
+                key = (record.lineage_tokens[fragment], record.digests[fragment], record.versions[fragment])
+                announced.setdefault(key, []).append(peer_id)
         if not announced:
             return None
-        key = max(announced, key=lambda key: (key[0], len(announced[key]), key[2]))
-        return Announced(key[1], key[2], key[0], tuple(announced[key]))
+        (lineage_tokens, digest, version), peers = max(
+            announced.items(), key=lambda item: (item[0][0], len(item[1]), item[0][1], item[0][2])
+        )
+        return HeaviestAnchor(version, digest, lineage_tokens, tuple(peers))
+
+
+def _fold(held: _Session | None, record: PeerRecord) -> _Session:
+    if held is None:
+        return _Session(record, record.expires_at)
+    newest = max(held.record, record, key=_record_age)
+    return _Session(newest, min(held.first_expires_at, record.expires_at))
+
+
+def _record_age(record: PeerRecord) -> tuple[int, float, str]:
+    # A faulty peer may sign two records with one sequence; any fixed choice keeps the fold independent of order.
+    return (record.sequence, record.expires_at, repr(record))
+
+
+def _session_age(record: PeerRecord) -> tuple[float, int]:
+    return (record.started_at, record.session)

@@ -18,6 +18,9 @@ from dht.multiaddr import parse_multiaddr, parse_peer_multiaddr
 from peer.manifest import read_toml
 from peer.validation import explain
 
+RUN_RECORD_NAME = "run.record"
+"""The signed manifest in a peer's data folder: made by `peer init`, or kept from the swarm."""
+
 MAX_CACHED_PEERS = 50
 """Addresses of earlier sessions: far more than one join dials, so that a few survive a month of absence."""
 
@@ -89,6 +92,11 @@ class PeerConfig(BaseModel):
     def cached_peers_path(self) -> Path:
         """Where addresses of earlier sessions are kept."""
         return self.data_dir / "cached_peers.json"
+
+    @property
+    def run_record_path(self) -> Path:
+        """The signed manifest of the run; absent on a volunteer's machine until it was fetched."""
+        return self.data_dir / RUN_RECORD_NAME
 
     @property
     def event_log_path(self) -> Path:

@@ -38,6 +38,8 @@ class MergeKind(IntEnum):
     """x = merge_alpha * x + (1 - merge_alpha) * values; ref = values (arXiv 2501.18512, equation 3)."""
     SET = 3
     """x = values; ref = values: unsent work of the fragment is discarded."""
+    REBASE = 4
+    """L = ref - x; ref = values; x = values - L: unsent work stays, whatever was shown before (network restarted)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -288,6 +288,11 @@ class TrainerLink:
                     live.copy_(live.to(torch.float32) + values.to(live.device))
                     torch.add(live.to(ref.device, torch.float32), work, out=ref)
                 continue
+            if message.kind == MergeKind.REBASE:
+                work = ref - live.to(ref.device, torch.float32)
+                ref.copy_(values)
+                live.copy_(ref - work)
+                continue
             ref.copy_(values)
             if message.kind == MergeKind.BLEND:
                 alpha = message.merge_alpha
@@ -298,7 +303,7 @@ class TrainerLink:
             progress.num_steps = progress.num_tokens = 0
             progress.is_set = True
         progress.applied_version = message.version
-        if message.kind != MergeKind.ADD or progress.num_steps == 0:
+        if message.kind in (MergeKind.SET, MergeKind.BLEND) or progress.num_steps == 0:
             progress.base_version = message.version
         if progress.awaits_newer_than is not None and message.version > progress.awaits_newer_than:
             progress.awaits_newer_than = None

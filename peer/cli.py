@@ -1,0 +1,388 @@
+"""The `peer` command: arguments in, exit code out.
+
+Everything heavy (torch, hivemind, aiohttp, pydantic) is imported by the command that needs it, so that help and
+a mistyped flag are answered at once.
+
+Exit codes: 0 well; 1 a fault of this machine or a bug; 2 a wrong flag, file or value; 3 nobody reachable;
+4 incompatible; 5 device; 130 interrupted with Ctrl+C.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from dht.errors import LocalFault, MurmurationError, UsageFault
+
+EXIT_INTERRUPTED = 130
+
+app = typer.Typer(
+    name="peer",
+    help="Train one model together with volunteers over home internet lines.",
+    epilog="\b\nExample:\n  peer join --run-id RUN --peers /ip4/203.0.113.5/tcp/4001/p2p/12D3KooW...",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+RunId = Annotated[str | None, typer.Option("--run-id", metavar="RUN", help="The run: NAME.FINGERPRINT.")]
+Peers = Annotated[
+    list[str] | None,
+    typer.Option("--peers", metavar="MULTIADDR...", help="Addresses of members to dial first; several may follow."),
+]
+DataDir = Annotated[
+    str | None, typer.Option("--data-dir", metavar="DIR", help="Where key, checkpoints and logs are kept.")
+]
+ConfigFile = Annotated[
+    str | None, typer.Option("--config", metavar="FILE", help="A peer.toml with the same choices; flags beat it.")
+]
+IdentityFile = Annotated[
+    str | None, typer.Option("--identity", metavar="FILE", help="Key file of this peer; made when it is missing.")
+]
+Listen = Annotated[
+    list[str] | None,
+    typer.Option("--listen", metavar="MULTIADDR", help="Where to listen; default /ip4/0.0.0.0/tcp/0 (any free port)."),
+]
+Announce = Annotated[
+    list[str] | None,
+    typer.Option("--announce", metavar="MULTIADDR", help="What to tell others, for a forwarded port."),
+]
+DisplayName = Annotated[
+    str | None, typer.Option("--name", metavar="TEXT", help="A name shown to everybody; default: anonymous.")
+]
+JoinTimeout = Annotated[
+    float | None,
+    typer.Option("--join-timeout", metavar="SECONDS", help="Give up when nobody answers for so long; default 300."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON on standard output.")]
+AsPlain = Annotated[bool, typer.Option("--plain", help="One plain line per event, also on a terminal.")]
+Port = Annotated[int, typer.Option("--port", min=0, max=65_535, help="Port of the page; 0 takes a free one.")]
+
+
+def main() -> NoReturn:
+    """Entry point of the `peer` script."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line (without the program's name) and return its exit code; prints, never raises."""
+    command = typer.main.get_command(app)
+    try:
+        command.main(spread_peers(arguments), prog_name="peer")
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    return 0
+
+
+def spread_peers(arguments: Sequence[str]) -> list[str]:
+    """Let several addresses follow one `--peers`: repeat the flag before each address but the first."""
+    spread: list[str] = []
+    among_peers = False
+    for argument in arguments:
+        if among_peers and argument.startswith("/") and spread[-1] != "--peers":
+            spread.append("--peers")
+        elif argument.startswith("-"):
+            among_peers = argument == "--peers" or argument.startswith("--peers=")
+        elif spread[-1:] != ["--peers"]:
+            among_peers = False
+        spread.append(argument)
+    return spread
+
+
+def _reporting(command: Callable[..., int | None]) -> Callable[..., None]:
+    """Turn what a command raises into one sentence on standard error and an exit code."""
+
+    @functools.wraps(command)
+    def reported(*positional: Any, **named: Any) -> None:
+        try:
+            code = command(*positional, **named) or 0
+            sys.stdout.flush()
+        except MurmurationError as error:
+            _say(str(error))
+            code = error.exit_code if isinstance(error, LocalFault) else 1
+        except KeyboardInterrupt:
+            _say("interrupted.")
+            code = EXIT_INTERRUPTED
+        except BrokenPipeError:
+            # The reader (`| head`) has gone; without this the interpreter complains once more when it ends.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            code = 1
+        except Exception as error:  # noqa: BLE001 (a bug: its owner gets a file to report instead of a screenful)
+            _say(f"this is a bug ({type(error).__name__}); please report it with the file {_write_traceback(error)}.")
+            code = 1
+        raise typer.Exit(code)
+
+    return reported
+
+
+@app.command(
+    short_help="Make a run: owner key and signed manifest.",
+    epilog="\b\nExample:\n  peer init tinybytes\n  peer init tinybytes --config run.toml --out ./tinybytes",
+)
+@_reporting
+def init(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="1 to 40 of a-z, 0-9 and '-'.", show_default=False)],
+    config: Annotated[
+        str | None, typer.Option("--config", metavar="FILE", help="A run.toml with fields of the run manifest.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Where to write; default: the run's data folder.")
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Sign again over the run in DIR: same owner key, next revision.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make a run: the owner's key and the signed manifest that all its peers follow."""
+    from peer.new_run import create_run
+
+    made = create_run(name, config, out, replace=force)
+    seed_line = f"peer seed --run-id {made.run_id}"
+    if out is not None:
+        seed_line += f" --data-dir {out}"
+    join_line = f"peer join --run-id {made.run_id} --peers ADDRESS"
+    if as_json:
+        facts = {
+            "run_id": made.run_id,
+            "manifest_hash": made.manifest.hash.hex(),
+            "revision": made.manifest.revision,
+            "owner_key": str(made.owner_key_path),
+            "run_record": str(made.run_record_path),
+            "seed": seed_line,
+            "join": join_line,
+        }
+        print(json.dumps(facts))
+        return
+    print(f"Run id      {made.run_id}")
+    print(f"Owner key   {made.owner_key_path}  (keep a copy: it alone can change the run)")
+    print(f"Manifest    {made.run_record_path}")
+    print()
+    print(f"Start it:   {seed_line}")
+    print(f"Join it:    {join_line}")
+    print("            ADDRESS is any of those that `peer seed` prints when it is up.")
+
+
+@app.command(
+    short_help="Join a run and train.",
+    epilog="\b\nExample:\n  peer join --run-id tinybytes.abcdefghij234567abcd \\\n"
+    "            --peers /ip4/203.0.113.5/tcp/4001/p2p/12D3KooW... --device cuda",
+)
+@_reporting
+def join(
+    run_id: RunId = None,
+    peers: Peers = None,
+    device: Annotated[
+        str | None, typer.Option("--device", metavar="DEVICE", help="auto, cpu, cuda, cuda:N or mps; default auto.")
+    ] = None,
+    identity: IdentityFile = None,
+    listen: Listen = None,
+    announce: Announce = None,
+    data: Annotated[
+        str | None,
+        typer.Option("--data", metavar="SOURCE", help="Own data: text:PATH, tokens:PATH or stdlib:."),
+    ] = None,
+    data_dir: DataDir = None,
+    max_steps: Annotated[
+        int | None, typer.Option("--max-steps", metavar="N", help="Leave after this many inner steps.")
+    ] = None,
+    name: DisplayName = None,
+    join_timeout: JoinTimeout = None,
+    threads: Annotated[
+        int | None, typer.Option("--threads", metavar="N", help="CPU threads of the trainer; default: all.")
+    ] = None,
+    checkpoint_minutes: Annotated[
+        float | None, typer.Option("--checkpoint-minutes", metavar="N", help="Minutes between checkpoints; default 10.")
+    ] = None,
+    config: ConfigFile = None,
+    as_json: AsJson = False,
+    plain: AsPlain = False,
+) -> int:
+    """Join a run and train: find the others, catch up, and share what this machine learns."""
+    flags = {
+        "run_id": run_id,
+        "peers": peers or None,
+        "device": device,
+        "identity": identity,
+        "listen": listen or None,
+        "announce": announce or None,
+        "data": data,
+        "data_dir": data_dir,
+        "max_steps": max_steps,
+        "name": name,
+        "join_timeout_seconds": join_timeout,
+        "threads": threads,
+        "checkpoint_minutes": checkpoint_minutes,
+        "output": _output_of(as_json, plain),
+    }
+    return _run_peer(flags, config, seed_only=False)
+
+
+@app.command(
+    short_help="Help a run without training.",
+    epilog="\b\nExample:\n  peer seed --run-id tinybytes.abcdefghij234567abcd --listen /ip4/0.0.0.0/tcp/4001",
+)
+@_reporting
+def seed(
+    run_id: RunId = None,
+    peers: Peers = None,
+    identity: IdentityFile = None,
+    listen: Listen = None,
+    announce: Announce = None,
+    data_dir: DataDir = None,
+    name: DisplayName = None,
+    join_timeout: JoinTimeout = None,
+    config: ConfigFile = None,
+    as_json: AsJson = False,
+    plain: AsPlain = False,
+) -> int:
+    """Help a run without training: be an address to join at, and serve its state to newcomers."""
+    flags = {
+        "run_id": run_id,
+        "peers": peers or None,
+        "identity": identity,
+        "listen": listen or None,
+        "announce": announce or None,
+        "data_dir": data_dir,
+        "name": name,
+        "join_timeout_seconds": join_timeout,
+        "output": _output_of(as_json, plain),
+    }
+    return _run_peer(flags, config, seed_only=True)
+
+
+@app.command(
+    short_help="Show a run from outside.",
+    epilog="\b\nExample:\n  peer status --run-id tinybytes.abcdefghij234567abcd \\\n"
+    "              --peers /ip4/203.0.113.5/tcp/4001/p2p/12D3KooW...",
+)
+@_reporting
+def status(
+    run_id: RunId = None,
+    peers: Peers = None,
+    timeout: Annotated[
+        float, typer.Option("--timeout", min=0.1, max=3600, metavar="SECONDS", help="How long to look for members.")
+    ] = 20.0,
+    as_json: AsJson = False,
+) -> int:
+    """Show a run from outside: its peers, versions, rates and loss."""
+    known, addresses = _checked_target(run_id, peers)
+    from peer.status import show_status  # type: ignore[import-not-found,import-untyped,unused-ignore]
+
+    return int(show_status(known, addresses, as_json, timeout))
+
+
+@app.command(
+    short_help="Serve a web page about a run.",
+    epilog="\b\nExample:\n  peer dashboard --run-id tinybytes.abcdefghij234567abcd \\\n"
+    "                 --peers /ip4/203.0.113.5/tcp/4001/p2p/12D3KooW... --port 8470",
+)
+@_reporting
+def dashboard(
+    run_id: RunId = None,
+    peers: Peers = None,
+    host: Annotated[
+        str, typer.Option("--host", metavar="ADDRESS", help="Where to serve; 0.0.0.0 shows it to everybody.")
+    ] = "127.0.0.1",
+    port: Port = 8470,
+) -> int:
+    """Serve a web page that shows who contributes to a run and how it learns."""
+    known, addresses = _checked_target(run_id, peers)
+    from dashboard.app import serve_dashboard  # type: ignore[import-not-found,import-untyped,unused-ignore]
+
+    return int(serve_dashboard(known, addresses, host, port))
+
+
+@app.command(
+    short_help="Train with a local swarm of real peers.", epilog="\b\nExample:\n  peer demo --peers 4 --minutes 3"
+)
+@_reporting
+def demo(
+    peers: Annotated[int, typer.Option("--peers", min=2, max=64, metavar="N", help="Peers at the start.")] = 3,
+    minutes: Annotated[float, typer.Option("--minutes", min=0.1, max=1440, help="How long to train.")] = 2.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Summary as one JSON object on the last line.")] = False,
+    dashboard: Annotated[bool, typer.Option("--dashboard/--no-dashboard", help="Serve the web page meanwhile.")] = True,
+    port: Port = 8470,
+) -> int:
+    """Train with a swarm of real peers on this machine; one is killed, one comes late."""
+    from peer.demo import run_demo  # type: ignore[import-not-found,import-untyped,unused-ignore]
+
+    return int(run_demo(peers, minutes, as_json, dashboard, port))
+
+
+@app.command(
+    short_help="Run a swarm in virtual time.", epilog="\b\nExample:\n  peer simulate --peers 32 --seed 7 --json"
+)
+@_reporting
+def simulate(
+    peers: Annotated[int, typer.Option("--peers", min=1, max=4096, metavar="N", help="Simulated peers.")] = 32,
+    steps: Annotated[int, typer.Option("--steps", min=1, max=10**6, metavar="N", help="Inner steps per peer.")] = 200,
+    seed: Annotated[int, typer.Option("--seed", min=0, max=2**53 - 1, metavar="N", help="Same seed, same trace.")] = 0,
+    churn: Annotated[
+        float, typer.Option("--churn", min=0, max=1, metavar="SHARE", help="Share of peers that crash or come late.")
+    ] = 0.1,
+    as_json: AsJson = False,
+) -> int:
+    """Run a whole swarm in virtual time on a simulated network, to find faults and to replay them."""
+    from peer.simulation import run_simulation  # type: ignore[import-not-found,import-untyped,unused-ignore]
+
+    return int(run_simulation(peers, steps, seed, churn, as_json))
+
+
+def _run_peer(flags: Mapping[str, object], config_path: str | None, *, seed_only: bool) -> int:
+    from peer.config import load_config
+
+    # Checked before torch is imported: a mistyped flag must not cost seconds.
+    config = load_config(flags, config_path)
+    from peer.joining import run_peer  # type: ignore[import-not-found,import-untyped,unused-ignore]
+
+    return int(run_peer(config, seed_only))
+
+
+def _output_of(as_json: bool, plain: bool) -> str | None:
+    if as_json and plain:
+        raise UsageFault("--json and --plain are given together; expected one of them.")
+    return "json" if as_json else "plain" if plain else None
+
+
+def _checked_target(run_id: str | None, peers: list[str] | None) -> tuple[str, list[str]]:
+    """The run and the addresses an observer starts from; without `--peers`, those of earlier sessions here."""
+    from peer.config import load_config, read_cached_peers
+
+    config = load_config({"run_id": run_id, "peers": peers or None})
+    addresses = list(config.peers) or read_cached_peers(config.cached_peers_path)
+    if not addresses:
+        raise UsageFault(
+            f"No address of a member of {config.run_id} is known on this machine; expected --peers MULTIADDR; "
+            "take one from the run's page or from what `peer seed` prints."
+        )
+    return config.run_id, addresses
+
+
+def _write_traceback(error: Exception) -> str:
+    from peer.config import user_data_dir
+
+    text = "".join(traceback.format_exception(error))
+    for folder in (user_data_dir(os.environ, sys.platform, Path.home()), Path(tempfile.gettempdir())):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            descriptor, path = tempfile.mkstemp(dir=folder, prefix="crash-", suffix=".txt", text=True)
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write(text)
+        except OSError:
+            continue
+        return path
+    return "that could not be written; here it is instead:\n" + text
+
+
+def _say(sentence: str) -> None:
+    print(f"peer: {sentence}", file=sys.stderr, flush=True)

@@ -1,0 +1,254 @@
+"""`peer join` and `peer seed`: one volunteer from flags to goodbye."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+
+import torch
+
+from averaging.fragments import FragmentLayout, build_layout
+from dht.errors import Incompatible, LocalFault
+from dht.identity import Identity
+from dht.records import RunRecord
+from peer.config import PeerConfig
+from peer.data import open_corpus
+from peer.events import Event, EventLog
+from peer.mailbox import Mailbox
+from peer.manifest import RunManifest
+from peer.model import GPT, build_model
+from peer.network_side import NetworkSide, NetworkSpec
+from peer.panel import View, make_view
+from peer.supervisor import NetworkProcess
+from peer.trainer import Trainer, describe_device, select_device
+from peer.trainer_link import TrainerLink
+
+READY_SECONDS = 600.0
+"""For the first anchors: a joiner downloads the whole model before it trains."""
+EVALUATE_EVERY_SYNCS = 4
+"""Held-out loss once per so many intervals of H steps: often enough for a curve, a percent or two of the time."""
+
+
+def run_peer(config: PeerConfig, seed_only: bool) -> int:
+    """Run one peer until it is asked to leave. Returns the exit code.
+
+    Raises:
+        LocalFault: what stopped it, with what its owner can do.
+    """
+    owner = Owner(config)
+    with owner.interruptible():
+        if seed_only:
+            return _run_seed(config, owner)
+        return _run_trainer(config, owner)
+
+
+class Owner:
+    """What the person at the terminal sees and says: the view, the event log, Ctrl+C."""
+
+    def __init__(self, config: PeerConfig) -> None:
+        try:
+            config.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise LocalFault(
+                f"{config.data_dir} cannot be made: {error.strerror}; expected a writable folder; give another --data-dir"
+            ) from error
+        self._view: View = make_view(config.output, sys.stdout, sys.stderr, os.environ)
+        self._log = EventLog(config.event_log_path, self.note)
+        self._lock = threading.RLock()
+        self._closed = threading.Event()
+        self._stop = threading.Event()
+        self.on_stop: Callable[[], object] = lambda: None
+
+    def show(self, event: Event) -> None:
+        """Show an event and keep it in the log; callable from any thread."""
+        with self._lock:
+            self._log.append(event)
+            self._view.show(event)
+
+    def note(self, sentence: str) -> None:
+        """Tell the owner something that is no event."""
+        with self._lock:
+            self._view.note(sentence)
+
+    def stop_asked(self) -> bool:
+        """Whether the owner wants to leave."""
+        return self._stop.is_set()
+
+    @contextmanager
+    def interruptible(self) -> Iterator[None]:
+        """The first Ctrl+C or SIGTERM leaves politely, the second at once; the view ticks meanwhile."""
+
+        def interrupt(number: int, frame: FrameType | None) -> None:
+            if self._stop.is_set():
+                raise KeyboardInterrupt
+            self._stop.set()
+            self.note("leaving: finishing the step and the round; once more to leave at once")
+            self.on_stop()
+
+        previous = {}
+        if threading.current_thread() is threading.main_thread():
+            previous = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+        ticker = threading.Thread(target=self._tick, name="view-ticker", daemon=True)
+        ticker.start()
+        try:
+            yield
+        finally:
+            self._closed.set()
+            ticker.join(2.0)
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+            with self._lock:
+                self._view.close()
+                self._log.close()
+
+    def _tick(self) -> None:
+        while not self._closed.wait(0.5):
+            with self._lock:
+                self._view.tick(time.time())
+
+
+def network_spec(config: PeerConfig, role: str) -> NetworkSpec:
+    """What the network side needs of a volunteer's choices."""
+    return NetworkSpec(
+        run_id=config.run_id,
+        role=role,
+        peers=config.peers,
+        data_dir=str(config.data_dir),
+        identity=str(config.identity),
+        listen=config.listen,
+        announce=config.announce,
+        join_timeout_seconds=config.join_timeout_seconds,
+        name=config.name,
+        session=secrets.randbits(62),
+    )
+
+
+def layout_of(manifest: RunManifest, shapes: Sequence[tuple[str, tuple[int, ...]]]) -> FragmentLayout:
+    """The fragments of a model under a manifest.
+
+    Raises:
+        Incompatible: the model does not fit the manifest.
+    """
+    try:
+        return build_layout(shapes, manifest.averaging.num_fragments, manifest.averaging.fragment_by)
+    except ValueError as error:
+        raise Incompatible(
+            f"the model of this run cannot be cut as its manifest says: {error}; tell the run's owner"
+        ) from error
+
+
+def _run_trainer(config: PeerConfig, owner: Owner) -> int:
+    identity = Identity.load_or_create(config.identity)
+    device = select_device(config.device)
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    network = NetworkProcess(network_spec(config, "trainer"), owner.show, owner.note)
+    network.start()
+    try:
+        record = network.wait_for_run(owner.stop_asked)
+        if record is None:
+            network.leave("asked to stop")
+            network.close()
+            return 0
+        trainer, link, mailbox = _build_trainer(config, record, identity, device)
+        network.give_mailbox(mailbox, describe_device(device))
+        trainer.run(_stop_or_fault(owner, network), config.max_steps)
+        network.leave("asked to stop" if owner.stop_asked() else "its steps are done")
+        network.close()
+        network.check()
+        mailbox.close()
+    except BaseException:
+        network.abort()
+        raise
+    return 0
+
+
+def _stop_or_fault(owner: Owner, network: NetworkProcess) -> Callable[[], bool]:
+    def stop() -> bool:
+        network.check()
+        return owner.stop_asked()
+
+    return stop
+
+
+def _build_trainer(
+    config: PeerConfig, record: RunRecord, identity: Identity, device: torch.device
+) -> tuple[Trainer, TrainerLink, Mailbox]:
+    manifest = RunManifest.from_bytes(record.manifest)
+    if manifest.model.kind != "gpt":
+        raise Incompatible(
+            f"run {config.run_id} trains a model from its owner's own code (kind {manifest.model.kind!r}); expected "
+            "the built-in GPT; join it from that code with peer.session.join"
+        )
+    model = build_model(manifest.model, manifest.seed).to(device)
+    layout = layout_of(manifest, [(name, tuple(p.shape)) for name, p in model.named_parameters()])
+    corpus = open_corpus(
+        config.data or manifest.data.source,
+        vocab_size=manifest.model.vocab_size,
+        context=manifest.model.context,
+        held_out_fraction=manifest.data.held_out_fraction,
+    )
+    mailbox = Mailbox.create(layout.sizes)
+    link = TrainerLink(
+        model.named_parameters(),
+        layout,
+        mailbox,
+        sync_every=manifest.averaging.sync_every,
+        mode=manifest.averaging.mode,
+    )
+    trainer = Trainer(
+        model,
+        corpus,
+        manifest.training,
+        link,
+        seed=manifest.seed,
+        peer_id=identity.peer_id,
+        device=device,
+        evaluate_every_steps=EVALUATE_EVERY_SYNCS * manifest.averaging.sync_every,
+        evaluation_batches=manifest.data.evaluation_batches,
+        ready_timeout_seconds=READY_SECONDS,
+    )
+    return trainer, link, mailbox
+
+
+def _run_seed(config: PeerConfig, owner: Owner) -> int:
+    async def make_mailbox(record: RunRecord, manifest: RunManifest) -> tuple[Mailbox, str]:
+        return Mailbox.in_process(seed_sizes(manifest)), "seed"
+
+    async def serve() -> None:
+        loop = asyncio.get_running_loop()
+        spec = network_spec(config, "seed")
+        side = NetworkSide(
+            spec, owner.show, lambda addresses: owner.note("listening on " + "  ".join(addresses)), make_mailbox
+        )
+        owner.on_stop = lambda: loop.call_soon_threadsafe(side.leave, "asked to stop")
+        await side.run()
+
+    asyncio.run(serve())
+    return 0
+
+
+def seed_sizes(manifest: RunManifest) -> tuple[int, ...]:
+    """Sizes of the fragments of a run's model, without its parameters (a seed needs no weights of its own)."""
+    if manifest.model.kind == "custom":
+        assert manifest.model.num_parameters is not None
+        return layout_of(manifest, [("all", (manifest.model.num_parameters,))]).sizes
+    shape = manifest.model
+    with torch.device("meta"):
+        model = GPT(
+            num_layers=shape.num_layers,
+            d_model=shape.d_model,
+            num_heads=shape.num_heads,
+            vocab_size=shape.vocab_size,
+            context=shape.context,
+            tied_head=shape.tied_head,
+        )
+    return layout_of(manifest, [(name, tuple(p.shape)) for name, p in model.named_parameters()]).sizes

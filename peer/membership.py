@@ -1,0 +1,211 @@
+"""Who is there: announces this peer, folds the others' records into a view, and suspects those that do not answer.
+
+Records reach others in two ways: through the DHT every `announce_seconds`, and directly when something changes that
+others should know at once (joining, leaving), so that a newcomer is part of the next round and a leaver is not waited
+for. A peer that cannot be reached is left out of the view for a growing time, whatever its record says; a message or a
+newer record from it ends the suspicion.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from averaging.links import OPEN_SECONDS, Doorkeeper, greet_incoming, open_greeted_stream
+from dht.errors import PeerFault
+from dht.host import Host, PeerId, Stream
+from dht.identity import Identity
+from dht.records import MAX_PEER_RECORD_BYTES, PeerRecord, VerifiedRecords, decode_peer_record, encode_peer_record
+from dht.store import RecordStore
+from dht.swarm import HeaviestAnchor, SwarmView
+
+RECORD_PROTOCOL = "/murmuration/record/1"
+FIRST_SUSPICION_SECONDS = 5.0
+LONGEST_SUSPICION_SECONDS = 300.0
+"""A peer behind a flapping line is tried again after 5 minutes at the latest."""
+MAX_INTRODUCTIONS = 32
+"""Peers that a newcomer greets directly; the rest learn of it through the DHT."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class _Suspicion:
+    until: float
+    seconds: float
+    sequence: int
+
+
+class Membership:
+    """This peer's record and its view of the others; `run` keeps both fresh until it is cancelled.
+
+    Args:
+        describe: this peer's current record; `sequence` and `expires_at` are filled in here.
+        wall_clock: unix seconds.
+        on_view: called whenever the set of live peers may have changed.
+        on_joined, on_left: called once per peer that appears or disappears.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        host: Host,
+        store: RecordStore,
+        doorkeeper: Doorkeeper,
+        describe: Callable[[], PeerRecord],
+        *,
+        announce_seconds: float,
+        wall_clock: Callable[[], float],
+        randomness: random.Random,
+        on_view: Callable[[], None],
+        on_joined: Callable[[PeerRecord], None],
+        on_left: Callable[[PeerId, str], None],
+    ) -> None:
+        self._identity = identity
+        self._host = host
+        self._store = store
+        self._doorkeeper = doorkeeper
+        self._describe = describe
+        self._announce_seconds = announce_seconds
+        self._wall_clock = wall_clock
+        self._random = randomness
+        self._on_view = on_view
+        self._on_joined = on_joined
+        self._on_left = on_left
+        self._run_id = describe().run_id
+        self._verified = VerifiedRecords()
+        self._sequence = 0
+        self._suspected: dict[PeerId, _Suspicion] = {}
+        self._known: dict[PeerId, PeerRecord] = {}
+        self.view = SwarmView(self._run_id)
+        self.num_invalid_records = 0
+        host.handle(RECORD_PROTOCOL, self._serve)
+
+    @property
+    def life_seconds(self) -> float:
+        """How long a record lives: three announcements, one look-up and a few seconds of clock difference."""
+        return 3 * self._announce_seconds + 8.0
+
+    def members(self) -> list[PeerRecord]:
+        """Live members other than this one that are not suspected."""
+        now = self._wall_clock()
+        return [
+            record
+            for record in self.view.members(now)
+            if record.peer_id != self._identity.peer_id and not self._is_suspected(record, now)
+        ]
+
+    def trainers(self) -> list[PeerId]:
+        """Live trainers other than this peer."""
+        return [record.peer_id for record in self.members() if record.role == "trainer" and record.state == "training"]
+
+    def heaviest(self, fragment: int) -> HeaviestAnchor | None:
+        """The heaviest anchor of a fragment that live members announce."""
+        return self.view.heaviest(fragment)
+
+    def has_duplicate_session(self) -> bool:
+        """Whether a live record of this identity was made by another process."""
+        own = self._describe()
+        return own.session in self.view.duplicate_sessions(own.peer_id, self._wall_clock())
+
+    def suspect(self, peer_id: PeerId, reason: str) -> None:
+        """The peer did not answer: leave it out for a while."""
+        if peer_id == self._identity.peer_id:
+            return
+        old = self._suspected.get(peer_id)
+        known = self._known.get(peer_id)
+        now = self._wall_clock()
+        if old is not None and now < old.until:
+            return
+        seconds = min(2 * old.seconds if old else FIRST_SUSPICION_SECONDS, LONGEST_SUSPICION_SECONDS)
+        self._suspected[peer_id] = _Suspicion(now + seconds, seconds, known.sequence if known else -1)
+        self._refresh(reason)
+
+    def heard_from(self, peer_id: PeerId) -> None:
+        """The peer is alive after all."""
+        if self._suspected.pop(peer_id, None) is not None:
+            self._refresh("")
+
+    async def run(self) -> None:
+        """Announce and look, for ever."""
+        while True:
+            await self.announce()
+            for _ in range(2):
+                await asyncio.sleep(self._announce_seconds / 2 * self._random.uniform(0.8, 1.2))
+                await self.look()
+
+    async def announce(self) -> None:
+        """Publish this peer's record in the DHT."""
+        record = self._own_record()
+        self.view = self.view.merge([record], self._wall_clock())
+        encoded = encode_peer_record(record, self._identity)
+        await self._store.publish_peer(self._run_id, record.peer_id, encoded, record.expires_at)
+
+    async def look(self) -> None:
+        """Fetch the others' records from the DHT."""
+        self._merge(await self._store.fetch_peers(self._run_id))
+
+    async def introduce(self) -> None:
+        """Send this peer's record directly to live members and take theirs; failures are only suspicions."""
+        encoded = encode_peer_record(self._own_record(), self._identity)
+        members = self.members()
+        self._random.shuffle(members)
+        await asyncio.gather(*(self._exchange(record.peer_id, encoded) for record in members[:MAX_INTRODUCTIONS]))
+
+    async def _exchange(self, peer_id: PeerId, encoded: bytes) -> None:
+        try:
+            stream = await open_greeted_stream(self._host, self._doorkeeper, peer_id, RECORD_PROTOCOL)
+            try:
+                async with asyncio.timeout(OPEN_SECONDS):
+                    await stream.send(encoded)
+                    self._merge([await stream.receive(MAX_PEER_RECORD_BYTES)])
+            finally:
+                await stream.close()
+        except (PeerFault, TimeoutError) as fault:
+            self.suspect(peer_id, str(fault))
+
+    async def _serve(self, stream: Stream) -> None:
+        await greet_incoming(stream, self._doorkeeper)
+        async with asyncio.timeout(OPEN_SECONDS):
+            data = await stream.receive(MAX_PEER_RECORD_BYTES)
+            record = decode_peer_record(data, run_id=self._run_id, now=self._wall_clock(), verified=self._verified)
+            if record.peer_id != stream.remote:
+                raise PeerFault(stream.remote, f"introduced itself with the record of {record.peer_id}")
+            self._merge([data])
+            await stream.send(encode_peer_record(self._own_record(), self._identity))
+
+    def _own_record(self) -> PeerRecord:
+        self._sequence += 1
+        return replace(self._describe(), sequence=self._sequence, expires_at=self._wall_clock() + self.life_seconds)
+
+    def _merge(self, encoded: Sequence[bytes]) -> None:
+        now = self._wall_clock()
+        records = []
+        for data in encoded:
+            try:
+                records.append(decode_peer_record(data, run_id=self._run_id, now=now, verified=self._verified))
+            except PeerFault as fault:
+                self.num_invalid_records += 1
+                log.debug("ignored a record: %s", fault)
+        self.view = self.view.merge(records, now)
+        for record in self.view.members(now):
+            suspicion = self._suspected.get(record.peer_id)
+            if suspicion is not None and record.sequence > suspicion.sequence + 1:
+                del self._suspected[record.peer_id]
+        self._refresh("its record expired")
+
+    def _is_suspected(self, record: PeerRecord, now: float) -> bool:
+        suspicion = self._suspected.get(record.peer_id)
+        return suspicion is not None and now < suspicion.until
+
+    def _refresh(self, reason: str) -> None:
+        live = {record.peer_id: record for record in self.members()}
+        for peer_id in sorted(set(self._known) - set(live)):
+            self._on_left(peer_id, reason)
+        for peer_id in sorted(set(live) - set(self._known)):
+            self._on_joined(live[peer_id])
+        self._known = live
+        self._on_view()

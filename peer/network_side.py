@@ -1,0 +1,296 @@
+"""From a run id and an address to a running node: host, DHT, the run's manifest, and the loops that keep them alive.
+
+Runs inside the network process of a volunteer (see `network_process.py`) and directly inside `peer seed`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from dht.access import AccessRule
+from dht.errors import Incompatible, LocalFault, NobodyReachable, PeerFault
+from dht.hivemind_store import HivemindStore
+from dht.identity import Identity
+from dht.p2pd_host import P2pdHost
+from dht.records import RunRecord, decode_run_record, encode_run_record
+from peer import event_types as events
+from peer.config import RUN_RECORD_NAME, read_cached_peers, write_cached_peers
+from peer.doorkeeper import RunDoorkeeper
+from peer.events import Event
+from peer.mailbox import Mailbox
+from peer.manifest import RunManifest
+from peer.node import Node, NodeIdentity, NodePorts
+from peer.version import SOFTWARE
+
+T = TypeVar("T")
+
+ALONE_SECONDS = 5.0
+"""Between two attempts to reach anybody while nobody is known."""
+CONNECTED_SECONDS = 60.0
+"""Between two look-rounds that heal and merge the DHT once members are known."""
+REPUBLISH_SECONDS = 600.0
+RUN_RECORD_LIFE_SECONDS = 7 * 86400.0 - 3600.0
+"""Just under the longest life that holders accept."""
+CACHED_ONLY_SECONDS = 15.0
+"""How long addresses of earlier sessions are tried before a peer that has the run record goes on alone."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkSpec:
+    """What the network side needs to know; plain values, so that it can be sent to another process."""
+
+    run_id: str
+    role: str
+    peers: tuple[str, ...]
+    data_dir: str
+    identity: str
+    listen: tuple[str, ...]
+    announce: tuple[str, ...]
+    join_timeout_seconds: float
+    name: str
+    session: int
+
+
+class NetworkSide:
+    """One peer's network side.
+
+    Args:
+        emit: takes every event.
+        on_addresses: called with the dialable addresses once the host is up.
+        make_mailbox: given the signed manifest, returns the mailbox to work on and the device's name.
+    """
+
+    def __init__(
+        self,
+        spec: NetworkSpec,
+        emit: Callable[[Event], None],
+        on_addresses: Callable[[list[str]], None],
+        make_mailbox: Callable[[RunRecord, RunManifest], Awaitable[tuple[Mailbox, str]]],
+    ) -> None:
+        self._spec = spec
+        self._emit = emit
+        self._on_addresses = on_addresses
+        self._make_mailbox = make_mailbox
+        self._leave_reason: str | None = None
+        self._node: Node | None = None
+        self._alone_since: float | None = None
+
+    def leave(self, reason: str) -> None:
+        """Leave in an orderly way; before the node runs, as soon as it would."""
+        self._leave_reason = reason
+        if self._node is not None:
+            self._node.leave(reason)
+
+    async def run(self) -> None:
+        """Join, take part, leave.
+
+        Raises:
+            LocalFault: what stopped it, with what its owner can do.
+        """
+        spec = self._spec
+        folder = Path(spec.data_dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        identity = Identity.load_or_create(spec.identity)
+        async with contextlib.AsyncExitStack() as stack:
+            host = await stack.enter_async_context(P2pdHost(identity, spec.listen, spec.announce))
+            store = HivemindStore(host)
+            await store.start()
+            stack.push_async_callback(store.close)
+            self._on_addresses(host.addresses())
+            record, manifest = await self._find_run(store, host, folder)
+            _keep_record(folder / RUN_RECORD_NAME, record)
+            mailbox, device = await self._make_mailbox(record, manifest)
+            node = self._build_node(identity, host, store, manifest, mailbox, device)
+            self._node = node
+            if self._leave_reason is not None:
+                node.leave(self._leave_reason)
+            began = time.monotonic()
+
+            async def tell_restart() -> None:
+                self._emit(
+                    events.DaemonRestarted(at=time.time(), peer_id=host.peer_id, seconds=time.monotonic() - began)
+                )
+
+            host.add_restart_listener(tell_restart)
+            background = [
+                asyncio.create_task(self._stay_connected(store, host, folder, node)),
+                asyncio.create_task(self._republish(store, record)),
+            ]
+            try:
+                await node.run()
+            finally:
+                for task in background:
+                    task.cancel()
+                await asyncio.gather(*background, return_exceptions=True)
+                with contextlib.suppress(PeerFault, LocalFault, OSError):
+                    await self._cache_peers(host, folder)
+
+    def _build_node(
+        self,
+        identity: Identity,
+        host: P2pdHost,
+        store: HivemindStore,
+        manifest: RunManifest,
+        mailbox: Mailbox,
+        device: str,
+    ) -> Node:
+        spec = self._spec
+        who = NodeIdentity(identity, spec.run_id, spec.session, spec.role, device, spec.name, SOFTWARE)
+        rule = AccessRule(spec.run_id, manifest.hash, SOFTWARE)
+        ports = NodePorts(
+            host,
+            store,
+            RunDoorkeeper(rule, identity.peer_id, spec.role),
+            time.time,
+            time.monotonic,
+            _in_thread,
+            self._emit,
+            random.Random(secrets.randbits(64)),
+        )
+        return Node(who, manifest, ports, mailbox)
+
+    # ---------------------------------------------------------------------------------------------- finding the run
+
+    async def _find_run(self, store: HivemindStore, host: P2pdHost, folder: Path) -> tuple[RunRecord, RunManifest]:
+        """The run's signed manifest: from any member, or from this machine when the run begins here."""
+        spec = self._spec
+        local = _local_record(folder / RUN_RECORD_NAME, spec.run_id)
+        addresses = list(dict.fromkeys([*spec.peers, *read_cached_peers(folder / "cached_peers.json")]))
+        patience = spec.join_timeout_seconds
+        if local is not None and not spec.peers:
+            patience = min(patience, CACHED_ONLY_SECONDS) if addresses else 0.0
+        began = time.monotonic()
+        while True:
+            num_members = await store.bootstrap(addresses) if addresses else 0
+            found = await store.fetch_run(spec.run_id) if num_members else None
+            if found is not None:
+                record = decode_run_record(found, run_id=spec.run_id)
+                if local is not None and local.revision > record.revision:
+                    record = local
+                return record, _manifest_of(record)
+            if num_members and local is not None:
+                return local, _manifest_of(local)
+            waited = time.monotonic() - began
+            if waited >= patience:
+                if local is not None and not spec.peers:
+                    return local, _manifest_of(local)
+                raise NobodyReachable(_nobody(spec, addresses, num_members, waited))
+            if not addresses:
+                raise NobodyReachable(_nobody(spec, addresses, num_members, waited))
+            reason = (
+                f"{num_members} members answer, but none has the record of {spec.run_id} yet"
+                if num_members
+                else f"none of {len(addresses)} known addresses answers"
+            )
+            self._emit(events.WaitingForPeers(at=time.time(), peer_id=host.peer_id, reason=reason, seconds=waited))
+            await asyncio.sleep(min(ALONE_SECONDS, max(0.1, patience - waited)))
+
+    # ------------------------------------------------------------------------------------------------ staying there
+
+    async def _stay_connected(self, store: HivemindStore, host: P2pdHost, folder: Path, node: Node) -> None:
+        """Dial, look around, remember, for ever: joins, heals and merges with one mechanism."""
+        cache = folder / "cached_peers.json"
+        while True:
+            addresses = list(dict.fromkeys([*self._spec.peers, *read_cached_peers(cache)]))
+            try:
+                num_members = await store.bootstrap(addresses)
+                if num_members:
+                    await self._cache_peers(host, folder)
+            except (PeerFault, LocalFault, OSError) as fault:
+                log.warning("looking for members failed: %s", fault)
+                num_members = 0
+            self._note_company(num_members, node)
+            await asyncio.sleep((CONNECTED_SECONDS if num_members else ALONE_SECONDS) * random.uniform(0.8, 1.2))
+
+    def _note_company(self, num_members: int, node: Node) -> None:
+        now = time.monotonic()
+        if num_members:
+            if self._alone_since is not None:
+                seconds = now - self._alone_since
+                self._emit(events.SwarmFound(at=time.time(), peer_id=node.me, peers=num_members, seconds=seconds))
+            self._alone_since = None
+        elif self._alone_since is None and node.membership.view.members(time.time()):
+            self._alone_since = now
+            self._emit(events.SwarmLost(at=time.time(), peer_id=node.me, seconds=0.0))
+
+    async def _cache_peers(self, host: P2pdHost, folder: Path) -> None:
+        cache = folder / "cached_peers.json"
+        connected = await host.connected_addresses()
+        found = [address for peer_id in sorted(connected) for address in connected[peer_id]]
+        if found:
+            write_cached_peers(cache, [*found, *read_cached_peers(cache)])
+
+    async def _republish(self, store: HivemindStore, record: RunRecord) -> None:
+        """Any member keeps the run findable; the owner's machine may be away."""
+        encoded = encode_run_record(record)
+        while True:
+            try:
+                await store.publish_run(self._spec.run_id, encoded, time.time() + RUN_RECORD_LIFE_SECONDS)
+            except (PeerFault, LocalFault) as fault:
+                log.warning("publishing the run record failed: %s", fault)
+            # At first others may still be joining the DHT; later the record only has to outlive its holders.
+            await asyncio.sleep(REPUBLISH_SECONDS * random.uniform(0.5, 1.0))
+
+
+async def _in_thread(work: Callable[[], T], /) -> T:
+    return await asyncio.to_thread(work)
+
+
+def _nobody(spec: NetworkSpec, addresses: list[str], num_members: int, waited: float) -> str:
+    if not addresses:
+        return (
+            f"no address of a member of {spec.run_id} is known and its run record is not on this machine; expected "
+            "--peers MULTIADDR of any member, or the data folder of the machine that made the run."
+        )
+    if num_members:
+        return (
+            f"{num_members} members answered within {waited:.0f} s, but none knows the run {spec.run_id}; "
+            "check the run id with whoever gave it to you."
+        )
+    return (
+        f"nobody answered at {len(addresses)} known addresses within {waited:.0f} s (first: {addresses[0]}); expected "
+        "one live member of the run; check the address, this machine's network, or raise --join-timeout."
+    )
+
+
+def _local_record(path: Path, run_id: str) -> RunRecord | None:
+    try:
+        return decode_run_record(path.read_bytes(), run_id=run_id)
+    except FileNotFoundError:
+        return None
+    except (OSError, PeerFault) as fault:
+        log.warning("%s was ignored: %s", path, fault)
+        return None
+
+
+def _manifest_of(record: RunRecord) -> RunManifest:
+    try:
+        return RunManifest.from_bytes(record.manifest)
+    except ValueError as error:
+        raise Incompatible(
+            f"the manifest of {record.run_id} does not fit this software ({SOFTWARE}): {error} "
+            "Expected a manifest of this version; install the version that the run's owner uses."
+        ) from error
+
+
+def _keep_record(path: Path, record: RunRecord) -> None:
+    """Keep the signed manifest, so that this peer can restart the run even if it finds nobody."""
+    data = encode_run_record(record)
+    try:
+        if not path.exists() or path.read_bytes() != data:
+            draft = path.with_suffix(".draft")
+            draft.write_bytes(data)
+            draft.replace(path)
+    except OSError as error:
+        log.warning("%s could not be written (%s); the run record will be fetched again next time", path, error)

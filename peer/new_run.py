@@ -1,0 +1,111 @@
+"""Making a run: the owner's key, the signed manifest, and the id that certifies both."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from dht.errors import LocalFault, PeerFault, UsageFault
+from dht.identity import Identity, make_run_id
+from dht.records import decode_run_record, encode_run_record, sign_run_record
+from peer.config import RUN_RECORD_NAME, user_data_dir
+from peer.manifest import RunManifest
+
+OWNER_KEY_NAME = "owner.key"
+
+
+@dataclass(frozen=True, slots=True)
+class NewRun:
+    """What `create_run` left on disk."""
+
+    run_id: str
+    manifest: RunManifest
+    folder: Path
+
+    @property
+    def owner_key_path(self) -> Path:
+        """The key that alone can change the run (mode 0600)."""
+        return self.folder / OWNER_KEY_NAME
+
+    @property
+    def run_record_path(self) -> Path:
+        """The signed manifest, as every member keeps and publishes it."""
+        return self.folder / RUN_RECORD_NAME
+
+
+def create_run(
+    name: str, config_path: str | Path | None = None, folder: Path | None = None, *, replace: bool = False
+) -> NewRun:
+    """Write the owner key and the signed run record.
+
+    Args:
+        name: first half of the run id, 1 to 40 of a-z, 0-9 and ``-``.
+        config_path: a TOML file with any of the fields of `RunManifest`; defaults otherwise.
+        folder: where to write; default: the data folder of the new run, where `peer seed` and `peer join` find it.
+        replace: sign again over a run that is already there. Its owner key stays, its revision grows by one.
+
+    Raises:
+        UsageFault: the name or the file is wrong, or the folder holds a run already.
+        LocalFault: the folder cannot be written.
+    """
+    # Wrong input is found before a key is made.
+    manifest = RunManifest.load_toml(config_path, name=name) if config_path is not None else _default_manifest(name)
+    if folder is None:
+        owner = Identity.generate()
+        run_id = make_run_id(name, owner.public_key)
+        folder = user_data_dir(os.environ, sys.platform, Path.home()) / run_id
+        _write_whole(folder / OWNER_KEY_NAME, owner.to_bytes())
+    else:
+        if not replace and (folder / OWNER_KEY_NAME).exists():
+            raise UsageFault(
+                f"{folder} holds the owner key of a run already; expected an empty folder; choose another --out, or "
+                "give --force to sign the manifest again with that key."
+            )
+        owner = Identity.load_or_create(folder / OWNER_KEY_NAME)
+        run_id = make_run_id(name, owner.public_key)
+        manifest = _as_next_revision(manifest, folder / RUN_RECORD_NAME, run_id)
+    record = encode_run_record(sign_run_record(run_id, manifest.to_bytes(), owner))
+    _write_whole(folder / RUN_RECORD_NAME, record)
+    return NewRun(run_id, manifest, folder)
+
+
+def _default_manifest(name: str) -> RunManifest:
+    make_run_id(name, bytes(32))  # its message about a wrong name says more than a pattern
+    return RunManifest(name=name)
+
+
+def _as_next_revision(manifest: RunManifest, record_path: Path, run_id: str) -> RunManifest:
+    try:
+        earlier = decode_run_record(record_path.read_bytes(), run_id=run_id)
+    except FileNotFoundError:
+        return manifest
+    except OSError as error:
+        raise LocalFault(f"{record_path}: {error.strerror}; expected a readable file; check the folder.") from error
+    except PeerFault:
+        # Another name with the same key is another run, and a damaged record has no revision to follow.
+        return manifest
+    return manifest.model_copy(update={"revision": max(manifest.revision, earlier.revision + 1)})
+
+
+def _write_whole(path: Path, content: bytes) -> None:
+    """The file appears whole, readable by its owner alone, or not at all."""
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(draft, path)
+        except OSError:
+            Path(draft).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise LocalFault(
+            f"{path} cannot be written: {error.strerror}; expected a writable folder with free space; "
+            "give another --out."
+        ) from error

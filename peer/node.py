@@ -1,0 +1,555 @@
+"""The network side of one peer: composes membership, rounds and state transfer around a mailbox.
+
+Everything concrete is injected (host, store, clocks, compute), so the same class runs in the network process of a
+volunteer, in a seed, and in the simulator under virtual time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import random
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+from torch import Tensor
+
+from averaging.catch_up import Snapshot, StateServer
+from averaging.codec import Codec, make_codec
+from averaging.exchange import Compute, Exchange, FragmentRuntime
+from averaging.exchange_reports import ExchangeReport
+from averaging.fragment_state import FragmentState
+from averaging.leading import RoundTiming
+from averaging.links import Doorkeeper, Links
+from averaging.messages import DIGEST_BYTES, Commit, Message
+from averaging.outer import OuterRule
+from averaging.round import RoundMachine
+from averaging.schedule import effective_sync_every
+from averaging.shard_store import ShardStore
+from averaging.wire import Limits
+from dht.errors import LocalFault
+from dht.host import Host, PeerId
+from dht.identity import Identity
+from dht.records import PeerRecord
+from dht.store import RecordStore
+from peer.events import Event
+from peer.fetching import Fetcher
+from peer.mailbox import Mailbox, MergeKind, WorkKind, WorkMessage
+from peer.manifest import RunManifest
+from peer.membership import Membership
+from peer.reporting import Reporter
+
+POLL_SECONDS = 0.02
+"""How often the outbox is looked at: far below an inner step of any model worth training over the internet."""
+SETTLE_SECONDS = 5.0
+"""A leaving peer waits this long at most for the round that carries its last work."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeIdentity:
+    """Who this peer is and what it says about itself."""
+
+    identity: Identity
+    run_id: str
+    session: int
+    role: str
+    device: str
+    name: str
+    software: str
+    reachable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class NodePorts:
+    """Everything that differs between real life and simulation."""
+
+    host: Host
+    store: RecordStore
+    doorkeeper: Doorkeeper
+    wall_clock: Callable[[], float]
+    clock: Callable[[], float]
+    compute: Compute
+    emit: Callable[[Event], None]
+    randomness: random.Random
+
+
+def rule_of(manifest: RunManifest) -> OuterRule:
+    """The outer rule that a manifest asks for."""
+    section = manifest.averaging
+    return OuterRule(
+        mode=section.mode,
+        outer_lr=section.outer_lr,
+        outer_momentum=section.outer_momentum,
+        overlay_gain=section.overlay_gain,
+        own_weight=section.own_weight,
+        staleness_power=section.staleness_power,
+        staleness_limit=section.staleness_limit,
+        lag_penalty=section.lag_penalty,
+        residual_decay=section.error_feedback_decay,
+    )
+
+
+def codec_of(manifest: RunManifest) -> Codec:
+    """The codec that a manifest asks for."""
+    return make_codec(manifest.averaging.codec, manifest.averaging.block_size)
+
+
+def limits_of(sizes: Sequence[int], codec: Codec) -> Limits:
+    """What a remote may send: at most one whole encoded fragment behind a header."""
+    return Limits(tuple(sizes), max(codec.encoded_num_bytes(size) for size in sizes))
+
+
+class Node:
+    """See the module docstring. `run` ends when the trainer has finished or `leave` was called."""
+
+    def __init__(self, who: NodeIdentity, manifest: RunManifest, ports: NodePorts, mailbox: Mailbox) -> None:
+        self.who = who
+        self.manifest = manifest
+        self.ports = ports
+        self.mailbox = mailbox
+        self.started_at = ports.wall_clock()
+        self.me = who.identity.peer_id
+        self.codec = codec_of(manifest)
+        self.rule = rule_of(manifest)
+        self.limits = limits_of(mailbox.sizes, self.codec)
+        self.reporter = Reporter(self.me, mailbox, ports.wall_clock, ports.clock, ports.emit)
+        self._backlog: dict[int, Tensor] = {}
+        self._undelivered_anchor: set[int] = set()
+        self._serving = False
+        self._leaving = asyncio.Event()
+        self._leave_reason = "the trainer finished"
+        self._state = "joining"
+        self.exchange = self._build_exchange()
+        self.links = Links(
+            ports.host,
+            ports.doorkeeper,
+            self.limits,
+            self._on_message,
+            self._on_lost,
+            self._on_refused,
+            ports.clock,
+        )
+        self.exchange.links = self.links
+        self.membership = Membership(
+            who.identity,
+            ports.host,
+            ports.store,
+            ports.doorkeeper,
+            self._describe,
+            announce_seconds=manifest.network.announce_seconds,
+            wall_clock=ports.wall_clock,
+            randomness=ports.randomness,
+            on_view=self._on_view,
+            on_joined=self.reporter.peer_joined,
+            on_left=self.reporter.peer_left,
+        )
+        self.fetcher = Fetcher(ports.host, ports.doorkeeper, self.limits, self.membership)
+        StateServer(ports.host, ports.doorkeeper, self, len(mailbox.sizes))
+
+    # --------------------------------------------------------------------------------------------------- the run
+
+    async def run(self) -> None:
+        """Join, catch up, take part until the trainer has finished, leave.
+
+        Raises:
+            LocalFault: another process uses this identity, or the state cannot be had.
+        """
+        tasks: list[asyncio.Task[None]] = []
+        loop = asyncio.get_running_loop()
+        try:
+            await self.membership.look()
+            await self._start_state()
+            self._state = "training" if self.who.role == "trainer" else "serving"
+            self.exchange.takes_part = self.who.role == "trainer"
+            await self.membership.announce()
+            if self.membership.has_duplicate_session():
+                raise LocalFault(
+                    f"another live process of this run uses the identity {self.me}; expected one process per identity: "
+                    "stop the other one, or give this one its own --identity file"
+                )
+            await self.membership.introduce()
+            self._on_view()
+            self.mailbox.network.ready = 1
+            self.reporter.joined(self.who.run_id, self.who.device, self.versions())
+            for work in (self.membership.run(), self._follow_trainer(), self._audit()):
+                tasks.append(loop.create_task(work))
+            leaving = loop.create_task(_wait(self._leaving))
+            done, _ = await asyncio.wait([*tasks, leaving], return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()
+            await self._settle()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self.exchange.close()
+            await self.links.close()
+
+    def leave(self, reason: str) -> None:
+        """End the run in an orderly way."""
+        self._leave_reason = reason
+        self._leaving.set()
+
+    def versions(self) -> tuple[int, ...]:
+        """The anchor version of every fragment."""
+        return tuple(fragment.machine.version for fragment in self.exchange.fragments)
+
+    async def _settle(self) -> None:
+        """Let rounds that carry own work finish, tell the others, say goodbye."""
+        end = self.ports.clock() + SETTLE_SECONDS
+        while self.ports.clock() < end and any(f.state.pending is not None for f in self.exchange.fragments):
+            if not self.membership.trainers():
+                break
+            await self._take_outbox()
+            await asyncio.sleep(POLL_SECONDS)
+        self._state = "left"
+        await self.links.flush(2.0)
+        await self.membership.introduce()
+        await self.membership.announce()
+        self.reporter.left(self._leave_reason)
+
+    # ------------------------------------------------------------------------------------------- starting state
+
+    async def _start_state(self) -> None:
+        """Anchors for every fragment: an earlier network process's, fetched from the swarm, or the initial ones."""
+        resumed = [self._resume(fragment) for fragment in self.exchange.fragments]
+        if not all(resumed):
+            if self.who.role == "trainer":
+                await self._take_initial()
+            await self._catch_up()
+        for fragment in self.exchange.fragments:
+            self._persist(fragment)
+            if self.who.role == "trainer":
+                await self._deliver_start(fragment, MergeKind.REBASE if all(resumed) else MergeKind.SET)
+        self._serving = True
+
+    async def _deliver_start(self, fragment: FragmentRuntime, kind: MergeKind) -> None:
+        state, inbox = fragment.state, self.mailbox.inbox
+        while not inbox.try_deliver(kind, fragment.index, state.shown(), version=state.version):  # noqa: ASYNC110
+            # The trainer frees slots in another process: there is no event to wait for.
+            await asyncio.sleep(POLL_SECONDS)
+
+    def _resume(self, fragment: FragmentRuntime) -> bool:
+        shared = self.mailbox.states[fragment.index]
+        state = fragment.state
+        if shared.writing or shared.digest == bytes(32) or state.refresh_digest() != shared.digest:
+            return False
+        state.version, state.lineage_tokens = shared.version, shared.lineage_tokens
+        state.unsent_tokens, state.unsent_steps = shared.unsent_tokens, shared.unsent_steps
+        state.unsent_base_version = shared.unsent_base_version
+        self._restart_machine(fragment)
+        return True
+
+    async def _take_initial(self) -> None:
+        missing = set(range(len(self.mailbox.sizes)))
+        while missing:
+            for message in self.mailbox.outbox.take():
+                if message.kind is WorkKind.INITIAL:
+                    state = self.exchange.fragments[message.fragment].state
+                    state.anchor.copy_(message.values)
+                    state.momentum.zero_()
+                    state.residual.zero_()
+                    missing.discard(message.fragment)
+                self.mailbox.outbox.release(message.slot)
+            if missing:
+                await asyncio.sleep(POLL_SECONDS)
+        for fragment in self.exchange.fragments:
+            await self.ports.compute(fragment.state.refresh_digest)
+            self._restart_machine(fragment)
+
+    async def _catch_up(self) -> None:
+        """Fetch every fragment of which the swarm has something better; a seed waits until somebody has a state."""
+        began = self.ports.clock()
+        while True:
+            await self._fetch_better()
+            if self.who.role == "trainer" or all(fragment.state.digest for fragment in self.exchange.fragments):
+                return
+            self.reporter.waiting("no trainer has a state yet", self.ports.clock() - began)
+            await asyncio.sleep(self.manifest.network.announce_seconds / 2)
+            await self.membership.look()
+
+    async def _fetch_better(self) -> None:
+        began, num_bytes, fetched = self.ports.clock(), 0, []
+        donor = PeerId("")
+        for fragment in self.exchange.fragments:
+            snapshot, donor = await self.fetcher.fetch_heaviest(fragment.index, fragment.state, donor)
+            if snapshot is not None:
+                self._adopt_snapshot(fragment.state, snapshot)
+                fragment.digests = {snapshot.version: snapshot.digest}
+                self._restart_machine(fragment)
+                num_bytes += 8 * fragment.state.num_values
+                fetched.append(fragment.index)
+        if fetched:
+            self.reporter.caught_up(tuple(fetched), donor, num_bytes, self.ports.clock() - began)
+
+    @staticmethod
+    def _adopt_snapshot(state: FragmentState, snapshot: Snapshot) -> None:
+        state.adopt(snapshot.anchor, snapshot.momentum, snapshot.version, snapshot.lineage_tokens, snapshot.digest)
+
+    def _restart_machine(self, fragment: FragmentRuntime) -> None:
+        state, machine = fragment.state, fragment.machine
+        machine.version, machine.lineage_tokens = state.version, state.lineage_tokens
+        machine.anchor_digest = state.digest[:DIGEST_BYTES]
+        fragment.digests[state.version] = state.digest
+
+    # ------------------------------------------------------------------------------------------------- the mailbox
+
+    async def _follow_trainer(self) -> None:
+        trainer = self.mailbox.trainer
+        told_at = self.ports.clock()
+        while not self._leaving.is_set():
+            await self._take_outbox()
+            self._retry_deliveries()
+            self.mailbox.network.heartbeat = self.ports.clock()
+            if trainer.finished or trainer.stop_requested:
+                await self._take_outbox()
+                self.leave("the trainer finished" if trainer.finished else "asked to stop")
+            if self.ports.clock() - told_at >= self.manifest.network.announce_seconds / 2:
+                told_at = self.ports.clock()
+                self.reporter.progress()
+                self._set_pace()
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def _take_outbox(self) -> None:
+        for message in self.mailbox.outbox.take():
+            if message.kind is WorkKind.WORK:
+                await self._absorb(message)
+            self.mailbox.outbox.release(message.slot)
+
+    async def _absorb(self, message: WorkMessage) -> None:
+        shared = self.mailbox.states[message.fragment]
+        if message.sequence <= shared.absorbed_sequence:
+            return
+
+        def fill(state: FragmentState) -> None:
+            state.receive_work(message.values, message.num_tokens, message.num_steps, message.base_version)
+
+        await self.exchange.work_arrived(message.fragment, fill)
+        shared.absorbed_sequence = message.sequence
+        self._persist(self.exchange.fragments[message.fragment])
+
+    def _deliver(self, index: int, change: Tensor, version: int) -> None:
+        """Hand a change to the trainer; while its slots are full, changes add up here."""
+        if not self._serving or self.rule.mode == "streaming":
+            return
+        waiting = self._backlog.pop(index, None)
+        total = change if waiting is None else waiting.add_(change)
+        if not self.mailbox.inbox.try_deliver(MergeKind.ADD, index, total, version=version):
+            self._backlog[index] = total
+
+    def _deliver_anchor(self, index: int) -> None:
+        """Mode streaming: hand over the new anchor, to be blended `overlap_steps` after the send."""
+        section = self.manifest.averaging
+        state = self.exchange.fragments[index].state
+        apply_at = self._last_send_step(index) + section.overlap_steps
+        delivered = self.mailbox.inbox.try_deliver(
+            MergeKind.BLEND,
+            index,
+            state.anchor,
+            version=state.version,
+            merge_alpha=section.merge_alpha,
+            apply_at_inner_step=apply_at,
+        )
+        if delivered:
+            self._undelivered_anchor.discard(index)
+        else:
+            self._undelivered_anchor.add(index)
+
+    def _last_send_step(self, index: int) -> int:
+        return self.reporter.last_send_step.get(index, 0)
+
+    def _retry_deliveries(self) -> None:
+        for index in sorted(self._backlog):
+            version = self.exchange.fragments[index].state.version
+            if not self.mailbox.inbox.try_deliver(MergeKind.ADD, index, self._backlog[index], version=version):
+                return
+            del self._backlog[index]
+        for index in sorted(self._undelivered_anchor):
+            self._deliver_anchor(index)
+
+    def _set_pace(self) -> None:
+        """Slow peers send after fewer inner steps, so that everybody is ready at about the same time."""
+        speeds = [record.tokens_per_second for record in self.membership.members() if record.state == "training"]
+        own = self.mailbox.trainer.tokens_per_second
+        sync_every = self.manifest.averaging.sync_every
+        self.mailbox.network.sync_every = effective_sync_every(sync_every, own, max([*speeds, own]))
+        self.mailbox.network.num_peers = len(speeds)
+
+    # ---------------------------------------------------------------------------------------- callbacks of the parts
+
+    def _on_message(self, sender: PeerId, message: Message, payload: memoryview, frame_bytes: int) -> None:
+        self.membership.heard_from(sender)
+        self.exchange.on_message(sender, message, payload, frame_bytes)
+
+    def _on_lost(self, peer_id: PeerId, reason: str) -> None:
+        self.membership.suspect(peer_id, reason)
+        self.exchange.peer_lost(peer_id, reason)
+
+    def _on_refused(self, peer_id: PeerId, reason: str) -> None:
+        self.reporter.refused(peer_id, reason)
+
+    def _on_view(self) -> None:
+        trainers = self.membership.trainers()
+        followers = [record.peer_id for record in self.membership.members() if record.peer_id not in trainers]
+        own = [self.me] if self._state == "training" else []
+        self.exchange.set_view([*trainers, *own], followers)
+
+    def _on_report(self, report: ExchangeReport) -> None:
+        self.reporter.round_report(report)
+        index = report.fragment
+        if self.reporter.moved(report):
+            self._persist(self.exchange.fragments[index])
+            if self.rule.mode == "streaming" and self._serving:
+                self._deliver_anchor(index)
+        repair = self.reporter.wanted_repair(report)
+        if repair is not None:
+            asyncio.get_running_loop().create_task(self._repair(index, repair.peer_id, repair.reason))
+
+    async def _repair(self, index: int, peer_id: PeerId, reason: str) -> None:
+        fragment = self.exchange.fragments[index]
+        try:
+            snapshot = await self.fetcher.fetch_from(index, fragment.state.num_values, [peer_id])
+            better = snapshot is not None and (snapshot.lineage_tokens, snapshot.digest) > (
+                fragment.state.lineage_tokens,
+                fragment.state.digest,
+            )
+            if snapshot is not None and better:
+                found = snapshot
+                await self.exchange.adopt(index, lambda state: self._adopt_snapshot(state, found), found.commits)
+                self.reporter.repaired(index, found.version, reason)
+        finally:
+            self.exchange.repaired(index)
+
+    async def _audit(self) -> None:
+        """Compare announced anchors with our own; whoever is behind or forked hears of it within one announcement."""
+        while True:
+            await asyncio.sleep(self.manifest.network.announce_seconds)
+            if self.membership.has_duplicate_session():
+                raise LocalFault(
+                    f"another process has joined this run with the identity {self.me}; expected one process per "
+                    "identity: stop one of them"
+                )
+            for fragment in self.exchange.fragments:
+                for record in self.membership.members():
+                    if len(record.versions) <= fragment.index or fragment.repairing:
+                        continue
+                    theirs = (record.lineage_tokens[fragment.index], record.digests[fragment.index])
+                    state = fragment.state
+                    known = fragment.digests.get(record.versions[fragment.index], b"")[: len(theirs[1])]
+                    if theirs > (state.lineage_tokens, state.digest[:8]) and known != theirs[1]:
+                        self.exchange.audit(fragment.index, record.peer_id)
+                        break
+
+    # ----------------------------------------------------------------------------------------- StateSource for donors
+
+    async def snapshot(self, fragment: int) -> Snapshot | None:
+        """A consistent copy of one fragment's committed state."""
+        runtime = self.exchange.fragments[fragment]
+        if not self._serving:
+            return None
+        async with runtime.busy:
+            state = runtime.state
+            anchor, momentum = await self.ports.compute(lambda: (state.anchor.clone(), state.momentum.clone()))
+            commits = tuple(runtime.machine.history[version] for version in sorted(runtime.machine.history))
+            return Snapshot(state.version, state.lineage_tokens, anchor, momentum, state.digest, commits)
+
+    def digest_at(self, fragment: int, version: int) -> bytes:
+        """The digest this peer had at a recent version; empty when unknown."""
+        return self.exchange.fragments[fragment].digests.get(version, b"")
+
+    def commits_from(self, fragment: int, version: int) -> Sequence[Commit]:
+        """Recent commits that left `version` or a later one."""
+        history = self.exchange.fragments[fragment].machine.history
+        return [history[key] for key in sorted(history) if key >= version]
+
+    # ----------------------------------------------------------------------------------------------------- details
+
+    def _describe(self) -> PeerRecord:
+        trainer = self.mailbox.trainer
+        fragments = self.exchange.fragments
+        traffic = self.links.traffic
+        return PeerRecord(
+            run_id=self.who.run_id,
+            peer_id=self.me,
+            session=self.who.session,
+            sequence=0,
+            expires_at=0.0,
+            manifest_hash=self.manifest.hash,
+            state=self._state,  # type: ignore[arg-type]
+            role=self.who.role,  # type: ignore[arg-type]
+            device=self.who.device,
+            name=self.who.name,
+            software=self.who.software,
+            reachable=self.who.reachable,
+            inner_steps=trainer.inner_steps,
+            tokens=trainer.tokens,
+            rounds_contributed=self.reporter.rounds_contributed,
+            tokens_per_second=trainer.tokens_per_second,
+            upload_bits_per_second=traffic.upload_bits_per_second,
+            download_bits_per_second=traffic.download_bits_per_second,
+            train_loss=_finite(trainer.train_loss),
+            held_out_loss=_finite(trainer.held_out_loss),
+            held_out_version=trainer.held_out_version,
+            versions=tuple(fragment.machine.version for fragment in fragments),
+            digests=tuple((fragment.state.digest or bytes(32))[:8] for fragment in fragments),
+            lineage_tokens=tuple(fragment.state.lineage_tokens for fragment in fragments),
+            started_at=self.started_at,
+        )
+
+    @contextmanager
+    def _changing(self, index: int, state: FragmentState) -> Iterator[None]:
+        """Mark the shared tensors as torn while they change, so that a restarted network process can tell."""
+        shared = self.mailbox.states[index]
+        with shared.changing():
+            yield
+            shared.version, shared.lineage_tokens, shared.digest = state.version, state.lineage_tokens, state.digest
+
+    def _persist(self, fragment: FragmentRuntime) -> None:
+        """Write what a restarted network process needs beside the shared tensors."""
+        shared, state = self.mailbox.states[fragment.index], fragment.state
+        shared.version, shared.lineage_tokens, shared.digest = state.version, state.lineage_tokens, state.digest
+        shared.unsent_tokens, shared.unsent_steps = state.unsent_tokens, state.unsent_steps
+        shared.unsent_base_version = state.unsent_base_version
+
+    def _build_exchange(self) -> Exchange:
+        section = self.manifest.averaging
+        runtimes = []
+        for index, (size, shared) in enumerate(zip(self.mailbox.sizes, self.mailbox.states, strict=True)):
+            state = FragmentState(self.rule, self.codec, shared.anchor, shared.momentum, shared.residual)
+            machine = RoundMachine(
+                self.me,
+                self.who.run_id,
+                index,
+                size,
+                self.codec.block_size,
+                RoundTiming.with_bounds(section.round_deadline_seconds),
+                section.quorum_fraction,
+            )
+            guard = partial(self._changing, index, state)
+            runtimes.append(FragmentRuntime(index, state, machine, ShardStore(self.codec, size), changing=guard))
+        exchange = Exchange(
+            self.me,
+            self.rule,
+            self.codec,
+            runtimes,
+            clock=self.ports.clock,
+            compute=self.ports.compute,
+            deliver=self._deliver,
+            report=self._on_report,
+            first_sequence=self.who.session % 2**52,
+        )
+        exchange.takes_part = False
+        return exchange
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+async def _wait(event: asyncio.Event) -> None:
+    await event.wait()

@@ -1,0 +1,104 @@
+"""An observer: a member of the DHT that reads a run and is never counted as a trainer (it publishes no record)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from averaging.catch_up import Snapshot, fetch_state
+from dht.access import AccessRule
+from dht.errors import Incompatible, LocalFault, NobodyReachable, PeerFault
+from dht.hivemind_store import HivemindStore
+from dht.identity import Identity
+from dht.p2pd_host import P2pdHost
+from dht.records import PeerRecord, VerifiedRecords, decode_peer_record, decode_run_record
+from dht.swarm import SwarmView
+from peer.doorkeeper import RunDoorkeeper
+from peer.manifest import RunManifest
+from peer.version import SOFTWARE
+
+LOOK_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Observer:
+    """A connected observer of one run."""
+
+    run_id: str
+    manifest: RunManifest
+    host: P2pdHost
+    store: HivemindStore
+    doorkeeper: RunDoorkeeper
+
+    async def records(self) -> list[PeerRecord]:
+        """Live records of the run's peers, valid ones only."""
+        now = time.time()
+        verified = VerifiedRecords()
+        records = []
+        for data in await self.store.fetch_peers(self.run_id):
+            with contextlib.suppress(PeerFault):
+                records.append(decode_peer_record(data, run_id=self.run_id, now=now, verified=verified))
+        view = SwarmView(self.run_id).merge(records, now)
+        return list(view.members(now))
+
+    async def fetch(self, fragment: int, num_values: int, records: list[PeerRecord]) -> Snapshot:
+        """One fragment's state from the member that announces the heaviest one and answers.
+
+        Raises:
+            LocalFault: nobody gave it.
+        """
+        reasons = []
+        for record in sorted(records, key=lambda record: (-record.lineage_tokens[fragment], record.peer_id)):
+            try:
+                snapshot = await fetch_state(self.host, self.doorkeeper, record.peer_id, fragment, num_values)
+            except PeerFault as fault:
+                reasons.append(str(fault))
+                continue
+            if snapshot is not None:
+                return snapshot
+        raise LocalFault(
+            f"fragment {fragment} could not be fetched from any of {len(records)} members ({'; '.join(reasons)[:300]}); "
+            "try again while members are online"
+        )
+
+
+@contextlib.asynccontextmanager
+async def observe(run_id: str, addresses: list[str], timeout_seconds: float) -> AsyncIterator[Observer]:
+    """Connect to a run as an observer with a throw-away identity.
+
+    Raises:
+        NobodyReachable: no member answered, or none knows the run, within the time.
+        Incompatible: the run's manifest does not fit this software.
+    """
+    identity = Identity.generate()
+    listen = ["/ip4/0.0.0.0/tcp/0"]
+    if all("/127.0.0.1/" in address for address in addresses):
+        listen = ["/ip4/127.0.0.1/tcp/0"]
+    async with contextlib.AsyncExitStack() as stack:
+        host = await stack.enter_async_context(P2pdHost(identity, listen))
+        store = HivemindStore(host)
+        await store.start()
+        stack.push_async_callback(store.close)
+        end = time.monotonic() + timeout_seconds
+        while True:
+            num_members = await store.bootstrap(addresses)
+            found = await store.fetch_run(run_id) if num_members else None
+            if found is not None:
+                break
+            if time.monotonic() >= end:
+                what = f"{num_members} members answered but none knows it" if num_members else "nobody answered"
+                raise NobodyReachable(
+                    f"run {run_id}: {what} at {len(addresses)} addresses within {timeout_seconds:.0f} s; expected one "
+                    "live member; check the run id and the address"
+                )
+            await asyncio.sleep(LOOK_SECONDS)
+        record = decode_run_record(found, run_id=run_id)
+        try:
+            manifest = RunManifest.from_bytes(record.manifest)
+        except ValueError as error:
+            raise Incompatible(f"the manifest of {run_id} does not fit {SOFTWARE}: {error}") from error
+        rule = AccessRule(run_id, manifest.hash, SOFTWARE)
+        yield Observer(run_id, manifest, host, store, RunDoorkeeper(rule, identity.peer_id, "observer"))

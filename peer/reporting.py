@@ -1,0 +1,228 @@
+"""Turns what happens on the network side into events, and counts what the peer's record says about itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from averaging import exchange_reports as reports
+from dht.host import PeerId
+from dht.records import PeerRecord
+from peer import event_types as events
+from peer.events import Event
+from peer.mailbox import Mailbox
+
+
+class Reporter:
+    """Events of one node."""
+
+    def __init__(
+        self,
+        me: PeerId,
+        mailbox: Mailbox,
+        wall_clock: Callable[[], float],
+        clock: Callable[[], float],
+        emit: Callable[[Event], None],
+    ) -> None:
+        self.rounds_contributed = 0
+        self.last_send_step: dict[int, int] = {}
+        self._me = me
+        self._mailbox = mailbox
+        self._wall_clock = wall_clock
+        self._clock = clock
+        self._emit = emit
+        self._began_at = clock()
+        self._evaluated = 0
+
+    def joined(self, run_id: str, device: str, versions: tuple[int, ...]) -> None:
+        num_parameters = sum(self._mailbox.sizes)
+        self._emit(
+            events.JoinedRun(
+                at=self._wall_clock(),
+                peer_id=self._me,
+                run_id=run_id,
+                device=device,
+                num_parameters=num_parameters,
+                versions=versions,
+            )
+        )
+
+    def waiting(self, reason: str, seconds: float) -> None:
+        self._emit(events.WaitingForPeers(at=self._wall_clock(), peer_id=self._me, reason=reason, seconds=seconds))
+
+    def peer_joined(self, record: PeerRecord) -> None:
+        self._emit(events.PeerJoined(at=self._wall_clock(), peer_id=self._me, remote=record.peer_id))
+
+    def peer_left(self, peer_id: PeerId, reason: str) -> None:
+        self._emit(events.PeerLeft(at=self._wall_clock(), peer_id=self._me, remote=peer_id, reason=reason))
+
+    def refused(self, peer_id: PeerId, reason: str) -> None:
+        self._emit(events.RefusedPeer(at=self._wall_clock(), peer_id=self._me, remote=peer_id, reason=reason))
+
+    def caught_up(self, fragments: tuple[int, ...], donor: PeerId, num_bytes: int, seconds: float) -> None:
+        self._emit(
+            events.CaughtUp(
+                at=self._wall_clock(),
+                peer_id=self._me,
+                fragments=fragments,
+                donor=donor,
+                num_bytes=num_bytes,
+                seconds=seconds,
+            )
+        )
+
+    def repaired(self, fragment: int, version: int, reason: str) -> None:
+        self._emit(
+            events.AnchorRepaired(
+                at=self._wall_clock(), peer_id=self._me, fragment=fragment, version=version, reason=reason
+            )
+        )
+
+    def left(self, reason: str) -> None:
+        trainer = self._mailbox.trainer
+        self._emit(
+            events.LeftRun(
+                at=self._wall_clock(),
+                peer_id=self._me,
+                reason=reason,
+                inner_steps=trainer.inner_steps,
+                tokens=trainer.tokens,
+                rounds_contributed=self.rounds_contributed,
+            )
+        )
+
+    def progress(self) -> None:
+        """The trainer's counters, and its held-out loss when it is new."""
+        trainer = self._mailbox.trainer
+        elapsed = max(self._clock() - self._began_at, 1e-9)
+        loss = trainer.train_loss if math.isfinite(trainer.train_loss) else None
+        self._emit(
+            events.TrainingProgressed(
+                at=self._wall_clock(),
+                peer_id=self._me,
+                inner_steps=trainer.inner_steps,
+                tokens=trainer.tokens,
+                train_loss=loss,
+                tokens_per_second=trainer.tokens_per_second,
+                wait_fraction=min(1.0, trainer.wait_seconds / elapsed),
+            )
+        )
+        if trainer.held_out_version > self._evaluated and math.isfinite(trainer.held_out_loss):
+            self._evaluated = trainer.held_out_version
+            self._emit(
+                events.Evaluated(
+                    at=self._wall_clock(),
+                    peer_id=self._me,
+                    held_out_loss=trainer.held_out_loss,
+                    version_sum=self._evaluated,
+                )
+            )
+
+    def round_report(self, report: reports.ExchangeReport) -> None:
+        """One fact about a round."""
+        now, me = self._wall_clock(), self._me
+        if isinstance(report, reports.RoundBegan):
+            self._emit(
+                events.RoundStarted(
+                    at=now,
+                    peer_id=me,
+                    fragment=report.fragment,
+                    version=report.version,
+                    leader=report.leader,
+                    num_contributors=report.num_members,
+                )
+            )
+        elif isinstance(report, reports.ContributionSent):
+            self.last_send_step[report.fragment] = self._mailbox.trainer.inner_steps
+            self._emit(
+                events.SentContribution(
+                    at=now,
+                    peer_id=me,
+                    fragment=report.fragment,
+                    version=report.version,
+                    num_bytes=report.num_bytes,
+                    tokens=report.tokens,
+                    steps=report.steps,
+                    staleness=report.staleness,
+                )
+            )
+        elif isinstance(report, reports.RoundClosed):
+            self._round_closed(report)
+        elif isinstance(report, reports.AnchorMoved):
+            self._emit(
+                events.AppliedCommit(
+                    at=now, peer_id=me, fragment=report.fragment, version=report.version, digest=report.digest.hex()
+                )
+            )
+        elif isinstance(report, reports.RoundAborted):
+            self._emit(
+                events.RoundAbandoned(
+                    at=now,
+                    peer_id=me,
+                    fragment=report.fragment,
+                    version=report.version,
+                    attempt=report.attempt,
+                    reason=report.reason,
+                )
+            )
+        elif isinstance(report, reports.LeaderChanged):
+            self._emit(
+                events.LeaderReplaced(
+                    at=now,
+                    peer_id=me,
+                    fragment=report.fragment,
+                    version=report.version,
+                    attempt=report.attempt,
+                    old=report.old,
+                    new=report.new,
+                    reason=report.reason,
+                )
+            )
+        elif isinstance(report, reports.WorkReturned):
+            self._emit(
+                events.WorkReturned(
+                    at=now,
+                    peer_id=me,
+                    fragment=report.fragment,
+                    version=report.version,
+                    reason=report.reason,
+                    num_values=report.num_values,
+                )
+            )
+        elif isinstance(report, reports.WorkExpired):
+            reason = f"work of {report.tokens} tokens was {report.staleness} versions too old and was dropped"
+            self._emit(
+                events.WorkReturned(
+                    at=now, peer_id=me, fragment=report.fragment, version=report.version, reason=reason, num_values=0
+                )
+            )
+
+    def moved(self, report: reports.ExchangeReport) -> bool:
+        """Whether the report says that an anchor has a new version."""
+        return isinstance(report, reports.AnchorMoved)
+
+    def wanted_repair(self, report: reports.ExchangeReport) -> reports.RepairNeeded | None:
+        """The report, when it asks for a repair."""
+        return report if isinstance(report, reports.RepairNeeded) else None
+
+    def _round_closed(self, report: reports.RoundClosed) -> None:
+        commit = report.commit
+        included = sorted({index for shard in commit.shards for index in shard.included})
+        self.rounds_contributed += report.own_included
+        self._emit(
+            events.RoundCommitted(
+                at=self._wall_clock(),
+                peer_id=self._me,
+                fragment=commit.fragment,
+                version=commit.version,
+                contributors=tuple(commit.roster[index].peer_id for index in included),
+                outer_lr=report.outer_lr,
+                tokens=commit.tokens,
+                num_void_shards=sum(not shard.digest for shard in commit.shards),
+                seconds=report.seconds,
+                bytes_up=report.up_bytes,
+                bytes_down=report.down_bytes,
+                contribution_values_sent=report.up_values,
+                result_values_received=report.down_values,
+            )
+        )

@@ -1,0 +1,105 @@
+"""`peer status`: a run as seen from outside."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from dht.records import PeerRecord
+from peer.manifest import RunManifest
+from peer.observing import observe
+from peer.quantities import count_text
+
+
+def show_status(run_id: str, peers: list[str], as_json: bool, timeout_seconds: float) -> int:
+    """Print the run, its peers, versions, rates and losses. Returns the exit code.
+
+    Raises:
+        NobodyReachable: no member answered in time.
+    """
+    manifest, records = asyncio.run(_read(run_id, peers, timeout_seconds))
+    if as_json:
+        print(json.dumps(status_facts(run_id, manifest, records, time.time())))
+    else:
+        _print_table(run_id, manifest, records)
+    return 0
+
+
+async def _read(run_id: str, peers: list[str], timeout_seconds: float) -> tuple[RunManifest, list[PeerRecord]]:
+    async with observe(run_id, peers, timeout_seconds) as observer:
+        return observer.manifest, await observer.records()
+
+
+def status_facts(run_id: str, manifest: RunManifest, records: list[PeerRecord], now: float) -> dict[str, Any]:
+    """The status as plain values; every figure is what the peers report of themselves."""
+    trainers = [record for record in records if record.role == "trainer" and record.state == "training"]
+    newest = [max((r.versions[f] for r in records), default=0) for f in range(manifest.averaging.num_fragments)]
+    losses = [(r.held_out_version, r.held_out_loss) for r in records if r.held_out_loss is not None]
+    return {
+        "schema": 1,
+        "at": now,
+        "run_id": run_id,
+        "manifest_hash": manifest.hash.hex(),
+        "mode": manifest.averaging.mode,
+        "num_trainers": len(trainers),
+        "num_members": len(records),
+        "versions": newest,
+        "tokens_reported": sum(record.tokens for record in records),
+        "tokens_per_second_reported": sum(record.tokens_per_second for record in trainers),
+        "held_out_loss": max(losses)[1] if losses else None,
+        "peers": [
+            {
+                "peer_id": record.peer_id,
+                "name": record.name,
+                "state": record.state,
+                "role": record.role,
+                "device": record.device,
+                "versions": list(record.versions),
+                "digests": [digest.hex() for digest in record.digests],
+                "inner_steps": record.inner_steps,
+                "tokens": record.tokens,
+                "tokens_per_second": record.tokens_per_second,
+                "rounds_contributed": record.rounds_contributed,
+                "upload_bits_per_second": record.upload_bits_per_second,
+                "train_loss": record.train_loss,
+                "held_out_loss": record.held_out_loss,
+                "seconds_in_run": max(0.0, now - record.started_at),
+            }
+            for record in records
+        ],
+    }
+
+
+def _print_table(run_id: str, manifest: RunManifest, records: list[PeerRecord]) -> None:
+    facts = status_facts(run_id, manifest, records, time.time())
+    console = Console()
+    loss = facts["held_out_loss"]
+    console.print(
+        f"[bold]{run_id}[/bold]  mode {facts['mode']}  trainers {facts['num_trainers']}  "
+        f"versions {'/'.join(str(version) for version in facts['versions'])}  "
+        f"held-out loss {'not measured yet' if loss is None else f'{loss:.4f}'}"
+    )
+    if not records:
+        console.print("No peer is in the run now. Start one with: peer join --run-id " + run_id)
+        return
+    table = Table(box=None, pad_edge=False)
+    for title in ("peer", "state", "device", "versions", "tokens", "tokens/s", "rounds", "train loss"):
+        table.add_column(title, justify="left" if title in ("peer", "state", "device", "versions") else "right")
+    for record in records:
+        table.add_row(
+            record.name or record.peer_id[-8:],
+            record.state,
+            record.device,
+            "/".join(str(version) for version in record.versions),
+            count_text(record.tokens),
+            f"{record.tokens_per_second:.0f}",
+            str(record.rounds_contributed),
+            "-" if record.train_loss is None else f"{record.train_loss:.3f}",
+        )
+    console.print(table)
+    console.print("Figures are reported by the peers themselves.", style="dim")

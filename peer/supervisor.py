@@ -1,0 +1,202 @@
+"""The trainer's side of the network process: starts it, passes the mailbox, forwards events, restarts it when it dies.
+
+Training goes on meanwhile: the mailbox keeps anchors and unsent work, so a new network process continues where the
+killed one stopped, with the same identity.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from dht.errors import DeviceFault, Incompatible, LocalFault, NobodyReachable, UsageFault
+from dht.host import PeerId
+from dht.records import RunRecord, decode_run_record
+from peer import event_types as events
+from peer.events import Event, from_json
+from peer.mailbox import Mailbox
+from peer.network_side import NetworkSpec
+
+MAX_RESTARTS = 20
+"""In one session; a process that dies more often will not get better, and its owner should hear of it."""
+RESTART_PAUSE_SECONDS = 1.0
+STOP_SECONDS = 20.0
+"""For an orderly leave: settling the last round (5 s), goodbyes, and closing the daemon."""
+
+_FAULTS: dict[int, type[LocalFault]] = {
+    fault.exit_code: fault for fault in (LocalFault, UsageFault, NobodyReachable, Incompatible, DeviceFault)
+}
+
+
+class NetworkProcess:
+    """One supervised child process; all methods may be called from the trainer's thread.
+
+    Args:
+        spec: what the child needs.
+        show: takes every event (called from a reader thread).
+        note: takes plain sentences for the owner, such as the addresses.
+    """
+
+    def __init__(self, spec: NetworkSpec, show: Callable[[Event], None], note: Callable[[str], None]) -> None:
+        self._spec = spec
+        self._show = show
+        self._note = note
+        self._mailbox: tuple[Mailbox, str] | None = None
+        self._record: RunRecord | None = None
+        self._fault: LocalFault | None = None
+        self._found = threading.Event()
+        self._ended = threading.Event()
+        self._leaving = False
+        self._num_restarts = 0
+        self._child: subprocess.Popen[bytes] | None = None
+        self._connection: socket.socket | None = None
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._supervise, name="network-supervisor", daemon=True)
+
+    @property
+    def process_id(self) -> int | None:
+        """The child's process id while it lives."""
+        return self._child.pid if self._child is not None and self._child.poll() is None else None
+
+    def start(self) -> None:
+        """Start the child."""
+        self._spawn()
+        self._thread.start()
+
+    def wait_for_run(self, stop: Callable[[], bool]) -> RunRecord | None:
+        """Wait until the child has the run's signed manifest; None when asked to stop.
+
+        Raises:
+            LocalFault: the child could not find the run or could not start.
+        """
+        while not self._found.wait(0.1):
+            self.check()
+            if stop():
+                return None
+        self.check()
+        return self._record
+
+    def give_mailbox(self, mailbox: Mailbox, device: str) -> None:
+        """Hand the mailbox to the child, and to every later one."""
+        with self._lock:
+            self._mailbox = (mailbox, device)
+            self._send_mailbox()
+
+    def check(self) -> None:
+        """Raise what ended the child for good, if anything did.
+
+        Raises:
+            LocalFault: with the child's own sentence.
+        """
+        if self._fault is not None:
+            raise self._fault
+
+    def leave(self, reason: str) -> None:
+        """Ask the child to leave in an orderly way."""
+        self._leaving = True
+        self._send({"kind": "leave", "reason": reason})
+
+    def close(self) -> None:
+        """Wait for the child to leave; after `STOP_SECONDS` it is killed."""
+        self._leaving = True
+        if not self._ended.wait(STOP_SECONDS) and self._child is not None:
+            self._child.kill()
+            self._ended.wait(5.0)
+
+    def abort(self) -> None:
+        """End the child at once."""
+        self._leaving = True
+        if self._child is not None:
+            self._child.kill()
+
+    # ------------------------------------------------------------------------------------------------- the child
+
+    def _spawn(self) -> None:
+        ours, theirs = socket.socketpair()
+        self._child = subprocess.Popen(
+            [sys.executable, "-m", "peer.network_process", str(theirs.fileno())],
+            pass_fds=(theirs.fileno(),),
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        theirs.close()
+        self._connection = ours
+        self._send(asdict(self._spec))
+
+    def _send(self, message: dict[str, Any]) -> None:
+        connection = self._connection
+        if connection is None:
+            return
+        try:
+            connection.sendall(json.dumps(message).encode() + b"\n")
+        except OSError:
+            # It has just died; `_supervise` notices at the other end of the same socket.
+            return
+
+    def _send_mailbox(self) -> None:
+        if self._mailbox is None or self._connection is None:
+            return
+        mailbox, device = self._mailbox
+        line = json.dumps({"kind": "mailbox", "sizes": list(mailbox.sizes), "device": device}).encode() + b"\n"
+        try:
+            socket.send_fds(self._connection, [line], [mailbox.fd])
+        except OSError:
+            return
+
+    def _supervise(self) -> None:
+        while True:
+            self._read_until_closed()
+            assert self._child is not None
+            code = self._child.wait()
+            if self._leaving or self._fault is not None:
+                break
+            if self._num_restarts >= MAX_RESTARTS or not self._found.is_set():
+                self._fault = LocalFault(
+                    f"the network process ended with code {code} "
+                    + (
+                        f"for the {self._num_restarts + 1}th time"
+                        if self._found.is_set()
+                        else "before it found the run"
+                    )
+                    + "; see the lines above for its reason"
+                )
+                break
+            self._num_restarts += 1
+            reason = f"it was killed by signal {-code}" if code < 0 else f"it ended with code {code}"
+            self._show(events.NetworkRestarted(at=time.time(), peer_id=PeerId(""), reason=reason))
+            time.sleep(RESTART_PAUSE_SECONDS)
+            self._spawn()
+        self._ended.set()
+        self._found.set()
+
+    def _read_until_closed(self) -> None:
+        assert self._connection is not None
+        with self._connection.makefile("rb") as lines:
+            for line in lines:
+                try:
+                    self._take(json.loads(line))
+                except ValueError as error:
+                    self._note(f"the network process sent an unreadable line ({error}); it was ignored")
+
+    def _take(self, message: dict[str, Any]) -> None:
+        kind = message["kind"]
+        if kind == "event":
+            self._show(from_json(message["event"]))
+        elif kind == "addresses":
+            self._note("listening on " + "  ".join(message["addresses"]))
+        elif kind == "run":
+            self._record = decode_run_record(bytes.fromhex(message["record"]), run_id=self._spec.run_id)
+            self._found.set()
+            with self._lock:
+                self._send_mailbox()
+        elif kind == "fault":
+            self._fault = _FAULTS.get(message["exit_code"], LocalFault)(message["message"])
+            self._found.set()
