@@ -229,7 +229,8 @@ def join(
 
 @app.command(
     short_help="Help a run without training.",
-    epilog="\b\nExample:\n  peer seed --run-id tinybytes.abcdefghij234567abcd --listen /ip4/0.0.0.0/tcp/4001",
+    epilog="\b\nExample:\n  peer seed --run-id tinybytes.abcdefghij234567abcd \\\n"
+    "            --listen /ip4/0.0.0.0/tcp/4001",
 )
 @_reporting
 def seed(
