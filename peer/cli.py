@@ -9,21 +9,16 @@ Exit codes: 0 well; 1 a fault of this machine or a bug; 2 a wrong flag, file or 
 
 from __future__ import annotations
 
-import functools
 import json
-import os
 import sys
-import tempfile
-import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 
-from dht.errors import LocalFault, MurmurationError, UsageFault
-
-EXIT_INTERRUPTED = 130
+from dht.errors import UsageFault
+from peer.outcome import reporting
 
 app = typer.Typer(
     name="peer",
@@ -99,37 +94,11 @@ def spread_peers(arguments: Sequence[str]) -> list[str]:
     return spread
 
 
-def _reporting(command: Callable[..., int | None]) -> Callable[..., None]:
-    """Turn what a command raises into one sentence on standard error and an exit code."""
-
-    @functools.wraps(command)
-    def reported(*positional: Any, **named: Any) -> None:
-        try:
-            code = command(*positional, **named) or 0
-            sys.stdout.flush()
-        except MurmurationError as error:
-            _say(str(error))
-            code = error.exit_code if isinstance(error, LocalFault) else 1
-        except KeyboardInterrupt:
-            _say("interrupted.")
-            code = EXIT_INTERRUPTED
-        except BrokenPipeError:
-            # The reader (`| head`) has gone; without this the interpreter complains once more when it ends.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            code = 1
-        except Exception as error:  # noqa: BLE001 (a bug: its owner gets a file to report instead of a screenful)
-            _say(f"this is a bug ({type(error).__name__}); please report it with the file {_write_traceback(error)}.")
-            code = 1
-        raise typer.Exit(code)
-
-    return reported
-
-
 @app.command(
     short_help="Make a run: owner key and signed manifest.",
     epilog="\b\nExample:\n  peer init tinybytes\n  peer init tinybytes --config run.toml --out ./tinybytes",
 )
-@_reporting
+@reporting
 def init(
     name: Annotated[str, typer.Argument(metavar="NAME", help="1 to 40 of a-z, 0-9 and '-'.", show_default=False)],
     config: Annotated[
@@ -177,7 +146,7 @@ def init(
     epilog="\b\nExample:\n  peer join --run-id tinybytes.abcdefghij234567abcd \\\n"
     "            --peers /ip4/203.0.113.5/tcp/4001/p2p/12D3KooW... --device cuda",
 )
-@_reporting
+@reporting
 def join(
     run_id: RunId = None,
     peers: Peers = None,
@@ -232,7 +201,7 @@ def join(
     epilog="\b\nExample:\n  peer seed --run-id tinybytes.abcdefghij234567abcd \\\n"
     "            --listen /ip4/0.0.0.0/tcp/4001",
 )
-@_reporting
+@reporting
 def seed(
     run_id: RunId = None,
     peers: Peers = None,
@@ -266,7 +235,7 @@ def seed(
     epilog="\b\nExample:\n  peer status --run-id tinybytes.abcdefghij234567abcd \\\n"
     "              --peers /ip4/203.0.113.5/tcp/4001/p2p/12D3KooW...",
 )
-@_reporting
+@reporting
 def status(
     run_id: RunId = None,
     peers: Peers = None,
@@ -287,7 +256,7 @@ def status(
     epilog="\b\nExample:\n  peer dashboard --run-id tinybytes.abcdefghij234567abcd \\\n"
     "                 --peers /ip4/203.0.113.5/tcp/4001/p2p/12D3KooW... --port 8470",
 )
-@_reporting
+@reporting
 def dashboard(
     run_id: RunId = None,
     peers: Peers = None,
@@ -306,7 +275,7 @@ def dashboard(
 @app.command(
     short_help="Train with a local swarm of real peers.", epilog="\b\nExample:\n  peer demo --peers 4 --minutes 3"
 )
-@_reporting
+@reporting
 def demo(
     peers: Annotated[int, typer.Option("--peers", min=2, max=64, metavar="N", help="Peers at the start.")] = 3,
     minutes: Annotated[float, typer.Option("--minutes", min=0.1, max=1440, help="How long to train.")] = 2.0,
@@ -323,7 +292,7 @@ def demo(
 @app.command(
     short_help="Run a swarm in virtual time.", epilog="\b\nExample:\n  peer simulate --peers 32 --seed 7 --json"
 )
-@_reporting
+@reporting
 def simulate(
     peers: Annotated[int, typer.Option("--peers", min=1, max=4096, metavar="N", help="Simulated peers.")] = 32,
     steps: Annotated[int, typer.Option("--steps", min=1, max=10**6, metavar="N", help="Inner steps per peer.")] = 200,
@@ -367,23 +336,3 @@ def _checked_target(run_id: str | None, peers: list[str] | None) -> tuple[str, l
             "take one from the run's page or from what `peer seed` prints."
         )
     return config.run_id, addresses
-
-
-def _write_traceback(error: Exception) -> str:
-    from peer.config import user_data_dir
-
-    text = "".join(traceback.format_exception(error))
-    for folder in (user_data_dir(os.environ, sys.platform, Path.home()), Path(tempfile.gettempdir())):
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            descriptor, path = tempfile.mkstemp(dir=folder, prefix="crash-", suffix=".txt", text=True)
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(text)
-        except OSError:
-            continue
-        return path
-    return "that could not be written; here it is instead:\n" + text
-
-
-def _say(sentence: str) -> None:
-    print(f"peer: {sentence}", file=sys.stderr, flush=True)

@@ -64,6 +64,7 @@ def create_run(
                 f"{folder} holds the owner key of a run already; expected an empty folder; choose another --out, or "
                 "give --force to sign the manifest again with that key."
             )
+        _make_folder(folder)
         owner = Identity.load_or_create(folder / OWNER_KEY_NAME)
         run_id = make_run_id(name, owner.public_key)
         manifest = _as_next_revision(manifest, folder / RUN_RECORD_NAME, run_id)
@@ -90,22 +91,31 @@ def _as_next_revision(manifest: RunManifest, record_path: Path, run_id: str) -> 
     return manifest.model_copy(update={"revision": max(manifest.revision, earlier.revision + 1)})
 
 
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(folder, error) from error
+
+
 def _write_whole(path: Path, content: bytes) -> None:
     """The file appears whole, readable by its owner alone, or not at all."""
+    _make_folder(path.parent)
+    draft: str | None = None
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(draft, path)
-        except OSError:
-            Path(draft).unlink(missing_ok=True)
-            raise
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(draft, path)
     except OSError as error:
-        raise LocalFault(
-            f"{path} cannot be written: {error.strerror}; expected a writable folder with free space; "
-            "give another --out."
-        ) from error
+        if draft is not None:
+            Path(draft).unlink(missing_ok=True)
+        raise _unwritable(path, error) from error
+
+
+def _unwritable(path: Path, error: OSError) -> LocalFault:
+    return LocalFault(
+        f"{path} cannot be written: {error.strerror}; expected a writable folder with free space; give another --out."
+    )

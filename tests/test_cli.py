@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -135,8 +136,20 @@ def test_init_with_wrong_input_leaves_nothing(
 
 def test_init_into_a_folder_that_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("")
-    assert cli.run(["init", "mine", "--out", "file/folder"]) in (1, 2)
-    assert "expected a writable folder" in capsys.readouterr().err
+    assert cli.run(["init", "mine", "--out", "file/folder"]) == 1
+    assert "file/folder cannot be written: Not a directory; expected a writable folder" in capsys.readouterr().err
+
+
+def test_init_on_a_full_disk_leaves_no_half_file(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def no_space(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", no_space)
+    assert cli.run(["init", "mine"]) == 1
+    assert "No space left on device; expected a writable folder with free space" in capsys.readouterr().err
+    assert [entry for entry in home.rglob("*") if entry.is_file()] == []
 
 
 def test_join_hands_over_every_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,65 @@
+"""How a command ends: its exit code, and one sentence in place of a traceback."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from dht.errors import LocalFault, MurmurationError
+
+EXIT_INTERRUPTED = 130
+"""What shells report for a program that Ctrl+C ended (128 + SIGINT)."""
+
+
+def reporting(command: Callable[..., int | None]) -> Callable[..., None]:
+    """Turn what a command raises into one sentence on standard error and an exit code."""
+
+    @functools.wraps(command)
+    def reported(*positional: Any, **named: Any) -> None:
+        try:
+            code = command(*positional, **named) or 0
+            sys.stdout.flush()
+        except MurmurationError as error:
+            _say(str(error))
+            code = error.exit_code if isinstance(error, LocalFault) else 1
+        except KeyboardInterrupt:
+            _say("interrupted.")
+            code = EXIT_INTERRUPTED
+        except BrokenPipeError:
+            # The reader (`| head`) has gone; without this the interpreter complains once more when it ends.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            code = 1
+        except Exception as error:  # noqa: BLE001 (a bug: its owner gets a file to report instead of a screenful)
+            _say(f"this is a bug ({type(error).__name__}); please report it with the file {_write_traceback(error)}.")
+            code = 1
+        raise typer.Exit(code)
+
+    return reported
+
+
+def _write_traceback(error: Exception) -> str:
+    from peer.config import user_data_dir
+
+    text = "".join(traceback.format_exception(error))
+    for folder in (user_data_dir(os.environ, sys.platform, Path.home()), Path(tempfile.gettempdir())):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            descriptor, path = tempfile.mkstemp(dir=folder, prefix="crash-", suffix=".txt", text=True)
+            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+                file.write(text)
+        except OSError:
+            continue
+        return path
+    return "that could not be written; here it is instead:\n" + text
+
+
+def _say(sentence: str) -> None:
+    print(f"peer: {sentence}", file=sys.stderr, flush=True)
