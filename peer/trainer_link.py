@@ -2,8 +2,8 @@
 
 Per parameter there is one float32 copy, `ref`: the point from which local work is measured. The unsent local work of a
 fragment is L = ref - x (start minus end, the sign of a gradient), x being the live parameters. A send writes L to the
-outbox and sets ref := x; an ADD moves x and ref together, so that merging never changes L; BLEND and SET put ref on the
-new anchor. When no outbox slot is free the send is put off and L goes on growing: nothing waits, nothing is lost.
+outbox and sets ref := x; ADD and REBASE move x and ref together, so that merging never changes L; BLEND and SET put ref
+on the new anchor. When no outbox slot is free the send is put off and L goes on growing: nothing waits or gets lost.
 """
 
 from __future__ import annotations
@@ -278,20 +278,18 @@ class TrainerLink:
         progress = self._progress[message.fragment]
         for live, ref, place in self._pieces(self.layout.fragments[message.fragment]):
             values = message.values[place]
-            if message.kind == MergeKind.ADD:
-                if live.dtype == torch.float32:
+            if message.kind in (MergeKind.ADD, MergeKind.REBASE):
+                is_add = message.kind == MergeKind.ADD
+                if is_add and live.dtype == torch.float32:
                     live.add_(values.to(live.device))
                     ref.add_(values.to(ref.device))
-                else:
-                    # x rounds coarsely here; taking ref from the rounded x keeps L what it was.
-                    work = ref - live.to(ref.device, torch.float32)
-                    live.copy_(live.to(torch.float32) + values.to(live.device))
-                    torch.add(live.to(ref.device, torch.float32), work, out=ref)
-                continue
-            if message.kind == MergeKind.REBASE:
+                    continue
                 work = ref - live.to(ref.device, torch.float32)
-                ref.copy_(values)
+                ref.copy_(ref + values.to(ref.device) if is_add else values)
                 live.copy_(ref - work)
+                if live.dtype != torch.float32:
+                    # x rounded coarsely; taking ref from the rounded x keeps L what it was.
+                    torch.add(live.to(ref.device, torch.float32), work, out=ref)
                 continue
             ref.copy_(values)
             if message.kind == MergeKind.BLEND:
