@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import msgpack
 from hivemind.dht.routing import DHTID
-from hivemind.p2p import PeerID
+from hivemind.p2p import P2PDaemonError, PeerID
 from hivemind.utils import MSGPackSerializer
 
 from dht.errors import PeerFault, UsageFault
@@ -54,7 +54,7 @@ AdmitPeer = Callable[[PeerId], bool]
 logger = logging.getLogger(__name__)
 
 
-class GateRefusal(Exception):
+class GateRefusal(P2PDaemonError):  # type: ignore[misc]
     """A DHT call that is not allowed; hivemind sends the text to the caller."""
 
 

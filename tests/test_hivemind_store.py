@@ -29,7 +29,7 @@ pytest.importorskip("hivemind")
 
 from hivemind.p2p import PeerID
 
-from dht import hivemind_store
+from dht import hivemind_node
 from dht.hivemind_gate import key_id_of, pack_value
 from dht.hivemind_store import HivemindStore
 from dht.p2pd_host import P2pdHost
@@ -218,7 +218,7 @@ def test_records_that_do_not_belong_are_refused_by_the_others() -> None:
         old, old_expires_at = signed_record(victim.identity, -30.0)
         shard = shard_of(victim.peer_id)
         key, other_key = peers_key(RUN_ID, shard), peers_key(RUN_ID, (shard + 1) % 4)
-        protocol = liar.store._node.protocol
+        protocol = (await liar.store._member.ready()).protocol
 
         async def push(at_key: str, named_key: str, subkey: str | None, data: bytes, until: float) -> bool:
             answer = await protocol.call_store(
@@ -294,7 +294,7 @@ def test_a_killed_daemon_is_back_in_the_dht() -> None:
 
 
 def test_operations_during_an_outage_end_in_time_and_keep_the_own_record(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hivemind_store, "CALL_SECONDS", 0.5)
+    monkeypatch.setattr(hivemind_node, "CALL_SECONDS", 0.5)
 
     async def check(members: Members) -> None:
         victim, other = await members.swarm(2)

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from dht import p2pd_host
+from dht import p2pd_supervisor
 from dht.errors import LocalFault, PeerUnreachable, UsageFault
 from dht.host import Host, StreamHandler
 from dht.identity import Identity
 from dht.multiaddr import parse_multiaddr
 from dht.p2pd_control import P2pdControl
-from dht.p2pd_daemon import DaemonOptions, announced_addresses, claim_ports, daemon_flags
+from dht.p2pd_daemon import DaemonOptions, announced_addresses, claim_ports, daemon_environment, daemon_flags
 from dht.p2pd_directory import SocketDirectory, remove_stale
 from dht.p2pd_host import P2pdHost
 from tests.host_contract import CONTRACT, ECHO, Check, HostNetwork, echo, run_check
@@ -141,8 +141,8 @@ def test_a_killed_daemon_of_the_caller_fails_its_streams_and_then_works_again() 
 
 
 def test_a_daemon_that_hangs_meets_deadlines_and_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(p2pd_host, "HEALTH_SECONDS", 0.05)
-    monkeypatch.setattr(p2pd_host, "CONTROL_SECONDS", 0.5)
+    monkeypatch.setattr(p2pd_supervisor, "HEALTH_SECONDS", 0.05)
+    monkeypatch.setattr(p2pd_supervisor, "CONTROL_SECONDS", 0.5)
 
     async def check(network: HostNetwork) -> None:
         caller, called = await network.host({}), await network.host({ECHO: echo})
@@ -363,6 +363,23 @@ def test_the_flags_say_what_the_options_say() -> None:
     for flags in (private, public, daemon_flags(listen, [], DaemonOptions())):
         assert "-b=0" in flags
         assert not any(flag.startswith("-bootstrapPeers") for flag in flags)
+
+
+def test_two_that_dial_each_other_at_the_same_moment_both_succeed() -> None:
+    async def check(network: HostNetwork) -> None:
+        for _ in range(4):
+            first, second = await asyncio.gather(network.host({}), network.host({}))
+            reached = await asyncio.gather(
+                first.connect(second.addresses()[0], 5.0), second.connect(first.addresses()[0], 5.0)
+            )
+            assert reached == [second.peer_id, first.peer_id]
+
+    run_on_network(check)
+
+
+def test_only_peers_behind_nat_dial_from_their_listening_port() -> None:
+    assert daemon_environment(DaemonOptions())["LIBP2P_TCP_REUSEPORT"] == "false"
+    assert daemon_environment(DaemonOptions(reachability="private"))["LIBP2P_TCP_REUSEPORT"] == "true"
 
 
 def test_light_processes_do_not_load_torch() -> None:
