@@ -9,7 +9,8 @@ Map of the package, from the bottom up::
     records.py       signed, expiring PeerRecord and RunRecord (pure)
     swarm.py         SwarmView: what one peer believes at time `now` (pure)
     access.py        the first frame of every stream: hello, welcome, refusal (pure)
-    memory_host.py   MemoryNetwork, MemoryHost: simulated lines, for tests and the simulator
+    memory_stream.py simulated lines and streams: rates, latency, back-pressure
+    memory_host.py   MemoryNetwork, MemoryHost: simulated networks, for tests and the simulator
     memory_store.py  MemoryStore: records in a shared dictionary
     p2pd_host.py     Host over hivemind's libp2p daemon; the bulk data plane
     hivemind_store.py  RecordStore over hivemind's DHTNode

@@ -1,0 +1,129 @@
+"""MemoryStore: the `RecordStore` port on a dictionary that the peers of one MemoryNetwork share.
+
+It behaves as a DHT does where it matters: records expire, an older one never replaces a newer one, invalid ones are
+neither stored nor returned, others see a record only after a delay, and during a partition each side sees the records
+of its own side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from dht.errors import PeerFault, PeerUnreachable
+from dht.host import PeerId
+from dht.memory_host import MemoryHost, MemoryNetwork
+from dht.records import VerifiedRecords, decode_peer_record, decode_run_record
+
+NUM_COPIES = 5
+"""As many holders as a DHT of this software uses."""
+CONNECT_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    publisher: PeerId
+    record: bytes
+    rank: float
+    """What makes a record newer: a revision, or the time at which it expires."""
+    expires_at: float
+    visible_at: float
+
+
+@dataclass
+class MemoryRecords:
+    """What all `MemoryStore`s of one network share.
+
+    Args:
+        network: decides who reaches whom.
+        now: unix seconds.
+        delay_seconds: until others see what was published.
+    """
+
+    network: MemoryNetwork
+    now: Callable[[], float]
+    delay_seconds: float = 0.0
+    verified: VerifiedRecords = field(default_factory=VerifiedRecords)
+    entries: dict[str, dict[PeerId, list[_Entry]]] = field(default_factory=dict)
+    """By run id and kind, then by publisher."""
+
+
+class MemoryStore:
+    """One peer's door to the shared records."""
+
+    def __init__(self, records: MemoryRecords, host: MemoryHost) -> None:
+        self._records = records
+        self._host = host
+
+    async def publish_run(self, run_id: str, record: bytes, expires_at: float) -> int:
+        """See the port.
+
+        Raises:
+            PeerFault: the record is not valid.
+        """
+        decoded = decode_run_record(record, run_id=run_id, verified=self._records.verified)
+        return self._publish(f"{run_id}/run", record, float(decoded.revision), expires_at)
+
+    async def fetch_run(self, run_id: str) -> bytes | None:
+        """See the port."""
+        entries = self._visible(f"{run_id}/run")
+        return max(entries, key=lambda entry: (entry.rank, entry.record)).record if entries else None
+
+    async def publish_peer(self, run_id: str, peer_id: PeerId, record: bytes, expires_at: float) -> int:
+        """See the port.
+
+        Raises:
+            PeerFault: the record is not valid, or not `peer_id`'s.
+        """
+        decoded = decode_peer_record(record, run_id=run_id, now=self._records.now(), verified=self._records.verified)
+        if decoded.peer_id != peer_id or decoded.expires_at != expires_at:
+            raise PeerFault(decoded.peer_id, f"a record to be stored as {peer_id}'s; expected its own id and expiry")
+        return self._publish(f"{run_id}/peers", record, expires_at, expires_at)
+
+    async def fetch_peers(self, run_id: str) -> list[bytes]:
+        """See the port; in the order of the publishers' PeerIds."""
+        return [entry.record for entry in self._visible(f"{run_id}/peers")]
+
+    async def bootstrap(self, multiaddrs: list[str]) -> int:
+        """See the port."""
+        for multiaddr in multiaddrs:
+            if multiaddr in self._host.addresses():
+                continue
+            try:
+                await self._host.connect(multiaddr, CONNECT_SECONDS)
+            except PeerUnreachable:
+                continue
+        return self._num_reachable()
+
+    async def close(self) -> None:
+        """See the port. What was published stays until it expires."""
+
+    def _publish(self, key: str, record: bytes, rank: float, expires_at: float) -> int:
+        if not self._host.is_live:
+            return 0
+        now = self._records.now()
+        mine = self._records.entries.setdefault(key, {}).setdefault(self._host.peer_id, [])
+        if any(entry.rank > rank for entry in mine if entry.expires_at > now):
+            return 0
+        # The record that others still see stays until its successor becomes visible.
+        seen = [entry for entry in mine if entry.visible_at <= now < entry.expires_at][-1:]
+        waiting = [entry for entry in mine if entry.visible_at > now]
+        new = _Entry(self._host.peer_id, record, rank, expires_at, now + self._records.delay_seconds)
+        mine[:] = [*seen, *waiting, new]
+        return min(NUM_COPIES, self._num_reachable())
+
+    def _visible(self, key: str) -> list[_Entry]:
+        if not self._host.is_live:
+            return []
+        now, me = self._records.now(), self._host.peer_id
+        newest: list[_Entry] = []
+        for publisher, entries in sorted(self._records.entries.get(key, {}).items()):
+            entries[:] = [entry for entry in entries if entry.expires_at > now]
+            known = [entry for entry in entries if publisher == me or entry.visible_at <= now]
+            if known and (publisher == me or self._records.network.on_same_side(me, publisher)):
+                newest.append(known[-1])
+        return newest
+
+    def _num_reachable(self) -> int:
+        me, network = self._host.peer_id, self._records.network
+        return sum(peer_id != me and network.can_reach(me, peer_id) for peer_id in network.live_peers())
