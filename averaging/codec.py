@@ -22,6 +22,8 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Iterator
+from functools import cached_property
 from typing import Literal, Protocol
 
 import numpy as np
@@ -31,6 +33,7 @@ from torch import Tensor
 
 from averaging.codec_torch import (
     BLOCK_FORMATS,
+    CHUNK_VALUES,
     F32,
     MAX_MAGNITUDE,
     SMALLEST_SCALE_BITS,
@@ -68,6 +71,9 @@ class Codec:
 
     name: str
     block_size: int
+
+    def __repr__(self) -> str:
+        return f"<{self.name} codec, blocks of {self.block_size}, {self.kernels} kernels>"
 
     @property
     def bits_per_value(self) -> float:
@@ -136,11 +142,16 @@ class Codec:
 
 
 class _BlockCodec(Codec):
-    def __init__(self, name: str, block_size: int, block_format: BlockFormat, kernels: Kernels) -> None:
+    def __init__(self, name: str, block_size: int, choice: KernelChoice) -> None:
         self.name = name
         self.block_size = block_size
-        self._format = block_format
-        self._kernels = kernels
+        self._choice = choice
+        self._format = BLOCK_FORMATS[name]
+
+    @cached_property
+    def _kernels(self) -> Kernels:
+        # At first use, because importing numba takes longer than many a command runs.
+        return _choose_kernels(self._format, self._choice)
 
     @property
     def kernels(self) -> str:
@@ -240,13 +251,13 @@ class _BlockCodec(Codec):
 class _CastCodec(Codec):
     """fp16 and fp32: no scales; torch does both, whatever kernels were asked for."""
 
-    def __init__(self, name: str, block_size: int, dtype: torch.dtype, largest: float, largest_text: str) -> None:
+    def __init__(self, name: str, block_size: int) -> None:
         self.name = name
         self.block_size = block_size
-        self._dtype = dtype
-        self._numpy_dtype = np.float16 if dtype == torch.float16 else np.float32
-        self._largest = largest
-        self._largest_text = largest_text
+        half = name == "fp16"
+        self._dtype = torch.float16 if half else torch.float32
+        self._bits_dtype = np.dtype(np.uint16 if half else np.uint32)
+        self._largest, self._largest_text = (65504.0, "65504") if half else (MAX_MAGNITUDE, "2^126")
 
     @property
     def kernels(self) -> str:
@@ -257,35 +268,45 @@ class _CastCodec(Codec):
         if rounding != "nearest":
             raise ValueError(f"rounding {rounding!r} with {self.name}; expected nearest")
         values = values.detach()
-        if values.numel():
-            smallest, largest = values.aminmax()
+        for chunk in torch.split(values, CHUNK_VALUES):
+            smallest, largest = chunk.aminmax() if len(chunk) else (0.0, 0.0)
             if not (-self._largest <= float(smallest) and float(largest) <= self._largest):
                 raise _refused_value(values, self._largest, self._largest_text)
-        codes = torch.empty(values.numel(), dtype=self._dtype).copy_(values)
-        if keep_residual:
-            values -= codes
+        codes = torch.empty(values.numel(), dtype=self._dtype)
+        for chunk, chunk_codes in zip(torch.split(values, CHUNK_VALUES), torch.split(codes, CHUNK_VALUES), strict=True):
+            chunk_codes.copy_(chunk)
+            if keep_residual:
+                chunk -= chunk_codes
         return EncodedBlocks(self.name, self.block_size, values.numel(), b"", _bytes_of(codes.numpy()))
 
     def decode(self, encoded: EncodedBlocks, out: Tensor) -> None:
         self._check_encoded(encoded, out)
-        np.copyto(out.detach().numpy(), self._checked(encoded))
+        for start, decoded in self._chunks(encoded):
+            out.detach()[start : start + len(decoded)] = decoded
 
     def decode_accumulate(self, encoded: EncodedBlocks, weight: float, out: Tensor) -> None:
         self._check_encoded(encoded, out)
         weight = _weight_float32(weight)
-        decoded = torch.from_numpy(self._checked(encoded).astype(np.float32))
-        out.detach().add_(decoded.mul_(weight))
+        for start, decoded in self._chunks(encoded):
+            out.detach()[start : start + len(decoded)] += decoded.float().mul_(weight)
 
-    def _checked(self, encoded: EncodedBlocks) -> npt.NDArray[np.floating]:
-        floats: npt.NDArray[np.floating] = np.frombuffer(encoded.codes, dtype=self._numpy_dtype)
-        refused = np.flatnonzero(~(np.abs(floats) <= self._largest))
-        if refused.size:
-            position = int(refused[0])
-            raise ValueError(
-                f"{float(floats[position])} at position {position}; "
-                f"expected finite values of at most {self._largest_text}"
-            )
-        return floats
+    def _chunks(self, encoded: EncodedBlocks) -> Iterator[tuple[int, Tensor]]:
+        """(start, writable copy in the codec's dtype), once every float was found to be in range."""
+        bits = np.frombuffer(encoded.codes, dtype=self._bits_dtype)
+        magnitude = self._bits_dtype.type((1 << (8 * self._bits_dtype.itemsize - 1)) - 1)
+        limit = int(torch.tensor(self._largest, dtype=self._dtype).numpy().view(self._bits_dtype))
+        starts = range(0, len(bits), CHUNK_VALUES)
+        for start in starts:
+            # Without its sign, a float's bits compare as the float does, and NaN and infinity exceed every number.
+            beyond = np.flatnonzero((bits[start : start + CHUNK_VALUES] & magnitude) > limit)
+            if beyond.size:
+                position = start + int(beyond[0])
+                got = torch.from_numpy(bits[position : position + 1].copy()).view(self._dtype).item()
+                raise ValueError(
+                    f"{got} at position {position}; expected finite values of at most {self._largest_text}"
+                )
+        for start in starts:
+            yield start, torch.from_numpy(bits[start : start + CHUNK_VALUES].copy()).view(self._dtype)
 
 
 def make_codec(name: str, block_size: int = DEFAULT_BLOCK_SIZE, kernels: KernelChoice = "auto") -> Codec:
@@ -302,12 +323,11 @@ def make_codec(name: str, block_size: int = DEFAULT_BLOCK_SIZE, kernels: KernelC
     check_format(name, block_size)
     if kernels not in ("auto", "torch", "numba"):
         raise ValueError(f"kernels {kernels!r}; expected auto, torch or numba")
-    if name == "fp16":
-        return _CastCodec(name, block_size, torch.float16, 65504.0, "65504")
-    if name == "fp32":
-        return _CastCodec(name, block_size, torch.float32, MAX_MAGNITUDE, "2^126")
-    block_format = BLOCK_FORMATS[name]
-    return _BlockCodec(name, block_size, block_format, _choose_kernels(block_format, kernels))
+    if name not in BLOCK_FORMATS:
+        return _CastCodec(name, block_size)
+    if kernels == "numba":
+        _choose_kernels(BLOCK_FORMATS[name], kernels)
+    return _BlockCodec(name, block_size, kernels)
 
 
 def _choose_kernels(block_format: BlockFormat, choice: KernelChoice) -> Kernels:

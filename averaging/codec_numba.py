@@ -2,9 +2,11 @@
 
 Editor's rules: no fastmath and no parallel loops (the compiler must neither reorder nor fuse float operations, and
 numba's thread pools do not bear concurrent callers). numba widens small integers to 64 bits after each operation, so
-every one is narrowed again at once: that is what lets the loops become vector instructions. The kernels release the
-GIL. Compiled code is cached beside this file or in the user's cache directory; where neither can be written, each
-process compiles anew (about a second a kernel).
+every one is narrowed again at once: that is what lets the loops become vector instructions. Imported constants are
+baked into the cached code, which numba renews only when this file changes: change it along with them.
+
+The kernels release the GIL. Compiled code is cached beside this file or in the user's cache directory; where neither
+can be written, each process compiles anew (about a second a kernel).
 """
 
 from __future__ import annotations
@@ -113,7 +115,7 @@ def _compile(function: Callable[..., Any], signature: Any) -> Callable[..., Any]
     except (RuntimeError, OSError, EOFError, pickle.UnpicklingError):
         # No directory can be written, the disk is full, or the cached code is damaged.
         compiled = njit([signature], nogil=True, error_model="numpy")(function)
-    return compiled  # type: ignore[no-any-return]
+    return compiled
 
 
 @njit(inline="always")
