@@ -1,0 +1,14 @@
+"""What happened in a run, for people: an observer of the swarm and a web page about what it saw.
+
+    observer.py   looks at the DHT every few seconds; announces nothing, trains nothing
+    state.py      pure fold of what was seen into `DashboardState`
+    api.py        the state as JSON: /api/v1/{run,peers,rounds}
+    page.py       the state as HTML, one section at a time
+    chart.py      the loss curves as SVG
+    live.py       one rendered snapshot shared by all viewers; server-sent events
+    routes.py     the aiohttp application: page, events, API
+    app.py        `serve_dashboard` puts everything together
+    web/          the page's style, script and icon
+
+Everything shown comes from strangers: it is bounded in number, stripped of what does not print, and escaped.
+"""

@@ -1,0 +1,199 @@
+"""`Observer`: looks at the swarm every few seconds and folds what it sees. It publishes nothing about itself."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
+
+from averaging.messages import Commit
+from dashboard.state import MAX_ROUNDS, DashboardState, Look, RunFacts, fold, label_text
+from dht.errors import LocalFault, PeerFault
+from dht.host import PeerId
+from dht.records import PeerRecord, RunRecord, VerifiedRecords, decode_peer_record, decode_run_record
+from dht.store import RecordStore
+
+LOOK_SECONDS: Final = 2.0
+"""Between two looks. Peers renew their records every ten seconds or so; a look costs a few KiB."""
+RUN_SECONDS: Final = 60.0
+"""Between two readings of the run record, whose revisions are rare."""
+BOOTSTRAP_SECONDS: Final = 20.0
+"""Between two rounds of dialling once the swarm is found; until then every look dials."""
+MAX_RECORDS: Final = 10_000
+"""Decoded per look; checking a new signature takes 0.3 ms, so this bounds a flood to a few seconds of one core."""
+MAX_COMMITS_FROM: Final = 16
+"""A newcomer to a fragment's commits asks for so many versions back."""
+MAX_DONORS: Final = 3
+
+CommitFetcher = Callable[[PeerId, int, int], Awaitable[list[Commit]]]
+"""(donor, fragment, from_version) -> the commits that the donor remembers; raises PeerFault."""
+
+log = logging.getLogger(__name__)
+
+
+class Observer:
+    """Watches one run through a `RecordStore`; `run` goes on until it is cancelled.
+
+    Args:
+        addresses: multiaddrs of members to dial, again and again until one answers.
+        wall_clock: unix seconds.
+        on_state: called after every look; must not block.
+        open_commits: makes the fetcher of commit records once the run's manifest is known; without it, rounds are
+            told from the versions in peer records alone.
+    """
+
+    def __init__(
+        self,
+        run_id: str,
+        store: RecordStore,
+        addresses: Sequence[str],
+        *,
+        wall_clock: Callable[[], float],
+        on_state: Callable[[DashboardState], None],
+        open_commits: Callable[[RunRecord], CommitFetcher] | None = None,
+    ) -> None:
+        self._store = store
+        self._addresses = list(addresses)
+        self._wall_clock = wall_clock
+        self._on_state = on_state
+        self._open_commits = open_commits
+        self._verified = VerifiedRecords(MAX_RECORDS)
+        self._run_record: RunRecord | None = None
+        self._run_facts: RunFacts | None = None
+        self._num_members = 0
+        self._next_run_at = 0.0
+        self._next_bootstrap_at = 0.0
+        self._pending_commits: list[Commit] = []
+        self._known_commits: dict[int, int] = {}
+        self._asked_versions: dict[int, int] = {}
+        now = wall_clock()
+        self.state = DashboardState(run_id=run_id, started_at=now, now=now)
+
+    async def run(self) -> None:
+        """Look, for ever."""
+        async with asyncio.TaskGroup() as tasks:
+            if self._open_commits is not None:
+                tasks.create_task(self._collect_commits(self._open_commits), name="commit records")
+            while True:
+                await self.look()
+                await asyncio.sleep(LOOK_SECONDS)
+
+    async def look(self) -> None:
+        """Look once, and tell `on_state` what is known now. Trouble with the network is part of what is told."""
+        records: list[PeerRecord] = []
+        num_invalid, problem = 0, ""
+        try:
+            await self._meet_members()
+            await self._read_run()
+            found = await self._store.fetch_peers(self.state.run_id)
+            records, num_invalid = self._decode(found[:MAX_RECORDS])
+        except (PeerFault, LocalFault) as fault:
+            problem = str(fault)
+            log.warning("a look at the swarm failed: %s", fault)
+        commits, self._pending_commits = self._pending_commits, []
+        look = Look(
+            now=self._wall_clock(),
+            num_members=self._num_members,
+            records=records,
+            commits=commits,
+            num_invalid_records=num_invalid,
+            run=self._run_facts,
+            problem=problem,
+        )
+        self.state = fold(self.state, look)
+        self._on_state(self.state)
+
+    async def _meet_members(self) -> None:
+        if self._num_members and self._wall_clock() < self._next_bootstrap_at:
+            return
+        self._num_members = await self._store.bootstrap(self._addresses)
+        self._next_bootstrap_at = self._wall_clock() + BOOTSTRAP_SECONDS
+
+    async def _read_run(self) -> None:
+        now = self._wall_clock()
+        if self._run_record is not None and now < self._next_run_at:
+            return
+        data = await self._store.fetch_run(self.state.run_id)
+        if data is None:
+            return
+        record = decode_run_record(data, run_id=self.state.run_id, verified=self._verified)
+        self._next_run_at = now + RUN_SECONDS
+        if self._run_record is None or record.revision > self._run_record.revision:
+            self._run_record, self._run_facts = record, run_facts(record)
+
+    def _decode(self, found: Sequence[bytes]) -> tuple[list[PeerRecord], int]:
+        now = self._wall_clock()
+        records = []
+        for data in found:
+            try:
+                records.append(decode_peer_record(data, run_id=self.state.run_id, now=now, verified=self._verified))
+            except PeerFault as fault:
+                log.debug("a record is not shown: %s", fault)
+        return records, len(found) - len(records)
+
+    async def _collect_commits(self, open_commits: Callable[[RunRecord], CommitFetcher]) -> None:
+        fetch: CommitFetcher | None = None
+        asked_with: RunRecord | None = None
+        while True:
+            if self._run_record is not None and self._run_record is not asked_with:
+                fetch, asked_with = open_commits(self._run_record), self._run_record
+            if fetch is not None:
+                for row in self.state.fragments:
+                    if row.version > self._asked_versions.get(row.fragment, -1):
+                        self._asked_versions[row.fragment] = row.version
+                        await self._fetch_commits(fetch, row.fragment, row.version)
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def _fetch_commits(self, fetch: CommitFetcher, fragment: int, version: int) -> None:
+        from_version = max(0, version - MAX_COMMITS_FROM, self._known_commits.get(fragment, 0))
+        for donor in self._donors(fragment):
+            try:
+                commits = await fetch(donor, fragment, from_version)
+            except PeerFault as fault:
+                log.info("no commit records: %s", fault)
+                continue
+            fresh = [commit for commit in commits if from_version <= commit.version <= version + MAX_COMMITS_FROM]
+            if fresh:
+                self._pending_commits = (self._pending_commits + fresh)[-4 * MAX_ROUNDS :]
+                self._known_commits[fragment] = max(commit.version + 1 for commit in fresh)
+                return
+
+    def _donors(self, fragment: int) -> list[PeerId]:
+        rows = [row.record for row in self.state.here if len(row.record.versions) > fragment]
+        rows.sort(key=lambda record: (not record.reachable, -record.versions[fragment], record.peer_id))
+        return [record.peer_id for record in rows[:MAX_DONORS]]
+
+
+def run_facts(record: RunRecord) -> RunFacts:
+    """What the page shows of a verified run record. Fields that are missing or of another kind are left out."""
+    manifest = json.loads(record.manifest)
+    description = manifest.get("description")
+    return RunFacts(
+        name=record.run_id.partition(".")[0],
+        description=label_text(description, 500) if isinstance(description, str) else "",
+        revision=record.revision,
+        manifest_hash=hashlib.sha256(record.manifest).digest(),
+        summary=" · ".join(_summary(manifest)),
+    )
+
+
+def _summary(manifest: dict[str, Any]) -> list[str]:
+    wanted = (
+        ("model", "num_layers", "{} layers"),
+        ("model", "d_model", "width {}"),
+        ("model", "context", "context {}"),
+        ("averaging", "mode", "{}"),
+        ("averaging", "codec", "{}"),
+        ("averaging", "num_fragments", "{} fragments"),
+        ("averaging", "sync_every", "every {} inner steps"),
+    )
+    parts = []
+    for section, name, text in wanted:
+        fields = manifest.get(section)
+        value = fields.get(name) if isinstance(fields, dict) else None
+        if isinstance(value, int | str) and not isinstance(value, bool):
+            parts.append(text.format(label_text(str(value), 20)))
+    return parts
