@@ -11,6 +11,25 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dht.identity import Identity, make_run_id, public_key_of
+from dht.records import (
+    PeerRecord,
+    encode_peer_record,
+    encode_run_record,
+    peers_key,
+    run_key,
+    shard_of,
+    sign_run_record,
+)
+
+# Importing hivemind warns, and here warnings are errors; this import is exempt.
+pytest.importorskip("hivemind")
+
+from hivemind.dht.storage import DictionaryDHTValue
+from hivemind.dht.validation import DHTRecord
+from hivemind.p2p import PeerID
+from hivemind.utils import MSGPackSerializer
+
 from dht.hivemind_gate import (
     MAX_KEYS_PER_REQUEST,
     MAX_VALUE_BYTES,
@@ -28,23 +47,6 @@ from dht.hivemind_storage import (
     MAX_ENTRIES_PER_DICTIONARY,
     BoundedStorage,
 )
-from dht.identity import Identity, make_run_id, public_key_of
-from dht.records import (
-    PeerRecord,
-    encode_peer_record,
-    encode_run_record,
-    peers_key,
-    run_key,
-    shard_of,
-    sign_run_record,
-)
-
-pytest.importorskip("hivemind")
-
-from hivemind.dht.storage import DictionaryDHTValue
-from hivemind.dht.validation import DHTRecord
-from hivemind.p2p import PeerID
-from hivemind.utils import MSGPackSerializer
 
 # hivemind's dictionaries look at the real clock, so the test's clock stands far in the future.
 NOW = 4_000_000_000.0

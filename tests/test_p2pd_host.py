@@ -372,7 +372,7 @@ def test_two_that_dial_each_other_at_the_same_moment_both_succeed() -> None:
             reached = await asyncio.gather(
                 first.connect(second.addresses()[0], 5.0), second.connect(first.addresses()[0], 5.0)
             )
-            assert reached == [second.peer_id, first.peer_id]
+            assert list(reached) == [second.peer_id, first.peer_id]
 
     run_on_network(check)
 
