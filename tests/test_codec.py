@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
+import runpy
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,7 +42,7 @@ def tensors(draw: st.DrawFn, max_values: int = 1500, largest: float = 2.0**126) 
     """Flat float32 tensors whose blocks look like training, like trouble, and like sums of halves (ties)."""
     num_values = draw(st.integers(0, max_values))
     generator = torch.Generator().manual_seed(draw(st.integers(0, 2**32)))
-    kind = draw(st.sampled_from(("normal", "wide", "sparse", "ties", "tiny", "zero", "huge")))
+    kind = draw(st.sampled_from(("normal", "wide", "sparse", "ties", "near ties", "tiny", "zero", "huge")))
     values = torch.randn(num_values, generator=generator)
     if kind == "wide":
         values *= torch.exp2(torch.randint(-140, 120, (num_values,), generator=generator).to(torch.float32))
@@ -48,6 +51,16 @@ def tensors(draw: st.DrawFn, max_values: int = 1500, largest: float = 2.0**126) 
     elif kind == "ties":
         values = torch.randint(-14, 15, (num_values,), generator=generator) * 0.5
         values *= 2.0 ** draw(st.integers(-120, 100))
+    elif kind == "near ties":
+        # Halves of a scale with 8 significant bits, and their float32 neighbours: where a wrong rounding would show.
+        top_code = draw(st.sampled_from(sorted(set(TOP_CODE.values()))))
+        scale = draw(st.integers(128, 255)) * 2.0 ** draw(st.integers(-90, 80))
+        values = torch.randint(-2 * top_code, 2 * top_code + 1, (num_values,), generator=generator) * (scale / 2)
+        aside = torch.randint(-1, 2, (num_values,), generator=generator) * torch.inf
+        values = torch.where(aside.isnan(), values, torch.nextafter(values, aside)).clamp(
+            -top_code * scale, top_code * scale
+        )
+        values[::8] = top_code * scale
     elif kind == "tiny":
         values *= 2.0 ** draw(st.integers(-149, -95))
     elif kind == "zero":
@@ -472,3 +485,22 @@ def test_error_feedback_loses_nothing_over_many_sends() -> None:
         carried += gradient
         sent += decoded(codec, codec.encode_with_residual(carried))
     assert float((sent + carried - total).abs().max()) < 50 * 2.0**-24 * 0.02
+
+
+def test_the_benchmark_reports_every_codec(capsys: pytest.CaptureFixture[str]) -> None:
+    script = Path(__file__).parent.parent / "benchmarks" / "bench_codec.py"
+    main = runpy.run_path(str(script))["main"]
+    num_threads = torch.get_num_threads()
+    try:
+        main(["--json", "--values", "1000", "--repeats", "1", "--threads", "1,2"])
+    finally:
+        torch.set_num_threads(num_threads)
+    report = json.loads(capsys.readouterr().out)
+    assert {line["codec"] for line in report["quality"]} == set(ALL_CODECS)
+    assert {(line["codec"], line["operation"], line["threads"]) for line in report["rates"]} >= {
+        (name, operation, threads)
+        for name in ALL_CODECS
+        for operation in ("encode", "encode_with_residual", "decode", "decode_accumulate")
+        for threads in (1, 2)
+    }
+    assert all(line["median_gigabytes_per_second"] > 0 for line in report["rates"])

@@ -1,0 +1,225 @@
+"""How fast the codecs are on this machine, beside a plain copy and a plain float32 accumulate.
+
+    python benchmarks/bench_codec.py [--json] [--values 25000000] [--threads 1,2] [--repeats 7] [--codecs int4,int8]
+
+Rates are gigabytes (10^9 bytes) of float32 input or output a second, median and best of the repeats. With more than
+one thread, torch kernels use torch's own threads; numba kernels, which use one each, run on as many slices at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from averaging.codec import DEFAULT_BLOCK_SIZE, Codec, KernelChoice, make_codec
+from averaging.encoded import CODE_FORMATS
+
+WEIGHT = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """One line of the table."""
+
+    codec: str
+    kernels: str
+    operation: str
+    threads: int
+    median_gigabytes_per_second: float
+    best_gigabytes_per_second: float
+
+
+def machine() -> dict[str, Any]:
+    """What the figures depend on."""
+    model = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text().splitlines():
+            if line.startswith("model name"):
+                model = line.split(":", 1)[1].strip()
+                break
+    versions = {}
+    for package in ("torch", "numpy", "numba"):
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            versions[package] = "not installed"
+    return {
+        "cpu": model,
+        "cores": os.cpu_count(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "torch_vector_instructions": torch.backends.cpu.get_cpu_capability(),
+        **versions,
+    }
+
+
+def measure(
+    num_values: int, repeats: int, action: Callable[[], object], prepare: Callable[[], object] | None = None
+) -> tuple[float, float]:
+    """Median and best rate of `action`; `prepare` runs before each repeat, off the clock."""
+    rates = []
+    for repeat in range(repeats + 1):
+        if prepare is not None:
+            prepare()
+        start = time.perf_counter()
+        action()
+        seconds = time.perf_counter() - start
+        if repeat:  # the first one compiles, and touches the memory
+            rates.append(4 * num_values / seconds / 1e9)
+    return statistics.median(rates), max(rates)
+
+
+def pieces(num_values: int, num_pieces: int) -> list[tuple[int, int]]:
+    """(first value, number of values) of equal slices of whole blocks."""
+    step = -(-num_values // (num_pieces * DEFAULT_BLOCK_SIZE)) * DEFAULT_BLOCK_SIZE
+    return [(start, min(step, num_values - start)) for start in range(0, num_values, step)]
+
+
+def bench_codec(codec: Codec, values: Tensor, threads: int, repeats: int, executor: ThreadPoolExecutor) -> list[Rate]:
+    """Rates of the four operations of one codec."""
+    num_values = values.numel()
+    work, out = values.clone(), torch.zeros(num_values)
+    encoded = codec.encode(values)
+    slices = pieces(num_values, 1 if codec.kernels == "torch" else threads)
+
+    def each(action: Callable[[int, int], object]) -> Callable[[], object]:
+        if len(slices) == 1:
+            return lambda: action(0, num_values)
+        return lambda: list(executor.map(lambda piece: action(*piece), slices))
+
+    operations: list[tuple[str, Callable[[], object], Callable[[], object] | None]] = [
+        ("encode", each(lambda start, count: codec.encode(values[start : start + count])), None),
+        (
+            "encode_with_residual",
+            each(lambda start, count: codec.encode_with_residual(work[start : start + count])),
+            lambda: work.copy_(values),
+        ),
+        (
+            "decode",
+            each(lambda start, count: codec.decode(encoded.slice_blocks(start, count), out[start : start + count])),
+            None,
+        ),
+        (
+            "decode_accumulate",
+            each(
+                lambda start, count: codec.decode_accumulate(
+                    encoded.slice_blocks(start, count), WEIGHT, out[start : start + count]
+                )
+            ),
+            None,
+        ),
+    ]
+    return [
+        Rate(codec.name, codec.kernels, name, threads, *measure(num_values, repeats, action, prepare))
+        for name, action, prepare in operations
+    ]
+
+
+def bench_anchors(values: Tensor, threads: int, repeats: int) -> list[Rate]:
+    """What memory alone allows: copy, and accumulate without decoding."""
+    out = torch.zeros_like(values)
+    return [
+        Rate("-", "torch", "memcpy", threads, *measure(values.numel(), repeats, lambda: out.copy_(values))),
+        Rate("-", "torch", "fp32 accumulate", threads, *measure(values.numel(), repeats, lambda: out.add_(values))),
+    ]
+
+
+def quality(name: str, values: Tensor) -> dict[str, Any]:
+    """Size, and the relative root-mean-square error of a round trip of normal data."""
+    codec = make_codec(name)
+    sample = values[:1_000_000].clone()
+    norm = float(sample.norm())
+    codec.encode_with_residual(sample)
+    return {"codec": name, "bits_per_value": codec.bits_per_value, "relative_error": float(sample.norm()) / norm}
+
+
+def run(
+    names: Sequence[str], num_values: int, threads: Sequence[int], repeats: int, report: Callable[[Rate], None]
+) -> dict[str, Any]:
+    """Every figure; `report` sees each as it comes."""
+    values = torch.randn(num_values, generator=torch.Generator().manual_seed(1))
+    rates: list[Rate] = []
+
+    def add(new: list[Rate]) -> None:
+        rates.extend(new)
+        for rate in new:
+            report(rate)
+
+    for num_threads in threads:
+        torch.set_num_threads(num_threads)
+        with ThreadPoolExecutor(num_threads) as executor:
+            add(bench_anchors(values, num_threads, repeats))
+            for name in names:
+                for kernels in kernel_choices(name):
+                    add(bench_codec(make_codec(name, kernels=kernels), values, num_threads, repeats, executor))
+    return {"quality": [quality(name, values) for name in names], "rates": [asdict(rate) for rate in rates]}
+
+
+def kernel_choices(name: str) -> list[KernelChoice]:
+    """Kernels that are installed and make a difference to this codec."""
+    fastest = make_codec(name).kernels
+    return ["torch", "numba"] if fastest == "numba" else ["torch"]
+
+
+def counts(text: str) -> list[int]:
+    """Comma-separated positive integers."""
+    numbers = [int(part) for part in text.split(",")]
+    if min(numbers) < 1:
+        raise ValueError(text)
+    return numbers
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description="Speed of the codecs on this machine.")
+    parser.add_argument("--json", action="store_true", help="one JSON object in place of the table")
+    parser.add_argument("--values", type=int, default=25_000_000, help="float32 values per tensor (default 25000000)")
+    parser.add_argument("--threads", type=counts, default=[1], help="thread counts to try, e.g. 1,2 (default 1)")
+    parser.add_argument("--repeats", type=int, default=7, help="timed repeats of each operation (default 7)")
+    parser.add_argument("--codecs", default=",".join(CODE_FORMATS), help="comma-separated (default: all)")
+    options = parser.parse_args(arguments)
+    names = options.codecs.split(",")
+    if options.values < 1 or options.repeats < 1:
+        parser.error(f"--values {options.values} --repeats {options.repeats}: expected both to be at least 1")
+    if unknown := [name for name in names if name not in CODE_FORMATS]:
+        parser.error(f"--codecs {','.join(unknown)}: expected some of {', '.join(CODE_FORMATS)}")
+
+    command = " ".join(["python", *(sys.argv if arguments is None else ["benchmarks/bench_codec.py", *arguments])])
+    described = {"command": command, "machine": machine(), "values": options.values, "repeats": options.repeats}
+
+    def show(rate: Rate) -> None:
+        print(
+            f"{rate.codec:6} {rate.kernels:6} {rate.operation:21} {rate.threads:7} "
+            f"{rate.median_gigabytes_per_second:8.2f} {rate.best_gigabytes_per_second:8.2f}",
+            flush=True,
+        )
+
+    if options.json:
+        print(json.dumps({**described, **run(names, options.values, options.threads, options.repeats, lambda _: None)}))
+        return
+    print(command)
+    print(", ".join(f"{key} {value}" for key, value in machine().items()))
+    print(f"{options.values} values, {options.repeats} repeats; GB/s of float32")
+    print(f"{'codec':6} {'kernel':6} {'operation':21} {'threads':>7} {'median':>8} {'best':>8}")
+    for line in run(names, options.values, options.threads, options.repeats, show)["quality"]:
+        print(
+            f"{line['codec']:6} {line['bits_per_value']:6.3f} bits a value, relative error {line['relative_error']:.5f}"
+        )
+
+
+if __name__ == "__main__":
+    main()
