@@ -32,3 +32,22 @@ class LearnedDeadline:
             spread = statistics.median(abs(seconds - middle) for seconds in self._seen)
             value = middle + 4 * _DEVIATION * spread + 0.1 * middle
         return min(max(value, self._lowest_seconds), self._highest_seconds)
+
+
+class LearnedPace:
+    """The median time between the last few happenings of one kind."""
+
+    def __init__(self) -> None:
+        self._last_at: float | None = None
+        self._intervals: deque[float] = deque(maxlen=8)
+
+    def observe(self, now: float) -> None:
+        """It happened at `now`."""
+        if self._last_at is not None:
+            self._intervals.append(now - self._last_at)
+        self._last_at = now
+
+    @property
+    def seconds(self) -> float | None:
+        """Median interval; None before two happenings."""
+        return statistics.median(self._intervals) if self._intervals else None

@@ -170,7 +170,7 @@ class Exchange:
             self._take_result(fragment, sender, message, payload, frame_bytes)
         elif isinstance(message, ResultRequest):
             stored = fragment.store.result(message.version, message.shard, message.digest)
-            commit = fragment.machine.history.get(message.version)
+            commit = fragment.machine.known_commit(message.version)
             if stored is not None and commit is not None and message.shard < len(commit.shards):
                 shard = commit.shards[message.shard]
                 header = Result(fragment.index, message.version, message.shard, shard.start, shard.end)
@@ -183,6 +183,7 @@ class Exchange:
     async def work_arrived(self, index: int, fill: Callable[[FragmentState], None]) -> None:
         """The trainer handed over work: `fill` adds it to the state (called in the compute port)."""
         fragment = self.fragments[index]
+        fragment.machine.timing.own_pace.observe(self._clock())
         async with fragment.busy:
             await self._compute(lambda: fill(fragment.state))
         await self.offer(fragment)

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from averaging.deadlines import LearnedDeadline
+from averaging.deadlines import LearnedDeadline, LearnedPace
 from averaging.messages import (
     MAX_ROSTER,
     Abandon,
@@ -29,6 +29,11 @@ from dht.host import PeerId
 HEARTBEAT_SECONDS = 1.0
 """A waiting leader says so this often: a member may then call a few missed ones silence, however long rounds take."""
 
+GRACE_OF_INTERVAL = 0.7
+"""Longest grace window as a share of the time between two own sends; the rest is left for the transfer."""
+FIRST_GRACE_SECONDS = 2.0
+"""Grace before the leader knows its own pace."""
+
 Send = Callable[[PeerId, Message], None]
 Shards = Callable[[Sequence[Offer]], tuple[ShardPlan, ...]]
 
@@ -41,18 +46,20 @@ class RoundTiming:
     contribution: LearnedDeadline
     commit: LearnedDeadline
     leader_silence: LearnedDeadline
+    own_pace: LearnedPace
     hard_seconds: float
 
     @classmethod
     def with_bounds(cls, hard_seconds: float) -> RoundTiming:
         """Deadlines that start patient and learn; `hard_seconds` is the manifest's upper bound of each."""
         return cls(
-            offer_spread=LearnedDeadline(min(2.0, hard_seconds), 0.0, hard_seconds / 4),
+            offer_spread=LearnedDeadline(hard_seconds, 0.0, hard_seconds),
             contribution=LearnedDeadline(min(10.0, hard_seconds), min(1.0, hard_seconds), hard_seconds),
             commit=LearnedDeadline(min(20.0, hard_seconds), min(2.0, hard_seconds), hard_seconds),
             leader_silence=LearnedDeadline(
                 min(6 * HEARTBEAT_SECONDS, hard_seconds), min(4 * HEARTBEAT_SECONDS, hard_seconds), hard_seconds
             ),
+            own_pace=LearnedPace(),
             hard_seconds=hard_seconds,
         )
 
@@ -69,6 +76,7 @@ class Leading:
     send: Send
     shards_for: Shards
     quorum_fraction: float
+    not_before: float = 0.0
     attempt: int = 0
     offers: dict[PeerId, Offer] = field(default_factory=dict)
     plan: Plan | None = None
@@ -146,9 +154,17 @@ class Leading:
         return min(self.planned_at + self.plan.commit_deadline_seconds, self.heartbeat_at)
 
     def _start_at(self) -> float:
+        """Quorum, then a grace window: as long as offers usually straggle, but never into the next interval.
+
+        Peers of one speed have constant phases in the interval, so a window of most of it lets everybody take part in
+        every round, while nobody's training waits (the grace window of arXiv 2604.21428).
+        """
         if self.quorum_at is None:
             return self.first_at + self.timing.hard_seconds
-        return max(self.quorum_at, self.first_at + self.timing.offer_spread.seconds)
+        pace = self.timing.own_pace.seconds
+        longest = GRACE_OF_INTERVAL * pace if pace is not None else FIRST_GRACE_SECONDS
+        patient = max(self.first_at + min(self.timing.offer_spread.seconds, longest), self.not_before)
+        return max(self.quorum_at, min(patient, self.first_at + self.timing.hard_seconds))
 
     def _start(self, now: float) -> None:
         offers = [self.offers[peer_id] for peer_id in sorted(self.offers)]

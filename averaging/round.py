@@ -111,6 +111,8 @@ class RoundMachine:
     _early: dict[PeerId, Offer] = field(default_factory=dict)
     _ahead: dict[PeerId, int] = field(default_factory=dict)
     _asked: set[tuple[PeerId, int]] = field(default_factory=set)
+    _began_at: float | None = None
+    _previous_began_at: float | None = None
     _inbox: deque[Event] = field(default_factory=deque)
     _effects: list[Effect] = field(default_factory=list)
 
@@ -140,12 +142,19 @@ class RoundMachine:
         """Whether an own contribution is under way in the current version."""
         return self._offer is not None
 
+    def known_commit(self, version: int) -> Commit | None:
+        """The commit that left `version`, if it is recent; also while it is still being applied here."""
+        if self.applying is not None and self.applying.version == version:
+            return self.applying
+        return self.history.get(version)
+
     # ----------------------------------------------------------------------------------------------- dispatch
 
     def _take(self, event: Event, now: float) -> None:
         if isinstance(event, Heard):
             self._hear(event.sender, event.message, now)
         elif isinstance(event, Ready):
+            self._began_at = now if self._began_at is None else self._began_at
             self._offer = replace(event.offer, version=self.version, anchor_digest=self.anchor_digest)
             if self.applying is None:
                 self._join_round(0, now)
@@ -169,7 +178,7 @@ class RoundMachine:
         if isinstance(message, Offer):
             self._hear_offer(sender, message, now)
         elif isinstance(message, CommitRequest):
-            commit = self.history.get(message.version)
+            commit = self.known_commit(message.version)
             self._send(sender, commit if commit is not None else self._version_is())
         elif isinstance(message, Commit):
             self._hear_commit(sender, message)
@@ -299,6 +308,8 @@ class RoundMachine:
                 self._note_ahead(sender, offer.version)
             return
         if offer.version < self.version:
+            if offer.version == self.version - 1 and self._previous_began_at is not None:
+                self.timing.offer_spread.observe(now - self._previous_began_at)
             commit = self.history.get(offer.version)
             self._send(sender, commit if commit is not None else self._version_is())
             return
@@ -319,8 +330,21 @@ class RoundMachine:
                 self._send,
                 self._shards_for,
                 self.quorum_fraction,
+                not_before=self._earliest_start(),
             )
+        self._began_at = now if self._began_at is None else self._began_at
         self._leading.on_offer(sender, offer, len(self.trainers), now)
+
+    def _earliest_start(self) -> float:
+        """One interval and a little after the previous round began, unless everyone has offered.
+
+        Otherwise a peer that just missed a round would open the next one at once, alone, and the others would miss
+        that one in turn.
+        """
+        pace = self.timing.own_pace.seconds
+        if pace is None or self._previous_began_at is None:
+            return 0.0
+        return self._previous_began_at + 1.2 * pace
 
     def _shards_for(self, offers: Sequence[Offer]) -> tuple[ShardPlan, ...]:
         return plan_shards(
@@ -382,6 +406,7 @@ class RoundMachine:
             del self.history[version]
         self.version, self.anchor_digest = event.version, event.anchor_digest
         self.lineage_tokens = event.lineage_tokens
+        self._previous_began_at, self._began_at = self._began_at or now, None
         self.applying = None
         self._offer = self._member = self._leading = None
         self._reductions.clear()

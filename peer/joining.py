@@ -58,7 +58,8 @@ class Owner:
             config.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise LocalFault(
-                f"{config.data_dir} cannot be made: {error.strerror}; expected a writable folder; give another --data-dir"
+                f"{config.data_dir} cannot be made: {error.strerror}; expected a writable folder; "
+                "give another --data-dir"
             ) from error
         self._view: View = make_view(config.output, sys.stdout, sys.stderr, os.environ)
         self._log = EventLog(config.event_log_path, self.note)
@@ -158,7 +159,7 @@ def _run_trainer(config: PeerConfig, owner: Owner) -> int:
             network.leave("asked to stop")
             network.close()
             return 0
-        trainer, link, mailbox = _build_trainer(config, record, identity, device)
+        trainer, mailbox = _build_trainer(config, record, identity, device)
         network.give_mailbox(mailbox, describe_device(device))
         trainer.run(_stop_or_fault(owner, network), config.max_steps)
         network.leave("asked to stop" if owner.stop_asked() else "its steps are done")
@@ -181,7 +182,7 @@ def _stop_or_fault(owner: Owner, network: NetworkProcess) -> Callable[[], bool]:
 
 def _build_trainer(
     config: PeerConfig, record: RunRecord, identity: Identity, device: torch.device
-) -> tuple[Trainer, TrainerLink, Mailbox]:
+) -> tuple[Trainer, Mailbox]:
     manifest = RunManifest.from_bytes(record.manifest)
     if manifest.model.kind != "gpt":
         raise Incompatible(
@@ -216,7 +217,7 @@ def _build_trainer(
         evaluation_batches=manifest.data.evaluation_batches,
         ready_timeout_seconds=READY_SECONDS,
     )
-    return trainer, link, mailbox
+    return trainer, mailbox
 
 
 def _run_seed(config: PeerConfig, owner: Owner) -> int:

@@ -19,9 +19,11 @@ from typing import TypeVar
 from dht.access import AccessRule
 from dht.errors import Incompatible, LocalFault, NobodyReachable, PeerFault
 from dht.hivemind_store import HivemindStore
+from dht.host import Stream
 from dht.identity import Identity
+from dht.multiaddr import parse_peer_multiaddr
 from dht.p2pd_host import P2pdHost
-from dht.records import RunRecord, decode_run_record, encode_run_record
+from dht.records import MAX_RUN_ID_LENGTH, MAX_RUN_RECORD_BYTES, RunRecord, decode_run_record, encode_run_record
 from peer import event_types as events
 from peer.config import RUN_RECORD_NAME, read_cached_peers, write_cached_peers
 from peer.doorkeeper import RunDoorkeeper
@@ -33,6 +35,9 @@ from peer.version import SOFTWARE
 
 T = TypeVar("T")
 
+RUN_PROTOCOL = "/murmuration/run/1"
+ASK_SECONDS = 10.0
+"""For one member to answer with the run's record: a relayed dial and two small frames."""
 ALONE_SECONDS = 5.0
 """Between two attempts to reach anybody while nobody is known."""
 CONNECTED_SECONDS = 60.0
@@ -40,7 +45,7 @@ CONNECTED_SECONDS = 60.0
 REPUBLISH_SECONDS = 600.0
 RUN_RECORD_LIFE_SECONDS = 7 * 86400.0 - 3600.0
 """Just under the longest life that holders accept."""
-CACHED_ONLY_SECONDS = 15.0
+CACHED_ONLY_SECONDS = 6.0
 """How long addresses of earlier sessions are tried before a peer that has the run record goes on alone."""
 
 log = logging.getLogger(__name__)
@@ -60,6 +65,10 @@ class NetworkSpec:
     join_timeout_seconds: float
     name: str
     session: int
+
+
+class LeftEarly(Exception):
+    """Asked to leave while still looking for the run."""
 
 
 class NetworkSide:
@@ -83,12 +92,16 @@ class NetworkSide:
         self._on_addresses = on_addresses
         self._make_mailbox = make_mailbox
         self._leave_reason: str | None = None
+        self._leaving = asyncio.Event()
+        self._met_members = asyncio.Event()
+        self._most_members = 0
         self._node: Node | None = None
         self._alone_since: float | None = None
 
     def leave(self, reason: str) -> None:
         """Leave in an orderly way; before the node runs, as soon as it would."""
         self._leave_reason = reason
+        self._leaving.set()
         if self._node is not None:
             self._node.leave(reason)
 
@@ -100,7 +113,6 @@ class NetworkSide:
         """
         spec = self._spec
         folder = Path(spec.data_dir)
-        folder.mkdir(parents=True, exist_ok=True)
         identity = Identity.load_or_create(spec.identity)
         async with contextlib.AsyncExitStack() as stack:
             host = await stack.enter_async_context(P2pdHost(identity, spec.listen, spec.announce))
@@ -108,19 +120,21 @@ class NetworkSide:
             await store.start()
             stack.push_async_callback(store.close)
             self._on_addresses(host.addresses())
-            record, manifest = await self._find_run(store, host, folder)
+            try:
+                record, manifest = await self._find_run(store, host, folder)
+            except LeftEarly:
+                return
             _keep_record(folder / RUN_RECORD_NAME, record)
+            serve_run(host, record)
             mailbox, device = await self._make_mailbox(record, manifest)
             node = self._build_node(identity, host, store, manifest, mailbox, device)
             self._node = node
             if self._leave_reason is not None:
                 node.leave(self._leave_reason)
-            began = time.monotonic()
 
             async def tell_restart() -> None:
-                self._emit(
-                    events.DaemonRestarted(at=time.time(), peer_id=host.peer_id, seconds=time.monotonic() - began)
-                )
+                seconds = host.last_downtime_seconds
+                self._emit(events.DaemonRestarted(at=time.time(), peer_id=host.peer_id, seconds=seconds))
 
             host.add_restart_listener(tell_restart)
             background = [
@@ -166,14 +180,19 @@ class NetworkSide:
         """The run's signed manifest: from any member, or from this machine when the run begins here."""
         spec = self._spec
         local = _local_record(folder / RUN_RECORD_NAME, spec.run_id)
+        if local is not None:
+            serve_run(host, local)
         addresses = list(dict.fromkeys([*spec.peers, *read_cached_peers(folder / "cached_peers.json")]))
         patience = spec.join_timeout_seconds
         if local is not None and not spec.peers:
             patience = min(patience, CACHED_ONLY_SECONDS) if addresses else 0.0
         began = time.monotonic()
-        while True:
+        pause = ALONE_SECONDS
+        while self._leave_reason is None:
             num_members = await store.bootstrap(addresses) if addresses else 0
-            found = await store.fetch_run(spec.run_id) if num_members else None
+            found = await ask_for_run(host, spec.run_id, addresses) if num_members else None
+            if found is None and num_members:
+                found = await store.fetch_run(spec.run_id)
             if found is not None:
                 record = decode_run_record(found, run_id=spec.run_id)
                 if local is not None and local.revision > record.revision:
@@ -194,7 +213,11 @@ class NetworkSide:
                 else f"none of {len(addresses)} known addresses answers"
             )
             self._emit(events.WaitingForPeers(at=time.time(), peer_id=host.peer_id, reason=reason, seconds=waited))
-            await asyncio.sleep(min(ALONE_SECONDS, max(0.1, patience - waited)))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(min(pause, max(0.1, patience - waited))):
+                    await self._leaving.wait()
+            pause = min(2 * pause, CONNECTED_SECONDS)
+        raise LeftEarly(self._leave_reason)
 
     # ------------------------------------------------------------------------------------------------ staying there
 
@@ -215,6 +238,9 @@ class NetworkSide:
 
     def _note_company(self, num_members: int, node: Node) -> None:
         now = time.monotonic()
+        if num_members > self._most_members:
+            self._most_members = num_members
+            self._met_members.set()
         if num_members:
             if self._alone_since is not None:
                 seconds = now - self._alone_since
@@ -232,15 +258,56 @@ class NetworkSide:
             write_cached_peers(cache, [*found, *read_cached_peers(cache)])
 
     async def _republish(self, store: HivemindStore, record: RunRecord) -> None:
-        """Any member keeps the run findable; the owner's machine may be away."""
+        """Any member keeps the run findable, at once when it meets others; the owner's machine may be away."""
         encoded = encode_run_record(record)
         while True:
+            self._met_members.clear()
             try:
                 await store.publish_run(self._spec.run_id, encoded, time.time() + RUN_RECORD_LIFE_SECONDS)
             except (PeerFault, LocalFault) as fault:
                 log.warning("publishing the run record failed: %s", fault)
-            # At first others may still be joining the DHT; later the record only has to outlive its holders.
-            await asyncio.sleep(REPUBLISH_SECONDS * random.uniform(0.5, 1.0))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(REPUBLISH_SECONDS * random.uniform(0.5, 1.0)):
+                    await self._met_members.wait()
+
+
+async def ask_for_run(host: P2pdHost, run_id: str, addresses: list[str]) -> bytes | None:
+    """The run's record from the members at `addresses`, asked directly; None when none of them has it.
+
+    The DHT has it too, but only once its holders have met.
+    """
+    for address in addresses:
+        peer_id, _ = parse_peer_multiaddr(address)
+        try:
+            stream = await host.open_stream(peer_id, RUN_PROTOCOL, ASK_SECONDS)
+            try:
+                async with asyncio.timeout(ASK_SECONDS):
+                    await stream.send(run_id.encode())
+                    found = await stream.receive(MAX_RUN_RECORD_BYTES)
+                    decode_run_record(found, run_id=run_id)
+                    return found
+            finally:
+                await stream.close()
+        except (PeerFault, TimeoutError) as fault:
+            log.debug("%s did not give the run record: %s", address, fault)
+    return None
+
+
+def serve_run(host: P2pdHost, record: RunRecord) -> None:
+    """Answer `ask_for_run` of others for this run."""
+    encoded = encode_run_record(record)
+
+    async def serve(stream: Stream) -> None:
+        async with asyncio.timeout(ASK_SECONDS):
+            asked = await stream.receive(MAX_RUN_ID_LENGTH)
+            if asked != record.run_id.encode():
+                raise PeerFault(stream.remote, f"asked for another run than {record.run_id}")
+            await stream.send(encoded)
+            # libp2p has no half-close: wait until the other side has read and closed.
+            with contextlib.suppress(PeerFault):
+                await stream.receive(1)
+
+    host.handle(RUN_PROTOCOL, serve)
 
 
 async def _in_thread(work: Callable[[], T], /) -> T:

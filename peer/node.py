@@ -384,6 +384,9 @@ class Node:
 
     def _on_message(self, sender: PeerId, message: Message, payload: memoryview, frame_bytes: int) -> None:
         self.membership.heard_from(sender)
+        if not self._serving:
+            # Still catching up: whatever is missed now is asked for as soon as rounds begin.
+            return
         self.exchange.on_message(sender, message, payload, frame_bytes)
 
     def _on_lost(self, peer_id: PeerId, reason: str) -> None:

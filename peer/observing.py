@@ -60,8 +60,8 @@ class Observer:
             if snapshot is not None:
                 return snapshot
         raise LocalFault(
-            f"fragment {fragment} could not be fetched from any of {len(records)} members ({'; '.join(reasons)[:300]}); "
-            "try again while members are online"
+            f"fragment {fragment} could not be fetched from any of {len(records)} members "
+            f"({'; '.join(reasons)[:300]}); try again while members are online"
         )
 
 

@@ -159,14 +159,9 @@ class NetworkProcess:
             if self._leaving or self._fault is not None:
                 break
             if self._num_restarts >= MAX_RESTARTS or not self._found.is_set():
+                when = f"after {self._num_restarts} restarts" if self._found.is_set() else "before it found the run"
                 self._fault = LocalFault(
-                    f"the network process ended with code {code} "
-                    + (
-                        f"for the {self._num_restarts + 1}th time"
-                        if self._found.is_set()
-                        else "before it found the run"
-                    )
-                    + "; see the lines above for its reason"
+                    f"the network process ended with code {code} {when}; see the lines above for its reason"
                 )
                 break
             self._num_restarts += 1
