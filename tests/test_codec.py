@@ -133,6 +133,36 @@ def test_exponent_codes_are_the_nearest(codec: Codec, values: Tensor) -> None:
     assert bool((result * values.double() >= 0).all())
 
 
+@pytest.mark.parametrize("kernels", KERNELS)
+@pytest.mark.parametrize("name", BLOCK_CODECS)
+def test_every_tie_and_its_neighbours_round_right(name: str, kernels: KernelChoice) -> None:
+    """Each midpoint between two levels, for each 8-bit scale: the midpoint itself and the floats next to it."""
+    top_code = TOP_CODE[name]
+    if name == "e3m0":
+        levels = np.array([0.0] + [2.0 ** (code - 7) for code in range(1, 8)])
+    else:
+        levels = np.arange(top_code + 1.0)
+    scales = np.arange(128.0, 256.0)
+    ties = (scales[:, None] * (levels[1:] + levels[:-1]) / 2).astype(np.float32)
+    cases = np.stack([ties, np.nextafter(ties, np.float32(0)), np.nextafter(ties, np.float32(np.inf))], axis=1)
+    # One block per scale; its first value makes that scale, and every case comes with both signs.
+    first = np.repeat(scales[:, None] * top_code, 2, axis=1)
+    blocks = np.concatenate([first, cases.reshape(128, -1), -cases.reshape(128, -1)], axis=1).astype(np.float32)
+    blocks = np.pad(blocks, ((0, 0), (0, -blocks.shape[1] % 8)))
+    codec = make_codec(name, blocks.shape[1], kernels)
+    values = torch.from_numpy(blocks.reshape(-1))
+    encoded = codec.encode(values)
+    assert torch.equal(scales_of(encoded)[:: blocks.shape[1]], torch.from_numpy(scales))
+    distances = np.abs(np.abs(blocks.astype(np.float64))[:, :, None] - scales[:, None, None] * levels)
+    # The first of two equally near levels, unless its number is odd.
+    nearest = distances.argmin(axis=2)
+    tied = (distances == distances.min(axis=2, keepdims=True)).sum(axis=2) == 2
+    nearest += tied & (nearest % 2 == 1)
+    expected = np.sign(blocks) * levels[nearest] * scales[:, None]
+    assert np.array_equal(decoded(codec, encoded).numpy().reshape(blocks.shape), expected)
+    assert int(tied.sum()) == 2 * ties.size
+
+
 @relaxed
 @given(codecs(*BLOCK_CODECS), tensors())
 def test_the_scale_is_close_and_never_clips(codec: Codec, values: Tensor) -> None:
@@ -330,9 +360,13 @@ def test_values_out_of_range_are_refused_and_nothing_is_lost(
 
 
 @pytest.mark.parametrize("name", BLOCK_CODECS)
-@pytest.mark.parametrize("bits", [0x7F80, 0x7FC0, 0xFF80, 0x8000, 0xBF80, 0x0001, 0x7F7F])
-def test_scales_no_encoder_writes_are_refused(name: str, bits: int) -> None:
+@pytest.mark.parametrize("bits", [0x7F80, 0x7FC0, 0xFF80, 0x8000, 0xBF80, 0x0001, 0x0D7F, 0x7F7F, "largest + 1"])
+def test_scales_no_encoder_writes_are_refused(name: str, bits: int | str) -> None:
     codec = make_codec(name)
+    if isinstance(bits, str):
+        largest = codec.encode(torch.full((8,), 2.0**126))
+        codec.decode(largest, torch.zeros(8))
+        bits = int.from_bytes(bytes(largest.scales), "little") + 1
     payload = bytearray(b"".join(codec.encode(torch.ones(300)).pack()))
     payload[2:4] = bits.to_bytes(2, "little")
     out = torch.full((300,), 5.0)
