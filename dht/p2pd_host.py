@@ -109,6 +109,11 @@ class P2pdHost:
         return self._supervisor.num_restarts
 
     @property
+    def last_downtime_seconds(self) -> float:
+        """From the daemon's last unexpected end until it answered again."""
+        return self._supervisor.last_downtime_seconds
+
+    @property
     def daemon_process_id(self) -> int | None:
         return self._supervisor.process_id
 

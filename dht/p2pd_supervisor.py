@@ -74,6 +74,7 @@ class P2pdSupervisor:
         self._closed = False
         self._visible: list[Multiaddr] = []
         self._num_restarts = 0
+        self._last_downtime_seconds = 0.0
         self._directory: SocketDirectory | None = None
         self._daemon: P2pdProcess | None = None
         self._lifeline: asyncio.StreamWriter | None = None
@@ -92,6 +93,10 @@ class P2pdSupervisor:
     @property
     def num_restarts(self) -> int:
         return self._num_restarts
+
+    @property
+    def last_downtime_seconds(self) -> float:
+        return self._last_downtime_seconds
 
     @property
     def process_id(self) -> int | None:
@@ -195,6 +200,7 @@ class P2pdSupervisor:
             finally:
                 health.cancel()
                 await asyncio.gather(health, return_exceptions=True)
+            ended_at = loop.time()
             self._up.clear()
             self._drop_lifeline()
             # Only to collect its log reader; the process is gone.
@@ -204,6 +210,7 @@ class P2pdSupervisor:
                 pause_seconds = _FIRST_PAUSE_SECONDS
             pause_seconds = await self._restart(pause_seconds)
             self._num_restarts += 1
+            self._last_downtime_seconds = loop.time() - ended_at
             greeter = asyncio.create_task(self._greet_again(), name="p2pd restarted")
             self._greeters.add(greeter)
             greeter.add_done_callback(self._greeters.discard)

@@ -9,6 +9,7 @@ newer record from it ends the suspicion.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 from collections.abc import Callable, Sequence
@@ -169,13 +170,20 @@ class Membership:
 
     async def _serve(self, stream: Stream) -> None:
         await greet_incoming(stream, self._doorkeeper)
-        async with asyncio.timeout(OPEN_SECONDS):
-            data = await stream.receive(MAX_PEER_RECORD_BYTES)
-            record = decode_peer_record(data, run_id=self._run_id, now=self._wall_clock(), verified=self._verified)
-            if record.peer_id != stream.remote:
-                raise PeerFault(stream.remote, f"introduced itself with the record of {record.peer_id}")
-            self._merge([data])
-            await stream.send(encode_peer_record(self._own_record(), self._identity))
+        try:
+            async with asyncio.timeout(OPEN_SECONDS):
+                data = await stream.receive(MAX_PEER_RECORD_BYTES)
+        except TimeoutError as error:
+            raise PeerFault(stream.remote, f"sent no record within {OPEN_SECONDS:.0f} s") from error
+        record = decode_peer_record(data, run_id=self._run_id, now=self._wall_clock(), verified=self._verified)
+        if record.peer_id != stream.remote:
+            raise PeerFault(stream.remote, f"introduced itself with the record of {record.peer_id}")
+        self._merge([data])
+        await stream.send(encode_peer_record(self._own_record(), self._identity))
+        # libp2p has no half-close: wait until the other side has read and closed.
+        with contextlib.suppress(PeerFault, TimeoutError):
+            async with asyncio.timeout(OPEN_SECONDS):
+                await stream.receive(1)
 
     def _own_record(self) -> PeerRecord:
         self._sequence += 1

@@ -31,10 +31,15 @@ class Reporter:
         self._wall_clock = wall_clock
         self._clock = clock
         self._emit = emit
-        self._began_at = clock()
+        self._joined_at = clock()
+        self._spent_before = 0.0
         self._evaluated = 0
 
     def joined(self, run_id: str, device: str, versions: tuple[int, ...]) -> None:
+        """Training begins: time is counted from here, and what the trainer waited for its first anchors is not."""
+        trainer = self._mailbox.trainer
+        self._joined_at = self._clock()
+        self._spent_before = trainer.wait_seconds + trainer.exchange_seconds
         num_parameters = sum(self._mailbox.sizes)
         self._emit(
             events.JoinedRun(
@@ -94,7 +99,8 @@ class Reporter:
     def progress(self) -> None:
         """The trainer's counters, and its held-out loss when it is new."""
         trainer = self._mailbox.trainer
-        elapsed = max(self._clock() - self._began_at, 1e-9)
+        elapsed = max(self._clock() - self._joined_at, 1e-9)
+        spent = trainer.wait_seconds + trainer.exchange_seconds - self._spent_before
         loss = trainer.train_loss if math.isfinite(trainer.train_loss) else None
         self._emit(
             events.TrainingProgressed(
@@ -104,7 +110,7 @@ class Reporter:
                 tokens=trainer.tokens,
                 train_loss=loss,
                 tokens_per_second=trainer.tokens_per_second,
-                wait_fraction=min(1.0, trainer.wait_seconds / elapsed),
+                wait_fraction=min(1.0, max(0.0, spent) / elapsed),
             )
         )
         if trainer.held_out_version > self._evaluated and math.isfinite(trainer.held_out_loss):
