@@ -49,7 +49,7 @@ Rounding = Literal["nearest", "stochastic"]
 KernelChoice = Literal["auto", "torch", "numba"]
 
 DEFAULT_BLOCK_SIZE = 128
-"""4.125 bits a value with int4; half the block costs another 0.125 bits for 7 % less error on normal data."""
+"""4.125 bits a value with int4; half the block costs another 0.125 bits for 8 % less error on normal data."""
 
 
 class Kernels(Protocol):

@@ -1,0 +1,190 @@
+"""Encoded bytes: their layout, slices and sizes, and what is refused."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from averaging.codec import Codec, KernelChoice, Rounding, make_codec
+from averaging.encoded import EncodedBlocks
+from tests.codec_data import (
+    ALL_CODECS,
+    BLOCK_CODECS,
+    KERNELS,
+    TOP_CODE,
+    codecs,
+    decoded,
+    relaxed,
+    same_bits,
+    tensors,
+    values_for,
+)
+
+
+@relaxed
+@given(codecs(*ALL_CODECS), tensors(), st.data())
+def test_slices_decode_to_slices(codec: Codec, values: Tensor, data: st.DataObject) -> None:
+    values = values_for(codec, values)
+    encoded = codec.encode(values)
+    num_blocks = -(-values.numel() // codec.block_size)
+    first = data.draw(st.integers(0, num_blocks))
+    last = data.draw(st.integers(first, num_blocks))
+    start, end = min(first * codec.block_size, values.numel()), min(last * codec.block_size, values.numel())
+    part = encoded.slice_blocks(start, end - start)
+    assert same_bits(decoded(codec, part), decoded(codec, encoded)[start:end])
+    assert part == codec.encode(values[start:end].clone())
+
+
+@relaxed
+@given(codecs(*ALL_CODECS), tensors())
+def test_pack_and_unpack(codec: Codec, values: Tensor) -> None:
+    encoded = codec.encode(values_for(codec, values))
+    payload = b"".join(encoded.pack())
+    assert len(payload) == encoded.num_bytes == codec.encoded_num_bytes(values.numel())
+    # At an odd address, as in the middle of a frame.
+    unpacked = EncodedBlocks.unpack(codec.name, codec.block_size, values.numel(), memoryview(b"x" + payload)[1:])
+    assert unpacked == encoded
+    assert same_bits(decoded(codec, unpacked), decoded(codec, encoded))
+    for wrong in (payload + b"\0", payload[:-1]):
+        if len(wrong) != len(payload):
+            with pytest.raises(ValueError, match="expected"):
+                EncodedBlocks.unpack(codec.name, codec.block_size, values.numel(), wrong)
+
+
+@relaxed
+@given(codecs(*BLOCK_CODECS), st.integers(0, 700), st.randoms(use_true_random=False), st.booleans())
+def test_any_bytes_decode_to_finite_values_or_are_refused(
+    codec: Codec, num_values: int, chance: random.Random, plausible: bool
+) -> None:
+    payload = bytearray(chance.randbytes(codec.encoded_num_bytes(num_values)))
+    needed = 2.0**126 / TOP_CODE[codec.name]
+    unit = 2.0 ** (math.floor(math.log2(needed)) - 7)
+    largest_scale = math.ceil(needed / unit) * unit
+    if plausible:
+        largest_bits = int(np.float32(largest_scale).view(np.uint32)) >> 16
+        for block in range(-(-num_values // codec.block_size)):
+            scale_bits = chance.choice((0, 0x0D80, largest_bits, chance.randint(0x0D80, largest_bits)))
+            payload[2 * block : 2 * block + 2] = scale_bits.to_bytes(2, "little")
+    encoded = EncodedBlocks.unpack(codec.name, codec.block_size, num_values, payload)
+    out = torch.full((num_values,), 5.0)
+    bits = np.frombuffer(encoded.scales, dtype=np.uint16)
+    scales = (bits.astype(np.uint32) << 16).view(np.float32)
+    if not ((bits == 0) | ((scales >= 2.0**-100) & (scales <= largest_scale))).all():
+        assert not plausible
+        with pytest.raises(ValueError, match="scale"):
+            codec.decode(encoded, out)
+        assert bool((out == 5.0).all())
+    else:
+        codec.decode(encoded, out)
+        assert bool((out.abs() <= 2.0**127).all())
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+@pytest.mark.parametrize(
+    ("name", "rounding"), [(name, "nearest") for name in ALL_CODECS] + [(name, "stochastic") for name in BLOCK_CODECS]
+)
+@pytest.mark.parametrize("bad", [math.nan, -math.inf, 3e38])
+@pytest.mark.parametrize("position", [0, 290_000, 300_040])
+def test_values_out_of_range_are_refused_and_nothing_is_lost(
+    name: str, rounding: Rounding, bad: float, position: int, kernels: KernelChoice
+) -> None:
+    values = torch.randn(300_041, generator=torch.Generator().manual_seed(1))
+    values[position] = bad
+    before = values.clone()
+    with pytest.raises(ValueError, match=rf"at position {position};"):
+        make_codec(name, kernels=kernels).encode_with_residual(values, rounding)
+    assert same_bits(values, before)
+
+
+@pytest.mark.parametrize("name", BLOCK_CODECS)
+@pytest.mark.parametrize("bits", [0x7F80, 0x7FC0, 0xFF80, 0x8000, 0xBF80, 0x0001, 0x0D7F, 0x7F7F, "largest + 1"])
+def test_scales_no_encoder_writes_are_refused(name: str, bits: int | str) -> None:
+    codec = make_codec(name)
+    if isinstance(bits, str):
+        largest = codec.encode(torch.full((8,), 2.0**126))
+        codec.decode(largest, torch.zeros(8))
+        bits = int.from_bytes(bytes(largest.scales), "little") + 1
+    payload = bytearray(b"".join(codec.encode(torch.ones(300)).pack()))
+    payload[2:4] = bits.to_bytes(2, "little")
+    out = torch.full((300,), 5.0)
+    encoded = EncodedBlocks.unpack(name, 128, 300, payload)
+    with pytest.raises(ValueError, match="block 1"):
+        codec.decode(encoded, out)
+    with pytest.raises(ValueError, match="block 1"):
+        codec.decode_accumulate(encoded, 0.5, out)
+    assert bool((out == 5.0).all())
+
+
+@pytest.mark.parametrize("name", ["fp16", "fp32"])
+def test_floats_that_are_not_finite_are_refused(name: str) -> None:
+    codec = make_codec(name)
+    array = np.ones(10, dtype=np.float16 if name == "fp16" else np.float32)
+    array[3] = np.inf
+    with pytest.raises(ValueError, match="position 3"):
+        codec.decode(EncodedBlocks(name, 128, 10, b"", array.tobytes()), torch.zeros(10))
+
+
+def test_sizes() -> None:
+    assert make_codec("int4").bits_per_value == 4.125
+    assert make_codec("int4", 64).bits_per_value == 4.25
+    assert make_codec("int2").bits_per_value == 2.125
+    assert make_codec("fp16").bits_per_value == 16
+    assert make_codec("int4").encoded_num_bytes(25_000_000) == 12_500_000 + 2 * 195_313
+    assert make_codec("int4").encode(torch.ones(129)).num_bytes == 64 + 1 + 2 * 2
+
+
+@pytest.mark.parametrize(
+    ("name", "block_size", "message"),
+    [
+        ("int3", 128, "int4, e3m0"),
+        ("int4", 12, "multiple of 8"),
+        ("int4", 0, "multiple of 8"),
+        ("int4", 2**20, "65536"),
+    ],
+)
+def test_bad_formats_are_refused(name: str, block_size: int, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_codec(name, block_size)
+    with pytest.raises(ValueError, match=message):
+        EncodedBlocks.unpack(name, block_size, 5, b"")
+
+
+def test_bad_arguments_are_refused() -> None:
+    codec = make_codec("int4")
+    encoded = codec.encode(torch.ones(300))
+    for bad in (torch.ones(300).double(), torch.ones(3, 100), torch.ones(600)[::2]):
+        with pytest.raises(ValueError, match="float32"):
+            codec.encode(bad)
+        with pytest.raises(ValueError, match="float32"):
+            codec.decode(encoded, bad)
+    with pytest.raises(ValueError, match="expected 300"):
+        codec.decode(encoded, torch.zeros(301))
+    with pytest.raises(ValueError, match="expected e3m0"):
+        make_codec("e3m0").decode(encoded, torch.zeros(300))
+    with pytest.raises(ValueError, match="blocks of 64"):
+        make_codec("int4", 64).decode(encoded, torch.zeros(300))
+    for weight in (math.nan, math.inf, 1e300):
+        with pytest.raises(ValueError, match="weight"):
+            codec.decode_accumulate(encoded, weight, torch.zeros(300))
+    for first_value, num_values in ((0, 100), (64, 128), (0, 301), (-128, 128), (128, -128)):
+        with pytest.raises(ValueError, match="expected"):
+            encoded.slice_blocks(first_value, num_values)
+    with pytest.raises(ValueError, match="zero or more"):
+        EncodedBlocks.unpack("int4", 128, -1, b"")
+
+
+def test_the_documented_layout() -> None:
+    values = torch.arange(-7, 9).clamp(max=7).to(torch.float32)
+    encoded = make_codec("int4", 16).encode(values)
+    assert bytes(encoded.scales) == b"\x80\x3f"
+    low, high = [code + 8 for code in range(-7, 1)], [code + 8 for code in (1, 2, 3, 4, 5, 6, 7, 7)]
+    assert bytes(encoded.codes) == bytes(b << 4 | a for a, b in zip(low, high, strict=True))
+    exponents = make_codec("e3m0", 8).encode(torch.tensor([1.0, -1.0, 0.5, -0.25, 0.015625, 0.0, -0.0, 0.007]))
+    assert bytes(exponents.codes) == bytes([1 << 4 | 7, 0 << 4 | 15, 0 << 4 | 6, 0 << 4 | 13])
