@@ -12,9 +12,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from torch import Tensor
 
@@ -32,6 +30,7 @@ from averaging.exchange_reports import (
     WorkExpired,
     WorkReturned,
 )
+from averaging.fragment_runtime import Compute, FragmentRuntime, collect_results
 from averaging.fragment_state import CommittedShard, FragmentState, Reduction, reduce_shard, shard_outer_lr
 from averaging.links import Links
 from averaging.messages import (
@@ -48,7 +47,7 @@ from averaging.messages import (
     VersionIs,
 )
 from averaging.outer import OuterRule, staleness_of, weights_of
-from averaging.round import HISTORY_COMMITS, RoundMachine, own_entry
+from averaging.round import HISTORY_COMMITS, own_entry
 from averaging.round_events import (
     Advanced,
     Apply,
@@ -69,7 +68,7 @@ from averaging.round_events import (
     Tick,
     View,
 )
-from averaging.shard_store import ShardStore, terms_of
+from averaging.shard_store import terms_of
 from dht.host import PeerId
 
 T = TypeVar("T")
@@ -77,33 +76,6 @@ Deliver = Callable[[int, Tensor, int], None]
 """(fragment, change of the live parameters, version): must not block."""
 
 log = logging.getLogger(__name__)
-
-
-class Compute(Protocol):
-    """Port: where heavy tensor work runs; a thread in real life, inline in virtual time."""
-
-    def __call__(self, work: Callable[[], T], /) -> Awaitable[T]: ...
-
-
-@dataclass
-class FragmentRuntime:
-    """Everything one fragment needs while its rounds run."""
-
-    index: int
-    state: FragmentState
-    machine: RoundMachine
-    store: ShardStore
-    changing: Callable[[], AbstractContextManager[object]] = nullcontext
-    result_arrived: asyncio.Event = field(default_factory=asyncio.Event)
-    digests: dict[int, bytes] = field(default_factory=dict)
-    busy: asyncio.Lock = field(default_factory=asyncio.Lock)
-    timer: asyncio.TimerHandle | None = None
-    repairing: bool = False
-    round_began_at: float = 0.0
-    up_bytes: int = 0
-    up_values: int = 0
-    down_bytes: int = 0
-    down_values: int = 0
 
 
 class Exchange:
@@ -399,7 +371,7 @@ class Exchange:
     # --------------------------------------------------------------------------------------------------- commits
 
     async def _apply(self, fragment: FragmentRuntime, commit: Commit) -> None:
-        payloads = await self._collect_results(fragment, commit)
+        payloads = await collect_results(fragment, commit, self.me, self._links, self._clock)
         if payloads is None:
             self._ask_repair(fragment, commit.leader, "the results of a committed round cannot be fetched")
             return
@@ -456,45 +428,6 @@ class Exchange:
         gradient = None if payload is None else fragment.store.unpack(shard.end - shard.start, payload)
         outer_lr = shard_outer_lr([terms_of(self.rule, commit, member) for member in shard.included], self.rule)
         return CommittedShard(shard.start, shard.end, gradient, outer_lr, own_index in shard.included)
-
-    async def _collect_results(self, fragment: FragmentRuntime, commit: Commit) -> dict[int, bytes] | None:
-        """All result payloads of a commit; asks other members for those that do not come by themselves."""
-        needed = {index: shard.digest for index, shard in enumerate(commit.shards) if shard.digest}
-        found: dict[int, bytes] = {}
-        patience = fragment.machine.timing.contribution
-        own = own_entry(commit.roster, self.me)
-        began = self._clock()
-        for attempt in range(2 + 2 * len(commit.roster)):
-            # Reducers send results to members by themselves; only after a learned wait does a member ask.
-            if attempt or own is None:
-                self._request_results(fragment, commit, [index for index in needed if index not in found], attempt)
-            until = self._clock() + patience.seconds
-            while True:
-                fragment.result_arrived.clear()
-                for index, digest in needed.items():
-                    payload = fragment.store.result(commit.version, index, digest)
-                    if payload is not None:
-                        found[index] = payload
-                if len(found) == len(needed):
-                    if attempt <= 1:
-                        patience.observe(self._clock() - began)
-                    return found
-                try:
-                    async with asyncio.timeout(max(0.0, until - self._clock())):
-                        await fragment.result_arrived.wait()
-                except TimeoutError:
-                    break
-        return None
-
-    def _request_results(self, fragment: FragmentRuntime, commit: Commit, missing: Sequence[int], attempt: int) -> None:
-        for index in missing:
-            shard = commit.shards[index]
-            reducer = commit.roster[shard.reducer].peer_id
-            members = [entry.peer_id for entry in commit.roster if entry.peer_id != reducer]
-            holders = [peer_id for peer_id in (reducer, commit.leader, *members) if peer_id != self.me]
-            if holders:
-                request = ResultRequest(fragment.index, commit.version, index, shard.digest)
-                self._links.post(holders[attempt % len(holders)], [wire.encode(request)])
 
     def _after_advance(self, fragment: FragmentRuntime) -> None:
         state = fragment.state

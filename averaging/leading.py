@@ -44,6 +44,7 @@ class RoundTiming:
 
     offer_spread: LearnedDeadline
     contribution: LearnedDeadline
+    result: LearnedDeadline
     commit: LearnedDeadline
     leader_silence: LearnedDeadline
     own_pace: LearnedPace
@@ -55,6 +56,7 @@ class RoundTiming:
         return cls(
             offer_spread=LearnedDeadline(hard_seconds, 0.0, hard_seconds),
             contribution=LearnedDeadline(min(10.0, hard_seconds), min(1.0, hard_seconds), hard_seconds),
+            result=LearnedDeadline(min(3.0, hard_seconds), min(0.5, hard_seconds), hard_seconds),
             commit=LearnedDeadline(min(20.0, hard_seconds), min(2.0, hard_seconds), hard_seconds),
             leader_silence=LearnedDeadline(
                 min(6 * HEARTBEAT_SECONDS, hard_seconds), min(4 * HEARTBEAT_SECONDS, hard_seconds), hard_seconds

@@ -80,6 +80,7 @@ class _Reduction:
     leader: PeerId
     shard: int
     waiting_for: set[PeerId]
+    planned_at: float
     deadline_at: float
     started: bool = False
 
@@ -169,6 +170,7 @@ class RoundMachine:
             reduction = self._reductions.get(key)
             if reduction is not None:
                 reduction.waiting_for.discard(event.sender)
+                self.timing.contribution.observe(now - reduction.planned_at)
         elif isinstance(event, ShardReduced):
             self._finish_reduction(event)
         elif isinstance(event, Advanced):
@@ -275,7 +277,7 @@ class RoundMachine:
             key = (plan.attempt, sender, index)
             waiting_for = {entry.peer_id for entry in plan.roster} - self._arrived.get(key, set()) - {self.me}
             deadline_at = now + min(plan.contribution_deadline_seconds, self.timing.hard_seconds)
-            self._reductions[key] = _Reduction(plan, sender, index, waiting_for, deadline_at)
+            self._reductions[key] = _Reduction(plan, sender, index, waiting_for, now, deadline_at)
 
     # ------------------------------------------------------------------------------------------------ reducer
 

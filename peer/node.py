@@ -19,8 +19,9 @@ from torch import Tensor
 
 from averaging.catch_up import Snapshot, StateServer
 from averaging.codec import Codec, make_codec
-from averaging.exchange import Compute, Exchange, FragmentRuntime
+from averaging.exchange import Exchange
 from averaging.exchange_reports import ExchangeReport
+from averaging.fragment_runtime import Compute, FragmentRuntime
 from averaging.fragment_state import FragmentState
 from averaging.leading import RoundTiming
 from averaging.links import Doorkeeper, Links
