@@ -1,0 +1,396 @@
+"""Simulated swarms for `convergence.py`: M replicas in one process, virtual rounds, the averaging code that ships.
+
+Every replica has its own parameters, AdamW state and data. What crosses between them goes through `FragmentState`,
+`reduce_shard` and a codec, exactly as in a peer: work is received, sent, reduced, and the change that a commit makes is
+added to the live parameters. Time is counted in inner steps: the round that begins at a send is committed
+`delay_rounds * sync_every` steps later. A peer has one contribution of a fragment under way at a time, so with a delay
+of more than one round it sends more work less often.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, fields
+from itertools import pairwise
+from typing import get_args
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from averaging.codec import Codec, make_codec
+from averaging.fragment_state import CommittedShard, FragmentState, reduce_shard, shard_outer_lr
+from averaging.fragments import FragmentLayout, build_layout
+from averaging.outer import Mode, OuterRule, Terms, staleness_of, weights_of
+from averaging.schedule import fragments_due
+from peer.data import Corpus, block_positions
+from peer.evaluation import held_out_loss
+from peer.manifest import ModelSection, TrainingSection
+from peer.model import GPT, build_model
+from peer.trainer import learning_rate_at
+
+DATA_PARALLEL = "data_parallel"
+MODES = (*get_args(Mode), DATA_PARALLEL)
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One way of training together. Fields are named as in the manifest's averaging section where it has them.
+
+    Attributes:
+        mode: an averaging mode, or data_parallel: gradients averaged at every step, the same data.
+        num_peers: M.
+        delay_rounds: rounds between a send and its commit; 0 commits at once.
+        missing_share: chance that a contribution misses its round and its work goes back.
+        overlay_gain_end: the gain moves in a straight line from overlay_gain to it; absent: constant.
+        error_feedback: False drops what encoding loses, at the sender and at the reducer.
+    """
+
+    mode: str = "carry"
+    num_peers: int = 4
+    sync_every: int = 20
+    num_fragments: int = 1
+    delay_rounds: float = 1.0
+    outer_lr: float = 0.7
+    outer_momentum: float = 0.5
+    overlay_gain: float = 0.7
+    overlay_gain_end: float | None = None
+    own_weight: float = 1.0
+    codec: str = "int4"
+    block_size: int = 128
+    error_feedback: bool = True
+    error_feedback_decay: float = 1.0
+    missing_share: float = 0.0
+    staleness_power: float = 1.0
+    staleness_limit: int = 4
+    lag_penalty: float = 0.0
+    merge_alpha: float = 0.5
+
+    def __post_init__(self) -> None:
+        if self.mode not in MODES:
+            raise ValueError(f"mode {self.mode!r}; expected one of {', '.join(MODES)}")
+        if self.num_peers < 1 or self.sync_every < 1 or self.num_fragments < 1 or self.delay_rounds < 0:
+            raise ValueError("expected num_peers, sync_every, num_fragments of at least 1 and no negative delay_rounds")
+        if not 0 <= self.missing_share < 1:
+            raise ValueError(f"missing_share {self.missing_share}; expected 0 to below 1")
+
+    @property
+    def delay_steps(self) -> int:
+        """Inner steps between a send and its commit."""
+        return round(self.delay_rounds * self.sync_every)
+
+    def rule(self, progress: float = 0.0) -> OuterRule:
+        """The outer rule at `progress` (0 to 1) of the run."""
+        gain = self.overlay_gain
+        if self.overlay_gain_end is not None:
+            gain += (self.overlay_gain_end - gain) * progress
+        mode: Mode = next(mode for mode in get_args(Mode) if mode == self.mode)
+        return OuterRule(
+            mode=mode,
+            outer_lr=self.outer_lr,
+            outer_momentum=self.outer_momentum,
+            overlay_gain=gain,
+            own_weight=self.own_weight,
+            staleness_power=self.staleness_power,
+            staleness_limit=self.staleness_limit,
+            lag_penalty=self.lag_penalty,
+            residual_decay=self.error_feedback_decay if self.error_feedback else 0.0,
+        )
+
+    def changes_from(self, other: Arm) -> str:
+        """The fields that differ from `other`, as they are written on the command line."""
+        pairs = [(field.name, getattr(self, field.name), getattr(other, field.name)) for field in fields(self)]
+        return ",".join(f"{name}={mine}" for name, mine, theirs in pairs if mine != theirs or name == "mode")
+
+
+@dataclass(frozen=True)
+class Task:
+    """What all arms have in common: model, data, inner optimizer, length and how the loss is measured."""
+
+    model: ModelSection
+    training: TrainingSection
+    corpus: Corpus
+    evaluation_batches: int
+
+    @property
+    def num_steps(self) -> int:
+        """Inner steps of each replica."""
+        assert self.training.total_steps is not None, "the number of steps is the length of the run"
+        return self.training.total_steps
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One run of one arm.
+
+    Attributes:
+        curve: (inner step, held-out loss of the anchor in nats per token); the last one after everything was committed.
+        live_loss: held-out loss of the first replica's live parameters at the end, before that.
+        diverged_at: inner step at which work was no longer finite; the loss is then NaN.
+        bytes_per_peer: encoded contributions sent by one peer.
+    """
+
+    curve: tuple[tuple[int, float], ...]
+    live_loss: float
+    diverged_at: int | None
+    bytes_per_peer: int
+    num_commits: int
+
+    @property
+    def loss(self) -> float:
+        """Held-out loss at the end, NaN when the run diverged."""
+        return float("nan") if self.diverged_at is not None else self.curve[-1][1]
+
+
+class Replica:
+    """Parameters and gradients as flat vectors, AdamW, data, and the start of the local work (`ref`) beside them."""
+
+    def __init__(self, index: int, task: Task, seed: int, num_shares: int = 1) -> None:
+        self._task = task
+        self._seed = seed
+        self._peer_ids = [f"peer-{index + share}" for share in range(num_shares)]
+        self.model: GPT = build_model(task.model, seed)
+        parameters = list(self.model.parameters())
+        self.live = torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
+        self._gradient = torch.zeros_like(self.live)
+        start = 0
+        for parameter in parameters:
+            inside = slice(start, start + parameter.numel())
+            parameter.data = self.live[inside].view_as(parameter)
+            parameter.grad = self._gradient[inside].view_as(parameter)
+            start += parameter.numel()
+        self.ref = self.live.clone()
+        settings = task.training
+        self._optimizer = torch.optim.AdamW(
+            [
+                {"params": [parameter for parameter in parameters if parameter.dim() >= 2]},
+                {"params": [parameter for parameter in parameters if parameter.dim() < 2], "weight_decay": 0.0},
+            ],
+            lr=settings.learning_rate,
+            betas=(settings.beta1, settings.beta2),
+            weight_decay=settings.weight_decay,
+            fused=True,
+        )
+
+    def step(self, step: int) -> None:
+        """Inner step `step`, counted from 0; a gradient that is not finite leaves NaN for the swarm to find."""
+        settings, context = self._task.training, self._task.model.context
+        stream = self._task.corpus.training
+        positions = [
+            block_positions(self._seed, peer_id, step, settings.batch_size, stream.num_tokens, context)
+            for peer_id in self._peer_ids
+        ]
+        inputs, targets = stream.batch(np.concatenate(positions), context)
+        self._gradient.zero_()
+        self.model.loss(inputs, targets).backward()  # type: ignore[no-untyped-call]
+        norm = float(self._gradient.norm())
+        if norm > settings.grad_clip:
+            self._gradient.mul_(settings.grad_clip / norm)
+        for group in self._optimizer.param_groups:
+            group["lr"] = learning_rate_at(step, settings)
+        self._optimizer.step()
+
+    def add(self, inside: slice, change: Tensor) -> None:
+        """As `TrainerLink` does with ADD: local work stays what it is."""
+        self.live[inside].add_(change)
+        self.ref[inside].add_(change)
+
+
+@dataclass
+class Lane:
+    """One fragment at all replicas.
+
+    Attributes:
+        commit_at: inner step at which the round under way is committed; None without one.
+        base_versions: per replica, the anchor in the live parameters when the current block of work began.
+        carried_error: what the broadcasts so far lost.
+    """
+
+    inside: slice
+    states: list[FragmentState]
+    commit_at: int | None
+    base_versions: list[int]
+    carried_error: Tensor | None = None
+    steps_since_send: int = 0
+
+
+class Swarm:
+    """`arm.num_peers` replicas that train on `task` from the same initial parameters."""
+
+    def __init__(self, arm: Arm, task: Task, seed: int) -> None:
+        self.arm = arm
+        self.task = task
+        self.num_commits = 0
+        self.bytes_per_peer = 0
+        self._chance = random.Random(f"missing {seed}")
+        self._sequence = 0
+        self._codec: Codec = make_codec(arm.codec, arm.block_size)
+        self.replicas = [Replica(index, task, seed) for index in range(arm.num_peers)]
+        shapes = [(name, tuple(tensor.shape)) for name, tensor in self.replicas[0].model.named_parameters()]
+        layout = build_layout(shapes, arm.num_fragments)
+        self.lanes = [self._make_lane(inside) for inside in _places(layout)]
+
+    def run(self, steps_between_losses: int) -> Outcome:
+        """Train to the end, then commit whatever is still under way or waiting."""
+        curve = []
+        for step in range(1, self.task.num_steps + 1):
+            for replica in self.replicas:
+                replica.step(step - 1)
+            if not all(bool(replica.live.isfinite().all()) for replica in self.replicas):
+                return Outcome(tuple(curve), float("nan"), step, self.bytes_per_peer, self.num_commits)
+            self.after_inner_step(step)
+            if step % steps_between_losses == 0 and step < self.task.num_steps:
+                curve.append((step, self.anchor_loss()))
+        live_loss = _loss(self.task, self.replicas[0].model)
+        self.drain()
+        curve.append((self.task.num_steps, self.anchor_loss()))
+        return Outcome(tuple(curve), live_loss, None, self.bytes_per_peer, self.num_commits)
+
+    def after_inner_step(self, step: int) -> None:
+        """Commit what is due, then send what is due; a round without delay is committed at once."""
+        due = fragments_due(step, self.arm.sync_every, len(self.lanes))
+        for index, lane in enumerate(self.lanes):
+            lane.steps_since_send += 1
+            if lane.commit_at == step:
+                self._commit(lane)
+            if index in due:
+                self._hand_over(lane)
+                if lane.commit_at is None:
+                    self._send(lane, step)
+            if lane.commit_at == step:
+                self._commit(lane)
+
+    def drain(self) -> None:
+        """Commit the round under way, and what waits behind it."""
+        for lane in self.lanes:
+            if lane.commit_at is not None:
+                self._commit(lane)
+            if lane.steps_since_send:
+                self._hand_over(lane)
+            if any(state.unsent_tokens for state in lane.states):
+                self._send(lane, self.task.num_steps)
+                self._commit(lane)
+
+    def anchor_loss(self) -> float:
+        """Held-out loss of the anchors, which are the same at every replica."""
+        replica = self.replicas[0]
+        live = replica.live.clone()
+        for lane in self.lanes:
+            replica.live[lane.inside].copy_(lane.states[0].anchor)
+        loss = _loss(self.task, replica.model)
+        replica.live.copy_(live)
+        return loss
+
+    # ------------------------------------------------------------------------------------------------------ inside
+
+    def _make_lane(self, inside: slice) -> Lane:
+        rule = self.arm.rule()
+        states = [
+            FragmentState(
+                rule, self._codec, replica.live[inside].clone(), *torch.zeros(2, inside.stop - inside.start).unbind()
+            )
+            for replica in self.replicas
+        ]
+        return Lane(inside, states, None, [0] * len(states))
+
+    def _hand_over(self, lane: Lane) -> None:
+        """What `TrainerLink` sends and the network process receives."""
+        tokens = lane.steps_since_send * self.task.training.batch_size * self.task.model.context
+        for index, (replica, state) in enumerate(zip(self.replicas, lane.states, strict=True)):
+            work = replica.ref[lane.inside] - replica.live[lane.inside]
+            state.receive_work(work, tokens, lane.steps_since_send, lane.base_versions[index])
+            replica.ref[lane.inside].copy_(replica.live[lane.inside])
+            lane.base_versions[index] = state.version
+        lane.steps_since_send = 0
+
+    def _send(self, lane: Lane, step: int) -> None:
+        rule = self.arm.rule(step / self.task.num_steps)
+        for replica, state in zip(self.replicas, lane.states, strict=True):
+            state.rule = rule  # only between rounds: the overlay of a contribution under way depends on it
+            late = staleness_of(rule.mode, state.version, state.unsent_base_version)
+            if late > rule.staleness_limit:
+                replica.add(lane.inside, state.drop_waiting())
+                continue
+            self._sequence += 1
+            sent, change = state.send(self._sequence)
+            if replica is self.replicas[0]:
+                self.bytes_per_peer += sent.encoded.num_bytes
+            if change is not None:
+                replica.add(lane.inside, change)
+        lane.commit_at = step + self.arm.delay_steps
+
+    def _commit(self, lane: Lane) -> None:
+        lane.commit_at = None
+        contributions = []
+        for index, state in enumerate(lane.states):
+            sent = state.pending
+            if sent is not None and self._chance.random() >= self.arm.missing_share:
+                staleness = staleness_of(state.rule.mode, state.version, sent.base_version)
+                contributions.append((index, Terms(sent.tokens, sent.steps, staleness), sent.encoded))
+        rule, num_values = lane.states[0].rule, lane.states[0].num_values
+        reduction = reduce_shard(contributions, rule, self._codec, num_values, lane.carried_error)
+        if reduction is None:
+            for replica, state in zip(self.replicas, lane.states, strict=True):
+                change = state.take_back()
+                if change is not None:
+                    replica.add(lane.inside, change)
+            return
+        if self.arm.error_feedback:
+            lane.carried_error = reduction.error
+        terms = {index: term for index, term, _ in contributions}
+        outer_lr = shard_outer_lr([terms[index] for index in reduction.included], rule)
+        shares = dict(zip(terms, weights_of(list(terms.values()), rule), strict=True))
+        commit_tokens = sum(term.tokens for term in terms.values())
+        for index, (replica, state) in enumerate(zip(self.replicas, lane.states, strict=True)):
+            shard = CommittedShard(0, num_values, reduction.encoded, outer_lr, index in reduction.included)
+            if index in shares:
+                state.own_share = shares[index]
+            change, _ = state.apply([shard], commit_tokens)
+            if rule.mode == "streaming":
+                replica.ref[lane.inside].copy_(state.anchor)
+                replica.live[lane.inside].lerp_(state.anchor, 1 - self.arm.merge_alpha)
+                lane.base_versions[index] = state.version
+            else:
+                replica.add(lane.inside, change)
+            if not lane.steps_since_send:
+                lane.base_versions[index] = state.version
+        self.num_commits += 1
+
+
+def run_data_parallel(arm: Arm, task: Task, seed: int, steps_between_losses: int) -> Outcome:
+    """The mean gradient of all peers' batches at every step: one replica that reads all of their data."""
+    replica = Replica(0, task, seed, num_shares=arm.num_peers)
+    curve = []
+    for step in range(1, task.num_steps + 1):
+        replica.step(step - 1)
+        if step % steps_between_losses == 0 or step == task.num_steps:
+            curve.append((step, _loss(task, replica.model)))
+    num_bytes = 4 * replica.live.numel() * task.num_steps
+    return Outcome(tuple(curve), curve[-1][1], None, num_bytes, task.num_steps)
+
+
+def run_arm(arm: Arm, task: Task, seed: int, steps_between_losses: int) -> Outcome:
+    """Train one arm from `seed`, which decides the initial parameters, the data and who misses which round."""
+    if arm.mode == DATA_PARALLEL:
+        return run_data_parallel(arm, task, seed, steps_between_losses)
+    return Swarm(arm, task, seed).run(steps_between_losses)
+
+
+def with_length(training: TrainingSection, num_steps: int) -> TrainingSection:
+    """The same settings with a cosine over `num_steps`."""
+    return replace_model(training, total_steps=num_steps, warmup_steps=min(training.warmup_steps, num_steps // 10))
+
+
+def replace_model(section: TrainingSection, **changes: object) -> TrainingSection:
+    """A section with some fields changed, checked again."""
+    return type(section).model_validate({**section.model_dump(), **changes})
+
+
+def _places(layout: FragmentLayout) -> list[slice]:
+    ends = [0, *np.cumsum(layout.sizes).tolist()]
+    return [slice(start, end) for start, end in pairwise(ends)]
+
+
+def _loss(task: Task, model: nn.Module) -> float:
+    assert isinstance(model, GPT)
+    return held_out_loss(model, task.corpus, task.evaluation_batches, task.training.batch_size)
