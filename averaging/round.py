@@ -143,6 +143,11 @@ class RoundMachine:
         """Whether an own contribution is under way in the current version."""
         return self._offer is not None
 
+    @property
+    def is_reducing(self) -> bool:
+        """Whether an own reduction of the current version is waited for or done."""
+        return bool(self._reductions)
+
     def known_commit(self, version: int) -> Commit | None:
         """The commit that left `version`, if it is recent; also while it is still being applied here."""
         if self.applying is not None and self.applying.version == version:

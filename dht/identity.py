@@ -53,6 +53,11 @@ class Identity:
         return cls._from_private_key(Ed25519PrivateKey.generate())
 
     @classmethod
+    def from_seed(cls, seed: bytes) -> Identity:
+        """The identity of a 32-byte secret (RFC 8032, section 5.1.5): equal seeds, equal keys. For simulations."""
+        return cls._from_private_key(Ed25519PrivateKey.from_private_bytes(seed))
+
+    @classmethod
     def from_bytes(cls, content: bytes) -> Identity:
         """The inverse of `to_bytes`.
 

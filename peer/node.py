@@ -77,6 +77,7 @@ class NodePorts:
     compute: Compute
     emit: Callable[[Event], None]
     randomness: random.Random
+    poll_seconds: float = POLL_SECONDS
 
 
 def rule_of(manifest: RunManifest) -> OuterRule:
@@ -314,7 +315,7 @@ class Node:
                 told_at = self.ports.clock()
                 self.reporter.progress()
                 self._set_pace()
-            await asyncio.sleep(POLL_SECONDS)
+            await asyncio.sleep(self.ports.poll_seconds)
 
     async def _take_outbox(self) -> None:
         for message in self.mailbox.outbox.take():

@@ -1,0 +1,100 @@
+"""What must hold in every simulated swarm once it has settled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from peer.simulated_peer import SimulatedPeer
+
+TOLERANCE = 1e-4
+"""Between live parameters of order 0.1..1 and the sum they must equal, after thousands of float32 additions."""
+
+
+def has_settled(peers: Sequence[SimulatedPeer]) -> bool:
+    """Whether all live peers hold equal anchors and no work is under way anywhere."""
+    if not anchors_are_equal(peers):
+        return False
+    for peer in peers:
+        life = peer.life
+        if life is not None and not _is_idle(peer):
+            return False
+    return True
+
+
+def anchors_are_equal(peers: Sequence[SimulatedPeer]) -> bool:
+    """Whether all live peers hold the same version and digest of every fragment."""
+    held = {
+        tuple((fragment.machine.version, fragment.state.digest) for fragment in peer.life.node.exchange.fragments)
+        for peer in peers
+        if peer.life is not None
+    }
+    return len(held) <= 1
+
+
+def violations(peers: Sequence[SimulatedPeer]) -> Iterator[str]:
+    """Sentences about what does not hold, none when all is well."""
+    yield from _forks(peers)
+    for peer in peers:
+        for life in peer.lives:
+            yield from life.failures
+        if peer.life is None:
+            continue
+        if peer.life.node.reporter.rounds_contributed == 0 and peer.life.link.inner_steps > 0:
+            yield f"peer {peer.index} took {peer.life.link.inner_steps} inner steps but is in no commit"
+        yield from _digests(peer)
+        yield from _shown(peer)
+
+
+def _is_idle(peer: SimulatedPeer) -> bool:
+    assert peer.life is not None
+    node, mailbox = peer.life.node, peer.life.mailbox
+    fragments = node.exchange.fragments
+    return (
+        bool(mailbox.network.ready)
+        and mailbox.outbox.num_free() == mailbox.inbox.num_free() == 2
+        and all(fragment.state.pending is None and not fragment.state.unsent_tokens for fragment in fragments)
+        and all(fragment.machine.applying is None and not fragment.repairing for fragment in fragments)
+    )
+
+
+def _forks(peers: Sequence[SimulatedPeer]) -> Iterator[str]:
+    """Equal versions must have equal digests."""
+    seen: dict[tuple[int, int], tuple[bytes, int]] = {}
+    for peer in peers:
+        if peer.life is None:
+            continue
+        for fragment in peer.life.node.exchange.fragments:
+            key = (fragment.index, fragment.state.version)
+            digest, first = seen.setdefault(key, (fragment.state.digest, peer.index))
+            if digest != fragment.state.digest:
+                yield f"peers {first} and {peer.index} hold different anchors at fragment {key[0]} version {key[1]}"
+
+
+def _digests(peer: SimulatedPeer) -> Iterator[str]:
+    assert peer.life is not None
+    for fragment in peer.life.node.exchange.fragments:
+        told = fragment.state.digest
+        if fragment.state.version != fragment.machine.version or told[:8] != fragment.machine.anchor_digest[:8]:
+            yield f"peer {peer.index}: state and round machine of fragment {fragment.index} disagree on the version"
+        if fragment.state.refresh_digest() != told:
+            yield f"peer {peer.index}: the anchor of fragment {fragment.index} does not have the digest it announces"
+
+
+def _shown(peer: SimulatedPeer) -> Iterator[str]:
+    """Live parameters = A - O - r - L, see `averaging.outer`; blending (mode streaming) is outside of that sum."""
+    assert peer.life is not None
+    life = peer.life
+    if life.node.rule.mode == "streaming" or not _is_idle(peer):
+        return
+    parameters = dict(life.model.named_parameters())
+    for fragment, runtime in zip(life.link.layout.fragments, life.node.exchange.fragments, strict=True):
+        expected = runtime.state.shown() - life.link.unsent(fragment.index)
+        live = torch.empty_like(expected)
+        for piece in fragment.pieces:
+            flat = parameters[piece.name].detach().view(-1)
+            live[piece.offset : piece.offset + piece.length] = flat[piece.start : piece.start + piece.length]
+        gap = float((live - expected).abs().max())
+        if not gap <= TOLERANCE:
+            yield f"peer {peer.index}: live parameters of fragment {fragment.index} are off by {gap:.2g}"
