@@ -9,7 +9,8 @@ from dht.host import PeerId
 
 MAX_ROSTER = 256
 """Members of one round; larger swarms average in cells."""
-MAX_SHARDS = 1024
+MAX_SHARDS = 512
+"""So that the commit of a full roster still fits its header (`wire.MAX_HEADER_BYTES`)."""
 DIGEST_BYTES = 16
 
 
