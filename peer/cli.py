@@ -246,9 +246,9 @@ def status(
 ) -> int:
     """Show a run from outside: its peers, versions, rates and loss."""
     known, addresses = _checked_target(run_id, peers)
-    from peer.status import show_status  # type: ignore[import-not-found,import-untyped,unused-ignore]
+    from peer.status import show_status
 
-    return int(show_status(known, addresses, as_json, timeout))
+    return show_status(known, addresses, as_json, timeout)
 
 
 @app.command(
@@ -267,9 +267,10 @@ def dashboard(
 ) -> int:
     """Serve a web page that shows who contributes to a run and how it learns."""
     known, addresses = _checked_target(run_id, peers)
-    from dashboard.app import serve_dashboard  # type: ignore[import-not-found,import-untyped,unused-ignore]
+    from dashboard.app import serve_dashboard
+    from peer.observing import open_commits
 
-    return int(serve_dashboard(known, addresses, host, port))
+    return serve_dashboard(known, addresses, host, port, open_commits=open_commits)
 
 
 @app.command(
@@ -284,7 +285,7 @@ def demo(
     port: Port = 8470,
 ) -> int:
     """Train with a swarm of real peers on this machine; one is killed, one comes late."""
-    from peer.demo import run_demo  # type: ignore[import-not-found,import-untyped,unused-ignore]
+    from peer.demo import run_demo
 
     return int(run_demo(peers, minutes, as_json, dashboard, port))
 
@@ -303,7 +304,7 @@ def simulate(
     as_json: AsJson = False,
 ) -> int:
     """Run a whole swarm in virtual time on a simulated network, to find faults and to replay them."""
-    from peer.simulation import run_simulation  # type: ignore[import-not-found,import-untyped,unused-ignore]
+    from peer.simulation import run_simulation
 
     return int(run_simulation(peers, steps, seed, churn, as_json))
 
@@ -313,7 +314,7 @@ def _run_peer(flags: Mapping[str, object], config_path: str | None, *, seed_only
 
     # Checked before torch is imported: a mistyped flag must not cost seconds.
     config = load_config(flags, config_path)
-    from peer.joining import run_peer  # type: ignore[import-not-found,import-untyped,unused-ignore]
+    from peer.joining import run_peer
 
     return int(run_peer(config, seed_only))
 

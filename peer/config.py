@@ -81,8 +81,6 @@ class PeerConfig(BaseModel):
         description="shown to everybody beside the own work; empty: anonymous",
     )
     threads: int | None = Field(default=None, ge=1, le=4096, description="CPU threads of the trainer; default: all")
-    upload_limit_bits_per_second: int = Field(default=0, ge=0, le=10**15, description="0: unlimited")
-    download_limit_bits_per_second: int = Field(default=0, ge=0, le=10**15, description="0: unlimited")
     checkpoint_minutes: float = Field(default=10.0, gt=0, le=10**6, description="minutes between two checkpoints")
     output: Literal["auto", "panel", "plain", "json"] = Field(
         default="auto", description="auto: the panel on a terminal, else one plain line per event"

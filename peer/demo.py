@@ -30,7 +30,7 @@ from dht.identity import Identity
 from peer.data import open_corpus
 from peer.demo_summary import PeerLogs, Summary, summarise
 from peer.evaluation import held_out_loss, load_anchors
-from peer.joining import layout_of
+from peer.layouts import layout_of
 from peer.manifest import RunManifest
 from peer.model import GPT, build_model
 from peer.new_run import create_run

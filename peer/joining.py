@@ -9,22 +9,22 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
 import torch
 
-from averaging.fragments import FragmentLayout, build_layout
 from dht.errors import Incompatible, LocalFault
 from dht.identity import Identity
 from dht.records import RunRecord
 from peer.config import PeerConfig
 from peer.data import open_corpus
 from peer.events import Event, EventLog
+from peer.layouts import layout_of, seed_sizes
 from peer.mailbox import Mailbox
 from peer.manifest import RunManifest
-from peer.model import GPT, build_model
+from peer.model import build_model
 from peer.network_side import NetworkSide, NetworkSpec
 from peer.panel import View, make_view
 from peer.supervisor import NetworkProcess
@@ -132,20 +132,6 @@ def network_spec(config: PeerConfig, role: str) -> NetworkSpec:
     )
 
 
-def layout_of(manifest: RunManifest, shapes: Sequence[tuple[str, tuple[int, ...]]]) -> FragmentLayout:
-    """The fragments of a model under a manifest.
-
-    Raises:
-        Incompatible: the model does not fit the manifest.
-    """
-    try:
-        return build_layout(shapes, manifest.averaging.num_fragments, manifest.averaging.fragment_by)
-    except ValueError as error:
-        raise Incompatible(
-            f"the model of this run cannot be cut as its manifest says: {error}; tell the run's owner"
-        ) from error
-
-
 def _run_trainer(config: PeerConfig, owner: Owner) -> int:
     identity = Identity.load_or_create(config.identity)
     device = select_device(config.device)
@@ -161,7 +147,9 @@ def _run_trainer(config: PeerConfig, owner: Owner) -> int:
             return 0
         trainer, mailbox = _build_trainer(config, record, identity, device)
         network.give_mailbox(mailbox, describe_device(device))
-        trainer.run(_stop_or_fault(owner, network), config.max_steps)
+        stop = _stop_or_fault(owner, network)
+        _wait_for_start(RunManifest.from_bytes(record.manifest).starts_at, owner, stop)
+        trainer.run(stop, config.max_steps)
         network.leave("asked to stop" if owner.stop_asked() else "its steps are done")
         network.close()
         network.check()
@@ -178,6 +166,14 @@ def _stop_or_fault(owner: Owner, network: NetworkProcess) -> Callable[[], bool]:
         return owner.stop_asked()
 
     return stop
+
+
+def _wait_for_start(starts_at: float | None, owner: Owner, stop: Callable[[], bool]) -> None:
+    """Until the manifest's starting time nobody trains; this peer is a member meanwhile."""
+    if starts_at is not None and time.time() < starts_at:
+        owner.note(f"this run starts to train at {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(starts_at))}")
+        while time.time() < starts_at and not stop():
+            time.sleep(min(0.5, max(0.0, starts_at - time.time())))
 
 
 def _build_trainer(
@@ -235,21 +231,3 @@ def _run_seed(config: PeerConfig, owner: Owner) -> int:
 
     asyncio.run(serve())
     return 0
-
-
-def seed_sizes(manifest: RunManifest) -> tuple[int, ...]:
-    """Sizes of the fragments of a run's model, without its parameters (a seed needs no weights of its own)."""
-    if manifest.model.kind == "custom":
-        assert manifest.model.num_parameters is not None
-        return layout_of(manifest, [("all", (manifest.model.num_parameters,))]).sizes
-    shape = manifest.model
-    with torch.device("meta"):
-        model = GPT(
-            num_layers=shape.num_layers,
-            d_model=shape.d_model,
-            num_heads=shape.num_heads,
-            vocab_size=shape.vocab_size,
-            context=shape.context,
-            tied_head=shape.tied_head,
-        )
-    return layout_of(manifest, [(name, tuple(p.shape)) for name, p in model.named_parameters()]).sizes

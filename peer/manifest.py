@@ -150,9 +150,6 @@ class AveragingSection(_Section):
     own_weight: float = Field(
         default=1.0, ge=0, le=1, description="own: weight of the own work, in place of eager's 1/M"
     )
-    pull: float = Field(
-        default=0.0, ge=0, le=1, description="lambda: pull of unsent work to the anchor (arXiv 1412.6651)"
-    )
     overlap_steps: int = Field(
         default=0, ge=0, le=100_000, description="tau: inner steps between send and apply (arXiv 2501.18512)"
     )
@@ -171,13 +168,7 @@ class AveragingSection(_Section):
     quorum_fraction: float = Field(
         default=0.5, gt=0, le=1, description="share of live trainers that opens a round (arXiv 2604.21428)"
     )
-    combine: Literal["mean", "centered_clip", "trimmed_mean"] = Field(
-        default="mean",
-        description="token-weighted mean, CenteredClip (arXiv 2106.11257) or trimmed mean (arXiv 1803.01498)",
-    )
-    clip_norm_ratio: float | None = Field(
-        default=None, gt=0, le=1000, description="largest norm of a contribution over the median norm; absent: no limit"
-    )
+    combine: Literal["mean"] = Field(default="mean", description="token-weighted mean of the contributions")
     round_deadline_seconds: float = Field(
         default=60.0, ge=1, le=3600, description="upper bound of the deadlines that peers learn from past rounds"
     )

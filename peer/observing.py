@@ -5,19 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 
-from averaging.catch_up import Snapshot, fetch_state
+from averaging.catch_up import Snapshot, fetch_commits, fetch_state
+from averaging.messages import Commit
 from dht.access import AccessRule
 from dht.errors import Incompatible, LocalFault, NobodyReachable, PeerFault
 from dht.hivemind_store import HivemindStore
+from dht.host import Host, PeerId
 from dht.identity import Identity
 from dht.p2pd_host import P2pdHost
-from dht.records import PeerRecord, VerifiedRecords, decode_peer_record, decode_run_record
+from dht.records import PeerRecord, RunRecord, VerifiedRecords, decode_peer_record, decode_run_record
 from dht.swarm import SwarmView
 from peer.doorkeeper import RunDoorkeeper
+from peer.layouts import seed_sizes
 from peer.manifest import RunManifest
+from peer.node import codec_of, limits_of
 from peer.version import SOFTWARE
 
 LOOK_SECONDS = 1.0
@@ -65,6 +69,29 @@ class Observer:
         )
 
 
+def open_commits(host: Host, record: RunRecord) -> Callable[[PeerId, int, int], Awaitable[list[Commit]]]:
+    """Reads commits of a run from its members: (donor, fragment, from_version) -> commits.
+
+    Raises:
+        Incompatible: the run's manifest does not fit this software.
+    """
+    manifest = _manifest_of(record)
+    doorkeeper = RunDoorkeeper(AccessRule(record.run_id, manifest.hash, SOFTWARE), host.peer_id, "observer")
+    limits = limits_of(seed_sizes(manifest), codec_of(manifest))
+
+    async def fetch(donor: PeerId, fragment: int, from_version: int) -> list[Commit]:
+        return await fetch_commits(host, doorkeeper, donor, fragment, from_version, limits)
+
+    return fetch
+
+
+def _manifest_of(record: RunRecord) -> RunManifest:
+    try:
+        return RunManifest.from_bytes(record.manifest)
+    except ValueError as error:
+        raise Incompatible(f"the manifest of {record.run_id} does not fit {SOFTWARE}: {error}") from error
+
+
 @contextlib.asynccontextmanager
 async def observe(run_id: str, addresses: list[str], timeout_seconds: float) -> AsyncIterator[Observer]:
     """Connect to a run as an observer with a throw-away identity.
@@ -96,9 +123,6 @@ async def observe(run_id: str, addresses: list[str], timeout_seconds: float) -> 
                 )
             await asyncio.sleep(LOOK_SECONDS)
         record = decode_run_record(found, run_id=run_id)
-        try:
-            manifest = RunManifest.from_bytes(record.manifest)
-        except ValueError as error:
-            raise Incompatible(f"the manifest of {run_id} does not fit {SOFTWARE}: {error}") from error
+        manifest = _manifest_of(record)
         rule = AccessRule(run_id, manifest.hash, SOFTWARE)
         yield Observer(run_id, manifest, host, store, RunDoorkeeper(rule, identity.peer_id, "observer"))

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from dht.errors import DeviceFault, LocalFault
 from peer.data import Corpus
 from peer.local_training import LocalTraining
+from peer.quantities import plural
 from peer.trainer_link import TrainerLink
 
 MAX_SKIPPED_IN_A_ROW = 50
@@ -92,7 +93,7 @@ def describe_device(device: torch.device) -> str:
     """Short name for people, e.g. ``NVIDIA H200`` or ``cpu, 8 threads``; at most 40 characters."""
     if device.type == "cuda":
         return str(torch.cuda.get_device_name(device))[:40]
-    return f"cpu, {torch.get_num_threads()} threads" if device.type == "cpu" else device.type
+    return f"cpu, {plural(torch.get_num_threads(), 'thread')}" if device.type == "cpu" else device.type
 
 
 def learning_rate_at(step: int, settings: TrainingSettings) -> float:

@@ -27,7 +27,7 @@ MAY_IMPORT = {
     "dht": ("dht",),
     "averaging": ("dht", "averaging"),
     "peer": ("dht", "averaging", "peer"),
-    "dashboard": ("dht", "averaging", "peer.events", "peer.manifest", "dashboard"),
+    "dashboard": ("dht", "averaging", "peer.events", "peer.manifest", "peer.quantities", "dashboard"),
 }
 
 

@@ -43,7 +43,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, module: str, function: str, action
     """Put `action` in the place of a command's implementation; returns the list of its calls."""
     calls: list[Any] = []
 
-    def called(*positional: Any) -> object:
+    def called(*positional: Any, **_: Any) -> object:
         calls.append(positional)
         return action(*positional)
 
@@ -154,7 +154,7 @@ def test_init_on_a_full_disk_leaves_no_half_file(
 
 def test_join_hands_over_every_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = stand_in(monkeypatch, "peer.joining", "run_peer", lambda *_: 0)
-    (tmp_path / "peer.toml").write_text('device = "mps"\nname = "Ada"\nupload_limit_bits_per_second = 5_000_000\n')
+    (tmp_path / "peer.toml").write_text('device = "mps"\nname = "Ada"\n')
     arguments = f"""join --run-id {RUN_ID} --peers {ADDRESS} {OTHER_ADDRESS} --device cuda:1 --identity me.key
         --listen /ip4/0.0.0.0/tcp/4001 --listen /ip6/::/tcp/4001 --announce /ip4/203.0.113.9/tcp/4001
         --data text:books --data-dir here --max-steps 9 --join-timeout 5 --threads 2 --checkpoint-minutes 1
@@ -173,7 +173,6 @@ def test_join_hands_over_every_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         join_timeout_seconds=5.0,
         name="Ada",
         threads=2,
-        upload_limit_bits_per_second=5_000_000,
         checkpoint_minutes=1.0,
         output="json",
     )

@@ -1,0 +1,44 @@
+"""How a run's manifest cuts a model into fragments."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from averaging.fragments import FragmentLayout, build_layout
+from dht.errors import Incompatible
+from peer.manifest import RunManifest
+from peer.model import GPT
+
+
+def layout_of(manifest: RunManifest, shapes: Sequence[tuple[str, tuple[int, ...]]]) -> FragmentLayout:
+    """The fragments of a model under a manifest.
+
+    Raises:
+        Incompatible: the model does not fit the manifest.
+    """
+    try:
+        return build_layout(shapes, manifest.averaging.num_fragments, manifest.averaging.fragment_by)
+    except ValueError as error:
+        raise Incompatible(
+            f"the model of this run cannot be cut as its manifest says: {error}; tell the run's owner"
+        ) from error
+
+
+def seed_sizes(manifest: RunManifest) -> tuple[int, ...]:
+    """Sizes of the fragments of a run's model, without its parameters (a seed needs no weights of its own)."""
+    if manifest.model.kind == "custom":
+        assert manifest.model.num_parameters is not None
+        return layout_of(manifest, [("all", (manifest.model.num_parameters,))]).sizes
+    shape = manifest.model
+    with torch.device("meta"):
+        model = GPT(
+            num_layers=shape.num_layers,
+            d_model=shape.d_model,
+            num_heads=shape.num_heads,
+            vocab_size=shape.vocab_size,
+            context=shape.context,
+            tied_head=shape.tied_head,
+        )
+    return layout_of(manifest, [(name, tuple(p.shape)) for name, p in model.named_parameters()]).sizes
