@@ -56,7 +56,7 @@ class FragmentState:
 
     Attributes:
         unsent_tokens, unsent_steps, unsent_base_version: of the work that waits in the residual; no tokens, no work.
-        own_share: own share of the weights in the last commit with own work, for the eager overlay.
+        own_share: own share of the weights in the last commit with own work, for the eager overlay of the next send.
     """
 
     rule: OuterRule
@@ -72,6 +72,7 @@ class FragmentState:
     unsent_steps: int = 0
     unsent_base_version: int = 0
     own_share: float = 1.0
+    _shown_share: float = field(default=1.0, repr=False)
     _velocity: Tensor | None = field(default=None, repr=False)
 
     @property
@@ -98,6 +99,8 @@ class FragmentState:
         base_version = self.unsent_base_version
         self.pending = Sent(sequence, encoded, self.unsent_tokens, self.unsent_steps, base_version)
         self.unsent_tokens = self.unsent_steps = 0
+        # What the overlay adds now it must take away later, whatever the share becomes in between.
+        self._shown_share = self.own_share
         return self.pending, self._after_send(self.pending)
 
     def _after_send(self, sent: Sent) -> Tensor | None:
@@ -167,11 +170,11 @@ class FragmentState:
                     if overlay is not None:
                         change[start:end].add_(overlay)
                     self._advance_velocity(work, start, end)
-                elif sent is not None and self.rule.mode != "streaming":
+                    continue
+                if sent is not None and self.rule.mode != "streaming":
                     self._return_work(sent, start, end, change)
                     num_returned += end - start
-                    self._advance_velocity(None, start, end)
-                else:
+                if shard.gradient is not None:  # the momentum of a void shard did not move either
                     self._advance_velocity(None, start, end)
         if sent is not None and num_returned:
             # Tokens return in proportion, so that void shards do not count the same tokens twice.
@@ -232,7 +235,7 @@ class FragmentState:
 
     def _overlay(self, work: Tensor, start: int, end: int) -> Tensor | None:
         velocity = self._velocity_slice(start, end)
-        return overlay_of(self.rule, [work], velocity, self.rule.outer_lr, self.own_share)
+        return overlay_of(self.rule, [work], velocity, self.rule.outer_lr, self._shown_share)
 
     def _return_work(self, sent: Sent, start: int, end: int, change: Tensor) -> None:
         work = self._decoded(sent.encoded, start, end)
@@ -282,7 +285,8 @@ def reduce_shard(
             this mean, so that the sum of all broadcasts equals the sum of all means.
 
     Returns:
-        None when no contribution counts (all beyond the staleness limit or not decodable).
+        None when no contribution counts (all beyond the staleness limit or not decodable), or when the mean is too
+        large to be encoded.
     """
     usable = list(contributions)
     while True:
@@ -303,7 +307,11 @@ def reduce_shard(
         return None
     if carried_error is not None:
         mean.add_(carried_error)
-    encoded = codec.encode_with_residual(mean)
+    try:
+        encoded = codec.encode_with_residual(mean)
+    except ValueError:
+        # Each contribution is within the codec's range, yet their mean with the carried error can just leave it.
+        return None
     return Reduction(encoded, tuple(included), mean)
 
 

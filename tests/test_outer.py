@@ -1,0 +1,262 @@
+"""The mathematics of a commit: it is what the papers say, and the same bits for everybody."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from averaging.outer import (
+    DIGEST_CHUNK_BYTES,
+    OuterRule,
+    Terms,
+    anchor_digest,
+    chunk_digests,
+    digest_of_chunks,
+    effective_outer_lr,
+    outer_step_,
+    overlay_of,
+    staleness_factor,
+    staleness_of,
+    weights_of,
+)
+
+MODES = ("sync", "streaming", "delayed", "eager", "own", "carry")
+
+
+def normal(seed, size, dtype=torch.float64):
+    return torch.randn(size, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+# ------------------------------------------------------------------------------- eager updates, in two forms
+
+
+class Problem:
+    """M peers on quadratics of their own: local work depends on where a peer stands, so that errors would grow."""
+
+    def __init__(self, seed, num_peers):
+        self.curvatures = [normal(seed + peer, 6).abs() + 0.1 for peer in range(num_peers)]
+        self.optima = [normal(seed + 100 + peer, 6) for peer in range(num_peers)]
+
+    def outer_gradient(self, peer, start):
+        end = start.clone()
+        for _ in range(5):
+            end -= 0.05 * self.curvatures[peer] * (end - self.optima[peer])
+        return start - end
+
+
+def integrated_eager(problem, start, num_peers, num_rounds, delay, eta, beta):
+    """Kale et al. (arXiv 2502.12996, Algorithm 3): each peer steps on a mix of fresh own and late foreign work."""
+    live = [start.clone() for _ in range(num_peers)]
+    momenta = [torch.zeros_like(start) for _ in range(num_peers)]
+    past: list[list[torch.Tensor]] = []
+    trajectory = []
+    for now in range(num_rounds):
+        past.append([problem.outer_gradient(peer, live[peer]) for peer in range(num_peers)])
+        for peer in range(num_peers):
+            mixed = past[now][peer] / num_peers
+            if now >= delay:
+                late = past[now - delay]
+                mixed = mixed + sum(late) / num_peers - late[peer] / num_peers
+            momenta[peer] = beta * momenta[peer] + mixed
+            live[peer] = live[peer] - eta * (mixed + beta * momenta[peer])
+        trajectory.append([values.clone() for values in live])
+    return trajectory
+
+
+def anchored_eager(problem, start, num_peers, num_rounds, delay, eta, beta):
+    """The same with a committed anchor, driven by late means alone, and an overlay of what is under way."""
+    rule = OuterRule("eager", eta, beta)
+    anchor, momentum = start.clone(), torch.zeros_like(start)
+    velocities = [torch.zeros_like(start) for _ in range(num_peers)]
+    pending: list[deque[torch.Tensor]] = [deque() for _ in range(num_peers)]
+    live = [start.clone() for _ in range(num_peers)]
+    trajectory = []
+    for now in range(num_rounds):
+        for peer in range(num_peers):
+            pending[peer].append(problem.outer_gradient(peer, live[peer]))
+        if now >= delay:
+            committed = [pending[peer].popleft() for peer in range(num_peers)]
+            outer_step_(anchor, momentum, sum(committed) / num_peers, eta, beta)
+            for peer in range(num_peers):
+                velocities[peer] = beta * velocities[peer] + committed[peer]
+        for peer in range(num_peers):
+            overlay = overlay_of(rule, list(pending[peer]), velocities[peer], eta, 1 / num_peers)
+            live[peer] = anchor - overlay
+        trajectory.append([values.clone() for values in live])
+    return trajectory
+
+
+@given(st.integers(0, 1000), st.integers(1, 8), st.sampled_from([1, 2]), st.floats(0, 0.95), st.floats(0.05, 0.9))
+def test_anchor_and_overlay_are_eager_updates(seed, num_peers, delay, beta, eta):
+    arguments = (Problem(seed, num_peers), normal(seed, 6), num_peers, 20, delay, eta, beta)
+    for integrated, anchored in zip(integrated_eager(*arguments), anchored_eager(*arguments), strict=True):
+        for left, right in zip(integrated, anchored, strict=True):
+            scale = max(1.0, float(left.abs().max()))
+            assert float((left - right).abs().max()) <= 1e-10 * scale
+
+
+@given(st.integers(0, 99), st.floats(0, 0.99), st.floats(0.01, 2))
+def test_the_outer_step_is_nesterov_sgd_of_torch(seed, beta, eta):
+    reference = normal(seed, 50).requires_grad_()
+    optimizer = torch.optim.SGD([reference], lr=eta, momentum=beta, nesterov=beta > 0)
+    anchor, momentum = reference.detach().clone(), torch.zeros(50, dtype=torch.float64)
+    for step in range(6):
+        gradient = normal(1000 + step, 50)
+        reference.grad = gradient.clone()
+        optimizer.step()
+        before = anchor.clone()
+        change = outer_step_(anchor, momentum, gradient.clone(), eta, beta)
+        torch.testing.assert_close(anchor, reference.detach(), rtol=1e-12, atol=1e-12)
+        assert torch.equal(change, anchor - before)
+
+
+def test_outer_steps_have_the_same_bits_for_any_threads_and_chunks():
+    size, beta, eta = 300_001, 0.5, 0.7
+    start, gradients = normal(1, size, torch.float32), [normal(seed, size, torch.float32) for seed in range(2, 5)]
+
+    def digest(chunk, num_threads):
+        before = torch.get_num_threads()
+        torch.set_num_threads(num_threads)
+        try:
+            anchor, momentum = start.clone(), torch.zeros(size)
+            for gradient in gradients:
+                for first in range(0, size, chunk):
+                    part = slice(first, first + chunk)
+                    outer_step_(anchor[part], momentum[part], gradient[part].clone(), eta, beta)
+            return anchor_digest(anchor, momentum)
+        finally:
+            torch.set_num_threads(before)
+
+    assert len({digest(chunk, threads) for chunk in (size, 1 << 18, 4096, 12_345) for threads in (1, 2, 3)}) == 1
+
+
+def test_the_outer_step_rounds_after_every_operation():
+    """A fused multiply-add would keep the product's low bits, and another machine's anchor would differ."""
+    import numpy as np
+
+    values = [normal(seed, 5000, torch.float32) for seed in range(3)]
+    anchor, momentum, gradient = (value.clone() for value in values)
+    outer_step_(anchor, momentum, gradient, 0.7, 0.9)
+    a, m, g = (value.numpy() for value in values)
+    eta, beta = np.float32(0.7), np.float32(0.9)
+    m = m * beta + g
+    assert np.array_equal(momentum.numpy(), m)
+    assert np.array_equal(anchor.numpy(), a - (m * beta + g) * eta)
+
+
+# ------------------------------------------------------------------------------------- weights and staleness
+
+terms = st.builds(Terms, st.integers(1, 2**40), st.integers(1, 2**20), st.integers(0, 8))
+rules = st.builds(
+    OuterRule,
+    st.sampled_from(MODES),
+    st.floats(0.01, 2),
+    st.floats(0, 0.95),
+    staleness_power=st.floats(0, 4),
+    staleness_limit=st.integers(0, 6),
+    lag_penalty=st.floats(0, 3),
+)
+
+
+@given(st.lists(terms, min_size=1, max_size=12), rules)
+def test_weights_are_shares_of_what_counts(all_terms, rule):
+    weights = weights_of(all_terms, rule)
+    counts = [term.staleness <= rule.staleness_limit for term in all_terms]
+    assert sum(weights) == pytest.approx(1.0 if any(counts) else 0.0, abs=1e-5)
+    for weight, counted in zip(weights, counts, strict=True):
+        assert 0 <= weight <= 1
+        assert counted or weight == 0
+        assert weight == torch.tensor(weight, dtype=torch.float32).item()
+
+
+@given(st.lists(terms, min_size=1, max_size=8), rules, st.randoms(use_true_random=False))
+def test_weights_belong_to_their_contribution_in_any_order(all_terms, rule, random):
+    order = random.sample(range(len(all_terms)), len(all_terms))
+    shuffled = weights_of([all_terms[index] for index in order], rule)
+    weights = weights_of(all_terms, rule)
+    assert shuffled == [weights[index] for index in order]
+    assert effective_outer_lr([all_terms[index] for index in order], rule) == pytest.approx(
+        effective_outer_lr(all_terms, rule), rel=1e-6
+    )
+
+
+@given(st.integers(1, 10**6), st.integers(1, 1000), st.integers(2, 9))
+def test_more_tokens_and_more_tokens_a_step_weigh_more(tokens, steps, factor):
+    rule = OuterRule("carry", 0.7, 0.5)
+    more_steps = weights_of([Terms(tokens * factor, steps * factor, 0), Terms(tokens, steps, 0)], rule)
+    larger_batch = weights_of([Terms(tokens * factor, steps, 0), Terms(tokens, steps, 0)], rule)
+    assert more_steps[0] / more_steps[1] == pytest.approx(factor, rel=1e-5)
+    assert larger_batch[0] / larger_batch[1] == pytest.approx(factor**2, rel=1e-5)
+
+
+@given(rules, st.integers(0, 8))
+def test_older_work_never_weighs_more(rule, staleness):
+    assert 0 <= staleness_factor(staleness + 1, rule) <= staleness_factor(staleness, rule) <= 1
+    assert staleness_factor(0, rule) == 1
+    assert (staleness_factor(staleness, rule) == 0) == (staleness > rule.staleness_limit)
+
+
+@given(rules, st.lists(st.tuples(st.integers(1, 10**9), st.integers(1, 99)), min_size=1, max_size=9))
+def test_fresh_work_gets_the_whole_outer_lr_and_late_work_less(rule, work):
+    fresh = [Terms(tokens, steps, 0) for tokens, steps in work]
+    assert effective_outer_lr(fresh, rule) == pytest.approx(rule.outer_lr, rel=1e-6)
+    late = [Terms(tokens, steps, 1) for tokens, steps in work]
+    if rule.staleness_limit >= 1:
+        expected = rule.outer_lr * 2**-rule.staleness_power / (1 + rule.lag_penalty)
+        assert effective_outer_lr(late, rule) == pytest.approx(expected, rel=1e-6)
+    assert effective_outer_lr([*fresh, *late], rule) <= effective_outer_lr(fresh, rule)
+
+
+@given(rules, st.lists(terms, min_size=1, max_size=6))
+def test_work_beyond_the_limit_changes_nothing(rule, all_terms):
+    beyond = Terms(2**40, 1, rule.staleness_limit + 1)
+    kept = [term for term in all_terms if term.staleness <= rule.staleness_limit]
+    assert effective_outer_lr([*kept, beyond], rule) == effective_outer_lr(kept, rule)
+    assert weights_of([*kept, beyond], rule) == [*weights_of(kept, rule), 0.0]
+
+
+def test_staleness_counts_from_what_the_mode_implies():
+    assert [staleness_of("sync", 7, base) for base in (7, 6, 4, 9)] == [0, 1, 3, 0]
+    for mode in MODES[1:]:
+        assert [staleness_of(mode, 7, base) for base in (7, 6, 5, 3)] == [0, 0, 1, 3]
+
+
+# --------------------------------------------------------------------------------------- overlays and digests
+
+
+@given(st.integers(0, 99), st.floats(0.1, 1), st.floats(0.1, 0.9), st.floats(0, 1))
+def test_each_mode_shows_what_it_says(seed, eta, beta, share):
+    work, velocity = normal(seed, 10), normal(seed + 1, 10)
+
+    def overlay(mode, **options):
+        rule = OuterRule(mode, eta, beta, **options)
+        found = overlay_of(rule, [work], velocity, eta, share)
+        return torch.zeros(10, dtype=torch.float64) if found is None else found
+
+    for mode in ("sync", "streaming", "delayed"):
+        assert not overlay(mode).any()
+    assert torch.equal(overlay("carry", overlay_gain=share), work * share)
+    eager = eta * share * (work + beta * (beta * velocity + work))
+    torch.testing.assert_close(overlay("eager"), eager)
+    torch.testing.assert_close(overlay("own", own_weight=share), eager)
+
+
+@pytest.mark.parametrize("num_values", [1, 8, DIGEST_CHUNK_BYTES // 4, DIGEST_CHUNK_BYTES // 4 + 1])
+def test_a_digest_covers_every_bit_of_anchor_and_momentum(num_values):
+    anchor, momentum = normal(1, num_values, torch.float32), normal(2, num_values, torch.float32)
+    digest = anchor_digest(anchor, momentum)
+    chunks = chunk_digests(anchor, momentum)
+    assert len(chunks) == 2 * math.ceil(4 * num_values / DIGEST_CHUNK_BYTES)
+    assert digest_of_chunks(chunks) == digest == anchor_digest(anchor.clone(), momentum.clone())
+    assert anchor_digest(momentum, anchor) != digest
+    for tensor in (anchor, momentum):
+        value = float(tensor[-1])
+        tensor[-1] = math.nextafter(value, math.inf) if tensor.dtype == torch.float64 else value * (1 + 2**-23)
+        assert anchor_digest(anchor, momentum) != digest
+        tensor[-1] = value
+    assert anchor_digest(anchor, momentum) == digest
