@@ -11,7 +11,6 @@ can be written, each process compiles anew (about a second a kernel).
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -112,8 +111,7 @@ def _compile(function: Callable[..., Any], signature: Any) -> Callable[..., Any]
     """Compile `function` for `signature`, or load it from the cache on disk if there is one."""
     try:
         compiled = njit([signature], nogil=True, error_model="numpy", cache=True)(function)
-    except (RuntimeError, OSError, EOFError, pickle.UnpicklingError):
-        # No directory can be written, the disk is full, or the cached code is damaged.
+    except Exception:  # noqa: BLE001 (no writable directory, a full disk, or whatever a damaged cache file raises)
         compiled = njit([signature], nogil=True, error_model="numpy")(function)
     return compiled
 

@@ -18,7 +18,7 @@ from aiohttp.test_utils import TestServer
 from dashboard.live import Live
 from dashboard.routes import make_app
 from dashboard.state import DashboardState, Look, fold
-from tests.test_dashboard import HOSTILE_NAME, NOW, PEERS, RUN_ID, record_of
+from tests.dashboard_records import HOSTILE_NAME, NOW, PEERS, RUN_ID, record_of
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 START_SECONDS = 60

@@ -1,0 +1,168 @@
+"""The dashboard's page as rendered by the server, and its observer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from averaging.messages import Commit
+from dashboard.observer import Observer
+from dashboard.page import REFRESH_SECONDS, render_page, render_sections, with_ages
+from dashboard.state import DashboardState
+from dht.errors import PeerUnreachable
+from dht.host import PeerId
+from dht.identity import Identity, make_run_id
+from dht.records import RunRecord, encode_run_record, sign_run_record
+from tests.dashboard_records import (
+    HOSTILE_NAME,
+    MANIFEST,
+    NOW,
+    PEERS,
+    RUN_ID,
+    RUN_RECORD,
+    Clock,
+    FakeStore,
+    TextOnly,
+    empty_state,
+    record_of,
+    state_with,
+)
+from tests.test_dashboard_state import commit_of
+
+
+def page_of(state: DashboardState, now: float = NOW) -> str:
+    return render_page(state.run_id, render_sections(state), now=now, snapshot_id="boot-1", asset_version="0")
+
+
+@pytest.mark.parametrize("field", ["name", "device", "software"])
+def test_hostile_labels_are_text_and_nothing_else(field: str) -> None:
+    hostile = HOSTILE_NAME[:20] if field == "software" else HOSTILE_NAME
+    labels: list[dict[str, Any]] = [{field: "x"}, {field: hostile}]
+    harmless, page = (TextOnly(page_of(state_with(record_of(PEERS[0], **label)))) for label in labels)
+    assert page.tags == harmless.tags
+    if field != "software":
+        assert hostile in page.text
+
+
+def test_the_page_needs_no_script_and_says_what_its_figures_rest_on() -> None:
+    page = TextOnly(page_of(state_with(record_of(PEERS[0], name="Ada")), now=NOW + 3.2))
+    assert "Ada" in page.text
+    assert "3 s ago" in page.text
+    assert "40.96 k" in page.text or "41 k" in page.text
+    assert page.text.count("reported") >= 8
+    assert f'<noscript><meta http-equiv="refresh" content="{REFRESH_SECONDS}"></noscript>' in page_of(empty_state())
+    assert not [name for name, _ in page.attributes if name == "style" or name.startswith("on")]
+
+
+def test_ages_are_those_of_the_moment_of_the_answer() -> None:
+    html = render_sections(state_with(record_of(PEERS[0])))["status"]
+    assert "75 s" not in html
+    assert "1 min 15 s ago" in with_ages(html, NOW + 75)
+
+
+def test_before_the_first_look_nothing_is_claimed() -> None:
+    text = TextOnly(render_sections(empty_state())["status"] + render_sections(empty_state())["figures"]).text
+    assert "has just started" in text
+    assert "Nobody" not in text
+    assert "0" not in text
+
+
+def test_nothing_of_the_network_address_of_anybody_is_shown() -> None:
+    state = state_with(record_of(PEERS[0]))
+    assert "/ip4/" not in page_of(state)
+
+
+# Observer
+
+
+def test_the_observer_counts_what_it_refuses_and_survives_a_broken_network() -> None:
+    async def watch() -> None:
+        store, clock = FakeStore(), Clock()
+        store.put(PEERS[0])
+        store.peers["garbage"] = b"\x00" * 300
+        good = store.peers[PEERS[0].peer_id]
+        store.peers["forged"] = bytes([good[0] ^ 1]) + good[1:]
+        seen: list[DashboardState] = []
+        observer = Observer(RUN_ID, store, ["/addr"], wall_clock=clock, on_state=seen.append)
+        await observer.look()
+        assert (len(observer.state.peers), observer.state.num_invalid_records) == (1, 2)
+        store.fault = PeerUnreachable(PEERS[0].peer_id, "is gone; expected an answer; it is tried again")
+        await observer.look()
+        assert "is gone" in observer.state.problem
+        assert "is gone" in render_sections(observer.state)["status"]
+        store.fault = None
+        await observer.look()
+        assert observer.state.problem == ""
+        assert len(seen) == 3
+
+    asyncio.run(watch())
+
+
+def test_a_run_record_of_another_owner_is_never_believed() -> None:
+    async def watch() -> None:
+        store = FakeStore()
+        other = Identity.generate()
+        store.run = encode_run_record(sign_run_record(make_run_id("tinybytes", other.public_key), MANIFEST, other))
+        observer = Observer(RUN_ID, store, [], wall_clock=Clock(), on_state=lambda state: None)
+        await observer.look()
+        assert observer.state.run is None
+        assert "run record" in observer.state.problem
+
+    asyncio.run(watch())
+
+
+def test_nobody_reachable_is_dialled_again_at_every_look() -> None:
+    async def watch() -> None:
+        store, clock = FakeStore(), Clock()
+        store.num_members = 0
+        observer = Observer(RUN_ID, store, ["/addr"], wall_clock=clock, on_state=lambda state: None)
+        for _ in range(3):
+            await observer.look()
+        assert store.dialled == [["/addr"]] * 3
+        store.num_members = 1
+        await observer.look()
+        await observer.look()
+        assert len(store.dialled) == 4
+
+    asyncio.run(watch())
+
+
+def test_commit_records_are_asked_of_donors_in_turn() -> None:
+    async def watch() -> None:
+        store, filled = FakeStore(), asyncio.Event()
+        store.put(PEERS[0])
+        store.put(PEERS[1], reachable=False)
+        asked: list[tuple[PeerId, int, int]] = []
+
+        async def fetch(donor: PeerId, fragment: int, from_version: int) -> list[Commit]:
+            asked.append((donor, fragment, from_version))
+            if donor == PEERS[0].peer_id:
+                raise PeerUnreachable(donor, "is gone; expected commits; another is asked")
+            return [commit_of(fragment, 1)]
+
+        def open_commits(run: RunRecord) -> Callable[..., Coroutine[Any, Any, list[Commit]]]:
+            assert run == RUN_RECORD
+            return fetch
+
+        def notice(state: DashboardState) -> None:
+            if len([row for row in state.rounds if row.leader]) == 2:
+                filled.set()
+
+        observer = Observer(RUN_ID, store, [], wall_clock=Clock(), on_state=notice, open_commits=open_commits)
+        await observer.look()
+        watching = asyncio.create_task(observer.run())
+        while not filled.is_set() and not watching.done():
+            # The second look would come by itself, after two real seconds.
+            await asyncio.sleep(0)
+            await observer.look()
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+        assert asked[:2] == [(PEERS[0].peer_id, 0, 0), (PEERS[1].peer_id, 0, 0)]
+
+    asyncio.run(watch())
+
+
+# Server
