@@ -60,8 +60,9 @@ from averaging.schedule import rank_leaders
 from averaging.wire import commit_digest
 from dht.host import PeerId
 
-HISTORY_COMMITS = 8
-"""Commits (and their result shards) kept for members that were away for a few rounds."""
+HISTORY_COMMITS = 3
+"""Commits (and their result shards, an eighth of the fragment each) kept for members that missed a few rounds; whoever
+missed more fetches the fragment, which is then the smaller download."""
 
 
 @dataclass

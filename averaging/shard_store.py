@@ -120,7 +120,7 @@ class ShardStore:
         """Keep encoding errors only where the commit contains exactly our result; elsewhere nothing was broadcast."""
         for shard in commit.shards:
             digest, error = self._tentative.get((shard.start, shard.end), (b"", None))
-            if error is not None and digest == shard.digest:
+            if error is not None and digest == shard.digest and bool(error.any()):
                 self._errors[(shard.start, shard.end)] = error
         cuts = {(shard.start, shard.end) for shard in commit.shards}
         self._errors = {cut: error for cut, error in self._errors.items() if cut in cuts}

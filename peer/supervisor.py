@@ -31,6 +31,14 @@ RESTART_PAUSE_SECONDS = 1.0
 STOP_SECONDS = 20.0
 """For an orderly leave: settling the last round (5 s), goodbyes, and closing the daemon."""
 
+_CHILD_ENVIRONMENT = {
+    # The device's cores belong to the trainer.
+    "OMP_NUM_THREADS": "1",
+    # Fragment-sized vectors come and go: without these glibc keeps several copies of the model in its free lists.
+    "MALLOC_ARENA_MAX": "2",
+    "MALLOC_MMAP_THRESHOLD_": "262144",
+}
+
 _FAULTS: dict[int, type[LocalFault]] = {
     fault.exit_code: fault for fault in (LocalFault, UsageFault, NobodyReachable, Incompatible, DeviceFault)
 }
@@ -125,7 +133,7 @@ class NetworkProcess:
             [sys.executable, "-m", "peer.network_process", str(theirs.fileno())],
             pass_fds=(theirs.fileno(),),
             stdin=subprocess.DEVNULL,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            env={**os.environ, **_CHILD_ENVIRONMENT},
         )
         theirs.close()
         self._connection = ours
