@@ -31,6 +31,7 @@ import torch
 from benchmarks.convergence_swarm import Arm, Outcome, Task, run_arm, with_length
 from peer.data import open_corpus
 from peer.manifest import ModelSection, TrainingSection
+from peer.model import build_model
 
 
 def parse_arms(text: str, base: Arm) -> Iterator[Arm]:
@@ -97,6 +98,7 @@ def summary(arm: Arm, base: Arm, seeds: Sequence[int], outcomes: Sequence[Outcom
         "deviation": deviation,
         "live": statistics.fmean(outcome.live_loss for outcome in outcomes),
         "curve": curve,
+        "projection": statistics.fmean(outcome.projection for outcome in outcomes),
         "diverged_at": [outcome.diverged_at for outcome in outcomes],
         "megabytes_per_peer": outcomes[0].bytes_per_peer / 1e6,
     }
@@ -155,6 +157,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             outcomes.append(run_arm(arm, task, seed, every))
             seconds = time.perf_counter() - started
             note = f"{arm.changes_from(base)} seed {seed}: {outcomes[-1].loss:.4f} in {seconds:.0f} s"
+            note += f", live {outcomes[-1].live_loss:.4f}, projection {outcomes[-1].projection:.3f}"
             print(note, file=sys.stderr, flush=True)
         lines.append(summary(arm, base, options.seeds, outcomes))
     given = sys.argv[1:] if arguments is None else list(arguments)
@@ -167,7 +170,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         "tokens_per_peer": task.num_steps * task.training.batch_size * task.model.context,
     }
     if options.json:
-        print(json.dumps({**described, "base": asdict(base), "arms": lines}))
+        print(json.dumps(_finite({**described, "base": asdict(base), "arms": lines})))
         return
     print(described.pop("command"))
     print(", ".join(f"{key} {value}" for key, value in described.pop("machine").items()))
@@ -178,9 +181,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"{line['arm']:60} {line['mean']:8.4f} {line['deviation']:7.4f} {line['live']:8.4f}  {curve}")
 
 
-def _parameter_shapes(task: Task) -> list[torch.Size]:
-    from peer.model import build_model
+def _finite(value: Any) -> Any:
+    """None in place of NaN and infinity, which are no JSON."""
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
+
+def _parameter_shapes(task: Task) -> list[torch.Size]:
     return [parameter.shape for parameter in build_model(task.model, 0).parameters()]
 
 

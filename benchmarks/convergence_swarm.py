@@ -10,8 +10,9 @@ of more than one round it sends more work less often.
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
+from statistics import fmean
 from typing import get_args
 
 import numpy as np
@@ -43,6 +44,10 @@ class Arm:
         delay_rounds: rounds between a send and its commit; 0 commits at once.
         missing_share: chance that a contribution misses its round and its work goes back.
         overlay_gain_end: the gain moves in a straight line from overlay_gain to it; absent: constant.
+        adaptive_gain: above 0, the gain is this times eta (1 + beta) times the projection of the last committed mean on
+            the own work in it, <g, D_i> / <D_i, D_i>: what the commit is expected to keep of own work.
+        momentum_lookahead: share of eta beta^2 m, the part of the next outer step that is certain already, that the
+            live parameters show beforehand.
         error_feedback: False drops what encoding loses, at the sender and at the reducer.
     """
 
@@ -55,6 +60,8 @@ class Arm:
     outer_momentum: float = 0.5
     overlay_gain: float = 0.7
     overlay_gain_end: float | None = None
+    adaptive_gain: float = 0.0
+    momentum_lookahead: float = 0.0
     own_weight: float = 1.0
     codec: str = "int4"
     block_size: int = 128
@@ -128,6 +135,7 @@ class Outcome:
         live_loss: held-out loss of the first replica's live parameters at the end, before that.
         diverged_at: inner step at which work was no longer finite; the loss is then NaN.
         bytes_per_peer: encoded contributions sent by one peer.
+        projection: mean over commits and peers of <g, D_i> / <D_i, D_i>, g the committed mean.
     """
 
     curve: tuple[tuple[int, float], ...]
@@ -135,6 +143,7 @@ class Outcome:
     diverged_at: int | None
     bytes_per_peer: int
     num_commits: int
+    projection: float = float("nan")
 
     @property
     def loss(self) -> float:
@@ -203,6 +212,7 @@ class Lane:
     Attributes:
         commit_at: inner step at which the round under way is committed; None without one.
         base_versions: per replica, the anchor in the live parameters when the current block of work began.
+        gains: per replica, the adaptive overlay gain; none before its first commit.
         carried_error: what the broadcasts so far lost.
     """
 
@@ -210,6 +220,7 @@ class Lane:
     states: list[FragmentState]
     commit_at: int | None
     base_versions: list[int]
+    gains: dict[int, float] = field(default_factory=dict)
     carried_error: Tensor | None = None
     steps_since_send: int = 0
 
@@ -222,6 +233,8 @@ class Swarm:
         self.task = task
         self.num_commits = 0
         self.bytes_per_peer = 0
+        self.lookahead_rate = arm.outer_lr * arm.outer_momentum**2
+        self.projections: list[float] = []
         self._chance = random.Random(f"missing {seed}")
         self._sequence = 0
         self._codec: Codec = make_codec(arm.codec, arm.block_size)
@@ -244,7 +257,8 @@ class Swarm:
         live_loss = _loss(self.task, self.replicas[0].model)
         self.drain()
         curve.append((self.task.num_steps, self.anchor_loss()))
-        return Outcome(tuple(curve), live_loss, None, self.bytes_per_peer, self.num_commits)
+        projection = fmean(self.projections) if self.projections else float("nan")
+        return Outcome(tuple(curve), live_loss, None, self.bytes_per_peer, self.num_commits, projection)
 
     def after_inner_step(self, step: int) -> None:
         """Commit what is due, then send what is due; a round without delay is committed at once."""
@@ -305,8 +319,11 @@ class Swarm:
 
     def _send(self, lane: Lane, step: int) -> None:
         rule = self.arm.rule(step / self.task.num_steps)
-        for replica, state in zip(self.replicas, lane.states, strict=True):
-            state.rule = rule  # only between rounds: the overlay of a contribution under way depends on it
+        for index, (replica, state) in enumerate(zip(self.replicas, lane.states, strict=True)):
+            # Only between rounds: the overlay of a contribution under way depends on the rule.
+            state.rule = replace(rule, overlay_gain=lane.gains.get(index, rule.overlay_gain))
+            if not state.unsent_tokens:
+                continue
             late = staleness_of(rule.mode, state.version, state.unsent_base_version)
             if late > rule.staleness_limit:
                 replica.add(lane.inside, state.drop_waiting())
@@ -340,12 +357,19 @@ class Swarm:
         terms = {index: term for index, term, _ in contributions}
         outer_lr = shard_outer_lr([terms[index] for index in reduction.included], rule)
         shares = dict(zip(terms, weights_of(list(terms.values()), rule), strict=True))
+        mean = torch.empty(num_values)
+        self._codec.decode(reduction.encoded, mean)
         commit_tokens = sum(term.tokens for term in terms.values())
         for index, (replica, state) in enumerate(zip(self.replicas, lane.states, strict=True)):
             shard = CommittedShard(0, num_values, reduction.encoded, outer_lr, index in reduction.included)
             if index in shares:
                 state.own_share = shares[index]
+            self._note_projection(lane, index, mean)
+            momentum = state.momentum.clone() if self.arm.momentum_lookahead else None
             change, _ = state.apply([shard], commit_tokens)
+            if momentum is not None:
+                ahead = self.arm.momentum_lookahead * self.lookahead_rate
+                change.sub_(state.momentum - momentum, alpha=ahead)
             if rule.mode == "streaming":
                 replica.ref[lane.inside].copy_(state.anchor)
                 replica.live[lane.inside].lerp_(state.anchor, 1 - self.arm.merge_alpha)
@@ -355,6 +379,18 @@ class Swarm:
             if not lane.steps_since_send:
                 lane.base_versions[index] = state.version
         self.num_commits += 1
+
+    def _note_projection(self, lane: Lane, index: int, mean: Tensor) -> None:
+        sent = lane.states[index].pending
+        if sent is None:
+            return
+        work = torch.empty_like(mean)
+        self._codec.decode(sent.encoded, work)
+        projection = float(mean @ work) / max(float(work @ work), 1e-30)
+        self.projections.append(projection)
+        if self.arm.adaptive_gain:
+            scale = self.arm.adaptive_gain * self.arm.outer_lr * (1 + self.arm.outer_momentum)
+            lane.gains[index] = min(1.0, max(0.0, scale * projection))
 
 
 def run_data_parallel(arm: Arm, task: Task, seed: int, steps_between_losses: int) -> Outcome:

@@ -43,7 +43,7 @@ def task(text: Path) -> Task:
         Arm("delayed", 3, 4, error_feedback_decay=0.9),
         Arm("sync", 3, 4, delay_rounds=0.0),
     ],
-    ids=lambda arm: arm.changes_from(Arm("")) if arm.mode else "",
+    ids=lambda arm: arm.changes_from(Arm()) if isinstance(arm, Arm) else None,
 )
 def test_live_parameters_are_anchor_minus_overlay_residual_and_local_work(
     arm: Arm, missing_share: float, task: Task
