@@ -120,7 +120,10 @@ class ShardStore:
         """Keep encoding errors only where the commit contains exactly our result; elsewhere nothing was broadcast."""
         for shard in commit.shards:
             digest, error = self._tentative.get((shard.start, shard.end), (b"", None))
-            if error is not None and digest == shard.digest and bool(error.any()):
+            if error is None or digest != shard.digest:
+                continue
+            self._errors.pop((shard.start, shard.end), None)
+            if bool(error.any()):
                 self._errors[(shard.start, shard.end)] = error
         cuts = {(shard.start, shard.end) for shard in commit.shards}
         self._errors = {cut: error for cut, error in self._errors.items() if cut in cuts}

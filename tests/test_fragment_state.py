@@ -155,7 +155,7 @@ def test_work_is_committed_waiting_or_under_way_and_nothing_else(codec, rule, to
 def test_the_live_parameters_never_drift(decay, rule, codec, todo):
     peer = Peer(replace(rule, residual_decay=decay), codec)
     with in_small_chunks():
-        for action, argument in todo:
+        for action, argument in [("work", 1), ("send", 0), *todo]:
             peer.do(action, argument)
             error = float((peer.live - peer.state.shown()).abs().max())
             assert error <= 32 * EPSILON * peer.num_operations, action
