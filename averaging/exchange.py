@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
 
 from torch import Tensor
 
@@ -463,11 +463,11 @@ class Exchange:
         if change is not None:
             self._deliver(fragment.index, change, fragment.state.version)
 
-    def _spawn(self, coroutine: Awaitable[None]) -> None:
-        async def run() -> None:
-            await coroutine
-
-        task = asyncio.get_running_loop().create_task(run())
+    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        if self._closed:
+            coroutine.close()
+            return
+        task = asyncio.get_running_loop().create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._finished)
 

@@ -44,8 +44,8 @@ class Doorkeeper(Protocol):
         """Our own first frame."""
         ...
 
-    def admit(self, remote: PeerId, hello: bytes) -> None:
-        """Check the remote's first frame.
+    def admit(self, remote: PeerId, hello: bytes) -> str:
+        """Check the remote's first frame and return its role: trainer, seed or observer.
 
         Raises:
             PeerFault: it may not talk to us; the text is sent back as the reason.
@@ -236,7 +236,9 @@ class Links:
             raise PeerFault(remote, f"opened more than {MAX_INCOMING_STREAMS_PER_PEER} streams")
         self._num_incoming[remote] = self._num_incoming.get(remote, 0) + 1
         try:
-            await greet_incoming(stream, self._doorkeeper)
+            role = await greet_incoming(stream, self._doorkeeper)
+            if role == "observer":
+                raise PeerFault(remote, "is an observer and opened a stream for rounds; observers take no part")
             while not self._closed:
                 frame = await stream.receive(self._limits.max_frame_bytes)
                 self.traffic.received_bytes += len(frame) + 4
@@ -276,8 +278,8 @@ async def open_greeted_stream(host: Host, doorkeeper: Doorkeeper, remote: PeerId
     return stream
 
 
-async def greet_incoming(stream: Stream, doorkeeper: Doorkeeper) -> None:
-    """Check the first frame of an incoming stream and answer it.
+async def greet_incoming(stream: Stream, doorkeeper: Doorkeeper) -> str:
+    """Check the first frame of an incoming stream, answer it, and return the remote's role.
 
     Raises:
         PeerFault: the hello was late, malformed or refused; the reason was sent back.
@@ -288,9 +290,10 @@ async def greet_incoming(stream: Stream, doorkeeper: Doorkeeper) -> None:
     except TimeoutError as error:
         raise PeerFault(stream.remote, f"sent no hello within {OPEN_SECONDS:.0f} s") from error
     try:
-        doorkeeper.admit(stream.remote, hello)
+        role = doorkeeper.admit(stream.remote, hello)
     except PeerFault as fault:
         with contextlib.suppress(PeerFault):
             await stream.send(doorkeeper.refusal(fault.what))
         raise
     await stream.send(doorkeeper.welcome())
+    return role

@@ -76,7 +76,7 @@ class Host(Protocol):
         ...
 
     def handle(self, protocol: str, handler: StreamHandler) -> None:
-        """Serve incoming streams of `protocol` (e.g. ``/murmuration/control/1``). Survives daemon restarts."""
+        """Serve incoming streams of `protocol` (e.g. ``/murmuration/round/1``). Survives daemon restarts."""
         ...
 
     async def connect(self, multiaddr: str, timeout_seconds: float) -> PeerId:

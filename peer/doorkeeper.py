@@ -19,8 +19,8 @@ class RunDoorkeeper:
     def hello(self) -> bytes:
         return make_hello(self.rule, self.me, self.role)
 
-    def admit(self, remote: PeerId, hello: bytes) -> None:
-        check_hello(self.rule, remote, hello)
+    def admit(self, remote: PeerId, hello: bytes) -> str:
+        return check_hello(self.rule, remote, hello).role
 
     def welcome(self) -> bytes:
         return make_welcome()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import secrets
 import signal
 import sys
 import threading
@@ -128,7 +127,6 @@ def network_spec(config: PeerConfig, role: str) -> NetworkSpec:
         announce=config.announce,
         join_timeout_seconds=config.join_timeout_seconds,
         name=config.name,
-        session=secrets.randbits(62),
     )
 
 

@@ -126,7 +126,7 @@ class AveragingSection(_Section):
     sync_every: int = Field(
         default=30, ge=1, le=100_000, description="H: inner steps between two sends of one fragment"
     )
-    num_fragments: int = Field(default=4, ge=1, le=64, description="P: fragments sent in turn (arXiv 2501.18512)")
+    num_fragments: int = Field(default=4, ge=1, le=32, description="P: fragments sent in turn (arXiv 2501.18512)")
     fragment_by: Literal["layers", "balanced"] = Field(
         default="layers", description="whole layers together (arXiv 2501.18512), or equal sizes for any module"
     )
@@ -160,7 +160,7 @@ class AveragingSection(_Section):
         default=1.0, ge=0, le=8, description="a: a contribution s versions late weighs (1+s)^-a (arXiv 1903.03934)"
     )
     staleness_limit: int = Field(
-        default=4, ge=0, le=1000, description="versions late at which work returns to its sender"
+        default=4, ge=0, le=1000, description="work more versions late than this is dropped: too old to help"
     )
     lag_penalty: float = Field(
         default=0.0, ge=0, le=10, description="kappa: outer_lr is divided by 1 + kappa * (commits of lag - 1)"

@@ -76,7 +76,8 @@ class Membership:
         self._on_view = on_view
         self._on_joined = on_joined
         self._on_left = on_left
-        self._run_id = describe().run_id
+        own = describe()
+        self._run_id, self._manifest_hash = own.run_id, own.manifest_hash
         self._verified = VerifiedRecords()
         self._sequence = 0
         self._suspected: dict[PeerId, _Suspicion] = {}
@@ -194,7 +195,10 @@ class Membership:
         records = []
         for data in encoded:
             try:
-                records.append(decode_peer_record(data, run_id=self._run_id, now=now, verified=self._verified))
+                record = decode_peer_record(data, run_id=self._run_id, now=now, verified=self._verified)
+                if record.manifest_hash != self._manifest_hash:
+                    raise PeerFault(record.peer_id, "announces another manifest of this run")
+                records.append(record)
             except PeerFault as fault:
                 self.num_invalid_records += 1
                 log.debug("ignored a record: %s", fault)

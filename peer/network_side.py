@@ -64,7 +64,6 @@ class NetworkSpec:
     announce: tuple[str, ...]
     join_timeout_seconds: float
     name: str
-    session: int
 
 
 class LeftEarly(Exception):
@@ -160,7 +159,7 @@ class NetworkSide:
         device: str,
     ) -> Node:
         spec = self._spec
-        who = NodeIdentity(identity, spec.run_id, spec.session, spec.role, device, spec.name, SOFTWARE)
+        who = NodeIdentity(identity, spec.run_id, secrets.randbits(62), spec.role, device, spec.name, SOFTWARE)
         rule = AccessRule(spec.run_id, manifest.hash, SOFTWARE)
         ports = NodePorts(
             host,

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
+import torch
 from torch import Tensor
 
 from averaging.catch_up import Snapshot, StateServer
@@ -39,6 +40,7 @@ from dht.store import RecordStore
 from peer.events import Event
 from peer.fetching import Fetcher
 from peer.mailbox import Mailbox, MergeKind, WorkKind, WorkMessage
+from peer.mailbox_slots import NUM_SLOTS
 from peer.manifest import RunManifest
 from peer.membership import Membership
 from peer.reporting import Reporter
@@ -122,6 +124,8 @@ class Node:
         self.reporter = Reporter(self.me, mailbox, ports.wall_clock, ports.clock, ports.emit)
         self._backlog: dict[int, Tensor] = {}
         self._undelivered_anchor: set[int] = set()
+        self._repairs: set[asyncio.Task[None]] = set()
+        self._rebasing = False
         self._serving = False
         self._leaving = asyncio.Event()
         self._leave_reason = "the trainer finished"
@@ -180,12 +184,13 @@ class Node:
             self.reporter.joined(self.who.run_id, self.who.device, self.versions())
             for work in (self.membership.run(), self._follow_trainer(), self._audit()):
                 tasks.append(loop.create_task(work))
-            leaving = loop.create_task(_wait(self._leaving))
-            done, _ = await asyncio.wait([*tasks, leaving], return_when=asyncio.FIRST_COMPLETED)
+            tasks.append(loop.create_task(_wait(self._leaving)))
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
             await self._settle()
         finally:
+            tasks += self._repairs
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -200,6 +205,11 @@ class Node:
     def versions(self) -> tuple[int, ...]:
         """The anchor version of every fragment."""
         return tuple(fragment.machine.version for fragment in self.exchange.fragments)
+
+    @property
+    def num_undelivered(self) -> int:
+        """Changes that wait here for a free slot of the trainer's inbox."""
+        return len(self._backlog) + len(self._undelivered_anchor)
 
     async def _settle(self) -> None:
         """Let rounds that carry own work finish, tell the others, say goodbye."""
@@ -219,15 +229,20 @@ class Node:
 
     async def _start_state(self) -> None:
         """Anchors for every fragment: an earlier network process's, fetched from the swarm, or the initial ones."""
+        has_begun = bool(self.mailbox.network.ready)
         resumed = [self._resume(fragment) for fragment in self.exchange.fragments]
         if not all(resumed):
-            if self.who.role == "trainer":
-                await self._take_initial()
+            if has_begun:
+                self._salvage([index for index, ok in enumerate(resumed) if not ok])
+            elif self.who.role == "trainer":
+                await self._take_initial({index for index, ok in enumerate(resumed) if not ok})
             await self._catch_up()
+        has_begun = has_begun and self.who.role == "trainer"
         for fragment in self.exchange.fragments:
             self._persist(fragment)
             if self.who.role == "trainer":
-                await self._deliver_start(fragment, MergeKind.REBASE if all(resumed) else MergeKind.SET)
+                await self._deliver_start(fragment, MergeKind.REBASE if has_begun else MergeKind.SET)
+        self._rebasing = has_begun
         self._serving = True
 
     async def _deliver_start(self, fragment: FragmentRuntime, kind: MergeKind) -> None:
@@ -247,21 +262,37 @@ class Node:
         self._restart_machine(fragment)
         return True
 
-    async def _take_initial(self) -> None:
-        missing = set(range(len(self.mailbox.sizes)))
+    async def _take_initial(self, missing: set[int]) -> None:
+        """Wait for the trainer's initial parameters; work that it hands over meanwhile stays in its slots."""
         while missing:
             for message in self.mailbox.outbox.take():
-                if message.kind is WorkKind.INITIAL:
-                    state = self.exchange.fragments[message.fragment].state
-                    state.anchor.copy_(message.values)
-                    state.momentum.zero_()
-                    state.residual.zero_()
-                    missing.discard(message.fragment)
+                if message.kind is not WorkKind.INITIAL:
+                    continue
+                fragment = self.exchange.fragments[message.fragment]
+                with self._changing(fragment.index, fragment.state):
+                    fragment.state.anchor.copy_(message.values)
+                    fragment.state.momentum.zero_()
+                    fragment.state.residual.zero_()
+                    await self.ports.compute(fragment.state.refresh_digest)
+                # Persisted before the slot is released: the trainer posts them only once.
                 self.mailbox.outbox.release(message.slot)
+                self._restart_machine(fragment)
+                missing.discard(message.fragment)
             if missing:
                 await asyncio.sleep(POLL_SECONDS)
-        for fragment in self.exchange.fragments:
-            await self.ports.compute(fragment.state.refresh_digest)
+
+    def _salvage(self, torn: list[int]) -> None:
+        """An earlier network process died while it wrote these anchors: anybody else's are better.
+
+        A peer that is alone goes on with what is there; nobody else has another state that it could contradict.
+        """
+        for index in torn:
+            fragment, shared = self.exchange.fragments[index], self.mailbox.states[index]
+            state = fragment.state
+            for tensor in (state.anchor, state.momentum, state.residual):
+                torch.nan_to_num_(tensor, nan=0.0, posinf=0.0, neginf=0.0)
+            state.version, state.lineage_tokens = shared.version, 0
+            state.refresh_digest()
             self._restart_machine(fragment)
 
     async def _catch_up(self) -> None:
@@ -318,6 +349,11 @@ class Node:
             await asyncio.sleep(self.ports.poll_seconds)
 
     async def _take_outbox(self) -> None:
+        if self._rebasing:
+            # The trainer subtracts what lies in the outbox from its new starting point: until then it must stay there.
+            if self.mailbox.inbox.num_free() < NUM_SLOTS:
+                return
+            self._rebasing = False
         for message in self.mailbox.outbox.take():
             if message.kind is WorkKind.WORK:
                 await self._absorb(message)
@@ -341,7 +377,7 @@ class Node:
             return
         waiting = self._backlog.pop(index, None)
         total = change if waiting is None else waiting.add_(change)
-        if not self.mailbox.inbox.try_deliver(MergeKind.ADD, index, total, version=version):
+        if self._rebasing or not self.mailbox.inbox.try_deliver(MergeKind.ADD, index, total, version=version):
             self._backlog[index] = total
 
     def _deliver_anchor(self, index: int) -> None:
@@ -349,7 +385,7 @@ class Node:
         section = self.manifest.averaging
         state = self.exchange.fragments[index].state
         apply_at = self._last_send_step(index) + section.overlap_steps
-        delivered = self.mailbox.inbox.try_deliver(
+        delivered = not self._rebasing and self.mailbox.inbox.try_deliver(
             MergeKind.BLEND,
             index,
             state.anchor,
@@ -366,6 +402,8 @@ class Node:
         return self.reporter.last_send_step.get(index, 0)
 
     def _retry_deliveries(self) -> None:
+        if self._rebasing:
+            return
         for index in sorted(self._backlog):
             version = self.exchange.fragments[index].state.version
             if not self.mailbox.inbox.try_deliver(MergeKind.ADD, index, self._backlog[index], version=version):
@@ -413,7 +451,9 @@ class Node:
                 self._deliver_anchor(index)
         repair = self.reporter.wanted_repair(report)
         if repair is not None:
-            asyncio.get_running_loop().create_task(self._repair(index, repair.peer_id, repair.reason))
+            task = asyncio.get_running_loop().create_task(self._repair(index, repair.peer_id, repair.reason))
+            self._repairs.add(task)
+            task.add_done_callback(self._repairs.discard)
 
     async def _repair(self, index: int, peer_id: PeerId, reason: str) -> None:
         fragment = self.exchange.fragments[index]
@@ -546,7 +586,7 @@ class Node:
             compute=self.ports.compute,
             deliver=self._deliver,
             report=self._on_report,
-            first_sequence=self.who.session % 2**52,
+            first_sequence=int(1000 * self.started_at),
         )
         exchange.takes_part = False
         return exchange

@@ -276,8 +276,11 @@ class TrainerLink:
     @torch.no_grad()
     def _apply(self, message: MergeMessage) -> None:
         progress = self._progress[message.fragment]
+        posted = self._unabsorbed(message.fragment) if message.kind == MergeKind.REBASE else []
         for live, ref, place in self._pieces(self.layout.fragments[message.fragment]):
             values = message.values[place]
+            for work in posted:
+                values = values - work[place]
             if message.kind in (MergeKind.ADD, MergeKind.REBASE):
                 is_add = message.kind == MergeKind.ADD
                 if is_add and live.dtype == torch.float32:
@@ -310,6 +313,15 @@ class TrainerLink:
                 self._counters.wait_seconds += max(0.0, now - self._last_step_at)
             self._last_step_at = now
         self.mailbox.states[message.fragment].applied_version = message.version
+
+    def _unabsorbed(self, fragment: int) -> list[torch.Tensor]:
+        """Work that lies in the outbox: not in L any more, and not yet in what the network side shows."""
+        absorbed = self.mailbox.states[fragment].absorbed_sequence
+        return [
+            message.values
+            for message in self.mailbox.outbox.take()
+            if message.kind == WorkKind.WORK and message.fragment == fragment and message.sequence > absorbed
+        ]
 
     def _pieces(self, fragment: Fragment) -> Iterable[tuple[torch.Tensor, torch.Tensor, slice]]:
         for piece in fragment.pieces:
