@@ -24,8 +24,8 @@ from averaging.outer import (
     outer_step_,
     overlay_of,
     uses_velocity,
-    weights_of,
 )
+from averaging.robust import RefusedMember, ShardContribution, combine
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,8 @@ class FragmentState:
         if self.pending is not None or not self.unsent_tokens:
             raise ValueError("send() needs waiting work and no contribution under way")
         encoded = self.codec.encode_with_residual(self.residual)
-        base_version = self.unsent_base_version
+        # After a repair the anchor can be at a lower version than the one the work began on.
+        base_version = min(self.unsent_base_version, self.version)
         self.pending = Sent(sequence, encoded, self.unsent_tokens, self.unsent_steps, base_version)
         self.unsent_tokens = self.unsent_steps = 0
         # What the overlay adds now it must take away later, whatever the share becomes in between.
@@ -225,8 +226,10 @@ class FragmentState:
 
     def _chunks(self, start: int = 0, end: int | None = None) -> Iterator[tuple[int, int]]:
         stop = self.num_values if end is None else end
-        for position in range(start, stop, CHUNK_VALUES):
-            yield position, min(position + CHUNK_VALUES, stop)
+        # Encoded blocks can only be cut between blocks, whatever their size.
+        step = max(1, CHUNK_VALUES // self.codec.block_size) * self.codec.block_size
+        for position in range(start, stop, step):
+            yield position, min(position + step, stop)
 
     def _decoded(self, encoded: EncodedBlocks, start: int, end: int) -> Tensor:
         work = torch.empty(end - start)
@@ -263,21 +266,25 @@ class FragmentState:
 
 @dataclass(frozen=True, slots=True)
 class Reduction:
-    """The outcome of averaging one shard: the encoded mean, who is in it, and the codec's error for the next time."""
+    """The outcome of averaging one shard: the encoded mean, who is in it, and the codec's error for the next time.
+
+    `refused` are the contributions that were left out through their senders' fault.
+    """
 
     encoded: EncodedBlocks
     included: tuple[int, ...]
     error: Tensor
+    refused: tuple[RefusedMember, ...] = ()
 
 
 def reduce_shard(
-    contributions: Sequence[tuple[int, Terms, EncodedBlocks]],
+    contributions: Sequence[ShardContribution],
     rule: OuterRule,
     codec: Codec,
     num_values: int,
     carried_error: Tensor | None,
 ) -> Reduction | None:
-    """Weighted mean of one shard, in the given (PeerId) order, encoded for the broadcast.
+    """Weighted mean of one shard, summed pairwise in the given (PeerId) order, encoded for the broadcast.
 
     Args:
         contributions: (roster index, terms, encoded blocks) of each member whose work arrived, in roster order.
@@ -288,23 +295,10 @@ def reduce_shard(
         None when no contribution counts (all beyond the staleness limit or not decodable), or when the mean is too
         large to be encoded.
     """
-    usable = list(contributions)
-    while True:
-        weights = weights_of([terms for _, terms, _ in usable], rule)
-        mean = torch.zeros(num_values)
-        included = []
-        try:
-            for position, (index, _, encoded) in enumerate(usable):
-                if weights[position] > 0:
-                    codec.decode_accumulate(encoded, weights[position], mean)
-                    included.append(index)
-        except ValueError:
-            # Not decodable (no finite number): without it the weights of the others change, so start over.
-            del usable[position]
-            continue
-        break
-    if not included:
+    combined = combine(contributions, rule, codec, num_values)
+    if not combined.included:
         return None
+    mean = combined.values
     if carried_error is not None:
         mean.add_(carried_error)
     try:
@@ -312,7 +306,36 @@ def reduce_shard(
     except ValueError:
         # Each contribution is within the codec's range, yet their mean with the carried error can just leave it.
         return None
-    return Reduction(encoded, tuple(included), mean)
+    return Reduction(encoded, included, mean)
+
+
+class _Undecodable(ValueError):
+    def __init__(self, position: int) -> None:
+        super().__init__(f"contribution {position} holds values that are no numbers")
+        self.position = position
+
+
+def _pairwise_sum(codec: Codec, parts: Sequence[tuple[EncodedBlocks, float]], num_values: int) -> Tensor:
+    """Sum of weight * decoded, neighbours first, then pairs of pairs: float32 [num_values].
+
+    The order depends on the number of parts alone, errors grow with its logarithm, and 2^k equal parts of weight 2^-k
+    give exactly one of them. At most log2 of the parts + 2 vectors exist at a time.
+    """
+    sums: list[tuple[int, Tensor]] = []
+    for position, (encoded, weight) in enumerate(parts):
+        total, num_pairings = torch.zeros(num_values), 0
+        try:
+            codec.decode_accumulate(encoded, weight, total)
+        except ValueError as error:
+            raise _Undecodable(position) from error
+        while sums and sums[-1][0] == num_pairings:
+            total = sums.pop()[1].add_(total)
+            num_pairings += 1
+        sums.append((num_pairings, total))
+    total = sums.pop()[1]
+    while sums:
+        total = sums.pop()[1].add_(total)
+    return total
 
 
 def shard_outer_lr(included: Sequence[Terms], rule: OuterRule) -> float:

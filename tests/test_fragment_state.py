@@ -34,9 +34,9 @@ def normal(seed, size=SIZE, scale=0.05):
     return scale * torch.randn(size, generator=torch.Generator().manual_seed(seed))
 
 
-def state_of(rule, codec="int4", seed=0):
+def state_of(rule, codec="int4", seed=0, block_size=BLOCK):
     anchor = normal(seed, scale=1.0)
-    return FragmentState(rule, make_codec(codec, BLOCK), anchor, torch.zeros(SIZE), torch.zeros(SIZE))
+    return FragmentState(rule, make_codec(codec, block_size), anchor, torch.zeros(SIZE), torch.zeros(SIZE))
 
 
 def decoded(codec, encoded):
@@ -259,6 +259,16 @@ def test_peers_with_different_work_take_the_same_outer_step(left, right, seed, c
     assert states[0].lineage_tokens == states[1].lineage_tokens == 27
 
 
+def test_blocks_that_do_not_divide_a_pass_are_not_cut():
+    state = state_of(RULES[1], block_size=24)
+    with in_small_chunks():
+        state.receive_work(normal(1), 10, 2, 0)
+        state.send(1)
+        state.apply([CommittedShard(0, SIZE, state.codec.encode(normal(2)), 0.5, True)], 9)
+        torch.testing.assert_close(state.shown(), state.anchor - state.residual)
+    assert state.version == 1
+
+
 def test_a_void_shard_leaves_its_part_of_the_anchor_and_momentum():
     state = state_of(RULE)
     state.momentum.copy_(normal(7))
@@ -315,6 +325,26 @@ def test_stale_contributions_are_not_included(seeds, stale_seeds):
     assert bytes_of(reduction) == bytes_of(alone)
     assert reduction.included == alone.included
     assert reduce_shard(stale, RULE, codec, 50, None) is None
+
+
+@pytest.mark.parametrize("num_peers", [1, 2, 4, 8, 64, 256])
+def test_equal_contributions_of_a_power_of_two_give_exactly_one_of_them(num_peers):
+    codec = make_codec("fp32", BLOCK)
+    same = [(index, Terms(7, 3, 0), codec.encode(normal(1, 50))) for index in range(num_peers)]
+    reduction = reduce_shard(same, RULE, codec, 50, None)
+    assert reduction is not None
+    assert torch.equal(decoded(codec, reduction.encoded), normal(1, 50))
+
+
+@given(st.lists(st.integers(0, 99), min_size=1, max_size=40))
+def test_the_mean_is_the_weighted_mean(seeds):
+    codec = make_codec("fp32", BLOCK)
+    reduction = reduce_shard(contributions(codec, seeds), RULE, codec, 50, None)
+    assert reduction is not None
+    weights = [(10 + seed) ** 2 / 2 for seed in seeds]
+    pairs = zip(weights, seeds, strict=True)
+    mean = sum((weight * normal(seed, 50).double() for weight, seed in pairs), torch.zeros(50).double()) / sum(weights)
+    torch.testing.assert_close(decoded(codec, reduction.encoded).double(), mean, rtol=1e-5, atol=1e-7)
 
 
 def test_nothing_to_average_is_no_result():
