@@ -284,7 +284,7 @@ def reduce_shard(
     num_values: int,
     carried_error: Tensor | None,
 ) -> Reduction | None:
-    """Weighted mean of one shard, summed pairwise in the given (PeerId) order, encoded for the broadcast.
+    """The contributions to one shard combined as the rule says, in the given (PeerId) order, encoded for the broadcast.
 
     Args:
         contributions: (roster index, terms, encoded blocks) of each member whose work arrived, in roster order.
@@ -306,36 +306,7 @@ def reduce_shard(
     except ValueError:
         # Each contribution is within the codec's range, yet their mean with the carried error can just leave it.
         return None
-    return Reduction(encoded, included, mean)
-
-
-class _Undecodable(ValueError):
-    def __init__(self, position: int) -> None:
-        super().__init__(f"contribution {position} holds values that are no numbers")
-        self.position = position
-
-
-def _pairwise_sum(codec: Codec, parts: Sequence[tuple[EncodedBlocks, float]], num_values: int) -> Tensor:
-    """Sum of weight * decoded, neighbours first, then pairs of pairs: float32 [num_values].
-
-    The order depends on the number of parts alone, errors grow with its logarithm, and 2^k equal parts of weight 2^-k
-    give exactly one of them. At most log2 of the parts + 2 vectors exist at a time.
-    """
-    sums: list[tuple[int, Tensor]] = []
-    for position, (encoded, weight) in enumerate(parts):
-        total, num_pairings = torch.zeros(num_values), 0
-        try:
-            codec.decode_accumulate(encoded, weight, total)
-        except ValueError as error:
-            raise _Undecodable(position) from error
-        while sums and sums[-1][0] == num_pairings:
-            total = sums.pop()[1].add_(total)
-            num_pairings += 1
-        sums.append((num_pairings, total))
-    total = sums.pop()[1]
-    while sums:
-        total = sums.pop()[1].add_(total)
-    return total
+    return Reduction(encoded, combined.included, mean, combined.refused)
 
 
 def shard_outer_lr(included: Sequence[Terms], rule: OuterRule) -> float:

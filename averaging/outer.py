@@ -30,6 +30,7 @@ import torch
 from torch import Tensor
 
 Mode = Literal["sync", "streaming", "delayed", "eager", "own", "carry"]
+Combination = Literal["mean", "trimmed_mean", "centered_clip", "radial_directional"]
 
 CHUNK_VALUES = 1 << 18
 """Values per pass (1 MiB of float32): the working set of a pass stays in the cache."""
@@ -50,6 +51,11 @@ class OuterRule:
         staleness_limit: s_max; older contributions weigh nothing.
         lag_penalty: kappa of eta = eta0 * mean(rho) / (1 + kappa * max(0, lag - 1)).
         residual_decay: factor on the error feedback that remains after a send.
+        combine: how the contributions to a shard become one; see `robust.py` for it and the bounds that follow.
+        clip_norm_ratio: longest contribution, in median norms; None: no limit.
+        clip_weight_ratio: largest weight, in median weights; None: no limit.
+        trim_fraction: trimmed_mean: share of the members left out at each end.
+        clip_radius_ratio: centered_clip: longest pull, in median distances.
     """
 
     mode: Mode
@@ -61,6 +67,11 @@ class OuterRule:
     staleness_limit: int = 4
     lag_penalty: float = 0.0
     residual_decay: float = 1.0
+    combine: Combination = "mean"
+    clip_norm_ratio: float | None = None
+    clip_weight_ratio: float | None = None
+    trim_fraction: float = 0.25
+    clip_radius_ratio: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
