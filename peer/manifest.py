@@ -21,6 +21,10 @@ from peer.validation import explain
 MAX_MANIFEST_BYTES = 12 * 1024
 """Leaves 4 KiB of the 16 KiB run record for key, signature and framing; today's manifests take about 1.5 KiB."""
 
+ROBUST_CLIP_RATIOS = (2.0, 3.0)
+"""Limits of norm and weight, in medians, where the manifest names none and the combination is a robust one: honest
+norms of equal work differ by tens of percent, and honest weights by as much as the speeds of the machines."""
+
 MAX_WHOLE_NUMBER = 2**53 - 1
 """The largest whole number that every JSON reader, a browser too, reads back exactly."""
 
@@ -168,7 +172,30 @@ class AveragingSection(_Section):
     quorum_fraction: float = Field(
         default=0.5, gt=0, le=1, description="share of live trainers that opens a round (arXiv 2604.21428)"
     )
-    combine: Literal["mean"] = Field(default="mean", description="token-weighted mean of the contributions")
+    combine: Literal["mean", "trimmed_mean", "centered_clip", "radial_directional"] = Field(
+        default="mean",
+        description="weighted mean; the others resist a minority of liars: arXiv 1803.01498, 2106.11257, 2604.21428",
+    )
+    clip_norm_ratio: float | None = Field(
+        default=None,
+        ge=1,
+        le=1e6,
+        description="longest contribution, in median norms of its group (arXiv 2505.21684); absent: no limit with "
+        f"combine mean, {ROBUST_CLIP_RATIOS[0]:g} with the others",
+    )
+    clip_weight_ratio: float | None = Field(
+        default=None,
+        ge=1,
+        le=1e6,
+        description="largest weight, in median weights of the round; absent: no limit with combine mean, "
+        f"{ROBUST_CLIP_RATIOS[1]:g} with the others",
+    )
+    trim_fraction: float = Field(
+        default=0.25, gt=0, lt=0.5, description="trimmed_mean: share of the members left out at each end"
+    )
+    clip_radius_ratio: float = Field(
+        default=1.0, ge=0.1, le=100, description="centered_clip: longest pull, in median distances from the median"
+    )
     round_deadline_seconds: float = Field(
         default=60.0, ge=1, le=3600, description="upper bound of the deadlines that peers learn from past rounds"
     )

@@ -41,7 +41,7 @@ from peer.events import Event
 from peer.fetching import Fetcher
 from peer.mailbox import Mailbox, MergeKind, WorkKind, WorkMessage
 from peer.mailbox_slots import NUM_SLOTS
-from peer.manifest import RunManifest
+from peer.manifest import ROBUST_CLIP_RATIOS, RunManifest
 from peer.membership import Membership
 from peer.reporting import Reporter
 
@@ -85,6 +85,7 @@ class NodePorts:
 def rule_of(manifest: RunManifest) -> OuterRule:
     """The outer rule that a manifest asks for."""
     section = manifest.averaging
+    norm_ratio, weight_ratio = (None, None) if section.combine == "mean" else ROBUST_CLIP_RATIOS
     return OuterRule(
         mode=section.mode,
         outer_lr=section.outer_lr,
@@ -95,6 +96,11 @@ def rule_of(manifest: RunManifest) -> OuterRule:
         staleness_limit=section.staleness_limit,
         lag_penalty=section.lag_penalty,
         residual_decay=section.error_feedback_decay,
+        combine=section.combine,
+        clip_norm_ratio=norm_ratio if section.clip_norm_ratio is None else section.clip_norm_ratio,
+        clip_weight_ratio=weight_ratio if section.clip_weight_ratio is None else section.clip_weight_ratio,
+        trim_fraction=section.trim_fraction,
+        clip_radius_ratio=section.clip_radius_ratio,
     )
 
 
