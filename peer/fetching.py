@@ -1,93 +1,368 @@
-"""Fetches anchors from the swarm: which donor, and whether what it sent is what the swarm has."""
+"""Fetches anchors from the swarm: what the swarm has, who gives it, and what happens to donors that fail.
+
+Per fragment: one donor's header says what it has; other members are asked for their digest at that version; the state
+with the most weight behind it is then fetched from everyone who has it (`averaging.transfer`). When all of them have
+moved on to another version, only that fragment begins again.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 import logging
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
 
-from averaging.catch_up import Snapshot, fetch_commits, fetch_digest, fetch_state
+from averaging.catch_up import Header, fetch_commits, fetch_digest, fetch_header, fetch_state
 from averaging.fragment_state import FragmentState
 from averaging.links import Doorkeeper
+from averaging.messages import Commit
+from averaging.round import HISTORY_COMMITS
+from averaging.snapshots import Snapshot
+from averaging.transfer import Transfer
 from averaging.wire import Limits
 from dht.errors import PeerFault, PeerUnreachable
 from dht.host import Host, PeerId
-from peer.membership import Membership
+from dht.records import PeerRecord
 
-WITNESSES = 3
-"""Other members asked whether a donor's digest is theirs too; one honest answer is enough to refuse a lie."""
+MAX_WITNESSES = 12
+"""Other members asked for their digest, at once; those who share the donor's become donors too."""
+FRAGMENTS_AT_ONCE = 2
+"""One is agreed on while another is under way; donors hold that many snapshots."""
+MAX_RESTARTS = 5
+"""Of one fragment whose donors move on again and again; then one donor sends it in one piece."""
+BUSY_SECONDS = 2.0
+MAX_BUSY_ROUNDS = 60
+"""Two minutes with every donor busy: then the caller decides."""
+BLAME_SECONDS = 600.0
+"""A donor of wrong chunks is not asked again for so long."""
+FORK_SECONDS = 30.0
+"""A donor on the lighter side of a fork is not asked again before it had time to change sides."""
 
 log = logging.getLogger(__name__)
 
 
-class Fetcher:
-    """State transfer as a joiner sees it. (Several donors at once and resuming belong here when they come.)"""
+class Members(Protocol):
+    """Port: who is there; `peer.membership.Membership` is one."""
 
-    def __init__(self, host: Host, doorkeeper: Doorkeeper, limits: Limits, membership: Membership) -> None:
+    def members(self) -> list[PeerRecord]:
+        """Live members other than this one."""
+        ...
+
+    def suspect(self, peer_id: PeerId, reason: str) -> None:
+        """The peer did not answer."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """A fragment's state as the swarm has it.
+
+    Attributes:
+        donors: who sent it, those who sent most first.
+        confirmed_by: members that hold the same digest at the same version, the donor whose header it was included.
+    """
+
+    snapshot: Snapshot
+    donors: tuple[PeerId, ...]
+    confirmed_by: tuple[PeerId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FetchProgress:
+    """How much of what is fetched together has arrived."""
+
+    done_bytes: int
+    total_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """Members that share one digest of a fragment at one version."""
+
+    digest: bytes
+    lineage_tokens: int
+    num_members: int
+
+    @property
+    def weight(self) -> tuple[bool, int, int, bytes]:
+        """What decides between sides: never one member's word against two, then committed tokens, then members."""
+        return (self.num_members >= 2, self.lineage_tokens, self.num_members, self.digest)
+
+
+@dataclass(frozen=True, slots=True)
+class _Agreed:
+    header: Header
+    first: PeerId
+    confirmed_by: tuple[PeerId, ...]
+
+
+class Fetcher:
+    """State transfer as a joiner sees it."""
+
+    def __init__(self, host: Host, doorkeeper: Doorkeeper, limits: Limits, members: Members) -> None:
         self._host = host
         self._doorkeeper = doorkeeper
         self._limits = limits
-        self._membership = membership
+        self._members = members
+        self._blamed: dict[PeerId, float] = {}
+
+    # ------------------------------------------------------------------------------------------------ what is wanted
+
+    async def fetch_better(
+        self,
+        states: Mapping[int, FragmentState],
+        adopt: Callable[[int, Fetched], Awaitable[None]],
+        on_progress: Callable[[FetchProgress], None] = lambda progress: None,
+    ) -> dict[int, tuple[PeerId, ...]]:
+        """Fetch every fragment of which the swarm has something heavier than `states`, several at once.
+
+        `adopt` is called with each as soon as it is there. Returns the donors of each fragment that was adopted.
+        """
+        wanted = [index for index, state in sorted(states.items()) if self._is_behind(index, state)]
+        total_bytes = sum(8 * states[index].num_values for index in wanted)
+        arrived = dict.fromkeys(wanted, 0)
+        donors: dict[int, tuple[PeerId, ...]] = {}
+        turn = asyncio.Semaphore(FRAGMENTS_AT_ONCE)
+
+        async def fetch(index: int) -> None:
+            def count(num_bytes: int) -> None:
+                arrived[index] = num_bytes
+                on_progress(FetchProgress(sum(arrived.values()), total_bytes))
+
+            async with turn:
+                names = self.best_first(index)
+                found = await self.fetch(index, states[index].num_values, names, count, states[index])
+                if found is not None:
+                    await adopt(index, found)
+                    donors[index] = found.donors
+
+        async with asyncio.TaskGroup() as group:
+            for index in wanted:
+                group.create_task(fetch(index))
+        return donors
 
     async def fetch_heaviest(
         self, fragment: int, state: FragmentState, preferred: PeerId
     ) -> tuple[Snapshot | None, PeerId]:
-        """The fragment as the swarm has it, when that is heavier than `state`; and the donor it came from.
-
-        Heavier means more committed tokens in its lineage; with equally many, the one that more members announce.
-        """
-        announced = self._membership.heaviest(fragment)
-        if announced is None:
+        """One fragment as the swarm has it, when that is heavier than `state`; and the donor that sent most of it."""
+        if not self._is_behind(fragment, state):
             return None, preferred
-        ours = (state.lineage_tokens, state.digest[:8])
-        if announced.lineage_tokens < ours[0] or (announced.lineage_tokens, announced.digest) == ours:
-            return None, preferred
-        donors = sorted(
-            (record for record in self._membership.members() if len(record.lineage_tokens) > fragment),
-            key=lambda record: (-record.lineage_tokens[fragment], record.peer_id != preferred, record.peer_id),
-        )
-        names = [record.peer_id for record in donors if record.lineage_tokens[fragment] >= announced.lineage_tokens]
-        snapshot = await self.fetch_from(fragment, state.num_values, names or [record.peer_id for record in donors])
-        return snapshot, self._last_donor if snapshot is not None else preferred
+        found = await self.fetch(fragment, state.num_values, self.best_first(fragment), held=state)
+        return (None, preferred) if found is None else (found.snapshot, found.donors[0])
 
     async def fetch_from(self, fragment: int, num_values: int, donors: Sequence[PeerId]) -> Snapshot | None:
-        """Try donors in order until one sends a state that other members confirm; None when none does."""
-        for donor in donors:
-            try:
-                snapshot = await fetch_state(self._host, self._doorkeeper, donor, fragment, num_values)
-                if snapshot is None or not await self._confirmed(fragment, snapshot, donor):
-                    continue
-                first = max(0, snapshot.version - 8)
-                commits = await fetch_commits(self._host, self._doorkeeper, donor, fragment, first, self._limits)
-            except PeerUnreachable as fault:
-                self._membership.suspect(donor, fault.what)
-            except PeerFault as fault:
-                log.warning("state of fragment %d was refused: %s", fragment, fault)
-            else:
-                self._last_donor = donor
-                return replace(snapshot, commits=tuple(commits))
+        """What one of `donors`, asked in this order, has and enough members confirm; None when nothing is."""
+        found = await self.fetch(fragment, num_values, donors)
+        return None if found is None else found.snapshot
+
+    async def fetch(
+        self,
+        fragment: int,
+        num_values: int,
+        candidates: Sequence[PeerId],
+        on_bytes: Callable[[int], None] = lambda num_bytes: None,
+        held: FragmentState | None = None,
+    ) -> Fetched | None:
+        """One fragment of `num_values` values; None when no candidate has what enough members confirm.
+
+        Args:
+            candidates: whose header is asked for, in this order; the chunks come from all who confirm it.
+            on_bytes: called with the bytes that have arrived so far; less again after a restart.
+            held: nothing is fetched unless it is heavier than this.
+        """
+        for _ in range(MAX_RESTARTS):
+            agreed = await self._agree(fragment, num_values, candidates)
+            if agreed is None or (held is not None and not _is_heavier(agreed.header, held)):
+                return None
+            if len(agreed.confirmed_by) == 1:
+                # Nobody to share the work with: one request brings all of it.
+                whole = await self._fetch_whole(fragment, num_values, agreed.first, on_bytes)
+                if whole is not None:
+                    return whole
+                continue
+            found = await self._fetch_shared(fragment, num_values, agreed, on_bytes)
+            if found is not None:
+                return found
+        for donor in candidates:
+            whole = await self._fetch_whole(fragment, num_values, donor, on_bytes)
+            if whole is not None:
+                return whole
         return None
 
-    _last_donor = PeerId("")
+    def _is_behind(self, fragment: int, state: FragmentState) -> bool:
+        ours = (state.lineage_tokens, state.digest[:8])
+        return any(
+            (record.lineage_tokens[fragment], record.digests[fragment]) > ours for record in self._givers(fragment)
+        )
 
-    async def _confirmed(self, fragment: int, snapshot: Snapshot, donor: PeerId) -> bool:
-        """Whether no other member contradicts the donor, or more agree than contradict."""
-        agree = contradict = 0
-        witnesses = [record.peer_id for record in self._membership.members() if record.peer_id != donor]
-        for witness in witnesses[:WITNESSES]:
+    def _givers(self, fragment: int) -> list[PeerRecord]:
+        records = [record for record in self._members.members() if len(record.lineage_tokens) > fragment]
+        return [record for record in records if record.state != "joining" and not self._is_blamed(record.peer_id)]
+
+    def best_first(self, fragment: int) -> list[PeerId]:
+        """Donors by what they announce; equal ones in an order of their own for every joiner."""
+        records = self._givers(fragment)
+        sides: dict[tuple[int, bytes], list[PeerRecord]] = {}
+        for record in records:
+            sides.setdefault((record.versions[fragment], record.digests[fragment]), []).append(record)
+
+        def rank(record: PeerRecord) -> tuple[bool, int, bytes]:
+            side = sides[(record.versions[fragment], record.digests[fragment])]
+            is_alone = len(side) < 2 and len(records) > 2
+            return (is_alone, -record.lineage_tokens[fragment], _spread(self._host.peer_id, record.peer_id))
+
+        return [record.peer_id for record in sorted(records, key=rank)]
+
+    # -------------------------------------------------------------------------------------------------- the agreement
+
+    async def _agree(self, fragment: int, num_values: int, candidates: Sequence[PeerId]) -> _Agreed | None:
+        for _ in range(MAX_BUSY_ROUNDS):
+            num_busy = 0
+            for donor in candidates:
+                if self._is_blamed(donor):
+                    continue
+                try:
+                    header = await fetch_header(self._host, self._doorkeeper, donor, fragment, num_values)
+                except PeerFault as fault:
+                    self._note_fault(donor, fragment, fault)
+                    continue
+                if isinstance(header, str):
+                    num_busy += header == "busy"
+                    continue
+                confirmed_by = await self._confirm(fragment, donor, header.version, header.digest)
+                if confirmed_by is not None:
+                    return _Agreed(self._with_known_tokens(fragment, header, confirmed_by), donor, confirmed_by)
+            if not num_busy:
+                return None
+            await asyncio.sleep(BUSY_SECONDS)
+        return None
+
+    async def _confirm(self, fragment: int, donor: PeerId, version: int, digest: bytes) -> tuple[PeerId, ...] | None:
+        """Who holds this digest at this version, the donor included; None when the other members outweigh them."""
+        records = {record.peer_id: record for record in self._givers(fragment)}
+        others = sorted((name for name in records if name != donor), key=lambda name: _spread(self._host.peer_id, name))
+        held = {donor: digest}
+        answers = await asyncio.gather(*(self._ask_digest(name, fragment, version) for name in others[:MAX_WITNESSES]))
+        held |= {name: answer for name, answer in zip(others[:MAX_WITNESSES], answers, strict=True) if answer}
+
+        def side(shared: bytes) -> Side:
+            names = [name for name, other in held.items() if other == shared]
+            tokens = [records[name].lineage_tokens[fragment] for name in names if name in records]
+            return Side(shared, max(tokens, default=0), len(names))
+
+        own = side(digest)
+        heaviest = max((side(other) for other in set(held.values())), key=lambda side: side.weight)
+        if heaviest != own:
+            what = f"the digest of its version {version} is not that of {heaviest.num_members} others"
+            self._blame(donor, fragment, what, FORK_SECONDS)
+            return None
+        return tuple(name for name, other in held.items() if other == digest)
+
+    async def _ask_digest(self, witness: PeerId, fragment: int, version: int) -> bytes:
+        try:
+            return await fetch_digest(self._host, self._doorkeeper, witness, fragment, version)
+        except PeerFault as fault:
+            log.debug("no witness: %s", fault)
+            return b""
+
+    def _with_known_tokens(self, fragment: int, header: Header, confirmed_by: Sequence[PeerId]) -> Header:
+        """The digest does not cover the tokens: what most members announce for this very anchor counts."""
+        announced = [
+            record.lineage_tokens[fragment]
+            for record in self._givers(fragment)
+            if record.peer_id in confirmed_by
+            and (record.versions[fragment], record.digests[fragment]) == (header.version, header.digest[:8])
+        ]
+        if announced and announced.count(header.lineage_tokens) == 0:
+            return replace(header, lineage_tokens=max(announced, key=lambda tokens: (announced.count(tokens), tokens)))
+        return header
+
+    # --------------------------------------------------------------------------------------------------- the transfer
+
+    async def _fetch_shared(
+        self, fragment: int, num_values: int, agreed: _Agreed, on_bytes: Callable[[int], None]
+    ) -> Fetched | None:
+        arrived = 0
+
+        def count(num_bytes: int) -> None:
+            nonlocal arrived
+            arrived += num_bytes
+            on_bytes(arrived)
+
+        on_bytes(0)
+        transfer = Transfer(self._host, self._doorkeeper, fragment, agreed.header, num_values, count)
+        donors = sorted(agreed.confirmed_by, key=lambda name: _spread(self._host.peer_id, name))
+        try:
+            snapshot = await transfer.run(donors)
+        except PeerFault as fault:
+            log.warning("fragment %d, which %d members share, was refused: %s", fragment, len(donors), fault)
+            return None
+        for donor, failure in transfer.faults.items():
+            self._note_fault(donor, fragment, failure)
+        if snapshot is None:
+            return None
+        givers = tuple(sorted(transfer.given_bytes, key=lambda donor: (-transfer.given_bytes[donor], donor)))
+        commits = await self._commits(fragment, snapshot.version, [*givers, *donors])
+        return Fetched(replace(snapshot, commits=commits), givers, agreed.confirmed_by)
+
+    async def _fetch_whole(
+        self, fragment: int, num_values: int, donor: PeerId, on_bytes: Callable[[int], None]
+    ) -> Fetched | None:
+        arrived = 0
+
+        def count(num_bytes: int) -> None:
+            nonlocal arrived
+            arrived += num_bytes
+            on_bytes(arrived)
+
+        if self._is_blamed(donor):
+            return None
+        try:
+            snapshot = await fetch_state(self._host, self._doorkeeper, donor, fragment, num_values, count)
+        except PeerFault as fault:
+            self._note_fault(donor, fragment, fault)
+            return None
+        if snapshot is None:
+            return None
+        confirmed_by = await self._confirm(fragment, donor, snapshot.version, snapshot.digest)
+        if confirmed_by is None:
+            return None
+        commits = await self._commits(fragment, snapshot.version, [donor])
+        return Fetched(replace(snapshot, commits=commits), (donor,), confirmed_by)
+
+    async def _commits(self, fragment: int, version: int, donors: Sequence[PeerId]) -> tuple[Commit, ...]:
+        """Recent commits up to and beyond `version`, from the first donor that answers."""
+        first = max(0, version - HISTORY_COMMITS)
+        for donor in dict.fromkeys(donors):
             try:
-                digest = await fetch_digest(self._host, self._doorkeeper, witness, fragment, snapshot.version)
+                args = (self._host, self._doorkeeper, donor, fragment, first, self._limits)
+                return tuple(await fetch_commits(*args))
             except PeerFault as fault:
-                log.debug("no witness: %s", fault)
-                continue
-            agree += digest == snapshot.digest
-            contradict += digest not in (b"", snapshot.digest)
-        if contradict > agree:
-            log.warning(
-                "donor %s sent fragment %d version %d with a digest that %d other members contradict; refused",
-                donor[-8:],
-                fragment,
-                snapshot.version,
-                contradict,
-            )
-        return contradict <= agree
+                self._note_fault(donor, fragment, fault)
+        return ()
+
+    # ------------------------------------------------------------------------------------------------------ the blame
+
+    def _note_fault(self, donor: PeerId, fragment: int, fault: PeerFault) -> None:
+        if isinstance(fault, PeerUnreachable):
+            self._members.suspect(donor, fault.what)
+        else:
+            self._blame(donor, fragment, fault.what)
+
+    def _blame(self, donor: PeerId, fragment: int, what: str, seconds: float = BLAME_SECONDS) -> None:
+        log.warning("donor %s of fragment %d is avoided for %.0f s: %s", donor[-8:], fragment, seconds, what)
+        self._blamed[donor] = asyncio.get_running_loop().time() + seconds
+
+    def _is_blamed(self, peer_id: PeerId) -> bool:
+        return asyncio.get_running_loop().time() < self._blamed.get(peer_id, 0.0)
+
+
+def _is_heavier(header: Header, state: FragmentState) -> bool:
+    return (header.lineage_tokens, header.digest) > (state.lineage_tokens, state.digest)
+
+
+def _spread(joiner: PeerId, donor: PeerId) -> bytes:
+    """Puts donors in an order of its own for each joiner, so that ten joiners do not all ask the same one first."""
+    return hashlib.sha256(f"{joiner}|{donor}".encode()).digest()

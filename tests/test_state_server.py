@@ -1,0 +1,128 @@
+"""What a donor keeps for those who fetch from it, how many it serves, and requests without sense."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+
+import pytest
+
+from averaging import snapshots, state_messages
+from averaging.catch_up import STATE_PROTOCOL, Header, fetch_header, fetch_state
+from averaging.links import open_greeted_stream
+from averaging.outer import anchor_digest
+from averaging.snapshots import HeldSnapshots, NoRoom
+from dht.errors import PeerFault
+from dht.memory_host import MemoryHost
+from peer.doorkeeper import RunDoorkeeper
+from tests.donor_scene import NUM_VALUES, RULE, Scene, assert_same, in_scene, tensor_of
+from tests.memory_networks import MIB, named, now
+
+
+def test_ten_joiners_at_once_ask_different_donors_and_share_snapshots() -> None:
+    async def play(scene: Scene) -> None:
+        joiners = [scene.joiner(100 + number) for number in range(10)]
+        first = [joiner.best_first(0)[0] for joiner in joiners]
+        assert len(set(first)) >= 3
+        results = await asyncio.gather(
+            *(joiner.fetch(0, NUM_VALUES, joiner.best_first(0)) for joiner in joiners),
+        )
+        for found in results:
+            assert found is not None
+            assert_same(found.snapshot, scene.world.state("main", 0, 5))
+        assert [donor.num_snapshots for donor in scene.donors] == [1] * 5
+        sent = [scene.network.sent_bytes(donor.peer_id) for donor in scene.donors]
+        assert max(sent) < 1.5 * sum(sent) / len(sent)
+        # What nobody asks for is let go.
+        await asyncio.sleep(2 * snapshots.HOLD_SECONDS)
+        assert [donor.server.held_bytes for donor in scene.donors] == [0] * 5
+
+    in_scene(5, play)
+
+
+def test_a_donor_holds_few_large_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshots, "SMALL_BYTES", 0)
+
+    async def play(scene: Scene) -> None:
+        donor = scene.donors[0]
+        held = HeldSnapshots(donor)
+        first = await held.newest(0)
+        assert first is not None
+        assert await held.newest(0) is first
+        donor.advance(0)
+        second = await held.newest(0)
+        assert second is not None
+        assert second.snapshot.version == 6
+        assert held.num_bytes == 16 * NUM_VALUES
+        donor.advance(0)
+        # No room: the newest copy that is there, and nothing of another fragment.
+        assert await held.newest(0) is second
+        with pytest.raises(NoRoom):
+            await held.newest(1)
+        assert await held.at(0, 5, first.snapshot.digest) is first
+        assert await held.at(0, 5, bytes(32)) is None
+        assert await held.at(0, 4, first.snapshot.digest) is None
+        await asyncio.sleep(snapshots.IDLE_SECONDS)
+        assert await held.newest(1) is not None
+        assert held.num_bytes == 16 * NUM_VALUES
+        await asyncio.sleep(snapshots.HOLD_SECONDS)
+        assert held.num_bytes == 0
+
+    in_scene(1, play)
+
+
+def test_busy_donors_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshots, "SMALL_BYTES", 0)
+    monkeypatch.setattr(snapshots, "MAX_SNAPSHOTS", 1)
+
+    async def play(scene: Scene) -> None:
+        for donor in scene.donors:
+            await donor.server._snapshots.newest(1)
+        began = now()
+        await scene.fetch(0)
+        assert now() - began > snapshots.IDLE_SECONDS - 0.5
+
+    in_scene(2, play)
+
+
+def test_a_header_that_does_not_fit_and_requests_without_sense_are_faults() -> None:
+    async def play(scene: Scene) -> None:
+        donor = scene.donors[0]
+        host = MemoryHost(scene.network, named(3))
+        doorkeeper = RunDoorkeeper(RULE, named(3), "trainer")
+        with pytest.raises(PeerFault, match=r"does not fit|announced"):
+            await fetch_header(host, doorkeeper, donor.peer_id, 0, MIB // 4)
+        for request in (
+            ["chunks", 0, 5, donor.state(0).digest, 0, 0],
+            ["chunks", 0, 5, donor.state(0).digest, 0, state_messages.MAX_RANGE_CHUNKS + 1],
+            ["chunks", 0, 5, donor.state(0).digest, 2**40, 1],
+            ["chunks", 0, True, donor.state(0).digest, 0, 1],
+            ["chunks", 9, 5, donor.state(0).digest, 0, 1],
+            ["header", -1],
+            ["header"],
+            ["what", 0],
+        ):
+            stream = await open_greeted_stream(host, doorkeeper, donor.peer_id, STATE_PROTOCOL)
+            await stream.send(state_messages.pack(request))
+            with pytest.raises(PeerFault):
+                await stream.receive(2 * MIB)
+            await stream.close()
+        # Another version than any the donor had: it says which one it has, however large the number is.
+        for version, own in ((6, 5), (2**60, 0)):
+            stream = await open_greeted_stream(host, doorkeeper, donor.peer_id, STATE_PROTOCOL)
+            await stream.send(state_messages.pack(["chunks", 0, version, bytes(32), 0, 1]))
+            assert state_messages.unpack(await stream.receive(64), donor.peer_id, 2) == ["version", own]
+            await stream.close()
+        whole = await fetch_state(host, doorkeeper, donor.peer_id, 0, NUM_VALUES)
+        assert whole is not None
+        assert_same(whole, donor.state(0))
+
+    in_scene(1, play)
+
+
+def test_the_header_has_the_digest_of_the_anchor() -> None:
+    anchor, momentum = tensor_of("a"), tensor_of("m")
+    chunks = state_messages.chunks_of_tensors(anchor, momentum)
+    header = Header(1, 2, tuple(hashlib.sha256(chunk).digest() for chunk in chunks))
+    assert header.digest == anchor_digest(anchor, momentum)
+    assert [len(chunk) for chunk in chunks] == state_messages.chunk_lengths(NUM_VALUES)
