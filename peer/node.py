@@ -38,7 +38,7 @@ from dht.identity import Identity
 from dht.records import PeerRecord
 from dht.store import RecordStore
 from peer.events import Event
-from peer.fetching import Fetcher
+from peer.fetching import Fetched, Fetcher
 from peer.mailbox import Mailbox, MergeKind, WorkKind, WorkMessage
 from peer.mailbox_slots import NUM_SLOTS
 from peer.manifest import ROBUST_CLIP_RATIOS, RunManifest
@@ -161,7 +161,7 @@ class Node:
             on_left=self.reporter.peer_left,
         )
         self.fetcher = Fetcher(ports.host, ports.doorkeeper, self.limits, self.membership)
-        StateServer(ports.host, ports.doorkeeper, self, len(mailbox.sizes))
+        StateServer(ports.host, ports.doorkeeper, self, len(mailbox.sizes), ports.compute)
 
     # --------------------------------------------------------------------------------------------------- the run
 
@@ -313,18 +313,20 @@ class Node:
             await self.membership.look()
 
     async def _fetch_better(self) -> None:
-        began, num_bytes, fetched = self.ports.clock(), 0, []
-        donor = PeerId("")
-        for fragment in self.exchange.fragments:
-            snapshot, donor = await self.fetcher.fetch_heaviest(fragment.index, fragment.state, donor)
-            if snapshot is not None:
-                self._adopt_snapshot(fragment.state, snapshot)
-                fragment.digests = {snapshot.version: snapshot.digest}
-                self._restart_machine(fragment)
-                num_bytes += 8 * fragment.state.num_values
-                fetched.append(fragment.index)
-        if fetched:
-            self.reporter.caught_up(tuple(fetched), donor, num_bytes, self.ports.clock() - began)
+        began = self.ports.clock()
+
+        async def adopt(index: int, found: Fetched) -> None:
+            fragment = self.exchange.fragments[index]
+            self._adopt_snapshot(fragment.state, found.snapshot)
+            fragment.digests = {found.snapshot.version: found.snapshot.digest}
+            self._restart_machine(fragment)
+
+        states = {fragment.index: fragment.state for fragment in self.exchange.fragments}
+        donors = await self.fetcher.fetch_better(states, adopt)
+        if donors:
+            fetched = tuple(sorted(donors))
+            num_bytes = sum(8 * states[index].num_values for index in fetched)
+            self.reporter.caught_up(fetched, donors[fetched[0]][0], num_bytes, self.ports.clock() - began)
 
     @staticmethod
     def _adopt_snapshot(state: FragmentState, snapshot: Snapshot) -> None:
