@@ -162,9 +162,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         lines.append(summary(arm, base, options.seeds, outcomes))
     given = sys.argv[1:] if arguments is None else list(arguments)
     num_parameters = sum(shape.numel() for shape in _parameter_shapes(task))
-    described = {
+    about: dict[str, Any] = machine()
+    described: dict[str, Any] = {
         "command": " ".join(["python -m benchmarks.convergence", *given]),
-        "machine": machine(),
+        "machine": about,
         "num_parameters": num_parameters,
         "steps": task.num_steps,
         "tokens_per_peer": task.num_steps * task.training.batch_size * task.model.context,
@@ -172,9 +173,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if options.json:
         print(json.dumps(_finite({**described, "base": asdict(base), "arms": lines})))
         return
-    print(described.pop("command"))
-    print(", ".join(f"{key} {value}" for key, value in described.pop("machine").items()))
-    print(", ".join(f"{key} {value}" for key, value in described.items()))
+    print(described["command"])
+    print(", ".join(f"{key} {value}" for key, value in about.items()))
+    lengths = ("num_parameters", "steps", "tokens_per_peer")
+    print(", ".join(f"{key} {described[key]}" for key in lengths))
     print(f"{'arm':60} {'loss':>8} {'dev':>7} {'live':>8}  curve")
     for line in lines:
         curve = " ".join(f"{loss:.3f}" for _, loss in line["curve"])
