@@ -12,11 +12,12 @@ from peer.model import GPT
 @torch.no_grad()
 def held_out_loss(model: GPT, corpus: Corpus, num_batches: int, batch_size: int) -> float:
     """Mean loss over the fixed held-out batches, in nats per token."""
+    device = next(model.parameters()).device
     was_training = model.training
     model.eval()
     try:
         losses = [
-            float(model.loss(inputs, targets))
+            float(model.loss(inputs.to(device), targets.to(device)))
             for inputs, targets in corpus.held_out_batches(num_batches, batch_size, model.context)
         ]
     finally:

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from averaging.catch_up import Header, fetch_commits, fetch_digest, fetch_header, fetch_state
-from averaging.fragment_state import FragmentState
 from averaging.links import Doorkeeper
 from averaging.messages import Commit
 from averaging.round import HISTORY_COMMITS
@@ -41,6 +40,17 @@ FORK_SECONDS = 30.0
 """A donor on the lighter side of a fork is not asked again before it had time to change sides."""
 
 log = logging.getLogger(__name__)
+
+
+class HeldState(Protocol):
+    """What the caller has of a fragment; `averaging.fragment_state.FragmentState` is one."""
+
+    @property
+    def num_values(self) -> int: ...
+    @property
+    def lineage_tokens(self) -> int: ...
+    @property
+    def digest(self) -> bytes: ...
 
 
 class Members(Protocol):
@@ -112,7 +122,7 @@ class Fetcher:
 
     async def fetch_better(
         self,
-        states: Mapping[int, FragmentState],
+        states: Mapping[int, HeldState],
         adopt: Callable[[int, Fetched], Awaitable[None]],
         on_progress: Callable[[FetchProgress], None] = lambda progress: None,
     ) -> dict[int, tuple[PeerId, ...]]:
@@ -144,7 +154,7 @@ class Fetcher:
         return donors
 
     async def fetch_heaviest(
-        self, fragment: int, state: FragmentState, preferred: PeerId
+        self, fragment: int, state: HeldState, preferred: PeerId
     ) -> tuple[Snapshot | None, PeerId]:
         """One fragment as the swarm has it, when that is heavier than `state`; and the donor that sent most of it."""
         if not self._is_behind(fragment, state):
@@ -163,7 +173,7 @@ class Fetcher:
         num_values: int,
         candidates: Sequence[PeerId],
         on_bytes: Callable[[int], None] = lambda num_bytes: None,
-        held: FragmentState | None = None,
+        held: HeldState | None = None,
     ) -> Fetched | None:
         """One fragment of `num_values` values; None when no candidate has what enough members confirm.
 
@@ -191,7 +201,7 @@ class Fetcher:
                 return whole
         return None
 
-    def _is_behind(self, fragment: int, state: FragmentState) -> bool:
+    def _is_behind(self, fragment: int, state: HeldState) -> bool:
         ours = (state.lineage_tokens, state.digest[:8])
         return any(
             (record.lineage_tokens[fragment], record.digests[fragment]) > ours for record in self._givers(fragment)
@@ -359,7 +369,7 @@ class Fetcher:
         return asyncio.get_running_loop().time() < self._blamed.get(peer_id, 0.0)
 
 
-def _is_heavier(header: Header, state: FragmentState) -> bool:
+def _is_heavier(header: Header, state: HeldState) -> bool:
     return (header.lineage_tokens, header.digest) > (state.lineage_tokens, state.digest)
 
 

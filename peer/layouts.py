@@ -28,9 +28,14 @@ def layout_of(manifest: RunManifest, shapes: Sequence[tuple[str, tuple[int, ...]
 
 def seed_sizes(manifest: RunManifest) -> tuple[int, ...]:
     """Sizes of the fragments of a run's model, without its parameters (a seed needs no weights of its own)."""
+    return seed_layout(manifest).sizes
+
+
+def seed_layout(manifest: RunManifest) -> FragmentLayout:
+    """The fragments of a run's model, without its parameters; of a custom model only the sizes are right."""
     if manifest.model.kind == "custom":
         assert manifest.model.num_parameters is not None
-        return layout_of(manifest, [("all", (manifest.model.num_parameters,))]).sizes
+        return layout_of(manifest, [("all", (manifest.model.num_parameters,))])
     shape = manifest.model
     with torch.device("meta"):
         model = GPT(
@@ -41,4 +46,11 @@ def seed_sizes(manifest: RunManifest) -> tuple[int, ...]:
             context=shape.context,
             tied_head=shape.tied_head,
         )
-    return layout_of(manifest, [(name, tuple(p.shape)) for name, p in model.named_parameters()]).sizes
+    return layout_of(manifest, [(name, tuple(p.shape)) for name, p in model.named_parameters()])
+
+
+def layout_digest_of(manifest: RunManifest) -> bytes:
+    """`FragmentLayout.digest` of a run's model (32 bytes), without its parameters."""
+    if manifest.model.layout_digest is not None:
+        return bytes.fromhex(manifest.model.layout_digest)
+    return seed_layout(manifest).digest

@@ -23,12 +23,13 @@ from dht.records import decode_run_record
 from peer import cli
 from peer.config import PeerConfig, write_cached_peers
 from peer.manifest import RunManifest
+from peer.model_source import CheckpointSource, ModelFileSource, RunSource
 
 OWNER = Identity.generate()
 RUN_ID = make_run_id("demo", OWNER.public_key)
 ADDRESS = f"/ip4/203.0.113.5/tcp/4001/p2p/{OWNER.peer_id}"
 OTHER_ADDRESS = f"/ip4/203.0.113.6/tcp/4001/p2p/{OWNER.peer_id}"
-COMMANDS = ("init", "join", "seed", "status", "dashboard", "demo", "simulate")
+COMMANDS = ("init", "join", "seed", "status", "dashboard", "export", "sample", "evaluate", "demo", "simulate")
 
 
 @pytest.fixture(autouse=True)
@@ -69,6 +70,7 @@ def test_every_help_ends_with_an_example_that_parses(
         ("dashboard.app", "serve_dashboard"),
         ("peer.demo", "run_demo"),
         ("peer.simulation", "run_simulation"),
+        ("peer.taking_home", f"{command}_model"),
     ):
         stand_in(monkeypatch, module, function, lambda *_: 0)
     (Path.cwd() / "run.toml").write_text("seed = 7\n")
@@ -204,6 +206,12 @@ def test_join_hands_over_every_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         (["status", "--run-id", RUN_ID, "--peers", "x"], "--peers: 'x' is not a multiaddr"),
         (["dashboard", "--run-id", "x"], "--run-id: 'x' is not a run id"),
         (["dashboard", "--port", "70000"], "Invalid value for '--port'"),
+        (["export"], "expected --model FILE, or --run-id RUN"),
+        (["export", "--run-id", RUN_ID, "--peers", ADDRESS, "--checkpoint", "d"], "--checkpoint and --peers are given"),
+        (["sample", "--prompt", "x", "--model", "m", "--run-id", RUN_ID], "--model is given beside another source"),
+        (["sample", "--model", "m"], "Missing option '--prompt'"),
+        (["sample", "--prompt", "x", "--temperature", "-1"], "Invalid value for '--temperature'"),
+        (["evaluate", "--run-id", RUN_ID], "expected --peers MULTIADDR"),
         (["demo", "--peers", "1"], "Invalid value for '--peers'"),
         (["simulate", "--churn", "2"], "Invalid value for '--churn'"),
     ],
@@ -231,6 +239,20 @@ def test_observers_get_run_and_addresses(home: Path, monkeypatch: pytest.MonkeyP
     write_cached_peers(home / RUN_ID / "cached_peers.json", [OTHER_ADDRESS])
     assert cli.run(["dashboard", "--run-id", RUN_ID, "--host", "0.0.0.0", "--port", "0"]) == 0
     assert page == [(RUN_ID, [OTHER_ADDRESS], "0.0.0.0", 0)]
+
+
+def test_a_model_comes_from_one_source(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = stand_in(monkeypatch, "peer.taking_home", "export_model", lambda *_: 0)
+    assert cli.run(["export", "--run-id", RUN_ID, "--peers", ADDRESS, "--out", "m", "--force", "--timeout", "9"]) == 0
+    assert cli.run(["export", "--run-id", RUN_ID, "--checkpoint", "here", "--json"]) == 0
+    live, saved = RunSource(RUN_ID, (ADDRESS,), 9.0), CheckpointSource(RUN_ID, Path("here"))
+    assert calls == [(live, Path("m"), True, False), (saved, Path("model.safetensors"), False, True)]
+    calls = stand_in(monkeypatch, "peer.taking_home", "sample_model", lambda *_: 0)
+    assert cli.run(["sample", "--model", "m", "--prompt", "a b", "--max-tokens", "3", "--temperature", "0"]) == 0
+    assert calls == [(ModelFileSource(Path("m")), "a b", 3, 0.0, 0, "auto")]
+    calls = stand_in(monkeypatch, "peer.taking_home", "evaluate_model", lambda *_: 0)
+    assert cli.run(["evaluate", "--model", "m", "--data", "text:t", "--device", "cpu", "--json"]) == 0
+    assert calls == [(ModelFileSource(Path("m")), "text:t", "cpu", True)]
 
 
 def test_demo_and_simulate_pass_their_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
