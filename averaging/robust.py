@@ -9,8 +9,7 @@
 - `radial_directional`: the mean of the norms times the direction of the mean direction (arXiv 2604.21428).
 
 Norms, radii and weights are bounded relative to the median member, so nothing has to be tuned to a model. Members are
-compared within classes of equal staleness: honest late work is longer than fresh work. The bound grows with the steps
-and the staleness a member claims, which is safe, because its weight shrinks by the same factors.
+compared within classes of equal staleness: honest late work is longer than fresh work.
 
 Everything is done in roster (PeerId) order, in float32 with sums of squares in float64, one chunk of all members at a
 time and without parallel sums: the result does not depend on arrival order or threads. Beside the encoded inputs, the
@@ -93,19 +92,12 @@ def combine(contributions: Sequence[ShardContribution], rule: OuterRule, codec: 
         return _plain_mean(contributions, rule, codec, num_values)
     members, refused = _measured(contributions, rule, codec)
     limits = _norm_limits(members, rule)
-    while beyond := [
-        (member, limit)
-        for member, limit in zip(members, limits, strict=True)
-        if member.norm > REFUSED_BEYOND_LIMIT * limit
-    ]:
+    while beyond := _beyond(members, limits):
         refused += [
-            RefusedMember(
-                member.index, "beyond_norm", f"a norm of {member.norm:.3g} where {limit:.3g} is the limit of its group"
-            )
-            for member, limit in beyond
+            RefusedMember(members[at].index, "beyond_norm", f"norm {members[at].norm:.3g}, limit {limits[at]:.3g}")
+            for at in beyond
         ]
-        left_out = {member.index for member, _ in beyond}
-        members = [member for member in members if member.index not in left_out]
+        members = [member for at, member in enumerate(members) if at not in beyond]
         limits = _norm_limits(members, rule)
     values = torch.zeros(num_values)
     included = tuple(member.index for member in members)
@@ -128,24 +120,34 @@ def combine(contributions: Sequence[ShardContribution], rule: OuterRule, codec: 
 def limits_in_classes(sizes: Sequence[float], terms: Sequence[Terms], ratio: float) -> list[float]:
     """The largest size (norm or distance) that each member may have: `ratio` times the median of those like it.
 
-    Those like it are the members of its staleness; if they are fewer than three, everybody. Sizes of zero say nothing
-    and do not count. A member with s versions of staleness or k times the median's steps may be (1 + s) or k times
-    as large; three liars of one staleness cannot raise their own bound beyond that. Infinite where fewer than three
-    can be compared.
+    Those like it are the members of its staleness, if they are three or more. Otherwise they are the whole group, and
+    late work that took k times the steps may be as much larger, up to 1 + staleness times. No class may exceed the
+    whole group's limit by more than that either, so that three liars of one staleness do not make their own rule, and
+    (1+s)^-a in the weight takes back what lateness gives. Sizes of zero say nothing and do not count. Infinite where
+    fewer than three can be compared.
     """
     compared = [index for index, size in enumerate(sizes) if size > 0]
+    if len(compared) < FEWEST_TO_COMPARE:
+        return [math.inf] * len(sizes)
 
-    def limit_among(others: Sequence[int], own: Terms) -> float:
-        if len(others) < FEWEST_TO_COMPARE:
-            return math.inf
-        steps = statistics.median(terms[index].steps for index in others)
-        return ratio * statistics.median(sizes[index] for index in others) * max(1.0, own.steps / steps)
+    def limit_among(members: Sequence[int]) -> float:
+        return ratio * statistics.median(sizes[index] for index in members)
 
     limits = []
-    for own in terms:
+    for own, steps_ratio in zip(terms, _steps_ratios(terms), strict=True):
         alike = [index for index in compared if terms[index].staleness == own.staleness]
-        limits.append(min(limit_among(alike, own), (1 + own.staleness) * limit_among(compared, own)))
+        late = 1.0 + own.staleness
+        if len(alike) >= FEWEST_TO_COMPARE:
+            limits.append(min(limit_among(alike), late * limit_among(compared)))
+        else:
+            limits.append(limit_among(compared) * min(late, steps_ratio))
     return limits
+
+
+def _steps_ratios(terms: Sequence[Terms]) -> list[float]:
+    """Each member's inner steps over the median ones, at least 1."""
+    typical = statistics.median(one.steps for one in terms) if terms else 1
+    return [max(1.0, one.steps / typical) for one in terms]
 
 
 def bounded_weights(weights: Sequence[float], ratio: float | None) -> list[float]:
@@ -216,7 +218,7 @@ def _measured(
             refused.append(RefusedMember(index, "undecodable", str(error)))
             continue
         if norm > LARGEST_NORM:
-            refused.append(RefusedMember(index, "beyond_norm", f"a norm of {norm:.3g}; expected a trainable one"))
+            refused.append(RefusedMember(index, "beyond_norm", f"norm {norm:.3g}, far beyond anything that trains"))
             continue
         members.append(_Member(index, terms, encoded, norm if norm >= SMALLEST_NORM else 0.0))
     return members, refused
@@ -228,6 +230,16 @@ def _norm_limits(members: Sequence[_Member], rule: OuterRule) -> list[float]:
     return limits_in_classes(
         [member.norm for member in members], [member.terms for member in members], rule.clip_norm_ratio
     )
+
+
+def _beyond(members: Sequence[_Member], limits: Sequence[float]) -> list[int]:
+    """Positions of those too long for any excuse: a fast machine takes more steps between two sends."""
+    ratios = _steps_ratios([member.terms for member in members])
+    return [
+        at
+        for at, (member, limit, steps_ratio) in enumerate(zip(members, limits, ratios, strict=True))
+        if member.norm > REFUSED_BEYOND_LIMIT * limit * steps_ratio
+    ]
 
 
 def _sum_of_squares(values: F32) -> float:
