@@ -147,7 +147,11 @@ class Exchange:
                 shard = commit.shards[message.shard]
                 header = Result(fragment.index, message.version, message.shard, shard.start, shard.end)
                 self._post_data(sender, header, [stored])
+            else:
+                self.audit(fragment.index, sender)
         else:
+            if isinstance(message, VersionIs):
+                fragment.hear_version(message)
             if not isinstance(message, Offer | Reduced) and fragment.machine.is_offering:
                 fragment.down_bytes += frame_bytes
             self._step(fragment, Heard(sender, message))

@@ -11,8 +11,8 @@ from typing import Protocol, TypeVar
 from averaging import wire
 from averaging.fragment_state import FragmentState
 from averaging.links import Links
-from averaging.messages import Commit, ResultRequest
-from averaging.round import RoundMachine, own_entry
+from averaging.messages import Commit, ResultRequest, VersionIs
+from averaging.round import HISTORY_COMMITS, RoundMachine, own_entry
 from averaging.shard_store import ShardStore
 from dht.host import PeerId
 
@@ -39,25 +39,40 @@ class FragmentRuntime:
     busy: asyncio.Lock = field(default_factory=asyncio.Lock)
     timer: asyncio.TimerHandle | None = None
     repairing: bool = False
+    is_outrun: bool = False
     round_began_at: float = 0.0
     up_bytes: int = 0
     up_values: int = 0
     down_bytes: int = 0
     down_values: int = 0
 
+    def hear_version(self, theirs: VersionIs) -> None:
+        """Notice that the swarm is so far ahead that nobody keeps the results of the commit being applied here."""
+        applying = self.machine.applying
+        is_heavier = theirs.lineage_tokens > self.machine.lineage_tokens
+        if applying is not None and is_heavier and theirs.version > applying.version + HISTORY_COMMITS:
+            self.is_outrun = True
+            self.result_arrived.set()
+
 
 async def collect_results(
     fragment: FragmentRuntime, commit: Commit, me: PeerId, links: Links, clock: Callable[[], float]
 ) -> dict[int, bytes] | None:
-    """All result payloads of a commit; asks other members for those that do not come by themselves."""
+    """All result payloads of a commit; asks other members for those that do not come by themselves.
+
+    None when nobody has them (any more).
+    """
     needed = {index: shard.digest for index, shard in enumerate(commit.shards) if shard.digest}
     found: dict[int, bytes] = {}
     patience = fragment.machine.timing.result
-    own = own_entry(commit.roster, me)
+    own, sent = own_entry(commit.roster, me), fragment.state.pending
+    # Not for a process that began later, with the same key as a member.
+    is_member = own is not None and sent is not None and own[1].sequence == sent.sequence
+    fragment.is_outrun = False
     began = clock()
     for attempt in range(2 + 2 * len(commit.roster)):
         # Reducers send results to members by themselves; only after a learned wait does a member ask.
-        if attempt or own is None:
+        if attempt or not is_member:
             _request_results(fragment, commit, me, links, [index for index in needed if index not in found], attempt)
         until = clock() + patience.seconds
         while True:
@@ -70,6 +85,8 @@ async def collect_results(
                 if attempt <= 1:
                     patience.observe(clock() - began)
                 return found
+            if fragment.is_outrun:
+                return None
             try:
                 async with asyncio.timeout(max(0.0, until - clock())):
                     await fragment.result_arrived.wait()

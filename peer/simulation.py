@@ -19,6 +19,7 @@ from contextlib import contextmanager
 
 import torch
 
+from dht.host import PeerId
 from dht.identity import make_run_id
 from dht.memory_host import MemoryNetwork
 from dht.memory_store import MemoryRecords
@@ -73,6 +74,7 @@ class _Trace:
         self.kinds: Counter[str] = Counter()
         self.staleness: Counter[int] = Counter()
         self.committed: set[tuple[int, int, tuple[str, ...]]] = set()
+        self.contributors: set[PeerId] = set()
         self.abandoned: set[tuple[int, int, int]] = set()
         self._digest = hashlib.sha256()
 
@@ -83,6 +85,7 @@ class _Trace:
             self.staleness[event.staleness] += 1
         elif isinstance(event, RoundCommitted):
             self.committed.add((event.fragment, event.version, event.contributors))
+            self.contributors.update(event.contributors)
         elif isinstance(event, RoundAbandoned):
             self.abandoned.add((event.fragment, event.version, event.attempt))
 
@@ -171,7 +174,7 @@ class _Simulation:
             loss_last = held_out_loss(model, world.corpus, *self._evaluation)
             versions = node.versions()
         equal = anchors_are_equal(self.peers)
-        found = list(violations(self.peers))
+        found = list(violations(self.peers, self._trace.contributors))
         if not equal:
             found.append(f"anchors still differ {self._spec.settle_seconds:.0f} s after training")
         lives = [life for peer in self.peers for life in peer.lives]
