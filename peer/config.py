@@ -21,6 +21,9 @@ from peer.validation import explain
 RUN_RECORD_NAME = "run.record"
 """The signed manifest in a peer's data folder: made by `peer init`, or kept from the swarm."""
 
+CHECKPOINTS_NAME = "checkpoints"
+"""The folder of checkpoints in a peer's data folder."""
+
 MAX_CACHED_PEERS = 50
 """Addresses of earlier sessions: far more than one join dials, so that a few survive a month of absence."""
 
@@ -95,6 +98,11 @@ class PeerConfig(BaseModel):
     def run_record_path(self) -> Path:
         """The signed manifest of the run; absent on a volunteer's machine until it was fetched."""
         return self.data_dir / RUN_RECORD_NAME
+
+    @property
+    def checkpoints_path(self) -> Path:
+        """Where checkpoints of the network side are kept."""
+        return self.data_dir / CHECKPOINTS_NAME
 
     @property
     def event_log_path(self) -> Path:

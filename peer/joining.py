@@ -14,24 +14,20 @@ from types import FrameType
 
 import torch
 
-from dht.errors import Incompatible, LocalFault
-from dht.identity import Identity
+from dht.errors import Incompatible
 from dht.records import RunRecord
 from peer.config import PeerConfig
+from peer.connection import READY_SECONDS, Connection, make_data_dir, network_spec
 from peer.data import open_corpus
 from peer.events import Event, EventLog
-from peer.layouts import layout_of, seed_sizes
+from peer.layouts import seed_sizes
 from peer.mailbox import Mailbox
 from peer.manifest import RunManifest
 from peer.model import build_model
-from peer.network_side import NetworkSide, NetworkSpec
+from peer.network_side import NetworkSide
 from peer.panel import View, make_view
-from peer.supervisor import NetworkProcess
-from peer.trainer import Trainer, describe_device, select_device
-from peer.trainer_link import TrainerLink
+from peer.trainer import Trainer, select_device
 
-READY_SECONDS = 600.0
-"""For the first anchors: a joiner downloads the whole model before it trains."""
 EVALUATE_EVERY_SYNCS = 4
 """Held-out loss once per so many intervals of H steps: often enough for a curve, a percent or two of the time."""
 
@@ -53,13 +49,7 @@ class Owner:
     """What the person at the terminal sees and says: the view, the event log, Ctrl+C."""
 
     def __init__(self, config: PeerConfig) -> None:
-        try:
-            config.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise LocalFault(
-                f"{config.data_dir} cannot be made: {error.strerror}; expected a writable folder; "
-                "give another --data-dir"
-            ) from error
+        make_data_dir(config)
         self._view: View = make_view(config.output, sys.stdout, sys.stderr, os.environ)
         self._log = EventLog(config.event_log_path, self.note)
         self._lock = threading.RLock()
@@ -115,55 +105,27 @@ class Owner:
                 self._view.tick(time.time())
 
 
-def network_spec(config: PeerConfig, role: str) -> NetworkSpec:
-    """What the network side needs of a volunteer's choices."""
-    return NetworkSpec(
-        run_id=config.run_id,
-        role=role,
-        peers=config.peers,
-        data_dir=str(config.data_dir),
-        identity=str(config.identity),
-        listen=config.listen,
-        announce=config.announce,
-        join_timeout_seconds=config.join_timeout_seconds,
-        name=config.name,
-    )
-
-
 def _run_trainer(config: PeerConfig, owner: Owner) -> int:
-    identity = Identity.load_or_create(config.identity)
     device = select_device(config.device)
     if config.threads is not None:
         torch.set_num_threads(config.threads)
-    network = NetworkProcess(network_spec(config, "trainer"), owner.show, owner.note)
-    network.start()
-    try:
-        record = network.wait_for_run(owner.stop_asked)
-        if record is None:
-            network.leave("asked to stop")
-            network.close()
-            return 0
-        trainer, mailbox = _build_trainer(config, record, identity, device)
-        network.give_mailbox(mailbox, describe_device(device))
-        stop = _stop_or_fault(owner, network)
-        _wait_for_start(RunManifest.from_bytes(record.manifest).starts_at, owner, stop)
-        trainer.run(stop, config.max_steps)
-        network.leave("asked to stop" if owner.stop_asked() else "its steps are done")
-        network.close()
-        network.check()
-        mailbox.close()
-    except BaseException:
-        network.abort()
-        raise
-    return 0
+    connection = Connection(config, owner.show, owner.note)
 
-
-def _stop_or_fault(owner: Owner, network: NetworkProcess) -> Callable[[], bool]:
     def stop() -> bool:
-        network.check()
+        connection.check()
         return owner.stop_asked()
 
-    return stop
+    try:
+        manifest = connection.open(owner.stop_asked)
+        if manifest is not None:
+            trainer = _build_trainer(config, manifest, connection, device)
+            _wait_for_start(manifest.starts_at, owner, stop)
+            trainer.run(stop, config.max_steps)
+        connection.close("asked to stop" if owner.stop_asked() else "its steps are done")
+    except BaseException:
+        connection.abort()
+        raise
+    return 0
 
 
 def _wait_for_start(starts_at: float | None, owner: Owner, stop: Callable[[], bool]) -> None:
@@ -174,44 +136,32 @@ def _wait_for_start(starts_at: float | None, owner: Owner, stop: Callable[[], bo
             time.sleep(min(0.5, max(0.0, starts_at - time.time())))
 
 
-def _build_trainer(
-    config: PeerConfig, record: RunRecord, identity: Identity, device: torch.device
-) -> tuple[Trainer, Mailbox]:
-    manifest = RunManifest.from_bytes(record.manifest)
+def _build_trainer(config: PeerConfig, manifest: RunManifest, connection: Connection, device: torch.device) -> Trainer:
     if manifest.model.kind != "gpt":
         raise Incompatible(
             f"run {config.run_id} trains a model from its owner's own code (kind {manifest.model.kind!r}); expected "
             "the built-in GPT; join it from that code with peer.session.join"
         )
     model = build_model(manifest.model, manifest.seed).to(device)
-    layout = layout_of(manifest, [(name, tuple(p.shape)) for name, p in model.named_parameters()])
     corpus = open_corpus(
         config.data or manifest.data.source,
         vocab_size=manifest.model.vocab_size,
         context=manifest.model.context,
         held_out_fraction=manifest.data.held_out_fraction,
     )
-    mailbox = Mailbox.create(layout.sizes)
-    link = TrainerLink(
-        model.named_parameters(),
-        layout,
-        mailbox,
-        sync_every=manifest.averaging.sync_every,
-        mode=manifest.averaging.mode,
-    )
-    trainer = Trainer(
+    link = connection.link(manifest, list(model.named_parameters()), device)
+    return Trainer(
         model,
         corpus,
         manifest.training,
         link,
         seed=manifest.seed,
-        peer_id=identity.peer_id,
+        peer_id=connection.identity.peer_id,
         device=device,
         evaluate_every_steps=EVALUATE_EVERY_SYNCS * manifest.averaging.sync_every,
         evaluation_batches=manifest.data.evaluation_batches,
         ready_timeout_seconds=READY_SECONDS,
     )
-    return trainer, mailbox
 
 
 def _run_seed(config: PeerConfig, owner: Owner) -> int:

@@ -101,6 +101,8 @@ class NetworkCounters(Cells):
     """1 once every anchor is there and training may begin."""
     stop = IntCell(5)
     """1 when the trainer should end."""
+    rounds_contributed = IntCell(6)
+    """Commits with work of this peer, earlier sessions included."""
 
 
 class SharedFragment(Cells):

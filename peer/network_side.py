@@ -25,9 +25,11 @@ from dht.multiaddr import parse_peer_multiaddr
 from dht.p2pd_host import P2pdHost
 from dht.records import MAX_RUN_ID_LENGTH, MAX_RUN_RECORD_BYTES, RunRecord, decode_run_record, encode_run_record
 from peer import event_types as events
-from peer.config import RUN_RECORD_NAME, read_cached_peers, write_cached_peers
+from peer.checkpoint import CheckpointFolder, CheckpointOwner
+from peer.config import CHECKPOINTS_NAME, RUN_RECORD_NAME, read_cached_peers, write_cached_peers
 from peer.doorkeeper import RunDoorkeeper
 from peer.events import Event
+from peer.layouts import layout_digest_of
 from peer.mailbox import Mailbox
 from peer.manifest import RunManifest
 from peer.node import Node, NodeIdentity, NodePorts
@@ -64,6 +66,7 @@ class NetworkSpec:
     announce: tuple[str, ...]
     join_timeout_seconds: float
     name: str
+    checkpoint_minutes: float
 
 
 class LeftEarly(Exception):
@@ -171,7 +174,11 @@ class NetworkSide:
             self._emit,
             random.Random(secrets.randbits(64)),
         )
-        return Node(who, manifest, ports, mailbox)
+        owner = CheckpointOwner(
+            spec.run_id, identity.peer_id, manifest.hash, layout_digest_of(manifest), tuple(mailbox.sizes)
+        )
+        folder = CheckpointFolder(Path(spec.data_dir) / CHECKPOINTS_NAME, owner, 60.0 * spec.checkpoint_minutes)
+        return Node(who, manifest, ports, mailbox, folder)
 
     # ---------------------------------------------------------------------------------------------- finding the run
 

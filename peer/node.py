@@ -37,6 +37,8 @@ from dht.host import Host, PeerId
 from dht.identity import Identity
 from dht.records import PeerRecord
 from dht.store import RecordStore
+from peer.checkpoint import CheckpointFolder, Totals
+from peer.checkpoint_keeper import CheckpointKeeper
 from peer.events import Event
 from peer.fetching import Fetched, Fetcher
 from peer.mailbox import Mailbox, MergeKind, WorkKind, WorkMessage
@@ -115,9 +117,19 @@ def limits_of(sizes: Sequence[int], codec: Codec) -> Limits:
 
 
 class Node:
-    """See the module docstring. `run` ends when the trainer has finished or `leave` was called."""
+    """See the module docstring. `run` ends when the trainer has finished or `leave` was called.
 
-    def __init__(self, who: NodeIdentity, manifest: RunManifest, ports: NodePorts, mailbox: Mailbox) -> None:
+    `checkpoints` is where the state is kept on disk; None keeps nothing (simulation).
+    """
+
+    def __init__(
+        self,
+        who: NodeIdentity,
+        manifest: RunManifest,
+        ports: NodePorts,
+        mailbox: Mailbox,
+        checkpoints: CheckpointFolder | None = None,
+    ) -> None:
         self.who = who
         self.manifest = manifest
         self.ports = ports
@@ -162,6 +174,8 @@ class Node:
         )
         self.fetcher = Fetcher(ports.host, ports.doorkeeper, self.limits, self.membership)
         StateServer(ports.host, ports.doorkeeper, self, len(mailbox.sizes), ports.compute)
+        self.keeper = None if checkpoints is None else self._build_keeper(checkpoints)
+        self._restored: frozenset[int] = frozenset()
 
     # --------------------------------------------------------------------------------------------------- the run
 
@@ -190,6 +204,8 @@ class Node:
             self.reporter.joined(self.who.run_id, self.who.device, self.versions())
             for work in (self.membership.run(), self._follow_trainer(), self._audit()):
                 tasks.append(loop.create_task(work))
+            if self.keeper is not None:
+                tasks.append(loop.create_task(self.keeper.run()))
             tasks.append(loop.create_task(_wait(self._leaving)))
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -229,6 +245,8 @@ class Node:
         await self.links.flush(2.0)
         await self.membership.introduce()
         await self.membership.announce()
+        if self.keeper is not None:
+            await self.keeper.save()
         self.reporter.left(self._leave_reason)
 
     # ------------------------------------------------------------------------------------------- starting state
@@ -238,10 +256,13 @@ class Node:
         has_begun = bool(self.mailbox.network.ready)
         resumed = [self._resume(fragment) for fragment in self.exchange.fragments]
         if not all(resumed):
+            missing = [index for index, ok in enumerate(resumed) if not ok]
             if has_begun:
-                self._salvage([index for index, ok in enumerate(resumed) if not ok])
-            elif self.who.role == "trainer":
-                await self._take_initial({index for index, ok in enumerate(resumed) if not ok})
+                self._salvage(missing)
+            else:
+                if self.who.role == "trainer":
+                    await self._take_initial(set(missing))
+                await self._restore(missing)
             await self._catch_up()
         has_begun = has_begun and self.who.role == "trainer"
         for fragment in self.exchange.fragments:
@@ -287,6 +308,15 @@ class Node:
             if missing:
                 await asyncio.sleep(POLL_SECONDS)
 
+    async def _restore(self, missing: list[int]) -> None:
+        """Go on from the newest checkpoint; where the swarm has something heavier, `_catch_up` replaces it."""
+        saved = None if self.keeper is None else await self.keeper.restore(missing)
+        if saved is not None:
+            self.mailbox.network.rounds_contributed = saved.rounds_contributed
+            self._restored = frozenset(missing)
+            for index in missing:
+                self._restart_machine(self.exchange.fragments[index])
+
     def _salvage(self, torn: list[int]) -> None:
         """An earlier network process died while it wrote these anchors: anybody else's are better.
 
@@ -317,6 +347,9 @@ class Node:
 
         async def adopt(index: int, found: Fetched) -> None:
             fragment = self.exchange.fragments[index]
+            if index in self._restored:
+                # The swarm went on without this peer's saved work, or with it: it must not come twice.
+                fragment.state.drop_waiting()
             self._adopt_snapshot(fragment.state, found.snapshot)
             fragment.digests = {found.snapshot.version: found.snapshot.digest}
             self._restart_machine(fragment)
@@ -568,6 +601,17 @@ class Node:
         shared.version, shared.lineage_tokens, shared.digest = state.version, state.lineage_tokens, state.digest
         shared.unsent_tokens, shared.unsent_steps = state.unsent_tokens, state.unsent_steps
         shared.unsent_base_version = state.unsent_base_version
+
+    def _build_keeper(self, checkpoints: CheckpointFolder) -> CheckpointKeeper:
+        trainer, ports = self.mailbox.trainer, self.ports
+
+        def totals() -> Totals:
+            rounds_contributed = self.reporter.rounds_contributed
+            return Totals(inner_steps=trainer.inner_steps, tokens=trainer.tokens, rounds_contributed=rounds_contributed)
+
+        return CheckpointKeeper(
+            checkpoints, self.exchange.fragments, ports.compute, totals, ports.wall_clock, ports.emit
+        )
 
     def _build_exchange(self) -> Exchange:
         section = self.manifest.averaging

@@ -24,7 +24,6 @@ class Reporter:
         clock: Callable[[], float],
         emit: Callable[[Event], None],
     ) -> None:
-        self.rounds_contributed = 0
         self.last_send_step: dict[int, int] = {}
         self._me = me
         self._mailbox = mailbox
@@ -34,6 +33,11 @@ class Reporter:
         self._joined_at = clock()
         self._spent_before = 0.0
         self._evaluated = 0
+
+    @property
+    def rounds_contributed(self) -> int:
+        """Commits with work of this peer, earlier sessions and network processes included."""
+        return self._mailbox.network.rounds_contributed
 
     def joined(self, run_id: str, device: str, versions: tuple[int, ...]) -> None:
         """Training begins: time is counted from here, and what the trainer waited for its first anchors is not."""
@@ -214,7 +218,7 @@ class Reporter:
     def _round_closed(self, report: reports.RoundClosed) -> None:
         commit = report.commit
         included = sorted({index for shard in commit.shards for index in shard.included})
-        self.rounds_contributed += report.own_included
+        self._mailbox.network.rounds_contributed += report.own_included
         self._emit(
             events.RoundCommitted(
                 at=self._wall_clock(),

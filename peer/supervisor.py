@@ -31,6 +31,9 @@ RESTART_PAUSE_SECONDS = 1.0
 STOP_SECONDS = 20.0
 """For an orderly leave: settling the last round (5 s), goodbyes, and closing the daemon."""
 
+SLOW_DISK_BYTES_PER_SECOND = 50e6
+"""A hard disk under load, for the checkpoint on leaving."""
+
 _CHILD_ENVIRONMENT = {
     # The device's cores belong to the trainer.
     "OMP_NUM_THREADS": "1",
@@ -57,6 +60,7 @@ class NetworkProcess:
         self._spec = spec
         self._show = show
         self._note = note
+        self.addresses: tuple[str, ...] = ()
         self._mailbox: tuple[Mailbox, str] | None = None
         self._record: RunRecord | None = None
         self._fault: LocalFault | None = None
@@ -113,9 +117,10 @@ class NetworkProcess:
         self._send({"kind": "leave", "reason": reason})
 
     def close(self) -> None:
-        """Wait for the child to leave; after `STOP_SECONDS` it is killed."""
+        """Wait for the child to leave and to write its last checkpoint; when that takes too long it is killed."""
         self._leaving = True
-        if not self._ended.wait(STOP_SECONDS) and self._child is not None:
+        num_bytes = self._mailbox[0].num_bytes if self._mailbox is not None else 0
+        if not self._ended.wait(STOP_SECONDS + num_bytes / SLOW_DISK_BYTES_PER_SECOND) and self._child is not None:
             self._child.kill()
             self._ended.wait(5.0)
 
@@ -194,7 +199,8 @@ class NetworkProcess:
         if kind == "event":
             self._show(from_json(message["event"]))
         elif kind == "addresses":
-            self._note("listening on " + "  ".join(message["addresses"]))
+            self.addresses = tuple(message["addresses"])
+            self._note("listening on " + "  ".join(self.addresses))
         elif kind == "run":
             self._record = decode_run_record(bytes.fromhex(message["record"]), run_id=self._spec.run_id)
             self._found.set()

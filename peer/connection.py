@@ -1,0 +1,164 @@
+"""One peer's network process as its training loop sees it: from the first dial to goodbye.
+
+`peer join` and `peer.session` are both written on this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from averaging.fragments import FragmentLayout
+from dht.errors import Incompatible, LocalFault
+from dht.identity import Identity
+from peer.checkpoint import saved_totals
+from peer.config import PeerConfig
+from peer.events import Event
+from peer.layouts import layout_digest_of, layout_of
+from peer.mailbox import Mailbox
+from peer.manifest import RunManifest
+from peer.network_side import NetworkSpec
+from peer.supervisor import NetworkProcess
+from peer.trainer import describe_device
+from peer.trainer_link import TrainerLink
+
+READY_SECONDS = 600.0
+"""For the first anchors: a joiner downloads the whole model before it trains."""
+
+
+def make_data_dir(config: PeerConfig) -> None:
+    """Make the folder that holds everything of this peer.
+
+    Raises:
+        LocalFault: it cannot be made.
+    """
+    try:
+        config.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise LocalFault(
+            f"{config.data_dir} cannot be made: {error.strerror}; expected a writable folder; give another --data-dir"
+        ) from error
+
+
+def network_spec(config: PeerConfig, role: str) -> NetworkSpec:
+    """What the network side needs of a volunteer's choices."""
+    return NetworkSpec(
+        run_id=config.run_id,
+        role=role,
+        peers=config.peers,
+        data_dir=str(config.data_dir),
+        identity=str(config.identity),
+        listen=config.listen,
+        announce=config.announce,
+        join_timeout_seconds=config.join_timeout_seconds,
+        name=config.name,
+        checkpoint_minutes=config.checkpoint_minutes,
+    )
+
+
+class Connection:
+    """Call `open`, then `link`; at the end `close`, or `abort` when there is no time for goodbyes.
+
+    Args:
+        show: takes every event; called from a reader thread.
+        note: takes plain sentences for the owner.
+
+    Raises:
+        UsageFault: the identity file cannot be used.
+    """
+
+    def __init__(self, config: PeerConfig, show: Callable[[Event], None], note: Callable[[str], None]) -> None:
+        self.identity = Identity.load_or_create(config.identity)
+        self._config = config
+        self._network = NetworkProcess(network_spec(config, "trainer"), show, note)
+        self._mailbox: Mailbox | None = None
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Where others reach this peer; empty until its host is up."""
+        return self._network.addresses
+
+    def open(self, stop: Callable[[], bool]) -> RunManifest | None:
+        """Start the network process and wait for the run's signed manifest. None: asked to stop.
+
+        Raises:
+            LocalFault: the run could not be found, or the process could not start.
+        """
+        self._network.start()
+        record = self._network.wait_for_run(stop)
+        return None if record is None else RunManifest.from_bytes(record.manifest)
+
+    def link(
+        self, manifest: RunManifest, parameters: Sequence[tuple[str, torch.Tensor]], device: torch.device
+    ) -> TrainerLink:
+        """Connect parameters, as named and ordered by their module, to the network process.
+
+        Counting goes on where this peer's newest checkpoint stopped.
+
+        Raises:
+            Incompatible: they are not those of the run.
+            LocalFault: no memory for the mailbox.
+        """
+        layout = fitting_layout(manifest, [(name, tuple(tensor.shape)) for name, tensor in parameters])
+        totals = saved_totals(self._config.checkpoints_path, self._config.run_id, self.identity.peer_id)
+        mailbox = Mailbox.create(layout.sizes)
+        self._mailbox = mailbox
+        mailbox.trainer.tokens = totals.tokens
+        link = TrainerLink(
+            parameters,
+            layout,
+            mailbox,
+            sync_every=manifest.averaging.sync_every,
+            mode=manifest.averaging.mode,
+            start_inner_step=totals.inner_steps,
+        )
+        self._network.give_mailbox(mailbox, describe_device(device))
+        return link
+
+    def check(self) -> None:
+        """Raise what ended the network process for good, if anything did.
+
+        Raises:
+            LocalFault: with its own sentence.
+        """
+        self._network.check()
+
+    def close(self, reason: str) -> None:
+        """Leave in an orderly way and wait until the network process has gone.
+
+        Raises:
+            LocalFault: what had ended it before.
+        """
+        self._network.leave(reason)
+        self._network.close()
+        if self._mailbox is not None:
+            self._mailbox.close()
+        self._network.check()
+
+    def abort(self) -> None:
+        """End the network process at once."""
+        self._network.abort()
+
+
+def fitting_layout(manifest: RunManifest, shapes: Sequence[tuple[str, tuple[int, ...]]]) -> FragmentLayout:
+    """The fragments of a module's parameters, checked against the run's.
+
+    Raises:
+        Incompatible: number, names, shapes or order of the parameters are not those of the run.
+    """
+    layout = layout_of(manifest, shapes)
+    expected = manifest.model.num_parameters
+    if expected is not None and layout.num_values != expected:
+        raise Incompatible(
+            f"this module has {layout.num_values} trained elements in {len(shapes)} parameters; the run was made for "
+            f"{expected}; build the module as the run's owner does"
+        )
+    if layout.digest != layout_digest_of(manifest):
+        first = ", ".join(f"{name} {list(shape)}" for name, shape in shapes[:3])
+        raise Incompatible(
+            f"this module begins with {first} (layout {layout.digest.hex()[:16]}); the run's parameters have other "
+            f"names, shapes or order (layout {layout_digest_of(manifest).hex()[:16]}); build the module as the run's "
+            "owner does"
+        )
+    return layout
