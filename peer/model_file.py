@@ -146,11 +146,11 @@ def check_writable(path: Path, *, replace: bool) -> None:
     Raises:
         UsageFault: there is a file already, or the folder is not there.
     """
+    if path.is_dir() or not path.name:
+        raise UsageFault(f"--out {path} is a folder; expected a file such as {path / 'model.safetensors'}.")
     for target in (path, config_path_of(path)):
         if target.exists() and not replace:
             raise UsageFault(f"{target} is there already; expected a new file; choose another --out or give --force.")
-    if path.is_dir() or not path.name:
-        raise UsageFault(f"--out {path} is a folder; expected a file such as {path / 'model.safetensors'}.")
     if not path.parent.is_dir():
         raise UsageFault(f"{path.parent} is no folder; expected one that exists; make it or choose another --out.")
     if not os.access(path.parent, os.W_OK):
