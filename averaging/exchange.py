@@ -32,9 +32,11 @@ from averaging.exchange_reports import (
 )
 from averaging.fragment_runtime import Compute, FragmentRuntime, collect_results
 from averaging.fragment_state import CommittedShard, FragmentState, Reduction, reduce_shard, shard_outer_lr
+from averaging.guard import Guard
 from averaging.links import Links
 from averaging.messages import (
     DIGEST_BYTES,
+    Abandon,
     Commit,
     Contribution,
     Message,
@@ -106,6 +108,9 @@ class Exchange:
         self._deliver = deliver
         self._report = report
         self._sequence = first_sequence
+        self.guard = Guard(me, rule.staleness_limit, clock, report)
+        self.guard.on_exclusion = lambda: self.set_view(*self._seen)
+        self._seen: tuple[Sequence[PeerId], Sequence[PeerId]] = ((), ())
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
 
@@ -113,7 +118,10 @@ class Exchange:
 
     def set_view(self, trainers: Sequence[PeerId], followers: Sequence[PeerId]) -> None:
         """The live trainers, and the other members, as this peer sees them now."""
-        view = View(tuple(sorted(set(trainers))), tuple(sorted(set(followers))))
+        self._seen = (trainers, followers)
+        excluded = self.guard.excluded(trainers)
+        # Who is left out of rounds still hears of commits.
+        view = View(tuple(sorted(set(trainers) - excluded)), tuple(sorted({*followers, *excluded})))
         for fragment in self.fragments:
             if (fragment.machine.trainers, fragment.machine.followers) != (view.trainers, view.followers):
                 self._step(fragment, view)
@@ -136,6 +144,8 @@ class Exchange:
             PeerFault: the payload does not fit, or the sender holds more than its share of memory here.
         """
         fragment = self.fragments[message.fragment]
+        if isinstance(message, Offer) and self._refuses(fragment, sender, message):
+            return
         if isinstance(message, Contribution):
             self._take_contribution(fragment, sender, message, payload)
         elif isinstance(message, Result):
@@ -155,6 +165,14 @@ class Exchange:
             if not isinstance(message, Offer | Reduced) and fragment.machine.is_offering:
                 fragment.down_bytes += frame_bytes
             self._step(fragment, Heard(sender, message))
+
+    def _refuses(self, fragment: FragmentRuntime, sender: PeerId, offer: Offer) -> bool:
+        if offer.version < fragment.machine.version:
+            return False
+        reason = self.guard.objection(sender, offer, fragment.machine.timing)
+        if reason:
+            self._links.post(sender, [wire.encode(Abandon(fragment.index, offer.version, offer.attempt, reason))])
+        return bool(reason)
 
     async def work_arrived(self, index: int, fill: Callable[[FragmentState], None]) -> None:
         """The trainer handed over work: `fill` adds it to the state (called in the compute port)."""
@@ -354,7 +372,9 @@ class Exchange:
     async def _reduce(self, fragment: FragmentRuntime, effect: ReduceShard) -> None:
         plan, index = effect.plan, effect.shard
         shard = plan.shards[index]
-        contributions = fragment.store.contributions(self.rule, plan, effect.leader, index, effect.members)
+        members = self.guard.usable(plan, effect.leader, effect.members, fragment.machine.timing)
+        contributions = fragment.store.contributions(self.rule, plan, effect.leader, index, members)
+        self.guard.misfits(plan, members, [member for member, _, _ in contributions])
         sent, own = fragment.state.pending, own_entry(plan.roster, self.me)
         if sent is not None and own is not None and own[1].sequence == sent.sequence:
             blocks = sent.encoded.slice_blocks(shard.start, shard.end - shard.start)
@@ -366,6 +386,8 @@ class Exchange:
             return reduce_shard(contributions, self.rule, self.codec, shard.end - shard.start, carried)
 
         reduction = await self._compute(run)
+        if reduction is not None:
+            self.guard.refused(plan, reduction.refused)
         if reduction is None or fragment.machine.version != plan.version:
             return
         digest = fragment.store.add_reduction(plan.version, index, shard.start, shard.end, reduction)
@@ -436,6 +458,7 @@ class Exchange:
     def _after_advance(self, fragment: FragmentRuntime) -> None:
         state = fragment.state
         fragment.store.prune(state.version, state.version - HISTORY_COMMITS)
+        self.guard.advanced(fragment.index, state.version, fragment.machine.timing)
         self._report(AnchorMoved(fragment.index, state.version, state.digest))
         self._step(fragment, Advanced(state.version, state.digest[:DIGEST_BYTES], state.lineage_tokens))
         for sender, attempt, leader, shard in fragment.store.arrived(state.version):

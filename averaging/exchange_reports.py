@@ -100,6 +100,14 @@ class RepairNeeded:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class PeerRefused:
+    """Something a remote sent was refused, or it is left out of rounds for a while."""
+
+    peer_id: PeerId
+    reason: str
+
+
 ExchangeReport = (
     RoundBegan
     | ContributionSent
@@ -110,4 +118,5 @@ ExchangeReport = (
     | WorkReturned
     | WorkExpired
     | RepairNeeded
+    | PeerRefused
 )

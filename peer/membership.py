@@ -104,6 +104,11 @@ class Membership:
         """Live trainers other than this peer."""
         return [record.peer_id for record in self.members() if record.role == "trainer" and record.state == "training"]
 
+    def tokens_per_second(self, peer_id: PeerId) -> float:
+        """The speed that a live member announces; 0 when it is not known."""
+        known = self._known.get(peer_id)
+        return known.tokens_per_second if known is not None else 0.0
+
     def heaviest(self, fragment: int) -> HeaviestAnchor | None:
         """The heaviest anchor of a fragment that live members announce."""
         return self.view.heaviest(fragment)

@@ -21,7 +21,7 @@ from torch import Tensor
 from averaging.catch_up import Snapshot, StateServer
 from averaging.codec import Codec, make_codec
 from averaging.exchange import Exchange
-from averaging.exchange_reports import ExchangeReport
+from averaging.exchange_reports import ExchangeReport, PeerRefused
 from averaging.fragment_runtime import Compute, FragmentRuntime
 from averaging.fragment_state import FragmentState
 from averaging.leading import RoundTiming
@@ -159,6 +159,7 @@ class Node:
             ports.clock,
         )
         self.exchange.links = self.links
+        self.exchange.guard.speed_of = lambda peer_id: self.membership.tokens_per_second(peer_id)
         self.membership = Membership(
             who.identity,
             ports.host,
@@ -475,7 +476,7 @@ class Node:
         self.exchange.peer_lost(peer_id, reason)
 
     def _on_refused(self, peer_id: PeerId, reason: str) -> None:
-        self.reporter.refused(peer_id, reason)
+        self.exchange.guard.blame(peer_id, "malformed", reason)
 
     def _on_view(self) -> None:
         trainers = self.membership.trainers()
@@ -484,6 +485,9 @@ class Node:
         self.exchange.set_view([*trainers, *own], followers)
 
     def _on_report(self, report: ExchangeReport) -> None:
+        if isinstance(report, PeerRefused):
+            self.reporter.refused(report.peer_id, report.reason)
+            return
         self.reporter.round_report(report)
         index = report.fragment
         if self.reporter.moved(report):

@@ -1,0 +1,113 @@
+"""Who sent what had to be refused, and who is left out for it. Pure: time is an argument.
+
+Only what a remote proves against itself counts towards leaving it out: bytes on its own authenticated streams, and
+claims in its own offers. What a third peer can bring about (a leader that tells members different plans) is counted
+and shown, no more; otherwise one liar could make honest peers leave each other out.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from dht.host import PeerId
+
+Offence = Literal["malformed", "undecodable", "beyond_norm", "implausible", "misfit"]
+"""malformed: a frame, hello or payload against the protocol; undecodable: values that are no numbers; beyond_norm: far
+longer than the group's; implausible: more tokens than its speed allows, or work on a version of the future; misfit: a
+contribution of another sequence or shard than the plan's."""
+
+OFFENCE_TEXT: dict[Offence, str] = {
+    "malformed": "broke the protocol",
+    "undecodable": "sent values that are no numbers",
+    "beyond_norm": "sent work far too large",
+    "implausible": "claimed work that it cannot have done",
+    "misfit": "sent another shard than planned",
+}
+UNPROVEN: frozenset[Offence] = frozenset({"misfit"})
+
+STRIKES = 3
+"""One refusal may be a flipped bit or a diverged model; the third in a row is a habit."""
+FIRST_SECONDS = 60.0
+"""As long as a few rounds; a peer that was restarted with better software is soon back."""
+LONGEST_SECONDS = 3600.0
+FORGIVEN_SECONDS = 600.0
+"""Quiet time after which all is forgotten; twice the last exclusion when that is longer."""
+MAX_REMEMBERED_PEERS = 1024
+MAX_EVIDENCE = 64
+"""Per peer: shards of one contribution are one offence, and at most so many contributions are under way at once."""
+
+TOKENS_MARGIN = 3.0
+"""A peer's announced speed is a smoothed one, up to an announcement old; machines are shared and throttle."""
+
+
+@dataclass
+class _Record:
+    last_at: float
+    counts: Counter[Offence] = field(default_factory=Counter)
+    evidence: deque[Hashable] = field(default_factory=lambda: deque(maxlen=MAX_EVIDENCE))
+    strikes: int = 0
+    excluded_until: float = 0.0
+    excluded_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What follows from an offence: nothing new (the same evidence again), a note, or an exclusion."""
+
+    is_new: bool
+    excluded_seconds: float = 0.0
+
+
+@dataclass
+class BlameBook:
+    """Offences per peer; three that count leave a peer out for a time that doubles until it behaves."""
+
+    _records: dict[PeerId, _Record] = field(default_factory=dict)
+
+    def add(self, peer_id: PeerId, offence: Offence, now: float, evidence: Hashable = None) -> Verdict:
+        """Count an offence. Equal `evidence` (not None) is the same offence seen again and counts once."""
+        self._forgive(peer_id, now)
+        record = self._records.get(peer_id)
+        if record is None:
+            if len(self._records) >= MAX_REMEMBERED_PEERS:
+                del self._records[min(self._records, key=lambda other: (self._records[other].last_at, other))]
+            record = self._records[peer_id] = _Record(now)
+        if evidence is not None and evidence in record.evidence:
+            return Verdict(False)
+        record.evidence.append(evidence)
+        record.counts[offence] += 1
+        record.last_at = max(record.last_at, now)
+        if offence in UNPROVEN or now < record.excluded_until:
+            return Verdict(True)
+        record.strikes += 1
+        if record.strikes < STRIKES:
+            return Verdict(True)
+        record.strikes = 0
+        record.excluded_seconds = min(2 * record.excluded_seconds or FIRST_SECONDS, LONGEST_SECONDS)
+        record.excluded_until = now + record.excluded_seconds
+        return Verdict(True, record.excluded_seconds)
+
+    def is_excluded(self, peer_id: PeerId, now: float) -> bool:
+        """Whether the peer is left out at `now`."""
+        record = self._records.get(peer_id)
+        return record is not None and now < record.excluded_until
+
+    def counts(self, peer_id: PeerId) -> dict[Offence, int]:
+        """Its offences since it was last forgiven."""
+        record = self._records.get(peer_id)
+        return dict(record.counts) if record is not None else {}
+
+    def _forgive(self, peer_id: PeerId, now: float) -> None:
+        record = self._records.get(peer_id)
+        if record is not None:
+            quiet_since = max(record.last_at, record.excluded_until)
+            if now - quiet_since >= max(FORGIVEN_SECONDS, 2 * record.excluded_seconds):
+                del self._records[peer_id]
+
+
+def most_tokens(tokens_per_second: float, seconds: float) -> float:
+    """More tokens than this cannot have been trained in `seconds` at this speed."""
+    return TOKENS_MARGIN * tokens_per_second * seconds

@@ -1,0 +1,140 @@
+"""What one peer does about others that send bad input: counts, leaves out, and says so in plain words.
+
+A claim of tokens is checked without trust in anybody's books: work on anchor version b began after b existed, so it
+holds at most 3 * speed * (now - time at which b came here + one learned round) tokens; where that time is not known,
+an earlier version's, which can only allow more. The speed is the one the peer
+announces to everybody in its signed record; announcing a false one is seen by all, slows the whole swarm's intervals
+down, and still meets the limit on weights of the robust combinations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+
+from averaging.blame import OFFENCE_TEXT, BlameBook, Offence, most_tokens
+from averaging.exchange_reports import ExchangeReport, PeerRefused
+from averaging.leading import RoundTiming
+from averaging.messages import Offer, Plan, RosterEntry
+from averaging.robust import RefusedMember
+from dht.host import PeerId
+
+
+class Guard:
+    """Refusals of one `Exchange`.
+
+    Attributes:
+        speed_of: tokens per second that a peer announces, 0 when unknown; set by the owner.
+        on_exclusion: called when a peer begins to be left out; set by the exchange.
+    """
+
+    def __init__(
+        self,
+        me: PeerId,
+        staleness_limit: int,
+        clock: Callable[[], float],
+        report: Callable[[ExchangeReport], None],
+    ) -> None:
+        self.book = BlameBook()
+        self.speed_of: Callable[[PeerId], float] = lambda _peer_id: 0.0
+        self.on_exclusion: Callable[[], None] = lambda: None
+        self._me = me
+        self._num_remembered = staleness_limit + 3
+        self._clock = clock
+        self._report = report
+        self._came_at: dict[int, dict[int, float]] = {}
+        self._last: dict[int, tuple[int, float]] = {}
+
+    def blame(self, peer_id: PeerId, offence: Offence, what: str, evidence: Hashable = None) -> None:
+        """Count an offence of a remote, report it, and leave the remote out when it keeps doing it."""
+        if peer_id == self._me:
+            return
+        verdict = self.book.add(peer_id, offence, self._clock(), evidence)
+        if verdict.is_new:
+            self._report(PeerRefused(peer_id, what))
+        if verdict.excluded_seconds:
+            counts = self.book.counts(peer_id)
+            history = ", ".join(f"{OFFENCE_TEXT[offence]} {count}x" for offence, count in sorted(counts.items()))
+            seconds = f"{verdict.excluded_seconds:.0f} s"
+            self._report(PeerRefused(peer_id, f"left out of rounds here for {seconds}, because it {history}"))
+            self.on_exclusion()
+
+    def excluded(self, peer_ids: Sequence[PeerId]) -> set[PeerId]:
+        """Those of `peer_ids` that are left out now."""
+        now = self._clock()
+        return {peer_id for peer_id in peer_ids if self.book.is_excluded(peer_id, now)}
+
+    def advanced(self, fragment: int, version: int, timing: RoundTiming) -> None:
+        """The anchor of a fragment is at `version` now."""
+        now, came_at = self._clock(), self._came_at.setdefault(fragment, {})
+        last_version, last_at = self._last.get(fragment, (-1, now))
+        self._last[fragment] = (version, now)
+        if came_at and version <= max(came_at):
+            came_at.clear()
+        # Versions that were fetched, or made up for one after the other, came to the others at an unknown time before.
+        if version == last_version + 1 and now - last_at >= _slack_seconds(timing):
+            came_at[version] = now
+        for old in sorted(came_at)[: -self._num_remembered]:
+            del came_at[old]
+
+    def objection(self, sender: PeerId, offer: Offer, timing: RoundTiming) -> str:
+        """Why an offer is not taken; empty when it is. A false claim is blamed."""
+        if self.book.is_excluded(sender, self._clock()):
+            return "left out here for a while, because too much of its input was refused"
+        entry = RosterEntry(sender, offer.tokens, offer.steps, offer.base_version, offer.sequence)
+        return self._false_claim(offer.fragment, offer.version, entry, timing)
+
+    def usable(self, plan: Plan, leader: PeerId, members: Sequence[int], timing: RoundTiming) -> tuple[int, ...]:
+        """Those roster members whose contributions are reduced here.
+
+        Of all claims in a roster only the leader's own is known to be its author's.
+        """
+        excluded = self.excluded([entry.peer_id for entry in plan.roster]) - {self._me}
+        kept = []
+        for member in members:
+            entry = plan.roster[member]
+            is_false = entry.peer_id == leader != self._me and self._false_claim(
+                plan.fragment, plan.version, entry, timing
+            )
+            if entry.peer_id not in excluded and not is_false:
+                kept.append(member)
+        return tuple(kept)
+
+    def refused(self, plan: Plan, refusals: Sequence[RefusedMember]) -> None:
+        """The reduction left out contributions through their senders' fault."""
+        for refusal in refusals:
+            entry = plan.roster[refusal.member]
+            what = f"its contribution to fragment {plan.fragment} {_TEXT[refusal.offence]} ({refusal.what})"
+            self.blame(entry.peer_id, refusal.offence, what, (plan.fragment, entry.sequence))
+
+    def misfits(self, plan: Plan, arrived: Sequence[int], fitting: Sequence[int]) -> None:
+        """Contributions that arrived for this round but are not the planned ones."""
+        for member in sorted(set(arrived) - set(fitting)):
+            entry = plan.roster[member]
+            what = f"its contribution to fragment {plan.fragment} is not the one in the plan"
+            self.blame(entry.peer_id, "misfit", what, (plan.fragment, entry.sequence))
+
+    def _false_claim(self, fragment: int, version: int, claim: RosterEntry, timing: RoundTiming) -> str:
+        what = ""
+        if claim.base_version > version:
+            what = f"claims work on version {claim.base_version} for version {version} of fragment {fragment}"
+        came_at = self._came_at.get(fragment, {})
+        known = max((known for known in came_at if known <= claim.base_version), default=None)
+        speed = self.speed_of(claim.peer_id)
+        if known is not None and speed > 0:
+            most = most_tokens(speed, self._clock() - came_at[known] + _slack_seconds(timing))
+            if claim.tokens > most:
+                what = (
+                    f"claims {claim.tokens} tokens for fragment {fragment}; at its {speed:.0f} tokens/s "
+                    f"it can have trained at most {most:.0f} since version {known}"
+                )
+        if what:
+            self.blame(claim.peer_id, "implausible", what, (fragment, claim.sequence, "claim"))
+        return what
+
+
+_TEXT = {"undecodable": "holds values that are no numbers", "beyond_norm": "is far larger than the others'"}
+
+
+def _slack_seconds(timing: RoundTiming) -> float:
+    """How much earlier than here a version may have come to another peer: one round, as learned."""
+    return timing.commit.seconds + timing.result.seconds
