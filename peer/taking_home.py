@@ -20,11 +20,11 @@ from dht.host import PeerId
 from dht.identity import peer_id_of
 from dht.records import PeerRecord, decode_run_record
 from peer.checkpoint import CheckpointFolder, CheckpointOwner
-from peer.config import RUN_RECORD_NAME
+from peer.config import CHECKPOINTS_NAME, RUN_RECORD_NAME
 from peer.data import open_corpus
 from peer.evaluation import held_out_loss
 from peer.fetching import Fetched, Fetcher, FetchProgress
-from peer.layouts import seed_layout
+from peer.layouts import layout_digest_of, seed_sizes
 from peer.manifest import RunManifest
 from peer.model import GPT
 from peer.model_file import Anchors, check_writable, facts_of, model_of, read_model, write_model
@@ -206,15 +206,15 @@ def anchors_of_checkpoint(source: CheckpointSource) -> Anchors:
         raise UsageFault(f"{record_path} is not of run {source.run_id} ({error.what}).") from error
     except ValueError as error:
         raise Incompatible(f"the manifest in {record_path} does not fit this software: {error}") from error
-    layout = seed_layout(manifest)
+    sizes = seed_sizes(manifest)
     # Whose checkpoint it is matters only for that peer's totals.
-    owner = CheckpointOwner(source.run_id, peer_id_of(bytes(32)), manifest.hash, layout.digest, layout.sizes)
-    saved, complaints = CheckpointFolder(source.folder / "checkpoints", owner, math.inf).newest()
+    owner = CheckpointOwner(source.run_id, peer_id_of(bytes(32)), manifest.hash, layout_digest_of(manifest), sizes)
+    saved, complaints = CheckpointFolder(source.folder / CHECKPOINTS_NAME, owner, math.inf).newest()
     if saved is None:
-        reason = "; ".join(complaints) or f"{source.folder / 'checkpoints'} has none"
+        reason = "; ".join(complaints) or f"{source.folder / CHECKPOINTS_NAME} has none"
         raise UsageFault(f"no usable checkpoint: {reason}; expected one of run {source.run_id}.")
     values, facts = {}, []
-    for index, size in enumerate(layout.sizes):
+    for index, size in enumerate(sizes):
         anchor, momentum, residual = (torch.zeros(size) for _ in range(3))
         state = FragmentState(rule_of(manifest), codec_of(manifest), anchor, momentum, residual)
         saved.restore(index, state)
@@ -259,7 +259,7 @@ async def anchors_of_run(source: RunSource, on_progress: Callable[[FetchProgress
     async with observe(source.run_id, list(source.peers), source.timeout_seconds) as observer:
         records = await _members_with_state(observer, source.timeout_seconds)
         manifest = observer.manifest
-        sizes = seed_layout(manifest).sizes
+        sizes = seed_sizes(manifest)
         members = ObservedMembers(records)
         limits = limits_of(sizes, codec_of(manifest))
         fetcher = Fetcher(observer.host, observer.doorkeeper, limits, members)

@@ -16,15 +16,21 @@ from hypothesis import strategies as st
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
+from averaging.fragment_state import FragmentState
 from dht.errors import Incompatible, LocalFault, UsageFault
+from dht.identity import Identity, make_run_id
+from dht.records import encode_run_record, sign_run_record
 from peer import model_file
+from peer.checkpoint import CheckpointFolder, CheckpointOwner, Totals, encode_fragment
+from peer.config import CHECKPOINTS_NAME, RUN_RECORD_NAME
 from peer.data import open_corpus
 from peer.evaluation import held_out_loss
-from peer.layouts import layout_of, seed_layout
+from peer.layouts import layout_digest_of, layout_of, seed_layout, seed_sizes
 from peer.manifest import RunManifest
 from peer.model import GPT, build_model, parameters_digest
 from peer.model_file import Anchors, FragmentFacts, ModelFile, facts_of, read_model, write_model
 from peer.model_source import CheckpointSource, ModelFileSource
+from peer.node import codec_of, rule_of
 from peer.sampling import sample_tokens, say, shown_text
 from peer.taking_home import evaluate_model, export_model, sample_model
 
@@ -209,6 +215,51 @@ def test_files_that_are_no_models(tmp_path: Path) -> None:
     for path, sentence in ((tmp_path / "absent", "is no file"), (tmp_path / "text", "is no whole safetensors file")):
         with pytest.raises(UsageFault, match=sentence):
             read_model(path)
+
+
+def data_folder(tmp_path: Path) -> tuple[str, Path, GPT]:
+    """(run id, data folder of a peer with one checkpoint, the model in it)."""
+    owner, model = Identity.generate(), trained_model()
+    run_id = make_run_id("tiny", owner.public_key)
+    folder = tmp_path / "data"
+    folder.mkdir()
+    record = encode_run_record(sign_run_record(run_id, MANIFEST.to_bytes(), owner))
+    (folder / RUN_RECORD_NAME).write_bytes(record)
+    sizes = seed_sizes(MANIFEST)
+    claims = CheckpointOwner(run_id, owner.peer_id, MANIFEST.hash, layout_digest_of(MANIFEST), sizes)
+    draft = CheckpointFolder(folder / CHECKPOINTS_NAME, claims, 60.0).begin()
+    for index, values in sorted(anchors_of(model).values.items()):
+        state = FragmentState(rule_of(MANIFEST), codec_of(MANIFEST), values, values * 2, torch.zeros_like(values))
+        state.version, state.lineage_tokens = 3 + index, 99
+        state.refresh_digest()
+        draft.add(encode_fragment(state))
+    draft.finish(Totals())
+    return run_id, folder, model
+
+
+def test_a_checkpoint_can_be_taken_home(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_id, folder, model = data_folder(tmp_path)
+    out = tmp_path / "model.safetensors"
+    assert export_model(CheckpointSource(run_id, folder), out, False, True) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["versions"] == [3, 4, 5, 6]
+    assert [fragment["num_confirmed"] for fragment in facts["fragments"]] == [0] * 4
+    assert parameters_digest(read_model(out).model) == parameters_digest(model)
+    assert export_model(CheckpointSource(run_id, folder), out, True, False) == 0
+    assert "version 6" in capsys.readouterr().out
+
+
+def test_a_damaged_checkpoint_or_one_of_another_run_is_refused(tmp_path: Path) -> None:
+    run_id, folder, _ = data_folder(tmp_path)
+    with pytest.raises(UsageFault, match=r"is not of run tiny\.aaaa"):
+        export_model(CheckpointSource("tiny.aaaaaaaaaaaaaaaaaaaa", folder), tmp_path / "m", False, False)
+    (file,) = folder.rglob("fragment-0002.safetensors")
+    damaged = bytearray(file.read_bytes())
+    damaged[-1] ^= 1
+    file.write_bytes(damaged)
+    with pytest.raises(UsageFault, match=r"no usable checkpoint: .*fragment-0002\.safetensors is damaged"):
+        export_model(CheckpointSource(run_id, folder), tmp_path / "m", False, False)
+    assert not (tmp_path / "m").exists()
 
 
 def test_a_checkpoint_of_nobody(tmp_path: Path) -> None:
