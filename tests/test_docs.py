@@ -33,7 +33,7 @@ README = ROOT / "README.md"
 CHANGELOG = ROOT / "CHANGELOG.md"
 MESSAGES: tuple[type[Any], ...] = get_args(Message)
 BOUNDED_MODULES = (
-    *("averaging.wire", "averaging.messages", "averaging.links", "averaging.catch_up"),
+    *("averaging.wire", "averaging.messages", "averaging.links", "averaging.state_messages"),
     *("dht.access", "dht.records", "dht.hivemind_storage", "dht.hivemind_gate"),
 )
 
