@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from averaging.links import OPEN_SECONDS, Doorkeeper, greet_incoming, open_greeted_stream
-from dht.errors import PeerFault
+from dht.errors import PeerFault, PeerUnreachable
 from dht.host import Host, PeerId, Stream
 from dht.identity import Identity
 from dht.records import MAX_PEER_RECORD_BYTES, PeerRecord, VerifiedRecords, decode_peer_record, encode_peer_record
@@ -48,6 +48,7 @@ class Membership:
         wall_clock: unix seconds.
         on_view: called whenever the set of live peers may have changed.
         on_joined, on_left: called once per peer that appears or disappears.
+        on_refused: called when a remote introduces itself wrongly.
     """
 
     def __init__(
@@ -64,6 +65,7 @@ class Membership:
         on_view: Callable[[], None],
         on_joined: Callable[[PeerRecord], None],
         on_left: Callable[[PeerId, str], None],
+        on_refused: Callable[[PeerId, str], None],
     ) -> None:
         self._identity = identity
         self._host = host
@@ -76,6 +78,7 @@ class Membership:
         self._on_view = on_view
         self._on_joined = on_joined
         self._on_left = on_left
+        self._on_refused = on_refused
         own = describe()
         self._run_id, self._manifest_hash = own.run_id, own.manifest_hash
         self._verified = VerifiedRecords()
@@ -113,10 +116,10 @@ class Membership:
         """The heaviest anchor of a fragment that live members announce."""
         return self.view.heaviest(fragment)
 
-    def has_duplicate_session(self) -> bool:
-        """Whether a live record of this identity was made by another process."""
+    def is_duplicate(self) -> bool:
+        """Whether a live process that started earlier has this identity; that one stays, this one must stop."""
         own = self._describe()
-        return own.session in self.view.duplicate_sessions(own.peer_id, self._wall_clock())
+        return own.session in self.view.duplicate_sessions(own.peer_id, self._wall_clock())[1:]
 
     def suspect(self, peer_id: PeerId, reason: str) -> None:
         """The peer did not answer: leave it out for a while."""
@@ -155,14 +158,22 @@ class Membership:
         """Fetch the others' records from the DHT."""
         self._merge(await self._store.fetch_peers(self._run_id))
 
-    async def introduce(self) -> None:
-        """Send this peer's record directly to live members and take theirs; failures are only suspicions."""
+    async def introduce(self) -> str:
+        """Send this peer's record directly to live members and take theirs; failures are only suspicions.
+
+        Returns:
+            Why members refused this peer, when some answered and none of them welcomed it; empty otherwise.
+        """
         encoded = encode_peer_record(self._own_record(), self._identity)
         members = self.members()
         self._random.shuffle(members)
-        await asyncio.gather(*(self._exchange(record.peer_id, encoded) for record in members[:MAX_INTRODUCTIONS]))
+        chosen = members[:MAX_INTRODUCTIONS]
+        answers = await asyncio.gather(*(self._exchange(record.peer_id, encoded) for record in chosen))
+        refusals = [answer for answer in answers if answer]
+        return "" if "" in answers or not refusals else refusals[0]
 
-    async def _exchange(self, peer_id: PeerId, encoded: bytes) -> None:
+    async def _exchange(self, peer_id: PeerId, encoded: bytes) -> str | None:
+        """Why the peer refused us; empty when it did not, None when it was not reached."""
         try:
             stream = await open_greeted_stream(self._host, self._doorkeeper, peer_id, RECORD_PROTOCOL)
             try:
@@ -171,10 +182,24 @@ class Membership:
                     self._merge([await stream.receive(MAX_PEER_RECORD_BYTES)])
             finally:
                 await stream.close()
-        except (PeerFault, TimeoutError) as fault:
+        except (PeerUnreachable, TimeoutError) as fault:
             self.suspect(peer_id, str(fault))
+            return None
+        except PeerFault as fault:
+            self.suspect(peer_id, fault.what)
+            return fault.what
+        return ""
 
     async def _serve(self, stream: Stream) -> None:
+        try:
+            await self._hear_introduction(stream)
+        except PeerUnreachable:
+            raise
+        except PeerFault as fault:
+            self._on_refused(stream.remote, fault.what)
+            raise
+
+    async def _hear_introduction(self, stream: Stream) -> None:
         await greet_incoming(stream, self._doorkeeper)
         try:
             async with asyncio.timeout(OPEN_SECONDS):

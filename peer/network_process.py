@@ -65,7 +65,11 @@ async def _run(channel: _Channel) -> None:
     gone = asyncio.Event()
 
     def readable() -> None:
-        data, descriptors, _, _ = socket.recv_fds(channel.connection, 65536, 1)
+        try:
+            data, descriptors, _, _ = socket.recv_fds(channel.connection, 65536, 1)
+        except OSError:
+            # A killed trainer resets the connection when it left lines unread.
+            data, descriptors = b"", []
         if not data:
             loop.remove_reader(channel.connection)
             gone.set()

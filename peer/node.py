@@ -32,7 +32,7 @@ from averaging.round import RoundMachine
 from averaging.schedule import effective_sync_every
 from averaging.shard_store import ShardStore
 from averaging.wire import Limits
-from dht.errors import LocalFault
+from dht.errors import Incompatible, LocalFault
 from dht.host import Host, PeerId
 from dht.identity import Identity
 from dht.records import PeerRecord
@@ -51,6 +51,8 @@ POLL_SECONDS = 0.02
 """How often the outbox is looked at: far below an inner step of any model worth training over the internet."""
 SETTLE_SECONDS = 5.0
 """A leaving peer waits this long at most for the round that carries its last work."""
+HAND_OVER_SECONDS = 5.0
+"""And then so long until some other member has what it has: a fragment of a small model over a slow line."""
 
 log = logging.getLogger(__name__)
 
@@ -172,6 +174,7 @@ class Node:
             on_view=self._on_view,
             on_joined=self.reporter.peer_joined,
             on_left=self.reporter.peer_left,
+            on_refused=self._on_refused,
         )
         self.fetcher = Fetcher(ports.host, ports.doorkeeper, self.limits, self.membership)
         StateServer(ports.host, ports.doorkeeper, self, len(mailbox.sizes), ports.compute)
@@ -189,17 +192,14 @@ class Node:
         tasks: list[asyncio.Task[None]] = []
         loop = asyncio.get_running_loop()
         try:
+            await self.ports.compute(lambda: _warm_up(self.codec))
             await self.membership.look()
             await self._start_state()
             self._state = "training" if self.who.role == "trainer" else "serving"
             self.exchange.takes_part = self.who.role == "trainer"
             await self.membership.announce()
-            if self.membership.has_duplicate_session():
-                raise LocalFault(
-                    f"another live process of this run uses the identity {self.me}; expected one process per identity: "
-                    "stop the other one, or give this one its own --identity file"
-                )
-            await self.membership.introduce()
+            self._check_identity()
+            self._check_welcome(await self.membership.introduce())
             self._on_view()
             self.mailbox.network.ready = 1
             self.reporter.joined(self.who.run_id, self.who.device, self.versions())
@@ -219,6 +219,7 @@ class Node:
             await asyncio.gather(*tasks, return_exceptions=True)
             await self.exchange.close()
             await self.links.close()
+        self.reporter.left(self._leave_reason)
 
     def leave(self, reason: str) -> None:
         """End the run in an orderly way."""
@@ -237,18 +238,33 @@ class Node:
     async def _settle(self) -> None:
         """Let rounds that carry own work finish, tell the others, say goodbye."""
         end = self.ports.clock() + SETTLE_SECONDS
-        while self.ports.clock() < end and any(f.state.pending is not None for f in self.exchange.fragments):
-            if not self.membership.trainers():
-                break
+        while self.ports.clock() < end:
             await self._take_outbox()
+            if not any(f.state.pending is not None or f.state.unsent_tokens for f in self.exchange.fragments):
+                break
             await asyncio.sleep(POLL_SECONDS)
-        self._state = "left"
         await self.links.flush(2.0)
+        await self._hand_over()
+        self._state = "left"
         await self.membership.introduce()
         await self.membership.announce()
         if self.keeper is not None:
             await self.keeper.save()
-        self.reporter.left(self._leave_reason)
+
+    async def _hand_over(self) -> None:
+        """Leave nobody with less than this peer has: the last trainer's commits live on in the seeds."""
+        end = self.ports.clock() + HAND_OVER_SECONDS
+        goals = [fragment.state.lineage_tokens for fragment in self.exchange.fragments]
+        while self.ports.clock() < end:
+            members = self.membership.members()
+            behind = [index for index, goal in enumerate(goals) if not any(_has(r, index, goal) for r in members)]
+            if not members or not behind:
+                return
+            for record in members:
+                for index in behind:
+                    self.exchange.audit(index, record.peer_id)
+            await asyncio.sleep(HAND_OVER_SECONDS / 10)
+            await self.membership.introduce()
 
     # ------------------------------------------------------------------------------------------- starting state
 
@@ -503,7 +519,16 @@ class Node:
     async def _repair(self, index: int, peer_id: PeerId, reason: str) -> None:
         fragment = self.exchange.fragments[index]
         try:
-            snapshot = await self.fetcher.fetch_from(index, fragment.state.num_values, [peer_id])
+            # The one that knows of a better anchor may be gone by now; whoever has committed more will do as well.
+            others = [
+                record.peer_id
+                for record in self.membership.members()
+                if len(record.lineage_tokens) > index
+                and record.lineage_tokens[index] > fragment.state.lineage_tokens
+                and record.peer_id != peer_id
+            ]
+            donors = [peer_id, *others]
+            snapshot = await self.fetcher.fetch_from(index, fragment.state.num_values, donors)
             better = snapshot is not None and (snapshot.lineage_tokens, snapshot.digest) > (
                 fragment.state.lineage_tokens,
                 fragment.state.digest,
@@ -515,15 +540,25 @@ class Node:
         finally:
             self.exchange.repaired(index)
 
+    def _check_welcome(self, refusal: str) -> None:
+        if refusal:
+            raise Incompatible(
+                f"all members of {self.who.run_id} that answered refused this peer ({refusal}); expected a welcome; "
+                f"this is {self.who.software}: install the version that the run uses"
+            )
+
+    def _check_identity(self) -> None:
+        if self.membership.is_duplicate():
+            raise LocalFault(
+                f"another live process of this run uses the identity {self.me} and was there first; expected one "
+                "process per identity: stop the other one, or give this one its own --identity file"
+            )
+
     async def _audit(self) -> None:
         """Compare announced anchors with our own; whoever is behind or forked hears of it within one announcement."""
         while True:
             await asyncio.sleep(self.manifest.network.announce_seconds)
-            if self.membership.has_duplicate_session():
-                raise LocalFault(
-                    f"another process has joined this run with the identity {self.me}; expected one process per "
-                    "identity: stop one of them"
-                )
+            self._check_identity()
             for fragment in self.exchange.fragments:
                 for record in self.membership.members():
                     if len(record.versions) <= fragment.index or fragment.repairing:
@@ -646,6 +681,20 @@ class Node:
         )
         exchange.takes_part = False
         return exchange
+
+
+def _has(record: PeerRecord, fragment: int, lineage_tokens: int) -> bool:
+    """Whether a member can give newcomers at least these committed tokens of a fragment."""
+    known = record.lineage_tokens
+    return record.state in ("training", "serving") and len(known) > fragment and known[fragment] >= lineage_tokens
+
+
+def _warm_up(codec: Codec) -> None:
+    """Load the compiled kernels: a member that stalls for seconds in its first round holds up all others."""
+    values = torch.zeros(codec.block_size)
+    encoded = codec.encode_with_residual(values)
+    codec.decode(encoded, values)
+    codec.decode_accumulate(encoded, 1.0, values)
 
 
 def _finite(value: float) -> float | None:

@@ -12,6 +12,10 @@ from peer import event_types as events
 from peer.events import Event
 from peer.mailbox import Mailbox
 
+REFUSAL_SECONDS = 10.0
+"""Between two events about one remote: its owner learns of a fault, and a flood costs 20 bytes per second of disk."""
+MAX_REFUSED_PEERS = 1000
+
 
 class Reporter:
     """Events of one node."""
@@ -33,6 +37,7 @@ class Reporter:
         self._joined_at = clock()
         self._spent_before = 0.0
         self._evaluated = 0
+        self._refused_at: dict[PeerId, float] = {}
 
     @property
     def rounds_contributed(self) -> int:
@@ -66,6 +71,13 @@ class Reporter:
         self._emit(events.PeerLeft(at=self._wall_clock(), peer_id=self._me, remote=peer_id, reason=reason))
 
     def refused(self, peer_id: PeerId, reason: str) -> None:
+        """A remote was turned away; said again at most once in `REFUSAL_SECONDS`, or it could fill the log."""
+        now = self._clock()
+        if now - self._refused_at.get(peer_id, -math.inf) < REFUSAL_SECONDS:
+            return
+        if len(self._refused_at) >= MAX_REFUSED_PEERS:
+            self._refused_at.clear()
+        self._refused_at[peer_id] = now
         self._emit(events.RefusedPeer(at=self._wall_clock(), peer_id=self._me, remote=peer_id, reason=reason))
 
     def caught_up(self, fragments: tuple[int, ...], donor: PeerId, num_bytes: int, seconds: float) -> None:

@@ -6,6 +6,7 @@ killed one stopped, with the same identity.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -41,6 +42,9 @@ _CHILD_ENVIRONMENT = {
     "MALLOC_ARENA_MAX": "2",
     "MALLOC_MMAP_THRESHOLD_": "262144",
 }
+
+ABORT_SECONDS = 3.0
+"""To end the daemon and delete its sockets; an owner who presses Ctrl+C a third time does not wait for it."""
 
 _FAULTS: dict[int, type[LocalFault]] = {
     fault.exit_code: fault for fault in (LocalFault, UsageFault, NobodyReachable, Incompatible, DeviceFault)
@@ -125,9 +129,16 @@ class NetworkProcess:
             self._ended.wait(5.0)
 
     def abort(self) -> None:
-        """End the child at once."""
+        """End the child at once: no goodbyes, but it takes its daemon and its sockets away."""
         self._leaving = True
-        if self._child is not None:
+        if self._child is None:
+            return
+        if self._connection is not None:
+            with contextlib.suppress(OSError):
+                self._connection.shutdown(socket.SHUT_RDWR)
+        try:
+            self._child.wait(ABORT_SECONDS)
+        except (subprocess.TimeoutExpired, KeyboardInterrupt):
             self._child.kill()
 
     # ------------------------------------------------------------------------------------------------- the child
