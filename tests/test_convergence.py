@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from benchmarks import convergence
-from benchmarks.convergence_swarm import Arm, Swarm, Task, run_arm, with_length
+from benchmarks.convergence_arms import Arm, Task, with_length
+from benchmarks.convergence_swarm import Swarm, run_arm
 from peer.data import open_corpus
 from peer.manifest import ModelSection, TrainingSection
 
