@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,15 @@ from peer.data import open_corpus
 from peer.manifest import ModelSection, TrainingSection
 
 SMALL = ["--layers", "1", "--width", "16", "--heads", "2", "--context", "16", "--batch-size", "2"]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Iterator[None]:
+    """Tensors this small only wait for each other on more threads, long so on a busy machine."""
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(num_threads)
 
 
 @pytest.fixture(scope="module")
