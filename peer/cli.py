@@ -388,7 +388,9 @@ def demo(
 @reporting
 def simulate(
     peers: Annotated[int, typer.Option("--peers", min=1, max=4096, metavar="N", help="Simulated peers.")] = 32,
-    steps: Annotated[int, typer.Option("--steps", min=1, max=10**6, metavar="N", help="Inner steps per peer.")] = 200,
+    steps: Annotated[
+        int, typer.Option("--steps", min=1, max=10**6, metavar="N", help="Inner steps of the fastest peer.")
+    ] = 200,
     seed: Annotated[int, typer.Option("--seed", min=0, max=2**53 - 1, metavar="N", help="Same seed, same trace.")] = 0,
     churn: Annotated[
         float, typer.Option("--churn", min=0, max=1, metavar="SHARE", help="Share of peers that crash or come late.")
