@@ -68,10 +68,12 @@ class Guard:
         now, came_at = self._clock(), self._came_at.setdefault(fragment, {})
         last_version, last_at = self._last.get(fragment, (-1, now))
         self._last[fragment] = (version, now)
-        if came_at and version <= max(came_at):
+        # What was fetched, or made up for in quick succession, came to the others at an unknown time before.
+        if version != last_version + 1:
             came_at.clear()
-        # Versions that were fetched, or made up for one after the other, came to the others at an unknown time before.
-        if version == last_version + 1 and now - last_at >= _slack_seconds(timing):
+        elif now - last_at < _slack_seconds(timing):
+            came_at.pop(last_version, None)
+        else:
             came_at[version] = now
         for old in sorted(came_at)[: -self._num_remembered]:
             del came_at[old]

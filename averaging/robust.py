@@ -8,8 +8,9 @@
   radius (arXiv 2106.11257, Algorithm 1; the start and the relative radius follow its code).
 - `radial_directional`: the mean of the norms times the direction of the mean direction (arXiv 2604.21428).
 
-Norms, radii and weights are bounded relative to the median member, so nothing has to be tuned to a model. Members are
-compared within classes of equal staleness: honest late work is longer than fresh work.
+Norms, radii and weights are bounded relative to the median member (the lower of two, so that half a group of liars
+cannot raise it); nothing has to be tuned to a model. Members are compared within classes of equal staleness: honest
+late work is longer than fresh work.
 
 Everything is done in roster (PeerId) order, in float32 with sums of squares in float64, one chunk of all members at a
 time and without parallel sums: the result does not depend on arrival order or threads. Beside the encoded inputs, the
@@ -131,7 +132,7 @@ def limits_in_classes(sizes: Sequence[float], terms: Sequence[Terms], ratio: flo
         return [math.inf] * len(sizes)
 
     def limit_among(members: Sequence[int]) -> float:
-        return ratio * statistics.median(sizes[index] for index in members)
+        return ratio * statistics.median_low(sizes[index] for index in members)
 
     limits = []
     for own, steps_ratio in zip(terms, _steps_ratios(terms), strict=True):
@@ -146,7 +147,7 @@ def limits_in_classes(sizes: Sequence[float], terms: Sequence[Terms], ratio: flo
 
 def _steps_ratios(terms: Sequence[Terms]) -> list[float]:
     """Each member's inner steps over the median ones, at least 1."""
-    typical = statistics.median(one.steps for one in terms) if terms else 1
+    typical = statistics.median_low(one.steps for one in terms) if terms else 1
     return [max(1.0, one.steps / typical) for one in terms]
 
 
@@ -157,7 +158,7 @@ def bounded_weights(weights: Sequence[float], ratio: float | None) -> list[float
     """
     if ratio is None or len(weights) < FEWEST_TO_COMPARE:
         return list(weights)
-    most = ratio * statistics.median(weights)
+    most = ratio * statistics.median_low(weights)
     bounded = [min(weight, most) for weight in weights]
     total = math.fsum(bounded)
     return [float(np.float32(weight / total)) for weight in bounded] if total > 0 else list(weights)
