@@ -269,3 +269,14 @@ def test_every_chunk_arrives_once_whatever_the_donors_do(num_chunks: int, steps:
         arrived += [index for index in part if queue.finish(index)]
     assert sorted(arrived) == list(range(num_chunks))
     assert queue.num_missing == 0
+
+
+def test_who_has_nothing_to_do_takes_over_what_the_slowest_would_send_last() -> None:
+    queue = ChunkQueue(10)
+    slow, fast, idle = (PeerId(name) for name in ("slow", "fast", "idle"))
+    assert queue.take(slow, 8) == range(8)
+    assert queue.take(fast, 8) == range(8, 10)
+    assert queue.finish(0)
+    assert queue.take(idle, 9) == range(4, 8)
+    # Nobody fetches what two others are fetching already.
+    assert queue.take(PeerId("third"), 9) == range(2, 4)

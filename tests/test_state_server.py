@@ -7,12 +7,13 @@ import hashlib
 
 import pytest
 
-from averaging import snapshots, state_messages
+from averaging import snapshots, state_messages, state_server
 from averaging.catch_up import STATE_PROTOCOL, Header, fetch_header, fetch_state
 from averaging.links import open_greeted_stream
 from averaging.outer import anchor_digest
 from averaging.snapshots import HeldSnapshots, NoRoom
 from dht.errors import PeerFault
+from dht.host import Stream
 from dht.memory_host import MemoryHost
 from peer.doorkeeper import RunDoorkeeper
 from tests.donor_scene import NUM_VALUES, RULE, Scene, assert_same, in_scene, tensor_of
@@ -83,6 +84,48 @@ def test_busy_donors_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
         assert now() - began > snapshots.IDLE_SECONDS - 0.5
 
     in_scene(2, play)
+
+
+async def ask_for_all(scene: Scene, host: MemoryHost, doorkeeper: RunDoorkeeper) -> tuple[Stream, list[object], float]:
+    """(stream, first answer, seconds until then) of a request for every chunk of fragment 0."""
+    donor = scene.donors[0]
+    stream = await open_greeted_stream(host, doorkeeper, donor.peer_id, STATE_PROTOCOL)
+    began = now()
+    await stream.send(state_messages.pack(["chunks", 0, 5, donor.state(0).digest, 0, 14]))
+    answer = state_messages.unpack(await stream.receive(64), donor.peer_id, 2)
+    return stream, answer, now() - began
+
+
+def test_a_donor_serves_few_at_once_and_nobody_takes_all_its_turns() -> None:
+    async def play(scene: Scene) -> None:
+        streams = []
+        for number, answers in ((3, ["chunks", "chunks", "busy"]), (4, ["chunks", "chunks", "busy"]), (5, ["busy"])):
+            host = MemoryHost(scene.network, named(number))
+            doorkeeper = RunDoorkeeper(RULE, named(number), "trainer")
+            for expected in answers:
+                stream, answer, seconds = await ask_for_all(scene, host, doorkeeper)
+                streams.append(stream)
+                assert answer == [expected]
+        # The last one waited for its turn before it was told to go elsewhere.
+        assert seconds >= state_messages.QUEUE_SECONDS
+        await streams[0].close()
+        await asyncio.sleep(1.0)
+        stream, answer, seconds = await ask_for_all(scene, host, doorkeeper)
+        assert answer == ["chunks"]
+        for opened in (*streams, stream):
+            await opened.close()
+
+    in_scene(1, play)
+
+
+def test_a_range_has_a_longest_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state_server, "MAX_RANGE_CHUNKS", 13)
+
+    async def play(scene: Scene) -> None:
+        with pytest.raises(PeerFault):
+            await ask_for_all(scene, MemoryHost(scene.network, named(3)), RunDoorkeeper(RULE, named(3), "trainer"))
+
+    in_scene(1, play)
 
 
 def test_a_header_that_does_not_fit_and_requests_without_sense_are_faults() -> None:
