@@ -115,7 +115,7 @@ def test_the_config_says_what_the_model_is(written: Path) -> None:
 
 def test_a_model_from_own_code_is_written_as_fragments(tmp_path: Path) -> None:
     custom = {"kind": "custom", "num_parameters": 10, "layout_digest": "0" * 64}
-    manifest = RunManifest.model_validate({"name": "own", "model": custom})
+    manifest = RunManifest.model_validate({"name": "own", "model": custom, "averaging": {"fragment_by": "balanced"}})
     values = {0: torch.arange(6.0), 1: torch.ones(4)}
     facts = tuple(FragmentFacts(index, 1, "0" * 64, 5, value.numel(), 1) for index, value in values.items())
     path = tmp_path / "own.safetensors"
