@@ -29,9 +29,9 @@ from peer.manifest import RunManifest
 from peer.model import GPT
 from peer.model_file import Anchors, check_writable, facts_of, model_of, read_model, write_model
 from peer.model_source import CheckpointSource, ModelFileSource, ModelSource, RunSource
-from peer.node import codec_of, limits_of, rule_of
 from peer.observing import Observer, observe
 from peer.quantities import bytes_text, count_text, plural
+from peer.run_rules import codec_of, limits_of, rule_of
 from peer.sampling import NUM_BYTES, sample_tokens, say, shown_text
 from peer.trainer import select_device
 

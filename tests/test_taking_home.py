@@ -30,7 +30,7 @@ from peer.manifest import RunManifest
 from peer.model import GPT, build_model, parameters_digest
 from peer.model_file import Anchors, FragmentFacts, ModelFile, facts_of, read_model, write_model
 from peer.model_source import CheckpointSource, ModelFileSource
-from peer.node import codec_of, rule_of
+from peer.run_rules import codec_of, rule_of
 from peer.sampling import sample_tokens, say, shown_text
 from peer.taking_home import evaluate_model, export_model, sample_model
 

@@ -1,0 +1,71 @@
+"""Fragments over the shared memory of a mailbox: built, marked while they change, and kept for a restarted process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+
+from averaging.catch_up import Snapshot
+from averaging.codec import Codec
+from averaging.fragment_runtime import FragmentRuntime
+from averaging.fragment_state import FragmentState
+from averaging.leading import RoundTiming
+from averaging.messages import DIGEST_BYTES
+from averaging.outer import OuterRule
+from averaging.round import RoundMachine
+from averaging.shard_store import ShardStore
+from dht.host import PeerId
+from peer.mailbox import Mailbox
+from peer.manifest import AveragingSection
+
+
+def build_fragments(
+    me: PeerId, run_id: str, section: AveragingSection, rule: OuterRule, codec: Codec, mailbox: Mailbox
+) -> list[FragmentRuntime]:
+    """One runtime per fragment; its tensors are those of the mailbox."""
+    runtimes = []
+    for index, (size, shared) in enumerate(zip(mailbox.sizes, mailbox.states, strict=True)):
+        state = FragmentState(rule, codec, shared.anchor, shared.momentum, shared.residual)
+        machine = RoundMachine(
+            me,
+            run_id,
+            index,
+            size,
+            codec.block_size,
+            RoundTiming.with_bounds(section.round_deadline_seconds),
+            section.quorum_fraction,
+        )
+        guard = partial(changing, mailbox, index, state)
+        runtimes.append(FragmentRuntime(index, state, machine, ShardStore(codec, size), changing=guard))
+    return runtimes
+
+
+@contextmanager
+def changing(mailbox: Mailbox, index: int, state: FragmentState) -> Iterator[None]:
+    """Mark the shared tensors as torn while they change, so that a restarted network process can tell."""
+    shared = mailbox.states[index]
+    with shared.changing():
+        yield
+        shared.version, shared.lineage_tokens, shared.digest = state.version, state.lineage_tokens, state.digest
+
+
+def persist(mailbox: Mailbox, fragment: FragmentRuntime) -> None:
+    """Write what a restarted network process needs beside the shared tensors."""
+    shared, state = mailbox.states[fragment.index], fragment.state
+    shared.version, shared.lineage_tokens, shared.digest = state.version, state.lineage_tokens, state.digest
+    shared.unsent_tokens, shared.unsent_steps = state.unsent_tokens, state.unsent_steps
+    shared.unsent_base_version = state.unsent_base_version
+
+
+def restart_machine(fragment: FragmentRuntime) -> None:
+    """Let the rounds go on from the state's version."""
+    state, machine = fragment.state, fragment.machine
+    machine.version, machine.lineage_tokens = state.version, state.lineage_tokens
+    machine.anchor_digest = state.digest[:DIGEST_BYTES]
+    fragment.digests[state.version] = state.digest
+
+
+def adopt_snapshot(state: FragmentState, snapshot: Snapshot) -> None:
+    """Take over an anchor fetched from the swarm."""
+    state.adopt(snapshot.anchor, snapshot.momentum, snapshot.version, snapshot.lineage_tokens, snapshot.digest)

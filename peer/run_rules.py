@@ -1,0 +1,52 @@
+"""What a manifest asks of the averaging: the outer rule, the codec, the limits on the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from averaging.codec import Codec, make_codec
+from averaging.outer import OuterRule
+from averaging.wire import Limits
+from peer.manifest import ROBUST_CLIP_RATIOS, RunManifest
+
+
+def rule_of(manifest: RunManifest) -> OuterRule:
+    """The outer rule that a manifest asks for."""
+    section = manifest.averaging
+    norm_ratio, weight_ratio = (None, None) if section.combine == "mean" else ROBUST_CLIP_RATIOS
+    return OuterRule(
+        mode=section.mode,
+        outer_lr=section.outer_lr,
+        outer_momentum=section.outer_momentum,
+        overlay_gain=section.overlay_gain,
+        own_weight=section.own_weight,
+        staleness_power=section.staleness_power,
+        staleness_limit=section.staleness_limit,
+        lag_penalty=section.lag_penalty,
+        residual_decay=section.error_feedback_decay,
+        combine=section.combine,
+        clip_norm_ratio=norm_ratio if section.clip_norm_ratio is None else section.clip_norm_ratio,
+        clip_weight_ratio=weight_ratio if section.clip_weight_ratio is None else section.clip_weight_ratio,
+        trim_fraction=section.trim_fraction,
+        clip_radius_ratio=section.clip_radius_ratio,
+    )
+
+
+def codec_of(manifest: RunManifest) -> Codec:
+    """The codec that a manifest asks for."""
+    return make_codec(manifest.averaging.codec, manifest.averaging.block_size)
+
+
+def limits_of(sizes: Sequence[int], codec: Codec) -> Limits:
+    """What a remote may send: at most one whole encoded fragment behind a header."""
+    return Limits(tuple(sizes), max(codec.encoded_num_bytes(size) for size in sizes))
+
+
+def warm_up(codec: Codec) -> None:
+    """Load the compiled kernels: a member that stalls for seconds in its first round holds up all others."""
+    values = torch.zeros(codec.block_size)
+    encoded = codec.encode_with_residual(values)
+    codec.decode(encoded, values)
+    codec.decode_accumulate(encoded, 1.0, values)

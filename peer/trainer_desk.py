@@ -1,0 +1,125 @@
+"""The network side's end of the mailbox: takes work from the trainer, hands changes to it, and never waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+from torch import Tensor
+
+from averaging.fragment_runtime import FragmentRuntime
+from averaging.fragment_state import FragmentState
+from peer.fragment_memory import persist
+from peer.mailbox import Mailbox, MergeKind, WorkKind, WorkMessage
+from peer.mailbox_slots import NUM_SLOTS
+from peer.manifest import AveragingSection
+
+TakeWork = Callable[[int, Callable[[FragmentState], None]], Awaitable[None]]
+"""(fragment, adds the work to its state): `Exchange.work_arrived`."""
+
+
+class TrainerDesk:
+    """See the module docstring. Nothing is handed over before `open`.
+
+    Args:
+        last_send_step: fragment -> inner step of its last send; mode streaming blends `overlap_steps` after it.
+    """
+
+    def __init__(
+        self,
+        mailbox: Mailbox,
+        fragments: Sequence[FragmentRuntime],
+        section: AveragingSection,
+        clock: Callable[[], float],
+        poll_seconds: float,
+        last_send_step: Mapping[int, int],
+    ) -> None:
+        self.is_open = False
+        self._mailbox = mailbox
+        self._fragments = fragments
+        self._section = section
+        self._clock = clock
+        self._poll_seconds = poll_seconds
+        self._last_send_step = last_send_step
+        self._backlog: dict[int, Tensor] = {}
+        self._undelivered_anchor: set[int] = set()
+        self._rebasing = False
+
+    @property
+    def num_undelivered(self) -> int:
+        """Changes that wait here for a free slot of the trainer's inbox."""
+        return len(self._backlog) + len(self._undelivered_anchor)
+
+    async def open(self, *, has_begun: bool) -> None:
+        """Hand over the starting point: to a trainer that runs already (`has_begun`), without losing its work."""
+        kind = MergeKind.REBASE if has_begun else MergeKind.SET
+        inbox = self._mailbox.inbox
+        for fragment in self._fragments:
+            state = fragment.state
+            while not inbox.try_deliver(kind, fragment.index, state.shown(), version=state.version):  # noqa: ASYNC110
+                # The trainer frees slots in another process: there is no event to wait for.
+                await asyncio.sleep(self._poll_seconds)
+        self._rebasing = has_begun
+        self.is_open = True
+
+    async def take_work(self, take: TakeWork) -> None:
+        """Pass on what the trainer has posted, oldest first."""
+        if self._rebasing:
+            # The trainer subtracts what lies in the outbox from its new starting point: until then it must stay there.
+            if self._mailbox.inbox.num_free() < NUM_SLOTS:
+                return
+            self._rebasing = False
+        for message in self._mailbox.outbox.take():
+            if message.kind is WorkKind.WORK:
+                await self._absorb(message, take)
+            self._mailbox.outbox.release(message.slot)
+
+    async def _absorb(self, message: WorkMessage, take: TakeWork) -> None:
+        shared = self._mailbox.states[message.fragment]
+        if message.sequence <= shared.absorbed_sequence:
+            return
+
+        def fill(state: FragmentState) -> None:
+            state.receive_work(message.values, message.num_tokens, message.num_steps, message.base_version)
+
+        await take(message.fragment, fill)
+        shared.absorbed_sequence = message.sequence
+        persist(self._mailbox, self._fragments[message.fragment])
+
+    def deliver(self, index: int, change: Tensor, version: int) -> None:
+        """Hand a change to the trainer; while its slots are full, changes add up here."""
+        if not self.is_open or self._section.mode == "streaming":
+            return
+        waiting = self._backlog.pop(index, None)
+        total = change if waiting is None else waiting.add_(change)
+        if self._rebasing or not self._mailbox.inbox.try_deliver(MergeKind.ADD, index, total, version=version):
+            self._backlog[index] = total
+
+    def deliver_anchor(self, index: int) -> None:
+        """Mode streaming: hand over the new anchor, to be blended `overlap_steps` after the send."""
+        state = self._fragments[index].state
+        apply_at = self._last_send_step.get(index, 0) + self._section.overlap_steps
+        delivered = not self._rebasing and self._mailbox.inbox.try_deliver(
+            MergeKind.BLEND,
+            index,
+            state.anchor,
+            version=state.version,
+            merge_alpha=self._section.merge_alpha,
+            apply_at_inner_step=apply_at,
+        )
+        if delivered:
+            self._undelivered_anchor.discard(index)
+        else:
+            self._undelivered_anchor.add(index)
+
+    def retry(self) -> None:
+        """Hand over what found no free slot before."""
+        if self._rebasing:
+            return
+        for index in sorted(self._backlog):
+            version = self._fragments[index].state.version
+            if not self._mailbox.inbox.try_deliver(MergeKind.ADD, index, self._backlog[index], version=version):
+                return
+            del self._backlog[index]
+        for index in sorted(self._undelivered_anchor):
+            self.deliver_anchor(index)
