@@ -27,6 +27,8 @@ class Arm:
             the own work in it, <g, D_i> / <D_i, D_i>: what the commit is expected to keep of own work.
         momentum_lookahead: share of eta beta^2 m, the part of the next outer step that is certain already, that the
             live parameters show beforehand.
+        residual_shown: share of the error feedback that the live parameters show until it is sent; a peer shows all
+            of it.
         error_feedback: False drops what encoding loses, at the sender and at the reducer.
     """
 
@@ -46,6 +48,7 @@ class Arm:
     block_size: int = 128
     error_feedback: bool = True
     error_feedback_decay: float = 1.0
+    residual_shown: float = 1.0
     missing_share: float = 0.0
     staleness_power: float = 1.0
     staleness_limit: int = 4

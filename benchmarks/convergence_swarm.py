@@ -34,6 +34,7 @@ class Replica:
     """Parameters and gradients as flat vectors, AdamW, data, and the start of the local work (`ref`) beside them."""
 
     def __init__(self, index: int, task: Task, seed: int, num_shares: int = 1) -> None:
+        self.index = index
         self._task = task
         self._seed = seed
         self._peer_ids = [f"peer-{index + share}" for share in range(num_shares)]
@@ -92,6 +93,7 @@ class Lane:
         commit_at: inner step at which the round under way is committed; None without one.
         base_versions: per replica, the anchor in the live parameters when the current block of work began.
         gains: per replica, the adaptive overlay gain; none before its first commit.
+        hidden: per replica, the part of the error feedback that the live parameters do not show.
         carried_error: what the broadcasts so far lost.
     """
 
@@ -100,6 +102,7 @@ class Lane:
     commit_at: int | None
     base_versions: list[int]
     gains: dict[int, float] = field(default_factory=dict)
+    hidden: dict[int, Tensor] = field(default_factory=dict)
     carried_error: Tensor | None = None
     steps_since_send: int = 0
 
@@ -213,6 +216,10 @@ class Swarm:
                 self.bytes_per_peer += sent.encoded.num_bytes
             if change is not None:
                 replica.add(lane.inside, change)
+            if self.arm.residual_shown != 1.0:
+                hidden = state.residual * (1 - self.arm.residual_shown)
+                replica.add(lane.inside, hidden - lane.hidden.get(index, torch.zeros(())))
+                lane.hidden[index] = hidden
         lane.commit_at = step + self.arm.delay_steps
 
     def _commit(self, lane: Lane) -> None:

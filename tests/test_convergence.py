@@ -50,6 +50,7 @@ def task(text: Path) -> Task:
         Arm("carry", 3, 4, delay_rounds=0.5, num_fragments=2, codec="e3m0", momentum_lookahead=1.0),
         Arm("carry", 3, 4, error_feedback=False),
         Arm("own", 3, 4, own_weight=0.5),
+        Arm("carry", 3, 4, codec="int2", residual_shown=0.25),
         Arm("eager", 3, 4, outer_lr=0.4),
         Arm("delayed", 3, 4, error_feedback_decay=0.9),
         Arm("sync", 3, 4, delay_rounds=0.0),
@@ -67,6 +68,7 @@ def test_live_parameters_are_anchor_minus_overlay_residual_and_local_work(
         for lane in swarm.lanes:
             for replica, state in zip(swarm.replicas, lane.states, strict=True):
                 shown = state.shown()
+                shown += lane.hidden.get(replica.index, torch.zeros(()))
                 if arm.momentum_lookahead:
                     shown -= arm.momentum_lookahead * swarm.lookahead_rate * state.momentum
                 torch.testing.assert_close(replica.ref[lane.inside], shown, atol=2e-6, rtol=1e-5)
