@@ -218,6 +218,22 @@ class WorkReturned(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WorkDropped(Event):
+    """Own work waited for longer than the run's staleness limit and was given up."""
+
+    fragment: int
+    version: int
+    staleness: int
+    tokens: int
+
+    def sentence(self) -> str:
+        return (
+            f"Dropped work of {count_text(self.tokens)} tokens on fragment {self.fragment}: it was "
+            f"{plural(self.staleness, 'version')} late, more than the run allows."
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CaughtUp(Event):
     """Anchors and momentum of `fragments` were downloaded and their digests checked."""
 

@@ -36,6 +36,7 @@ from peer.event_types import (
     SwarmLost,
     TrainingProgressed,
     WaitingForPeers,
+    WorkDropped,
     WorkReturned,
 )
 from peer.line_log import LineLog
@@ -60,7 +61,8 @@ EVENT_TYPES: dict[str, type[Event]] = {
         RoundAbandoned,
         LeaderReplaced,
         AppliedCommit,
-        WorkReturned,
+        WorkDropped,
+    WorkReturned,
         CaughtUp,
         AnchorRepaired,
         Evaluated,
@@ -109,6 +111,7 @@ __all__ = [
     "SwarmLost",
     "TrainingProgressed",
     "WaitingForPeers",
+    "WorkDropped",
     "WorkReturned",
     "describe",
     "from_json",

@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, replace
 
 from averaging.links import OPEN_SECONDS, Doorkeeper, greet_incoming, open_greeted_stream
@@ -237,16 +237,17 @@ class Membership:
             suspicion = self._suspected.get(record.peer_id)
             if suspicion is not None and record.sequence > suspicion.sequence + 1:
                 del self._suspected[record.peer_id]
-        self._refresh("its record expired")
+        said_goodbye = {record.peer_id for record in records if record.state == "left"}
+        self._refresh("its record expired", said_goodbye)
 
     def _is_suspected(self, record: PeerRecord, now: float) -> bool:
         suspicion = self._suspected.get(record.peer_id)
         return suspicion is not None and now < suspicion.until
 
-    def _refresh(self, reason: str) -> None:
+    def _refresh(self, reason: str, said_goodbye: Set[PeerId] = frozenset()) -> None:
         live = {record.peer_id: record for record in self.members()}
         for peer_id in sorted(set(self._known) - set(live)):
-            self._on_left(peer_id, reason)
+            self._on_left(peer_id, "it said goodbye" if peer_id in said_goodbye else reason)
         for peer_id in sorted(set(live) - set(self._known)):
             self._on_joined(live[peer_id])
         self._known = live

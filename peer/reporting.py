@@ -212,10 +212,14 @@ class Reporter:
                 )
             )
         elif isinstance(report, reports.WorkExpired):
-            reason = f"work of {report.tokens} tokens was {report.staleness} versions too old and was dropped"
             self._emit(
-                events.WorkReturned(
-                    at=now, peer_id=me, fragment=report.fragment, version=report.version, reason=reason, num_values=0
+                events.WorkDropped(
+                    at=now,
+                    peer_id=me,
+                    fragment=report.fragment,
+                    version=report.version,
+                    staleness=report.staleness,
+                    tokens=report.tokens,
                 )
             )
 
