@@ -73,6 +73,7 @@ class Connection:
         self._config = config
         self._network = NetworkProcess(network_spec(config, "trainer"), show, note)
         self._mailbox: Mailbox | None = None
+        self._is_open = False
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -86,6 +87,7 @@ class Connection:
             LocalFault: the run could not be found, or the process could not start.
         """
         self._network.start()
+        self._is_open = True
         record = self._network.wait_for_run(stop)
         return None if record is None else RunManifest.from_bytes(record.manifest)
 
@@ -130,8 +132,9 @@ class Connection:
         Raises:
             LocalFault: what had ended it before.
         """
-        self._network.leave(reason)
-        self._network.close()
+        if self._is_open:
+            self._network.leave(reason)
+            self._network.close()
         if self._mailbox is not None:
             self._mailbox.close()
         self._network.check()

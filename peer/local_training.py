@@ -28,6 +28,10 @@ from dht.errors import LocalFault
 from peer.data import block_positions
 from peer.trainer_link import TrainerLink
 
+FLUSH_SECONDS = 5.0
+"""On leaving, for the network side to take the last work: many times what it needs for as many messages as there are
+fragments, unless it is just being restarted."""
+
 
 class LocalTraining:
     """Hooks an optimizer to a `TrainerLink` and says which blocks of the data this peer reads.
@@ -93,7 +97,7 @@ class LocalTraining:
             self._hook.remove()
             self._hook = None
         if kind is None:
-            self.link.flush()
+            self.link.flush(FLUSH_SECONDS)
         self.link.finish()
 
     @property
@@ -104,13 +108,14 @@ class LocalTraining:
     def next_positions(self, num_blocks: int, context: int, num_tokens_available: int) -> NDArray[np.int64]:
         """Positions of the next `num_blocks` blocks of `context` + 1 tokens: int64 [num_blocks], never the same again.
 
-        Which ones is a pure function of seed, PeerId and the number of reads (see `peer.data.block_positions`).
+        Which ones is a pure function of seed, PeerId and the number of reads (see `peer.data.block_positions`). With
+        `context` 0 they are single samples, each counted as one token.
         """
         positions = block_positions(
             self._seed, self._peer_id, self._num_reads, num_blocks, num_tokens_available, context
         )
         self._num_reads += 1
-        self._num_tokens += num_blocks * context
+        self._num_tokens += num_blocks * max(1, context)
         return positions
 
     def positions(
@@ -141,7 +146,8 @@ class LocalTraining:
 
     def _after_step(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[Any, Any]) -> None:
         loss = sum(self._losses) / len(self._losses) if self._losses else None
-        num_tokens = self._num_tokens
+        # Work of no tokens has no weight in the mean: a loop with its own order of data counts one per step.
+        num_tokens = max(1, self._num_tokens)
         self._losses.clear()
         self._num_tokens = 0
         self.link.after_inner_step(num_tokens, loss)

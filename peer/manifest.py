@@ -250,6 +250,15 @@ class RunManifest(_Section):
     averaging: AveragingSection = AveragingSection()
     network: NetworkSection = NetworkSection()
 
+    @model_validator(mode="after")
+    def _check_together(self) -> Self:
+        if self.model.kind == "custom" and self.averaging.fragment_by != "balanced":
+            raise ValueError(
+                f"averaging.fragment_by is {self.averaging.fragment_by!r} with model.kind 'custom'; expected "
+                "'balanced', because seeds know a custom model's number of parameters and not its layers"
+            )
+        return self
+
     def to_bytes(self) -> bytes:
         """Canonical JSON in UTF-8: every field, sorted keys, no spaces, floats in shortest round-trip form."""
         fields = self.model_dump(mode="json")
@@ -275,7 +284,7 @@ class RunManifest(_Section):
             parsed = json.loads(data.decode(), parse_constant=_refuse_constant)
         except (ValueError, RecursionError) as error:
             raise ValueError(f"manifest is not JSON ({type(error).__name__}); expected a JSON object.") from error
-        manifest = cls._validated(parsed)
+        manifest = cls.from_fields(parsed)
         if manifest.to_bytes() != data:
             raise ValueError(
                 "manifest is not in canonical form; expected every field once, sorted keys, no spaces; "
@@ -299,12 +308,17 @@ class RunManifest(_Section):
                 raise UsageFault(f"{path}: starts_at has no time zone; write it like 2030-01-31T18:00:00Z.")
             fields["starts_at"] = starts_at.timestamp()
         try:
-            return cls._validated(fields)
+            return cls.from_fields(fields)
         except ValueError as error:
             raise UsageFault(f"{path}: {error}") from error
 
     @classmethod
-    def _validated(cls, fields: object) -> RunManifest:
+    def from_fields(cls, fields: object) -> RunManifest:
+        """Check fields and sections given as plain values, as a TOML or JSON file holds them.
+
+        Raises:
+            ValueError: a field is unknown, missing, of the wrong type or out of range; the message names it.
+        """
         try:
             return cls.model_validate(fields)
         except ValidationError as error:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol
 
+from averaging.fragments import build_layout
 from dht.errors import LocalFault, PeerFault, UsageFault
 from dht.identity import Identity, make_run_id
 from dht.records import decode_run_record, encode_run_record, sign_run_record
@@ -36,6 +39,12 @@ class NewRun:
         return self.folder / RUN_RECORD_NAME
 
 
+class NamedParameters(Protocol):
+    """The part of `torch.nn.Module` that describes a custom model."""
+
+    def named_parameters(self) -> Iterator[tuple[str, Any]]: ...
+
+
 def create_run(
     name: str, config_path: str | Path | None = None, folder: Path | None = None, *, replace: bool = False
 ) -> NewRun:
@@ -53,6 +62,61 @@ def create_run(
     """
     # Wrong input is found before a key is made.
     manifest = RunManifest.load_toml(config_path, name=name) if config_path is not None else _default_manifest(name)
+    return _write_run(manifest, folder, replace)
+
+
+def create_custom_run(
+    name: str,
+    module: NamedParameters,
+    settings: Mapping[str, Any] | None = None,
+    folder: str | Path | None = None,
+    *,
+    replace: bool = False,
+) -> NewRun:
+    """`create_run` for a module from own code, to be trained with `peer.session.join`.
+
+    Args:
+        module: a `torch.nn.Module`; its parameters with `requires_grad` are averaged, in balanced fragments. Every
+            peer must build the same ones; their values may differ, a joiner takes those of the swarm.
+        settings: sections and fields of `RunManifest`, e.g. ``{"averaging": {"sync_every": 10}}``.
+        name, folder, replace: as for `create_run`.
+
+    Raises:
+        UsageFault: name, settings or module are wrong, or the folder holds a run already.
+        LocalFault: the folder cannot be written.
+    """
+    make_run_id(name, bytes(32))
+    fields = {**(settings or {}), "name": name}
+    if "model" in fields:
+        raise UsageFault("settings has a section 'model', which follows from the module here; remove it.")
+    shapes = [(parameter, tuple(tensor.shape)) for parameter, tensor in trained_parameters(module)]
+    try:
+        averaging = RunManifest.from_fields(fields).averaging
+        fields["averaging"] = {"fragment_by": "balanced", **fields.get("averaging", {})}
+        layout = build_layout(shapes, averaging.num_fragments, "balanced")
+        fields["model"] = {
+            "kind": "custom",
+            "num_parameters": layout.num_values,
+            "layout_digest": layout.digest.hex(),
+        }
+        manifest = RunManifest.from_fields(fields)
+    except ValueError as error:
+        raise UsageFault(f"run {name!r} cannot be made: {error}") from error
+    return _write_run(manifest, None if folder is None else Path(folder), replace)
+
+
+def trained_parameters(module: NamedParameters) -> list[tuple[str, Any]]:
+    """(name, tensor) of the parameters that a run averages, in the module's own order."""
+    # torch.compile wraps a module and its names; whether a peer compiles is its own choice.
+    return [
+        (name.removeprefix("_orig_mod."), parameter)
+        for name, parameter in module.named_parameters()
+        if parameter.requires_grad
+    ]
+
+
+def _write_run(manifest: RunManifest, folder: Path | None, replace: bool) -> NewRun:
+    name = manifest.name
     if folder is None:
         owner = Identity.generate()
         run_id = make_run_id(name, owner.public_key)

@@ -179,6 +179,8 @@ class NetworkProcess:
         while True:
             self._read_until_closed()
             assert self._child is not None
+            assert self._connection is not None
+            self._connection.close()
             code = self._child.wait()
             if self._leaving or self._fault is not None:
                 break

@@ -197,13 +197,18 @@ class TrainerLink:
         self._counters.skipped_steps += 1
         self._counters.heartbeat = self._clock()
 
-    def flush(self) -> bool:
-        """Send all unsent work as far as slots are free; True when none is left. For an orderly end."""
-        self.poll()
-        for fragment, progress in zip(self.layout.fragments, self._progress, strict=True):
-            if progress.num_steps > 0:
-                self._try_send(fragment, progress)
-        return all(progress.num_steps == 0 for progress in self._progress)
+    def flush(self, timeout_seconds: float = 0.0) -> bool:
+        """Send all unsent work, waiting for free slots at most so long; True when none is left. For an orderly end."""
+        started = self._clock()
+        while True:
+            self.poll()
+            for fragment, progress in zip(self.layout.fragments, self._progress, strict=True):
+                if progress.num_steps > 0:
+                    self._try_send(fragment, progress)
+            is_done = all(progress.num_steps == 0 for progress in self._progress)
+            if is_done or self._pause is None or self.stop_asked or self._clock() - started >= timeout_seconds:
+                return is_done
+            self._pause(_POLL_SECONDS)
 
     def finish(self) -> None:
         """Tell the network side that no inner step will follow."""

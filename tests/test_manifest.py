@@ -143,8 +143,10 @@ def test_a_missing_field_or_other_order_is_not_canonical() -> None:
 
 def test_a_custom_model_is_described_by_size_and_layout() -> None:
     model = ModelSection(kind="custom", num_parameters=10, layout_digest="ab" * 32, d_model=9)
-    manifest = RunManifest(name="own", model=model)
+    manifest = RunManifest(name="own", model=model, averaging=AveragingSection(fragment_by="balanced"))
     assert RunManifest.from_bytes(manifest.to_bytes()).model.layout_digest == "ab" * 32
+    with pytest.raises(ValueError, match="expected 'balanced'"):
+        RunManifest.from_fields({"name": "own", "model": model.model_dump()})
 
 
 def test_every_field_says_what_it_is_and_has_a_default() -> None:
