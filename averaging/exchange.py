@@ -49,10 +49,11 @@ from averaging.messages import (
     VersionIs,
 )
 from averaging.outer import OuterRule, staleness_of, weights_of
-from averaging.round import HISTORY_COMMITS, own_entry
+from averaging.round import HISTORY_COMMITS, own_entry, own_ranges
 from averaging.round_events import (
     Advanced,
     Apply,
+    ApplyFailed,
     ContributionArrived,
     Event,
     Heard,
@@ -144,7 +145,9 @@ class Exchange:
             PeerFault: the payload does not fit, or the sender holds more than its share of memory here.
         """
         fragment = self.fragments[message.fragment]
-        if isinstance(message, Offer) and self._refuses(fragment, sender, message):
+        if reason := self.guard.objection(sender, message, fragment.machine):
+            if isinstance(message, Offer):
+                self._links.post(sender, [wire.encode(Abandon(fragment.index, message.version, message.attempt, reason))])
             return
         if isinstance(message, Contribution):
             self._take_contribution(fragment, sender, message, payload)
@@ -165,14 +168,6 @@ class Exchange:
             if not isinstance(message, Offer | Reduced) and fragment.machine.is_offering:
                 fragment.down_bytes += frame_bytes
             self._step(fragment, Heard(sender, message))
-
-    def _refuses(self, fragment: FragmentRuntime, sender: PeerId, offer: Offer) -> bool:
-        if offer.version < fragment.machine.version:
-            return False
-        reason = self.guard.objection(sender, offer, fragment.machine.timing)
-        if reason:
-            self._links.post(sender, [wire.encode(Abandon(fragment.index, offer.version, offer.attempt, reason))])
-        return bool(reason)
 
     async def work_arrived(self, index: int, fill: Callable[[FragmentState], None]) -> None:
         """The trainer handed over work: `fill` adds it to the state (called in the compute port)."""
@@ -219,36 +214,28 @@ class Exchange:
         self._step(fragment, Ready(offer))
 
     async def adopt(self, index: int, set_state: Callable[[FragmentState], None], commits: Sequence[Commit]) -> None:
-        """Replace the fragment's anchor by one fetched from the swarm, and settle the contribution under way.
+        """Replace the fragment's anchor by one fetched from the swarm; `commits` are recent ones of its lineage.
 
-        If one of `commits` (recent ones of the new lineage) contains it, it is committed; if they show that it is
-        not in any round since it was sent, its work waits again; otherwise it is given up, so that nothing can be
-        applied twice.
+        They tell what became of own contributions there (see `FragmentState.settle_in_new_lineage`).
         """
         fragment = self.fragments[index]
         state = fragment.state
+        own = {commit.version: own_ranges(commit, self.me) for commit in commits}
         async with fragment.busy:
             before = await self._compute(state.shown)
-            sent = state.pending
-            if sent is not None:
-                entries = [own_entry(commit.roster, self.me) for commit in commits]
-                committed = any(entry is not None and entry[1].sequence == sent.sequence for entry in entries)
-                covered = bool(commits) and min(commit.version for commit in commits) <= fragment.machine.version
-                if covered and not committed:
-                    await self._compute(state.take_back)
-                else:
-                    state.pending = None
 
             def replace_anchor() -> None:
+                left_version = state.version
                 with fragment.changing():
                     set_state(state)
+                state.settle_in_new_lineage(left_version, own)
 
             await self._compute(replace_anchor)
             after = await self._compute(state.shown)
             self._show(fragment, after.sub_(before))
             fragment.digests = {state.version: state.digest}
             fragment.store.forget_errors()
-        self._after_advance(fragment)
+        self._after_advance(fragment, tuple(commits))
 
     async def close(self) -> None:
         """Stop all tasks and timers."""
@@ -455,12 +442,12 @@ class Exchange:
         outer_lr = shard_outer_lr([terms_of(self.rule, commit, member) for member in shard.included], self.rule)
         return CommittedShard(shard.start, shard.end, gradient, outer_lr, own_index in shard.included)
 
-    def _after_advance(self, fragment: FragmentRuntime) -> None:
+    def _after_advance(self, fragment: FragmentRuntime, adopted: tuple[Commit, ...] | None = None) -> None:
         state = fragment.state
         fragment.store.prune(state.version, state.version - HISTORY_COMMITS)
         self.guard.advanced(fragment.index, state.version, fragment.machine.timing)
         self._report(AnchorMoved(fragment.index, state.version, state.digest))
-        self._step(fragment, Advanced(state.version, state.digest[:DIGEST_BYTES], state.lineage_tokens))
+        self._step(fragment, Advanced(state.version, state.digest[:DIGEST_BYTES], state.lineage_tokens, adopted))
         for sender, attempt, leader, shard in fragment.store.arrived(state.version):
             self._step(fragment, ContributionArrived(sender, attempt, leader, shard))
         self._spawn(self.offer(fragment))
@@ -483,7 +470,7 @@ class Exchange:
         fragment.repairing = False
         if fragment.machine.applying is not None:
             # The commit could not be applied and nothing better was found: start over from the same version.
-            fragment.machine.applying = None
+            self._step(fragment, ApplyFailed(fragment.machine.applying))
         self._spawn(self.offer(fragment))
 
     def _show(self, fragment: FragmentRuntime, change: Tensor | None) -> None:

@@ -7,8 +7,8 @@ peak memory at one temporary vector per fragment.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -37,6 +37,22 @@ class Sent:
     tokens: int
     steps: int
     base_version: int
+
+
+RECENT_CONTRIBUTIONS = 3
+"""Remembered after their round, an eighth of the fragment each at 4 bits: a fork is found within two rounds."""
+
+Ranges = tuple[tuple[int, int], ...]
+"""Values [start, end) each."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Settled:
+    """An own contribution of an earlier round, and the values of it that the anchor contains."""
+
+    sent: Sent
+    version: int
+    committed: Ranges
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +90,7 @@ class FragmentState:
     own_share: float = 1.0
     _shown_share: float = field(default=1.0, repr=False)
     _velocity: Tensor | None = field(default=None, repr=False)
+    _recent: list[_Settled] = field(default_factory=list, repr=False)
 
     @property
     def num_values(self) -> int:
@@ -182,16 +199,67 @@ class FragmentState:
             share = num_returned / self.num_values
             tokens = max(1, round(sent.tokens * share))
             self._wait(tokens, max(1, round(sent.steps * share)), sent.base_version)
+        if sent is not None:
+            committed = tuple((shard.start, shard.end) for shard in shards if shard.own_included)
+            self._recent = [*self._recent, _Settled(sent, self.version, committed)][-RECENT_CONTRIBUTIONS:]
         self.pending = None
         self.version += 1
         self.lineage_tokens += commit_tokens
         return change, num_returned
 
     def adopt(self, anchor: Tensor, momentum: Tensor, version: int, lineage_tokens: int, digest: bytes) -> None:
-        """Replace the anchor by one fetched from the swarm. Own unsent work stays; the caller settles `pending`."""
+        """Replace the anchor by one fetched from the swarm. Own work stays; see `settle_in_new_lineage`."""
         self.anchor.copy_(anchor)
         self.momentum.copy_(momentum)
         self.version, self.lineage_tokens, self.digest = version, lineage_tokens, digest
+
+    def settle_in_new_lineage(self, left_version: int, own: Mapping[int, tuple[int, Ranges]]) -> None:
+        """After `adopt`: work that only the old lineage had waits again, what only the new one has is dropped.
+
+        So a fork neither loses work nor applies it twice, as far back as the new lineage's commits are known; a
+        contribution under way of whose version the commit is not known is given up. The caller compares `shown()`.
+
+        Args:
+            left_version: version of the anchor that was replaced.
+            own: per version, of those whose commit in the new lineage is known: (sequence of the own contribution in
+                it or -1, the values of it that were committed).
+        """
+        settled = self._recent
+        if self.pending is not None and (left_version in own or left_version >= self.version):
+            # It is in no residual, like work that was committed everywhere.
+            settled = [*settled, _Settled(self.pending, left_version, ((0, self.num_values),))]
+        self.pending, self._recent = None, []
+        if self.rule.mode == "streaming":
+            return
+        tokens = steps = 0.0
+        for entry in settled:
+            sequence, ranges = own.get(entry.version, (-1, ()))
+            if entry.version in own or entry.version >= self.version:
+                committed = ranges if sequence == entry.sent.sequence else ()
+                share = self._move_work(entry, committed)
+                tokens, steps = tokens + share * entry.sent.tokens, steps + share * entry.sent.steps
+                entry = replace(entry, committed=committed)
+            self._recent.append(entry)
+        self._recent = self._recent[-RECENT_CONTRIBUTIONS:]
+        if tokens > 0:
+            oldest = min(entry.sent.base_version for entry in settled)
+            self._wait(max(1, round(tokens)), max(1, round(steps)), oldest)
+        elif self.unsent_tokens:
+            self.unsent_tokens = max(1, self.unsent_tokens + round(tokens))
+            self.unsent_steps = max(1, self.unsent_steps + round(steps))
+
+    def _move_work(self, entry: _Settled, committed: Ranges) -> float:
+        """Into the residual, or out of it, what differs; returns the share of the work that came in."""
+        net_values = 0
+        for start, end in self._chunks():
+            moves = torch.zeros(end - start)
+            for ranges, sign in ((entry.committed, 1.0), (committed, -1.0)):
+                for first, last in ranges:
+                    moves[max(first, start) - start : max(0, min(last, end) - start)] += sign
+            if bool(moves.any()):
+                net_values += int(moves.sum())
+                self.residual[start:end].add_(self._decoded(entry.sent.encoded, start, end).mul_(moves))
+        return net_values / self.num_values
 
     def refresh_digest(self) -> bytes:
         """Recompute and remember the digest of (A, m)."""

@@ -81,6 +81,7 @@ class Leading:
     not_before: float = 0.0
     attempt: int = 0
     offers: dict[PeerId, Offer] = field(default_factory=dict)
+    late: set[PeerId] = field(default_factory=set)
     plan: Plan | None = None
     first_at: float = 0.0
     last_offer_at: float = 0.0
@@ -97,6 +98,8 @@ class Leading:
             self.heartbeat_at = now + HEARTBEAT_SECONDS
         if self.plan is not None and peer_id not in self.offers:
             self.timing.offer_spread.observe(now - self.first_at)
+            if len(self.late) < MAX_ROSTER:
+                self.late.add(peer_id)
         if self.plan is None and len(self.offers) < MAX_ROSTER:
             self.offers[peer_id] = offer
             self.attempt = max(self.attempt, offer.attempt)
@@ -105,8 +108,10 @@ class Leading:
 
     def on_lost(self, peer_id: PeerId) -> None:
         """Forget an offer that was not planned yet; void the shards of a reducer that vanished."""
+        self.late.discard(peer_id)
         if self.plan is None:
             self.offers.pop(peer_id, None)
+            self.quorum_at = None
             return
         for index, shard in enumerate(self.plan.shards):
             if self.plan.roster[shard.reducer].peer_id == peer_id and index not in self.results:
@@ -147,6 +152,11 @@ class Leading:
         return max(1, math.ceil(self.quorum_fraction * num_trainers))
 
     @property
+    def waiting(self) -> list[PeerId]:
+        """Everybody who offered, in time or too late for this plan: they wait for the commit."""
+        return sorted({*self.offers, *self.late})
+
+    @property
     def next_time(self) -> float:
         """When `check` has something to do although nothing arrived."""
         if self.closed or not self.offers:
@@ -183,7 +193,8 @@ class Leading:
             roster,
             self.shards_for(offers),
             self.timing.contribution.seconds,
-            self.timing.commit.seconds,
+            # A reducer that waits for a dead member reports after the contribution deadline, and must still count.
+            self.timing.contribution.seconds + self.timing.commit.seconds,
         )
         self.planned_at = now
         for entry in roster:
@@ -193,7 +204,7 @@ class Leading:
         if now < self.heartbeat_at:
             return
         self.heartbeat_at = now + HEARTBEAT_SECONDS
-        for peer_id in sorted(self.offers):
+        for peer_id in self.waiting:
             if peer_id != self.me:
                 self.send(peer_id, self._wait(num_trainers))
 

@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, replace
 
 from averaging.leading import Leading, RoundTiming
 from averaging.messages import (
+    MAX_ROSTER,
     Abandon,
     Commit,
     CommitRequest,
@@ -39,6 +40,7 @@ from averaging.plan import plan_shards
 from averaging.round_events import (
     Advanced,
     Apply,
+    ApplyFailed,
     ContributionArrived,
     Effect,
     Event,
@@ -63,6 +65,9 @@ from dht.host import PeerId
 HISTORY_COMMITS = 3
 """Commits (and their result shards, an eighth of the fragment each) kept for members that missed a few rounds; whoever
 missed more fetches the fragment, which is then the smaller download."""
+
+KEPT_COMMITS = 16
+"""Commits alone are small; they tell a peer that changes its lineage what became of its work there."""
 
 
 @dataclass
@@ -150,10 +155,10 @@ class RoundMachine:
         return bool(self._reductions)
 
     def known_commit(self, version: int) -> Commit | None:
-        """The commit that left `version`, if it is recent; also while it is still being applied here."""
+        """The commit that left `version`, as long as its results are kept; also while it is being applied here."""
         if self.applying is not None and self.applying.version == version:
             return self.applying
-        return self.history.get(version)
+        return self.history.get(version) if version >= self.version - HISTORY_COMMITS else None
 
     # ----------------------------------------------------------------------------------------------- dispatch
 
@@ -181,6 +186,8 @@ class RoundMachine:
             self._finish_reduction(event)
         elif isinstance(event, Advanced):
             self._advance(event, now)
+        elif isinstance(event, ApplyFailed) and event.commit is self.applying:
+            self._start_over(now)
 
     def _hear(self, sender: PeerId, message: Message, now: float) -> None:
         if isinstance(message, Offer):
@@ -224,10 +231,9 @@ class RoundMachine:
                 ):
                     self._send(peer_id, closing)
             elif closing is not None:
-                roster = self._leading.plan.roster if self._leading.plan is not None else ()
-                self._leading = None
-                for entry in roster:
-                    self._send(entry.peer_id, closing)
+                waiting, self._leading = self._leading.waiting, None
+                for peer_id in waiting:
+                    self._send(peer_id, closing)
         member = self._member
         if member is not None and now >= self._silent_at(member):
             self._take_over(f"the leader was silent for {now - member.heard_at:.0f} s", now)
@@ -310,15 +316,19 @@ class RoundMachine:
     # ------------------------------------------------------------------------------------------------- leader
 
     def _hear_offer(self, sender: PeerId, offer: Offer, now: float) -> None:
-        if offer.version > self.version or (self.applying is not None and offer.version == self.version):
-            if offer.version > self.version and len(self._early) < 256:
+        if offer.version > self.version:
+            if len(self._early) < MAX_ROSTER:
                 self._early[sender] = offer
                 self._note_ahead(sender, offer.version)
+            return
+        if self.applying is not None and offer.version == self.version:
+            if sender != self.me:
+                self._send(sender, self.applying)
             return
         if offer.version < self.version:
             if offer.version == self.version - 1 and self._previous_began_at is not None:
                 self.timing.offer_spread.observe(now - self._previous_began_at)
-            commit = self.history.get(offer.version)
+            commit = self.known_commit(offer.version)
             self._send(sender, commit if commit is not None else self._version_is())
             return
         if offer.anchor_digest != self.anchor_digest:
@@ -396,7 +406,7 @@ class RoundMachine:
             self._effects.append(Repair(sender, reason))
 
     def _note_ahead(self, sender: PeerId, version: int) -> None:
-        if len(self._ahead) < 256 or sender in self._ahead:
+        if len(self._ahead) < MAX_ROSTER or sender in self._ahead:
             self._ahead[sender] = max(version, self._ahead.get(sender, 0))
         if self.applying is None and (sender, self.version) not in self._asked:
             self._asked.add((sender, self.version))
@@ -405,12 +415,25 @@ class RoundMachine:
     def _version_is(self) -> VersionIs:
         return VersionIs(self.fragment, self.version, self.anchor_digest, self.lineage_tokens)
 
+    def _start_over(self, now: float) -> None:
+        """The round goes on as if the commit had not come; somebody else may lead to one that can be applied."""
+        self.applying = self._leading = None
+        if self._offer is not None:
+            self._join_round(self._member.attempt + 1 if self._member is not None else 0, now)
+
     def _advance(self, event: Advanced, now: float) -> None:
-        if self.applying is not None and event.version == self.applying.version + 1:
+        if event.adopted is not None:
+            self.history = {commit.version: commit for commit in event.adopted if commit.version < event.version}
+        elif self.applying is not None and event.version == self.applying.version + 1:
             self.history[self.applying.version] = self.applying
+            if self._leading is not None and not self._leading.closed:
+                # Somebody else's round was faster; whoever waits for this one must not wait until it looks dead.
+                for peer_id in self._leading.waiting:
+                    if peer_id != self.me:
+                        self._send(peer_id, self.applying)
         else:
             self.history.clear()
-        for version in sorted(self.history)[:-HISTORY_COMMITS]:
+        for version in sorted(self.history)[:-KEPT_COMMITS]:
             del self.history[version]
         self.version, self.anchor_digest = event.version, event.anchor_digest
         self.lineage_tokens = event.lineage_tokens
@@ -437,6 +460,8 @@ class RoundMachine:
         if self._leading is not None:
             self._leading.on_lost(peer_id)
         self._ahead.pop(peer_id, None)
+        # What was asked, or the answer, went down with the link: it may be asked again.
+        self._asked = {asked for asked in self._asked if asked[0] != peer_id}
         if self.applying is None and self._member is not None and self._member.leader == peer_id != self.me:
             self._take_over(reason, now)
 
@@ -456,3 +481,11 @@ def own_entry(roster: Sequence[RosterEntry], peer_id: PeerId) -> tuple[int, Rost
         if entry.peer_id == peer_id:
             return index, entry
     return None
+
+
+def own_ranges(commit: Commit, peer_id: PeerId) -> tuple[int, tuple[tuple[int, int], ...]]:
+    """(sequence of a peer's contribution in a commit or -1, the ranges of values in which it was included)."""
+    own = own_entry(commit.roster, peer_id)
+    if own is None:
+        return -1, ()
+    return own[1].sequence, tuple((shard.start, shard.end) for shard in commit.shards if own[0] in shard.included)

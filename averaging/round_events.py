@@ -64,11 +64,22 @@ class ShardReduced:
 
 @dataclass(frozen=True, slots=True)
 class Advanced:
-    """The anchor is now at `version` (a commit was applied, or the fragment was fetched)."""
+    """The anchor is now at `version`: the commit under way was applied, or the fragment was fetched.
+
+    `adopted` are the recent commits of the lineage that was fetched, and None after a commit.
+    """
 
     version: int
     anchor_digest: bytes
     lineage_tokens: int
+    adopted: tuple[Commit, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyFailed:
+    """The commit's results cannot be had from anyone; the anchor is where it was."""
+
+    commit: Commit
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +87,7 @@ class Tick:
     """Time passed."""
 
 
-Event = Ready | View | Heard | Lost | ContributionArrived | ShardReduced | Advanced | Tick
+Event = Ready | View | Heard | Lost | ContributionArrived | ShardReduced | Advanced | ApplyFailed | Tick
 
 # ------------------------------------------------------------------------------------------------ effects, out
 

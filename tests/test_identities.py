@@ -12,6 +12,15 @@ from tests.averaging_rounds import Swarm
 H = 5
 
 
+@pytest.fixture(autouse=True)
+def _one_thread():
+    """For vectors this small, threads cost far more than they save."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 class LocalTraining:
     """A small classifier in one flat vector, trained on a peer's own stream of batches."""
 
@@ -78,7 +87,7 @@ def test_one_peer_is_local_diloco_bit_for_bit(mode, eta, beta):
     assert not torch.equal(expected[0], expected[5])
 
 
-@pytest.mark.parametrize("num_peers", [2, 3, 4, 5, 8, 16])
+@pytest.mark.parametrize("num_peers", [2, 3, 4, 8])
 @pytest.mark.parametrize("codec_free_mode", ["sync", "delayed"])
 def test_peers_with_the_same_data_are_one_peer(codec_free_mode, num_peers):
     rule = OuterRule(codec_free_mode, 0.7, 0.9)

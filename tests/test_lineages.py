@@ -1,0 +1,139 @@
+"""A peer that moves to another lineage of the anchor: its own work is neither lost nor applied twice."""
+
+from __future__ import annotations
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from averaging.codec import make_codec
+from averaging.fragment_state import RECENT_CONTRIBUTIONS, CommittedShard, FragmentState
+from averaging.outer import OuterRule
+
+SIZE, BLOCK = 40, 8
+PARTS = tuple((start, start + BLOCK) for start in range(0, SIZE, BLOCK))
+
+
+def normal(seed, size=SIZE):
+    return 0.05 * torch.randn(size, generator=torch.Generator().manual_seed(seed))
+
+
+def state_of(mode="carry", **options):
+    rule = OuterRule(mode, 0.7, 0.5, **options)
+    return FragmentState(rule, make_codec("int4", BLOCK), torch.zeros(SIZE), torch.zeros(SIZE), torch.zeros(SIZE))
+
+
+def decoded(state, sent):
+    out = torch.empty(SIZE)
+    state.codec.decode(sent.encoded, out)
+    return out.double()
+
+
+def commit(state, included):
+    gradient = state.codec.encode(normal(7, BLOCK))
+    state.apply([CommittedShard(start, end, gradient, 0.5, (start, end) in included) for start, end in PARTS], 10)
+
+
+parts = st.lists(st.sampled_from(PARTS), unique=True).map(tuple)
+
+
+@given(
+    st.lists(st.tuples(parts, st.none() | parts), min_size=1, max_size=RECENT_CONTRIBUTIONS),
+    st.booleans(),
+    st.none() | parts,
+    st.integers(-2, 2),
+)
+def test_work_is_in_the_lineage_or_waits(history, has_pending, pending_there, versions_ahead):
+    """Per round: what this lineage committed of the own work, and what the other one did (None: not known)."""
+    state = state_of()
+    received = torch.zeros(SIZE, dtype=torch.float64)
+    here: dict[int, tuple[torch.Tensor, tuple, int]] = {}
+    own: dict[int, tuple[int, tuple]] = {}
+    rounds = [*history, *([((), pending_there)] if has_pending else [])]
+    for version, (included, there) in enumerate(rounds):
+        work = normal(version)
+        received += work
+        state.receive_work(work, 10, 2, version)
+        sent, _ = state.send(100 + version)
+        here[version] = (decoded(state, sent), included, sent.sequence)
+        if there is not None:
+            own[version] = (sent.sequence, there)
+        if version < len(history):
+            commit(state, included)
+    left_version = state.version
+    state.adopt(normal(1), normal(2), max(0, left_version + versions_ahead), 99, b"")
+    state.settle_in_new_lineage(left_version, own)
+    committed = torch.zeros(SIZE, dtype=torch.float64)
+    given_up = torch.zeros(SIZE, dtype=torch.float64)
+    for version, (work, included, _) in here.items():
+        known = version in own or version >= state.version
+        is_pending = version == left_version
+        if not known and is_pending:
+            given_up += work
+            continue
+        for start, end in own.get(version, (0, ()))[1] if known else included:
+            committed[start:end] += work[start:end]
+    assert state.pending is None
+    assert float((committed + given_up + state.residual - received).abs().max()) < 1e-6
+    assert (state.unsent_tokens > 0) == (state.unsent_steps > 0)
+
+
+@given(st.lists(parts, min_size=1, max_size=3))
+def test_the_same_lineage_changes_nothing(rounds):
+    state = state_of()
+    for version, included in enumerate(rounds):
+        state.receive_work(normal(version), 10, 2, version)
+        state.send(version)
+        commit(state, included)
+    residual, tokens = state.residual.clone(), state.unsent_tokens
+    state.settle_in_new_lineage(
+        state.version, {version: (version, included) for version, included in enumerate(rounds)}
+    )
+    assert torch.equal(state.residual, residual)
+    assert state.unsent_tokens == tokens
+
+
+def test_a_sequence_of_somebody_elses_time_is_not_ours():
+    """The other lineage's commit holds an own contribution of the same version that was made on another anchor."""
+    state = state_of()
+    state.receive_work(normal(1), 10, 2, 0)
+    state.send(5)
+    commit(state, PARTS)
+    state.adopt(normal(1), normal(2), 1, 99, b"")
+    state.settle_in_new_lineage(1, {0: (4, PARTS)})
+    torch.testing.assert_close(state.residual, normal(1))
+    assert state.unsent_tokens == 10
+
+
+def test_a_contribution_under_way_is_given_up_when_its_fate_is_unknown():
+    """It may have been committed there; applying it again would count it twice."""
+    state = state_of()
+    state.receive_work(normal(1), 10, 2, 0)
+    sent, _ = state.send(1)
+    error = state.residual.clone()
+    state.adopt(normal(1), normal(2), 30, 99, b"")
+    state.settle_in_new_lineage(0, {29: (-1, ())})
+    assert state.pending is None
+    assert torch.equal(state.residual, error)
+    assert state.unsent_tokens == 0
+    assert sent.tokens == 10
+
+
+def test_memory_of_past_rounds_is_bounded():
+    state = state_of()
+    for version in range(20):
+        state.receive_work(normal(version), 10, 2, version)
+        state.send(version)
+        commit(state, PARTS)
+    assert len(state._recent) == RECENT_CONTRIBUTIONS
+
+
+def test_streaming_keeps_no_accounts():
+    state = state_of("streaming")
+    state.receive_work(normal(1), 10, 2, 0)
+    state.send(1)
+    commit(state, ())
+    error = state.residual.clone()
+    state.adopt(normal(1), normal(2), 1, 99, b"")
+    state.settle_in_new_lineage(1, {0: (1, PARTS)})
+    assert torch.equal(state.residual, error)
