@@ -375,14 +375,14 @@ class RoundSwarm:
             if shard.start // BLOCK <= unit[2] < shard.end // BLOCK
         ]
 
-    def assert_agreement(self, names: list[PeerId] | None = None) -> None:
-        """Same version, same anchor, same chain of commits, every unit in it at most once."""
-        chosen = self.live() if names is None else names
-        chains = {tuple(commit_digest(commit) for commit in self.members[name].lineage) for name in chosen}
-        anchors = {(self.members[name].machine.version, self.members[name].machine.anchor_digest) for name in chosen}
-        assert len(chains) == len(anchors) == 1, [(name[-4:], self.members[name].machine.version) for name in chosen]
-        units = self.committed_units(chosen[0])
-        assert len(units) == len(set(units)), "work was committed twice"
+    def assert_agreement(self, may_double: bool = False) -> None:
+        """Same version, same anchor, same chain of commits, and every unit in it at most once."""
+        chains = {tuple(commit_digest(commit) for commit in self.members[name].lineage) for name in self.live()}
+        machines = [self.members[name].machine for name in self.live()]
+        assert len(chains) == 1, [machine.version for machine in machines]
+        assert len({(machine.version, machine.anchor_digest, machine.lineage_tokens) for machine in machines}) == 1
+        units = self.committed_units(self.live()[0])
+        assert may_double or len(units) == len(set(units)), "work was committed twice"
 
     def lost_units(self, name: PeerId) -> set[Unit]:
         """Work that `name` handed over and that is neither committed in its lineage nor with it any more."""
