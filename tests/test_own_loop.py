@@ -306,7 +306,7 @@ def test_an_exception_in_the_loop_is_the_one_that_is_seen(tmp_path: Path) -> Non
     with pytest.raises(ZeroDivisionError), swarm:
         raise ZeroDivisionError
     assert [event for event in seen if isinstance(event, LeftRun)]
-    assert not optimizer._optimizer_step_post_hooks  # type: ignore[attr-defined]
+    assert not optimizer._optimizer_step_post_hooks
     with pytest.raises(UsageFault, match="entered before"), swarm:
         pass
 

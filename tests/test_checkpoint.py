@@ -1,0 +1,459 @@
+"""Checkpoints: whole or not there, never believed without a check, never in the way of training."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from averaging.codec import make_codec
+from averaging.fragment_runtime import Compute, FragmentRuntime
+from averaging.fragment_state import FragmentState
+from averaging.leading import RoundTiming
+from averaging.outer import OuterRule
+from averaging.round import RoundMachine
+from averaging.shard_store import ShardStore
+from dht.host import PeerId
+from peer.checkpoint import (
+    METADATA_NAME,
+    CheckpointFolder,
+    CheckpointOwner,
+    Totals,
+    encode_fragment,
+    list_checkpoints,
+    saved_totals,
+    write_durably,
+)
+from peer.checkpoint_keeper import CheckpointKeeper
+from peer.events import (
+    CaughtUp,
+    CheckpointFailed,
+    CheckpointSaved,
+    Event,
+    SentContribution,
+    TrainingProgressed,
+)
+from tests.process_swarm import PeerProcess, process_swarm, wait_until
+
+T = TypeVar("T")
+SIZES = (5, 3)
+RULE = OuterRule("carry", 0.7, 0.5)
+ME = PeerId("12D3KooWMe")
+OWNER = CheckpointOwner("own.aaaaaaaaaaaaaaaaaaaa", ME, b"m" * 32, b"l" * 32, SIZES)
+TOTALS = Totals(inner_steps=40, tokens=900, rounds_contributed=3)
+
+
+def state_of(size: int, seed: int, rule: OuterRule = RULE) -> FragmentState:
+    generator = torch.Generator().manual_seed(seed)
+    anchor, momentum, residual = (torch.randn(size, generator=generator) for _ in range(3))
+    state = FragmentState(
+        rule, make_codec("int4", 16), anchor, momentum, residual, version=seed, lineage_tokens=9 * seed
+    )
+    state.refresh_digest()
+    return state
+
+
+def empty_state(size: int) -> FragmentState:
+    return FragmentState(RULE, make_codec("int4", 16), torch.zeros(size), torch.zeros(size), torch.zeros(size))
+
+
+def states_of(seed: int) -> list[FragmentState]:
+    return [state_of(size, seed + index) for index, size in enumerate(SIZES)]
+
+
+def save(folder: CheckpointFolder, states: list[FragmentState], totals: Totals = TOTALS) -> Path:
+    draft = folder.begin()
+    for state in states:
+        draft.add(encode_fragment(state))
+    return draft.finish(totals)
+
+
+def folder_at(path: Path, owner: CheckpointOwner = OWNER) -> CheckpointFolder:
+    return CheckpointFolder(path, owner, 60.0)
+
+
+def restored(folder: CheckpointFolder) -> list[FragmentState]:
+    saved, _ = folder.newest()
+    assert saved is not None
+    states = [empty_state(size) for size in folder.owner.sizes]
+    for index, state in enumerate(states):
+        saved.restore(index, state)
+    return states
+
+
+def facts_of(state: FragmentState) -> tuple[object, ...]:
+    unsent = (state.unsent_tokens, state.unsent_steps, state.unsent_base_version)
+    return (state.version, state.lineage_tokens, state.digest, unsent)
+
+
+def bits_of(state: FragmentState) -> tuple[bytes, ...]:
+    return tuple(tensor.numpy().tobytes() for tensor in (state.anchor, state.momentum, state.residual))
+
+
+# --- what is saved comes back ---
+
+
+@given(
+    seed=st.integers(0, 1000),
+    unsent=st.tuples(st.integers(1, 10**6), st.integers(1, 100), st.integers(0, 50)),
+    totals=st.builds(
+        Totals,
+        inner_steps=st.integers(0, 2**63 - 1),
+        tokens=st.integers(0, 2**63 - 1),
+        rounds_contributed=st.integers(0, 2**31),
+    ),
+)
+def test_everything_comes_back_bit_for_bit(seed: int, unsent: tuple[int, int, int], totals: Totals) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        folder = folder_at(Path(place) / "checkpoints")
+        states = states_of(seed)
+        states[0].unsent_tokens, states[0].unsent_steps, states[0].unsent_base_version = unsent
+        save(folder, states, totals)
+        for state, found in zip(states, restored(folder), strict=True):
+            assert bits_of(state) == bits_of(found)
+            assert facts_of(state) == facts_of(found)
+        saved, complaints = folder.newest()
+        assert saved is not None
+        assert (saved.totals, complaints) == (totals, [])
+        assert saved_totals(folder.path, OWNER.run_id, ME) == totals
+
+
+@given(seed=st.integers(0, 1000), later_tokens=st.integers(0, 100))
+def test_work_under_way_waits_again_and_its_values_are_all_there(seed: int, later_tokens: int) -> None:
+    state = state_of(SIZES[0], seed)
+    shown_before = state.shown()
+    state.receive_work(torch.full((SIZES[0],), 0.5), 70, 7, state.version)
+    state.send(1)
+    if later_tokens:
+        state.receive_work(torch.full((SIZES[0],), 0.25), later_tokens, 2, state.version + 1)
+    with tempfile.TemporaryDirectory() as place:
+        folder = folder_at(Path(place), replace(OWNER, sizes=SIZES[:1]))
+        before = bits_of(state), facts_of(state)
+        save(folder, [state])
+        assert (bits_of(state), facts_of(state)) == before
+        found = restored(folder)[0]
+    assert found.pending is None
+    assert (found.unsent_tokens, found.unsent_steps) == (70 + later_tokens, 9 if later_tokens else 7)
+    assert found.unsent_base_version == seed
+    work = 0.75 if later_tokens else 0.5
+    torch.testing.assert_close(found.shown(), shown_before - work, rtol=0, atol=1e-5)
+
+
+def test_streaming_leaves_out_what_the_live_parameters_kept() -> None:
+    state = state_of(SIZES[0], 1, OuterRule("streaming", 0.7, 0.5))
+    state.receive_work(torch.full((SIZES[0],), 0.5), 70, 7, 1)
+    state.send(1)
+    assert encode_fragment(state)[1].unsent_tokens == 0
+
+
+def test_the_last_two_stay_and_what_a_killed_process_left_goes(tmp_path: Path) -> None:
+    folder = folder_at(tmp_path / "checkpoints")
+    folder.begin()
+    paths = [save(folder, states_of(seed)) for seed in range(4)]
+    assert list_checkpoints(folder.path) == [paths[3], paths[2]]
+    assert sorted(path.name for path in folder.path.iterdir()) == [paths[2].name, paths[3].name]
+    assert facts_of(restored(folder)[0]) == facts_of(states_of(3)[0])
+    assert all(path.stat().st_mode & 0o077 == 0 for path in paths[3].iterdir())
+
+
+# --- what is not whole is passed over ---
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> tuple[CheckpointFolder, Path]:
+    """A folder with an older and a newer checkpoint, and the path of the newer."""
+    folder = folder_at(tmp_path / "checkpoints")
+    save(folder, states_of(10), Totals(inner_steps=10))
+    return folder, save(folder, states_of(20), Totals(inner_steps=20))
+
+
+@pytest.mark.parametrize("name", ["fragment-0000.safetensors", "fragment-0001.safetensors", METADATA_NAME])
+def test_a_file_cut_anywhere_gives_the_checkpoint_before(two: tuple[CheckpointFolder, Path], name: str) -> None:
+    folder, newer = two
+    whole = (newer / name).read_bytes()
+    for length in range(len(whole)):
+        (newer / name).write_bytes(whole[:length])
+        saved, complaints = folder.newest()
+        assert saved is not None
+        assert saved.totals.inner_steps == 10
+        assert len(complaints) == 1
+        assert str(newer) in complaints[0]
+        assert name in complaints[0]
+    (newer / name).write_bytes(whole)
+    assert facts_of(restored(folder)[0]) == facts_of(states_of(20)[0])
+
+
+@pytest.mark.parametrize("name", ["fragment-0000.safetensors", METADATA_NAME])
+@given(place=st.integers(0, 10**6), flip=st.integers(1, 255))
+def test_a_changed_byte_changes_nothing_that_is_used(name: str, place: int, flip: int) -> None:
+    with tempfile.TemporaryDirectory() as where:
+        folder = folder_at(Path(where))
+        save(folder, states_of(10))
+        newer = save(folder, states_of(20))
+        changed = bytearray((newer / name).read_bytes())
+        changed[place % len(changed)] ^= flip
+        (newer / name).write_bytes(changed)
+        saved, complaints = folder.newest()
+        assert saved is not None
+        # Between the fields of JSON one kind of blank may stand for another.
+        assert saved.path != newer or (name == METADATA_NAME and saved.totals == TOTALS)
+        assert len(complaints) == (saved.path != newer)
+        expected = states_of(20 if saved.path == newer else 10)
+        assert [facts_of(state) for state in restored(folder)] == [facts_of(state) for state in expected]
+
+
+@pytest.mark.parametrize("name", ["fragment-0001.safetensors", METADATA_NAME])
+def test_a_missing_file_gives_the_checkpoint_before(two: tuple[CheckpointFolder, Path], name: str) -> None:
+    folder, newer = two
+    (newer / name).unlink()
+    assert facts_of(restored(folder)[1]) == facts_of(states_of(10)[1])
+
+
+@pytest.mark.parametrize(
+    ("owner", "said"),
+    [
+        (replace(OWNER, run_id="own.bbbbbbbbbbbbbbbbbbbb"), "another run"),
+        (replace(OWNER, manifest_hash=b"n" * 32), "another manifest"),
+        (replace(OWNER, layout_digest=b"k" * 32), "another fragment layout"),
+        (replace(OWNER, sizes=(3, 5)), "another number of values"),
+        (replace(OWNER, sizes=(5,)), "another number of values"),
+    ],
+)
+def test_what_belongs_to_something_else_is_named(
+    two: tuple[CheckpointFolder, Path], owner: CheckpointOwner, said: str
+) -> None:
+    saved, complaints = folder_at(two[0].path, owner).newest()
+    assert saved is None
+    assert len(complaints) == 2
+    assert all(said in complaint and "expected" in complaint for complaint in complaints)
+
+
+def test_another_peer_may_use_the_state_but_gets_no_credit(two: tuple[CheckpointFolder, Path]) -> None:
+    folder = folder_at(two[0].path, replace(OWNER, peer_id=PeerId("12D3KooWOther")))
+    saved, _ = folder.newest()
+    assert saved is not None
+    assert saved.totals == Totals()
+    assert saved_totals(folder.path, OWNER.run_id, PeerId("12D3KooWOther")) == Totals()
+
+
+def test_credit_does_not_hang_on_the_tensors(two: tuple[CheckpointFolder, Path]) -> None:
+    folder, newer = two
+    (newer / "fragment-0000.safetensors").unlink()
+    assert saved_totals(folder.path, OWNER.run_id, ME).inner_steps == 20
+
+
+def test_values_that_are_not_finite_are_refused(tmp_path: Path) -> None:
+    folder = folder_at(tmp_path)
+    states = states_of(1)
+    states[1].residual[0] = torch.inf
+    save(folder, states)
+    saved, complaints = folder.newest()
+    assert saved is None
+    assert "not finite" in complaints[0]
+
+
+def test_a_huge_metadata_file_is_not_read(two: tuple[CheckpointFolder, Path]) -> None:
+    folder, newer = two
+    with open(newer / METADATA_NAME, "r+b") as file:
+        file.truncate(10**12)  # sparse
+    assert "expected at most" in folder.newest()[1][0]
+
+
+def test_no_folder_is_no_checkpoint(tmp_path: Path) -> None:
+    assert folder_at(tmp_path / "none").newest() == (None, [])
+    assert saved_totals(tmp_path / "none", OWNER.run_id, ME) == Totals()
+
+
+# --- the keeper ---
+
+
+async def inline(work: Callable[[], T], /) -> T:
+    return work()
+
+
+class Disk:
+    """Writes until `room` writes have been made, then reports that the disk is full, after half of the file."""
+
+    def __init__(self) -> None:
+        self.room = 10**9
+
+    def __call__(self, path: Path, data: bytes) -> None:
+        if self.room == 0:
+            write_durably(path, data[: len(data) // 2])
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        self.room -= 1
+        write_durably(path, data)
+
+
+def runtimes_of(states: list[FragmentState]) -> list[FragmentRuntime]:
+    runtimes = []
+    for index, state in enumerate(states):
+        machine = RoundMachine(ME, OWNER.run_id, index, state.num_values, 16, RoundTiming.with_bounds(60.0), 0.5)
+        runtimes.append(FragmentRuntime(index, state, machine, ShardStore(state.codec, state.num_values)))
+    return runtimes
+
+
+def keeper_of(
+    folder: CheckpointFolder,
+    runtimes: list[FragmentRuntime],
+    seen: list[Event],
+    compute: Compute = inline,
+) -> CheckpointKeeper:
+    return CheckpointKeeper(folder, runtimes, compute, lambda: TOTALS, lambda: 5.0, seen.append)
+
+
+@pytest.mark.parametrize("num_writes", [0, 1, 2])
+def test_a_full_disk_is_told_once_and_harms_nothing(tmp_path: Path, num_writes: int) -> None:
+    disk = Disk()
+    folder = CheckpointFolder(tmp_path / "checkpoints", OWNER, 60.0, disk)
+    seen: list[Event] = []
+    states = states_of(1)
+    keeper = keeper_of(folder, runtimes_of(states), seen)
+
+    async def scene() -> None:
+        await keeper.save()
+        states[0].version += 1
+        disk.room = num_writes
+        for _ in range(3):
+            await keeper.save()
+            disk.room = num_writes
+        assert [type(event) for event in seen] == [CheckpointSaved, CheckpointFailed]
+        assert "No space left on device" in seen[1].sentence()
+        assert len(list(folder.path.iterdir())) == 1
+        assert restored(folder)[0].version == 1
+        disk.room = 10**9
+        await keeper.save()
+        assert restored(folder)[0].version == 2
+        disk.room = num_writes
+        await keeper.save()
+
+    asyncio.run(scene())
+    assert [type(event) for event in seen] == [CheckpointSaved, CheckpointFailed, CheckpointSaved, CheckpointFailed]
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").write_text("a file")
+    seen: list[Event] = []
+    asyncio.run(keeper_of(folder_at(tmp_path / "checkpoints"), runtimes_of(states_of(1)), seen).save())
+    assert [type(event) for event in seen] == [CheckpointFailed]
+    assert str(tmp_path / "checkpoints") in seen[0].sentence()
+
+
+def test_a_fragment_is_copied_only_while_nothing_changes_it(tmp_path: Path) -> None:
+    folder = folder_at(tmp_path)
+    states = states_of(1)
+    runtimes = runtimes_of(states)
+    seen: list[Event] = []
+    began = asyncio.Event()
+
+    async def told(work: Callable[[], T], /) -> T:
+        began.set()
+        return work()
+
+    async def scene() -> None:
+        async with runtimes[1].busy:
+            saving = asyncio.create_task(keeper_of(folder, runtimes, seen, told).save())
+            await began.wait()
+            states[1].anchor.fill_(2.0)
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert not seen
+            states[1].version = 77
+            states[1].refresh_digest()
+        await saving
+
+    asyncio.run(scene())
+    assert restored(folder)[1].version == 77
+
+
+def test_nothing_is_saved_before_there_is_a_state(tmp_path: Path) -> None:
+    states = states_of(1)
+    states[1].digest = b""
+    asyncio.run(keeper_of(folder_at(tmp_path / "checkpoints"), runtimes_of(states), []).save())
+    assert not (tmp_path / "checkpoints").exists()
+
+
+def test_restoring_touches_only_what_is_asked_for(tmp_path: Path) -> None:
+    folder = folder_at(tmp_path)
+    save(folder, states_of(30))
+    states = states_of(1)
+    before = bits_of(states[0])
+    assert asyncio.run(keeper_of(folder, runtimes_of(states), []).restore([1])) == TOTALS
+    assert bits_of(states[0]) == before
+    assert facts_of(states[1]) == facts_of(states_of(30)[1])
+
+
+def test_nothing_usable_touches_nothing(tmp_path: Path) -> None:
+    save(folder_at(tmp_path), states_of(30))
+    states = states_of(1)
+    before = [bits_of(state) for state in states]
+    folder = folder_at(tmp_path, replace(OWNER, manifest_hash=b"n" * 32))
+    assert asyncio.run(keeper_of(folder, runtimes_of(states), []).restore([0, 1])) is None
+    assert [bits_of(state) for state in states] == before
+
+
+# --- real processes ---
+
+OFTEN = ("--checkpoint-minutes", "0.01")
+RARELY = ("--checkpoint-minutes", "1000")
+
+
+def newest_facts(peer: PeerProcess) -> tuple[tuple[int, ...], int]:
+    """(versions, inner steps) of the newest checkpoint in the peer's folder."""
+    newest = list_checkpoints(peer.folder / "checkpoints")[0]
+    metadata = json.loads((newest / METADATA_NAME).read_text())["metadata"]
+    return tuple(facts["version"] for facts in metadata["fragments"]), metadata["totals"]["inner_steps"]
+
+
+@pytest.mark.network
+def test_a_lone_peer_that_was_killed_goes_on_from_its_checkpoint() -> None:
+    with process_swarm() as swarm:
+        peer = swarm.start("lone", *OFTEN, has_record=True)
+        peer.wait_for(CheckpointSaved, lambda event: min(event.versions) >= 3)
+        peer.kill_all()
+        versions, inner_steps = newest_facts(peer)
+        assert inner_steps >= 30
+        again = swarm.start("lone", *RARELY, "--max-steps", str(inner_steps + 40))
+        mark = len(peer.events())
+        assert again.wait_joined(after=mark).versions == versions
+        again.wait_for(SentContribution, after=mark)
+        assert again.wait_end() == 0
+        progress = [event for event in again.events()[mark:] if isinstance(event, TrainingProgressed)]
+        assert all(inner_steps <= event.inner_steps <= inner_steps + 40 for event in progress)
+        assert newest_facts(again)[1] == inner_steps + 40
+        assert min(newest_facts(again)[0]) > min(versions)
+
+
+@pytest.mark.network
+def test_a_peer_that_returns_with_an_old_checkpoint_catches_up() -> None:
+    with process_swarm() as swarm:
+        first = swarm.start("first", *RARELY, has_record=True)
+        first.wait_joined()
+        second = swarm.start("second", *OFTEN, peers=[first.address])
+        second.wait_common_round(first.peer_id, after=0)
+        second.wait_for(CheckpointSaved, after=second.mark())
+        second.kill_all()
+        versions, inner_steps = newest_facts(second)
+        wait_until(lambda: min(first.versions().values(), default=0) > max(versions) + 3, "the first goes on")
+        mark, mark_first = second.mark(), first.mark()
+        again = swarm.start("second", *RARELY, peers=[first.address])
+        assert again.wait_for(CaughtUp, after=mark).fragments == (0, 1)
+        joined = again.wait_joined(after=mark)
+        assert all(now > then for now, then in zip(joined.versions, versions, strict=True))
+        first.wait_common_round(again.peer_id, after=mark_first)
+        progress = again.wait_for(TrainingProgressed, after=mark)
+        assert progress.inner_steps >= inner_steps
+        ours, theirs = first.outcomes(), again.outcomes()
+        assert ours.keys() & theirs.keys()
+        assert all(ours[key] == theirs[key] for key in ours.keys() & theirs.keys())
