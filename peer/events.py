@@ -62,7 +62,7 @@ EVENT_TYPES: dict[str, type[Event]] = {
         LeaderReplaced,
         AppliedCommit,
         WorkDropped,
-    WorkReturned,
+        WorkReturned,
         CaughtUp,
         AnchorRepaired,
         Evaluated,
