@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from dht.access import AccessRule
-from dht.errors import Incompatible, LocalFault, NobodyReachable, PeerFault
+from dht.errors import Incompatible, LocalFault, NobodyReachable, PeerFault, PeerUnreachable, UsageFault
 from dht.hivemind_store import HivemindStore
-from dht.host import Stream
+from dht.host import PeerId, Stream
 from dht.identity import Identity
 from dht.multiaddr import parse_peer_multiaddr
 from dht.p2pd_host import P2pdHost
@@ -185,9 +185,10 @@ class NetworkSide:
     async def _find_run(self, store: HivemindStore, host: P2pdHost, folder: Path) -> tuple[RunRecord, RunManifest]:
         """The run's signed manifest: from any member, or from this machine when the run begins here."""
         spec = self._spec
-        local = _local_record(folder / RUN_RECORD_NAME, spec.run_id)
+        local, damage = _local_record(folder / RUN_RECORD_NAME, spec.run_id)
         if local is not None:
             serve_run(host, local)
+        invalid: list[str] = [damage] if damage else []
         addresses = list(dict.fromkeys([*spec.peers, *read_cached_peers(folder / "cached_peers.json")]))
         patience = spec.join_timeout_seconds
         if local is not None and not spec.peers:
@@ -196,7 +197,7 @@ class NetworkSide:
         pause = ALONE_SECONDS
         while self._leave_reason is None:
             num_members = await store.bootstrap(addresses) if addresses else 0
-            found = await ask_for_run(host, spec.run_id, addresses) if num_members else None
+            found = await ask_for_run(host, spec.run_id, addresses, invalid.append) if num_members else None
             if found is None and num_members:
                 found = await store.fetch_run(spec.run_id)
             if found is not None:
@@ -210,9 +211,9 @@ class NetworkSide:
             if waited >= patience:
                 if local is not None and not spec.peers:
                     return local, _manifest_of(local)
-                raise NobodyReachable(_nobody(spec, addresses, num_members, waited))
-            if not addresses:
-                raise NobodyReachable(_nobody(spec, addresses, num_members, waited))
+                raise _not_found(spec, host.peer_id, addresses, num_members, waited, invalid)
+            if local is None and all(parse_peer_multiaddr(address)[0] == host.peer_id for address in addresses):
+                raise _not_found(spec, host.peer_id, addresses, num_members, waited, invalid)
             reason = (
                 f"{num_members} members answer, but none has the record of {spec.run_id} yet"
                 if num_members
@@ -277,10 +278,12 @@ class NetworkSide:
                     await self._met_members.wait()
 
 
-async def ask_for_run(host: P2pdHost, run_id: str, addresses: list[str]) -> bytes | None:
+async def ask_for_run(
+    host: P2pdHost, run_id: str, addresses: list[str], on_invalid: Callable[[str], None] = lambda reason: None
+) -> bytes | None:
     """The run's record from the members at `addresses`, asked directly; None when none of them has it.
 
-    The DHT has it too, but only once its holders have met.
+    The DHT has it too, but only once its holders have met. `on_invalid` is told of records that are not the owner's.
     """
     for address in addresses:
         peer_id, _ = parse_peer_multiaddr(address)
@@ -290,8 +293,8 @@ async def ask_for_run(host: P2pdHost, run_id: str, addresses: list[str]) -> byte
                 async with asyncio.timeout(ASK_SECONDS):
                     await stream.send(run_id.encode())
                     found = await stream.receive(MAX_RUN_RECORD_BYTES)
-                    decode_run_record(found, run_id=run_id)
-                    return found
+                    if _is_signed(found, run_id, lambda reason: on_invalid(f"{address} gave {reason}")):  # noqa: B023
+                        return found
             finally:
                 await stream.close()
         except (PeerFault, TimeoutError) as fault:
@@ -304,20 +307,49 @@ def serve_run(host: P2pdHost, record: RunRecord) -> None:
     encoded = encode_run_record(record)
 
     async def serve(stream: Stream) -> None:
-        async with asyncio.timeout(ASK_SECONDS):
-            asked = await stream.receive(MAX_RUN_ID_LENGTH)
-            if asked != record.run_id.encode():
-                raise PeerFault(stream.remote, f"asked for another run than {record.run_id}")
-            await stream.send(encoded)
-            # libp2p has no half-close: wait until the other side has read and closed.
-            with contextlib.suppress(PeerFault):
-                await stream.receive(1)
+        try:
+            async with asyncio.timeout(ASK_SECONDS):
+                asked = await stream.receive(MAX_RUN_ID_LENGTH)
+                if asked != record.run_id.encode():
+                    raise PeerFault(stream.remote, f"asked for another run than {record.run_id}")
+                await stream.send(encoded)
+                # libp2p has no half-close: wait until the other side has read and closed.
+                with contextlib.suppress(PeerFault):
+                    await stream.receive(1)
+        except TimeoutError as error:
+            raise PeerUnreachable(stream.remote, f"asked for no run within {ASK_SECONDS:.0f} s") from error
 
     host.handle(RUN_PROTOCOL, serve)
 
 
 async def _in_thread(work: Callable[[], T], /) -> T:
     return await asyncio.to_thread(work)
+
+
+def _is_signed(record: bytes, run_id: str, on_invalid: Callable[[str], None]) -> bool:
+    try:
+        decode_run_record(record, run_id=run_id)
+    except PeerFault as fault:
+        on_invalid(fault.what)
+        return False
+    return True
+
+
+def _not_found(
+    spec: NetworkSpec, me: PeerId, addresses: list[str], num_members: int, waited: float, invalid: list[str]
+) -> LocalFault:
+    """Why the run was not found, and what to do."""
+    if invalid:
+        return Incompatible(
+            f"no valid record of {spec.run_id} was found: {invalid[0]}; expected one signed by the run's owner; check "
+            "the run id with whoever gave it to you, and give --peers of another member"
+        )
+    if addresses and all(parse_peer_multiaddr(address)[0] == me for address in addresses):
+        return UsageFault(
+            f"{addresses[0]} is the address of this peer's own identity; expected another member's; if another process "
+            "uses this key file, give this one its own --identity file"
+        )
+    return NobodyReachable(_nobody(spec, addresses, num_members, waited))
 
 
 def _nobody(spec: NetworkSpec, addresses: list[str], num_members: int, waited: float) -> str:
@@ -337,14 +369,16 @@ def _nobody(spec: NetworkSpec, addresses: list[str], num_members: int, waited: f
     )
 
 
-def _local_record(path: Path, run_id: str) -> RunRecord | None:
+def _local_record(path: Path, run_id: str) -> tuple[RunRecord | None, str]:
+    """The run record on this machine, or why it cannot be used (empty when there is none)."""
     try:
-        return decode_run_record(path.read_bytes(), run_id=run_id)
+        return decode_run_record(path.read_bytes(), run_id=run_id), ""
     except FileNotFoundError:
-        return None
-    except (OSError, PeerFault) as fault:
-        log.warning("%s was ignored: %s", path, fault)
-        return None
+        return None, ""
+    except OSError as error:
+        return None, f"{path} cannot be read ({error.strerror})"
+    except PeerFault as fault:
+        return None, f"{path} holds {fault.what}"
 
 
 def _manifest_of(record: RunRecord) -> RunManifest:

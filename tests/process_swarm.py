@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -96,22 +96,28 @@ def wait_until(condition: Callable[[], bool], what: str, seconds: float = WAIT_S
 class PeerProcess:
     """One `peer` command that runs until it is stopped."""
 
-    def __init__(self, swarm: ProcessSwarm, name: str, folder: Path, arguments: Sequence[str], port: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        identity: Identity,
+        port: int,
+        output: Path,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+    ) -> None:
         self.name = name
-        self.folder = folder
-        self.identity = Identity.load_or_create(folder / "identity.key")
-        self.peer_id: PeerId = self.identity.peer_id
+        self.peer_id: PeerId = identity.peer_id
         self.address = f"/ip4/127.0.0.1/tcp/{port}/p2p/{self.peer_id}"
+        self._output = output
         self._events: list[Event] = []
         self._read_bytes = 0
-        self._started_at = time.monotonic()
-        with open(folder / "stdout.txt", "ab") as output, open(folder / "stderr.txt", "ab") as errors:
+        with open(f"{output}.stdout", "ab") as shown, open(f"{output}.stderr", "ab") as errors:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "peer", *arguments],
                 stdin=subprocess.DEVNULL,
-                stdout=output,
+                stdout=shown,
                 stderr=errors,
-                env=swarm.environment,
+                env=environment,
                 start_new_session=True,
             )
 
@@ -120,16 +126,13 @@ class PeerProcess:
     @property
     def stderr(self) -> str:
         """What it wrote on standard error so far."""
-        return (self.folder / "stderr.txt").read_text(errors="replace")
+        return Path(f"{self._output}.stderr").read_text(errors="replace")
 
     def events(self) -> list[Event]:
-        """All events of its log so far, those of earlier processes in the same folder included."""
-        try:
-            with open(self.folder / "events.jsonl", "rb") as file:
-                file.seek(self._read_bytes)
-                data = file.read()
-        except FileNotFoundError:
-            return self._events
+        """All events it has shown so far (`--json`), those of earlier processes of the same name included."""
+        with open(f"{self._output}.stdout", "rb") as file:
+            file.seek(self._read_bytes)
+            data = file.read()
         whole = data[: data.rfind(b"\n") + 1]
         self._read_bytes += len(whole)
         self._events += [from_json(line) for line in whole.splitlines() if line]
@@ -275,10 +278,15 @@ class ProcessSwarm:
         command: str = "join",
         port: int | None = None,
         run_id: str | None = None,
+        output: Path | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> PeerProcess:
-        """Start `peer join` (or `seed`) in the folder `name`, on loopback; `arguments` come last and so beat these."""
+        """Start `peer join` (or `seed`) in the folder `name`, on loopback; `arguments` come last and so beat these.
+
+        What it prints goes to ``output.stdout`` and ``output.stderr``, in its folder when nothing is said.
+        """
         folder = self.folder / name
-        folder.mkdir(mode=0o700, exist_ok=True)
+        identity = self.identity_of(name)
         if has_record:
             shutil.copy(self.run.run_record_path, folder / "run.record")
         port = port or free_port()
@@ -288,9 +296,20 @@ class ProcessSwarm:
             given += ["--threads", "1", "--device", "cpu"]
         for address in peers:
             given += ["--peers", address]
-        peer = PeerProcess(self, name, folder, [*given, *arguments], port)
+        environment = {**self.environment, **(environment or {})}
+        peer = PeerProcess(name, identity, port, output or folder / "shown", [*given, *arguments], environment)
         self.peers.append(peer)
         return peer
+
+    def folder_of(self, name: str) -> Path:
+        """The data folder of a peer."""
+        return self.folder / name
+
+    def identity_of(self, name: str) -> Identity:
+        """The identity of a peer, also before it starts."""
+        folder = self.folder_of(name)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        return Identity.load_or_create(folder / "identity.key")
 
     def call(self, *arguments: str, seconds: float = WAIT_SECONDS) -> subprocess.CompletedProcess[str]:
         """Run one `peer` command that ends by itself."""
