@@ -147,7 +147,9 @@ class Exchange:
         fragment = self.fragments[message.fragment]
         if reason := self.guard.objection(sender, message, fragment.machine):
             if isinstance(message, Offer):
-                self._links.post(sender, [wire.encode(Abandon(fragment.index, message.version, message.attempt, reason))])
+                self._links.post(
+                    sender, [wire.encode(Abandon(fragment.index, message.version, message.attempt, reason))]
+                )
             return
         if isinstance(message, Contribution):
             self._take_contribution(fragment, sender, message, payload)

@@ -102,10 +102,11 @@ class RepairNeeded:
 
 @dataclass(frozen=True, slots=True)
 class PeerRefused:
-    """Something a remote sent was refused, or it is left out of rounds for a while."""
+    """Something a remote sent was refused, or (`is_left_out`) it is left out of rounds for a while from now on."""
 
     peer_id: PeerId
     reason: str
+    is_left_out: bool = False
 
 
 ExchangeReport = (

@@ -14,9 +14,14 @@ from collections.abc import Callable, Hashable, Sequence
 from averaging.blame import OFFENCE_TEXT, BlameBook, Offence, most_tokens
 from averaging.exchange_reports import ExchangeReport, PeerRefused
 from averaging.leading import RoundTiming
-from averaging.messages import Offer, Plan, RosterEntry
+from averaging.messages import Commit, Message, Offer, Plan, RosterEntry, VersionIs
 from averaging.robust import RefusedMember
+from averaging.round import RoundMachine
 from dht.host import PeerId
+
+SUCCESSION_OF_PACE = 0.2
+"""Versions follow each other about once in the time between two own sends; much faster ones were waiting elsewhere."""
+_LEFT_OUT = "left out here for a while, because too much of its input was refused"
 
 
 class Guard:
@@ -55,7 +60,7 @@ class Guard:
             counts = self.book.counts(peer_id)
             history = ", ".join(f"{OFFENCE_TEXT[offence]} {count}x" for offence, count in sorted(counts.items()))
             seconds = f"{verdict.excluded_seconds:.0f} s"
-            self._report(PeerRefused(peer_id, f"left out of rounds here for {seconds}, because it {history}"))
+            self._report(PeerRefused(peer_id, f"left out of rounds here for {seconds}, because it {history}", True))
             self.on_exclusion()
 
     def excluded(self, peer_ids: Sequence[PeerId]) -> set[PeerId]:
@@ -69,21 +74,35 @@ class Guard:
         last_version, last_at = self._last.get(fragment, (-1, now))
         self._last[fragment] = (version, now)
         # What was fetched, or made up for in quick succession, came to the others at an unknown time before.
+        pace = timing.own_pace.seconds
         if version != last_version + 1:
             came_at.clear()
-        elif now - last_at < _slack_seconds(timing):
+        elif pace is None or now - last_at < SUCCESSION_OF_PACE * pace:
             came_at.pop(last_version, None)
         else:
             came_at[version] = now
         for old in sorted(came_at)[: -self._num_remembered]:
             del came_at[old]
 
-    def objection(self, sender: PeerId, offer: Offer, timing: RoundTiming) -> str:
-        """Why an offer is not taken; empty when it is. A false claim is blamed."""
-        if self.book.is_excluded(sender, self._clock()):
-            return "left out here for a while, because too much of its input was refused"
-        entry = RosterEntry(sender, offer.tokens, offer.steps, offer.base_version, offer.sequence)
-        return self._false_claim(offer.fragment, offer.version, entry, timing)
+    def objection(self, sender: PeerId, message: Message, machine: RoundMachine) -> str:
+        """Why a message is not taken; empty when it is. A false claim in an offer is blamed.
+
+        Of a peer that is left out, offers are refused, and its anchors no reason to repair; and a commit in which
+        nobody else is takes nobody along, whoever passes it on. Offers for past versions are heard, because their
+        answer is what helps a peer that is behind.
+        """
+        if isinstance(message, Offer) and message.version >= machine.version:
+            if self.excluded([sender]):
+                return _LEFT_OUT
+            entry = RosterEntry(sender, message.tokens, message.steps, message.base_version, message.sequence)
+            return self._false_claim(message.fragment, message.version, entry, machine.timing)
+        if isinstance(message, VersionIs) and self.excluded([sender]):
+            return _LEFT_OUT
+        if isinstance(message, Commit):
+            members = {message.roster[index].peer_id for shard in message.shards for index in shard.included}
+            if members and members == self.excluded(sorted(members)):
+                return _LEFT_OUT
+        return ""
 
     def usable(self, plan: Plan, leader: PeerId, members: Sequence[int], timing: RoundTiming) -> tuple[int, ...]:
         """Those roster members whose contributions are reduced here.

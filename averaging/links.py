@@ -282,13 +282,14 @@ async def greet_incoming(stream: Stream, doorkeeper: Doorkeeper) -> str:
     """Check the first frame of an incoming stream, answer it, and return the remote's role.
 
     Raises:
-        PeerFault: the hello was late, malformed or refused; the reason was sent back.
+        PeerUnreachable: the hello was late.
+        PeerFault: it was malformed or refused; the reason was sent back.
     """
     try:
         async with asyncio.timeout(OPEN_SECONDS):
             hello = await stream.receive(MAX_HELLO_BYTES)
     except TimeoutError as error:
-        raise PeerFault(stream.remote, f"sent no hello within {OPEN_SECONDS:.0f} s") from error
+        raise PeerUnreachable(stream.remote, f"sent no hello within {OPEN_SECONDS:.0f} s") from error
     try:
         role = doorkeeper.admit(stream.remote, hello)
     except PeerFault as fault:

@@ -205,7 +205,7 @@ class Membership:
             async with asyncio.timeout(OPEN_SECONDS):
                 data = await stream.receive(MAX_PEER_RECORD_BYTES)
         except TimeoutError as error:
-            raise PeerFault(stream.remote, f"sent no record within {OPEN_SECONDS:.0f} s") from error
+            raise PeerUnreachable(stream.remote, f"sent no record within {OPEN_SECONDS:.0f} s") from error
         record = decode_peer_record(data, run_id=self._run_id, now=self._wall_clock(), verified=self._verified)
         if record.peer_id != stream.remote:
             raise PeerFault(stream.remote, f"introduced itself with the record of {record.peer_id}")

@@ -70,10 +70,13 @@ class Reporter:
     def peer_left(self, peer_id: PeerId, reason: str) -> None:
         self._emit(events.PeerLeft(at=self._wall_clock(), peer_id=self._me, remote=peer_id, reason=reason))
 
-    def refused(self, peer_id: PeerId, reason: str) -> None:
-        """A remote was turned away; said again at most once in `REFUSAL_SECONDS`, or it could fill the log."""
+    def refused(self, peer_id: PeerId, reason: str, *, is_left_out: bool = False) -> None:
+        """A remote was turned away; said again at most once in `REFUSAL_SECONDS`, or it could fill the log.
+
+        That it is left out from now on (`is_left_out`) is rare and always said.
+        """
         now = self._clock()
-        if now - self._refused_at.get(peer_id, -math.inf) < REFUSAL_SECONDS:
+        if not is_left_out and now - self._refused_at.get(peer_id, -math.inf) < REFUSAL_SECONDS:
             return
         if len(self._refused_at) >= MAX_REFUSED_PEERS:
             self._refused_at.clear()

@@ -27,7 +27,17 @@ from averaging.fragment_runtime import FragmentRuntime
 from averaging.fragment_state import FragmentState
 from averaging.guard import Guard
 from averaging.leading import RoundTiming
-from averaging.messages import Abandon, Contribution, Offer, Plan, RosterEntry, ShardPlan
+from averaging.messages import (
+    Abandon,
+    Commit,
+    Contribution,
+    Offer,
+    Plan,
+    RosterEntry,
+    ShardPlan,
+    ShardResult,
+    VersionIs,
+)
 from averaging.outer import OuterRule
 from averaging.robust import RefusedMember
 from averaging.round import RoundMachine
@@ -131,7 +141,14 @@ def guarded(speed=100.0):
     clock, reports = Clock(), []
     guard = Guard(ME, 4, clock, reports.append)
     guard.speed_of = lambda peer_id: speed
-    return guard, clock, reports, RoundTiming.with_bounds(60.0)
+    timing = RoundTiming.with_bounds(60.0)
+    timing.own_pace.observe(0.0)
+    timing.own_pace.observe(30.0)
+    return guard, clock, reports, timing
+
+
+def objection(guard, sender, message, timing, version):
+    return guard.objection(sender, message, SimpleNamespace(version=version, timing=timing))
 
 
 def follow(guard, clock, timing, versions, seconds):
@@ -155,7 +172,7 @@ def test_honest_work_passes_however_late(staleness, interval, since, pace):
     follow(guard, clock, timing, range(10, 21), interval)
     clock.now += since
     tokens = int(pace * 100.0 * (staleness * interval + since))
-    assert guard.objection(LIAR, offer_of(20, 20 - staleness, max(1, tokens)), timing) == ""
+    assert objection(guard, LIAR, offer_of(20, 20 - staleness, max(1, tokens)), timing, 20) == ""
     assert not reports
 
 
@@ -164,8 +181,8 @@ def test_more_tokens_than_the_speed_allows_are_refused(staleness, interval):
     guard, clock, reports, timing = guarded()
     follow(guard, clock, timing, range(10, 21), interval)
     most = 3 * 100.0 * (staleness * interval + slack(timing))
-    assert guard.objection(LIAR, offer_of(20, 20 - staleness, int(most)), timing) == ""
-    refusal = guard.objection(LIAR, offer_of(20, 20 - staleness, int(most) + 2), timing)
+    assert objection(guard, LIAR, offer_of(20, 20 - staleness, int(most)), timing, 20) == ""
+    refusal = objection(guard, LIAR, offer_of(20, 20 - staleness, int(most) + 2), timing, 20)
     assert refusal.startswith(f"claims {int(most) + 2} tokens for fragment 0; at its 100 tokens/s")
     assert reports == [PeerRefused(LIAR, refusal)]
 
@@ -173,23 +190,23 @@ def test_more_tokens_than_the_speed_allows_are_refused(staleness, interval):
 def test_offers_for_versions_to_come_do_not_pass_unchecked():
     guard, clock, _, timing = guarded()
     follow(guard, clock, timing, range(10, 15), 60.0)
-    assert "claims" in guard.objection(LIAR, offer_of(17, 17, 10**9), timing)
+    assert "claims" in objection(guard, LIAR, offer_of(17, 17, 10**9), timing, 14)
 
 
 @pytest.mark.parametrize("base_version", [21, 2**53])
 def test_work_on_a_version_of_the_future_is_refused(base_version):
     guard, _, reports, timing = guarded(speed=0.0)
     expected = f"claims work on version {base_version} for version 20 of fragment 0"
-    assert guard.objection(LIAR, offer_of(20, base_version, 1), timing) == expected
+    assert objection(guard, LIAR, offer_of(20, base_version, 1), timing, 20) == expected
     assert len(reports) == 1
 
 
 def test_nobody_is_judged_on_what_is_not_known():
     guard, clock, reports, timing = guarded(speed=0.0)
     follow(guard, clock, timing, range(10, 15), 60.0)
-    assert guard.objection(LIAR, offer_of(14, 14, 10**12), timing) == ""  # its speed
+    assert objection(guard, LIAR, offer_of(14, 14, 10**12), timing, 14) == ""  # its speed
     guard.speed_of = lambda peer_id: 100.0
-    assert guard.objection(LIAR, offer_of(14, 9, 10**12), timing) == ""  # when its base came
+    assert objection(guard, LIAR, offer_of(14, 9, 10**12), timing, 14) == ""  # when its base came
     assert not reports
 
 
@@ -200,11 +217,11 @@ def test_who_wakes_up_behind_the_others_does_not_blame_them():
     clock.now += 600.0
     follow(guard, clock, timing, [15, 16, 17], 0.1)
     clock.now += 5.0
-    assert guard.objection(LIAR, offer_of(17, 16, 100 * 200), timing) == ""
+    assert objection(guard, LIAR, offer_of(17, 16, 100 * 200), timing, 17) == ""
     follow(guard, clock, timing, [40], 0.1)  # fetched
-    assert guard.objection(LIAR, offer_of(40, 39, 100 * 200), timing) == ""
+    assert objection(guard, LIAR, offer_of(40, 39, 100 * 200), timing, 40) == ""
     follow(guard, clock, timing, [30], 0.1)  # another lineage
-    assert guard.objection(LIAR, offer_of(30, 29, 10**9), timing) == ""
+    assert objection(guard, LIAR, offer_of(30, 29, 10**9), timing, 30) == ""
 
 
 def test_a_peer_that_keeps_lying_is_left_out_and_told_so():
@@ -214,14 +231,29 @@ def test_a_peer_that_keeps_lying_is_left_out_and_told_so():
     follow(guard, clock, timing, range(10, 15), 60.0)
     for sequence in range(STRIKES):
         assert not guard.excluded([LIAR, HONEST])
-        assert guard.objection(LIAR, offer_of(14, 14, 10**9, sequence), timing)
+        assert objection(guard, LIAR, offer_of(14, 14, 10**9, sequence), timing, 14)
     assert guard.excluded([LIAR, HONEST]) == {LIAR}
     assert begun == [clock.now]
     assert reports[-1].reason == "left out of rounds here for 60 s, because it claimed work that it cannot have done 3x"
-    assert "left out here for a while" in guard.objection(LIAR, offer_of(14, 14, 1), timing)
-    assert guard.objection(HONEST, offer_of(14, 14, 1), timing) == ""
+    assert "left out here for a while" in objection(guard, LIAR, offer_of(14, 14, 1), timing, 14)
+    assert objection(guard, HONEST, offer_of(14, 14, 1), timing, 14) == ""
     clock.now += FIRST_SECONDS
-    assert guard.objection(LIAR, offer_of(14, 14, 1), timing) == ""
+    assert objection(guard, LIAR, offer_of(14, 14, 1), timing, 14) == ""
+
+
+def test_nobody_follows_the_lone_commits_of_a_peer_that_is_left_out():
+    guard, _, _, timing = guarded()
+    roster = (RosterEntry(HONEST, 10, 1, 14, 0), RosterEntry(LIAR, 10**9, 1, 14, 0))
+
+    def commit_of(included):
+        return Commit(0, 14, 0, LIAR, DIGEST, roster, (ShardResult(0, 50, 1, DIGEST, included),))
+
+    messages = (commit_of((1,)), commit_of((0, 1)), VersionIs(0, 15, DIGEST, 10**9), offer_of(13, 13, 1))
+    assert [objection(guard, LIAR, message, timing, 14) for message in messages] == [""] * 4
+    for _ in range(STRIKES):
+        guard.blame(LIAR, "malformed", "sent nonsense")
+    assert [bool(objection(guard, LIAR, message, timing, 14)) for message in messages] == [True, False, True, False]
+    assert [bool(objection(guard, HONEST, message, timing, 14)) for message in messages] == [True, False, False, False]
 
 
 def plan_of(tokens):

@@ -1,0 +1,419 @@
+"""Robust combinations: what liars can do to a small problem, honest members that look odd, and exactness."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import random
+from dataclasses import replace
+from unittest import mock
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from averaging.codec import make_codec
+from averaging.encoded import EncodedBlocks
+from averaging.fragment_state import CommittedShard, FragmentState, reduce_shard, shard_outer_lr
+from averaging.messages import Contribution, Plan, RosterEntry, ShardPlan
+from averaging.outer import OuterRule, Terms, weights_of
+from averaging.robust import bounded_weights, combine, limits_in_classes, num_trimmed
+from averaging.shard_store import ShardStore
+from dht.host import PeerId
+from peer.manifest import RunManifest
+from peer.run_rules import rule_of
+
+MEAN = OuterRule("sync", 0.7, 0.5)
+TRIMMED, CLIPPED, RADIAL = (
+    replace(MEAN, combine=name, clip_norm_ratio=2.0, clip_weight_ratio=3.0)
+    for name in ("trimmed_mean", "centered_clip", "radial_directional")
+)
+ROBUST = (TRIMMED, CLIPPED, RADIAL)
+BLOCK = 16
+FRESH = Terms(160, 10, 0)
+
+
+def name_of(rule):
+    return rule.combine
+
+
+def normal(seed, size=50, scale=1.0):
+    return scale * torch.randn(size, generator=torch.Generator().manual_seed(seed))
+
+
+def decoded(codec, encoded):
+    out = torch.empty(encoded.num_values)
+    codec.decode(encoded, out)
+    return out
+
+
+def group(values, terms=None, codec_name="fp32"):
+    codec = make_codec(codec_name, BLOCK)
+    terms = terms or [FRESH] * len(values)
+    pairs = zip(values, terms, strict=True)
+    return codec, [(index, one_terms, codec.encode(one)) for index, (one, one_terms) in enumerate(pairs)]
+
+
+def combined(rule, values, terms=None, codec_name="fp32"):
+    codec, contributions = group(values, terms, codec_name)
+    return combine(contributions, rule, codec, values[0].numel())
+
+
+def bytes_of(reduction):
+    return b"".join(bytes(part) for part in reduction.encoded.pack())
+
+
+# --- liars in a small problem ---
+
+NUM_PEERS, NUM_ROUNDS, NUM_STEPS = 8, 30, 10
+
+
+@functools.cache
+def samples():
+    generator = torch.Generator().manual_seed(0)
+    truth, inputs = torch.randn(64, generator=generator), torch.randn(1024, 64, generator=generator)
+    return inputs, (torch.sigmoid(inputs @ truth) > torch.rand(1024, generator=generator)).float()
+
+
+def descend(point, generator):
+    """Local steps of logistic regression with weight decay."""
+    inputs, labels = samples()
+    for _ in range(NUM_STEPS):
+        chosen = torch.randint(len(labels), (16,), generator=generator)
+        errors = torch.sigmoid(inputs[chosen] @ point) - labels[chosen]
+        point = point - 0.3 * (inputs[chosen].T @ errors / 16 + 2e-3 * point)
+    return point
+
+
+def poisoned(encoded):
+    """No number: a NaN where the scale of the first block was."""
+    payload = bytearray(b"".join(bytes(part) for part in encoded.pack()))
+    payload[0:4] = b"\xff" * 4
+    return EncodedBlocks.unpack(encoded.codec, encoded.block_size, encoded.num_values, bytes(payload))
+
+
+ATTACKS = {
+    "reversed": lambda work, _: -10 * work,
+    "reversed quietly": lambda work, _: -3 * work,
+    "noise": lambda work, generator: 100 * work.norm() / 8 * torch.randn(64, generator=generator),
+    "zeros": lambda work, _: 0 * work,
+}
+
+
+@functools.cache
+def final_loss(rule, attack="", num_liars=0):
+    codec, generator = make_codec("int4", BLOCK), torch.Generator().manual_seed(1)
+    states = [FragmentState(rule, codec, torch.zeros(64), torch.zeros(64), torch.zeros(64)) for _ in range(NUM_PEERS)]
+    liars = {2, 5} if num_liars == 2 else {2} if num_liars else set()
+    for round_ in range(NUM_ROUNDS):
+        contributions = []
+        for index, state in enumerate(states):
+            start = state.shown()
+            state.receive_work(start - descend(start, generator), NUM_STEPS * 16, NUM_STEPS, state.version)
+            sent, _ = state.send(round_ + 1)
+            encoded = sent.encoded
+            if index in liars:
+                encoded = (
+                    poisoned(encoded)
+                    if attack == "nan"
+                    else codec.encode(ATTACKS[attack](decoded(codec, encoded), generator))
+                )
+            contributions.append((index, Terms(sent.tokens, sent.steps, 0), encoded))
+        reduction = reduce_shard(contributions, rule, codec, 64, None)
+        assert reduction is not None
+        outer_lr = shard_outer_lr([contributions[index][1] for index in reduction.included], rule)
+        for index, state in enumerate(states):
+            # A liar does not care whether it was left out.
+            is_in = index in reduction.included or index in liars
+            state.apply([CommittedShard(0, 64, reduction.encoded, outer_lr, is_in)], 1)
+    inputs, labels = samples()
+    point = states[0].anchor
+    loss = torch.nn.functional.binary_cross_entropy_with_logits(inputs @ point, labels)
+    return float(loss + 1e-3 * point.square().sum())
+
+
+@pytest.mark.parametrize("rule", ROBUST, ids=name_of)
+def test_robustness_costs_little_without_liars(rule):
+    assert final_loss(rule) <= 1.03 * final_loss(MEAN)
+
+
+@pytest.mark.parametrize("num_liars", [1, 2])
+@pytest.mark.parametrize("attack", ["reversed", "noise"])
+def test_liars_destroy_a_plain_mean(attack, num_liars):
+    assert not final_loss(MEAN, attack, num_liars) <= 10 * final_loss(MEAN)
+
+
+@pytest.mark.parametrize("num_liars", [1, 2])
+@pytest.mark.parametrize("attack", ["reversed", "noise", "zeros", "nan"])
+@pytest.mark.parametrize("rule", ROBUST, ids=name_of)
+def test_a_robust_combination_hardly_notices_liars(rule, attack, num_liars):
+    assert final_loss(rule, attack, num_liars) <= 1.05 * final_loss(MEAN)
+
+
+@pytest.mark.parametrize("rule", ROBUST, ids=name_of)
+def test_liars_below_the_refusal_do_limited_harm(rule):
+    assert final_loss(rule, "reversed quietly", 2) <= 1.12 * final_loss(MEAN)
+    assert final_loss(MEAN, "reversed quietly", 2) >= 2 * final_loss(MEAN)
+
+
+@pytest.mark.parametrize("num_liars", [1, 2])
+def test_no_numbers_do_not_even_hurt_a_mean(num_liars):
+    assert final_loss(MEAN, "nan", num_liars) <= 1.05 * final_loss(MEAN)
+
+
+# --- honest members that look odd ---
+
+
+def test_honest_late_work_is_neither_shortened_nor_refused():
+    """Three members two versions late, with three times the work: in their own class."""
+    fresh, late = [normal(seed) for seed in range(5)], [normal(seed, scale=3.0) for seed in range(5, 8)]
+    terms = [FRESH] * 5 + [Terms(480, 30, 2)] * 3
+    limited = combined(replace(MEAN, clip_norm_ratio=2.0), [*fresh, *late], terms)
+    free = combined(replace(MEAN, clip_norm_ratio=1e6), [*fresh, *late], terms)
+    assert limited.included == tuple(range(8))
+    assert not limited.refused
+    assert torch.equal(limited.values, free.values)
+
+
+def test_one_late_member_alone_is_not_shortened():
+    values = [*(normal(seed) for seed in range(5)), normal(9, scale=3.0)]
+    terms = [FRESH] * 5 + [Terms(480, 30, 2)]
+    limited, free = (combined(replace(MEAN, clip_norm_ratio=ratio), values, terms) for ratio in (1.5, 1e6))
+    assert torch.equal(limited.values, free.values)
+
+
+def test_a_fast_machine_is_not_refused():
+    """Twenty times the steps between two sends, and so twenty times the way."""
+    result = combined(
+        TRIMMED, [*(normal(seed) for seed in range(5)), normal(9, scale=20.0)], [FRESH] * 5 + [Terms(3200, 200, 0)]
+    )
+    assert result.included == tuple(range(6))
+
+
+def test_liars_who_share_a_staleness_do_not_make_their_own_limit():
+    terms = [FRESH] * 5 + [Terms(160, 10, 3)] * 3
+    limits = limits_in_classes([1.0] * 5 + [1e6] * 3, terms, 2.0)
+    assert limits == [2.0] * 5 + [2.0 * 4] * 3
+    result = combined(MEAN_LIMITED, [normal(seed) for seed in range(5)] + [normal(9, scale=1e6)] * 3, terms)
+    assert result.included == (0, 1, 2, 3, 4)
+    assert {refusal.offence for refusal in result.refused} == {"beyond_norm"}
+
+
+MEAN_LIMITED = replace(MEAN, clip_norm_ratio=2.0)
+
+
+def test_silent_members_do_not_lower_the_limit():
+    assert limits_in_classes([0.0] * 5 + [1.0, 1.0, 3.0], [FRESH] * 8, 2.0) == [2.0] * 8
+
+
+@given(st.lists(st.floats(0, 1e9), max_size=2), st.floats(1, 9))
+def test_fewer_than_three_are_not_compared(sizes, ratio):
+    assert limits_in_classes(sizes, [FRESH] * len(sizes), ratio) == [math.inf] * len(sizes)
+
+
+@pytest.mark.parametrize("rule", [MEAN, MEAN_LIMITED, *ROBUST], ids=name_of)
+@pytest.mark.parametrize("codec_name", ["fp32", "int4", "fp16"])
+def test_refusals_name_their_members(rule, codec_name):
+    codec, contributions = group([normal(seed) for seed in range(7)], codec_name=codec_name)
+    contributions[3] = (3, FRESH, poisoned(contributions[3][2]))
+    contributions[5] = (5, FRESH, codec.encode(normal(5, scale=100.0)))
+    result = combine(contributions, rule, codec, 50)
+    expected = [(3, "undecodable")] + ([(5, "beyond_norm")] if rule is not MEAN else [])
+    assert [(refusal.member, refusal.offence) for refusal in result.refused] == expected
+    assert set(result.included) == set(range(7)) - {member for member, _ in expected}
+    others = [one for one in contributions if one[0] in result.included]
+    assert torch.equal(combine(others, rule, codec, 50).values, result.values)
+
+
+@pytest.mark.parametrize("rule", ROBUST, ids=name_of)
+def test_absurd_magnitudes_are_refused_even_in_pairs(rule):
+    result = combined(rule, [normal(1), torch.full((50,), 2.0**120)])
+    assert result.included == (0,)
+    assert torch.equal(result.values, normal(1))
+
+
+# --- few members, equal members ---
+
+
+@given(st.lists(st.tuples(st.integers(0, 99), st.integers(1, 999)), min_size=1, max_size=2))
+def test_one_or_two_members_give_the_weighted_mean(members):
+    values, terms = [normal(seed) for seed, _ in members], [Terms(tokens, 7, 0) for _, tokens in members]
+    expected = combined(MEAN, values, terms).values
+    for rule in ROBUST:
+        assert torch.equal(combined(rule, values, terms).values, expected)
+
+
+@given(st.integers(0, 999), st.integers(3, 9))
+def test_equal_contributions_give_that_contribution(seed, num_members):
+    values = [normal(seed)] * num_members
+    assert torch.equal(combined(TRIMMED, values).values, values[0])
+    assert torch.equal(combined(CLIPPED, values).values, values[0])
+    assert torch.allclose(combined(RADIAL, values).values, values[0], rtol=1e-5)
+
+
+@pytest.mark.parametrize("rule", [MEAN, MEAN_LIMITED, *ROBUST], ids=name_of)
+def test_nothing_gives_nothing(rule):
+    codec = make_codec("int4", BLOCK)
+    assert combine([], rule, codec, 50).included == ()
+    assert reduce_shard([(0, Terms(1, 1, 9), codec.encode(normal(0)))], rule, codec, 50, None) is None
+    zeros = combined(rule, [torch.zeros(50)] * 4)
+    assert zeros.included == (0, 1, 2, 3)
+    assert torch.equal(zeros.values, torch.zeros(50))
+
+
+# --- the arithmetic ---
+
+vectors = st.lists(
+    st.lists(st.floats(-1e6, 1e6, width=32), min_size=6, max_size=6).map(torch.tensor), min_size=3, max_size=9
+)
+FREE = {name: replace(MEAN, combine=name) for name in ("trimmed_mean", "centered_clip", "radial_directional")}
+
+
+@given(vectors, st.data())
+def test_trimmed_mean_lies_between_the_members_that_are_left(values, data):
+    terms = [Terms(data.draw(st.integers(1, 10**6)), 10, 0) for _ in values]
+    result = combined(FREE["trimmed_mean"], values, terms).values
+    ordered = torch.stack(values).sort(dim=0).values
+    trimmed = num_trimmed(len(values), 0.25)
+    assert bool((ordered[trimmed] <= result).all() & (result <= ordered[len(values) - trimmed - 1]).all())
+
+
+@given(vectors)
+def test_trimmed_mean_of_equal_weights_is_the_textbook_one(values):
+    ordered = torch.stack(values).double().sort(dim=0).values
+    trimmed = num_trimmed(len(values), 0.25)
+    expected = ordered[trimmed : len(values) - trimmed].mean(dim=0)
+    assert torch.allclose(combined(FREE["trimmed_mean"], values).values.double(), expected, rtol=1e-5, atol=1e-1)
+
+
+@pytest.mark.parametrize(
+    ("num_members", "fraction", "expected"),
+    [(1, 0.25, 0), (2, 0.4, 0), (3, 0.1, 1), (7, 0.25, 1), (8, 0.25, 2), (9, 0.49, 4)],
+)
+def test_number_of_trimmed_members(num_members, fraction, expected):
+    assert num_trimmed(num_members, fraction) == expected
+
+
+def centered_clip_by_the_book(values, weights, ratio):
+    points = torch.stack(values).double()
+    center = torch.quantile(points, 0.5, dim=0)
+    radius = ratio * float((points - center).norm(dim=1).median())
+    for _ in range(20):
+        offsets = points - center
+        shares = torch.clamp(radius / offsets.norm(dim=1).clamp_min(1e-30), max=1.0) * torch.tensor(weights).double()
+        center = center + (offsets * shares[:, None]).sum(dim=0)
+    return center
+
+
+@given(st.integers(0, 10**6), st.integers(3, 9), st.sampled_from([0.5, 1.0, 2.0]))
+def test_centered_clip_equals_its_definition(seed, num_members, ratio):
+    values = [normal(seed + index, scale=1.0 + index % 3) for index in range(num_members)]
+    terms = [Terms(100 + 10 * index, 10, 0) for index in range(num_members)]
+    rule = replace(FREE["centered_clip"], clip_radius_ratio=ratio)
+    expected = centered_clip_by_the_book(values, weights_of(terms, rule), ratio)
+    assert torch.allclose(combined(rule, values, terms).values.double(), expected, atol=1e-5)
+
+
+@given(st.integers(0, 10**6), st.integers(3, 9))
+def test_radial_directional_keeps_the_mean_length(seed, num_members):
+    values = [normal(seed + index, scale=1.0 + index % 3) for index in range(num_members)]
+    result = combined(FREE["radial_directional"], values).values
+    direction = sum(one / one.norm() for one in values)
+    assert float(result.norm()) == pytest.approx(sum(float(one.norm()) for one in values) / num_members, rel=1e-4)
+    assert float(result @ direction) == pytest.approx(float(result.norm() * direction.norm()), rel=1e-4)
+
+
+def test_directions_that_cancel_give_the_mean():
+    values = [normal(1), -normal(1), 3 * normal(1), -3 * normal(1) + 1e-3 * normal(2)]
+    expected = combined(MEAN, values).values
+    assert torch.equal(combined(FREE["radial_directional"], values).values, expected)
+
+
+@given(st.lists(st.floats(1e-6, 1e6), min_size=3, max_size=20), st.floats(1, 10))
+def test_no_weight_exceeds_its_multiple_of_the_median(weights, ratio):
+    total = sum(weights)
+    bounded = bounded_weights([weight / total for weight in weights], ratio)
+    assert sum(bounded) == pytest.approx(1.0, rel=1e-5)
+    assert max(bounded) <= ratio * sorted(bounded)[(len(bounded) - 1) // 2] * (1 + 1e-5)
+    order = sorted(range(len(weights)), key=weights.__getitem__)
+    assert all(bounded[low] <= bounded[high] * (1 + 1e-6) for low, high in itertools.pairwise(order))
+
+
+def test_who_claims_a_million_times_the_tokens_decides_nothing():
+    values = [normal(seed, scale=0.1) + 1 for seed in range(7)] + [-(normal(9, scale=0.1) + 1)]
+    terms = [FRESH] * 7 + [Terms(160_000_000, 10, 0)]
+    assert float(combined(MEAN, values, terms).values.mean()) < -0.9
+    for rule in ROBUST:
+        assert float(combined(rule, values, terms).values.mean()) > 0.4
+
+
+# --- the same bits everywhere ---
+
+
+@pytest.mark.parametrize("rule", [MEAN, MEAN_LIMITED, *ROBUST], ids=name_of)
+def test_threads_and_kernels_do_not_change_a_bit(rule):
+    size = 40_000
+    results = set()
+    before = torch.get_num_threads()
+    try:
+        for num_threads in (1, 2, 5):
+            torch.set_num_threads(num_threads)
+            for kernels in ("torch", "numba"):
+                codec = make_codec("int4", BLOCK, kernels)
+                contributions = [
+                    (index, Terms(100 + index, 10, index % 2), codec.encode(normal(index, size, 1.0 + index)))
+                    for index in range(7)
+                ]
+                reduction = reduce_shard(contributions, rule, codec, size, None)
+                assert reduction is not None
+                results.add((bytes_of(reduction), reduction.error.numpy().tobytes()))
+    finally:
+        torch.set_num_threads(before)
+    assert len(results) == 1
+
+
+@pytest.mark.parametrize("rule", [MEAN, *ROBUST], ids=name_of)
+def test_arrival_order_does_not_change_a_bit(rule):
+    codec, names = make_codec("int4", BLOCK), [PeerId(f"peer{index}") for index in range(6)]
+    roster = tuple(RosterEntry(name, 100 + index, 10, 0, index) for index, name in enumerate(names))
+    plan = Plan(0, 0, 0, b"", roster, (ShardPlan(0, 50, 0),), 1.0, 1.0)
+    results = set()
+    for seed in range(5):
+        store = ShardStore(codec, 50)
+        for index in random.Random(seed).sample(range(6), 6):
+            payload = b"".join(bytes(part) for part in codec.encode(normal(index)).pack())
+            message = Contribution(0, 0, 0, names[0], 0, index, 0, 50)
+            store.take_contribution(names[index], message, memoryview(payload))
+        arrived = store.contributions(rule, plan, names[0], 0, range(6))
+        reduction = reduce_shard(arrived, rule, codec, 50, None)
+        assert reduction is not None
+        results.add(bytes_of(reduction))
+    assert len(results) == 1
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 999), st.sampled_from([16, 100, 300]))
+def test_chunks_change_nothing_that_matters(seed, chunk_values):
+    values = [normal(seed + index, 200) for index in range(5)]
+    for rule in ROBUST:
+        whole = combined(rule, values).values
+        with mock.patch("averaging.robust.CHUNK_VALUES", chunk_values):
+            assert torch.allclose(combined(rule, values).values, whole, atol=1e-6)
+
+
+# --- what the manifest says ---
+
+
+def test_limits_follow_from_the_combination_unless_they_are_named():
+    manifest = RunManifest(name="demo")
+    assert (rule_of(manifest).combine, rule_of(manifest).clip_norm_ratio) == ("mean", None)
+    for combine_, named, expected in (
+        ("centered_clip", {}, (2.0, 3.0)),
+        ("trimmed_mean", {"clip_norm_ratio": 5.0}, (5.0, 3.0)),
+        ("mean", {"clip_norm_ratio": 4.0}, (4.0, None)),
+    ):
+        section = manifest.averaging.model_copy(update={"combine": combine_, **named})
+        rule = rule_of(manifest.model_copy(update={"averaging": section}))
+        assert (rule.clip_norm_ratio, rule.clip_weight_ratio) == expected
