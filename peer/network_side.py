@@ -253,7 +253,7 @@ class NetworkSide:
                 seconds = now - self._alone_since
                 self._emit(events.SwarmFound(at=time.time(), peer_id=node.me, peers=num_members, seconds=seconds))
             self._alone_since = None
-        elif self._alone_since is None and node.membership.view.members(time.time()):
+        elif self._alone_since is None and self._most_members:
             self._alone_since = now
             self._emit(events.SwarmLost(at=time.time(), peer_id=node.me, seconds=0.0))
 
