@@ -92,18 +92,18 @@ class Leading:
     closed: bool = False
 
     def on_offer(self, peer_id: PeerId, offer: Offer, num_trainers: int, now: float) -> None:
-        """Take an offer; one that comes after the plan waits for the next version and only teaches patience."""
+        """Take an offer; one that comes after the plan, or to a full roster, waits for the next version."""
         if not self.offers:
             self.first_at = now
             self.heartbeat_at = now + HEARTBEAT_SECONDS
         if self.plan is not None and peer_id not in self.offers:
             self.timing.offer_spread.observe(now - self.first_at)
-            if len(self.late) < MAX_ROSTER:
-                self.late.add(peer_id)
-        if self.plan is None and len(self.offers) < MAX_ROSTER:
+        if self.plan is None and (len(self.offers) < MAX_ROSTER or peer_id in self.offers):
             self.offers[peer_id] = offer
             self.attempt = max(self.attempt, offer.attempt)
             self.last_offer_at = now
+        elif peer_id not in self.offers and len(self.late) < MAX_ROSTER:
+            self.late.add(peer_id)
         self.send(peer_id, self._wait(num_trainers))
 
     def on_lost(self, peer_id: PeerId) -> None:

@@ -45,11 +45,12 @@ class ShardStore:
     _tentative: dict[tuple[int, int], tuple[bytes, Tensor]] = field(default_factory=dict)
 
     def take_contribution(self, sender: PeerId, message: Contribution, payload: memoryview) -> None:
-        """Keep a contribution until its round is reduced.
+        """Keep a contribution until its round is reduced; what its sender sent for earlier attempts goes.
 
         Raises:
             PeerFault: wrong size, or more bytes than one remote may hold here.
         """
+        self._drop_earlier_attempts(sender, message)
         self._admit(sender, message, payload)
         key = (message.version, message.attempt, message.leader, message.shard)
         self._inbound.setdefault(key, {})[sender] = (message, bytes(payload))
@@ -139,6 +140,14 @@ class ShardStore:
         self._results = {key: value for key, value in self._results.items() if key[0] >= keep_from}
         self._inbound = {key: value for key, value in self._inbound.items() if key[0] >= version}
         self._held_bytes.clear()
+
+    def _drop_earlier_attempts(self, sender: PeerId, message: Contribution) -> None:
+        """A member is in one attempt at a time; a version with many failed ones must not use up its share."""
+        for key, senders in list(self._inbound.items()):
+            if key[0] == message.version and key[1] < message.attempt and sender in senders:
+                self._held_bytes[sender] = max(0, self._held_bytes.get(sender, 0) - len(senders.pop(sender)[1]))
+                if not senders:
+                    del self._inbound[key]
 
     def _admit(self, sender: PeerId, message: Contribution | Result, payload: memoryview) -> None:
         expected = self.codec.encoded_num_bytes(message.end - message.start)

@@ -1,0 +1,338 @@
+"""The leader's half of a round: when it starts, what it waits for, and how it ends. And the deadlines it learns."""
+
+from __future__ import annotations
+
+import math
+import statistics
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from averaging.deadlines import LearnedDeadline, LearnedPace
+from averaging.leading import (
+    FIRST_GRACE_SECONDS,
+    GRACE_OF_INTERVAL,
+    HEARTBEAT_SECONDS,
+    Leading,
+    RoundTiming,
+)
+from averaging.messages import DIGEST_BYTES, MAX_ROSTER, Abandon, Commit, Offer, Plan, Reduced, ShardPlan, Wait
+from tests.memory_networks import named
+
+DIGEST = bytes(DIGEST_BYTES)
+PEERS = sorted(named(number) for number in range(8))
+START = 1000.0
+
+
+def offer(sequence=1, attempt=0):
+    return Offer(0, 3, attempt, DIGEST, 2, 100, 10, sequence, 1e6, True)
+
+
+class Leader:
+    """A `Leading` of `PEERS[0]` with two shards, reduced by the first two members, and everything it sent."""
+
+    def __init__(self, *, hard_seconds=60.0, quorum_fraction=0.5, pace=None, not_before=0.0):
+        self.sent = []
+        self.timing = RoundTiming.with_bounds(hard_seconds)
+        if pace is not None:
+            for tick in range(4):
+                self.timing.own_pace.observe(tick * pace)
+        self.leading = Leading(
+            PEERS[0],
+            0,
+            3,
+            DIGEST,
+            self.timing,
+            lambda to, message: self.sent.append((to, message)),
+            lambda offers: (ShardPlan(0, 10, 0), ShardPlan(10, 20, min(1, len(offers) - 1))),
+            quorum_fraction,
+            not_before,
+        )
+
+    def offers(self, *peers, now=START):
+        for peer in peers:
+            self.leading.on_offer(peer, offer(), 4, now)
+
+    def run_until(self, end, num_trainers=4, everyone=False):
+        """Wake it whenever it wants to be woken; returns (time, outcome) of the first outcome, or None."""
+        now = START
+        while now <= end:
+            outcome = self.leading.check(num_trainers, everyone, now)
+            if outcome is not None:
+                return now, outcome
+            assert self.leading.next_time > now
+            now = self.leading.next_time
+        return None
+
+    def got(self, kind, to=None):
+        return [message for peer, message in self.sent if type(message) is kind and to in (None, peer)]
+
+    def reduced(self, shard, reducer, included=(0, 1), now=START + 1, attempt=0):
+        return self.leading.on_reduced(reducer, Reduced(0, 3, attempt, shard, DIGEST, included), now)
+
+
+def started(**options):
+    leader = Leader(**options)
+    leader.offers(*PEERS[:4])
+    leader.leading.check(4, True, START)
+    return leader
+
+
+# ----------------------------------------------------------------------------------------------------- starting
+
+
+def test_everyone_is_there_so_it_starts_at_once():
+    leader = started()
+    (plan, *_) = leader.got(Plan)
+    assert [to for to, message in leader.sent if type(message) is Plan] == PEERS[:4]
+    assert [entry.peer_id for entry in plan.roster] == PEERS[:4]
+    assert (plan.version, plan.anchor_digest) == (3, DIGEST)
+
+
+@given(st.integers(1, 40), st.floats(0.05, 1))
+def test_the_quorum_is_a_share_of_the_live_trainers(num_trainers, fraction):
+    quorum = Leader(quorum_fraction=fraction).leading.quorum(num_trainers)
+    assert quorum - 1 < fraction * num_trainers <= quorum or quorum == 1
+    assert Leader(quorum_fraction=fraction).leading.quorum(0) == 1
+
+
+def test_with_a_quorum_it_waits_for_the_grace_window():
+    leader = Leader()
+    leader.offers(*PEERS[:2])
+    leader.run_until(START + FIRST_GRACE_SECONDS - 0.01)
+    assert not leader.got(Plan)
+    leader.run_until(START + FIRST_GRACE_SECONDS)
+    assert len(leader.got(Plan)) == 2
+
+
+def test_without_a_quorum_it_waits_for_the_hard_bound_and_then_goes_on_with_whom_it_has():
+    leader = Leader(hard_seconds=30.0)
+    leader.offers(PEERS[2])
+    assert leader.run_until(START + 29.9) is None
+    assert not leader.got(Plan)
+    leader.run_until(START + 30.0)
+    assert [entry.peer_id for entry in leader.got(Plan)[0].roster] == [PEERS[2]]
+
+
+def test_a_quorum_that_is_lost_does_not_count():
+    leader = Leader(hard_seconds=30.0)
+    leader.offers(*PEERS[:2])
+    leader.leading.check(4, False, START)
+    leader.leading.on_lost(PEERS[1])
+    leader.run_until(START + 20)
+    assert not leader.got(Plan)
+    leader.offers(PEERS[3], now=START + 20)
+    leader.leading.check(4, False, START + 20)
+    assert len(leader.got(Plan)) == 2
+
+
+def test_fewer_live_trainers_make_a_smaller_quorum():
+    leader = Leader(hard_seconds=30.0)
+    leader.offers(PEERS[0])
+    leader.run_until(START + 10, num_trainers=4)
+    assert not leader.got(Plan)
+    leader.leading.check(2, False, START + 10)
+    assert leader.got(Plan)
+
+
+@given(st.floats(1, 50), st.lists(st.floats(0, 40), min_size=3, max_size=32))
+def test_the_grace_window_follows_the_stragglers_but_stays_in_the_interval(pace, spreads):
+    leader = Leader(pace=pace, quorum_fraction=0.25)
+    for spread in spreads:
+        leader.timing.offer_spread.observe(spread)
+    expected = min(leader.timing.offer_spread.seconds, GRACE_OF_INTERVAL * pace, 60.0)
+    leader.offers(PEERS[0])
+    leader.run_until(START + 60)
+    assert leader.got(Plan)
+    assert leader.leading.planned_at - START == pytest.approx(expected, abs=1e-6)
+
+
+def test_it_does_not_open_a_round_before_the_others_can_be_ready():
+    leader = Leader(pace=1.0, not_before=START + 12.0)
+    leader.offers(*PEERS[:3])
+    leader.run_until(START + 11.9)
+    assert not leader.got(Plan)
+    leader.run_until(START + 12.0)
+    assert leader.got(Plan)
+
+
+def test_the_plan_carries_the_newest_attempt_and_the_newest_offer_of_each():
+    leader = Leader()
+    leader.offers(PEERS[0])
+    leader.leading.on_offer(PEERS[1], offer(5, attempt=2), 4, START)
+    leader.leading.on_offer(PEERS[1], offer(6, attempt=1), 4, START)
+    leader.leading.check(2, True, START)
+    plan = leader.got(Plan)[0]
+    assert plan.attempt == 2
+    assert [entry.sequence for entry in plan.roster] == [1, 6]
+
+
+def test_a_reducer_that_waits_for_the_dead_can_still_report_in_time():
+    leader = Leader()
+    for seconds in (0.01, 0.02, 0.01, 0.02):
+        leader.timing.commit.observe(seconds)
+    for seconds in (9.0, 9.5, 9.2):
+        leader.timing.contribution.observe(seconds)
+    leader.offers(*PEERS[:4])
+    leader.leading.check(4, True, START)
+    plan = leader.got(Plan)[0]
+    assert plan.commit_deadline_seconds > plan.contribution_deadline_seconds + 1.0
+
+
+# ------------------------------------------------------------------------------------------------ while it waits
+
+
+def test_whoever_offered_hears_from_it_all_the_time():
+    leader = Leader(hard_seconds=30.0)
+    leader.offers(PEERS[2])
+    leader.run_until(START + 10.5)
+    assert len(leader.got(Wait, PEERS[2])) == 11
+    assert leader.got(Wait)[0].num_offers == 1
+    assert leader.got(Wait)[0].quorum == 2
+
+
+def test_late_offers_are_not_in_the_plan_but_hear_from_it_until_the_end():
+    leader = started()
+    leader.leading.on_offer(PEERS[6], offer(), 5, START + 0.5)
+    leader.run_until(START + 5)
+    assert not leader.got(Plan, PEERS[6])
+    assert len(leader.got(Wait, PEERS[6])) >= 1 + 5 / HEARTBEAT_SECONDS - 1
+    assert leader.leading.waiting == sorted([*PEERS[:4], PEERS[6]])
+
+
+def test_a_full_roster_takes_nobody_else():
+    leader = Leader()
+    crowd = [named(1000 + number) for number in range(MAX_ROSTER)]
+    leader.offers(*crowd, PEERS[0])
+    leader.leading.check(MAX_ROSTER, True, START)
+    assert len(leader.got(Plan)[0].roster) == MAX_ROSTER
+    assert PEERS[0] in leader.leading.waiting
+
+
+def test_it_never_sends_heartbeats_to_itself():
+    leader = started()
+    leader.sent.clear()
+    leader.run_until(START + 5)
+    assert not leader.got(Wait, PEERS[0])
+
+
+# ----------------------------------------------------------------------------------------------------- the end
+
+
+def test_all_shards_reduced_is_a_commit():
+    leader = started()
+    assert leader.reduced(0, PEERS[0], (0, 1, 2, 3))
+    assert leader.leading.check(4, False, START + 1) is None
+    assert leader.reduced(1, PEERS[1], (0, 2))
+    commit = leader.leading.check(4, False, START + 1)
+    assert isinstance(commit, Commit)
+    assert commit.leader == PEERS[0]
+    assert [shard.included for shard in commit.shards] == [(0, 1, 2, 3), (0, 2)]
+    assert commit.tokens == 400
+    assert leader.leading.next_time == math.inf
+    assert leader.leading.check(4, False, START + 999) is None
+
+
+def test_a_reducer_that_vanishes_leaves_a_void_shard():
+    leader = started()
+    leader.reduced(0, PEERS[0])
+    leader.leading.on_lost(PEERS[1])
+    commit = leader.leading.check(4, False, START + 1)
+    assert isinstance(commit, Commit)
+    assert [bool(shard.digest) for shard in commit.shards] == [True, False]
+
+
+def test_a_reducer_that_reported_and_then_vanished_counts():
+    leader = started()
+    leader.reduced(1, PEERS[1])
+    leader.leading.on_lost(PEERS[1])
+    leader.reduced(0, PEERS[0])
+    commit = leader.leading.check(4, False, START + 1)
+    assert isinstance(commit, Commit)
+    assert all(shard.digest for shard in commit.shards)
+
+
+def test_a_silent_reducer_leaves_a_void_shard_at_the_deadline():
+    leader = started()
+    leader.reduced(0, PEERS[0])
+    deadline = leader.got(Plan)[0].commit_deadline_seconds
+    at, commit = leader.run_until(START + 100)
+    assert at == pytest.approx(START + deadline)
+    assert isinstance(commit, Commit)
+    assert [bool(shard.digest) for shard in commit.shards] == [True, False]
+
+
+def test_no_result_at_all_is_no_commit():
+    leader = started()
+    leader.leading.on_lost(PEERS[0])
+    leader.leading.on_lost(PEERS[1])
+    outcome = leader.leading.check(4, False, START + 1)
+    assert isinstance(outcome, Abandon)
+    assert outcome.reason == "no reducer finished before the deadline"
+
+
+def test_reports_that_do_not_belong_here_change_nothing():
+    leader = started()
+    assert not leader.reduced(0, PEERS[1])  # another one's shard
+    assert not leader.reduced(2, PEERS[0])  # no such shard
+    assert not leader.reduced(0, PEERS[0], attempt=1)
+    assert not leader.reduced(0, PEERS[0], (0, 4))  # no such member
+    assert not leader.reduced(0, named(99))
+    assert not leader.leading.results
+    leader.reduced(0, PEERS[0], (0, 1))
+    leader.reduced(0, PEERS[0], (0,))
+    assert leader.leading.results[0].included == (0, 1)
+    assert not Leader().reduced(0, PEERS[0])  # no plan yet
+
+
+# ------------------------------------------------------------------------------------------------ learned times
+
+durations = st.lists(st.floats(0, 100), max_size=60)
+
+
+@given(durations, st.floats(0, 50), st.floats(0, 5), st.floats(5, 60))
+def test_a_deadline_stays_between_its_bounds(seen, initial, lowest, highest):
+    deadline = LearnedDeadline(initial, lowest, highest)
+    for seconds in seen:
+        deadline.observe(seconds)
+        assert lowest <= deadline.seconds <= highest
+    if len(seen) < 3:
+        assert deadline.seconds == min(max(initial, lowest), highest)
+
+
+@given(st.lists(st.floats(0.1, 50), min_size=3, max_size=32))
+def test_a_deadline_leaves_room_above_what_is_usual(seen):
+    deadline = LearnedDeadline(1.0, 0.0, 1000.0)
+    for seconds in seen:
+        deadline.observe(seconds)
+    assert deadline.seconds >= 1.1 * statistics.median(seen) * (1 - 1e-9)
+    assert sum(seconds <= deadline.seconds for seconds in seen) >= math.ceil(len(seen) / 2)
+
+
+def test_one_outlier_moves_a_deadline_little_and_new_times_replace_old_ones():
+    deadline = LearnedDeadline(1.0, 0.0, 1000.0)
+    for _ in range(31):
+        deadline.observe(2.0)
+    deadline.observe(900.0)
+    assert deadline.seconds == pytest.approx(2.2)
+    for _ in range(32):
+        deadline.observe(10.0)
+    assert deadline.seconds == pytest.approx(11.0)
+
+
+def test_a_pace_is_the_median_interval():
+    pace = LearnedPace()
+    assert pace.seconds is None
+    pace.observe(5.0)
+    assert pace.seconds is None
+    for now in (15.0, 25.0, 125.0, 135.0):
+        pace.observe(now)
+    assert pace.seconds == 10.0
+
+
+@given(st.floats(0.1, 1000))
+def test_every_learned_time_starts_within_the_manifests_bound(hard_seconds):
+    timing = RoundTiming.with_bounds(hard_seconds)
+    for deadline in (timing.offer_spread, timing.contribution, timing.result, timing.commit, timing.leader_silence):
+        assert deadline.seconds <= hard_seconds

@@ -1,0 +1,235 @@
+"""Bytes of a round at one peer: in any order, in bounded memory, and only those that belong to the round."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from averaging.codec import make_codec
+from averaging.fragment_state import reduce_shard
+from averaging.messages import Commit, Contribution, Plan, Result, RosterEntry, ShardPlan, ShardResult
+from averaging.outer import OuterRule
+from averaging.shard_store import ShardStore, payload_digest, terms_of
+from dht.errors import PeerFault
+from tests.memory_networks import named
+
+SIZE, CUT = 64, 32
+PEERS = sorted(named(number) for number in range(6))
+RULE = OuterRule("carry", 0.7, 0.5)
+ROSTER = tuple(RosterEntry(peer, 100 + 10 * index, 10, 6, 50 + index) for index, peer in enumerate(PEERS))
+PLAN = Plan(0, 7, 1, bytes(16), ROSTER, (ShardPlan(0, CUT, 0), ShardPlan(CUT, SIZE, 1)), 5.0, 9.0)
+
+
+def normal(seed, size=CUT):
+    return torch.randn(size, generator=torch.Generator().manual_seed(seed))
+
+
+def store_of(codec="int4"):
+    return ShardStore(make_codec(codec, 8), SIZE)
+
+
+def payload(store, values):
+    return memoryview(b"".join(bytes(part) for part in store.codec.encode(values).pack()))
+
+
+def contribution(member, shard=0, **changes):
+    cut = PLAN.shards[shard]
+    fields = {"version": 7, "attempt": 1, "sequence": 50 + member, "start": cut.start, "end": cut.end}
+    values = {**fields, **changes}
+    return Contribution(
+        0, values["version"], values["attempt"], PEERS[0], shard, values["sequence"], values["start"], values["end"]
+    )
+
+
+def reduced_payload(store, members):
+    given_ = store.contributions(RULE, PLAN, PEERS[0], 0, members)
+    reduction = reduce_shard(given_, RULE, store.codec, CUT, None)
+    assert reduction is not None
+    return b"".join(bytes(part) for part in reduction.encoded.pack()), reduction.included
+
+
+@given(st.permutations(range(6)), st.sampled_from(["fp32", "fp16", "int8", "int4", "e3m0", "int2"]))
+def test_the_result_has_the_same_bytes_in_any_order_of_arrival(order, codec):
+    straight, mixed = store_of(codec), store_of(codec)
+    for member in range(6):
+        straight.take_contribution(PEERS[member], contribution(member), payload(straight, normal(member)))
+    for member in order:
+        mixed.take_contribution(PEERS[member], contribution(member), payload(mixed, normal(member)))
+    assert reduced_payload(mixed, range(6)) == reduced_payload(straight, range(6))
+    assert mixed.arrived(7) == straight.arrived(7)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"sequence": 49}, {"version": 8}, {"attempt": 2}, {"start": 8, "end": CUT + 8}], ids=str
+)
+def test_what_is_not_the_planned_contribution_is_not_reduced(changes):
+    store = store_of()
+    store.take_contribution(PEERS[0], contribution(0), payload(store, normal(0)))
+    store.take_contribution(PEERS[1], contribution(1, **changes), payload(store, normal(1)))
+    assert [member for member, _, _ in store.contributions(RULE, PLAN, PEERS[0], 0, range(6))] == [0]
+
+
+def test_only_chosen_members_are_reduced_and_each_has_its_terms():
+    store = store_of()
+    for member in range(6):
+        store.take_contribution(PEERS[member], contribution(member), payload(store, normal(member)))
+    found = store.contributions(RULE, PLAN, PEERS[0], 0, [1, 4])
+    assert [(member, terms.tokens) for member, terms, _ in found] == [(1, 110), (4, 140)]
+    assert terms_of(RULE, PLAN, 2).staleness == 0
+
+
+@given(st.integers(0, 200))
+def test_a_payload_of_the_wrong_size_is_refused(num_bytes):
+    store = store_of()
+    expected = store.codec.encoded_num_bytes(CUT)
+    for take, message in (
+        (store.take_contribution, contribution(1)),
+        (store.take_result, Result(0, 7, 0, 0, CUT)),
+    ):
+        if num_bytes == expected:
+            take(PEERS[1], message, memoryview(bytes(num_bytes)))
+        else:
+            with pytest.raises(PeerFault, match=f"sent {num_bytes} bytes in a {message.KIND}; expected {expected}"):
+                take(PEERS[1], message, memoryview(bytes(num_bytes)))
+
+
+def fill(store, sender, make_message, limit=100_000):
+    """Send until it is refused; returns the number of messages taken."""
+    data = payload(store, normal(1))
+    for number in range(limit):
+        try:
+            message = make_message(number)
+            take = store.take_contribution if isinstance(message, Contribution) else store.take_result
+            take(sender, message, data)
+        except PeerFault:
+            return number
+    raise AssertionError("nothing stops this sender")
+
+
+@pytest.mark.parametrize(
+    "make_message",
+    [
+        lambda number: contribution(1, sequence=number),
+        lambda number: Contribution(0, 7, 0, PEERS[0], number % 1024, 1, 0, CUT),
+        lambda number: Result(0, 7, number % 1024, 0, CUT),
+    ],
+    ids=["same", "other shards", "results"],
+)
+def test_one_sender_can_only_hold_so_much(make_message):
+    store = store_of()
+    num_taken = fill(store, PEERS[1], make_message)
+    most = 4 * store.codec.encoded_num_bytes(SIZE) + 65_536
+    assert num_taken * store.codec.encoded_num_bytes(CUT) <= most
+    # Others are not concerned, and the next version starts afresh.
+    store.take_contribution(PEERS[2], contribution(2), payload(store, normal(2)))
+    store.prune(8, 4)
+    store.take_contribution(PEERS[1], contribution(1, version=8), payload(store, normal(1)))
+
+
+def test_many_failed_attempts_do_not_use_up_an_honest_members_share():
+    store = store_of()
+    for attempt in range(10_000):
+        store.take_contribution(PEERS[1], contribution(1, attempt=attempt), payload(store, normal(1)))
+    assert store.arrived(7) == [(PEERS[1], 9_999, PEERS[0], 0)]
+
+
+def test_results_are_found_by_their_digest_alone():
+    store = store_of()
+    data = payload(store, normal(3))
+    message = Result(0, 7, 0, 0, CUT)
+    assert store.take_result(PEERS[1], message, data)
+    assert not store.take_result(PEERS[2], message, data)
+    digest = payload_digest(bytes(data))
+    assert store.result(7, 0, digest) == bytes(data)
+    assert store.result(7, 1, digest) is None
+    assert store.result(8, 0, digest) is None
+    store.take_result(PEERS[3], message, payload(store, normal(4)))
+    assert store.result(7, 0, digest) == bytes(data)
+
+
+def test_old_versions_are_pruned():
+    store = store_of()
+    for version in (5, 6, 7):
+        store.take_contribution(PEERS[1], contribution(1, version=version), payload(store, normal(version)))
+        store.take_result(PEERS[1], Result(0, version, 0, 0, CUT), payload(store, normal(version)))
+    store.prune(7, 6)
+    assert [len(store.arrived(version)) for version in (5, 6, 7)] == [0, 0, 1]
+    digests = [payload_digest(bytes(payload(store, normal(version)))) for version in (5, 6, 7)]
+    found = [store.result(version, 0, digest) for version, digest in zip((5, 6, 7), digests, strict=True)]
+    assert [result is not None for result in found] == [False, True, True]
+
+
+def committed(*digests):
+    shards = tuple(
+        ShardResult(shard.start, shard.end, shard.reducer, digest, (0,) if digest else ())
+        for shard, digest in zip(PLAN.shards, digests, strict=True)
+    )
+    return Commit(0, 7, 1, PEERS[0], bytes(16), ROSTER, shards)
+
+
+def reduce_own(store, seed):
+    given_ = [(0, terms_of(RULE, PLAN, 0), store.codec.encode(normal(seed) + normal(seed + 1)))]
+    for member in range(1, 3):
+        given_.append((member, terms_of(RULE, PLAN, member), store.codec.encode(normal(seed + member))))
+    reduction = reduce_shard(given_, RULE, store.codec, CUT, store.carried_error(0, CUT))
+    assert reduction is not None
+    return store.add_reduction(7, 0, 0, CUT, reduction), reduction
+
+
+def test_what_encoding_lost_is_kept_for_the_committed_result_only():
+    store = store_of()
+    digest, reduction = reduce_own(store, 1)
+    assert payload_digest(store.own_result(7, 0, 0, CUT)) == digest
+    assert store.carried_error(0, CUT) is None
+    store.settle(committed(b"x" * 16, b""))
+    assert store.carried_error(0, CUT) is None
+    digest, reduction = reduce_own(store, 1)
+    store.settle(committed(digest, b""))
+    error = store.carried_error(0, CUT)
+    assert error is not None
+    assert torch.equal(error, reduction.error)
+    store.settle(committed(b"", b""))
+    assert store.carried_error(0, CUT) is error
+    store.forget_errors()
+    assert store.carried_error(0, CUT) is None
+
+
+def test_an_error_of_zero_replaces_an_older_one():
+    store = store_of()
+    digest, _ = reduce_own(store, 1)
+    store.settle(committed(digest, b""))
+    error = store.carried_error(0, CUT)
+    assert error is not None
+    exact = reduce_shard(
+        [(0, terms_of(RULE, PLAN, 0), store.codec.encode(torch.zeros(CUT)))], RULE, store.codec, CUT, None
+    )
+    assert exact is not None
+    store.settle(committed(store.add_reduction(7, 0, 0, CUT, exact), b""))
+    assert store.carried_error(0, CUT) is None
+
+
+def test_errors_of_other_cuts_are_forgotten():
+    store = store_of()
+    digest, _ = reduce_own(store, 1)
+    store.settle(committed(digest, b""))
+    whole = Commit(0, 8, 0, PEERS[0], bytes(16), ROSTER, (ShardResult(0, SIZE, 2, b"y" * 16, (0,)),))
+    store.settle(whole)
+    assert store.carried_error(0, CUT) is None
+
+
+def test_memory_is_flat_over_many_versions():
+    store, chance = store_of(), random.Random(3)
+    for version in range(1000):
+        for member in range(6):
+            for attempt in range(chance.randint(1, 3)):
+                message = contribution(member, version=version, attempt=attempt)
+                store.take_contribution(PEERS[member], message, payload(store, normal(member)))
+        store.take_result(PEERS[1], Result(0, version, 0, 0, CUT), payload(store, normal(version)))
+        store.prune(version + 1, version - 3)
+        assert len(store._inbound) == 0
+        assert len(store._results) <= 4
+        assert not store._held_bytes
