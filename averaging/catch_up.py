@@ -13,6 +13,7 @@ import torch
 from averaging import wire
 from averaging.links import Doorkeeper, open_greeted_stream
 from averaging.messages import Commit
+from averaging.round import KEPT_COMMITS
 from averaging.snapshots import Snapshot, StateSource
 from averaging.state_messages import (
     ACKNOWLEDGE,
@@ -31,6 +32,9 @@ from averaging.state_messages import (
 from averaging.state_server import StateServer
 from dht.errors import PeerFault, PeerUnreachable
 from dht.host import Host, PeerId, Stream
+
+MAX_COMMITS_BYTES = (KEPT_COMMITS + 1) * (wire.MAX_HEADER_BYTES + 8)
+"""All that a donor keeps, the one being applied too, each of the largest size: a MiB."""
 
 __all__ = [
     "FRAME_SECONDS",
@@ -79,7 +83,7 @@ async def fetch_commits(
     stream = await open_greeted_stream(host, doorkeeper, donor, STATE_PROTOCOL)
     try:
         await stream.send(pack(["commits", fragment, from_version]))
-        answer = unpack(await in_time(stream.receive(limits.max_frame_bytes), donor), donor, 64)
+        answer = unpack(await in_time(stream.receive(MAX_COMMITS_BYTES), donor), donor, KEPT_COMMITS + 2)
         await stream.send(ACKNOWLEDGE)
     finally:
         await stream.close()

@@ -17,7 +17,7 @@ from typing import Protocol
 from averaging.catch_up import Header, fetch_commits, fetch_digest, fetch_header, fetch_state
 from averaging.links import Doorkeeper
 from averaging.messages import Commit
-from averaging.round import HISTORY_COMMITS
+from averaging.round import KEPT_COMMITS
 from averaging.snapshots import Snapshot
 from averaging.transfer import Transfer
 from averaging.wire import Limits
@@ -344,7 +344,7 @@ class Fetcher:
 
     async def _commits(self, fragment: int, version: int, donors: Sequence[PeerId]) -> tuple[Commit, ...]:
         """Recent commits up to and beyond `version`, from the first donor that answers."""
-        first = max(0, version - HISTORY_COMMITS)
+        first = max(0, version - KEPT_COMMITS)
         for donor in dict.fromkeys(donors):
             try:
                 args = (self._host, self._doorkeeper, donor, fragment, first, self._limits)

@@ -134,10 +134,9 @@ class Peer:
         base_version = max(0, state.version - 1)
         await self.exchange.work_arrived(index, lambda state: state.receive_work(values, 100, 10, base_version))
 
-    def closed(self, index=None):
-        return [
-            report for report in self.reports if isinstance(report, RoundClosed) and index in (None, report.fragment)
-        ]
+    def closed(self, *indexes):
+        reports = [report for report in self.reports if isinstance(report, RoundClosed)]
+        return [report for report in reports if report.fragment in (indexes or (0, 1))]
 
 
 class Swarm:
@@ -211,8 +210,7 @@ class Swarm:
 
 def scenario(play):
     async def run():
-        swarm = await play()
-        await swarm.close()
+        await (await play()).close()
 
     run_virtual(run())
 
@@ -312,8 +310,7 @@ def test_whoever_dies_in_mid_round_the_others_go_on(choose, how, seed):
         victim = await when_round_begins(swarm, 1, choose)
         getattr(swarm.network, how)(victim)
         version = max(peer.fragments[1].state.version for peer in swarm.live())
-        # Its record runs out, and the others see one trainer less.
-        await asyncio.sleep(10.0)
+        await asyncio.sleep(10.0)  # its record runs out, and the others see one trainer less
         others = [peer for peer in swarm.live() if peer.name != victim]
         swarm.set_views(lambda peer, other: other.name != victim)
         await training
