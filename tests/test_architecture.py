@@ -20,7 +20,7 @@ MAX_LINES = 500
 PURE = (
     *("dht.fields", "dht.records", "dht.swarm", "dht.access"),
     *("averaging.fragments", "averaging.codec", "averaging.encoded", "averaging.wire"),
-    *("averaging.outer", "averaging.schedule", "averaging.round"),
+    *("averaging.outer", "averaging.robust", "averaging.schedule", "averaging.round", "averaging.blame"),
     "dashboard.state",
 )
 MAY_IMPORT = {
