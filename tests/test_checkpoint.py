@@ -44,7 +44,7 @@ from peer.events import (
     SentContribution,
     TrainingProgressed,
 )
-from tests.process_swarm import PeerProcess, process_swarm, wait_until
+from tests.process_swarm import ProcessSwarm, process_swarm, wait_until
 
 T = TypeVar("T")
 SIZES = (5, 3)
@@ -409,9 +409,9 @@ OFTEN = ("--checkpoint-minutes", "0.01")
 RARELY = ("--checkpoint-minutes", "1000")
 
 
-def newest_facts(peer: PeerProcess) -> tuple[tuple[int, ...], int]:
-    """(versions, inner steps) of the newest checkpoint in the peer's folder."""
-    newest = list_checkpoints(peer.folder / "checkpoints")[0]
+def newest_facts(swarm: ProcessSwarm, name: str) -> tuple[tuple[int, ...], int]:
+    """(versions, inner steps) of the newest checkpoint in a peer's folder."""
+    newest = list_checkpoints(swarm.folder / name / "checkpoints")[0]
     metadata = json.loads((newest / METADATA_NAME).read_text())["metadata"]
     return tuple(facts["version"] for facts in metadata["fragments"]), metadata["totals"]["inner_steps"]
 
@@ -422,17 +422,17 @@ def test_a_lone_peer_that_was_killed_goes_on_from_its_checkpoint() -> None:
         peer = swarm.start("lone", *OFTEN, has_record=True)
         peer.wait_for(CheckpointSaved, lambda event: min(event.versions) >= 3)
         peer.kill_all()
-        versions, inner_steps = newest_facts(peer)
+        versions, inner_steps = newest_facts(swarm, "lone")
         assert inner_steps >= 30
+        mark = peer.mark()
         again = swarm.start("lone", *RARELY, "--max-steps", str(inner_steps + 40))
-        mark = len(peer.events())
         assert again.wait_joined(after=mark).versions == versions
         again.wait_for(SentContribution, after=mark)
         assert again.wait_end() == 0
         progress = [event for event in again.events()[mark:] if isinstance(event, TrainingProgressed)]
         assert all(inner_steps <= event.inner_steps <= inner_steps + 40 for event in progress)
-        assert newest_facts(again)[1] == inner_steps + 40
-        assert min(newest_facts(again)[0]) > min(versions)
+        assert newest_facts(swarm, "lone")[1] == inner_steps + 40
+        assert min(newest_facts(swarm, "lone")[0]) > min(versions)
 
 
 @pytest.mark.network
@@ -444,7 +444,7 @@ def test_a_peer_that_returns_with_an_old_checkpoint_catches_up() -> None:
         second.wait_common_round(first.peer_id, after=0)
         second.wait_for(CheckpointSaved, after=second.mark())
         second.kill_all()
-        versions, inner_steps = newest_facts(second)
+        versions, inner_steps = newest_facts(swarm, "second")
         wait_until(lambda: min(first.versions().values(), default=0) > max(versions) + 3, "the first goes on")
         mark, mark_first = second.mark(), first.mark()
         again = swarm.start("second", *RARELY, peers=[first.address])
