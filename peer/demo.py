@@ -22,6 +22,7 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
+from torch import Tensor
 
 from averaging.fragments import FragmentLayout
 from dht.errors import LocalFault, MurmurationError
@@ -109,7 +110,8 @@ class Demo:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
-                env={**os.environ, "OMP_NUM_THREADS": "1"},
+                # What a killed peer leaves in its temporary folder goes with the demo's.
+                env={**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(self.folder)},
                 start_new_session=True,
             )
         peer = DemoPeer(name, identity.peer_id, folder, process, time.monotonic(), is_late=is_late)
@@ -155,9 +157,18 @@ def run_demo(num_peers: int, minutes: float, as_json: bool, dashboard: bool, por
         try:
             began = time.monotonic()
             _play(demo, num_peers, minutes, port if dashboard else None)
-            summary = asyncio.run(_measure(demo, time.monotonic() - began))
+            seconds = time.monotonic() - began
+            live = [peer.peer_id for peer in demo.peers if peer.is_alive]
+            logs = PeerLogs.read([(peer.name, peer.peer_id, peer.folder) for peer in demo.peers])
+            model = build_model(demo.manifest.model, demo.manifest.seed)
+            layout = layout_of(demo.manifest, [(name, tuple(p.shape)) for name, p in model.named_parameters()])
+            anchors = asyncio.run(_fetch_anchors(demo, layout))
         finally:
             demo.stop()
+        # Measured when the peers have gone: they leave no core free.
+        losses = _measure(demo.manifest, model, layout, anchors)
+        late = [peer.peer_id for peer in demo.peers if peer.is_late]
+        summary = summarise(logs, live, late, *losses, layout.num_values, seconds)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     if as_json:
@@ -236,13 +247,24 @@ def _last_lines(peer: DemoPeer) -> str:
     return "\n".join(lines[-8:]) or "(it printed nothing)"
 
 
-async def _measure(demo: Demo, seconds: float) -> Summary:
-    """Read the events, fetch the anchors as an observer, and measure the held-out loss on them."""
-    manifest = demo.manifest
-    live = [peer for peer in demo.peers if peer.is_alive]
-    logs = PeerLogs.read([(peer.name, peer.peer_id, peer.folder) for peer in demo.peers])
-    model = build_model(manifest.model, manifest.seed)
-    layout = layout_of(manifest, [(name, tuple(p.shape)) for name, p in model.named_parameters()])
+async def _fetch_anchors(demo: Demo, layout: FragmentLayout) -> dict[int, Tensor]:
+    """The anchors as any observer can fetch them; empty, and told, when nobody gives them."""
+    try:
+        async with observe(demo.run_id, [demo.address], 30.0) as observer:
+            records = await observer.records()
+            return {
+                fragment.index: (await observer.fetch(fragment.index, fragment.num_values, records)).anchor
+                for fragment in layout.fragments
+            }
+    except MurmurationError as error:
+        demo.say.print(f"the anchors could not be fetched: {error}")
+        return {}
+
+
+def _measure(
+    manifest: RunManifest, model: GPT, layout: FragmentLayout, anchors: dict[int, Tensor]
+) -> tuple[float, float | None]:
+    """Held-out loss of the initial `model` and of the anchors (None without them)."""
     corpus = open_corpus(
         manifest.data.source,
         vocab_size=manifest.model.vocab_size,
@@ -251,25 +273,10 @@ async def _measure(demo: Demo, seconds: float) -> Summary:
     )
     batches, size = manifest.data.evaluation_batches, manifest.training.batch_size
     loss_first = held_out_loss(model, corpus, batches, size)
-    reached_everyone = True
-    try:
-        await _load_swarm(demo, model, layout)
-    except MurmurationError as error:
-        demo.say.print(f"the anchors could not be fetched: {error}")
-        reached_everyone = False
-    loss_last = held_out_loss(model, corpus, batches, size) if reached_everyone else None
-    late = [peer.peer_id for peer in demo.peers if peer.is_late]
-    return summarise(logs, [peer.peer_id for peer in live], late, loss_first, loss_last, layout.num_values, seconds)
-
-
-async def _load_swarm(demo: Demo, model: GPT, layout: FragmentLayout) -> None:
-    async with observe(demo.run_id, [demo.address], 30.0) as observer:
-        records = await observer.records()
-        anchors = {}
-        for fragment in layout.fragments:
-            snapshot = await observer.fetch(fragment.index, fragment.num_values, records)
-            anchors[fragment.index] = snapshot.anchor
-        load_anchors(model, layout, anchors)
+    if not anchors:
+        return loss_first, None
+    load_anchors(model, layout, anchors)
+    return loss_first, held_out_loss(model, corpus, batches, size)
 
 
 def _free_port() -> int:

@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import FrameType
+from collections.abc import Callable
 
 import torch
 
 from dht.errors import Incompatible
 from dht.records import RunRecord
 from peer.config import PeerConfig
-from peer.connection import READY_SECONDS, Connection, make_data_dir, network_spec
+from peer.connection import READY_SECONDS, Connection, network_spec
 from peer.data import open_corpus
-from peer.events import Event, EventLog
 from peer.layouts import seed_sizes
 from peer.mailbox import Mailbox
 from peer.manifest import RunManifest
 from peer.model import build_model
 from peer.network_side import NetworkSide
-from peer.panel import View, make_view
+from peer.owner import Owner
 from peer.trainer import Trainer, select_device
 
 EVALUATE_EVERY_SYNCS = 4
@@ -43,66 +36,6 @@ def run_peer(config: PeerConfig, seed_only: bool) -> int:
         if seed_only:
             return _run_seed(config, owner)
         return _run_trainer(config, owner)
-
-
-class Owner:
-    """What the person at the terminal sees and says: the view, the event log, Ctrl+C."""
-
-    def __init__(self, config: PeerConfig) -> None:
-        make_data_dir(config)
-        self._view: View = make_view(config.output, sys.stdout, sys.stderr, os.environ)
-        self._log = EventLog(config.event_log_path, self.note)
-        self._lock = threading.RLock()
-        self._closed = threading.Event()
-        self._stop = threading.Event()
-        self.on_stop: Callable[[], object] = lambda: None
-
-    def show(self, event: Event) -> None:
-        """Show an event and keep it in the log; callable from any thread."""
-        with self._lock:
-            self._log.append(event)
-            self._view.show(event)
-
-    def note(self, sentence: str) -> None:
-        """Tell the owner something that is no event."""
-        with self._lock:
-            self._view.note(sentence)
-
-    def stop_asked(self) -> bool:
-        """Whether the owner wants to leave."""
-        return self._stop.is_set()
-
-    @contextmanager
-    def interruptible(self) -> Iterator[None]:
-        """The first Ctrl+C or SIGTERM leaves politely, the second at once; the view ticks meanwhile."""
-
-        def interrupt(number: int, frame: FrameType | None) -> None:
-            if self._stop.is_set():
-                raise KeyboardInterrupt
-            self._stop.set()
-            self.note("leaving: finishing the step and the round; once more to leave at once")
-            self.on_stop()
-
-        previous = {}
-        if threading.current_thread() is threading.main_thread():
-            previous = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
-        ticker = threading.Thread(target=self._tick, name="view-ticker", daemon=True)
-        ticker.start()
-        try:
-            yield
-        finally:
-            self._closed.set()
-            ticker.join(2.0)
-            for number, handler in previous.items():
-                signal.signal(number, handler)
-            with self._lock:
-                self._view.close()
-                self._log.close()
-
-    def _tick(self) -> None:
-        while not self._closed.wait(0.5):
-            with self._lock:
-                self._view.tick(time.time())
 
 
 def _run_trainer(config: PeerConfig, owner: Owner) -> int:

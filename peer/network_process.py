@@ -45,8 +45,11 @@ def main() -> int:
     """Entry point; returns the exit code."""
     connection = socket.socket(fileno=int(sys.argv[1]))
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    # Ctrl+C in a terminal reaches every process of the group; the trainer's process decides what it means.
+    # Ctrl+C in a terminal, or closing it, reaches every process of the group; the trainer's process decides what it
+    # means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(signal, "SIGHUP"):
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
     channel = _Channel(connection)
     try:
         asyncio.run(_run(channel))

@@ -7,6 +7,7 @@ volunteer, in a seed, and in the simulator under virtual time.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 import random
@@ -44,6 +45,8 @@ SETTLE_SECONDS = 5.0
 """A leaving peer waits this long at most for the round that carries its last work."""
 HAND_OVER_SECONDS = 5.0
 """And then so long until some other member has what it has: a fragment of a small model over a slow line."""
+FAREWELL_SECONDS = 3.0
+"""To tell the others; whoever is not reached learns it when the record expires."""
 
 log = logging.getLogger(__name__)
 
@@ -224,8 +227,11 @@ class Node:
         await self.links.flush(2.0)
         await self._hand_over()
         self._state = "left"
-        await self.membership.introduce()
-        await self.membership.announce()
+        # Members that are gone by now are waited for in vain.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FAREWELL_SECONDS):
+                await self.membership.introduce()
+                await self.membership.announce()
         if self.keeper is not None:
             await self.keeper.save()
 

@@ -236,3 +236,8 @@ def test_a_seed_alone_keeps_the_run_between_trainers() -> None:
         assert seed.wait_end(SOON_SECONDS) == 0
         assert isinstance(seed.events()[-1], LeftRun)
         later.wait_for(RoundCommitted, after=later.mark())
+        # Its terminal is closed.
+        os.killpg(later.process.pid, signal.SIGHUP)
+        assert later.wait_end(SOON_SECONDS) == 0
+        assert isinstance(later.events()[-1], LeftRun)
+        assert (swarm.processes(), swarm.socket_directories()) == ([], [])

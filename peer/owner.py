@@ -1,0 +1,105 @@
+"""The person at the terminal: what they see, the event log they keep, and Ctrl+C."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from peer.config import PeerConfig
+from peer.connection import make_data_dir
+from peer.events import Event, EventLog
+from peer.panel import View, make_view
+
+LOOK_SECONDS = 0.1
+"""Between two looks of the view at what is new: below what people notice."""
+MAX_WAITING = 10_000
+"""Events kept for an output that takes nothing at the moment (a paused terminal); the log has them all."""
+FAREWELL_SECONDS = 2.0
+"""For the last lines; an output that is still blocked then is left alone."""
+
+
+class Owner:
+    """Shows events and notes, keeps the log, and turns signals into a polite end.
+
+    The view has a thread of its own and is never waited for: a terminal that was paused with Ctrl+S must not stop the
+    network side. Nothing here that a signal handler calls takes a lock.
+    """
+
+    def __init__(self, config: PeerConfig, view: View | None = None) -> None:
+        make_data_dir(config)
+        self._view = view or make_view(config.output, sys.stdout, sys.stderr, os.environ)
+        self._waiting: deque[Event | str] = deque(maxlen=MAX_WAITING)
+        self._log = EventLog(config.event_log_path, self.note)
+        self._log_lock = threading.Lock()
+        self._closed = threading.Event()
+        self._is_stopping = False
+        self.on_stop: Callable[[], object] = lambda: None
+
+    def show(self, event: Event) -> None:
+        """Show an event and keep it in the log; callable from any thread."""
+        with self._log_lock:
+            self._log.append(event)
+        self._waiting.append(event)
+
+    def note(self, sentence: str) -> None:
+        """Tell the owner something that is no event."""
+        self._waiting.append(sentence)
+
+    def stop_asked(self) -> bool:
+        """Whether the owner wants to leave."""
+        return self._is_stopping
+
+    @contextmanager
+    def interruptible(self) -> Iterator[None]:
+        """The first Ctrl+C, SIGTERM or closed terminal leaves politely, the second at once; the view runs meanwhile."""
+
+        def interrupt(number: int, frame: FrameType | None) -> None:
+            if self._is_stopping:
+                raise KeyboardInterrupt
+            self._is_stopping = True
+            self.note("leaving: finishing the step and the round; once more to leave at once")
+            self.on_stop()
+
+        previous = {}
+        if threading.current_thread() is threading.main_thread():
+            previous = {number: signal.signal(number, interrupt) for number in _signals()}
+        viewer = threading.Thread(target=self._show_all, name="view", daemon=True)
+        viewer.start()
+        try:
+            yield
+        finally:
+            self._closed.set()
+            viewer.join(FAREWELL_SECONDS)
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+            with self._log_lock:
+                self._log.close()
+
+    def _show_all(self) -> None:
+        while True:
+            is_last = self._closed.wait(LOOK_SECONDS)
+            while self._waiting:
+                item = self._waiting.popleft()
+                if isinstance(item, str):
+                    self._view.note(item)
+                else:
+                    self._view.show(item)
+            if is_last:
+                self._view.close()
+                return
+            self._view.tick(time.time())
+
+
+def _signals() -> list[signal.Signals]:
+    signals = [signal.SIGINT, signal.SIGTERM]
+    # Under nohup it is ignored on purpose.
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signals.append(signal.SIGHUP)
+    return signals
