@@ -11,8 +11,9 @@ from unittest import mock
 import pytest
 
 from averaging.leading import RoundTiming
-from averaging.messages import VersionIs
+from averaging.messages import Commit, CommitRequest, VersionIs
 from averaging.round import HISTORY_COMMITS, KEPT_COMMITS
+from averaging.round_events import Heard, Repair, SendMessage
 from tests.round_swarm import RoundSwarm
 
 
@@ -360,3 +361,36 @@ def test_a_stranger_cannot_fill_the_memory():
         swarm.members[fake] = swarm.members[other]
         swarm._arrive(fake, me, VersionIs(0, 7, bytes(16), 99))
     assert len(machine._ahead) <= 256
+
+
+def test_who_holds_the_lighter_commit_repairs_and_who_holds_the_heavier_passes_it_on():
+    swarm = RoundSwarm(5)
+    light, heavy = swarm.names[:2], swarm.names[2:]
+    swarm.split(light, heavy)
+    swarm.set_views(lambda me: light if me in light else heavy)
+    for name in swarm.names:
+        swarm.work(name)
+    settle(swarm, random.Random(1), num_audits=0)
+    (lighter,), (heavier,) = (swarm.members[group[0]].lineage for group in (light, heavy))
+    for name, message in ((light[0], heavier), (heavy[0], lighter), (heavy[0], heavier)):
+        sender = heavy[1] if name in light else light[1]
+        effects = swarm.members[name].machine.step(Heard(sender, message), swarm.now)
+        expected = {light[0]: [Repair], heavy[0]: [SendMessage] if message == lighter else []}[name]
+        assert [type(effect) for effect in effects] == expected
+        if expected == [SendMessage]:
+            assert effects[0].message == heavier
+
+
+def test_recent_commits_are_given_to_who_asks_and_older_ones_replaced_by_the_version():
+    """The results of older ones are gone; a commit alone would only cost the asker time."""
+    swarm = RoundSwarm(2)
+    for round_ in range(HISTORY_COMMITS + 3):
+        for name in swarm.names:
+            swarm.work(name)
+        settle(swarm, random.Random(round_), num_audits=0)
+    machine = swarm.members[swarm.names[0]].machine
+    for version in range(machine.version):
+        (effect,) = machine.step(Heard(swarm.names[1], CommitRequest(0, version)), swarm.now)
+        is_recent = version >= machine.version - HISTORY_COMMITS
+        assert type(effect.message) is (Commit if is_recent else VersionIs)
+        assert effect.message.version == (version if is_recent else machine.version)
