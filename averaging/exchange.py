@@ -47,9 +47,11 @@ from averaging.messages import (
     ResultRequest,
     ShardResult,
     VersionIs,
+    own_entry,
+    own_ranges,
 )
 from averaging.outer import OuterRule, staleness_of, weights_of
-from averaging.round import HISTORY_COMMITS, own_entry, own_ranges
+from averaging.round import HISTORY_COMMITS
 from averaging.round_events import (
     Advanced,
     Apply,

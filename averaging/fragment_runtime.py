@@ -11,8 +11,8 @@ from typing import Protocol, TypeVar
 from averaging import wire
 from averaging.fragment_state import FragmentState
 from averaging.links import Links
-from averaging.messages import Commit, ResultRequest, VersionIs
-from averaging.round import HISTORY_COMMITS, RoundMachine, own_entry
+from averaging.messages import Commit, ResultRequest, VersionIs, own_entry
+from averaging.round import HISTORY_COMMITS, RoundMachine
 from averaging.shard_store import ShardStore
 from dht.host import PeerId
 

@@ -31,7 +31,6 @@ from averaging.messages import (
     Plan,
     Redirect,
     Reduced,
-    RosterEntry,
     ShardPlan,
     VersionIs,
     Wait,
@@ -473,19 +472,3 @@ class RoundMachine:
             self._inbox.append(Heard(self.me, message))
         else:
             self._effects.append(SendMessage(to, message))
-
-
-def own_entry(roster: Sequence[RosterEntry], peer_id: PeerId) -> tuple[int, RosterEntry] | None:
-    """(index, entry) of a peer in a roster, or None."""
-    for index, entry in enumerate(roster):
-        if entry.peer_id == peer_id:
-            return index, entry
-    return None
-
-
-def own_ranges(commit: Commit, peer_id: PeerId) -> tuple[int, tuple[tuple[int, int], ...]]:
-    """(sequence of a peer's contribution in a commit or -1, the ranges of values in which it was included)."""
-    own = own_entry(commit.roster, peer_id)
-    if own is None:
-        return -1, ()
-    return own[1].sequence, tuple((shard.start, shard.end) for shard in commit.shards if own[0] in shard.included)

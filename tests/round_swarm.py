@@ -16,8 +16,8 @@ from typing import Any
 
 from averaging.fragment_state import RECENT_CONTRIBUTIONS
 from averaging.leading import RoundTiming
-from averaging.messages import DIGEST_BYTES, Commit, Message, Offer, Plan, VersionIs
-from averaging.round import RoundMachine, own_ranges
+from averaging.messages import DIGEST_BYTES, Commit, Message, Offer, Plan, VersionIs, own_ranges
+from averaging.round import RoundMachine
 from averaging.round_events import (
     Advanced,
     Apply,
