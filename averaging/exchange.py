@@ -31,7 +31,7 @@ from averaging.exchange_reports import (
     WorkReturned,
 )
 from averaging.fragment_runtime import Compute, FragmentRuntime, collect_results
-from averaging.fragment_state import CommittedShard, FragmentState, Reduction, reduce_shard, shard_outer_lr
+from averaging.fragment_state import CommittedShard, FragmentState, Reduction, reduce_shard, shard_rates
 from averaging.guard import Guard
 from averaging.links import Links
 from averaging.messages import (
@@ -214,6 +214,7 @@ class Exchange:
             sent.sequence,
             rate,
             self.reachable,
+            state.num_rounds,
         )
         self._step(fragment, Ready(offer))
 
@@ -443,8 +444,10 @@ class Exchange:
         self, fragment: FragmentRuntime, commit: Commit, shard: ShardResult, payload: bytes | None, own_index: int
     ) -> CommittedShard:
         gradient = None if payload is None else fragment.store.unpack(shard.end - shard.start, payload)
-        outer_lr = shard_outer_lr([terms_of(self.rule, commit, member) for member in shard.included], self.rule)
-        return CommittedShard(shard.start, shard.end, gradient, outer_lr, own_index in shard.included)
+        terms = [terms_of(self.rule, commit, member) for member in shard.included]
+        outer_lr, outer_momentum = shard_rates(terms, self.rule)
+        own_included = own_index in shard.included
+        return CommittedShard(shard.start, shard.end, gradient, outer_lr, own_included, outer_momentum)
 
     def _after_advance(self, fragment: FragmentRuntime, adopted: tuple[Commit, ...] | None = None) -> None:
         state = fragment.state

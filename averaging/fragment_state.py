@@ -15,12 +15,14 @@ from torch import Tensor
 
 from averaging.codec import Codec
 from averaging.encoded import EncodedBlocks
+from averaging.messages import MAX_NUM_ROUNDS
 from averaging.outer import (
     CHUNK_VALUES,
     OuterRule,
     Terms,
     anchor_digest,
     effective_outer_lr,
+    effective_outer_momentum,
     outer_step_,
     overlay_of,
     uses_velocity,
@@ -57,13 +59,17 @@ class _Settled:
 
 @dataclass(frozen=True, slots=True)
 class CommittedShard:
-    """Values [start, end) of a commit: the encoded mean (None: void), its outer lr, and whether own work is in it."""
+    """Values [start, end) of a commit: the encoded mean (None: void), its outer lr, and whether own work is in it.
+
+    `outer_momentum` is beta of this commit; None: the rule's.
+    """
 
     start: int
     end: int
     gradient: EncodedBlocks | None
     outer_lr: float
     own_included: bool
+    outer_momentum: float | None = None
 
 
 @dataclass
@@ -73,6 +79,7 @@ class FragmentState:
     Attributes:
         unsent_tokens, unsent_steps, unsent_base_version: of the work that waits in the residual; no tokens, no work.
         own_share: own share of the weights in the last commit with own work, for the eager overlay of the next send.
+        num_rounds: rounds in which own work was committed since this process began, up to MAX_NUM_ROUNDS.
     """
 
     rule: OuterRule
@@ -88,6 +95,7 @@ class FragmentState:
     unsent_steps: int = 0
     unsent_base_version: int = 0
     own_share: float = 1.0
+    num_rounds: int = 0
     _shown_share: float = field(default=1.0, repr=False)
     _velocity: Tensor | None = field(default=None, repr=False)
     _recent: list[_Settled] = field(default_factory=list, repr=False)
@@ -169,17 +177,14 @@ class FragmentState:
         sent = self.pending
         num_returned = 0
         for shard in shards:
+            beta = self.rule.outer_momentum if shard.outer_momentum is None else shard.outer_momentum
             for start, end in self._chunks(shard.start, shard.end):
                 if shard.gradient is not None:
                     gradient = torch.empty(end - start)
                     piece = shard.gradient.slice_blocks(start - shard.start, end - start)
                     self.codec.decode(piece, gradient)
                     moved = outer_step_(
-                        self.anchor[start:end],
-                        self.momentum[start:end],
-                        gradient,
-                        shard.outer_lr,
-                        self.rule.outer_momentum,
+                        self.anchor[start:end], self.momentum[start:end], gradient, shard.outer_lr, beta
                     )
                     change[start:end].add_(moved)
                 if sent is not None and shard.own_included:
@@ -187,13 +192,13 @@ class FragmentState:
                     overlay = self._overlay(work, start, end)
                     if overlay is not None:
                         change[start:end].add_(overlay)
-                    self._advance_velocity(work, start, end)
+                    self._advance_velocity(work, start, end, beta)
                     continue
                 if sent is not None and self.rule.mode != "streaming":
                     self._return_work(sent, start, end, change)
                     num_returned += end - start
                 if shard.gradient is not None:  # the momentum of a void shard did not move either
-                    self._advance_velocity(None, start, end)
+                    self._advance_velocity(None, start, end, beta)
         if sent is not None and num_returned:
             # Tokens return in proportion, so that void shards do not count the same tokens twice.
             share = num_returned / self.num_values
@@ -202,6 +207,7 @@ class FragmentState:
         if sent is not None:
             committed = tuple((shard.start, shard.end) for shard in shards if shard.own_included)
             self._recent = [*self._recent, _Settled(sent, self.version, committed)][-RECENT_CONTRIBUTIONS:]
+            self.num_rounds = min(self.num_rounds + bool(committed), MAX_NUM_ROUNDS)
         self.pending = None
         self.version += 1
         self.lineage_tokens += commit_tokens
@@ -324,10 +330,10 @@ class FragmentState:
             self._velocity = torch.zeros_like(self.anchor)
         return self._velocity[start:end]
 
-    def _advance_velocity(self, work: Tensor | None, start: int, end: int) -> None:
+    def _advance_velocity(self, work: Tensor | None, start: int, end: int, beta: float) -> None:
         velocity = self._velocity_slice(start, end)
         if velocity is not None:
-            velocity.mul_(self.rule.outer_momentum)
+            velocity.mul_(beta)
             if work is not None:
                 velocity.add_(work)
 
@@ -377,6 +383,6 @@ def reduce_shard(
     return Reduction(encoded, combined.included, mean, combined.refused)
 
 
-def shard_outer_lr(included: Sequence[Terms], rule: OuterRule) -> float:
-    """The outer learning rate of one shard, from the terms of the contributions in it."""
-    return effective_outer_lr(included, rule)
+def shard_rates(included: Sequence[Terms], rule: OuterRule) -> tuple[float, float]:
+    """(outer learning rate, outer momentum) of one shard, from the terms of the contributions in it."""
+    return effective_outer_lr(included, rule), effective_outer_momentum(included, rule)

@@ -1,16 +1,15 @@
 """The leader's half of a round: collect offers, decide when to start, collect results, close. Sans-I/O.
 
 `Leading` exists per fragment version on every peer that received an offer; it does not know whether its own peer is a
-member. All waiting is a function of `now`: call `check(now)` and again at `next_time`.
+member. All waiting is a function of `now`: call `check` and again at `next_time`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence, Set
 from dataclasses import dataclass, field
 
-from averaging.deadlines import LearnedDeadline, LearnedPace
 from averaging.messages import (
     MAX_ROSTER,
     Abandon,
@@ -24,46 +23,23 @@ from averaging.messages import (
     ShardResult,
     Wait,
 )
+from averaging.round_events import DeadlinePassed, QuorumAwaited
+from averaging.round_timing import HEARTBEAT_SECONDS, RoundTiming
 from dht.host import PeerId
-
-HEARTBEAT_SECONDS = 1.0
-"""A waiting leader says so this often: a member may then call a few missed ones silence, however long rounds take."""
 
 GRACE_OF_INTERVAL = 0.7
 """Longest grace window as a share of the time between two own sends; the rest is left for the transfer."""
 FIRST_GRACE_SECONDS = 2.0
 """Grace before the leader knows its own pace."""
+QUORUM_INTERVALS = 1.2
+"""A live trainer offers once per interval: who has not after this much of it will not soon."""
+FIRST_QUORUM_INTERVALS = 2.0
+"""The same before anything was learned about the trainers."""
+LEAST_QUORUM_SECONDS = 5.0
+"""A round without its quorum may be one side of a fork: a line that stalls for seconds must not be enough for that."""
 
 Send = Callable[[PeerId, Message], None]
 Shards = Callable[[Sequence[Offer]], tuple[ShardPlan, ...]]
-
-
-@dataclass(frozen=True, slots=True)
-class RoundTiming:
-    """What a peer has learned about durations, per fragment; shared by all its rounds of that fragment."""
-
-    offer_spread: LearnedDeadline
-    contribution: LearnedDeadline
-    result: LearnedDeadline
-    commit: LearnedDeadline
-    leader_silence: LearnedDeadline
-    own_pace: LearnedPace
-    hard_seconds: float
-
-    @classmethod
-    def with_bounds(cls, hard_seconds: float) -> RoundTiming:
-        """Deadlines that start patient and learn; `hard_seconds` is the manifest's upper bound of each."""
-        return cls(
-            offer_spread=LearnedDeadline(hard_seconds, 0.0, hard_seconds),
-            contribution=LearnedDeadline(min(10.0, hard_seconds), min(1.0, hard_seconds), hard_seconds),
-            result=LearnedDeadline(min(3.0, hard_seconds), min(0.5, hard_seconds), hard_seconds),
-            commit=LearnedDeadline(min(20.0, hard_seconds), min(2.0, hard_seconds), hard_seconds),
-            leader_silence=LearnedDeadline(
-                min(6 * HEARTBEAT_SECONDS, hard_seconds), min(4 * HEARTBEAT_SECONDS, hard_seconds), hard_seconds
-            ),
-            own_pace=LearnedPace(),
-            hard_seconds=hard_seconds,
-        )
 
 
 @dataclass
@@ -79,29 +55,31 @@ class Leading:
     shards_for: Shards
     quorum_fraction: float
     not_before: float = 0.0
+    tell: Callable[[DeadlinePassed | QuorumAwaited], None] = lambda effect: None
     attempt: int = 0
     offers: dict[PeerId, Offer] = field(default_factory=dict)
     late: set[PeerId] = field(default_factory=set)
     plan: Plan | None = None
     first_at: float = 0.0
-    last_offer_at: float = 0.0
     quorum_at: float | None = None
     planned_at: float = 0.0
     heartbeat_at: float = 0.0
     results: dict[int, ShardResult] = field(default_factory=dict)
     closed: bool = False
+    _num_trainers: int = 0
+    _missing: tuple[PeerId, ...] = ()
+    _told_at: float | None = None
 
     def on_offer(self, peer_id: PeerId, offer: Offer, num_trainers: int, now: float) -> None:
         """Take an offer; one that comes after the plan, or to a full roster, waits for the next version."""
         if not self.offers:
             self.first_at = now
             self.heartbeat_at = now + HEARTBEAT_SECONDS
-        if self.plan is not None and peer_id not in self.offers:
-            self.timing.offer_spread.observe(now - self.first_at)
+        if peer_id not in self.offers and peer_id not in self.late:
+            self.timing.offer.observe(peer_id, now - self.first_at)
         if self.plan is None and (len(self.offers) < MAX_ROSTER or peer_id in self.offers):
             self.offers[peer_id] = offer
             self.attempt = max(self.attempt, offer.attempt)
-            self.last_offer_at = now
         elif peer_id not in self.offers and len(self.late) < MAX_ROSTER:
             self.late.add(peer_id)
         self.send(peer_id, self._wait(num_trainers))
@@ -128,24 +106,34 @@ class Leading:
             return False
         if message.shard not in self.results and members == message.included and members:
             self.results[message.shard] = ShardResult(shard.start, shard.end, shard.reducer, message.digest, members)
-            self.timing.commit.observe(now - self.planned_at)
+            self.timing.reduced.observe(peer_id, now - self.planned_at)
         return True
 
-    def check(self, num_trainers: int, everyone_offered: bool, now: float) -> Commit | Abandon | None:
-        """Send what is due at `now`; returns the commit (or the abandonment) when the round closes."""
+    def check(self, trainers: Collection[PeerId], given_up: Set[PeerId], now: float) -> Commit | Abandon | None:
+        """Send what is due at `now`; returns the commit (or the abandonment) when the round closes.
+
+        Args:
+            trainers: the live ones, as this peer sees them; they count for the quorum.
+            given_up: those of them that are not waited for, because they were silent.
+        """
         if self.closed or not self.offers:
             return None
+        self._num_trainers = len(trainers)
         if self.plan is None:
-            if len(self.offers) >= self.quorum(num_trainers) and self.quorum_at is None:
+            self._missing = tuple(sorted(set(trainers) - given_up - set(self.offers)))
+            if len(self.offers) >= self.quorum(len(trainers)) and self.quorum_at is None:
                 self.quorum_at = now
-            if everyone_offered or now >= self._start_at():
+            is_everyone_here = bool(trainers) and not self._missing
+            if is_everyone_here or now >= self._start_at():
                 self._start(now)
-            self._heartbeat(num_trainers, now)
+            elif self.quorum_at is None and now >= self._grace_until():
+                self._tell_what_is_awaited(now)
+            self._heartbeat(now)
             return None
-        self._heartbeat(num_trainers, now)
+        self._heartbeat(now)
         if len(self.results) < len(self.plan.shards) and now < self.planned_at + self.plan.commit_deadline_seconds:
             return None
-        return self._close()
+        return self._close(now)
 
     def quorum(self, num_trainers: int) -> int:
         """Offers that a round needs before the grace window may end: ceil(fraction * live trainers)."""
@@ -162,21 +150,48 @@ class Leading:
         if self.closed or not self.offers:
             return math.inf
         if self.plan is None:
-            return min(self._start_at(), self.heartbeat_at)
+            times = [self._start_at(), self.heartbeat_at]
+            if self.quorum_at is None and self._told_at is None:
+                times.append(self._grace_until())
+            return min(times)
         return min(self.planned_at + self.plan.commit_deadline_seconds, self.heartbeat_at)
 
     def _start_at(self) -> float:
-        """Quorum, then a grace window: as long as offers usually straggle, but never into the next interval.
+        """Quorum, then a grace window: as long as the missing usually take, but never into the next interval.
 
         Peers of one speed have constant phases in the interval, so a window of most of it lets everybody take part in
-        every round, while nobody's training waits (the grace window of arXiv 2604.21428).
+        every round, while nobody's training waits (the grace window of arXiv 2604.21428). Without a quorum the round
+        waits for as long as a live trainer can take to offer at all.
         """
+        end = self.first_at + self.timing.hard_seconds
         if self.quorum_at is None:
-            return self.first_at + self.timing.hard_seconds
+            return min(end, max(self.first_at + self._quorum_patience(), self.not_before))
+        return max(self.quorum_at, min(self._grace_until(), end))
+
+    def _grace_until(self) -> float:
         pace = self.timing.own_pace.seconds
         longest = GRACE_OF_INTERVAL * pace if pace is not None else FIRST_GRACE_SECONDS
-        patient = max(self.first_at + min(self.timing.offer_spread.seconds, longest), self.not_before)
-        return max(self.quorum_at, min(patient, self.first_at + self.timing.hard_seconds))
+        # Whoever missed the last three rounds comes when it comes.
+        expected = [peer_id for peer_id in self._missing if not self.timing.offer.is_absent(peer_id)]
+        window = self.timing.offer.longest(expected).seconds if expected else 0.0
+        return max(self.first_at + min(window, longest), self.not_before)
+
+    def _quorum_patience(self) -> float:
+        pace = self.timing.own_pace.seconds
+        if pace is None:
+            return self.timing.hard_seconds
+        longest = self.timing.offer.longest(self._missing)
+        if longest.num_arrivals:
+            return max(LEAST_QUORUM_SECONDS, QUORUM_INTERVALS * pace, longest.seconds)
+        return max(LEAST_QUORUM_SECONDS, FIRST_QUORUM_INTERVALS * pace)
+
+    def _tell_what_is_awaited(self, now: float) -> None:
+        if self._told_at is None:
+            self._told_at = now
+            arrivals = self.timing.offer.longest(self._missing).num_arrivals
+            left = max(0.0, self._start_at() - now)
+            quorum = self.quorum(self._num_trainers)
+            self.tell(QuorumAwaited(len(self.offers), quorum, self._missing, left, arrivals))
 
     def _start(self, now: float) -> None:
         offers = [self.offers[peer_id] for peer_id in sorted(self.offers)]
@@ -184,36 +199,60 @@ class Leading:
             RosterEntry(peer_id, offer.tokens, offer.steps, offer.base_version, offer.sequence)
             for peer_id, offer in sorted(self.offers.items())
         )
-        self.timing.offer_spread.observe(self.last_offer_at - self.first_at)
+        self._note_missing(now)
+        shards = self.shards_for(offers)
+        timing = self.timing
+        mean = timing.reduced.longest({roster[shard.reducer].peer_id for shard in shards}).seconds
+        # A mean is there after the contributions to it, so its reducer may know of a slower line than this peer does.
+        contribution = max(mean, timing.contribution.longest(self.offers).seconds)
         self.plan = Plan(
             self.fragment,
             self.version,
             self.attempt,
             self.anchor_digest,
             roster,
-            self.shards_for(offers),
-            self.timing.contribution.seconds,
+            shards,
+            contribution,
             # A reducer that waits for a dead member reports after the contribution deadline, and must still count.
-            self.timing.contribution.seconds + self.timing.commit.seconds,
+            contribution + mean,
         )
         self.planned_at = now
         for entry in roster:
             self.send(entry.peer_id, self.plan)
 
-    def _heartbeat(self, num_trainers: int, now: float) -> None:
+    def _note_missing(self, now: float) -> None:
+        """Trainers that were expected and did not offer in time."""
+        late = tuple(peer_id for peer_id in self._missing if not self.timing.offer.is_absent(peer_id))
+        if late:
+            arrivals = self.timing.offer.longest(late).num_arrivals
+            self.tell(DeadlinePassed("offer", late, now - self.first_at, arrivals))
+        for peer_id in self._missing:
+            self.timing.offer.missed(peer_id)
+
+    def _heartbeat(self, now: float) -> None:
         if now < self.heartbeat_at:
             return
         self.heartbeat_at = now + HEARTBEAT_SECONDS
         for peer_id in self.waiting:
             if peer_id != self.me:
-                self.send(peer_id, self._wait(num_trainers))
+                self.send(peer_id, self._wait(self._num_trainers))
 
     def _wait(self, num_trainers: int) -> Wait:
         return Wait(self.fragment, self.version, self.attempt, len(self.offers), self.quorum(num_trainers))
 
-    def _close(self) -> Commit | Abandon:
+    def _close(self, now: float) -> Commit | Abandon:
         assert self.plan is not None
         self.closed = True
+        silent = {
+            self.plan.roster[shard.reducer].peer_id
+            for index, shard in enumerate(self.plan.shards)
+            if index not in self.results
+        }
+        if silent:
+            arrivals = self.timing.reduced.longest(silent).num_arrivals
+            for peer_id in sorted(silent):
+                self.timing.reduced.missed(peer_id)
+            self.tell(DeadlinePassed("mean", tuple(sorted(silent)), now - self.planned_at, arrivals))
         shards = tuple(
             self.results.get(index) or ShardResult(shard.start, shard.end, shard.reducer, b"", ())
             for index, shard in enumerate(self.plan.shards)

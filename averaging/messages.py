@@ -13,6 +13,8 @@ MAX_ROSTER = 256
 MAX_SHARDS = 512
 """So that the commit of a full roster still fits its header (`wire.MAX_HEADER_BYTES`)."""
 DIGEST_BYTES = 16
+MAX_NUM_ROUNDS = 100
+"""Nobody is a newcomer for longer, and one byte of a roster entry holds it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,7 @@ class RosterEntry:
     steps: int
     base_version: int
     sequence: int
+    num_rounds: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,7 @@ class Offer:
     sequence: int
     upload_bits_per_second: float
     reachable: bool
+    num_rounds: int = 0
 
 
 @dataclass(frozen=True, slots=True)

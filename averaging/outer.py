@@ -14,7 +14,8 @@ combined in PeerId order, and everyone applies the encoded broadcast bytes.
 
 Sources: DiLoCo (arXiv 2311.08105) for the outer step; Streaming DiLoCo (arXiv 2501.18512) for blending; Eager
 Updates (arXiv 2502.12996) for the overlay `eager`; token weights from Decoupled DiLoCo (arXiv 2604.21428);
-staleness weights from Async Local-SGD (arXiv 2401.09135).
+staleness weights and less momentum under delay from Async Local-SGD (arXiv 2401.09135); the weight of newcomers after
+BTARD (arXiv 2106.11257).
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Context, Decimal
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -35,6 +38,8 @@ Combination = Literal["mean", "trimmed_mean", "centered_clip", "radial_direction
 CHUNK_VALUES = 1 << 18
 """Values per pass (1 MiB of float32): the working set of a pass stays in the cache."""
 DIGEST_CHUNK_BYTES = 1 << 20
+POWER_DIGITS = 40
+"""More than twice a double's digits: rounding to a double hides what the last of them may lose."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +54,11 @@ class OuterRule:
         own_weight: own: weight of the own contribution in the predicted step.
         staleness_power: a of rho = (1 + s)^-a.
         staleness_limit: s_max; older contributions weigh nothing.
+        token_power: p of n^p (n/h)^q, n tokens from h inner steps; 0: a contribution counts once whatever its size.
+        quality_power: q of it; 0: tokens of large and of small batches count the same.
+        newcomer_rounds: rounds in which a newcomer weighs less: j / (newcomer_rounds + 1) in its j-th one.
         lag_penalty: kappa of eta = eta0 * mean(rho) / (1 + kappa * max(0, lag - 1)).
+        momentum_lag_penalty: kappa of beta = beta0 / (1 + kappa * max(0, lag - 1)).
         residual_decay: factor on the error feedback that remains after a send.
         combine: how the contributions to a shard become one; see `robust.py` for it and the bounds that follow.
         clip_norm_ratio: longest contribution, in median norms; None: no limit.
@@ -65,7 +74,11 @@ class OuterRule:
     own_weight: float = 1.0
     staleness_power: float = 1.0
     staleness_limit: int = 4
+    token_power: float = 1.0
+    quality_power: float = 1.0
+    newcomer_rounds: int = 0
     lag_penalty: float = 0.0
+    momentum_lag_penalty: float = 0.0
     residual_decay: float = 1.0
     combine: Combination = "mean"
     clip_norm_ratio: float | None = None
@@ -76,11 +89,12 @@ class OuterRule:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What decides the weight of one contribution: its tokens, inner steps and staleness in versions."""
+    """What decides the weight of one contribution: tokens, inner steps, staleness in versions, earlier rounds."""
 
     tokens: int
     steps: int
     staleness: int
+    num_rounds: int = 0
 
 
 def staleness_of(mode: Mode, version: int, base_version: int) -> int:
@@ -94,35 +108,79 @@ def staleness_of(mode: Mode, version: int, base_version: int) -> int:
 
 
 def staleness_factor(staleness: int, rule: OuterRule) -> float:
-    """rho = (1 + s)^-a, and 0 beyond the limit."""
+    """rho = (1 + s)^-a, and 0 beyond the limit (arXiv 1903.03934, 2401.09135)."""
     if staleness > rule.staleness_limit:
         return 0.0
-    return float((1.0 + staleness) ** -rule.staleness_power)
+    return portable_power(1.0 + staleness, -rule.staleness_power)
+
+
+def newcomer_factor(num_rounds: int, rule: OuterRule) -> float:
+    """nu = min(1, (num_rounds + 1) / (newcomer_rounds + 1)): a peer's first rounds weigh less.
+
+    A newcomer's inner optimizer is cold, and a stranger should not decide much at once: influence that grows with
+    participation follows arXiv 2106.11257. `num_rounds` is the peer's own claim, bounded by the fragment's version.
+    So nobody gains more than the weight of a peer that was there from the start: whoever lies only skips its own
+    warm-up, and the swarm is where it would be without one.
+    """
+    return min(1.0, (num_rounds + 1) / (rule.newcomer_rounds + 1))
+
+
+def size_factor(tokens: int, steps: int, rule: OuterRule) -> float:
+    """n^p (n/h)^q. With p = q = 1 quantity times quality (arXiv 2604.21428); with p = q = 0 everybody counts the same,
+    as in DiLoCo (arXiv 2311.08105)."""
+    return portable_power(float(tokens), rule.token_power) * portable_power(tokens / steps, rule.quality_power)
+
+
+@lru_cache(maxsize=8192)
+def portable_power(base: float, exponent: float) -> float:
+    """base^exponent for base > 0, the same bits on every machine.
+
+    The last bit of pow() depends on the C library. Decimal's ln and exp are correctly rounded by definition.
+    """
+    if exponent in (-1.0, 0.0, 1.0):
+        return 1.0 if exponent == 0 else base if exponent > 0 else 1.0 / base
+    context = Context(prec=POWER_DIGITS)
+    return float(context.exp(context.multiply(Decimal(exponent), context.ln(Decimal(base)))))
 
 
 def weights_of(terms: Sequence[Terms], rule: OuterRule) -> list[float]:
-    """Normalised weights w_j = rho_j * n_j * (n_j / h_j), rounded to float32; all zero when nothing counts.
-
-    n * (n / h) is tokens times tokens per step (arXiv 2604.21428, quantity times quality).
-    """
-    raw = [staleness_factor(term.staleness, rule) * term.tokens * (term.tokens / term.steps) for term in terms]
+    """Weights w_j = nu_j * rho_j * n_j^p * (n_j / h_j)^q, normalised, rounded to float32; all 0 when nothing counts."""
+    raw = [
+        staleness_factor(term.staleness, rule)
+        * size_factor(term.tokens, term.steps, rule)
+        * newcomer_factor(term.num_rounds, rule)
+        for term in terms
+    ]
     total = math.fsum(raw)
     return [float(np.float32(weight / total)) if total > 0 else 0.0 for weight in raw]
 
 
 def effective_outer_lr(terms: Sequence[Terms], rule: OuterRule) -> float:
-    """eta_r = eta0 * mean(rho) / (1 + kappa * max(0, lag - 1)), rounded to float32.
+    """eta_r = eta0 * mean(rho) / (1 + kappa * max(0, lag - 1)), rounded to float32; 0 when nothing counts.
 
     The mean of rho is weighted by tokens; lag is the token-weighted mean staleness plus one round. Contributions
-    beyond the staleness limit count in neither.
+    beyond the staleness limit count in neither. A lower rate under delay: arXiv 2502.12996, table 2.
     """
-    counted = [term for term in terms if staleness_factor(term.staleness, rule) > 0]
-    tokens = sum(term.tokens for term in counted)
-    if not tokens:
-        return 0.0
-    rho = math.fsum(staleness_factor(term.staleness, rule) * term.tokens for term in counted) / tokens
-    lag = 1 + math.fsum(term.staleness * term.tokens for term in counted) / tokens
-    return float(np.float32(rule.outer_lr * rho / (1.0 + rule.lag_penalty * max(0.0, lag - 1.0))))
+    rho = _token_mean(terms, rule, [staleness_factor(term.staleness, rule) for term in terms])
+    rounds_late = _token_mean(terms, rule, [term.staleness for term in terms])
+    return float(np.float32(rule.outer_lr * rho / (1.0 + rule.lag_penalty * rounds_late)))
+
+
+def effective_outer_momentum(terms: Sequence[Terms], rule: OuterRule) -> float:
+    """beta_r = beta0 / (1 + kappa * max(0, lag - 1)), rounded to float32, with the lag of `effective_outer_lr`.
+
+    Momentum on stale work is what makes late updates oscillate (arXiv 2401.09135). The one round of delay that every
+    mode but sync implies is beta0's business, because it is there in every round: 0.9 in lock step, 0.5 otherwise.
+    """
+    rounds_late = _token_mean(terms, rule, [term.staleness for term in terms])
+    return float(np.float32(rule.outer_momentum / (1.0 + rule.momentum_lag_penalty * rounds_late)))
+
+
+def _token_mean(terms: Sequence[Terms], rule: OuterRule, values: Sequence[float]) -> float:
+    """Mean of a number per contribution, weighted by tokens, over those within the staleness limit; 0 without any."""
+    tokens = [term.tokens if term.staleness <= rule.staleness_limit else 0 for term in terms]
+    total = sum(tokens)
+    return math.fsum(value * count for value, count in zip(values, tokens, strict=True)) / total if total else 0.0
 
 
 def outer_step_(anchor: Tensor, momentum: Tensor, gradient: Tensor, outer_lr: float, outer_momentum: float) -> Tensor:
@@ -147,6 +205,14 @@ def overlay_terms(rule: OuterRule, num_pending: int, outer_lr: float, own_share:
     - eager (arXiv 2502.12996, Algorithm 3 in anchor form): O = eta c (D + beta u), c the own share of the weights.
     - own: the same with `own_weight` in place of c.
     - carry: O = overlay_gain * D; local progress stays in the live parameters while the round travels.
+
+    Replicas i and j that trained nothing since differ by O_j - O_i and their residuals alone, whatever eta, weights
+    and members did from round to round, and the difference does not grow with the number of rounds. With |.| any norm,
+    c_i the own share (own: `own_weight`) and D_i^k the own work of round k (0 where it was not committed):
+
+    - eager, own: |O_i - O_j| <= eta0 / (1 - beta) * max_k |c_i D_i^k - c_j D_j^k|, because O_i is a sum over rounds
+      with the coefficients eta0 c_i beta^k, k = 0, 1, ...
+    - carry: |O_i - O_j| <= overlay_gain * |D_i - D_j| of the work under way.
     """
     if rule.mode == "carry":
         return [(rule.overlay_gain, 0.0)] * num_pending

@@ -29,7 +29,9 @@ def payload_digest(payload: bytes) -> bytes:
 def terms_of(rule: OuterRule, round_: Plan | Commit, member: int) -> Terms:
     """What decides the weight of roster member `member` in this round."""
     entry = round_.roster[member]
-    return Terms(entry.tokens, entry.steps, staleness_of(rule.mode, round_.version, entry.base_version))
+    staleness = staleness_of(rule.mode, round_.version, entry.base_version)
+    # Nobody can have been in more rounds of a fragment than it had.
+    return Terms(entry.tokens, entry.steps, staleness, min(entry.num_rounds, round_.version))
 
 
 @dataclass

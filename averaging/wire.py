@@ -20,6 +20,7 @@ import msgpack
 
 from averaging.messages import (
     DIGEST_BYTES,
+    MAX_NUM_ROUNDS,
     MAX_ROSTER,
     MAX_SHARDS,
     Abandon,
@@ -42,7 +43,7 @@ from averaging.messages import (
 from dht.errors import PeerFault
 from dht.host import PeerId
 
-WIRE_VERSION = 1
+WIRE_VERSION = 2
 MAX_HEADER_BYTES = 60_000
 """The largest commit, 256 members and 512 shards, takes 57 kB; the two length bytes allow 65535."""
 _PREFIX = struct.Struct(">BH")
@@ -128,14 +129,15 @@ def _rows(check_row: Callable[[list[Any], Limits], Any], most: int) -> _Check:
 
 
 def _roster_row(row: Any, limits: Limits) -> RosterEntry:
-    if type(row) is not list or len(row) != 5:
-        raise _fail(row, "[peer_id, tokens, steps, base_version, sequence]")
+    if type(row) is not list or len(row) != 6:
+        raise _fail(row, "[peer_id, tokens, steps, base_version, sequence, num_rounds]")
     return RosterEntry(
         _peer_id(row[0], limits),
         _TOKENS(row[1], limits),
         _STEPS(row[2], limits),
         _VERSION(row[3], limits),
         _VERSION(row[4], limits),
+        _NUM_ROUNDS(row[5], limits),
     )
 
 
@@ -163,6 +165,7 @@ _STEPS = _integer(1, 2**31)
 _VALUE = _integer(0, 2**40)
 _MEMBER = _integer(0, MAX_ROSTER - 1)
 _ATTEMPT = _integer(0, 10_000)
+_NUM_ROUNDS = _integer(0, MAX_NUM_ROUNDS)
 
 
 def _members(value: Any, _limits: Limits) -> tuple[int, ...]:
@@ -184,6 +187,7 @@ _CHECKS: dict[str, _Check] = {
     "base_version": _VERSION,
     "sequence": _VERSION,
     "attempt": _ATTEMPT,
+    "num_rounds": _NUM_ROUNDS,
     "tokens": _TOKENS,
     "lineage_tokens": _integer(0, 2**60),
     "steps": _STEPS,

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from averaging.codec import Codec, make_codec
-from averaging.fragment_state import CommittedShard, FragmentState, reduce_shard, shard_outer_lr
+from averaging.fragment_state import CommittedShard, FragmentState, reduce_shard, shard_rates
 from averaging.fragments import FragmentLayout, build_layout
 from averaging.outer import Terms, staleness_of, weights_of
 from averaging.schedule import fragments_due
@@ -241,13 +241,14 @@ class Swarm:
         if self.arm.error_feedback:
             lane.carried_error = reduction.error
         terms = {index: term for index, term, _ in contributions}
-        outer_lr = shard_outer_lr([terms[index] for index in reduction.included], rule)
+        outer_lr, outer_momentum = shard_rates([terms[index] for index in reduction.included], rule)
         shares = dict(zip(terms, weights_of(list(terms.values()), rule), strict=True))
         mean = torch.empty(num_values)
         self._codec.decode(reduction.encoded, mean)
         commit_tokens = sum(term.tokens for term in terms.values())
         for index, (replica, state) in enumerate(zip(self.replicas, lane.states, strict=True)):
-            shard = CommittedShard(0, num_values, reduction.encoded, outer_lr, index in reduction.included)
+            is_in = index in reduction.included
+            shard = CommittedShard(0, num_values, reduction.encoded, outer_lr, is_in, outer_momentum)
             if index in shares:
                 state.own_share = shares[index]
             self._note_projection(lane, index, mean)

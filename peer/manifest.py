@@ -15,6 +15,7 @@ from typing import Any, Literal, NoReturn, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from averaging.messages import MAX_NUM_ROUNDS
 from dht.errors import UsageFault
 from peer.validation import explain
 
@@ -166,8 +167,30 @@ class AveragingSection(_Section):
     staleness_limit: int = Field(
         default=4, ge=0, le=1000, description="work more versions late than this is dropped: too old to help"
     )
+    token_power: float = Field(
+        default=1.0, ge=0, le=2, description="p: n tokens weigh n^p (arXiv 2604.21428); 0: all alike (arXiv 2311.08105)"
+    )
+    quality_power: float = Field(
+        default=1.0, ge=0, le=2, description="q: and n/h tokens per inner step weigh (n/h)^q (arXiv 2604.21428)"
+    )
+    newcomer_rounds: int = Field(
+        default=0,
+        ge=0,
+        le=MAX_NUM_ROUNDS,
+        description="a peer's j-th contribution to a fragment weighs j / (newcomer_rounds + 1) of a full one, until "
+        "that is 1 (influence grows with participation, after arXiv 2106.11257); 0: full weight at once",
+    )
     lag_penalty: float = Field(
-        default=0.0, ge=0, le=10, description="kappa: outer_lr is divided by 1 + kappa * (commits of lag - 1)"
+        default=0.0,
+        ge=0,
+        le=10,
+        description="kappa: outer_lr is divided by 1 + kappa * (mean staleness in a commit) (arXiv 2502.12996)",
+    )
+    momentum_lag_penalty: float = Field(
+        default=0.0,
+        ge=0,
+        le=10,
+        description="and outer_momentum by 1 + this * (mean staleness in a commit) (arXiv 2401.09135)",
     )
     quorum_fraction: float = Field(
         default=0.5, gt=0, le=1, description="share of live trainers that opens a round (arXiv 2604.21428)"
@@ -227,8 +250,8 @@ class RunManifest(_Section):
         examples=["my-run (1 to 40 of a-z, 0-9 and -)"],
         description="first half of the run id",
     )
-    format_version: Literal[1] = Field(
-        default=1, description="grows with any change of a field, a default or a meaning; others are refused"
+    format_version: Literal[2] = Field(
+        default=2, description="grows with any change of a field, a default or a meaning; others are refused"
     )
     revision: int = Field(default=1, ge=1, le=MAX_WHOLE_NUMBER, description="grows when the owner changes the manifest")
     seed: int = Field(

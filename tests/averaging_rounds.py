@@ -9,7 +9,7 @@ from torch import Tensor
 
 from averaging.codec import make_codec
 from averaging.encoded import EncodedBlocks
-from averaging.fragment_state import CommittedShard, FragmentState, reduce_shard, shard_outer_lr
+from averaging.fragment_state import CommittedShard, FragmentState, reduce_shard, shard_rates
 from averaging.outer import OuterRule, Terms, staleness_of, weights_of
 
 
@@ -53,9 +53,9 @@ class Swarm:
         assert reduction is not None
         self._error = reduction.error
         terms: Sequence[Terms] = [term for _, term, _ in given]
-        outer_lr = shard_outer_lr(terms, self.rule)
+        rates = shard_rates(terms, self.rule)
         for peer, state in enumerate(self.states):
             if peer in members:
                 state.own_share = weights_of(terms, self.rule)[members.index(peer)]
-            shard = CommittedShard(0, size, reduction.encoded, outer_lr, peer in reduction.included)
+            shard = CommittedShard(0, size, reduction.encoded, rates[0], peer in reduction.included, rates[1])
             self.show(peer, state.apply([shard], sum(term.tokens for term in terms))[0])

@@ -251,7 +251,7 @@ def test_strangers_and_garbage_are_refused_and_harm_nobody(
             async with hostile_member(swarm, first.address) as member:
                 stream, reply = await member.open(first.peer_id, ROUND_PROTOCOL)
                 assert msgpack.unpackb(reply)["refused"] is None
-                await stream.send(b"\x02" + frame[1:] if word == "wire version" else frame)
+                await stream.send(b"\x01" + frame[1:] if word == "wire version" else frame)
                 await member.wait_closed(stream)
                 refusal(member.identity, mark, word)
         async with hostile_member(swarm, first.address) as member:

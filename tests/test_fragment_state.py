@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from averaging.codec import make_codec
 from averaging.encoded import EncodedBlocks
-from averaging.fragment_state import CommittedShard, FragmentState, reduce_shard, shard_outer_lr
-from averaging.outer import OuterRule, Terms, effective_outer_lr
+from averaging.fragment_state import CommittedShard, FragmentState, reduce_shard, shard_rates
+from averaging.outer import OuterRule, Terms, effective_outer_lr, effective_outer_momentum
 
 CODECS = ("fp32", "fp16", "int8", "int4", "e3m0", "int2")
 SIZE, BLOCK = 45, 8
@@ -383,5 +383,5 @@ def test_what_a_broadcast_loses_comes_with_the_next_one(name):
 
 
 @given(st.lists(st.builds(Terms, st.integers(1, 99), st.integers(1, 9), st.integers(0, 6)), min_size=1, max_size=5))
-def test_a_shard_has_the_outer_lr_of_its_own_contributions(terms):
-    assert shard_outer_lr(terms, RULE) == effective_outer_lr(terms, RULE)
+def test_a_shard_has_the_rates_of_its_own_contributions(terms):
+    assert shard_rates(terms, RULE) == (effective_outer_lr(terms, RULE), effective_outer_momentum(terms, RULE))

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from averaging.codec import make_codec
 from averaging.encoded import EncodedBlocks
-from averaging.fragment_state import CommittedShard, FragmentState, reduce_shard, shard_outer_lr
+from averaging.fragment_state import CommittedShard, FragmentState, reduce_shard, shard_rates
 from averaging.messages import Contribution, Plan, RosterEntry, ShardPlan
 from averaging.outer import OuterRule, Terms, weights_of
 from averaging.robust import bounded_weights, combine, limits_in_classes, num_trimmed
@@ -123,7 +123,7 @@ def final_loss(rule, attack="", num_liars=0):
             contributions.append((index, Terms(sent.tokens, sent.steps, 0), encoded))
         reduction = reduce_shard(contributions, rule, codec, 64, None)
         assert reduction is not None
-        outer_lr = shard_outer_lr([contributions[index][1] for index in reduction.included], rule)
+        outer_lr, _ = shard_rates([contributions[index][1] for index in reduction.included], rule)
         for index, state in enumerate(states):
             # A liar does not care whether it was left out.
             is_in = index in reduction.included or index in liars

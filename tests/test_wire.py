@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from averaging import messages, wire
 from averaging.messages import (
     DIGEST_BYTES,
+    MAX_NUM_ROUNDS,
     MAX_ROSTER,
     MAX_SHARDS,
     Abandon,
@@ -43,6 +44,7 @@ versions = st.integers(0, 2**53)
 attempts = st.integers(0, 10_000)
 tokens = st.integers(1, 2**50)
 steps = st.integers(1, 2**31)
+num_rounds = st.integers(0, MAX_NUM_ROUNDS)
 digests = st.binary(min_size=DIGEST_BYTES, max_size=DIGEST_BYTES)
 peer_ids = st.integers(0, 10**6).map(named)
 seconds = st.floats(0, 86_400)
@@ -51,7 +53,10 @@ seconds = st.floats(0, 86_400)
 @st.composite
 def rosters(draw):
     chosen = sorted(draw(st.sets(peer_ids, min_size=1, max_size=6)))
-    return tuple(RosterEntry(peer, draw(tokens), draw(steps), draw(versions), draw(versions)) for peer in chosen)
+    return tuple(
+        RosterEntry(peer, draw(tokens), draw(steps), draw(versions), draw(versions), draw(num_rounds))
+        for peer in chosen
+    )
 
 
 @st.composite
@@ -105,6 +110,7 @@ all_messages = st.one_of(
         versions,
         st.floats(0, 1e15),
         st.booleans(),
+        num_rounds,
     ),
     st.builds(Wait, fragments, versions, attempts, st.integers(0, MAX_ROSTER), st.integers(0, 2**20)),
     st.builds(Redirect, fragments, versions, peer_ids),
@@ -232,9 +238,9 @@ CONTRIBUTION = Contribution(1, 7, 0, named(1), 0, 5, 0, 600)
     ("frame", "sentence"),
     [
         (b"", "got a frame of 0 bytes; expected at least 3"),
-        (b"\x02\x00\x01\xc0", "speaks wire version 2; expected 1: the older side must update its software"),
-        (b"\x01\xff\xff" + bytes(65_535), "announced a header of 65535 bytes; .* at most 60000"),
-        (b"\x01\x00\x10\x90", "announced a header of 16 bytes; the frame has 1"),
+        (b"\x01\x00\x01\xc0", "speaks wire version 1; expected 2: the older side must update its software"),
+        (b"\x02\xff\xff" + bytes(65_535), "announced a header of 65535 bytes; .* at most 60000"),
+        (b"\x02\x00\x10\x90", "announced a header of 16 bytes; the frame has 1"),
         (packed(["hello"]), "unknown kind 'hello'; expected one of offer"),
         (packed({}), "unknown kind dict"),
         (packed([]), "unknown kind list"),
@@ -247,6 +253,7 @@ CONTRIBUTION = Contribution(1, 7, 0, named(1), 0, 5, 0, 600)
         (replaced(OFFER, upload_bits_per_second=float("nan")), "got nan; expected a finite number"),
         (replaced(OFFER, upload_bits_per_second=float("inf")), "got inf; expected a finite number"),
         (replaced(OFFER, reachable=1), "got 1; expected true or false"),
+        (replaced(OFFER, num_rounds=101), "field num_rounds of offer: got 101; expected a whole number from 0 to 100"),
         (replaced(OFFER, anchor_digest=b"short"), "expected a digest of 16 bytes"),
         (replaced(Abandon(0, 1, 0, ""), reason="a\nb"), "expected printable text"),
         (replaced(Abandon(0, 1, 0, ""), reason="x" * 201), "expected printable text of at most 200"),
@@ -306,7 +313,8 @@ def test_a_commit_digest_names_every_field():
 def test_a_full_commit_fits_its_header():
     """The largest round that the protocol allows must be encodable, or its leader could never close it."""
     roster = tuple(
-        RosterEntry(peer, 2**50, 2**31, 2**53, 2**53) for peer in sorted(named(n) for n in range(MAX_ROSTER))
+        RosterEntry(peer, 2**50, 2**31, 2**53, 2**53, MAX_NUM_ROUNDS)
+        for peer in sorted(named(n) for n in range(MAX_ROSTER))
     )
     everyone = tuple(range(MAX_ROSTER))
     shards = tuple(ShardResult(n << 27, (n + 1) << 27, n % MAX_ROSTER, DIGEST, everyone) for n in range(MAX_SHARDS))
