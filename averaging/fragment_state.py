@@ -49,7 +49,7 @@ Ranges = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class _Settled:
+class Settled:
     """An own contribution of an earlier round, and the values of it that the anchor contains."""
 
     sent: Sent
@@ -96,9 +96,9 @@ class FragmentState:
     unsent_base_version: int = 0
     own_share: float = 1.0
     num_rounds: int = 0
-    _shown_share: float = field(default=1.0, repr=False)
-    _velocity: Tensor | None = field(default=None, repr=False)
-    _recent: list[_Settled] = field(default_factory=list, repr=False)
+    shown_share: float = field(default=1.0, repr=False)
+    velocity: Tensor | None = field(default=None, repr=False)
+    recent: list[Settled] = field(default_factory=list, repr=False)
 
     @property
     def num_values(self) -> int:
@@ -126,7 +126,7 @@ class FragmentState:
         self.pending = Sent(sequence, encoded, self.unsent_tokens, self.unsent_steps, base_version)
         self.unsent_tokens = self.unsent_steps = 0
         # What the overlay adds now it must take away later, whatever the share becomes in between.
-        self._shown_share = self.own_share
+        self.shown_share = self.own_share
         return self.pending, self._after_send(self.pending)
 
     def _after_send(self, sent: Sent) -> Tensor | None:
@@ -206,7 +206,7 @@ class FragmentState:
             self._wait(tokens, max(1, round(sent.steps * share)), sent.base_version)
         if sent is not None:
             committed = tuple((shard.start, shard.end) for shard in shards if shard.own_included)
-            self._recent = [*self._recent, _Settled(sent, self.version, committed)][-RECENT_CONTRIBUTIONS:]
+            self.recent = [*self.recent, Settled(sent, self.version, committed)][-RECENT_CONTRIBUTIONS:]
             self.num_rounds = min(self.num_rounds + bool(committed), MAX_NUM_ROUNDS)
         self.pending = None
         self.version += 1
@@ -230,11 +230,11 @@ class FragmentState:
             own: per version, of those whose commit in the new lineage is known: (sequence of the own contribution in
                 it or -1, the values of it that were committed).
         """
-        settled = self._recent
+        settled = self.recent
         if self.pending is not None and (left_version in own or left_version >= self.version):
             # It is in no residual, like work that was committed everywhere.
-            settled = [*settled, _Settled(self.pending, left_version, ((0, self.num_values),))]
-        self.pending, self._recent = None, []
+            settled = [*settled, Settled(self.pending, left_version, ((0, self.num_values),))]
+        self.pending, self.recent = None, []
         if self.rule.mode == "streaming":
             return
         tokens = steps = 0.0
@@ -245,8 +245,8 @@ class FragmentState:
                 share = self._move_work(entry, committed)
                 tokens, steps = tokens + share * entry.sent.tokens, steps + share * entry.sent.steps
                 entry = replace(entry, committed=committed)
-            self._recent.append(entry)
-        self._recent = self._recent[-RECENT_CONTRIBUTIONS:]
+            self.recent.append(entry)
+        self.recent = self.recent[-RECENT_CONTRIBUTIONS:]
         if tokens > 0:
             oldest = min(entry.sent.base_version for entry in settled)
             self._wait(max(1, round(tokens)), max(1, round(steps)), oldest)
@@ -254,7 +254,7 @@ class FragmentState:
             self.unsent_tokens = max(1, self.unsent_tokens + round(tokens))
             self.unsent_steps = max(1, self.unsent_steps + round(steps))
 
-    def _move_work(self, entry: _Settled, committed: Ranges) -> float:
+    def _move_work(self, entry: Settled, committed: Ranges) -> float:
         """Into the residual, or out of it, what differs; returns the share of the work that came in."""
         net_values = 0
         for start, end in self._chunks():
@@ -312,7 +312,7 @@ class FragmentState:
 
     def _overlay(self, work: Tensor, start: int, end: int) -> Tensor | None:
         velocity = self._velocity_slice(start, end)
-        return overlay_of(self.rule, [work], velocity, self.rule.outer_lr, self._shown_share)
+        return overlay_of(self.rule, [work], velocity, self.rule.outer_lr, self.shown_share)
 
     def _return_work(self, sent: Sent, start: int, end: int, change: Tensor) -> None:
         work = self._decoded(sent.encoded, start, end)
@@ -326,9 +326,9 @@ class FragmentState:
     def _velocity_slice(self, start: int, end: int) -> Tensor | None:
         if not uses_velocity(self.rule):
             return None
-        if self._velocity is None:
-            self._velocity = torch.zeros_like(self.anchor)
-        return self._velocity[start:end]
+        if self.velocity is None:
+            self.velocity = torch.zeros_like(self.anchor)
+        return self.velocity[start:end]
 
     def _advance_velocity(self, work: Tensor | None, start: int, end: int, beta: float) -> None:
         velocity = self._velocity_slice(start, end)

@@ -125,7 +125,7 @@ def test_memory_of_past_rounds_is_bounded():
         state.receive_work(normal(version), 10, 2, version)
         state.send(version)
         commit(state, PARTS)
-    assert len(state._recent) == RECENT_CONTRIBUTIONS
+    assert len(state.recent) == RECENT_CONTRIBUTIONS
 
 
 def test_streaming_keeps_no_accounts():
