@@ -1,12 +1,38 @@
-"""Deadlines that are learned from what was seen, never fixed. Pure."""
+"""Deadlines that are learned from what was seen, never fixed: per link where it is known, else the group's. Pure.
+
+The rule is the classical one for retransmission (median + k deviations of past durations, between hard bounds), with
+medians in place of means, so that one stall does not move it. A duration that was waited for in vain counts as twice
+the wait, so a link that became slow gets more time; one that missed three times in a row gets no more than the group,
+or a peer that promises and never delivers would make everybody wait.
+"""
 
 from __future__ import annotations
 
 import statistics
+from array import array
 from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from dht.host import PeerId
 
 _DEVIATION = 1.4826
 """Scales the median absolute deviation to a standard deviation for normal data."""
+NUM_DEVIATIONS = 4
+FEWEST_ARRIVALS = 3
+"""Two durations have a median but say nothing of their spread."""
+GROUP_ARRIVALS = 32
+LINK_ARRIVALS = 16
+"""Per remote and kind; half of them must change before the median does."""
+MISSES_OF_ABSENT = 3
+MAX_LINKS = 256
+"""As many as a roster; the remote that was seen least recently is forgotten first. 150 bytes each."""
+
+
+def _learned(seen: Sequence[float]) -> float:
+    middle = statistics.median(seen)
+    spread = statistics.median(abs(seconds - middle) for seconds in seen)
+    return middle + NUM_DEVIATIONS * _DEVIATION * spread + 0.1 * middle
 
 
 class LearnedDeadline:
@@ -16,22 +42,131 @@ class LearnedDeadline:
         self._initial_seconds = initial_seconds
         self._lowest_seconds = lowest_seconds
         self._highest_seconds = highest_seconds
-        self._seen: deque[float] = deque(maxlen=32)
+        self._seen: deque[float] = deque(maxlen=GROUP_ARRIVALS)
+        self._known: float | None = None
 
     def observe(self, seconds: float) -> None:
         """Add one duration that was seen; durations beyond the hard bound count as the bound."""
         self._seen.append(min(max(seconds, 0.0), self._highest_seconds))
+        self._known = None
+
+    @property
+    def num_arrivals(self) -> int:
+        """How many durations it is learned from."""
+        return len(self._seen)
+
+    @property
+    def is_learned(self) -> bool:
+        """Whether enough was seen."""
+        return len(self._seen) >= FEWEST_ARRIVALS
 
     @property
     def seconds(self) -> float:
         """How long to wait now."""
-        if len(self._seen) < 3:
-            value = self._initial_seconds
-        else:
-            middle = statistics.median(self._seen)
-            spread = statistics.median(abs(seconds - middle) for seconds in self._seen)
-            value = middle + 4 * _DEVIATION * spread + 0.1 * middle
-        return min(max(value, self._lowest_seconds), self._highest_seconds)
+        if self._known is None:
+            value = _learned(self._seen) if self.is_learned else self._initial_seconds
+            self._known = min(max(value, self._lowest_seconds), self._highest_seconds)
+        return self._known
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """How long to wait, and from how many arrivals that is learned (0: from none, it is the first value)."""
+
+    seconds: float
+    num_arrivals: int
+
+
+@dataclass(slots=True)
+class _Link:
+    seen: array[float] = field(default_factory=lambda: array("d"))
+    misses: int = 0
+    known: float | None = None
+
+    def add(self, seconds: float) -> None:
+        self.seen.append(seconds)
+        if len(self.seen) > LINK_ARRIVALS:
+            del self.seen[0]
+        self.known = None
+
+    @property
+    def seconds(self) -> float:
+        # Asked for much more often than it changes.
+        if self.known is None:
+            self.known = _learned(self.seen)
+        return self.known
+
+
+class LinkDeadlines:
+    """Learned deadlines of one kind of arrival: of each remote its own, of a newcomer the group's.
+
+    Args:
+        initial_seconds, lowest_seconds, highest_seconds: as of `LearnedDeadline`; the bounds hold for each remote.
+    """
+
+    def __init__(self, initial_seconds: float, lowest_seconds: float, highest_seconds: float) -> None:
+        self._group = LearnedDeadline(initial_seconds, lowest_seconds, highest_seconds)
+        self._lowest_seconds = lowest_seconds
+        self._highest_seconds = highest_seconds
+        self._links: dict[PeerId, _Link] = {}
+
+    def observe(self, peer_id: PeerId, seconds: float) -> None:
+        """Something of `peer_id` arrived after so long."""
+        self._group.observe(seconds)
+        link = self._link(peer_id)
+        link.add(min(max(seconds, 0.0), self._highest_seconds))
+        link.misses = 0
+
+    def missed(self, peer_id: PeerId) -> None:
+        """Its allowance passed and nothing came."""
+        waited = self.allowance(peer_id).seconds
+        link = self._link(peer_id)
+        link.add(min(2 * waited, self._highest_seconds))
+        link.misses += 1
+
+    def allowance(self, peer_id: PeerId) -> Allowance:
+        """How long to wait for `peer_id`."""
+        link = self._links.get(peer_id)
+        if link is None or len(link.seen) < FEWEST_ARRIVALS:
+            return self.group
+        own = min(max(link.seconds, self._lowest_seconds), self._highest_seconds)
+        if link.misses >= MISSES_OF_ABSENT and own > self.group.seconds:
+            return self.group
+        return Allowance(own, len(link.seen))
+
+    def longest(self, peer_ids: Iterable[PeerId]) -> Allowance:
+        """The longest allowance among `peer_ids`; the group's when there are none."""
+        allowances = [self.allowance(peer_id) for peer_id in peer_ids]
+        return max(allowances, key=lambda allowance: allowance.seconds, default=self.group)
+
+    def is_absent(self, peer_id: PeerId) -> bool:
+        """Whether it was waited for in vain three times in a row."""
+        link = self._links.get(peer_id)
+        return link is not None and link.misses >= MISSES_OF_ABSENT
+
+    @property
+    def group(self) -> Allowance:
+        """What holds for a remote that is not known yet."""
+        return Allowance(self._group.seconds, self._group.num_arrivals if self._group.is_learned else 0)
+
+    @property
+    def seconds(self) -> float:
+        """The group's allowance."""
+        return self._group.seconds
+
+    @property
+    def num_links(self) -> int:
+        """Remotes that are remembered."""
+        return len(self._links)
+
+    def _link(self, peer_id: PeerId) -> _Link:
+        link = self._links.pop(peer_id, None)
+        if link is None:
+            link = _Link()
+            if len(self._links) >= MAX_LINKS:
+                del self._links[next(iter(self._links))]
+        self._links[peer_id] = link
+        return link
 
 
 class LearnedPace:

@@ -18,20 +18,21 @@ from torch import Tensor
 
 from averaging import wire
 from averaging.codec import Codec
+from averaging.committing import apply_commit
 from averaging.exchange_reports import (
     AnchorMoved,
     ContributionSent,
+    DeadlineExpired,
     ExchangeReport,
     LeaderChanged,
+    QuorumMissing,
     RepairNeeded,
     RoundAborted,
     RoundBegan,
-    RoundClosed,
     WorkExpired,
-    WorkReturned,
 )
-from averaging.fragment_runtime import Compute, FragmentRuntime, collect_results
-from averaging.fragment_state import CommittedShard, FragmentState, Reduction, reduce_shard, shard_rates
+from averaging.fragment_runtime import Compute, FragmentRuntime
+from averaging.fragment_state import FragmentState, Reduction, reduce_shard
 from averaging.guard import Guard
 from averaging.links import Links
 from averaging.messages import (
@@ -45,22 +46,24 @@ from averaging.messages import (
     Reduced,
     Result,
     ResultRequest,
-    ShardResult,
     VersionIs,
     own_entry,
     own_ranges,
 )
-from averaging.outer import OuterRule, staleness_of, weights_of
+from averaging.outer import OuterRule, staleness_of
+from averaging.result_search import ResultSearch
 from averaging.round import HISTORY_COMMITS
 from averaging.round_events import (
     Advanced,
     Apply,
     ApplyFailed,
     ContributionArrived,
+    DeadlinePassed,
     Event,
     Heard,
     LeaderReplaced,
     Lost,
+    QuorumAwaited,
     Ready,
     ReduceShard,
     Repair,
@@ -288,7 +291,33 @@ class Exchange:
                         effect.reason,
                     )
                 )
+            elif isinstance(effect, DeadlinePassed):
+                self._note_expiry(fragment, effect)
+            elif isinstance(effect, QuorumAwaited):
+                self._report(
+                    QuorumMissing(
+                        fragment.index,
+                        fragment.machine.version,
+                        effect.num_offers,
+                        effect.quorum,
+                        effect.missing,
+                        effect.seconds,
+                        effect.num_arrivals,
+                    )
+                )
         self._set_timer(fragment)
+
+    def _note_expiry(self, fragment: FragmentRuntime, passed: DeadlinePassed) -> None:
+        self._report(
+            DeadlineExpired(
+                fragment.index,
+                fragment.machine.version,
+                passed.awaited,
+                passed.waited_for,
+                passed.seconds,
+                passed.num_arrivals,
+            )
+        )
 
     def _set_timer(self, fragment: FragmentRuntime) -> None:
         if fragment.timer is not None:
@@ -349,8 +378,9 @@ class Exchange:
         machine = fragment.machine
         if machine.version <= message.version <= machine.version + 1:
             fragment.store.take_contribution(sender, message, payload)
-        if message.version == machine.version:
-            self._step(fragment, ContributionArrived(sender, message.attempt, message.leader, message.shard))
+        if machine.version - 1 <= message.version <= machine.version:
+            is_late = message.version < machine.version
+            self._step(fragment, ContributionArrived(sender, message.attempt, message.leader, message.shard, is_late))
 
     def _take_result(
         self, fragment: FragmentRuntime, sender: PeerId, message: Result, payload: memoryview, frame_bytes: int
@@ -389,65 +419,19 @@ class Exchange:
     # --------------------------------------------------------------------------------------------------- commits
 
     async def _apply(self, fragment: FragmentRuntime, commit: Commit) -> None:
-        payloads = await collect_results(fragment, commit, self.me, self._links, self._clock)
+        search = ResultSearch(fragment, commit, self.me, self._links, self._clock)
+        payloads = await search.run(lambda passed: self._note_expiry(fragment, passed))
         if payloads is None:
             self._ask_repair(fragment, commit.leader, "the results of a committed round cannot be fetched")
             return
         async with fragment.busy:
-            state = fragment.state
-            if state.version != commit.version or fragment.machine.applying is not commit:
+            if fragment.state.version != commit.version or fragment.machine.applying is not commit:
                 return
-            own = own_entry(commit.roster, self.me)
-            in_roster = own is not None and state.pending is not None and own[1].sequence == state.pending.sequence
-            own_index = own[0] if own is not None and in_roster else -1
-            shards = [
-                self._committed_shard(fragment, commit, shard, payloads.get(index), own_index)
-                for index, shard in enumerate(commit.shards)
-            ]
-            if own_index >= 0:
-                terms = [terms_of(self.rule, commit, member) for member in range(len(commit.roster))]
-                state.own_share = weights_of(terms, self.rule)[own_index]
-
-            def run() -> tuple[Tensor, int]:
-                with fragment.changing():
-                    change, num_returned = state.apply(shards, commit.tokens)
-                    state.refresh_digest()
-                return change, num_returned
-
-            had_work = state.pending is not None
-            change, num_returned = await self._compute(run)
-            self._show(fragment, change)
-            fragment.store.settle(commit)
-            fragment.digests[state.version] = state.digest
-            for version in [version for version in fragment.digests if version < state.version - HISTORY_COMMITS]:
-                del fragment.digests[version]
-        seconds = self._clock() - fragment.round_began_at if own_index >= 0 else 0.0
-        if had_work and num_returned:
-            reason = "it came too late for the round" if own_index < 0 else "its shard was void or missed the deadline"
-            self._report(WorkReturned(fragment.index, commit.version, reason, num_returned))
-        self._report(
-            RoundClosed(
-                fragment.index,
-                commit,
-                max((shard.outer_lr for shard in shards), default=0.0),
-                own_index >= 0,
-                seconds,
-                fragment.up_bytes,
-                fragment.up_values,
-                fragment.down_bytes,
-                fragment.down_values,
-            )
-        )
+            applied = await apply_commit(fragment, commit, payloads, self.me, self.rule, self._compute)
+            self._show(fragment, applied.change)
+        for report in applied.reports(fragment, commit, self._clock()):
+            self._report(report)
         self._after_advance(fragment)
-
-    def _committed_shard(
-        self, fragment: FragmentRuntime, commit: Commit, shard: ShardResult, payload: bytes | None, own_index: int
-    ) -> CommittedShard:
-        gradient = None if payload is None else fragment.store.unpack(shard.end - shard.start, payload)
-        terms = [terms_of(self.rule, commit, member) for member in shard.included]
-        outer_lr, outer_momentum = shard_rates(terms, self.rule)
-        own_included = own_index in shard.included
-        return CommittedShard(shard.start, shard.end, gradient, outer_lr, own_included, outer_momentum)
 
     def _after_advance(self, fragment: FragmentRuntime, adopted: tuple[Commit, ...] | None = None) -> None:
         state = fragment.state

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from averaging.messages import Commit
+from averaging.round_events import Awaited
 from dht.host import PeerId
 
 
@@ -71,6 +72,31 @@ class LeaderChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class DeadlineExpired:
+    """`waited_for` were waited for in vain for `seconds`; the time was learned from `num_arrivals` arrivals."""
+
+    fragment: int
+    version: int
+    awaited: Awaited
+    waited_for: tuple[PeerId, ...]
+    seconds: float
+    num_arrivals: int
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumMissing:
+    """A round led here has too few offers; it begins without the `missing` in `seconds` at the latest."""
+
+    fragment: int
+    version: int
+    num_offers: int
+    quorum: int
+    missing: tuple[PeerId, ...]
+    seconds: float
+    num_arrivals: int
+
+
+@dataclass(frozen=True, slots=True)
 class WorkReturned:
     """Own work did not get into a round and waits again."""
 
@@ -88,6 +114,17 @@ class WorkExpired:
     version: int
     staleness: int
     tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkForgotten:
+    """Own work of `tokens` is not in the lineage that was adopted at `version`, or is in it twice, for `reason`."""
+
+    fragment: int
+    version: int
+    tokens: int
+    is_doubled: bool
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +153,11 @@ ExchangeReport = (
     | AnchorMoved
     | RoundAborted
     | LeaderChanged
+    | DeadlineExpired
+    | QuorumMissing
     | WorkReturned
     | WorkExpired
+    | WorkForgotten
     | RepairNeeded
     | PeerRefused
 )

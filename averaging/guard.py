@@ -13,10 +13,10 @@ from collections.abc import Callable, Hashable, Sequence
 
 from averaging.blame import OFFENCE_TEXT, BlameBook, Offence, most_tokens
 from averaging.exchange_reports import ExchangeReport, PeerRefused
-from averaging.leading import RoundTiming
 from averaging.messages import Commit, Message, Offer, Plan, RosterEntry, VersionIs
 from averaging.robust import RefusedMember
 from averaging.round import RoundMachine
+from averaging.round_timing import RoundTiming
 from dht.host import PeerId
 
 SUCCESSION_OF_PACE = 0.2
@@ -158,4 +158,4 @@ _TEXT = {"undecodable": "holds values that are no numbers", "beyond_norm": "is f
 
 def _slack_seconds(timing: RoundTiming) -> float:
     """How much earlier than here a version may have come to another peer: one round, as learned."""
-    return timing.commit.seconds + timing.result.seconds
+    return timing.reduced.seconds + timing.result.seconds

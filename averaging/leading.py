@@ -196,7 +196,7 @@ class Leading:
     def _start(self, now: float) -> None:
         offers = [self.offers[peer_id] for peer_id in sorted(self.offers)]
         roster = tuple(
-            RosterEntry(peer_id, offer.tokens, offer.steps, offer.base_version, offer.sequence)
+            RosterEntry(peer_id, offer.tokens, offer.steps, offer.base_version, offer.sequence, offer.num_rounds)
             for peer_id, offer in sorted(self.offers.items())
         )
         self._note_missing(now)

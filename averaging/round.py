@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from averaging.leading import Leading, RoundTiming
+from averaging.leading import Leading
 from averaging.messages import (
     MAX_ROSTER,
     Abandon,
@@ -36,6 +36,7 @@ from averaging.messages import (
     Wait,
 )
 from averaging.plan import plan_shards
+from averaging.reducing import Reducing
 from averaging.round_events import (
     Advanced,
     Apply,
@@ -47,7 +48,6 @@ from averaging.round_events import (
     LeaderReplaced,
     Lost,
     Ready,
-    ReduceShard,
     Repair,
     RoundFailed,
     RoundStarted,
@@ -57,6 +57,7 @@ from averaging.round_events import (
     ShardReduced,
     View,
 )
+from averaging.round_timing import RoundTiming
 from averaging.schedule import rank_leaders
 from averaging.wire import commit_digest
 from dht.host import PeerId
@@ -80,17 +81,6 @@ class _Membership:
 
 
 @dataclass
-class _Reduction:
-    plan: Plan
-    leader: PeerId
-    shard: int
-    waiting_for: set[PeerId]
-    planned_at: float
-    deadline_at: float
-    started: bool = False
-
-
-@dataclass
 class RoundMachine:
     """All rounds of one fragment at one peer; see the module docstring."""
 
@@ -111,9 +101,9 @@ class RoundMachine:
     _offer: Offer | None = None
     _member: _Membership | None = None
     _leading: Leading | None = None
-    _reductions: dict[tuple[int, PeerId, int], _Reduction] = field(default_factory=dict)
-    _arrived: dict[tuple[int, PeerId, int], set[PeerId]] = field(default_factory=dict)
+    _reducing: Reducing = field(init=False)
     _avoid: set[PeerId] = field(default_factory=set)
+    _silent: set[PeerId] = field(default_factory=set)
     _early: dict[PeerId, Offer] = field(default_factory=dict)
     _ahead: dict[PeerId, int] = field(default_factory=dict)
     _asked: set[tuple[PeerId, int]] = field(default_factory=set)
@@ -121,6 +111,9 @@ class RoundMachine:
     _previous_began_at: float | None = None
     _inbox: deque[Event] = field(default_factory=deque)
     _effects: list[Effect] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._reducing = Reducing(self.me, self.timing)
 
     def step(self, event: Event, now: float) -> list[Effect]:
         """Take one event at time `now` and return what must be done about it, in order."""
@@ -135,13 +128,13 @@ class RoundMachine:
     @property
     def next_time(self) -> float:
         """When to call `step(Tick())` at the latest; infinity when only an event can change anything."""
-        times = [reduction.deadline_at for reduction in self._reductions.values() if not reduction.started]
+        times = [self._reducing.next_time]
         if self.applying is None:
             if self._leading is not None:
                 times.append(self._leading.next_time)
             if self._member is not None:
                 times.append(self._silent_at(self._member))
-        return min(times, default=math.inf)
+        return min(times)
 
     @property
     def is_offering(self) -> bool:
@@ -151,7 +144,7 @@ class RoundMachine:
     @property
     def is_reducing(self) -> bool:
         """Whether an own reduction of the current version is waited for or done."""
-        return bool(self._reductions)
+        return self._reducing.is_active
 
     def known_commit(self, version: int) -> Commit | None:
         """The commit that left `version`, as long as its results are kept; also while it is being applied here."""
@@ -172,15 +165,14 @@ class RoundMachine:
         elif isinstance(event, View):
             self.trainers = tuple(sorted(set(event.trainers)))
             self.followers = tuple(sorted(set(event.followers)))
+            self._silent.intersection_update(self.trainers)
         elif isinstance(event, Lost):
             self._lose(event.peer_id, event.reason, now)
         elif isinstance(event, ContributionArrived):
+            self._silent.discard(event.sender)
             key = (event.attempt, event.leader, event.shard)
-            self._arrived.setdefault(key, set()).add(event.sender)
-            reduction = self._reductions.get(key)
-            if reduction is not None:
-                reduction.waiting_for.discard(event.sender)
-                self.timing.contribution.observe(now - reduction.planned_at)
+            arrive = self._reducing.on_late if event.is_late else self._reducing.on_arrived
+            arrive(event.sender, key, now)
         elif isinstance(event, ShardReduced):
             self._finish_reduction(event)
         elif isinstance(event, Advanced):
@@ -189,6 +181,7 @@ class RoundMachine:
             self._start_over(now)
 
     def _hear(self, sender: PeerId, message: Message, now: float) -> None:
+        self._silent.discard(sender)
         if isinstance(message, Offer):
             self._hear_offer(sender, message, now)
         elif isinstance(message, CommitRequest):
@@ -207,7 +200,7 @@ class RoundMachine:
                 self._leading.on_reduced(sender, message, now)
         elif self._member is not None and self._member.leader == sender:
             if isinstance(message, Wait):
-                self.timing.leader_silence.observe(now - self._member.heard_at)
+                self.timing.leader_silence.observe(sender, now - self._member.heard_at)
                 self._member.heard_at = now
             elif isinstance(message, Abandon):
                 self._effects.append(RoundFailed(message.attempt, message.reason))
@@ -216,14 +209,11 @@ class RoundMachine:
                 self._follow_redirect(self._member, message, now)
 
     def _check_time(self, now: float) -> None:
-        for reduction in list(self._reductions.values()):
-            if not reduction.started and (not reduction.waiting_for or now >= reduction.deadline_at):
-                self._start_reduction(reduction)
+        self._effects += self._reducing.check(now)
         if self.applying is not None:
             return
         if self._leading is not None:
-            everyone = bool(self.trainers) and set(self.trainers) <= set(self._leading.offers)
-            closing = self._leading.check(len(self.trainers), everyone, now)
+            closing = self._leading.check(self.trainers, self._avoid - {self.me}, now)
             if isinstance(closing, Commit):
                 for peer_id in sorted(
                     {self.me, *self.trainers, *self.followers, *(entry.peer_id for entry in closing.roster)}
@@ -235,7 +225,10 @@ class RoundMachine:
                     self._send(peer_id, closing)
         member = self._member
         if member is not None and now >= self._silent_at(member):
-            self._take_over(f"the leader was silent for {now - member.heard_at:.0f} s", now)
+            self._silent.add(member.leader)
+            arrivals = self.timing.leader_silence.allowance(member.leader).num_arrivals
+            silence = f"the leader was silent for {now - member.heard_at:.1f} s"
+            self._take_over(f"{silence} (allowed: learned from {arrivals} signs of life)", now)
 
     # ------------------------------------------------------------------------------------------------- member
 
@@ -250,7 +243,8 @@ class RoundMachine:
     def _silent_at(self, member: _Membership) -> float:
         if member.leader == self.me:
             return math.inf
-        return member.heard_at + self.timing.leader_silence.seconds * (1 + min(member.attempt, 4))
+        patience = self.timing.leader_silence.allowance(member.leader).seconds
+        return member.heard_at + patience * (1 + min(member.attempt, 4))
 
     def _take_over(self, reason: str, now: float) -> None:
         member = self._member
@@ -282,28 +276,12 @@ class RoundMachine:
         member.plan, member.heard_at = plan, now
         self._effects.append(RoundStarted(sender, len(plan.roster)))
         self._effects.append(SendShards(plan, sender))
-        for index, shard in enumerate(plan.shards):
-            if plan.roster[shard.reducer].peer_id != self.me:
-                continue
-            key = (plan.attempt, sender, index)
-            waiting_for = {entry.peer_id for entry in plan.roster} - self._arrived.get(key, set()) - {self.me}
-            deadline_at = now + min(plan.contribution_deadline_seconds, self.timing.hard_seconds)
-            self._reductions[key] = _Reduction(plan, sender, index, waiting_for, now, deadline_at)
+        self._reducing.on_plan(plan, sender, now)
 
     # ------------------------------------------------------------------------------------------------ reducer
 
-    def _start_reduction(self, reduction: _Reduction) -> None:
-        reduction.started = True
-        members = tuple(
-            index
-            for index, entry in enumerate(reduction.plan.roster)
-            if entry.peer_id == self.me
-            or entry.peer_id in self._arrived.get((reduction.plan.attempt, reduction.leader, reduction.shard), set())
-        )
-        self._effects.append(ReduceShard(reduction.plan, reduction.leader, reduction.shard, members))
-
     def _finish_reduction(self, event: ShardReduced) -> None:
-        reduction = self._reductions.get((event.attempt, event.leader, event.shard))
+        reduction = self._reducing.reductions.get((event.attempt, event.leader, event.shard))
         if reduction is None or not event.included:
             return
         plan = reduction.plan
@@ -326,7 +304,7 @@ class RoundMachine:
             return
         if offer.version < self.version:
             if offer.version == self.version - 1 and self._previous_began_at is not None:
-                self.timing.offer_spread.observe(now - self._previous_began_at)
+                self.timing.offer.observe(sender, now - self._previous_began_at)
             commit = self.known_commit(offer.version)
             self._send(sender, commit if commit is not None else self._version_is())
             return
@@ -348,6 +326,7 @@ class RoundMachine:
                 self._shards_for,
                 self.quorum_fraction,
                 not_before=self._earliest_start(),
+                tell=self._tell,
             )
         self._began_at = now if self._began_at is None else self._began_at
         self._leading.on_offer(sender, offer, len(self.trainers), now)
@@ -439,9 +418,9 @@ class RoundMachine:
         self._previous_began_at, self._began_at = self._began_at or now, None
         self.applying = None
         self._offer = self._member = self._leading = None
-        self._reductions.clear()
-        self._arrived.clear()
-        self._avoid.clear()
+        self._reducing.advance()
+        # A leader that was silent is not asked again for the next version before it was heard of.
+        self._avoid = set(self._silent)
         self._asked.clear()
         early, self._early = self._early, {}
         for sender, offer in sorted(early.items()):
@@ -454,8 +433,7 @@ class RoundMachine:
     # ------------------------------------------------------------------------------------------------- shared
 
     def _lose(self, peer_id: PeerId, reason: str, now: float) -> None:
-        for reduction in self._reductions.values():
-            reduction.waiting_for.discard(peer_id)
+        self._reducing.on_lost(peer_id)
         if self._leading is not None:
             self._leading.on_lost(peer_id)
         self._ahead.pop(peer_id, None)
@@ -466,6 +444,9 @@ class RoundMachine:
 
     def _ranked(self) -> list[PeerId]:
         return rank_leaders(self.run_id, self.fragment, self.version, {*self.trainers, self.me})
+
+    def _tell(self, effect: Effect) -> None:
+        self._effects.append(effect)
 
     def _send(self, to: PeerId, message: Message) -> None:
         if to == self.me:

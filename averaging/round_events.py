@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from averaging.messages import Commit, Message, Offer, Plan
 from dht.host import PeerId
@@ -43,12 +44,13 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class ContributionArrived:
-    """A shard's contribution for the round (attempt, leader) is here, from `sender`."""
+    """A shard's contribution for the round (attempt, leader) is here, from `sender`; or, late, for the previous one."""
 
     sender: PeerId
     attempt: int
     leader: PeerId
     shard: int
+    is_late: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,6 +162,41 @@ class LeaderReplaced:
     reason: str
 
 
+Awaited = Literal["offer", "contribution", "mean", "result"]
+"""What a deadline was for: a trainer's offer or a member's contribution, a reducer's mean, a holder's result."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadlinePassed:
+    """`waited_for` were waited for in vain for `seconds`; the time was learned from `num_arrivals` arrivals."""
+
+    awaited: Awaited
+    waited_for: tuple[PeerId, ...]
+    seconds: float
+    num_arrivals: int
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumAwaited:
+    """Too few offers are in; the round begins without the others `seconds` from now at the latest."""
+
+    num_offers: int
+    quorum: int
+    missing: tuple[PeerId, ...]
+    seconds: float
+    num_arrivals: int
+
+
 Effect = (
-    SendMessage | SendShards | ReduceShard | SendResult | Apply | Repair | RoundStarted | RoundFailed | LeaderReplaced
+    SendMessage
+    | SendShards
+    | ReduceShard
+    | SendResult
+    | Apply
+    | Repair
+    | RoundStarted
+    | RoundFailed
+    | LeaderReplaced
+    | DeadlinePassed
+    | QuorumAwaited
 )

@@ -17,6 +17,15 @@ def _bare(reason: str) -> str:
     return reason.strip().rstrip(".")
 
 
+def _peers(peer_ids: tuple[PeerId, ...]) -> str:
+    names = ", ".join(short_peer(peer_id) for peer_id in peer_ids[:4])
+    return f"{names} and {len(peer_ids) - 4} others" if len(peer_ids) > 4 else names or "nobody known"
+
+
+def _learned(num_arrivals: int) -> str:
+    return f"learned from {plural(num_arrivals, 'arrival')}" if num_arrivals else "nothing was learned yet"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     """Base of all events."""
@@ -190,6 +199,53 @@ class LeaderReplaced(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DeadlineExpired(Event):
+    """`waited_for` were waited for in vain for `seconds`; that time was learned from `num_arrivals` earlier arrivals.
+
+    `awaited` is what for: offer, contribution, mean (of a reducer) or result (of whoever holds it).
+    """
+
+    fragment: int
+    version: int
+    awaited: str
+    waited_for: tuple[PeerId, ...]
+    seconds: float
+    num_arrivals: int
+
+    def sentence(self) -> str:
+        consequence = {
+            "offer": "the round began without",
+            "contribution": "its shard was averaged without",
+            "mean": "those shards are void and their work goes to the next round",
+            "result": "somebody else is asked for it",
+        }.get(self.awaited, "the round went on")
+        return (
+            f"Waited {seconds_text(self.seconds)} for the {self.awaited} of {_peers(self.waited_for)} to version "
+            f"{self.version + 1} of fragment {self.fragment} ({_learned(self.num_arrivals)}): {consequence}."
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuorumAwaited(Event):
+    """A round led here has fewer offers than it needs; it begins without `missing` after `seconds` at the latest."""
+
+    fragment: int
+    version: int
+    num_offers: int
+    quorum: int
+    missing: tuple[PeerId, ...]
+    seconds: float
+    num_arrivals: int
+
+    def sentence(self) -> str:
+        return (
+            f"Version {self.version + 1} of fragment {self.fragment} has {self.num_offers} of {self.quorum} offers; "
+            f"waiting for {_peers(self.missing)}, at most {seconds_text(self.seconds)} more "
+            f"({_learned(self.num_arrivals)})."
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AppliedCommit(Event):
     """The own anchor moved to `version`; `digest` is hexadecimal."""
 
@@ -230,6 +286,27 @@ class WorkDropped(Event):
         return (
             f"Dropped work of {count_text(self.tokens)} tokens on fragment {self.fragment}: it was "
             f"{plural(self.staleness, 'version')} late, more than the run allows."
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkLost(Event):
+    """Own work of `tokens` is not in the anchor that was taken over, and is not remembered any more to send it again.
+
+    Or the other way round (`is_doubled`): it had been sent again, and is in that anchor twice.
+    """
+
+    fragment: int
+    version: int
+    tokens: int
+    is_doubled: bool
+    reason: str
+
+    def sentence(self) -> str:
+        what = "counts twice in" if self.is_doubled else "is lost to"
+        return (
+            f"Work of {count_text(self.tokens)} tokens {what} fragment {self.fragment} at version {self.version}: "
+            f"{_bare(self.reason)}."
         )
 
 

@@ -19,6 +19,7 @@ from peer.event_types import (
     CheckpointFailed,
     CheckpointSaved,
     DaemonRestarted,
+    DeadlineExpired,
     Evaluated,
     Event,
     JoinedRun,
@@ -27,6 +28,7 @@ from peer.event_types import (
     NetworkRestarted,
     PeerJoined,
     PeerLeft,
+    QuorumAwaited,
     RefusedPeer,
     RoundAbandoned,
     RoundCommitted,
@@ -37,6 +39,7 @@ from peer.event_types import (
     TrainingProgressed,
     WaitingForPeers,
     WorkDropped,
+    WorkLost,
     WorkReturned,
 )
 from peer.line_log import LineLog
@@ -60,8 +63,11 @@ EVENT_TYPES: dict[str, type[Event]] = {
         RoundCommitted,
         RoundAbandoned,
         LeaderReplaced,
+        DeadlineExpired,
+        QuorumAwaited,
         AppliedCommit,
         WorkDropped,
+        WorkLost,
         WorkReturned,
         CaughtUp,
         AnchorRepaired,
@@ -93,6 +99,7 @@ __all__ = [
     "CheckpointFailed",
     "CheckpointSaved",
     "DaemonRestarted",
+    "DeadlineExpired",
     "Evaluated",
     "Event",
     "EventLog",
@@ -102,6 +109,7 @@ __all__ = [
     "NetworkRestarted",
     "PeerJoined",
     "PeerLeft",
+    "QuorumAwaited",
     "RefusedPeer",
     "RoundAbandoned",
     "RoundCommitted",
@@ -112,6 +120,7 @@ __all__ = [
     "TrainingProgressed",
     "WaitingForPeers",
     "WorkDropped",
+    "WorkLost",
     "WorkReturned",
     "describe",
     "from_json",
@@ -205,6 +214,8 @@ def _checked(value: Any, kind: str, where: str) -> Any:
         case "int" if type(value) is int:
             return value
         case "str" | "PeerId" if isinstance(value, str):
+            return value
+        case "bool" if type(value) is bool:
             return value
         case "float" if value is None:
             return math.nan

@@ -10,10 +10,10 @@ from averaging.catch_up import Snapshot
 from averaging.codec import Codec
 from averaging.fragment_runtime import FragmentRuntime
 from averaging.fragment_state import FragmentState
-from averaging.leading import RoundTiming
 from averaging.messages import DIGEST_BYTES
 from averaging.outer import OuterRule
 from averaging.round import RoundMachine
+from averaging.round_timing import RoundTiming
 from averaging.shard_store import ShardStore
 from dht.host import PeerId
 from peer.mailbox import Mailbox

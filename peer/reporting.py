@@ -203,6 +203,45 @@ class Reporter:
                     reason=report.reason,
                 )
             )
+        elif isinstance(report, reports.DeadlineExpired):
+            self._emit(
+                events.DeadlineExpired(
+                    at=now,
+                    peer_id=me,
+                    fragment=report.fragment,
+                    version=report.version,
+                    awaited=report.awaited,
+                    waited_for=report.waited_for,
+                    seconds=report.seconds,
+                    num_arrivals=report.num_arrivals,
+                )
+            )
+        elif isinstance(report, reports.QuorumMissing):
+            self._emit(
+                events.QuorumAwaited(
+                    at=now,
+                    peer_id=me,
+                    fragment=report.fragment,
+                    version=report.version,
+                    num_offers=report.num_offers,
+                    quorum=report.quorum,
+                    missing=report.missing,
+                    seconds=report.seconds,
+                    num_arrivals=report.num_arrivals,
+                )
+            )
+        elif isinstance(report, reports.WorkForgotten):
+            self._emit(
+                events.WorkLost(
+                    at=now,
+                    peer_id=me,
+                    fragment=report.fragment,
+                    version=report.version,
+                    tokens=report.tokens,
+                    is_doubled=report.is_doubled,
+                    reason=report.reason,
+                )
+            )
         elif isinstance(report, reports.WorkReturned):
             self._emit(
                 events.WorkReturned(

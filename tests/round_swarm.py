@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from averaging.fragment_state import RECENT_CONTRIBUTIONS
-from averaging.leading import RoundTiming
 from averaging.messages import DIGEST_BYTES, Commit, Message, Offer, Plan, VersionIs, own_ranges
 from averaging.round import RoundMachine
 from averaging.round_events import (
@@ -36,6 +35,7 @@ from averaging.round_events import (
     Tick,
     View,
 )
+from averaging.round_timing import RoundTiming
 from averaging.wire import commit_digest
 from dht.host import PeerId
 from tests.memory_networks import named
@@ -239,8 +239,14 @@ class RoundSwarm:
         machine = member.machine
         if machine.is_offering and machine.applying is None:
             assert machine.next_time < math.inf, "waits for others without a timer"
-        for part in ("history", "_arrived", "_early", "_ahead", "_asked", "_avoid", "_reductions", "_inbox"):
-            self.max_sizes[part] = max(self.max_sizes.get(part, 0), len(getattr(machine, part)))
+        reducing = machine._reducing
+        parts = {
+            **{part: getattr(machine, f"_{part}") for part in ("early", "ahead", "asked", "avoid", "silent", "inbox")},
+            **{part: getattr(reducing, part) for part in ("arrived", "reductions", "_missed", "_past")},
+            "history": machine.history,
+        }
+        for part, values in parts.items():
+            self.max_sizes[part] = max(self.max_sizes.get(part, 0), len(values))
 
     # ---------------------------------------------------------------------------------------- what the exchange does
 
@@ -259,8 +265,8 @@ class RoundSwarm:
         else:
             _, key, sequence = message
             member.contributions.setdefault(key, {})[sender] = sequence
-            if key[0] == member.machine.version:
-                self.step(to, ContributionArrived(sender, *key[1:]))
+            if member.machine.version - 1 <= key[0] <= member.machine.version:
+                self.step(to, ContributionArrived(sender, *key[1:], is_late=key[0] < member.machine.version))
 
     def _work(self, name: PeerId, _: None) -> None:
         self.work(name)

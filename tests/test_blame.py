@@ -26,7 +26,6 @@ from averaging.exchange_reports import PeerRefused
 from averaging.fragment_runtime import FragmentRuntime
 from averaging.fragment_state import FragmentState
 from averaging.guard import Guard
-from averaging.leading import RoundTiming
 from averaging.messages import (
     Abandon,
     Commit,
@@ -42,6 +41,7 @@ from averaging.outer import OuterRule
 from averaging.robust import RefusedMember
 from averaging.round import RoundMachine
 from averaging.round_events import ReduceShard
+from averaging.round_timing import RoundTiming
 from averaging.shard_store import ShardStore
 from averaging.wire import Limits
 from dht.host import PeerId
@@ -162,7 +162,7 @@ def offer_of(version, base_version, tokens, sequence=1):
 
 
 def slack(timing):
-    return timing.commit.seconds + timing.result.seconds
+    return timing.reduced.seconds + timing.result.seconds
 
 
 @given(st.integers(0, 4), st.floats(30, 300), st.floats(0, 100), st.floats(0.1, 2.9))

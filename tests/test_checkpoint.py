@@ -20,9 +20,9 @@ from hypothesis import strategies as st
 from averaging.codec import make_codec
 from averaging.fragment_runtime import Compute, FragmentRuntime
 from averaging.fragment_state import FragmentState
-from averaging.leading import RoundTiming
 from averaging.outer import OuterRule
 from averaging.round import RoundMachine
+from averaging.round_timing import RoundTiming
 from averaging.shard_store import ShardStore
 from dht.host import PeerId
 from peer.checkpoint import (

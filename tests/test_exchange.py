@@ -14,11 +14,11 @@ from averaging.exchange import Exchange
 from averaging.exchange_reports import RepairNeeded, RoundBegan, RoundClosed, WorkExpired
 from averaging.fragment_runtime import FragmentRuntime
 from averaging.fragment_state import FragmentState
-from averaging.leading import RoundTiming
 from averaging.links import ROUND_PROTOCOL, Links
 from averaging.messages import DIGEST_BYTES, Contribution, Result, VersionIs
 from averaging.outer import OuterRule
 from averaging.round import RoundMachine
+from averaging.round_timing import RoundTiming
 from averaging.shard_store import ShardStore
 from dht.errors import PeerFault
 from dht.memory_host import MemoryHost, MemoryNetwork
@@ -294,7 +294,7 @@ def leader_of(peer, report):
 
 
 def reducer_of(peer, report):
-    reductions = peer.fragments[1].machine._reductions.values()
+    reductions = peer.fragments[1].machine._reducing.reductions.values()
     plans = [reduction.plan for reduction in reductions] or [peer.fragments[1].machine._member.plan]
     reducers = [plans[0].roster[shard.reducer].peer_id for shard in plans[0].shards]
     return next((name for name in reducers if name != report.leader), reducers[0])

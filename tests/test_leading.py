@@ -9,15 +9,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from averaging.deadlines import LearnedDeadline, LearnedPace
+from averaging.deadlines import (
+    FEWEST_ARRIVALS,
+    LINK_ARRIVALS,
+    MAX_LINKS,
+    MISSES_OF_ABSENT,
+    Allowance,
+    LearnedDeadline,
+    LearnedPace,
+    LinkDeadlines,
+)
 from averaging.leading import (
     FIRST_GRACE_SECONDS,
+    FIRST_QUORUM_INTERVALS,
     GRACE_OF_INTERVAL,
-    HEARTBEAT_SECONDS,
+    LEAST_QUORUM_SECONDS,
+    QUORUM_INTERVALS,
     Leading,
-    RoundTiming,
 )
 from averaging.messages import DIGEST_BYTES, MAX_ROSTER, Abandon, Commit, Offer, Plan, Reduced, ShardPlan, Wait
+from averaging.round_events import DeadlinePassed, QuorumAwaited
+from averaging.round_timing import HEARTBEAT_SECONDS, RoundTiming
 from tests.memory_networks import named
 
 DIGEST = bytes(DIGEST_BYTES)
@@ -33,7 +45,7 @@ class Leader:
     """A `Leading` of `PEERS[0]` with two shards, reduced by the first two members, and everything it sent."""
 
     def __init__(self, *, hard_seconds=60.0, quorum_fraction=0.5, pace=None, not_before=0.0):
-        self.sent = []
+        self.sent, self.told = [], []
         self.timing = RoundTiming.with_bounds(hard_seconds)
         if pace is not None:
             for tick in range(4):
@@ -48,17 +60,21 @@ class Leader:
             lambda offers: (ShardPlan(0, 10, 0), ShardPlan(10, 20, min(1, len(offers) - 1))),
             quorum_fraction,
             not_before,
+            self.told.append,
         )
 
     def offers(self, *peers, now=START):
         for peer in peers:
             self.leading.on_offer(peer, offer(), 4, now)
 
-    def run_until(self, end, num_trainers=4, everyone=False):
+    def check(self, now, num_trainers=4, given_up=frozenset()):
+        return self.leading.check(PEERS[:num_trainers], given_up, now)
+
+    def run_until(self, end, num_trainers=4):
         """Wake it whenever it wants to be woken; returns (time, outcome) of the first outcome, or None."""
         now = START
         while now <= end:
-            outcome = self.leading.check(num_trainers, everyone, now)
+            outcome = self.check(now, num_trainers)
             if outcome is not None:
                 return now, outcome
             assert self.leading.next_time > now
@@ -75,7 +91,7 @@ class Leader:
 def started(**options):
     leader = Leader(**options)
     leader.offers(*PEERS[:4])
-    leader.leading.check(4, True, START)
+    leader.check(START)
     return leader
 
 
@@ -106,7 +122,7 @@ def test_with_a_quorum_it_waits_for_the_grace_window():
     assert len(leader.got(Plan)) == 2
 
 
-def test_without_a_quorum_it_waits_for_the_hard_bound_and_then_goes_on_with_whom_it_has():
+def test_before_it_knows_its_pace_it_waits_for_a_quorum_until_the_hard_bound():
     leader = Leader(hard_seconds=30.0)
     leader.offers(PEERS[2])
     assert leader.run_until(START + 29.9) is None
@@ -115,15 +131,72 @@ def test_without_a_quorum_it_waits_for_the_hard_bound_and_then_goes_on_with_whom
     assert [entry.peer_id for entry in leader.got(Plan)[0].roster] == [PEERS[2]]
 
 
+@given(st.floats(1, 40), st.just([]) | st.lists(st.floats(0, 40), min_size=FEWEST_ARRIVALS, max_size=20))
+def test_a_quorum_is_waited_for_as_long_as_the_missing_take(pace, late):
+    leader = Leader(pace=pace)
+    for peer in PEERS[1:4]:
+        for seconds in late:
+            leader.timing.offer.observe(peer, seconds)
+    learned = max(leader.timing.offer.allowance(peer).seconds for peer in PEERS[1:4])
+    leader.offers(PEERS[0])
+    leader.run_until(START + 60)
+    if late:
+        expected = max(LEAST_QUORUM_SECONDS, QUORUM_INTERVALS * pace, learned)
+    else:
+        expected = max(LEAST_QUORUM_SECONDS, FIRST_QUORUM_INTERVALS * pace)
+    assert leader.leading.planned_at - START == pytest.approx(min(60.0, expected), abs=1e-6)
+
+
+def test_it_says_once_whom_it_waits_for_and_then_that_it_did_in_vain():
+    leader = Leader(pace=10.0)
+    leader.offers(PEERS[0])
+    leader.run_until(START + 30)
+    awaited, passed = leader.told
+    missing = tuple(PEERS[1:4])
+    # The grace window is over after 7 s, and after twice the interval nobody else will come.
+    assert awaited == QuorumAwaited(1, 2, missing, 13.0, 0)
+    assert passed == DeadlinePassed("offer", missing, 20.0, 0)
+    assert len(leader.got(Plan)[0].roster) == 1
+
+
+def test_whoever_was_silent_as_a_leader_is_not_waited_for():
+    leader = Leader()
+    leader.offers(*PEERS[:3])
+    leader.check(START, given_up=frozenset({PEERS[3]}))
+    assert len(leader.got(Plan)) == 3
+
+
+def test_a_straggler_has_its_own_time_until_it_missed_three_rounds():
+    timing = RoundTiming.with_bounds(60.0)
+    starts = []
+    for _ in range(MISSES_OF_ABSENT + 2):
+        leader = Leader(pace=20.0)
+        leader.leading.timing = leader.timing = timing
+        for tick in range(4):
+            timing.own_pace.observe(tick * 20.0)
+        if not starts:
+            for _ in range(FEWEST_ARRIVALS):
+                for peer, seconds in ((PEERS[1], 0.1), (PEERS[2], 0.1), (PEERS[3], 9.0)):
+                    timing.offer.observe(peer, seconds)
+        leader.offers(*PEERS[:3])
+        leader.run_until(START + 20)
+        starts.append(leader.leading.planned_at - START)
+    assert starts[:MISSES_OF_ABSENT] == pytest.approx([9.9] * MISSES_OF_ABSENT)
+    assert starts[MISSES_OF_ABSENT:] == [0.0, 0.0]
+    assert timing.offer.is_absent(PEERS[3])
+    timing.offer.observe(PEERS[3], 1.0)
+    assert not timing.offer.is_absent(PEERS[3])
+
+
 def test_a_quorum_that_is_lost_does_not_count():
     leader = Leader(hard_seconds=30.0)
     leader.offers(*PEERS[:2])
-    leader.leading.check(4, False, START)
+    leader.check(START)
     leader.leading.on_lost(PEERS[1])
     leader.run_until(START + 20)
     assert not leader.got(Plan)
     leader.offers(PEERS[3], now=START + 20)
-    leader.leading.check(4, False, START + 20)
+    leader.check(START + 20)
     assert len(leader.got(Plan)) == 2
 
 
@@ -132,7 +205,7 @@ def test_fewer_live_trainers_make_a_smaller_quorum():
     leader.offers(PEERS[0])
     leader.run_until(START + 10, num_trainers=4)
     assert not leader.got(Plan)
-    leader.leading.check(2, False, START + 10)
+    leader.check(START + 10, 2)
     assert leader.got(Plan)
 
 
@@ -140,9 +213,9 @@ def test_fewer_live_trainers_make_a_smaller_quorum():
 def test_the_grace_window_follows_the_stragglers_but_stays_in_the_interval(pace, spreads):
     leader = Leader(pace=pace, quorum_fraction=0.25)
     for spread in spreads:
-        leader.timing.offer_spread.observe(spread)
-    expected = min(leader.timing.offer_spread.seconds, GRACE_OF_INTERVAL * pace, 60.0)
-    leader.offers(PEERS[0])
+        leader.timing.offer.observe(PEERS[3], spread)
+    expected = min(leader.timing.offer.allowance(PEERS[3]).seconds, GRACE_OF_INTERVAL * pace, 60.0)
+    leader.offers(*PEERS[:3])
     leader.run_until(START + 60)
     assert leader.got(Plan)
     assert leader.leading.planned_at - START == pytest.approx(expected, abs=1e-6)
@@ -162,7 +235,7 @@ def test_the_plan_carries_the_newest_attempt_and_the_newest_offer_of_each():
     leader.offers(PEERS[0])
     leader.leading.on_offer(PEERS[1], offer(5, attempt=2), 4, START)
     leader.leading.on_offer(PEERS[1], offer(6, attempt=1), 4, START)
-    leader.leading.check(2, True, START)
+    leader.check(START, 2)
     plan = leader.got(Plan)[0]
     assert plan.attempt == 2
     assert [entry.sequence for entry in plan.roster] == [1, 6]
@@ -171,13 +244,35 @@ def test_the_plan_carries_the_newest_attempt_and_the_newest_offer_of_each():
 def test_a_reducer_that_waits_for_the_dead_can_still_report_in_time():
     leader = Leader()
     for seconds in (0.01, 0.02, 0.01, 0.02):
-        leader.timing.commit.observe(seconds)
+        leader.timing.reduced.observe(PEERS[0], seconds)
     for seconds in (9.0, 9.5, 9.2):
-        leader.timing.contribution.observe(seconds)
+        leader.timing.contribution.observe(PEERS[3], seconds)
     leader.offers(*PEERS[:4])
-    leader.leading.check(4, True, START)
+    leader.check(START)
     plan = leader.got(Plan)[0]
-    assert plan.commit_deadline_seconds > plan.contribution_deadline_seconds + 1.0
+    assert plan.contribution_deadline_seconds >= 9.5
+    assert plan.commit_deadline_seconds >= plan.contribution_deadline_seconds + 1.0
+
+
+def test_the_deadlines_of_a_plan_follow_from_its_members():
+    """Nobody waits for the slow member of another round; a newcomer gets what the group takes."""
+
+    def deadlines(*members):
+        leader = Leader(quorum_fraction=0.1)
+        for peer in PEERS[:3]:
+            for _ in range(8):
+                leader.timing.contribution.observe(peer, 2.0)
+                leader.timing.reduced.observe(peer, 3.0)
+        for _ in range(FEWEST_ARRIVALS):
+            leader.timing.contribution.observe(PEERS[3], 20.0)
+        leader.offers(*members)
+        leader.leading.check(members, frozenset(), START)
+        plan = leader.got(Plan)[0]
+        return plan.contribution_deadline_seconds, plan.commit_deadline_seconds
+
+    assert deadlines(*PEERS[:3]) == pytest.approx((3.3, 6.6))
+    assert deadlines(*PEERS[:4]) == pytest.approx((22.0, 25.3))
+    assert deadlines(*PEERS[:2], PEERS[7]) == pytest.approx((3.3, 6.6))
 
 
 # ------------------------------------------------------------------------------------------------ while it waits
@@ -205,7 +300,7 @@ def test_a_full_roster_takes_nobody_else():
     leader = Leader()
     crowd = [named(1000 + number) for number in range(MAX_ROSTER)]
     leader.offers(*crowd, PEERS[0])
-    leader.leading.check(MAX_ROSTER, True, START)
+    leader.leading.check(crowd, frozenset(), START)
     assert len(leader.got(Plan)[0].roster) == MAX_ROSTER
     assert PEERS[0] in leader.leading.waiting
 
@@ -223,22 +318,22 @@ def test_it_never_sends_heartbeats_to_itself():
 def test_all_shards_reduced_is_a_commit():
     leader = started()
     assert leader.reduced(0, PEERS[0], (0, 1, 2, 3))
-    assert leader.leading.check(4, False, START + 1) is None
+    assert leader.check(START + 1) is None
     assert leader.reduced(1, PEERS[1], (0, 2))
-    commit = leader.leading.check(4, False, START + 1)
+    commit = leader.check(START + 1)
     assert isinstance(commit, Commit)
     assert commit.leader == PEERS[0]
     assert [shard.included for shard in commit.shards] == [(0, 1, 2, 3), (0, 2)]
     assert commit.tokens == 400
     assert leader.leading.next_time == math.inf
-    assert leader.leading.check(4, False, START + 999) is None
+    assert leader.check(START + 999) is None
 
 
 def test_a_reducer_that_vanishes_leaves_a_void_shard():
     leader = started()
     leader.reduced(0, PEERS[0])
     leader.leading.on_lost(PEERS[1])
-    commit = leader.leading.check(4, False, START + 1)
+    commit = leader.check(START + 1)
     assert isinstance(commit, Commit)
     assert [bool(shard.digest) for shard in commit.shards] == [True, False]
 
@@ -248,7 +343,7 @@ def test_a_reducer_that_reported_and_then_vanished_counts():
     leader.reduced(1, PEERS[1])
     leader.leading.on_lost(PEERS[1])
     leader.reduced(0, PEERS[0])
-    commit = leader.leading.check(4, False, START + 1)
+    commit = leader.check(START + 1)
     assert isinstance(commit, Commit)
     assert all(shard.digest for shard in commit.shards)
 
@@ -261,13 +356,14 @@ def test_a_silent_reducer_leaves_a_void_shard_at_the_deadline():
     assert at == pytest.approx(START + deadline)
     assert isinstance(commit, Commit)
     assert [bool(shard.digest) for shard in commit.shards] == [True, False]
+    assert leader.told == [DeadlinePassed("mean", (PEERS[1],), deadline, 0)]
 
 
 def test_no_result_at_all_is_no_commit():
     leader = started()
     leader.leading.on_lost(PEERS[0])
     leader.leading.on_lost(PEERS[1])
-    outcome = leader.leading.check(4, False, START + 1)
+    outcome = leader.check(START + 1)
     assert isinstance(outcome, Abandon)
     assert outcome.reason == "no reducer finished before the deadline"
 
@@ -321,6 +417,80 @@ def test_one_outlier_moves_a_deadline_little_and_new_times_replace_old_ones():
     assert deadline.seconds == pytest.approx(11.0)
 
 
+@given(st.lists(st.floats(0, 20), max_size=40), st.lists(st.floats(0, 20), max_size=40))
+def test_every_remote_has_its_own_time_and_a_newcomer_the_groups(of_one, of_another):
+    links = LinkDeadlines(10.0, 0.5, 60.0)
+    group = LearnedDeadline(10.0, 0.5, 60.0)
+    for peer, seen in zip(PEERS, (of_one, of_another), strict=False):
+        own = LearnedDeadline(10.0, 0.5, 60.0)
+        for seconds in seen:
+            links.observe(peer, seconds)
+            group.observe(seconds)
+        for seconds in seen[-LINK_ARRIVALS:]:
+            own.observe(seconds)
+        if len(seen) >= FEWEST_ARRIVALS:
+            assert links.allowance(peer) == Allowance(own.seconds, min(len(seen), LINK_ARRIVALS))
+    num_seen = len(of_one) + len(of_another)
+    num_arrivals = min(num_seen, 32) if num_seen >= FEWEST_ARRIVALS else 0
+    assert links.allowance(PEERS[5]) == Allowance(group.seconds, num_arrivals) == links.group
+    assert links.longest(PEERS).seconds == max(links.allowance(peer).seconds for peer in PEERS)
+
+
+def test_a_slow_remote_slows_nobody_else_down():
+    links = LinkDeadlines(10.0, 0.5, 60.0)
+    for _ in range(20):
+        for peer in PEERS[:7]:
+            links.observe(peer, 1.0)
+        links.observe(PEERS[7], 30.0)
+    assert links.allowance(PEERS[7]).seconds == pytest.approx(33.0)
+    assert {links.allowance(peer).seconds for peer in PEERS[:7]} == {1.1}
+    assert links.seconds == pytest.approx(1.1)
+
+
+def test_waiting_in_vain_allows_more_time_but_not_for_ever():
+    links = LinkDeadlines(10.0, 1.0, 60.0)
+    for peer in PEERS[:4]:
+        for _ in range(LINK_ARRIVALS):
+            links.observe(peer, 2.0)
+    links.missed(PEERS[6])
+    links.missed(PEERS[6])
+    assert links.allowance(PEERS[6]) == links.group  # nothing is known of it but that it is late
+    links.observe(PEERS[6], 9.0)
+    assert links.allowance(PEERS[6]).seconds > 4.4
+    for _ in range(MISSES_OF_ABSENT):
+        assert not links.is_absent(PEERS[6])
+        links.missed(PEERS[6])
+    assert links.is_absent(PEERS[6])
+    assert links.allowance(PEERS[6]) == links.group
+    links.observe(PEERS[6], 9.0)
+    assert not links.is_absent(PEERS[6])
+    assert links.allowance(PEERS[6]).seconds > links.group.seconds
+    assert links.group.seconds == pytest.approx(2.2)  # misses teach nothing about others
+
+
+def test_a_link_that_became_slow_is_learned_from_misses_alone():
+    links = LinkDeadlines(10.0, 1.0, 60.0)
+    for _ in range(LINK_ARRIVALS):
+        links.observe(PEERS[0], 2.0)
+    for _ in range(LINK_ARRIVALS // 2 + 1):
+        if links.allowance(PEERS[0]).seconds < 8.0:
+            links.missed(PEERS[0])
+            links.missed(PEERS[0])
+        links.observe(PEERS[0], 8.0)
+    assert links.allowance(PEERS[0]).seconds >= 8.0
+
+
+def test_memory_of_links_is_bounded_and_forgets_who_was_not_seen_for_longest():
+    links = LinkDeadlines(10.0, 1.0, 60.0)
+    for number in range(MAX_LINKS + 50):
+        for _ in range(100):
+            links.observe(named(number), 40.0)
+        links.observe(named(0), 5.0)
+    assert links.num_links == MAX_LINKS
+    assert links.allowance(named(0)).num_arrivals == LINK_ARRIVALS
+    assert links.allowance(named(1)) == links.group
+
+
 def test_a_pace_is_the_median_interval():
     pace = LearnedPace()
     assert pace.seconds is None
@@ -334,5 +504,8 @@ def test_a_pace_is_the_median_interval():
 @given(st.floats(0.1, 1000))
 def test_every_learned_time_starts_within_the_manifests_bound(hard_seconds):
     timing = RoundTiming.with_bounds(hard_seconds)
-    for deadline in (timing.offer_spread, timing.contribution, timing.result, timing.commit, timing.leader_silence):
-        assert deadline.seconds <= hard_seconds
+    for links in (timing.offer, timing.contribution, timing.reduced, timing.result, timing.leader_silence):
+        assert links.seconds <= hard_seconds
+        for seconds in (0.0, 10.0 * hard_seconds, 10.0 * hard_seconds, 0.0):
+            links.observe(PEERS[0], seconds)
+            assert links.allowance(PEERS[0]).seconds <= hard_seconds

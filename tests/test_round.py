@@ -10,10 +10,10 @@ from unittest import mock
 
 import pytest
 
-from averaging.leading import RoundTiming
 from averaging.messages import Commit, CommitRequest, VersionIs
 from averaging.round import HISTORY_COMMITS, KEPT_COMMITS
 from averaging.round_events import Heard, Repair, SendMessage
+from averaging.round_timing import RoundTiming
 from tests.round_swarm import RoundSwarm
 
 

@@ -1,0 +1,108 @@
+"""What a commit does to one fragment at one peer, once all its results are here, and what its owner is told of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from averaging.exchange_reports import ExchangeReport, RoundClosed, WorkReturned
+from averaging.fragment_runtime import Compute, FragmentRuntime
+from averaging.fragment_state import CommittedShard, shard_rates
+from averaging.messages import Commit, ShardResult, own_entry
+from averaging.outer import OuterRule, weights_of
+from averaging.round import HISTORY_COMMITS
+from averaging.shard_store import terms_of
+from dht.host import PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedCommit:
+    """A commit that was applied.
+
+    Attributes:
+        change: what to add to the live parameters, float32 [num_values].
+        num_returned: values of own work that travelled and did not get in.
+        own_included: whether own work is in the roster.
+    """
+
+    change: Tensor
+    num_returned: int
+    own_included: bool
+    outer_lr: float
+
+    def reports(self, fragment: FragmentRuntime, commit: Commit, now: float) -> Iterator[ExchangeReport]:
+        """What happened, for the owner. Bytes of a round that this peer was not in are no bytes of that round."""
+        if self.num_returned:
+            too_late = "it came too late for the round"
+            reason = "its shard was void or missed the deadline" if self.own_included else too_late
+            yield WorkReturned(fragment.index, commit.version, reason, self.num_returned)
+        counted = self.own_included
+        yield RoundClosed(
+            fragment.index,
+            commit,
+            self.outer_lr,
+            self.own_included,
+            now - fragment.round_began_at if counted else 0.0,
+            fragment.up_bytes if counted else 0,
+            fragment.up_values if counted else 0,
+            fragment.down_bytes if counted else 0,
+            fragment.down_values if counted else 0,
+        )
+
+
+async def apply_commit(
+    fragment: FragmentRuntime,
+    commit: Commit,
+    payloads: Mapping[int, bytes],
+    me: PeerId,
+    rule: OuterRule,
+    compute: Compute,
+) -> AppliedCommit:
+    """Take the fragment from the version that `commit` leaves to the next; the caller holds `fragment.busy`.
+
+    Args:
+        payloads: per shard that is not void, its encoded mean.
+    """
+    state = fragment.state
+    own = own_entry(commit.roster, me)
+    in_roster = own is not None and state.pending is not None and own[1].sequence == state.pending.sequence
+    own_index = own[0] if own is not None and in_roster else -1
+    had_work = state.pending is not None
+    shards = [
+        _committed_shard(fragment, commit, shard, payloads.get(index), own_index, rule)
+        for index, shard in enumerate(commit.shards)
+    ]
+    if own_index >= 0:
+        terms = [terms_of(rule, commit, member) for member in range(len(commit.roster))]
+        state.own_share = weights_of(terms, rule)[own_index]
+
+    def run() -> tuple[Tensor, int]:
+        with fragment.changing():
+            change, num_returned = state.apply(shards, commit.tokens)
+            state.refresh_digest()
+        return change, num_returned
+
+    change, num_returned = await compute(run)
+    fragment.store.settle(commit)
+    fragment.digests[state.version] = state.digest
+    for version in [version for version in fragment.digests if version < state.version - HISTORY_COMMITS]:
+        del fragment.digests[version]
+    outer_lr = max((shard.outer_lr for shard in shards), default=0.0)
+    return AppliedCommit(change, num_returned if had_work else 0, own_index >= 0, outer_lr)
+
+
+def _committed_shard(
+    fragment: FragmentRuntime,
+    commit: Commit,
+    shard: ShardResult,
+    payload: bytes | None,
+    own_index: int,
+    rule: OuterRule,
+) -> CommittedShard:
+    gradient = None if payload is None else fragment.store.unpack(shard.end - shard.start, payload)
+    terms = [terms_of(rule, commit, member) for member in shard.included]
+    outer_lr, outer_momentum = shard_rates(terms, rule)
+    own_included = own_index in shard.included
+    return CommittedShard(shard.start, shard.end, gradient, outer_lr, own_included, outer_momentum)

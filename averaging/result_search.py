@@ -1,0 +1,91 @@
+"""How a member gets the results of a commit: they come by themselves, and what does not is asked for, holder by holder.
+
+Reducers send their means to the other members of the round unasked, others ask the reducer. What is missing after a
+learned time is asked of the leader, then of everybody in the roster; each of them has its own learned time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from averaging import wire
+from averaging.fragment_runtime import FragmentRuntime
+from averaging.links import Links
+from averaging.messages import Commit, ResultRequest, own_entry
+from averaging.round_events import DeadlinePassed
+from dht.host import PeerId
+
+
+class ResultSearch:
+    """The search for one commit's results at one peer."""
+
+    def __init__(
+        self, fragment: FragmentRuntime, commit: Commit, me: PeerId, links: Links, clock: Callable[[], float]
+    ) -> None:
+        self._fragment = fragment
+        self._commit = commit
+        self._me = me
+        self._links = links
+        self._clock = clock
+        self._missing = {index: shard.digest for index, shard in enumerate(commit.shards) if shard.digest}
+        self._found: dict[int, bytes] = {}
+
+    async def run(self, on_expired: Callable[[DeadlinePassed], None]) -> dict[int, bytes] | None:
+        """All result payloads by shard, or None when nobody has them (any more)."""
+        fragment, commit = self._fragment, self._commit
+        own, sent = own_entry(commit.roster, self._me), fragment.state.pending
+        # Not for a process that began later, with the same key as a member.
+        is_member = own is not None and sent is not None and own[1].sequence == sent.sequence
+        fragment.is_outrun = False
+        for attempt in range(2 + 2 * len(commit.roster)):
+            began = self._clock()
+            holders = self._holders(attempt)
+            if attempt or not is_member:
+                self._ask(holders)
+            longest = fragment.machine.timing.result.longest(holders.values())
+            while True:
+                fragment.result_arrived.clear()
+                self._look(holders, began)
+                if not self._missing:
+                    return self._found
+                if fragment.is_outrun:
+                    return None
+                try:
+                    async with asyncio.timeout(max(0.0, began + longest.seconds - self._clock())):
+                        await fragment.result_arrived.wait()
+                except TimeoutError:
+                    break
+            late = tuple(sorted({holders[index] for index in self._missing if index in holders}))
+            for holder in late:
+                fragment.machine.timing.result.missed(holder)
+            if late:
+                on_expired(DeadlinePassed("result", late, self._clock() - began, longest.num_arrivals))
+        return None
+
+    def _look(self, holders: dict[int, PeerId], began: float) -> None:
+        """Take what is here by now."""
+        for index, digest in list(self._missing.items()):
+            payload = self._fragment.store.result(self._commit.version, index, digest)
+            if payload is not None:
+                self._found[index] = payload
+                del self._missing[index]
+                if index in holders:
+                    self._fragment.machine.timing.result.observe(holders[index], self._clock() - began)
+
+    def _holders(self, attempt: int) -> dict[int, PeerId]:
+        """Whom each missing result is expected from in this attempt; nobody, when this peer is alone in the round."""
+        found = {}
+        for index in self._missing:
+            reducer = self._commit.roster[self._commit.shards[index].reducer].peer_id
+            members = [entry.peer_id for entry in self._commit.roster if entry.peer_id != reducer]
+            holders = [peer_id for peer_id in (reducer, self._commit.leader, *members) if peer_id != self._me]
+            if holders:
+                found[index] = holders[attempt % len(holders)]
+        return found
+
+    def _ask(self, holders: dict[int, PeerId]) -> None:
+        for index, holder in holders.items():
+            shard = self._commit.shards[index]
+            request = ResultRequest(self._fragment.index, self._commit.version, index, shard.digest)
+            self._links.post(holder, [wire.encode(request)])
