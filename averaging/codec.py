@@ -1,28 +1,32 @@
 """Block codecs with error feedback: float32 tensors to a few bits a value and back.
 
-Each block of `block_size` values shares a scale, a bfloat16 (float32's range in two bytes), and every value becomes a
-small code: an integer (`int2`, `int4`, `int8`) or a sign and a power of two (`e3m0`, the FP4 of Streaming DiLoCo,
-arXiv 2501.18512). `fp16` and `fp32` are plain casts. The byte layout is in `encoded.py`.
+Each block of `block_size` values shares a scale, and every value becomes a small code: an integer (`int2`, `int4`,
+`int8`) or a sign and a power of two (`e3m0`, the FP4 of Streaming DiLoCo, arXiv 2501.18512). A scale is stored as
+bfloat16 (`bf16`: float32's range in two bytes), `fp32`, or a power of two (`pow2`: one byte, arXiv 2310.10537). `fp16`
+and `fp32` as codecs are plain casts. The byte layout is in `encoded.py`.
 
 What holds, for every kernel, thread count and cut into slices of whole blocks:
 
 - Bytes and floats are the same bit for bit. Values are quantised against the scale as it is stored.
-- scale = max|x| / top code, rounded *up* to bfloat16, so no value is clipped. Codes are the exactly nearest ones, ties
-  to even: with |x| / scale correctly rounded, a quotient reaches the half between two codes only if x does, because the
-  halves times an 8-bit scale are float32 numbers themselves. So |x - decoded| <= scale / 2 for the integer codes.
-- code * scale is exact in float32, and so is the residual x - decoded: it is x itself where the code is zero, and
-  elsewhere decoded is between half of x and twice x (Sterbenz's lemma). Hence `decoded + residual == x`, exactly.
-  With stochastic rounding the codes may be a whole step away and the residual is rounded to float32.
+- scale = max|x| / top code, rounded *up* to what can be stored, so no value is clipped. Codes are the exactly nearest
+  ones, ties to even: with |x| / scale correctly rounded, a quotient reaches the half between two codes only if x does,
+  because the halves times a scale of 8 bits or less are float32 numbers themselves. So |x - decoded| <= scale / 2 for
+  the integer codes; with fp32 scales, up to one rounding of code * scale.
+- The residual x - decoded is exact in float32: it is x itself where the code is zero, and elsewhere decoded is between
+  half of x and twice x (Sterbenz's lemma). Hence `decoded + residual == x`, exactly, whatever the scale.
+- With stochastic rounding (arXiv 1502.02551) a code may be a whole step away and the residual is rounded to float32.
 - Zero has its own code and is the nearest one below half a step: |x - decoded| <= |x|, what error feedback needs
   (arXiv 1901.09847). This is why int2 has three levels, not four.
-- Any bytes of the right length decode to finite values of at most 2^127, or are refused.
+- Any bytes of the right length decode to finite values (of 2^127 and a rounding at most), or are refused.
 """
 
 from __future__ import annotations
 
 import math
 import struct
+import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cached_property
 from typing import Literal, Protocol
 
@@ -34,16 +38,25 @@ from torch import Tensor
 from averaging.codec_torch import (
     BLOCK_FORMATS,
     CHUNK_VALUES,
+    DROPPED_SCALE_BITS,
     F32,
     MAX_MAGNITUDE,
     SMALLEST_SCALE_BITS,
     U8,
-    U16,
+    U32,
     BlockFormat,
     TorchKernels,
     noise_seed,
 )
-from averaging.encoded import EncodedBlocks, check_format, codes_num_bytes, encoded_num_bytes
+from averaging.encoded import (
+    DEFAULT_SCALE,
+    SCALE_BYTES,
+    Buffer,
+    EncodedBlocks,
+    check_format,
+    codes_num_bytes,
+    encoded_num_bytes,
+)
 
 Rounding = Literal["nearest", "stochastic"]
 KernelChoice = Literal["auto", "torch", "numba"]
@@ -58,7 +71,7 @@ class Kernels(Protocol):
     name: str
 
     def encode(
-        self, values: Tensor, block_size: int, scales: U16, codes: U8, keep_residual: bool, first_value: int, noise: int
+        self, values: Tensor, block_size: int, scales: U32, codes: U8, keep_residual: bool, first_value: int, noise: int
     ) -> int: ...
 
     def decode(self, scales: F32, codes: U8, block_size: int, out: Tensor) -> None: ...
@@ -71,14 +84,16 @@ class Codec:
 
     name: str
     block_size: int
+    scale: str
+    rounding: Rounding
 
     def __repr__(self) -> str:
-        return f"<{self.name} codec, blocks of {self.block_size}, {self.kernels} kernels>"
+        return f"<{self.name} codec, blocks of {self.block_size}, {self.scale} scales, {self.kernels} kernels>"
 
     @property
     def bits_per_value(self) -> float:
         """Payload bits of one value in a whole block, its share of the scale included."""
-        return 8 * encoded_num_bytes(self.name, self.block_size, self.block_size) / self.block_size
+        return 8 * self.encoded_num_bytes(self.block_size) / self.block_size
 
     @property
     def kernels(self) -> str:
@@ -87,15 +102,24 @@ class Codec:
 
     def encoded_num_bytes(self, num_values: int) -> int:
         """Payload bytes of `num_values` values."""
-        return encoded_num_bytes(self.name, self.block_size, num_values)
+        return encoded_num_bytes(self.name, self.block_size, num_values, self.scale)
 
-    def encode(self, values: Tensor, rounding: Rounding = "nearest", seed: int = 0) -> EncodedBlocks:
+    def unpack(self, num_values: int, payload: Buffer) -> EncodedBlocks:
+        """Encoded values of this codec as views into a payload.
+
+        Raises:
+            ValueError: not exactly the right number of bytes.
+        """
+        return EncodedBlocks.unpack(self.name, self.block_size, num_values, payload, self.scale)
+
+    def encode(self, values: Tensor, rounding: Rounding | None = None, seed: int | None = None) -> EncodedBlocks:
         """Encode `values` (float32 [n], CPU, contiguous), which stay as they are.
 
         Args:
             rounding: `nearest` (ties to even), or `stochastic`: up or down by chance, so that the decoded values are
-                right on average (to 2^-17 of a step).
-            seed: of the chance. It and a value's position decide, whatever the chunks and threads.
+                right on average (to 2^-17 of a step). By default the codec's own.
+            seed: of the chance. It and a value's position decide, whatever the chunks and threads. By default it
+                follows from the values: no two sends are rounded alike, and a run that is repeated gives the same.
 
         Raises:
             ValueError: wrong dtype, shape or device; a value that is not finite or exceeds 2^126 (65504 for fp16);
@@ -103,7 +127,9 @@ class Codec:
         """
         return self._encode(values, False, rounding, seed)
 
-    def encode_with_residual(self, values: Tensor, rounding: Rounding = "nearest", seed: int = 0) -> EncodedBlocks:
+    def encode_with_residual(
+        self, values: Tensor, rounding: Rounding | None = None, seed: int | None = None
+    ) -> EncodedBlocks:
         """Encode, and leave what was lost in `values`: afterwards values = values - decoded.
 
         With nearest rounding decoded + values is exactly the original. Arguments and errors are those of `encode`;
@@ -128,13 +154,16 @@ class Codec:
         """
         raise NotImplementedError
 
-    def _encode(self, values: Tensor, keep_residual: bool, rounding: Rounding, seed: int) -> EncodedBlocks:
+    def _encode(
+        self, values: Tensor, keep_residual: bool, rounding: Rounding | None, seed: int | None
+    ) -> EncodedBlocks:
         raise NotImplementedError
 
     def _check_encoded(self, encoded: EncodedBlocks, out: Tensor) -> None:
-        if (encoded.codec, encoded.block_size) != (self.name, self.block_size):
+        if (encoded.codec, encoded.block_size, encoded.scale) != (self.name, self.block_size, self.scale):
             raise ValueError(
-                f"{encoded.codec} blocks of {encoded.block_size}; expected {self.name} blocks of {self.block_size}"
+                f"{encoded.codec} blocks of {encoded.block_size} with {encoded.scale} scales; "
+                f"expected {self.name} blocks of {self.block_size} with {self.scale} scales"
             )
         _check_tensor(out)
         if out.numel() != encoded.num_values:
@@ -142,11 +171,14 @@ class Codec:
 
 
 class _BlockCodec(Codec):
-    def __init__(self, name: str, block_size: int, choice: KernelChoice) -> None:
+    def __init__(self, name: str, block_size: int, choice: KernelChoice, scale: str, rounding: Rounding) -> None:
         self.name = name
         self.block_size = block_size
+        self.scale = scale
+        self.rounding = rounding
         self._choice = choice
-        self._format = BLOCK_FORMATS[name]
+        self._format = replace(BLOCK_FORMATS[name], dropped_bits=DROPPED_SCALE_BITS[scale])
+        self._scale_dtype = np.dtype(f"<u{SCALE_BYTES[scale]}")
 
     @cached_property
     def _kernels(self) -> Kernels:
@@ -157,14 +189,16 @@ class _BlockCodec(Codec):
     def kernels(self) -> str:
         return self._kernels.name
 
-    def _encode(self, values: Tensor, keep_residual: bool, rounding: Rounding, seed: int) -> EncodedBlocks:
+    def _encode(
+        self, values: Tensor, keep_residual: bool, rounding: Rounding | None, seed: int | None
+    ) -> EncodedBlocks:
         _check_tensor(values)
-        if rounding not in ("nearest", "stochastic"):
-            raise ValueError(f"rounding {rounding!r}; expected nearest or stochastic")
-        noise = noise_seed(seed) if rounding == "stochastic" else -1
         values = values.detach()
+        noise = -1
+        if _checked_rounding(rounding or self.rounding) == "stochastic":
+            noise = noise_seed(zlib.crc32(_bytes_of(values.numpy())) if seed is None else seed)
         num_values = values.numel()
-        scales: U16 = np.empty(-(-num_values // self.block_size), dtype=np.uint16)
+        scales: U32 = np.empty(-(-num_values // self.block_size), dtype=np.uint32)
         codes: U8 = np.empty(codes_num_bytes(self.name, self.block_size, num_values), dtype=np.uint8)
         before = None
         if keep_residual and noise >= 0:
@@ -188,14 +222,15 @@ class _BlockCodec(Codec):
             elif keep_residual:
                 end = done * self.block_size
                 self._kernels.decode_accumulate(
-                    _scale_floats(scales[:done]),
+                    scales[:done].view(np.float32),
                     codes[: codes_num_bytes(self.name, self.block_size, end)],
                     self.block_size,
                     1.0,
                     values[:end],
                 )
             raise _refused_value(values, MAX_MAGNITUDE, "2^126")
-        return EncodedBlocks(self.name, self.block_size, num_values, _bytes_of(scales), _bytes_of(codes))
+        stored = (scales >> self._format.dropped_bits).astype(self._scale_dtype)
+        return EncodedBlocks(self.name, self.block_size, num_values, _bytes_of(stored), _bytes_of(codes), self.scale)
 
     def decode(self, encoded: EncodedBlocks, out: Tensor) -> None:
         self._check_encoded(encoded, out)
@@ -236,24 +271,28 @@ class _BlockCodec(Codec):
         return whole, tail, tail_block
 
     def _check_scales(self, encoded: EncodedBlocks) -> F32:
-        bits = np.frombuffer(encoded.scales, dtype=np.uint16)
+        stored: U32 = np.frombuffer(encoded.scales, dtype=self._scale_dtype).astype(np.uint32)
+        bits = stored << np.uint32(self._format.dropped_bits)
+        floats: F32 = bits.view(np.float32)
         in_range = (bits >= SMALLEST_SCALE_BITS) & (bits <= self._format.largest_scale_bits)
         refused = np.flatnonzero(~in_range & (bits != 0))
         if refused.size:
             block = int(refused[0])
             raise ValueError(
-                f"scale {float(_scale_floats(bits[block : block + 1])[0])} of block {block}; "
+                f"scale {float(floats[block])} of block {block}; "
                 f"expected 0 or a number from 2^-100 to 2^126 / {self._format.top_code}"
             )
-        return _scale_floats(bits)
+        return floats
 
 
 class _CastCodec(Codec):
     """fp16 and fp32: no scales; torch does both, whatever kernels were asked for."""
 
-    def __init__(self, name: str, block_size: int) -> None:
+    def __init__(self, name: str, block_size: int, scale: str) -> None:
         self.name = name
         self.block_size = block_size
+        self.scale = scale
+        self.rounding = "nearest"
         half = name == "fp16"
         self._dtype = torch.float16 if half else torch.float32
         self._bits_dtype = np.dtype(np.uint16 if half else np.uint32)
@@ -263,9 +302,11 @@ class _CastCodec(Codec):
     def kernels(self) -> str:
         return "torch"
 
-    def _encode(self, values: Tensor, keep_residual: bool, rounding: Rounding, seed: int) -> EncodedBlocks:
+    def _encode(
+        self, values: Tensor, keep_residual: bool, rounding: Rounding | None, seed: int | None
+    ) -> EncodedBlocks:
         _check_tensor(values)
-        if rounding != "nearest":
+        if (rounding or self.rounding) != "nearest":
             raise ValueError(f"rounding {rounding!r} with {self.name}; expected nearest")
         values = values.detach()
         for chunk in torch.split(values, CHUNK_VALUES):
@@ -277,7 +318,7 @@ class _CastCodec(Codec):
             chunk_codes.copy_(chunk)
             if keep_residual:
                 chunk -= chunk_codes
-        return EncodedBlocks(self.name, self.block_size, values.numel(), b"", _bytes_of(codes.numpy()))
+        return EncodedBlocks(self.name, self.block_size, values.numel(), b"", _bytes_of(codes.numpy()), self.scale)
 
     def decode(self, encoded: EncodedBlocks, out: Tensor) -> None:
         self._check_encoded(encoded, out)
@@ -309,25 +350,37 @@ class _CastCodec(Codec):
             yield start, torch.from_numpy(bits[start : start + CHUNK_VALUES].copy()).view(self._dtype)
 
 
-def make_codec(name: str, block_size: int = DEFAULT_BLOCK_SIZE, kernels: KernelChoice = "auto") -> Codec:
+def make_codec(
+    name: str,
+    block_size: int = DEFAULT_BLOCK_SIZE,
+    kernels: KernelChoice = "auto",
+    scale: str = DEFAULT_SCALE,
+    rounding: Rounding = "nearest",
+) -> Codec:
     """The codec called `name`: int4, e3m0, int8, int2, fp16 or fp32.
 
     Args:
         block_size: values that share a scale, a multiple of 8 up to 65536 (no effect on fp16 and fp32).
         kernels: `torch`, `numba` (compiled on first use, then cached), or `auto`: numba where it is installed. The
             bits do not depend on it.
+        scale: how scales are stored: bf16, fp32 or pow2 (no effect on fp16 and fp32, which have none).
+        rounding: what `encode` does unless it is told otherwise; fp16 and fp32 can only round to nearest.
 
     Raises:
-        ValueError: unknown name or kernels, bad block size, or numba was asked for and is not installed.
+        ValueError: unknown name, scale, rounding or kernels, bad block size, or numba was asked for and is not
+            installed.
     """
-    check_format(name, block_size)
+    check_format(name, block_size, scale)
+    _checked_rounding(rounding)
     if kernels not in ("auto", "torch", "numba"):
         raise ValueError(f"kernels {kernels!r}; expected auto, torch or numba")
     if name not in BLOCK_FORMATS:
-        return _CastCodec(name, block_size)
+        if rounding != "nearest":
+            raise ValueError(f"rounding {rounding!r} with {name}; expected nearest")
+        return _CastCodec(name, block_size, scale)
     if kernels == "numba":
         _choose_kernels(BLOCK_FORMATS[name], kernels)
-    return _BlockCodec(name, block_size, kernels)
+    return _BlockCodec(name, block_size, kernels, scale, rounding)
 
 
 def _choose_kernels(block_format: BlockFormat, choice: KernelChoice) -> Kernels:
@@ -342,6 +395,12 @@ def _choose_kernels(block_format: BlockFormat, choice: KernelChoice) -> Kernels:
         else:
             return NumbaKernels(block_format)
     return TorchKernels(block_format)
+
+
+def _checked_rounding(rounding: Rounding) -> Rounding:
+    if rounding not in ("nearest", "stochastic"):
+        raise ValueError(f"rounding {rounding!r}; expected nearest or stochastic")
+    return rounding
 
 
 def _check_tensor(values: Tensor) -> None:
@@ -361,10 +420,6 @@ def _weight_float32(weight: float) -> float:
     if not math.isfinite(rounded):
         raise ValueError(f"weight {weight}; expected a finite float32 number")
     return float(rounded)
-
-
-def _scale_floats(bits: U16) -> F32:
-    return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
 
 
 def _bytes_of(array: npt.NDArray[np.generic]) -> memoryview:

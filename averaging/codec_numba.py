@@ -26,7 +26,7 @@ from averaging.codec_torch import (
     SMALLEST_LEVEL,
     SMALLEST_SCALE_BITS,
     U8,
-    U16,
+    U32,
     BlockFormat,
     exponent_levels,
 )
@@ -42,7 +42,7 @@ HALF_LEVEL = f32(SMALLEST_LEVEL / 2)
 PER_LEVEL = f32(2.0**NOISE_BITS / SMALLEST_LEVEL)
 
 _FLOATS = types.Array(types.float32, 1, "C")
-_SCALE_BITS = types.Array(types.uint16, 1, "C")
+_SCALE_BITS = types.Array(types.uint32, 1, "C")
 _CODES = types.Array(types.uint8, 1, "C")
 _READ_FLOATS = types.Array(types.float32, 1, "C", readonly=True)
 _READ_CODES = types.Array(types.uint8, 1, "C", readonly=True)
@@ -63,7 +63,7 @@ class NumbaKernels:
         self._decode = _compile(decoders[block_format.exponential], _DECODE_SIGNATURE)
 
     def encode(
-        self, values: Tensor, block_size: int, scales: U16, codes: U8, keep_residual: bool, first_value: int, noise: int
+        self, values: Tensor, block_size: int, scales: U32, codes: U8, keep_residual: bool, first_value: int, noise: int
     ) -> int:
         """As `TorchKernels.encode`."""
         done: int = self._encode(
@@ -71,6 +71,8 @@ class NumbaKernels:
             block_size,
             self._format.bits,
             self._top_code,
+            self._format.round_up,
+            self._format.dropped_bits,
             self._levels,
             scales,
             codes,
@@ -94,6 +96,8 @@ _ENCODE_SIGNATURE = types.int64(
     types.int64,
     types.int64,
     types.float32,
+    types.int64,
+    types.int64,
     _READ_FLOATS,
     _SCALE_BITS,
     _CODES,
@@ -117,8 +121,8 @@ def _compile(function: Callable[..., Any], signature: Any) -> Callable[..., Any]
 
 
 @njit(inline="always")
-def _block_scale(bits, top_code, float_cell):  # type: ignore[no-untyped-def]
-    """bfloat16 bits of the scale of one block, given the bits of its values; -1 when one is out of range."""
+def _block_scale(bits, top_code, round_up, dropped_bits, float_cell):  # type: ignore[no-untyped-def]
+    """float32 bits of the scale of one block, given the bits of its values; -1 when one is out of range."""
     int_cell = float_cell.view(i32)
     largest = i32(0)
     for i in range(bits.shape[0]):
@@ -127,7 +131,8 @@ def _block_scale(bits, top_code, float_cell):  # type: ignore[no-untyped-def]
         return i32(-1)
     int_cell[0] = largest
     float_cell[0] = float_cell[0] / top_code
-    scale_bits = i32(i32(int_cell[0] + i32(0xFFFF)) >> i32(16))
+    scale_bits = i32(i32(int_cell[0] + i32(round_up)) >> i32(dropped_bits))
+    scale_bits = i32(scale_bits << i32(dropped_bits))
     return scale_bits if scale_bits >= MIN_SCALE_BITS else i32(0)
 
 
@@ -140,7 +145,9 @@ def _noise(position, seed):  # type: ignore[no-untyped-def]
     return i32(hashed >> u32(16))
 
 
-def _encode_integers(values, block_size, bits, top_code, levels, scales, codes, keep_residual, first_value, noise):  # type: ignore[no-untyped-def]
+def _encode_integers(  # type: ignore[no-untyped-def]
+    values, block_size, bits, top_code, round_up, dropped_bits, levels, scales, codes, keep_residual, first_value, noise
+):
     num_blocks = scales.shape[0]
     width = block_size * bits // 8
     float_cell = np.empty(1, f32)
@@ -150,11 +157,11 @@ def _encode_integers(values, block_size, bits, top_code, levels, scales, codes, 
         start = block * block_size
         chunk = values[start : start + block_size]
         packed = codes[block * width : (block + 1) * width]
-        scale_bits = _block_scale(all_bits[start : start + block_size], top_code, float_cell)
+        scale_bits = _block_scale(all_bits[start : start + block_size], top_code, round_up, dropped_bits, float_cell)
         if scale_bits < 0:
             return block
         scales[block] = scale_bits
-        float_cell.view(i32)[0] = i32(scale_bits << i32(16))
+        float_cell.view(i32)[0] = scale_bits
         scale = float_cell[0]
         divisor = scale if scale_bits > 0 else INFINITY
         if noise < 0:
@@ -203,7 +210,9 @@ def _decode_integers(scales, codes, block_size, bits, levels, weight, accumulate
                     chunk[i] = f32(i32(code - zero)) * scale
 
 
-def _encode_exponents(values, block_size, bits, top_code, levels, scales, codes, keep_residual, first_value, noise):  # type: ignore[no-untyped-def]
+def _encode_exponents(  # type: ignore[no-untyped-def]
+    values, block_size, bits, top_code, round_up, dropped_bits, levels, scales, codes, keep_residual, first_value, noise
+):
     num_blocks = scales.shape[0]
     width = block_size // 2
     float_cell = np.empty(1, f32)
@@ -215,11 +224,11 @@ def _encode_exponents(values, block_size, bits, top_code, levels, scales, codes,
         start = block * block_size
         chunk = values[start : start + block_size]
         packed = codes[block * width : (block + 1) * width]
-        scale_bits = _block_scale(all_bits[start : start + block_size], top_code, float_cell)
+        scale_bits = _block_scale(all_bits[start : start + block_size], top_code, round_up, dropped_bits, float_cell)
         if scale_bits < 0:
             return block
         scales[block] = scale_bits
-        float_cell.view(i32)[0] = i32(scale_bits << i32(16))
+        float_cell.view(i32)[0] = scale_bits
         scale = float_cell[0]
         divisor = scale if scale_bits > 0 else INFINITY
         for i in range(block_size):

@@ -31,24 +31,28 @@ NOISE_BITS = 16
 """Resolution of stochastic rounding: probabilities are multiples of 2^-16."""
 
 MAX_MAGNITUDE_BITS = 0x7E800000
-SMALLEST_SCALE_BITS = 0x0D80
+SMALLEST_SCALE_BITS = 0x0D800000
 MANTISSA_BITS = 23
 
 SMALLEST_LEVEL = 2.0**-6
 """Smallest e3m0 level above zero, in units of the scale."""
 
-U16 = npt.NDArray[np.uint16]
+U32 = npt.NDArray[np.uint32]
 U8 = npt.NDArray[np.uint8]
 F32 = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
 class BlockFormat:
-    """A code of `bits` bits whose largest value is `top_code` scales: integers, or powers of two down from 1."""
+    """A code of `bits` bits whose largest value is `top_code` scales: integers, or powers of two down from 1.
+
+    A scale is a float32 without its lowest `dropped_bits` bits.
+    """
 
     bits: int
     top_code: int
     exponential: bool
+    dropped_bits: int = 16
 
     @property
     def codes_per_byte(self) -> int:
@@ -61,10 +65,18 @@ class BlockFormat:
         return sum(top_bit << (self.bits * part) for part in range(self.codes_per_byte))
 
     @property
+    def round_up(self) -> int:
+        """Added to the bits of |x| / top_code before the lowest are dropped, so that no scale is too small.
+
+        Where none are dropped, the quotient itself may have been rounded down (not that by 1).
+        """
+        return (1 << self.dropped_bits) - 1 if self.dropped_bits else int(self.top_code > 1)
+
+    @property
     def largest_scale_bits(self) -> int:
-        """The scale (as bfloat16 bits) of a block that holds the largest value allowed."""
+        """The scale (as float32 bits) of a block that holds the largest value allowed."""
         bits = np.array([np.float32(MAX_MAGNITUDE) / np.float32(self.top_code)], dtype=np.float32).view(np.uint32)
-        return (int(bits[0]) + 0xFFFF) >> 16
+        return (int(bits[0]) + self.round_up) >> self.dropped_bits << self.dropped_bits
 
 
 BLOCK_FORMATS = {
@@ -73,6 +85,8 @@ BLOCK_FORMATS = {
     "int8": BlockFormat(8, 127, exponential=False),
     "int2": BlockFormat(2, 1, exponential=False),
 }
+
+DROPPED_SCALE_BITS = {"bf16": 16, "fp32": 0, "pow2": MANTISSA_BITS}
 
 
 def noise_seed(seed: int) -> int:
@@ -108,13 +122,13 @@ class TorchKernels:
         self._tables = _exponent_tables() if block_format.exponential else None
 
     def encode(
-        self, values: Tensor, block_size: int, scales: U16, codes: U8, keep_residual: bool, first_value: int, noise: int
+        self, values: Tensor, block_size: int, scales: U32, codes: U8, keep_residual: bool, first_value: int, noise: int
     ) -> int:
         """Encode whole blocks; with `keep_residual`, `values` become values minus decoded.
 
         Args:
             values: float32 [num_blocks * block_size].
-            scales: uint16 [num_blocks], written.
+            scales: uint32 [num_blocks], written: the bits of float32 scales.
             codes: uint8 [num_blocks * block_size * bits / 8], written.
             first_value: position of values[0] in its tensor; only the noise depends on it.
             noise: 32-bit seed of stochastic rounding, or -1 to round to nearest.
@@ -126,7 +140,7 @@ class TorchKernels:
         num_blocks: int = scales.shape[0]
         blocks = values.view(num_blocks, block_size)
         block_bytes = block_size // self._format.codes_per_byte
-        scales_out = torch.from_numpy(scales.view(np.int16))
+        scales_out = torch.from_numpy(scales.view(np.int32))
         codes_out = torch.from_numpy(codes).view(num_blocks, block_bytes)
         step = max(1, CHUNK_VALUES // block_size)
         for start in range(0, num_blocks, step):
@@ -136,7 +150,7 @@ class TorchKernels:
             if scale_bits is None:
                 return start
             scales_out[start:end] = scale_bits
-            scale = (scale_bits << 16).view(torch.float32).unsqueeze(1)
+            scale = scale_bits.view(torch.float32).unsqueeze(1)
             # x / inf is 0: a block without a scale gets codes of zero without a branch.
             divisor = torch.where(scale == 0, torch.inf, scale)
             ratios = self._scratch.get("floats", chunk.shape, torch.float32)
@@ -186,7 +200,7 @@ class TorchKernels:
             yield start, end, all_scales[start:end].unsqueeze(1), chunk_codes
 
     def _scale_bits(self, chunk: Tensor) -> Tensor | None:
-        """bfloat16 bits (int32 [num_blocks]) of each block's scale; None when a value is out of range.
+        """float32 bits (int32 [num_blocks]) of each block's scale; None when a value is out of range.
 
         The scale is the largest magnitude over `top_code`, rounded up: then no quotient exceeds `top_code`.
         """
@@ -197,7 +211,8 @@ class TorchKernels:
         if int((largest.view(torch.int32) & 0x7FFFFFFF).amax()) > MAX_MAGNITUDE_BITS:
             return None
         largest /= self._format.top_code
-        bits = (largest.view(torch.int32) + 0xFFFF) >> 16
+        dropped = self._format.dropped_bits
+        bits = (largest.view(torch.int32) + self._format.round_up) >> dropped << dropped
         return bits.mul_(bits >= SMALLEST_SCALE_BITS)
 
     def _encode_integers(self, ratios: Tensor, draws: Tensor | None, codes: Tensor) -> None:

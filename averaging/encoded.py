@@ -3,7 +3,8 @@
 A tensor of `num_values` float32 values is cut into blocks of `block_size` values; the last block may be shorter.
 The payload is all scales, then all codes, little-endian:
 
-- scales: one bfloat16 per block (the upper 16 bits of a float32), absent for `fp16` and `fp32`;
+- scales: one per block, the upper bits of a positive float32: 16 of them (`bf16`), all 32 (`fp32`), or the 8 of the
+  exponent (`pow2`, the shared scale of arXiv 2310.10537); absent for the codecs `fp16` and `fp32`;
 - codes: `bits_per_code` bits a value. A block of n values fills ceil(n * bits / 8) bytes. With k = 8 / bits codes to
   a byte, byte i of a block holds the values i, i + w, i + 2w, ... (w = bytes in the block), lowest bits first:
   halves (quarters) of a block lie side by side, so packing is whole-vector work. Missing values are coded as zero.
@@ -19,7 +20,9 @@ from types import MappingProxyType
 
 Buffer = bytes | bytearray | memoryview
 
-SCALE_BYTES = 2
+SCALE_BYTES: Mapping[str, int] = MappingProxyType({"bf16": 2, "fp32": 4, "pow2": 1})
+"""Ways to store a block's scale. There is no fp16: outer gradients over 7 lie around its smallest normal number."""
+DEFAULT_SCALE = "bf16"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +51,11 @@ MAX_BLOCK_SIZE = 65536
 """Beyond it a scale costs nothing measurable any more, and one outlier would silence too many neighbours."""
 
 
-def check_format(codec: str, block_size: int) -> CodeFormat:
+def check_format(codec: str, block_size: int, scale: str = DEFAULT_SCALE) -> CodeFormat:
     """The format of `codec`.
 
     Raises:
-        ValueError: unknown codec, or a block size that is no multiple of 8 in 8..65536.
+        ValueError: unknown codec or scale, or a block size that is no multiple of 8 in 8..65536.
     """
     code_format = CODE_FORMATS.get(codec)
     if code_format is None:
@@ -62,14 +65,16 @@ def check_format(codec: str, block_size: int) -> CodeFormat:
             f"block size {block_size}; expected a multiple of {BLOCK_SIZE_MULTIPLE} "
             f"from {BLOCK_SIZE_MULTIPLE} to {MAX_BLOCK_SIZE}"
         )
+    if scale not in SCALE_BYTES:
+        raise ValueError(f"scale {scale!r} is unknown; expected one of {', '.join(SCALE_BYTES)}")
     return code_format
 
 
-def scales_num_bytes(codec: str, block_size: int, num_values: int) -> int:
+def scales_num_bytes(codec: str, block_size: int, num_values: int, scale: str = DEFAULT_SCALE) -> int:
     """Bytes of all scales of `num_values` values."""
-    if not check_format(codec, block_size).has_scales:
+    if not check_format(codec, block_size, scale).has_scales:
         return 0
-    return SCALE_BYTES * -(-num_values // block_size)
+    return SCALE_BYTES[scale] * -(-num_values // block_size)
 
 
 def codes_num_bytes(codec: str, block_size: int, num_values: int) -> int:
@@ -77,20 +82,20 @@ def codes_num_bytes(codec: str, block_size: int, num_values: int) -> int:
     return -(-num_values * check_format(codec, block_size).bits_per_code // 8)
 
 
-def encoded_num_bytes(codec: str, block_size: int, num_values: int) -> int:
-    """Payload bytes of `num_values` values: int4 with blocks of 128 takes 4.125 bits a value.
+def encoded_num_bytes(codec: str, block_size: int, num_values: int, scale: str = DEFAULT_SCALE) -> int:
+    """Payload bytes of `num_values` values: int4 with blocks of 128 and bf16 scales takes 4.125 bits a value.
 
     Raises:
-        ValueError: unknown codec, bad block size, or a negative count.
+        ValueError: unknown codec or scale, bad block size, or a negative count.
     """
     if num_values < 0:
         raise ValueError(f"{num_values} values; expected zero or more")
-    return scales_num_bytes(codec, block_size, num_values) + codes_num_bytes(codec, block_size, num_values)
+    return scales_num_bytes(codec, block_size, num_values, scale) + codes_num_bytes(codec, block_size, num_values)
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedBlocks:
-    """Encoded values: `scales` and `codes` as described at the top of this module.
+    """Encoded values: `scales` and `codes` as described at the top of this module; `scale` says how scales are stored.
 
     Raises:
         ValueError: on construction, when the buffers do not have exactly the bytes that the counts demand.
@@ -101,11 +106,12 @@ class EncodedBlocks:
     num_values: int
     scales: Buffer
     codes: Buffer
+    scale: str = DEFAULT_SCALE
 
     def __post_init__(self) -> None:
-        encoded_num_bytes(self.codec, self.block_size, self.num_values)
+        encoded_num_bytes(self.codec, self.block_size, self.num_values, self.scale)
         for name, buffer, expected_bytes in (
-            ("scales", self.scales, scales_num_bytes(self.codec, self.block_size, self.num_values)),
+            ("scales", self.scales, scales_num_bytes(self.codec, self.block_size, self.num_values, self.scale)),
             ("codes", self.codes, codes_num_bytes(self.codec, self.block_size, self.num_values)),
         ):
             got_bytes = memoryview(buffer).nbytes
@@ -118,7 +124,7 @@ class EncodedBlocks:
     @property
     def num_bytes(self) -> int:
         """Payload bytes, framing not included."""
-        return encoded_num_bytes(self.codec, self.block_size, self.num_values)
+        return encoded_num_bytes(self.codec, self.block_size, self.num_values, self.scale)
 
     def slice_blocks(self, first_value: int, num_values: int) -> EncodedBlocks:
         """The encoding of `num_values` values from `first_value` on; shares memory with this one.
@@ -137,12 +143,14 @@ class EncodedBlocks:
             return memoryview(buffer).cast("B")[start_bytes : start_bytes + length_bytes]
 
         sizes = (self.codec, self.block_size)
+        before, inside = (scales_num_bytes(*sizes, count, self.scale) for count in (first_value, num_values))
         return EncodedBlocks(
             codec=self.codec,
             block_size=self.block_size,
             num_values=num_values,
-            scales=part(self.scales, scales_num_bytes(*sizes, first_value), scales_num_bytes(*sizes, num_values)),
+            scales=part(self.scales, before, inside),
             codes=part(self.codes, codes_num_bytes(*sizes, first_value), codes_num_bytes(*sizes, num_values)),
+            scale=self.scale,
         )
 
     def pack(self) -> list[Buffer]:
@@ -150,18 +158,20 @@ class EncodedBlocks:
         return [self.scales, self.codes]
 
     @staticmethod
-    def unpack(codec: str, block_size: int, num_values: int, payload: Buffer) -> EncodedBlocks:
+    def unpack(
+        codec: str, block_size: int, num_values: int, payload: Buffer, scale: str = DEFAULT_SCALE
+    ) -> EncodedBlocks:
         """The reverse of `pack`, as views into `payload`.
 
         Raises:
-            ValueError: unknown codec, bad block size or count, or not exactly the right number of bytes.
+            ValueError: unknown codec or scale, bad block size or count, or not exactly the right number of bytes.
         """
-        expected_bytes = encoded_num_bytes(codec, block_size, num_values)
+        expected_bytes = encoded_num_bytes(codec, block_size, num_values, scale)
         view = memoryview(payload).cast("B")
         if view.nbytes != expected_bytes:
             raise ValueError(
                 f"{view.nbytes} bytes of payload; expected {expected_bytes} for {num_values} values "
                 f"in {codec} blocks of {block_size}"
             )
-        split = scales_num_bytes(codec, block_size, num_values)
-        return EncodedBlocks(codec, block_size, num_values, view[:split], view[split:])
+        split = scales_num_bytes(codec, block_size, num_values, scale)
+        return EncodedBlocks(codec, block_size, num_values, view[:split], view[split:], scale)

@@ -101,7 +101,7 @@ class ShardStore:
 
     def unpack(self, num_values: int, payload: bytes) -> EncodedBlocks:
         """Encoded blocks over stored bytes, without a copy."""
-        return EncodedBlocks.unpack(self.codec.name, self.codec.block_size, num_values, memoryview(payload))
+        return self.codec.unpack(num_values, memoryview(payload))
 
     def carried_error(self, start: int, end: int) -> Tensor | None:
         """What committed broadcasts of these values by this peer lost in encoding, float32 [end - start]."""

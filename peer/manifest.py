@@ -139,6 +139,12 @@ class AveragingSection(_Section):
         default="int4", description="bits on the wire; e3m0 is the FP4 of arXiv 2501.18512"
     )
     block_size: int = Field(default=128, ge=16, le=4096, multiple_of=16, description="values that share one scale")
+    scale: Literal["bf16", "fp32", "pow2"] = Field(
+        default="bf16", description="how scales are stored: 2, 4 or 1 bytes; pow2 is that of arXiv 2310.10537"
+    )
+    rounding: Literal["nearest", "stochastic"] = Field(
+        default="nearest", description="of values to codes; stochastic: right on average (arXiv 1502.02551)"
+    )
     error_feedback_decay: float = Field(
         default=1.0,
         ge=0,
@@ -229,6 +235,11 @@ class AveragingSection(_Section):
             raise ValueError(
                 f"overlap_steps is {self.overlap_steps} with sync_every {self.sync_every}; "
                 "expected fewer than sync_every"
+            )
+        if self.rounding == "stochastic" and self.codec in ("fp32", "fp16"):
+            raise ValueError(
+                f"rounding is 'stochastic' with codec '{self.codec}'; expected 'nearest', or a codec with scales: "
+                "int8, int4, e3m0 or int2"
             )
         return self
 

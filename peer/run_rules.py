@@ -40,7 +40,8 @@ def rule_of(manifest: RunManifest) -> OuterRule:
 
 def codec_of(manifest: RunManifest) -> Codec:
     """The codec that a manifest asks for."""
-    return make_codec(manifest.averaging.codec, manifest.averaging.block_size)
+    section = manifest.averaging
+    return make_codec(section.codec, section.block_size, scale=section.scale, rounding=section.rounding)
 
 
 def limits_of(sizes: Sequence[int], codec: Codec) -> Limits:

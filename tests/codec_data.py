@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from averaging.codec import Codec, KernelChoice, make_codec
-from averaging.encoded import EncodedBlocks
+from averaging.encoded import SCALE_BYTES, EncodedBlocks
 
 BLOCK_CODECS = ("int4", "e3m0", "int8", "int2")
 ALL_CODECS = (*BLOCK_CODECS, "fp16", "fp32")
@@ -25,8 +25,10 @@ block_sizes = st.sampled_from((8, 16, 64, 128, 384))
 relaxed = settings(deadline=None)
 
 
-def codecs(*names: str) -> st.SearchStrategy[Codec]:
-    return st.builds(make_codec, st.sampled_from(names), block_sizes, st.sampled_from(KERNELS))
+def codecs(*names: str, scales: tuple[str, ...] = tuple(SCALE_BYTES)) -> st.SearchStrategy[Codec]:
+    return st.builds(
+        make_codec, st.sampled_from(names), block_sizes, st.sampled_from(KERNELS), scale=st.sampled_from(scales)
+    )
 
 
 @st.composite
@@ -74,7 +76,8 @@ def decoded(codec: Codec, encoded: EncodedBlocks) -> Tensor:
 
 def scales_of(encoded: EncodedBlocks) -> Tensor:
     """float64 scale of each value."""
-    bits = np.frombuffer(encoded.scales, dtype=np.uint16).astype(np.uint32) << 16
+    stored = np.frombuffer(encoded.scales, dtype=f"<u{SCALE_BYTES[encoded.scale]}").astype(np.uint32)
+    bits = stored << {"bf16": 16, "fp32": 0, "pow2": 23}[encoded.scale]
     return torch.from_numpy(bits.view(np.float32).astype(np.float64)).repeat_interleave(encoded.block_size)[
         : encoded.num_values
     ]

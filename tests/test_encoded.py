@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from averaging.codec import Codec, KernelChoice, Rounding, make_codec
-from averaging.encoded import EncodedBlocks
+from averaging.encoded import SCALE_BYTES, EncodedBlocks
 from tests.codec_data import (
     ALL_CODECS,
     BLOCK_CODECS,
@@ -49,13 +49,13 @@ def test_pack_and_unpack(codec: Codec, values: Tensor) -> None:
     payload = b"".join(encoded.pack())
     assert len(payload) == encoded.num_bytes == codec.encoded_num_bytes(values.numel())
     # At an odd address, as in the middle of a frame.
-    unpacked = EncodedBlocks.unpack(codec.name, codec.block_size, values.numel(), memoryview(b"x" + payload)[1:])
+    unpacked = codec.unpack(values.numel(), memoryview(b"x" + payload)[1:])
     assert unpacked == encoded
     assert same_bits(decoded(codec, unpacked), decoded(codec, encoded))
     for wrong in (payload + b"\0", payload[:-1]):
         if len(wrong) != len(payload):
             with pytest.raises(ValueError, match="expected"):
-                EncodedBlocks.unpack(codec.name, codec.block_size, values.numel(), wrong)
+                codec.unpack(values.numel(), wrong)
 
 
 @relaxed
@@ -65,17 +65,18 @@ def test_any_bytes_decode_to_finite_values_or_are_refused(
 ) -> None:
     payload = bytearray(chance.randbytes(codec.encoded_num_bytes(num_values)))
     needed = 2.0**126 / TOP_CODE[codec.name]
-    unit = 2.0 ** (math.floor(math.log2(needed)) - 7)
+    dropped, width = {"bf16": 16, "fp32": 0, "pow2": 23}[codec.scale], SCALE_BYTES[codec.scale]
+    unit = 2.0 ** (math.floor(math.log2(needed)) - 23 + dropped)
     largest_scale = math.ceil(needed / unit) * unit
     if plausible:
-        largest_bits = int(np.float32(largest_scale).view(np.uint32)) >> 16
+        smallest, largest = (int(np.float32(scale).view(np.uint32)) >> dropped for scale in (2.0**-100, largest_scale))
         for block in range(-(-num_values // codec.block_size)):
-            scale_bits = chance.choice((0, 0x0D80, largest_bits, chance.randint(0x0D80, largest_bits)))
-            payload[2 * block : 2 * block + 2] = scale_bits.to_bytes(2, "little")
-    encoded = EncodedBlocks.unpack(codec.name, codec.block_size, num_values, payload)
+            scale_bits = chance.choice((0, smallest, largest, chance.randint(smallest, largest)))
+            payload[width * block : width * (block + 1)] = scale_bits.to_bytes(width, "little")
+    encoded = codec.unpack(num_values, payload)
     out = torch.full((num_values,), 5.0)
-    bits = np.frombuffer(encoded.scales, dtype=np.uint16)
-    scales = (bits.astype(np.uint32) << 16).view(np.float32)
+    bits = np.frombuffer(encoded.scales, dtype=f"<u{width}").astype(np.uint32) << dropped
+    scales = bits.view(np.float32)
     if not ((bits == 0) | ((scales >= 2.0**-100) & (scales <= largest_scale))).all():
         assert not plausible
         with pytest.raises(ValueError, match="scale"):
@@ -83,7 +84,7 @@ def test_any_bytes_decode_to_finite_values_or_are_refused(
         assert bool((out == 5.0).all())
     else:
         codec.decode(encoded, out)
-        assert bool((out.abs() <= 2.0**127).all())
+        assert bool((out.abs() <= 2.0**127 * (1 + 2.0**-20)).all())
 
 
 @pytest.mark.parametrize("kernels", KERNELS)
@@ -129,6 +130,16 @@ def test_floats_that_are_not_finite_are_refused(name: str) -> None:
     array[3] = np.inf
     with pytest.raises(ValueError, match="position 3"):
         codec.decode(EncodedBlocks(name, 128, 10, b"", array.tobytes()), torch.zeros(10))
+
+
+@pytest.mark.parametrize("scale", sorted(SCALE_BYTES))
+def test_other_scales_than_the_codec_s_are_refused(scale: str) -> None:
+    encoded = make_codec("int4", scale=scale).encode(torch.ones(300))
+    for other in sorted(set(SCALE_BYTES) - {scale}):
+        with pytest.raises(ValueError, match=f"with {scale} scales; expected .* with {other} scales"):
+            make_codec("int4", scale=other).decode(encoded, torch.zeros(300))
+    with pytest.raises(ValueError, match="scale 'int8' is unknown; expected one of bf16, fp32, pow2"):
+        make_codec("int4", scale="int8")
 
 
 def test_sizes() -> None:

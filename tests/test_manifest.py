@@ -21,6 +21,7 @@ from peer.manifest import (
     RunManifest,
     TrainingSection,
 )
+from peer.run_rules import codec_of, rule_of
 
 DEFAULT = RunManifest(name="demo")
 PRINTABLE = st.text(st.characters(exclude_categories=["C"]), max_size=500)
@@ -111,6 +112,13 @@ def test_too_long_is_refused_before_it_is_parsed() -> None:
         ("training.beta1", 1.0, "training.beta1 is 1.0; expected a finite number at least 0 and below 1."),
         ("averaging.mode", "fast", "averaging.mode is 'fast'; expected one of sync, streaming, delayed, eager, carry"),
         ("averaging.block_size", 17, "expected a whole number from 16 to 4096 and a multiple of 16."),
+        ("averaging.codec", "int3", "averaging.codec is 'int3'; expected one of fp32, fp16, int8, int4, e3m0, int2."),
+        ("averaging.scale", "fp16", "averaging.scale is 'fp16'; expected one of bf16, fp32, pow2."),
+        ("averaging.rounding", "up", "averaging.rounding is 'up'; expected one of nearest, stochastic."),
+        ("averaging.token_power", 2.5, "averaging.token_power is 2.5; expected a finite number from 0"),
+        ("averaging.quality_power", -1.0, "averaging.quality_power is -1.0; expected a finite number from 0"),
+        ("averaging.newcomer_rounds", 101, "averaging.newcomer_rounds is 101; expected a whole number from 0 to 100."),
+        ("averaging.momentum_lag_penalty", 11.0, "averaging.momentum_lag_penalty is 11.0; expected a finite number"),
         ("averaging.overlap_steps", 30, "overlap_steps is 30 with sync_every 30; expected fewer"),
         ("training.total_steps", 50, "total_steps is 50 with warmup_steps 50; expected more"),
         ("model.num_heads", 3, "model: d_model is 128 with num_heads 3; expected d_model to be a multiple of 6"),
@@ -147,6 +155,34 @@ def test_a_custom_model_is_described_by_size_and_layout() -> None:
     assert RunManifest.from_bytes(manifest.to_bytes()).model.layout_digest == "ab" * 32
     with pytest.raises(ValueError, match="expected 'balanced'"):
         RunManifest.from_fields({"name": "own", "model": model.model_dump()})
+
+
+@pytest.mark.parametrize("codec", ["fp16", "fp32"])
+def test_a_plain_cast_is_not_rounded_by_chance(codec: str) -> None:
+    section = {"codec": codec, "rounding": "stochastic"}
+    with pytest.raises(
+        ValueError, match=f"averaging: rounding is 'stochastic' with codec '{codec}'; expected 'nearest'"
+    ):
+        RunManifest.from_fields({"name": "own", "averaging": section})
+
+
+def test_the_codec_and_the_rule_are_those_of_the_manifest() -> None:
+    section = AveragingSection(
+        codec="int8",
+        block_size=64,
+        scale="pow2",
+        rounding="stochastic",
+        token_power=0.5,
+        quality_power=0.0,
+        newcomer_rounds=7,
+        lag_penalty=0.25,
+        momentum_lag_penalty=0.75,
+    )
+    manifest = RunManifest(name="own", averaging=section)
+    codec, rule = codec_of(manifest), rule_of(manifest)
+    assert (codec.name, codec.block_size, codec.scale, codec.rounding) == ("int8", 64, "pow2", "stochastic")
+    assert (rule.token_power, rule.quality_power, rule.newcomer_rounds) == (0.5, 0.0, 7)
+    assert (rule.lag_penalty, rule.momentum_lag_penalty) == (0.25, 0.75)
 
 
 def test_every_field_says_what_it_is_and_has_a_default() -> None:
