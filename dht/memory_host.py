@@ -24,6 +24,24 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
+class LineSettings:
+    """What a host says about its line; None takes the network's default.
+
+    Attributes:
+        latency_seconds: one way to the middle of the network, so that two hosts are apart by the sum of both; None
+            draws one for each pair.
+        stream_loss: of the streams that this host opens.
+        site: where it is, for `MemoryNetwork.sent_abroad_bytes`.
+    """
+
+    upload_bits_per_second: float | None = None
+    download_bits_per_second: float | None = None
+    latency_seconds: float | None = None
+    stream_loss: float | None = None
+    site: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class _Connection:
     number: int
     lines: tuple[Line, Line]
@@ -48,6 +66,7 @@ class MemoryNetwork:
         lose_unread_on_close: a side that closes takes what the other has not read yet with it, as a daemon may do;
             False delivers it first.
         partition_break_seconds: streams across a partition break after this time; until then they are silent.
+        same_site_latency_seconds: one way between two hosts of one named site; None makes no difference.
     """
 
     def __init__(
@@ -61,6 +80,7 @@ class MemoryNetwork:
         stream_loss: float = 0.0,
         lose_unread_on_close: bool = False,
         partition_break_seconds: float = 15.0,
+        same_site_latency_seconds: float | None = None,
     ) -> None:
         self.handler_errors: list[Exception] = []
         """What handlers raised except PeerFault: bugs. Tests assert that it is empty."""
@@ -72,6 +92,7 @@ class MemoryNetwork:
         self._stream_loss = stream_loss
         self._lose_unread_on_close = lose_unread_on_close
         self._partition_break_seconds = partition_break_seconds
+        self._same_site_latency_seconds = same_site_latency_seconds
         self._lines: dict[PeerId, Line] = {}
         self._hosts: dict[PeerId, MemoryHost] = {}
         self._latencies: dict[tuple[PeerId, PeerId], float] = {}
@@ -79,6 +100,7 @@ class MemoryNetwork:
         self._num_opened = 0
         self._prune_above = 64
         self._num_partitions = 0
+        self._sides: dict[PeerId, int] = {}
         self._changed = asyncio.Event()
 
     def sent_bytes(self, peer_id: PeerId) -> int:
@@ -88,6 +110,10 @@ class MemoryNetwork:
     def received_bytes(self, peer_id: PeerId) -> int:
         """Bytes that arrived at the peer, frame headers included."""
         return self._line(peer_id).received_bytes
+
+    def sent_abroad_bytes(self, peer_id: PeerId) -> int:
+        """Those of `sent_bytes` that went to a host of another site."""
+        return self._line(peer_id).sent_abroad_bytes
 
     @property
     def num_streams(self) -> int:
@@ -100,11 +126,22 @@ class MemoryNetwork:
 
     def latency_between(self, one: PeerId, other: PeerId) -> float:
         """One-way seconds between two peers; the same in both directions."""
-        pair = (min(one, other), max(one, other))
-        if pair not in self._latencies:
-            randomness = random.Random(f"{self._seed} latency {pair[0]} {pair[1]}")
-            self._latencies[pair] = randomness.uniform(*self._latency_range)
-        return self._latencies[pair]
+        pair = (one, other) if one < other else (other, one)
+        latency_seconds = self._latencies.get(pair)
+        if latency_seconds is None:
+            latency_seconds = self._drawn_latency(*pair)
+            if one in self._lines and other in self._lines:
+                self._latencies[pair] = latency_seconds
+        return latency_seconds
+
+    def _drawn_latency(self, one: PeerId, other: PeerId) -> float:
+        first, second = self._lines.get(one), self._lines.get(other)
+        if first is not None and second is not None:
+            if self._same_site_latency_seconds is not None and first.site and first.site == second.site:
+                return self._same_site_latency_seconds
+            if first.latency_seconds is not None and second.latency_seconds is not None:
+                return first.latency_seconds + second.latency_seconds
+        return random.Random(f"{self._seed} latency {one} {other}").uniform(*self._latency_range)
 
     def can_reach(self, one: PeerId, other: PeerId) -> bool:
         """Whether both peers are up and nothing stands between them at the moment."""
@@ -138,12 +175,13 @@ class MemoryNetwork:
         self._notify()
 
     def partition(self, *groups: Iterable[PeerId]) -> None:
-        """Split the network: peers of different groups cannot talk. Those in no group form one of their own."""
-        for line in self._lines.values():
-            line.group = 0
-        for number, group in enumerate(groups, start=1):
-            for peer_id in group:
-                self._line(peer_id).group = number
+        """Split the network: peers of different groups cannot talk. Those in no group form one of their own.
+
+        Peers whose host is made later are on the side that is named here.
+        """
+        self._sides = {peer_id: number for number, group in enumerate(groups, start=1) for peer_id in group}
+        for peer_id, line in self._lines.items():
+            line.group = self._sides.get(peer_id, 0)
         self._num_partitions += 1
         loop = asyncio.get_running_loop()
         loop.call_later(self._partition_break_seconds, self._break_cut_streams, self._num_partitions)
@@ -151,6 +189,7 @@ class MemoryNetwork:
 
     def heal(self) -> None:
         """End the partition. Streams that have not broken yet go on where they were."""
+        self._sides = {}
         for line in self._lines.values():
             line.group = 0
         self._num_partitions += 1
@@ -158,9 +197,7 @@ class MemoryNetwork:
 
     # What hosts and stores need; not for tests.
 
-    def register(
-        self, host: MemoryHost, upload_bits_per_second: float | None, download_bits_per_second: float | None
-    ) -> Line:
+    def register(self, host: MemoryHost, settings: LineSettings) -> Line:
         old = self._hosts.get(host.peer_id)
         if old is not None and old.is_live:
             raise ValueError(
@@ -173,8 +210,14 @@ class MemoryNetwork:
             number = len(self._lines) + 1
             line = Line(host.peer_id, number, self._upload_bits_per_second, self._download_bits_per_second)
             self._lines[host.peer_id] = line
-        line.upload_bits_per_second = upload_bits_per_second or line.upload_bits_per_second
-        line.download_bits_per_second = download_bits_per_second or line.download_bits_per_second
+            line.group = self._sides.get(host.peer_id, 0)
+        line.upload_bits_per_second = settings.upload_bits_per_second or line.upload_bits_per_second
+        line.download_bits_per_second = settings.download_bits_per_second or line.download_bits_per_second
+        line.latency_seconds, line.stream_loss, line.site = (
+            settings.latency_seconds,
+            settings.stream_loss,
+            settings.site,
+        )
         line.is_up = True
         self._hosts[host.peer_id] = host
         self._notify()
@@ -215,8 +258,8 @@ class MemoryNetwork:
         self._connections[number] = connection
         if len(self._connections) > self._prune_above:
             self._prune_above = 2 * len(self._live_connections()) + 64
-        randomness = random.Random(f"{self._seed} loss {number}")
-        if randomness.random() < self._stream_loss:
+        stream_loss = self._stream_loss if lines[0].stream_loss is None else lines[0].stream_loss
+        if stream_loss and (randomness := random.Random(f"{self._seed} loss {number}")).random() < stream_loss:
             delay = randomness.uniform(0.0, STREAM_LOSS_WITHIN_SECONDS)
             asyncio.get_running_loop().call_later(delay, self._break_both, connection, "the line dropped it")
         return streams
@@ -272,6 +315,7 @@ class MemoryHost:
 
     Args:
         upload_bits_per_second, download_bits_per_second: this peer's line; the network's default when None.
+        line: everything about the line, in place of the two rates.
 
     Raises:
         ValueError: the PeerId has a live host already.
@@ -284,6 +328,7 @@ class MemoryHost:
         *,
         upload_bits_per_second: float | None = None,
         download_bits_per_second: float | None = None,
+        line: LineSettings | None = None,
     ) -> None:
         self._network = network
         self._peer_id = peer_id
@@ -291,7 +336,7 @@ class MemoryHost:
         # A dictionary, because a set of tasks has no fixed order.
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._is_closed = False
-        self._line = network.register(self, upload_bits_per_second, download_bits_per_second)
+        self._line = network.register(self, line or LineSettings(upload_bits_per_second, download_bits_per_second))
 
     @property
     def peer_id(self) -> PeerId:

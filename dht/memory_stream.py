@@ -34,10 +34,17 @@ class Line:
     is_stalled: bool = False
     group: int = 0
     """Side of the current partition."""
+    site: str = ""
+    latency_seconds: float | None = None
+    """One way to the middle of the network; None when the network draws a latency for each pair."""
+    stream_loss: float | None = None
+    """Of the streams this peer opens; None takes the network's."""
     upload_free_at: float = 0.0
     download_free_at: float = 0.0
     sent_bytes: int = 0
     received_bytes: int = 0
+    sent_abroad_bytes: int = 0
+    """Those of the sent bytes that went to another site."""
 
     def reaches(self, other: Line) -> bool:
         """Whether packets pass between the two at the moment."""
@@ -162,6 +169,8 @@ class Pipe:
         num_bytes = segment or 0
         source.upload_free_at = max(loop.time(), source.upload_free_at) + 8 * num_bytes / source.upload_bits_per_second
         source.sent_bytes += num_bytes
+        if source.site != self._target.site:
+            source.sent_abroad_bytes += num_bytes
         self._crossing.append(segment)
         loop.call_at(source.upload_free_at + self._latency_seconds, self._reach_target)
 

@@ -49,6 +49,7 @@ class Membership:
         on_view: called whenever the set of live peers may have changed.
         on_joined, on_left: called once per peer that appears or disappears.
         on_refused: called when a remote introduces itself wrongly.
+        verified: records known to be good, when others share them.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class Membership:
         on_joined: Callable[[PeerRecord], None],
         on_left: Callable[[PeerId, str], None],
         on_refused: Callable[[PeerId, str], None],
+        verified: VerifiedRecords | None = None,
     ) -> None:
         self._identity = identity
         self._host = host
@@ -81,7 +83,7 @@ class Membership:
         self._on_refused = on_refused
         own = describe()
         self._run_id, self._manifest_hash = own.run_id, own.manifest_hash
-        self._verified = VerifiedRecords()
+        self._verified = VerifiedRecords() if verified is None else verified
         self._sequence = 0
         self._suspected: dict[PeerId, _Suspicion] = {}
         self._known: dict[PeerId, PeerRecord] = {}

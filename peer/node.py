@@ -11,7 +11,7 @@ import contextlib
 import logging
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from averaging.catch_up import Snapshot, StateServer
@@ -24,7 +24,7 @@ from averaging.schedule import effective_sync_every
 from dht.errors import Incompatible, LocalFault
 from dht.host import Host, PeerId
 from dht.identity import Identity
-from dht.records import PeerRecord
+from dht.records import PeerRecord, VerifiedRecords
 from dht.store import RecordStore
 from peer.checkpoint import CheckpointFolder, Totals
 from peer.checkpoint_keeper import CheckpointKeeper
@@ -78,6 +78,10 @@ class NodePorts:
     emit: Callable[[Event], None]
     randomness: random.Random
     poll_seconds: float = POLL_SECONDS
+    rest: Callable[[float], Awaitable[None]] = asyncio.sleep
+    """Waits between two looks into the mailbox; the simulator knows when there is something to see."""
+    verified: VerifiedRecords | None = None
+    """Records known to be good; None begins with none. The peers of a simulation share theirs."""
 
 
 class Node:
@@ -148,6 +152,7 @@ class Node:
             on_joined=self.reporter.peer_joined,
             on_left=self.reporter.peer_left,
             on_refused=self._on_refused,
+            verified=ports.verified,
         )
         self.fetcher = Fetcher(ports.host, ports.doorkeeper, self.limits, self.membership)
         StateServer(ports.host, ports.doorkeeper, self, len(mailbox.sizes), ports.compute)
@@ -266,7 +271,7 @@ class Node:
                 told_at = self.ports.clock()
                 self.reporter.progress()
                 self._set_pace()
-            await asyncio.sleep(self.ports.poll_seconds)
+            await self.ports.rest(self.ports.poll_seconds)
 
     def _set_pace(self) -> None:
         """Slow peers send after fewer inner steps, so that everybody is ready at about the same time."""

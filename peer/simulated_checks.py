@@ -15,22 +15,23 @@ ENOUGH_SYNCS = 3
 """A peer that has sent so often must be in a commit; an earlier send may just have missed its round."""
 
 
+def honest_live(peers: Sequence[SimulatedPeer]) -> list[SimulatedPeer]:
+    """Peers that run now and do not lie: what liars hold proves nothing."""
+    return [peer for peer in peers if peer.profile.lie is None and peer.life is not None]
+
+
 def has_settled(peers: Sequence[SimulatedPeer]) -> bool:
     """Whether all live peers hold equal anchors and no work is under way anywhere."""
     if not anchors_are_equal(peers):
         return False
-    for peer in peers:
-        life = peer.life
-        if life is not None and not _is_idle(peer):
-            return False
-    return True
+    return all(_is_idle(peer) for peer in honest_live(peers))
 
 
 def anchors_are_equal(peers: Sequence[SimulatedPeer]) -> bool:
-    """Whether all live peers hold the same version and digest of every fragment."""
+    """Whether all honest live peers hold the same version and digest of every fragment."""
     held = {
         tuple((fragment.machine.version, fragment.state.digest) for fragment in peer.life.node.exchange.fragments)
-        for peer in peers
+        for peer in honest_live(peers)
         if peer.life is not None
     }
     return len(held) <= 1
@@ -46,10 +47,10 @@ def violations(peers: Sequence[SimulatedPeer], contributors: Container[PeerId]) 
     for peer in peers:
         for life in peer.lives:
             yield from life.failures
-        if peer.life is None:
+        if peer.life is None or peer.profile.lie is not None:
             continue
-        inner_steps = peer.life.link.inner_steps
-        if inner_steps >= ENOUGH_SYNCS * peer.life.link.sync_every and peer.identity.peer_id not in contributors:
+        inner_steps = peer.life.work.link.inner_steps
+        if inner_steps >= ENOUGH_SYNCS * peer.life.work.link.sync_every and peer.identity.peer_id not in contributors:
             yield f"peer {peer.index} took {inner_steps} inner steps but is in no commit"
         yield from _digests(peer)
         yield from _shown(peer)
@@ -73,7 +74,7 @@ def _is_idle(peer: SimulatedPeer) -> bool:
 def _forks(peers: Sequence[SimulatedPeer]) -> Iterator[str]:
     """Equal versions must have equal digests."""
     seen: dict[tuple[int, int], tuple[bytes, int]] = {}
-    for peer in peers:
+    for peer in honest_live(peers):
         if peer.life is None:
             continue
         for fragment in peer.life.node.exchange.fragments:
@@ -99,9 +100,9 @@ def _shown(peer: SimulatedPeer) -> Iterator[str]:
     life = peer.life
     if life.node.rule.mode == "streaming" or not _is_idle(peer):
         return
-    parameters = dict(life.model.named_parameters())
-    for fragment, runtime in zip(life.link.layout.fragments, life.node.exchange.fragments, strict=True):
-        expected = runtime.state.shown() - life.link.unsent(fragment.index)
+    parameters = life.work.parameters
+    for fragment, runtime in zip(life.work.link.layout.fragments, life.node.exchange.fragments, strict=True):
+        expected = runtime.state.shown() - life.work.link.unsent(fragment.index)
         live = torch.empty_like(expected)
         for piece in fragment.pieces:
             flat = parameters[piece.name].detach().view(-1)

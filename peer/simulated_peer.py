@@ -1,12 +1,13 @@
 """One simulated volunteer: the real Node and Trainer around an in-process mailbox, driven by asyncio alone.
 
-A life is what a process is to a volunteer: it begins with fresh memory and ends with a crash or at the end of the
-simulation. The identity survives it, as the key file does.
+A life is what a process is to a volunteer: it begins with fresh memory and ends with a goodbye, a crash, or at the end
+of the simulation. The identity survives it, as the key file does.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
@@ -15,29 +16,30 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from averaging.fragments import FragmentLayout, build_layout
 from dht.access import AccessRule
 from dht.identity import Identity
-from dht.memory_host import MemoryHost, MemoryNetwork
+from dht.memory_host import LineSettings, MemoryHost, MemoryNetwork
 from dht.memory_store import MemoryRecords, MemoryStore
-from peer.data import Corpus
 from peer.doorkeeper import RunDoorkeeper
 from peer.events import Event
 from peer.mailbox import Mailbox
-from peer.model import GPT, build_model
+from peer.mailbox_slots import NUM_SLOTS
 from peer.node import Node, NodeIdentity, NodePorts
+from peer.run_rules import codec_of, limits_of
+from peer.simulated_liars import lying_host
 from peer.simulated_spec import SimulationSpec
-from peer.trainer import Trainer
-from peer.trainer_link import TrainerLink
+from peer.simulated_workload import GptWorkload, QuadraticWorkload, Workload
 
 EPOCH_SECONDS = 1_800_000_000.0
 """Unix time at which every simulation begins."""
 LOOK_SECONDS = 0.1
-"""How often node and trainer look into the mailbox: a quarter of the fastest inner step."""
+"""How often a trainer that cannot go on looks into the mailbox."""
+FLUSH_SECONDS = 0.5
+"""How often a trainer that has finished does so until the swarm has settled."""
+REST_SECONDS = 2.5
+"""A node that hears nothing from its trainer looks into the mailbox this often."""
 RESTART_SECONDS = 1.0
 """From the death of a network process to its successor."""
-EVALUATE_EVERY_SYNCS = 4
-"""The first peer measures the held-out loss once per so many intervals."""
 SOFTWARE = "simulated"
 
 T = TypeVar("T")
@@ -51,8 +53,7 @@ class World:
     run_id: str
     network: MemoryNetwork
     records: MemoryRecords
-    corpus: Corpus
-    layout: FragmentLayout
+    workload: Workload
     emit: Callable[[int, Event], None]
     over: asyncio.Event
     """Set when the swarm has settled: everybody leaves."""
@@ -71,49 +72,31 @@ class World:
         """Whether peers still take inner steps."""
         return self.now() < self.spec.training_seconds
 
-    def model(self) -> GPT:
-        """The run's model with its initial parameters."""
-        return build_model(self.spec.manifest.model, self.spec.manifest.seed)
 
-
-def layout_of(spec: SimulationSpec) -> FragmentLayout:
-    """The fragments of the simulated model."""
-    shapes = [(name, tuple(p.shape)) for name, p in build_model(spec.manifest.model, 0).named_parameters()]
-    section = spec.manifest.averaging
-    return build_layout(shapes, section.num_fragments, section.fragment_by)
+def workload_of(spec: SimulationSpec) -> Workload:
+    """What the peers of a simulation learn."""
+    if spec.quadratic is None:
+        return GptWorkload(spec.manifest)
+    chosen = spec.quadratic
+    return QuadraticWorkload(
+        spec.manifest, chosen.num_values, chosen.tokens_per_step, chosen.learning_rate, chosen.noise
+    )
 
 
 class Life:
     """One process: trainer, mailbox and network side, until it ends or is killed."""
 
-    def __init__(self, world: World, identity: Identity, index: int, number: int, step_seconds: float) -> None:
-        manifest = world.spec.manifest
+    def __init__(self, world: World, identity: Identity, index: int, number: int) -> None:
+        self.profile = world.spec.profile(index)
         self.randomness = random.Random(f"{world.spec.seed} life {index} {number}")
-        self.mailbox = Mailbox.in_process(world.layout.sizes)
-        self.model = world.model()
-        self.link = TrainerLink(
-            self.model.named_parameters(),
-            world.layout,
-            self.mailbox,
-            sync_every=manifest.averaging.sync_every,
-            mode=manifest.averaging.mode,
-            clock=world.now,
-            pause=None,
-        )
-        self.trainer = Trainer(
-            self.model,
-            world.corpus,
-            manifest.training,
-            self.link,
-            seed=manifest.seed,
-            peer_id=identity.peer_id,
-            evaluation_batches=manifest.data.evaluation_batches,
-        )
+        self.mailbox = Mailbox.in_process(world.workload.layout.sizes)
+        self.work = world.workload.begin(identity.peer_id, self.mailbox, world.now)
         self._world = world
         self._identity = identity
         self._index = index
-        self._step_seconds = step_seconds
         self._is_dead = False
+        self._is_leaving = False
+        self._trainer_acted = asyncio.Event()
         self._training = self._spawn(self._train(), "trainer")
         self._start_network()
 
@@ -121,6 +104,11 @@ class Life:
     def is_live(self) -> bool:
         """Whether both processes run."""
         return not self._is_dead and not self.running.done()
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether it was asked to leave and has not gone yet."""
+        return self._is_leaving and self.is_live
 
     @property
     def failures(self) -> list[str]:
@@ -137,6 +125,10 @@ class Life:
         self._world.network.crash(self._identity.peer_id)
         self._training.cancel()
         self.running.cancel()
+
+    def leave(self) -> None:
+        """The trainer ends after its current inner step, and the peer says goodbye."""
+        self._is_leaving = True
 
     async def restart_network(self) -> None:
         """The network process is killed and started again on the same mailbox; the trainer goes on."""
@@ -156,9 +148,7 @@ class Life:
     def _start_network(self) -> None:
         world, spec = self._world, self._world.spec
         me = self._identity.peer_id
-        low, high = spec.upload_bits_per_second
-        upload = random.Random(f"{spec.seed} line {self._index}").uniform(low, high)
-        host = MemoryHost(world.network, me, upload_bits_per_second=upload, download_bits_per_second=5 * upload)
+        host = self._host()
         rule = AccessRule(world.run_id, spec.manifest.hash, SOFTWARE)
         session = self.randomness.getrandbits(62)
         who = NodeIdentity(self._identity, world.run_id, session, "trainer", "simulated", "", SOFTWARE)
@@ -166,40 +156,70 @@ class Life:
             host,
             MemoryStore(world.records, host),
             RunDoorkeeper(rule, me, "trainer"),
-            world.wall_clock,
+            lambda: world.wall_clock() + self.profile.clock_skew_seconds,
             world.now,
             _inline,
             self._emit,
             random.Random(session),
             poll_seconds=LOOK_SECONDS,
+            rest=self._rest,
+            verified=world.records.verified,
         )
         self.node = Node(who, spec.manifest, ports, self.mailbox)
         self.running = self._spawn(self._run_node(self.node, host), "network process")
+
+    def _host(self) -> MemoryHost:
+        world, profile, me = self._world, self.profile, self._identity.peer_id
+        line = LineSettings(
+            profile.upload_bits_per_second,
+            profile.download_bits_per_second,
+            profile.latency_seconds,
+            profile.stream_loss,
+            profile.site,
+        )
+        if profile.lie is None:
+            return MemoryHost(world.network, me, line=line)
+        codec = codec_of(world.spec.manifest)
+        limits = limits_of(self.mailbox.sizes, codec)
+        return lying_host(world.network, me, line, profile.lie, codec, limits, self.randomness.getrandbits(32))
+
+    async def _rest(self, _poll_seconds: float) -> None:
+        """Until the trainer has posted or taken something, instead of looking many times a second."""
+        self._trainer_acted.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(REST_SECONDS):
+                await self._trainer_acted.wait()
 
     async def _run_node(self, node: Node, host: MemoryHost) -> None:
         await node.run()
         await host.close()
 
     async def _train(self) -> None:
-        world, link = self._world, self.link
+        world, link = self._world, self.work.link
         while not link.try_post_initial():  # noqa: ASYNC110 (the mailbox has no events, on purpose)
             await asyncio.sleep(LOOK_SECONDS)
         while not link.try_ready():  # noqa: ASYNC110
             await asyncio.sleep(LOOK_SECONDS)
-        evaluate_every = EVALUATE_EVERY_SYNCS * world.spec.manifest.averaging.sync_every if self._index == 0 else 0
-        with self.trainer.training:
-            while world.is_training:
+        with self.work.session():
+            while world.is_training and not self._is_leaving:
                 while link.is_blocked and world.is_training:
                     await asyncio.sleep(LOOK_SECONDS)
-                    link.poll()
-                await asyncio.sleep(self._step_seconds * self.randomness.uniform(0.9, 1.1))
-                self.trainer.step()
-                if evaluate_every and link.inner_steps % evaluate_every == 0:
-                    self.trainer.evaluate()
-            while not world.over.is_set():
+                    self._touch(link.poll)
+                await asyncio.sleep(self.profile.step_seconds * self.randomness.uniform(0.9, 1.1))
+                self._touch(self.work.step)
+            while not world.over.is_set() and not self._is_leaving:
                 # The last work reaches the swarm too; from here on nothing changes but by rounds.
-                link.flush()
-                await asyncio.sleep(LOOK_SECONDS)
+                self._touch(link.flush)
+                await asyncio.sleep(FLUSH_SECONDS)
+        self._trainer_acted.set()
+
+    def _touch(self, act: Callable[[], object]) -> None:
+        """Let the trainer act, and wake the node when it has something to do about it."""
+        inbox, outbox = self.mailbox.inbox, self.mailbox.outbox
+        before = inbox.num_free()
+        act()
+        if outbox.num_free() < NUM_SLOTS or inbox.num_free() > before:
+            self._trainer_acted.set()
 
     def _emit(self, event: Event) -> None:
         if not self._is_dead:
@@ -217,9 +237,9 @@ class SimulatedPeer:
         self.index = index
         self.identity = simulated_identity(world.spec.seed, index)
         self.lives: list[Life] = []
-        randomness = random.Random(f"{world.spec.seed} speed {index}")
-        self.step_seconds = randomness.uniform(*world.spec.step_seconds)
+        self.profile = world.spec.profile(index)
         self._world = world
+        self._waiting: asyncio.Task[None] | None = None
 
     @property
     def life(self) -> Life | None:
@@ -227,10 +247,21 @@ class SimulatedPeer:
         return self.lives[-1] if self.lives and self.lives[-1].is_live else None
 
     def start(self) -> None:
-        """Begin a new life, unless one is under way."""
-        if self.life is None:
+        """Begin a new life, unless one is under way; after a goodbye that is not over yet, as soon as it is."""
+        if self.life is not None and self.life.is_leaving:
+            self._waiting = asyncio.get_running_loop().create_task(self._start_after(self.life))
+        elif self.life is None:
             number = len(self.lives)
-            self.lives.append(Life(self._world, self.identity, self.index, number, self.step_seconds))
+            self.lives.append(Life(self._world, self.identity, self.index, number))
+
+    async def _start_after(self, life: Life) -> None:
+        await life.ended()
+        self.start()
+
+    def leave(self) -> None:
+        """Say goodbye."""
+        if self.life is not None:
+            self.life.leave()
 
     def crash(self) -> None:
         """kill -9."""

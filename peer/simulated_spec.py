@@ -1,17 +1,29 @@
-"""What a simulation is asked to do and what it found: values only. Pure."""
+"""What a simulation is asked to do: values only. Pure."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from peer.manifest import AveragingSection, DataSection, ModelSection, NetworkSection, RunManifest, TrainingSection
 
 FaultKind = Literal[
-    "start", "crash", "restart_network", "partition", "heal", "stall", "resume", "crash_leader", "crash_reducer"
+    "start",
+    "leave",
+    "crash",
+    "restart_network",
+    "partition",
+    "heal",
+    "stall",
+    "resume",
+    "crash_leader",
+    "crash_reducer",
 ]
+LieKind = Literal["sign_flipped", "scaled", "random", "nan", "forged_tokens"]
+
+START_SECONDS = 5.0
+"""Peers without an own start time start within so many seconds."""
 
 
 def tiny_manifest(seed: int, **averaging: object) -> RunManifest:
@@ -37,6 +49,7 @@ class Fault:
     """Something that happens to peers at a virtual time, in seconds after the beginning.
 
     - start: the peers' processes start; of a crashed peer a new process with the same key.
+    - leave: the trainer ends and the peer says goodbye in order.
     - crash: kill -9 of trainer and network process; restart_network: of the network process alone, which comes back.
     - partition: `peers` are cut off from all others; heal ends that.
     - stall: nothing passes to or from `peers`, though their streams stay open; resume ends that.
@@ -50,6 +63,46 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
+class Lie:
+    """What a liar sends in place of its work; see `peer.simulated_liars`."""
+
+    kind: LieKind
+    scale: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """One simulated peer: its line, its speed, its clock and its honesty.
+
+    Attributes:
+        latency_seconds: one way to the middle of the network; None: the network draws one for each pair.
+        stream_loss: probability that a stream breaks soon after this peer opened it.
+        step_seconds: time of one inner step; each step varies by a tenth.
+        clock_skew_seconds: of its wall clock, ahead when positive.
+    """
+
+    group: str
+    site: str
+    upload_bits_per_second: float
+    download_bits_per_second: float
+    latency_seconds: float | None
+    stream_loss: float
+    step_seconds: float
+    clock_skew_seconds: float = 0.0
+    lie: Lie | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Quadratic:
+    """A workload without a model; see `peer.simulated_workload`."""
+
+    num_values: int
+    tokens_per_step: int
+    learning_rate: float
+    noise: float
+
+
+@dataclass(frozen=True, slots=True)
 class SimulationSpec:
     """One simulation. Equal specs give equal results, event for event.
 
@@ -60,6 +113,10 @@ class SimulationSpec:
         step_seconds: range of the time one inner step takes; each peer has its own from it.
         stream_loss: probability that a stream breaks soon after it was opened.
         settle_seconds: after training, how long the swarm may take at most until all anchors are equal.
+        profiles: one for each peer; empty: drawn from `step_seconds` and `upload_bits_per_second`.
+        duration_seconds: of training; None: as long as `inner_steps` take.
+        quadratic: what is learned; None: the manifest's model, on a made-up language.
+        num_measurements: of the held-out loss during training, evenly spread.
     """
 
     num_peers: int
@@ -73,49 +130,26 @@ class SimulationSpec:
     stream_loss: float = 0.0
     record_delay_seconds: float = 0.5
     settle_seconds: float = 180.0
+    profiles: tuple[Profile, ...] = ()
+    duration_seconds: float | None = None
+    same_site_latency_seconds: float | None = None
+    quadratic: Quadratic | None = None
+    num_measurements: int = 0
 
     @property
     def training_seconds(self) -> float:
         """Virtual time during which peers train."""
+        if self.duration_seconds is not None:
+            return self.duration_seconds
         return START_SECONDS + self.inner_steps * self.step_seconds[0]
 
-
-START_SECONDS = 5.0
-"""Peers without an own start time start within so many seconds."""
-
-
-@dataclass(frozen=True, slots=True)
-class SimulationResult:
-    """What happened. `violations` is empty when every invariant held.
-
-    Attributes:
-        rounds_committed: different (fragment, version, leader) that anybody saw committed.
-        rounds_failed: different (fragment, version, attempt) that anybody gave up.
-        staleness: versions late -> number of contributions sent.
-        loss_first, loss_last: held-out loss of the initial parameters and of the final anchors, nats per token.
-        versions: final anchor version per fragment.
-        trace_hash: SHA-256 over all events in order; equal for equal specs on one machine.
-    """
-
-    num_peers: int
-    num_live_peers: int
-    seed: int
-    inner_steps: int
-    tokens: int
-    rounds_committed: int
-    rounds_failed: int
-    bytes_up: tuple[int, ...]
-    bytes_down: tuple[int, ...]
-    staleness: Mapping[int, int]
-    loss_first: float
-    loss_last: float
-    anchors_equal: bool
-    versions: tuple[int, ...]
-    events: Mapping[str, int]
-    trace_hash: str
-    virtual_seconds: float
-    real_seconds: float
-    violations: tuple[str, ...] = field(default=())
+    def profile(self, index: int) -> Profile:
+        """Peer `index` as it is for the whole simulation."""
+        if self.profiles:
+            return self.profiles[index]
+        upload = random.Random(f"{self.seed} line {index}").uniform(*self.upload_bits_per_second)
+        step_seconds = random.Random(f"{self.seed} speed {index}").uniform(*self.step_seconds)
+        return Profile("all", "", upload, 5 * upload, None, self.stream_loss, step_seconds)
 
 
 def plan_churn(num_peers: int, training_seconds: float, share: float, seed: int) -> tuple[Fault, ...]:

@@ -8,120 +8,109 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import hashlib
-import json
 import logging
 import random
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
 
-from dht.host import PeerId
 from dht.identity import make_run_id
 from dht.memory_host import MemoryNetwork
 from dht.memory_store import MemoryRecords
-from peer.evaluation import held_out_loss, load_anchors
-from peer.event_types import RoundAbandoned, RoundCommitted, RoundStarted, SentContribution
-from peer.events import Event, to_json
-from peer.simulated_checks import anchors_are_equal, has_settled, violations
-from peer.simulated_data import markov_corpus
-from peer.simulated_peer import EPOCH_SECONDS, SimulatedPeer, World, anchors_of, layout_of, simulated_identity
-from peer.simulated_spec import START_SECONDS, Fault, SimulationResult, SimulationSpec, plan_churn, tiny_manifest
+from dht.records import VerifiedRecords
+from peer.event_types import RoundStarted
+from peer.events import Event
+from peer.simulated_checks import anchors_are_equal, has_settled, honest_live, violations
+from peer.simulated_peer import EPOCH_SECONDS, SimulatedPeer, World, anchors_of, simulated_identity, workload_of
+from peer.simulated_result import Durations, GroupResult, Loss, SimulationResult
+from peer.simulated_spec import START_SECONDS, Fault, SimulationSpec, tiny_manifest
+from peer.simulated_trace import Trace
 from peer.virtual_time import run_virtual
 
-__all__ = ["Fault", "SimulationResult", "SimulationSpec", "run_simulation", "simulate", "tiny_manifest"]
+__all__ = ["Fault", "Progress", "SimulationResult", "SimulationSpec", "simulate", "tiny_manifest"]
 
 LEAVE_SECONDS = 60.0
 """Virtual time in which everybody must have left in an orderly way."""
+PROGRESS_SECONDS = 5.0
+"""Virtual time between two calls of `on_progress`."""
 
 
-def run_simulation(num_peers: int, inner_steps: int, seed: int, churn: float, as_json: bool) -> int:
-    """Simulate a swarm with a tiny model and print what happened. Returns 0 when every invariant held, else 1."""
-    spec = SimulationSpec(num_peers, inner_steps, seed, tiny_manifest(seed))
-    spec = dataclasses.replace(spec, faults=plan_churn(num_peers, spec.training_seconds, churn, seed))
-    result = simulate(spec)
-    print(json.dumps(dataclasses.asdict(result)) if as_json else _summary(result))
-    return 1 if result.violations else 0
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a simulation is, in virtual seconds."""
+
+    done_seconds: float
+    training_seconds: float
+    rounds_committed: int
+    num_live_peers: int
 
 
 def simulate(
-    spec: SimulationSpec, on_event: Callable[[int, Event], None] = lambda index, event: None
+    spec: SimulationSpec,
+    on_event: Callable[[int, Event], None] = lambda index, event: None,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
 ) -> SimulationResult:
     """Run one simulation to its end.
 
     Args:
         on_event: called with (peer index, event) for each event, in order.
+        on_progress: called every few virtual seconds.
     """
     began = time.perf_counter()
     num_threads = torch.get_num_threads()
     torch.set_num_threads(1)  # more only cost time on tensors this small, and the order of sums must not vary
     try:
         with _errors_logged() as errors:
-            result = run_virtual(_Simulation(spec, on_event).run(), seed=spec.seed)
+            result = run_virtual(_Simulation(spec, on_event, on_progress).run(), seed=spec.seed)
     finally:
         torch.set_num_threads(num_threads)
     found = (*result.violations, *errors)
     return dataclasses.replace(result, violations=found, real_seconds=time.perf_counter() - began)
 
 
-class _Trace:
-    """Counts events and hashes them in order."""
-
-    def __init__(self) -> None:
-        self.kinds: Counter[str] = Counter()
-        self.staleness: Counter[int] = Counter()
-        self.committed: set[tuple[int, int, tuple[str, ...]]] = set()
-        self.contributors: set[PeerId] = set()
-        self.abandoned: set[tuple[int, int, int]] = set()
-        self._digest = hashlib.sha256()
-
-    def add(self, event: Event) -> None:
-        self.kinds[type(event).__name__] += 1
-        self.note(to_json(event))
-        if isinstance(event, SentContribution):
-            self.staleness[event.staleness] += 1
-        elif isinstance(event, RoundCommitted):
-            self.committed.add((event.fragment, event.version, event.contributors))
-            self.contributors.update(event.contributors)
-        elif isinstance(event, RoundAbandoned):
-            self.abandoned.add((event.fragment, event.version, event.attempt))
-
-    def note(self, line: str) -> None:
-        self._digest.update(line.encode() + b"\n")
-
-    @property
-    def hash(self) -> str:
-        return self._digest.hexdigest()
-
-
 class _Simulation:
-    def __init__(self, spec: SimulationSpec, on_event: Callable[[int, Event], None]) -> None:
+    def __init__(
+        self,
+        spec: SimulationSpec,
+        on_event: Callable[[int, Event], None],
+        on_progress: Callable[[Progress], None],
+    ) -> None:
         self._spec = spec
         self._on_event = on_event
-        self._trace = _Trace()
+        self._on_progress = on_progress
+        self._profiles = [spec.profile(index) for index in range(spec.num_peers)]
+        self._trace = Trace([profile.group for profile in self._profiles], self._is_training)
+        self._losses: list[Loss] = []
         self._blamed: list[str] = []
         self._ambushes: list[Fault] = []
         self._side_tasks: list[asyncio.Task[None]] = []
+        self.peers: list[SimulatedPeer] = []
 
     async def run(self) -> SimulationResult:
         spec = self._spec
-        asyncio.get_running_loop().set_exception_handler(self._unhandled)
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self._unhandled)
         world = self._world()
         self._network = world.network
         self.peers = [SimulatedPeer(world, index) for index in range(spec.num_peers)]
-        loss_first = held_out_loss(world.model(), world.corpus, *self._evaluation)
-        faults = asyncio.get_running_loop().create_task(self._happen(self._all_faults()))
+        for peer in self.peers:
+            self._trace.meet(peer.index, peer.identity.peer_id)
+        faults = loop.create_task(self._happen(self._all_faults()))
+        watching = loop.create_task(self._watch(world))
         await asyncio.sleep(spec.training_seconds)
         while not faults.done() or (world.now() < self._settle_until and not has_settled(self.peers)):  # noqa: ASYNC110
             # The swarm is looked at from outside; nothing inside of it knows that it has settled.
             await asyncio.sleep(1.0)
         faults.result()
+        if watching.done():
+            watching.result()
+        watching.cancel()
         await asyncio.gather(*self._side_tasks)
         virtual_seconds = world.now()
-        result = self._result(world, loss_first, virtual_seconds)
+        result = self._result(world, virtual_seconds)
         live = [peer.life for peer in self.peers if peer.life is not None]
         world.over.set()
         try:
@@ -139,9 +128,36 @@ class _Simulation:
             trace_hash=self._trace.hash,
         )
 
-    @property
-    def _evaluation(self) -> tuple[int, int]:
-        return self._spec.manifest.data.evaluation_batches, self._spec.manifest.training.batch_size
+    async def _watch(self, world: World) -> None:
+        """Tell how far it is, and measure the loss now and then. Nothing of it changes the swarm."""
+        spec = self._spec
+        pause = spec.training_seconds / max(1, spec.num_measurements)
+        measure_at = pause if spec.num_measurements else float("inf")
+        while True:
+            await asyncio.sleep(PROGRESS_SECONDS)
+            num_live = sum(peer.life is not None for peer in self.peers)
+            self._on_progress(Progress(world.now(), spec.training_seconds, self._trace.rounds_committed, num_live))
+            if measure_at <= world.now() <= spec.training_seconds:
+                measure_at += pause
+                loss = self._loss(world)
+                if loss is not None:
+                    self._losses.append(Loss(world.now() / 3600, loss))
+
+    def _loss(self, world: World) -> float | None:
+        """Held-out loss of the anchors of the honest peer that knows most commits."""
+        nodes = [
+            peer.life.node
+            for peer in honest_live(self.peers)
+            if peer.life is not None and self._is_training(peer.index)
+        ]
+        if not nodes:
+            return None
+        ahead = max(nodes, key=lambda node: sum(fragment.state.lineage_tokens for fragment in node.fragments))
+        return world.workload.loss(anchors_of(ahead))
+
+    def _is_training(self, index: int) -> bool:
+        life = self.peers[index].life
+        return life is not None and bool(life.mailbox.network.ready)
 
     @property
     def _settle_until(self) -> float:
@@ -151,49 +167,64 @@ class _Simulation:
     def _world(self) -> World:
         spec = self._spec
         owner = simulated_identity(spec.seed, -1)
-        network = MemoryNetwork(spec.seed, latency_seconds=spec.latency_seconds, stream_loss=spec.stream_loss)
+        network = MemoryNetwork(
+            spec.seed,
+            latency_seconds=spec.latency_seconds,
+            same_site_latency_seconds=spec.same_site_latency_seconds,
+        )
         return World(
             spec,
             make_run_id(spec.manifest.name, owner.public_key),
             network,
-            MemoryRecords(network, lambda: EPOCH_SECONDS + World.now(), spec.record_delay_seconds),
-            markov_corpus(spec.seed, spec.manifest.model.vocab_size),
-            layout_of(spec),
+            MemoryRecords(
+                network,
+                lambda: EPOCH_SECONDS + World.now(),
+                spec.record_delay_seconds,
+                VerifiedRecords(16 * spec.num_peers + 256),
+            ),
+            workload_of(spec),
             self._emit,
             asyncio.Event(),
         )
 
-    def _result(self, world: World, loss_first: float, virtual_seconds: float) -> SimulationResult:
-        live = [peer for peer in self.peers if peer.life is not None]
-        model = world.model()
+    def _result(self, world: World, virtual_seconds: float) -> SimulationResult:
+        spec = self._spec
+        live = [peer.life for peer in honest_live(self.peers) if peer.life is not None]
         versions: tuple[int, ...] = ()
-        loss_last = loss_first
-        if live and live[0].life is not None:
-            node = live[0].life.node
-            load_anchors(model, world.layout, anchors_of(node))
-            loss_last = held_out_loss(model, world.corpus, *self._evaluation)
+        loss_first = loss_last = world.workload.loss(None)
+        committed_tokens = 0.0
+        if live:
+            node = live[0].node
+            loss_last = world.workload.loss(anchors_of(node))
             versions = node.versions()
+            committed_tokens = sum(fragment.state.lineage_tokens for fragment in node.fragments) / len(versions)
         equal = anchors_are_equal(self.peers)
         found = list(violations(self.peers, self._trace.contributors))
         if not equal:
-            found.append(f"anchors still differ {self._spec.settle_seconds:.0f} s after training")
-        lives = [life for peer in self.peers for life in peer.lives]
+            found.append(f"anchors still differ {spec.settle_seconds:.0f} s after training")
+        tokens = sum(life.mailbox.trainer.tokens for peer in self.peers for life in peer.lives)
         met = [peer.identity.peer_id for peer in self.peers if peer.lives]
         return SimulationResult(
-            num_peers=self._spec.num_peers,
-            num_live_peers=len(live),
-            seed=self._spec.seed,
-            inner_steps=sum(life.link.inner_steps for life in lives),
-            tokens=sum(life.mailbox.trainer.tokens for life in lives),
-            rounds_committed=len(self._trace.committed),
-            rounds_failed=len(self._trace.abandoned),
+            num_peers=spec.num_peers,
+            num_live_peers=sum(peer.life is not None for peer in self.peers),
+            seed=spec.seed,
+            inner_steps=sum(life.work.link.inner_steps for peer in self.peers for life in peer.lives),
+            tokens=tokens,
+            rounds_committed=self._trace.rounds_committed,
+            rounds_failed=self._trace.rounds_abandoned,
+            round_seconds=Durations.of(self._trace.round_seconds),
+            wait_seconds=Durations.of(self._trace.wait_seconds),
             bytes_up=tuple(world.network.sent_bytes(peer_id) for peer_id in met),
             bytes_down=tuple(world.network.received_bytes(peer_id) for peer_id in met),
+            groups=tuple(self._group_result(world, name) for name in self._group_names()),
             staleness=dict(sorted(self._trace.staleness.items())),
+            goodput=committed_tokens / tokens if tokens else 0.0,
+            losses=tuple(self._losses),
             loss_first=loss_first,
             loss_last=loss_last,
             anchors_equal=equal,
             versions=versions,
+            refusals=dict(sorted(self._trace.refusals.items())),
             events={},
             trace_hash="",
             virtual_seconds=virtual_seconds,
@@ -201,10 +232,35 @@ class _Simulation:
             violations=tuple(found),
         )
 
+    def _group_names(self) -> list[str]:
+        return list(dict.fromkeys(profile.group for profile in self._profiles))
+
+    def _group_result(self, world: World, name: str) -> GroupResult:
+        peers = [peer for peer in self.peers if peer.profile.group == name]
+        started = [peer for peer in peers if peer.lives]
+        ids = [peer.identity.peer_id for peer in started]
+        lives = [life for peer in started for life in peer.lives]
+        count = max(1, len(started))
+        network = world.network
+        return GroupResult(
+            name,
+            peers[0].profile.site,
+            len(peers),
+            len(started),
+            sum(life.work.link.inner_steps for life in lives),
+            sum(life.mailbox.trainer.tokens for life in lives),
+            sum(network.sent_bytes(peer_id) for peer_id in ids) / count,
+            sum(network.received_bytes(peer_id) for peer_id in ids) / count,
+            sum(network.sent_abroad_bytes(peer_id) for peer_id in ids) / count,
+            self._trace.share_of_rounds(name),
+        )
+
     # ------------------------------------------------------------------------------------------------- faults
 
     def _all_faults(self) -> list[Fault]:
         spec = self._spec
+        if spec.profiles:
+            return list(spec.faults)  # a scenario says of every peer when it starts
         # A peer whose first fault is a start comes late; all others are there from the beginning.
         first: dict[int, str] = {}
         for fault in sorted(spec.faults, key=lambda fault: fault.at_seconds):
@@ -237,17 +293,19 @@ class _Simulation:
             peer = self.peers[index]
             if fault.kind == "start":
                 peer.start()
+            elif fault.kind == "leave":
+                peer.leave()
             elif fault.kind == "crash":
                 peer.crash()
             elif fault.kind == "restart_network" and peer.life is not None:
                 self._side_tasks.append(asyncio.get_running_loop().create_task(peer.life.restart_network()))
-            elif fault.kind == "stall":
+            elif fault.kind == "stall" and peer.lives:
                 network.stall(peer_id)
-            elif fault.kind == "resume":
+            elif fault.kind == "resume" and peer.lives:
                 network.resume(peer_id)
 
     def _emit(self, index: int, event: Event) -> None:
-        self._trace.add(event)
+        self._trace.add(index, event)
         self._on_event(index, event)
         if isinstance(event, RoundStarted) and event.num_contributors >= 3:
             for ambush in list(self._ambushes):
@@ -289,27 +347,3 @@ def _errors_logged() -> Iterator[list[str]]:
     finally:
         for name in names:
             logging.getLogger(name).removeHandler(collector)
-
-
-def _summary(result: SimulationResult) -> str:
-    up = sum(result.bytes_up) / max(1, len(result.bytes_up)) / 1e6
-    down = sum(result.bytes_down) / max(1, len(result.bytes_down)) / 1e6
-    late = ", ".join(f"{count} x {versions}" for versions, count in result.staleness.items())
-    lines = [
-        f"{result.num_peers} peers, seed {result.seed}: {result.virtual_seconds:.0f} virtual seconds "
-        f"in {result.real_seconds:.1f} s",
-        f"  training   {result.inner_steps} inner steps, {result.tokens} tokens",
-        f"  rounds     {result.rounds_committed} committed, {result.rounds_failed} given up; "
-        f"versions {' '.join(map(str, result.versions))}",
-        f"  staleness  {late or 'nothing was sent'} (contributions x versions late)",
-        f"  traffic    {up:.2f} MB up, {down:.2f} MB down per peer",
-        f"  loss       {result.loss_first:.3f} -> {result.loss_last:.3f} nats per token, held out, on the anchor",
-        f"  anchors    {'equal' if result.anchors_equal else 'DIFFERENT'} on {result.num_live_peers} live peers",
-        f"  trace      {result.trace_hash}",
-    ]
-    if result.violations:
-        lines.append(f"  {len(result.violations)} violations; `--seed {result.seed}` replays them:")
-        lines += [f"    - {sentence}" for sentence in result.violations]
-    else:
-        lines.append("  every invariant held")
-    return "\n".join(lines)

@@ -107,25 +107,48 @@ def _sentence(detail: dict[str, Any], model: type[BaseModel], name_of: Callable[
         return f"{shown(name)[1:-1]} is missing; expected {wanted}."
     if detail["type"] == "value_error":
         reason = str(detail["ctx"]["error"])
-        return f"{name}: {reason}" if reason.endswith(".") else f"{name}: {reason}."
+        told = f"{name}: {reason}" if path else reason
+        return told if told.endswith(".") else f"{told}."
     got = shown(detail["input"])
     if not path:
         return f"got {got}; expected a table with the fields {', '.join(model.model_fields)}."
     if detail["type"] == "string_pattern_mismatch" and field is not None and field.examples:
         return f"{name} is {got}; expected something like {' or '.join(map(str, field.examples))}."
-    if field is not None and isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-        return f"{name} is {got}; expected a section with the fields {', '.join(field.annotation.model_fields)}."
+    section = _section_of(field.annotation) if field is not None else None
+    if section is not None:
+        return f"{name} is {got}; expected a section with the fields {', '.join(section.model_fields)}."
+    if field is not None and _named_section_of(field.annotation) is not None:
+        return f"{name} is {got}; expected at least one section [{name}.NAME]."
     return f"{name} is {got}; expected {expectation(field) if field is not None else detail['msg']}."
 
 
 def _owner_of(path: list[str], model: type[BaseModel]) -> tuple[type[BaseModel], FieldInfo | None]:
     owner, field = model, None
+    is_named = False
     for part in path:
-        if field is not None and isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            owner, field = field.annotation, None
+        if field is not None and not is_named and _named_section_of(field.annotation) is not None:
+            is_named = True  # this part is the section's own name
+            continue
+        section = _named_section_of(field.annotation) if field is not None and is_named else None
+        if field is not None and section is None:
+            section = _section_of(field.annotation)
+        if section is not None:
+            owner, field, is_named = section, None, False
         if field is None:
             field = owner.model_fields.get(part)
     return owner, field
+
+
+def _section_of(annotation: Any) -> type[BaseModel] | None:
+    """The model of a field that is a section, optional or not."""
+    parts = get_args(annotation) if isinstance(annotation, UnionType) else (annotation,)
+    found = [part for part in parts if isinstance(part, type) and issubclass(part, BaseModel)]
+    return found[0] if found else None
+
+
+def _named_section_of(annotation: Any) -> type[BaseModel] | None:
+    """The model of a field that holds sections by names of the writer's choice."""
+    return _section_of(get_args(annotation)[1]) if get_origin(annotation) is dict else None
 
 
 def _unknown_name(path: list[str], owner: type[BaseModel], model: type[BaseModel]) -> str:

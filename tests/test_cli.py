@@ -69,7 +69,7 @@ def test_every_help_ends_with_an_example_that_parses(
         ("peer.status", "show_status"),
         ("dashboard.app", "serve_dashboard"),
         ("peer.demo", "run_demo"),
-        ("peer.simulation", "run_simulation"),
+        ("peer.simulating", "run_scenario"),
         ("peer.taking_home", f"{command}_model"),
     ):
         stand_in(monkeypatch, module, function, lambda *_: 0)
@@ -214,6 +214,9 @@ def test_join_hands_over_every_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         (["evaluate", "--run-id", RUN_ID], "expected --peers MULTIADDR"),
         (["demo", "--peers", "1"], "Invalid value for '--peers'"),
         (["simulate", "--churn", "2"], "Invalid value for '--churn'"),
+        (["simulate", "home", "--peers", "3"], "--peers, --steps and --churn are given beside a scenario"),
+        (["simulate", "hom"], "'hom' is no scenario; expected home, datacenters, storm"),
+        (["simulate", "there-is-no.toml"], "there-is-no.toml: No such file"),
     ],
 )
 def test_wrong_flags_cost_one_sentence_and_exit_2(
@@ -257,12 +260,16 @@ def test_a_model_comes_from_one_source(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_demo_and_simulate_pass_their_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     demo = stand_in(monkeypatch, "peer.demo", "run_demo", lambda *_: 1)
-    simulation = stand_in(monkeypatch, "peer.simulation", "run_simulation", lambda *_: 0)
+    simulation = stand_in(monkeypatch, "peer.simulating", "run_simulation", lambda *_: 0)
     assert cli.run(["demo"]) == 1
     assert cli.run(["demo", "--peers", "4", "--minutes", "0.5", "--json", "--no-dashboard", "--port", "9000"]) == 1
     assert demo == [(3, 2.0, False, True, 8470), (4, 0.5, True, False, 9000)]
     assert cli.run(["simulate", "--peers", "5", "--steps", "6", "--seed", "7", "--churn", "0.5", "--json"]) == 0
     assert simulation == [(5, 6, 7, 0.5, True)]
+    scenario = stand_in(monkeypatch, "peer.simulating", "run_scenario", lambda *_: 1)
+    assert cli.run(["simulate", "home"]) == 1
+    assert cli.run(["simulate", "own.toml", "--seed", "3", "--json"]) == 1
+    assert scenario == [("home", None, False), ("own.toml", 3, True)]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from peer.events import RoundAbandoned, RoundCommitted
 from peer.simulated_spec import plan_churn
-from peer.simulation import Fault, SimulationSpec, run_simulation, simulate, tiny_manifest
+from peer.simulating import run_simulation
+from peer.simulation import Fault, SimulationSpec, simulate, tiny_manifest
 from peer.trainer_link import TrainerLink
 
 
