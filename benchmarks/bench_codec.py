@@ -1,6 +1,6 @@
 """How fast the codecs are on this machine, beside a plain copy and a plain float32 accumulate.
 
-    python benchmarks/bench_codec.py [--json] [--values 25000000] [--threads 1,2] [--repeats 7] [--codecs int4,int8]
+    python -m benchmarks.bench_codec [--json] [--values 25000000] [--threads 1,2] [--repeats 7] [--codecs int4,int8]
 
 Rates are gigabytes (10^9 bytes) of float32 input or output a second, median and best of the repeats. With more than
 one thread, torch kernels use torch's own threads; numba kernels, which use one each, run on as many slices at once.
@@ -9,17 +9,13 @@ one thread, torch kernels use torch's own threads; numba kernels, which use one 
 from __future__ import annotations
 
 import argparse
-import importlib.metadata
 import json
-import os
-import platform
 import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,6 +23,7 @@ from torch import Tensor
 
 from averaging.codec import DEFAULT_BLOCK_SIZE, Codec, KernelChoice, make_codec
 from averaging.encoded import CODE_FORMATS
+from benchmarks.machine import machine
 
 WEIGHT = 0.3
 
@@ -41,31 +38,6 @@ class Rate:
     threads: int
     median_gigabytes_per_second: float
     best_gigabytes_per_second: float
-
-
-def machine() -> dict[str, Any]:
-    """What the figures depend on."""
-    model = platform.processor() or platform.machine()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        for line in cpuinfo.read_text().splitlines():
-            if line.startswith("model name"):
-                model = line.split(":", 1)[1].strip()
-                break
-    versions = {}
-    for package in ("torch", "numpy", "numba"):
-        try:
-            versions[package] = importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            versions[package] = "not installed"
-    return {
-        "cpu": model,
-        "cores": os.cpu_count(),
-        "system": f"{platform.system()} {platform.machine()}",
-        "python": platform.python_version(),
-        "torch_vector_instructions": torch.backends.cpu.get_cpu_capability(),
-        **versions,
-    }
 
 
 def measure(
@@ -198,7 +170,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if unknown := [name for name in names if name not in CODE_FORMATS]:
         parser.error(f"--codecs {','.join(unknown)}: expected some of {', '.join(CODE_FORMATS)}")
 
-    command = " ".join(["python", *(sys.argv if arguments is None else ["benchmarks/bench_codec.py", *arguments])])
+    command = " ".join(["python -m benchmarks.bench_codec", *(sys.argv[1:] if arguments is None else arguments)])
     described = {"command": command, "machine": machine(), "values": options.values, "repeats": options.repeats}
 
     def show(rate: Rate) -> None:

@@ -1,0 +1,270 @@
+"""How long a whole averaging round takes: real processes, real daemons, the real exchange, made-up work.
+
+    python -m benchmarks.bench_round [--peers 4] [--values 25000000] [--fragments 1] [--rounds 7] [--json]
+    python -m benchmarks.bench_round --lab NETLAB.py --up 100 --rtt 30      (root; home lines in network namespaces)
+    python -m benchmarks.bench_round --lab NETLAB.py --up 20/50/100/100     (one line each)
+
+A round's time is from the first member's offer (the work lies ready, nothing is encoded yet) until the last member has
+applied the commit. The first round is told apart: streams are opened and no deadline is learned yet. Without --lab the
+members talk over loopback at whatever speed it has. NETLAB.py is a module with a class
+`Lab(num_hosts, up=, down=, rtt=, loss=, hosts=)` that has `ip(i)`, `run(i, command)` and `stats()`.
+
+The limit beside it is what the bytes alone need: every member sends its contribution to the other reducers and its
+reduced shard to the other members, 2 (M-1)/M of the encoded size, at its upload rate.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import subprocess
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from statistics import median
+from typing import IO, Any
+
+from averaging.codec import make_codec
+from benchmarks.machine import machine
+
+
+class MemberProcess:
+    """One `round_member.py`."""
+
+    def __init__(self, index: int, process: subprocess.Popen[str]) -> None:
+        self.index = index
+        self._process = process
+        self.hello: dict[str, Any] = self.read()
+
+    def tell(self, **order: Any) -> None:
+        """Give an order; its answer is for `read`."""
+        _pipe(self._process.stdin).write(json.dumps(order) + "\n")
+        _pipe(self._process.stdin).flush()
+
+    def read(self) -> dict[str, Any]:
+        """The next answer.
+
+        Raises:
+            SystemExit: the process ended; what it said is on standard error.
+        """
+        line = _pipe(self._process.stdout).readline()
+        if not line:
+            raise SystemExit(f"member {self.index} ended with {self._process.wait()}; see its words above")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def ask(self, **order: Any) -> dict[str, Any]:
+        """Order and answer."""
+        self.tell(**order)
+        return self.read()
+
+    def stop(self) -> None:
+        """Close its input, which ends it."""
+        _pipe(self._process.stdin).close()
+        try:
+            self._process.wait(20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def _pipe(pipe: IO[str] | None) -> IO[str]:
+    assert pipe is not None, "members are started with pipes"
+    return pipe
+
+
+def numbers(text: str, count: int, option: str) -> list[float]:
+    """`count` numbers from ``a`` or ``a/b/...``.
+
+    Raises:
+        SystemExit: not numbers, not positive, or neither one nor `count` of them.
+    """
+    try:
+        found = [float(part) for part in text.split("/")]
+    except ValueError:
+        found = []
+    if len(found) == 1:
+        found *= count
+    if len(found) != count or min(found) <= 0:
+        raise SystemExit(f"{option} {text}: expected one positive number, or {count} with / between them")
+    return found
+
+
+def open_lab(options: argparse.Namespace) -> AbstractContextManager[Any]:
+    """Home lines for all members, or nothing without --lab.
+
+    Raises:
+        SystemExit: the module cannot be loaded.
+    """
+    if options.lab is None:
+        return nullcontext()
+    path = Path(options.lab)
+    spec = importlib.util.spec_from_file_location("lab", path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise SystemExit(f"--lab {path}: expected a Python file with a class Lab")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    up = numbers(options.up, options.peers, "--up")
+    down = numbers(options.down or options.up, options.peers, "--down")
+    hosts = {index: {"up": up[index], "down": down[index]} for index in range(options.peers)}
+    lab: AbstractContextManager[Any] = module.Lab(
+        options.peers, up=up[0], down=down[0], rtt=options.rtt, loss=options.loss, hosts=hosts
+    )
+    return lab
+
+
+def start_members(options: argparse.Namespace, lab: Any) -> list[MemberProcess]:
+    """All member processes, met with each other."""
+    members = []
+    for index in range(options.peers):
+        ip = "127.0.0.1" if lab is None else lab.ip(index)
+        command = [sys.executable, "-m", "benchmarks.round_member", "--ip", ip, "--values", str(options.values)]
+        command += ["--fragments", str(options.fragments), "--codec", options.codec]
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        process = subprocess.Popen(command, **pipes) if lab is None else lab.run(index, command, **pipes)
+        members.append(MemberProcess(index, process))
+    known = {member.hello["peer_id"]: member.hello["address"] for member in members}
+    for member in members:
+        member.ask(do="meet", members=known)
+    return members
+
+
+def run_rounds(options: argparse.Namespace, members: list[MemberProcess]) -> list[dict[str, Any]]:
+    """Each round's time, bytes and whether every member was in it with the same outcome."""
+    rounds = []
+    sent_before = [0] * len(members)
+    for number in range(options.rounds + 1):
+        for index, member in enumerate(members):
+            member.tell(do="prepare", seed=1000 * number + index)
+        for member in members:
+            member.read()
+        for member in members:
+            member.tell(do="round")
+        answers = [member.read() for member in members]
+        sent = [answer["sent_bytes"] for answer in answers]
+        first = min(answer["offered_at"] for answer in answers)
+        rounds.append(
+            {
+                "seconds": max(answer["applied_at"] for answer in answers) - first,
+                "sent_bytes": [now - before for now, before in zip(sent, sent_before, strict=True)],
+                "members": min(answer["members"] for answer in answers),
+                "in_all": all(answer["in_all"] for answer in answers),
+                "void_shards": max(answer["void_shards"] for answer in answers),
+                "equal": len({tuple(answer["digests"]) for answer in answers}) == 1,
+            }
+        )
+        sent_before = sent
+        print(f"round {number}: {rounds[-1]['seconds']:.3f} s", file=sys.stderr, flush=True)
+    return rounds
+
+
+def limit_seconds(options: argparse.Namespace) -> float | None:
+    """What the bytes alone need on the lines; None over loopback.
+
+    With unequal lines: the best that any assignment of reducers can do. Member i sends at least its contribution
+    minus its own shard, and share s_i of the result to M - 1 others; shares sum to 1.
+    """
+    if options.lab is None:
+        return None
+    total = 8 * make_codec(options.codec, 128).encoded_num_bytes(options.values)
+    up = [rate * 1e6 for rate in numbers(options.up, options.peers, "--up")]
+    down = [rate * 1e6 for rate in numbers(options.down or options.up, options.peers, "--down")]
+    others = options.peers - 1
+    low, high = 0.0, 1e6
+    for _ in range(100):
+        seconds = (low + high) / 2
+        # Sent: (1 - s) + s * others; received: (1 - s) for results, s * others for contributions; both total bits.
+        slope = max(others - 1, 1e-9)
+        shares = [min((seconds * rate / total - 1) / slope, 1.0) for rate in (*map(min, up, down),)]
+        if min(shares) >= 0 and sum(shares) >= 1:
+            high = seconds
+        else:
+            low = seconds
+    return high
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Wall time of whole averaging rounds.")
+    parser.add_argument("--peers", type=int, default=4, help="members (default 4)")
+    parser.add_argument("--values", type=int, default=25_000_000, help="parameters (default 25 M)")
+    parser.add_argument("--fragments", type=int, default=1, help="fragments, all in flight at once (default 1)")
+    parser.add_argument("--rounds", type=int, default=7, help="timed rounds after the first (default 7)")
+    parser.add_argument("--codec", default="int4", help="codec (default int4)")
+    parser.add_argument("--lab", help="Python file with a class Lab; needs root")
+    parser.add_argument("--up", default="100", help="with --lab: upload in Mbit/s, one number or one per member")
+    parser.add_argument("--down", help="with --lab: download in Mbit/s (default: as --up)")
+    parser.add_argument("--rtt", type=float, default=30.0, help="with --lab: round trip in ms (default 30)")
+    parser.add_argument("--loss", type=float, default=0.0, help="with --lab: share of packets lost (default 0)")
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+    options = parser.parse_args()
+    if options.peers < 2 or options.values < 1 or options.rounds < 1 or not 1 <= options.fragments <= options.values:
+        parser.error("expected at least 2 peers, 1 value, 1 round, and from 1 fragment to one per value")
+    with open_lab(options) as lab:
+        members = start_members(options, lab)
+        try:
+            rounds = run_rounds(options, members)
+            usage = [member.ask(do="usage") for member in members]
+        finally:
+            for member in members:
+                member.stop()
+    result = summary(options, rounds, usage)
+    if options.json:
+        print(json.dumps(result))
+    else:
+        print_summary(result)
+    return 0 if result["all_equal"] and result["all_members_in_all_rounds"] else 1
+
+
+def summary(options: argparse.Namespace, rounds: list[dict[str, Any]], usage: list[dict[str, float]]) -> dict[str, Any]:
+    """Everything that is printed."""
+    timed = [one["seconds"] for one in rounds[1:]]
+    limit = limit_seconds(options)
+    lines = f"{options.up} up, {options.down or options.up} down, rtt {options.rtt:g} ms, loss {options.loss:g}"
+    return {
+        "command": " ".join(["python -m benchmarks.bench_round", *sys.argv[1:]]),
+        "machine": machine(),
+        "peers": options.peers,
+        "values": options.values,
+        "fragments": options.fragments,
+        "codec": options.codec,
+        "lines": "loopback" if options.lab is None else lines,
+        "first_seconds": rounds[0]["seconds"],
+        "seconds": timed,
+        "median_seconds": median(timed),
+        "limit_seconds": limit,
+        "ratio_to_limit": None if limit is None else median(timed) / limit,
+        "megabytes_sent_per_peer": median(sum(one["sent_bytes"]) / options.peers / 1e6 for one in rounds[1:]),
+        "cpu_seconds_per_round_and_peer": sum(one["cpu_seconds"] for one in usage) / len(usage) / len(rounds),
+        "daemon_cpu_seconds_per_round_and_peer": sum(one.get("daemon_cpu_seconds", 0.0) for one in usage)
+        / len(usage)
+        / len(rounds),
+        "peak_mb": max(one["peak_mb"] for one in usage),
+        "daemon_peak_mb": max(one.get("daemon_peak_mb", 0.0) for one in usage),
+        "all_equal": all(one["equal"] for one in rounds),
+        "all_members_in_all_rounds": all(
+            one["in_all"] and one["members"] == options.peers and not one["void_shards"] for one in rounds[1:]
+        ),
+    }
+
+
+def print_summary(result: dict[str, Any]) -> None:
+    """The same for people."""
+    print(result["command"])
+    print(", ".join(f"{key} {value}" for key, value in result["machine"].items()))
+    print(f"{result['peers']} peers, {result['values']} values, {result['codec']}, lines: {result['lines']}")
+    print(f"first round        {result['first_seconds']:.3f} s")
+    spread = f"{min(result['seconds']):.3f} to {max(result['seconds']):.3f}"
+    print(f"round, median      {result['median_seconds']:.3f} s ({spread})")
+    if result["limit_seconds"] is not None:
+        print(f"limit of the line  {result['limit_seconds']:.3f} s, ratio {result['ratio_to_limit']:.2f}")
+    print(f"sent per peer      {result['megabytes_sent_per_peer']:.2f} MB a round")
+    own, daemon = result["cpu_seconds_per_round_and_peer"], result["daemon_cpu_seconds_per_round_and_peer"]
+    print(f"CPU per round      {own:.2f} s in the process (its start and made-up work included), {daemon:.2f} s daemon")
+    print(f"peak resident      {result['peak_mb']:.0f} MB process, {result['daemon_peak_mb']:.0f} MB daemon")
+    print(f"anchors equal      {'yes' if result['all_equal'] else 'NO'}")
+    print(f"everyone in        {'yes' if result['all_members_in_all_rounds'] else 'NO'}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,217 @@
+"""One member of `bench_round.py`: the real daemon, host, links and exchange of a peer, with made-up work.
+
+It is driven by lines of JSON on standard input and answers with lines of JSON on standard output:
+
+    (start)                                     -> {"peer_id", "address"}
+    {"do": "meet", "members": {peer_id: addr}}  -> {"met": n}            dials everybody, sends the view
+    {"do": "prepare", "seed": s}                -> {"prepared": true}    work for every fragment, not yet encoded
+    {"do": "round"}                             -> {"offered_at", "applied_at", "digests", "up_bytes", "members"}
+    {"do": "usage"}                             -> CPU seconds and peak resident memory of this process and its daemon
+    end of input                                -> leaves
+
+Times are of the system-wide monotonic clock, so that those of several members on one machine can be compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import resource
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from averaging.exchange import Exchange
+from averaging.exchange_reports import ExchangeReport, RoundClosed
+from averaging.fragment_runtime import FragmentRuntime
+from averaging.fragment_state import FragmentState
+from averaging.links import Links
+from averaging.messages import DIGEST_BYTES
+from averaging.round import RoundMachine
+from averaging.round_timing import RoundTiming
+from averaging.shard_store import ShardStore
+from dht.access import AccessRule
+from dht.host import PeerId
+from dht.identity import Identity
+from dht.p2pd_host import P2pdHost
+from peer.doorkeeper import RunDoorkeeper
+from peer.manifest import AveragingSection, RunManifest
+from peer.run_rules import codec_of, limits_of, rule_of, warm_up
+
+T = TypeVar("T")
+
+CONNECT_SECONDS = 30.0
+ROUND_SECONDS = 300.0
+"""A round that takes longer has failed; the manifest's own bound is a minute."""
+TOKENS, STEPS = 10_000, 10
+
+
+async def _compute(work: Callable[[], T], /) -> T:
+    return await asyncio.to_thread(work)
+
+
+class Member:
+    """One peer's network side without DHT, trainer and mailbox."""
+
+    def __init__(self, host: P2pdHost, manifest: RunManifest, sizes: list[int]) -> None:
+        self.host = host
+        self.sizes = sizes
+        self.closed: dict[int, RoundClosed] = {}
+        self.changed = asyncio.Event()
+        rule, codec = rule_of(manifest), codec_of(manifest)
+        warm_up(codec)
+        section = manifest.averaging
+        self.fragments = [self._fragment(index, size, manifest) for index, size in enumerate(sizes)]
+        self.exchange = Exchange(
+            host.peer_id,
+            rule,
+            codec,
+            self.fragments,
+            clock=time.monotonic,
+            compute=_compute,
+            deliver=lambda fragment, change, version: None,
+            report=self._on_report,
+            first_sequence=1,
+        )
+        keeper = RunDoorkeeper(AccessRule(f"{manifest.name}.bench", manifest.hash, "bench"), host.peer_id, "trainer")
+        self.links = Links(
+            host,
+            keeper,
+            limits_of(sizes, codec),
+            self.exchange.on_message,
+            self.exchange.peer_lost,
+            lambda peer_id, what: print(f"refused {peer_id}: {what}", file=sys.stderr),
+            time.monotonic,
+        )
+        self.exchange.links = self.links
+        self.deadline_seconds = section.round_deadline_seconds
+
+    def _fragment(self, index: int, size: int, manifest: RunManifest) -> FragmentRuntime:
+        codec, section = codec_of(manifest), manifest.averaging
+        state = FragmentState(rule_of(manifest), codec, torch.zeros(size), torch.zeros(size), torch.zeros(size))
+        state.refresh_digest()
+        timing = RoundTiming.with_bounds(section.round_deadline_seconds)
+        machine = RoundMachine(
+            self.host.peer_id, manifest.name, index, size, codec.block_size, timing, section.quorum_fraction
+        )
+        machine.anchor_digest = state.digest[:DIGEST_BYTES]
+        return FragmentRuntime(index, state, machine, ShardStore(codec, size))
+
+    def _on_report(self, report: ExchangeReport) -> None:
+        if isinstance(report, RoundClosed):
+            self.closed[report.fragment] = report
+            self.changed.set()
+
+    async def meet(self, members: dict[PeerId, str]) -> None:
+        """Dial everybody; all are trainers."""
+        for peer_id, address in sorted(members.items()):
+            if peer_id != self.host.peer_id:
+                await self.host.connect(address, CONNECT_SECONDS)
+        self.exchange.set_view(sorted(members), [])
+
+    def prepare(self, seed: int) -> None:
+        """New work for every fragment, as the trainer hands it over."""
+        generator = torch.Generator().manual_seed(seed)
+        for fragment in self.fragments:
+            work: Tensor = torch.randn(fragment.state.num_values, generator=generator).mul_(1e-3)
+            fragment.state.receive_work(work, TOKENS, STEPS, max(0, fragment.state.version - 1))
+
+    async def round(self) -> dict[str, Any]:
+        """Offer all fragments at once and wait until every one of them was applied."""
+        self.closed.clear()
+        offered_at = time.monotonic()
+        for fragment in self.fragments:
+            fragment.machine.timing.own_pace.observe(offered_at)
+        await asyncio.gather(*(self.exchange.offer(fragment) for fragment in self.fragments))
+        async with asyncio.timeout(ROUND_SECONDS):
+            while len(self.closed) < len(self.fragments):
+                self.changed.clear()
+                await self.changed.wait()
+        applied_at = time.monotonic()
+        closed = list(self.closed.values())
+        return {
+            "offered_at": offered_at,
+            "applied_at": applied_at,
+            "digests": [fragment.state.digest.hex() for fragment in self.fragments],
+            "members": min(len(report.commit.roster) for report in closed),
+            "void_shards": sum(not shard.digest for report in closed for shard in report.commit.shards),
+            "in_all": all(report.own_included for report in closed),
+            "up_bytes": sum(report.up_bytes for report in closed),
+            "down_bytes": sum(report.down_bytes for report in closed),
+            "sent_bytes": self.links.traffic.sent_bytes,
+            "received_bytes": self.links.traffic.received_bytes,
+        }
+
+    def usage(self) -> dict[str, float]:
+        """CPU seconds and peak resident MB of this process and its daemon so far."""
+        own = resource.getrusage(resource.RUSAGE_SELF)
+        found = {"cpu_seconds": own.ru_utime + own.ru_stime, "peak_mb": own.ru_maxrss / 1024}
+        daemon = self.host.daemon_process_id
+        if daemon is not None:
+            fields = Path(f"/proc/{daemon}/stat").read_text().rpartition(")")[2].split()
+            ticks = int(fields[11]) + int(fields[12])
+            status = Path(f"/proc/{daemon}/status").read_text()
+            peak = next(line for line in status.splitlines() if line.startswith("VmHWM"))
+            found["daemon_cpu_seconds"] = ticks / 100
+            found["daemon_peak_mb"] = int(peak.split()[1]) / 1024
+        return found
+
+
+def _say(**fields: Any) -> None:
+    print(json.dumps(fields), flush=True)
+
+
+async def _serve(options: argparse.Namespace) -> None:
+    manifest = RunManifest(
+        name="bench", averaging=AveragingSection(codec=options.codec, num_fragments=options.fragments)
+    )
+    base, rest = divmod(options.values, options.fragments)
+    sizes = [base + (index < rest) for index in range(options.fragments)]
+    with tempfile.TemporaryDirectory(prefix="bench-round-") as folder:
+        identity = Identity.load_or_create(Path(folder) / "identity.key")
+        async with P2pdHost(identity, [f"/ip4/{options.ip}/tcp/0"]) as host:
+            member = Member(host, manifest, sizes)
+            _say(peer_id=host.peer_id, address=host.addresses()[0])
+            loop = asyncio.get_running_loop()
+            while line := await loop.run_in_executor(None, sys.stdin.readline):
+                await _do(member, json.loads(line))
+            await member.exchange.close()
+            await member.links.close()
+
+
+async def _do(member: Member, order: dict[str, Any]) -> None:
+    if order["do"] == "meet":
+        await member.meet({PeerId(peer_id): address for peer_id, address in order["members"].items()})
+        _say(met=len(order["members"]) - 1)
+    elif order["do"] == "prepare":
+        await asyncio.to_thread(member.prepare, order["seed"])
+        _say(prepared=True)
+    elif order["do"] == "round":
+        _say(**await member.round())
+    elif order["do"] == "usage":
+        _say(**member.usage())
+    else:
+        raise ValueError(f"unknown order {order['do']!r}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="One member of benchmarks/bench_round.py; started by it.")
+    parser.add_argument("--ip", default="127.0.0.1")
+    parser.add_argument("--values", type=int, required=True)
+    parser.add_argument("--fragments", type=int, default=1)
+    parser.add_argument("--codec", default="int4")
+    parser.add_argument("--threads", type=int, default=1)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    asyncio.run(_serve(options))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""The round benchmark: real members on loopback, its limit, and its complaints."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+
+from averaging.codec import make_codec
+from benchmarks.bench_round import limit_seconds, numbers, open_lab
+
+
+def lines(peers, up, down=None, values=1_000_000):
+    return Namespace(lab="lab.py", peers=peers, up=up, down=down, values=values, codec="int4")
+
+
+def test_equal_lines_need_what_reduce_scatter_and_all_gather_send():
+    encoded_bits = 8 * make_codec("int4", 128).encoded_num_bytes(1_000_000)
+    for peers in (2, 4, 16):
+        expected = 2 * (peers - 1) / peers * encoded_bits / 100e6
+        assert limit_seconds(lines(peers, "100")) == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_slow_line_costs_its_own_contribution_and_no_more():
+    encoded_bits = 8 * make_codec("int4", 128).encoded_num_bytes(1_000_000)
+    assert limit_seconds(lines(4, "20/50/100/100")) == pytest.approx(encoded_bits / 20e6, rel=1e-6)
+    assert limit_seconds(lines(4, "100/100/100/100", "20/100/100/100")) > limit_seconds(lines(4, "100"))
+
+
+@pytest.mark.parametrize("text", ["", "fast", "1/2", "0", "-3", "1/2/3/x"])
+def test_rates_that_make_no_sense_are_named(text):
+    with pytest.raises(SystemExit, match=r"--up .*expected one positive number, or 4"):
+        numbers(text, 4, "--up")
+
+
+def test_a_lab_that_is_no_file_is_named(tmp_path: Path):
+    with pytest.raises(SystemExit, match="expected a Python file with a class Lab"):
+        open_lab(Namespace(lab=str(tmp_path / "none.py"), peers=2))
+
+
+@pytest.mark.network
+def test_a_round_between_real_members_is_measured():
+    command = [sys.executable, "-m", "benchmarks.bench_round", "--peers", "2", "--values", "50000", "--rounds", "1"]
+    ended = subprocess.run(
+        [*command, "--fragments", "2", "--json"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=Path(__file__).parent.parent,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    result = json.loads(ended.stdout)
+    assert result["all_equal"]
+    assert result["all_members_in_all_rounds"]
+    encoded_bytes = 2 * make_codec("int4", 128).encoded_num_bytes(25_000)
+    # Two members send half of the contribution and half of the result each, and small messages.
+    assert encoded_bytes <= 1e6 * result["megabytes_sent_per_peer"] < encoded_bytes + 6000
