@@ -1,63 +1,101 @@
-"""Checkpoints: what a peer needs to go on after its machine was off, on disk.
+"""Checkpoints: what a peer needs to go on after its machine was off, on disk; both of its sides at one moment.
 
-    checkpoints/checkpoint-00000007/fragment-0000.safetensors    anchor, momentum, residual: float32 [num_values] each
-                                    ...
+    checkpoints/checkpoint-00000007/fragment-0000.safetensors    anchor, momentum, residual, velocity: float32
+                                    ...                          [num_values] each; work under way, encoded
+                                    trainer.safetensors          live parameters, optimizer: `checkpoint_trainer.py`
+                                    trainer.json
                                     checkpoint.json              whose they are, versions, lengths and hashes; totals
 
 A checkpoint is written into a draft folder beside the others, every file and folder is synced to the disk, and only
-then does the folder get its name: it is there whole or not at all, and the earlier one stays until then. Memory: one
-fragment at a time. Reading trusts nothing: a checkpoint that is not whole, or of another run, manifest or layout, is
-passed over with a sentence, and the one before it is tried.
+then does the folder get its name: it is there whole or not at all, and the earlier one stays until then. Memory: none
+to speak of; tensors go to the disk one after the other. Reading trusts nothing: a checkpoint that is not whole, or of
+another run, manifest or layout, is passed over with a sentence, and the one before it is tried.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
-import os
 import re
 import shutil
-import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-import safetensors.numpy
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from safetensors import SafetensorError
+from torch import Tensor
 
-from averaging.fragment_state import FragmentState
+from averaging.encoded import EncodedBlocks
+from averaging.fragment_state import FragmentState, Sent, Settled
 from averaging.outer import anchor_digest
+from averaging.own_work import OwnWork, give_back_own_work, own_work_of
 from dht.host import PeerId
+from peer.checkpoint_files import (
+    OpenFile,
+    TensorFile,
+    TensorSpec,
+    WrittenFile,
+    check_file,
+    measure_file,
+    open_new,
+    open_tensors,
+    read_json,
+    sync_file,
+    write_json,
+    write_tensors,
+)
 from peer.version import SOFTWARE
 
-KEPT_CHECKPOINTS = 2
-"""The newest, and the one before it in case the newest turns out to be damaged."""
-MAX_METADATA_BYTES = 1 << 20
-"""`checkpoint.json` takes about 500 bytes per fragment, of which there are at most 64."""
+FORMAT_VERSION = 2
 METADATA_NAME = "checkpoint.json"
+TRAINER_TENSORS_NAME = "trainer.safetensors"
+TRAINER_FACTS_NAME = "trainer.json"
+USED_NAME = "used"
+"""Lies in a checkpoint once a peer has gone on from it: from then on its unsent work may be in the swarm."""
 
 _NAME = re.compile(r"checkpoint-([0-9]{8,15})")
 _DRAFT_PREFIX = ".draft-"
-_TENSORS = ("anchor", "momentum", "residual")
+_VALUES = ("anchor", "momentum", "residual")
 _COUNT = Field(ge=0, le=2**63 - 1)
 _HASH = Field(pattern="^[0-9a-f]{64}$")
 
 log = logging.getLogger(__name__)
-
-WriteFile = Callable[[Path, bytes], None]
-"""Writes a new file and syncs it to the disk. Raises OSError."""
 
 
 class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
+class FileFacts(_Section):
+    """What a file must be; `digest` is its SHA-256."""
+
+    num_bytes: int = _COUNT
+    digest: str = _HASH
+
+    @classmethod
+    def of(cls, written: WrittenFile) -> FileFacts:
+        return cls(num_bytes=written.num_bytes, digest=written.digest)
+
+    @property
+    def written(self) -> WrittenFile:
+        return WrittenFile(self.num_bytes, self.digest)
+
+
+class _Contribution(_Section):
+    """Own work of one round; `version` and `committed` are those of `Settled`, absent while it was under way."""
+
+    sequence: int = _COUNT
+    tokens: int = _COUNT
+    steps: int = _COUNT
+    base_version: int = _COUNT
+    version: int | None = Field(default=None, ge=0, le=2**63 - 1)
+    committed: tuple[tuple[int, int], ...] = ()
+
+
 class FragmentFacts(_Section):
-    """What `checkpoint.json` says of one fragment. `digest` is that of (anchor, momentum), `file_digest` SHA-256."""
+    """What `checkpoint.json` says of one fragment. `digest` is that of (anchor, momentum)."""
 
     num_values: int = _COUNT
     version: int = _COUNT
@@ -66,27 +104,46 @@ class FragmentFacts(_Section):
     unsent_tokens: int = _COUNT
     unsent_steps: int = _COUNT
     unsent_base_version: int = _COUNT
-    num_bytes: int = _COUNT
-    file_digest: str = _HASH
+    own_share: float = Field(ge=0, le=1)
+    shown_share: float = Field(ge=0, le=1)
+    num_rounds: int = _COUNT
+    contributions: tuple[_Contribution, ...]
+    has_velocity: bool
+    file: FileFacts
 
 
 class Totals(_Section):
-    """What this peer has done in the run, earlier sessions included."""
+    """What this peer has done in the run, earlier sessions included; `reads` of the data is where it goes on."""
 
     inner_steps: int = Field(default=0, ge=0, le=2**63 - 1)
     tokens: int = Field(default=0, ge=0, le=2**63 - 1)
     rounds_contributed: int = Field(default=0, ge=0, le=2**63 - 1)
+    reads: int = Field(default=0, ge=0, le=2**63 - 1)
 
 
 class _Metadata(_Section):
-    format_version: int = Field(ge=1, le=1)
+    format_version: int
+    number: int = _COUNT
     run_id: str
     peer_id: str
     manifest_hash: str = _HASH
     layout_digest: str = _HASH
     software: str
+    is_last: bool
     totals: Totals
     fragments: tuple[FragmentFacts, ...]
+    trainer: FileFacts | None
+
+
+class _TrainerFile(BaseModel):
+    """The part of `trainer.json` that says to what it belongs; the rest is the trainer's."""
+
+    model_config = ConfigDict(frozen=True, strict=True)
+    number: int = _COUNT
+    inner_steps: int = _COUNT
+    tokens: int = _COUNT
+    reads: int = _COUNT
+    file: FileFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +158,23 @@ class CheckpointOwner:
 
 
 class SavedCheckpoint:
-    """A checkpoint that was found whole; `totals` are zero when another peer made it."""
+    """A checkpoint that was found whole.
 
-    def __init__(self, path: Path, facts: Sequence[FragmentFacts], totals: Totals) -> None:
+    Attributes:
+        number: counts up with every checkpoint.
+        is_own: this peer made it; from another one only the anchors are taken, and `totals` are zero.
+        has_trainer: the files of this peer's trainer are there.
+        is_settled: nothing was sent after it, in that session or a later one.
+    """
+
+    def __init__(self, path: Path, metadata: _Metadata, owner: CheckpointOwner) -> None:
         self.path = path
-        self.totals = totals
-        self._facts = tuple(facts)
+        self.number = metadata.number
+        self.is_own = metadata.peer_id == owner.peer_id
+        self.is_settled = metadata.is_last and not (path / USED_NAME).exists()
+        self.has_trainer = self.is_own and metadata.trainer is not None
+        self.totals = metadata.totals if self.is_own else Totals()
+        self._facts = metadata.fragments
 
     def restore(self, index: int, state: FragmentState) -> None:
         """Put one fragment into `state`.
@@ -115,65 +183,122 @@ class SavedCheckpoint:
             ValueError: the file has changed since it was checked; `state` is untouched.
         """
         facts = self._facts[index]
-        tensors = _read_fragment(self.path, index, facts)
-        state.adopt(
-            tensors["anchor"], tensors["momentum"], facts.version, facts.lineage_tokens, bytes.fromhex(facts.digest)
-        )
-        state.residual.copy_(tensors["residual"])
-        state.unsent_tokens, state.unsent_steps = facts.unsent_tokens, facts.unsent_steps
-        state.unsent_base_version = facts.unsent_base_version
+        check_file(self.path / _fragment_name(index), facts.file.written)
+        with open_tensors(self.path / _fragment_name(index)) as file:
+            own = _own_work_in(file, facts, state) if self.is_own else OwnWork()
+            anchor, momentum, residual = (file.get(name) for name in _VALUES)
+            state.adopt(anchor, momentum, facts.version, facts.lineage_tokens, bytes.fromhex(facts.digest))
+            if self.is_own:
+                state.residual.copy_(residual)
+                give_back_own_work(state, own)
+            else:
+                state.residual.zero_()
+
+    def note_use(self) -> None:
+        """Remember that a peer goes on from here. A disk that takes nothing more cannot be told."""
+        try:
+            (self.path / USED_NAME).touch()
+            sync_file(self.path)
+        except OSError as error:
+            log.warning("%s could not be marked as used (%s)", self.path, error.strerror)
 
 
 class CheckpointDraft:
-    """A checkpoint being written: `add` every fragment in order, then `finish`; after an error, `discard`."""
+    """A checkpoint being written: `add` every fragment, then `finish`; after an error, `discard`."""
 
-    def __init__(self, folder: CheckpointFolder, path: Path) -> None:
+    def __init__(self, folder: CheckpointFolder, number: int, path: Path) -> None:
+        self.number = number
+        self.path = path
         self._folder = folder
-        self._path = path
-        self._facts: list[FragmentFacts] = []
+        self._facts: dict[int, FragmentFacts] = {}
 
-    def add(self, encoded: tuple[bytes, FragmentFacts]) -> None:
-        """Write what `encode_fragment` returned.
+    def add(self, index: int, state: FragmentState) -> None:
+        """Write one fragment; `state` must not change meanwhile.
 
         Raises:
             OSError: the disk is full or read-only.
         """
-        data, facts = encoded
-        self._folder.write(self._path / _fragment_name(len(self._facts)), data)
-        self._facts.append(facts)
+        own = own_work_of(state)
+        sent: list[Settled | Sent] = [*own.settled]
+        if own.under_way is not None:
+            sent.append(own.under_way)
+        tensors = dict(zip(_VALUES, (state.anchor, state.momentum, state.residual), strict=True))
+        if own.velocity is not None:
+            tensors["velocity"] = own.velocity
+        for place, entry in enumerate(sent):
+            encoded = (entry.sent if isinstance(entry, Settled) else entry).encoded
+            tensors[f"contribution.{place}.scales"] = _bytes_tensor(encoded.scales)
+            tensors[f"contribution.{place}.codes"] = _bytes_tensor(encoded.codes)
+        specs = [TensorSpec(name, tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()]
+        path = self.path / _fragment_name(index)
+        written = write_tensors(path, specs, tensors.values(), self._folder.open_file)
+        self._facts[index] = FragmentFacts(
+            num_values=state.num_values,
+            version=state.version,
+            lineage_tokens=state.lineage_tokens,
+            digest=state.digest.hex(),
+            unsent_tokens=own.unsent_tokens,
+            unsent_steps=own.unsent_steps,
+            unsent_base_version=own.unsent_base_version,
+            own_share=own.own_share,
+            shown_share=own.shown_share,
+            num_rounds=own.num_rounds,
+            contributions=tuple(_contribution_facts(entry) for entry in sent),
+            has_velocity=own.velocity is not None,
+            file=FileFacts.of(written),
+        )
 
-    def finish(self, totals: Totals) -> Path:
+    @property
+    def versions(self) -> tuple[int, ...]:
+        """Of the fragments that were added, in order."""
+        return tuple(facts.version for _, facts in sorted(self._facts.items()))
+
+    def finish(self, totals: Totals, *, has_trainer: bool, is_last: bool) -> Path:
         """Write the metadata, give the folder its name, delete checkpoints that are too many. Returns its path.
 
+        Args:
+            totals: of the network side; with a trainer's files, what those say of steps, tokens and reads counts.
+            is_last: nothing will be sent in this session after it.
+
         Raises:
             OSError: the disk is full or read-only.
+            ValueError: the trainer's files are not those of this moment.
         """
         owner = self._folder.owner
-        metadata = _Metadata(
-            format_version=1,
+        trainer = None
+        if has_trainer:
+            part = _read_trainer(self.path, self.number)
+            told = {"inner_steps": part.inner_steps, "tokens": part.tokens, "reads": part.reads}
+            totals = totals.model_copy(update=told)
+            trainer = FileFacts.of(measure_file(self.path / TRAINER_FACTS_NAME))
+        content = _Metadata(
+            format_version=FORMAT_VERSION,
+            number=self.number,
             run_id=owner.run_id,
             peer_id=owner.peer_id,
             manifest_hash=owner.manifest_hash.hex(),
             layout_digest=owner.layout_digest.hex(),
             software=SOFTWARE,
+            is_last=is_last,
             totals=totals,
-            fragments=tuple(self._facts),
+            fragments=tuple(facts for _, facts in sorted(self._facts.items())),
+            trainer=trainer,
         ).model_dump(mode="json")
-        content = json.dumps({"metadata": metadata, "check": _check_of(metadata)}, indent=1).encode()
-        self._folder.write(self._path / METADATA_NAME, content)
-        sync_folder(self._path)
+        write_json(self.path / METADATA_NAME, content, self._folder.open_file)
+        for path in sorted(self.path.iterdir()):
+            sync_file(path)
+        sync_file(self.path)
         earlier = list_checkpoints(self._folder.path)
-        number = _number_of(earlier[0]) + 1 if earlier else 1
-        final = self._folder.path / f"checkpoint-{number:08d}"
-        self._path.rename(final)
-        sync_folder(self._folder.path)
-        for path in earlier[KEPT_CHECKPOINTS - 1 :]:
+        final = self._folder.path / f"checkpoint-{self.number:08d}"
+        self.path.rename(final)
+        sync_file(self._folder.path)
+        for path in earlier[self._folder.kept - 1 :]:
             shutil.rmtree(path, onerror=_note_undeleted)
         return final
 
     def discard(self) -> None:
         """Delete what was written so far."""
-        shutil.rmtree(self._path, onerror=_note_undeleted)
+        shutil.rmtree(self.path, onerror=_note_undeleted)
 
 
 class CheckpointFolder:
@@ -183,18 +308,25 @@ class CheckpointFolder:
         path: made when the first checkpoint is written.
         owner: what a checkpoint here must belong to.
         every_seconds: between two checkpoints.
-        write: writes one file durably.
+        kept: how many stay; two, in case the newest turns out to be damaged.
+        open_file: makes files.
     """
 
     def __init__(
-        self, path: Path, owner: CheckpointOwner, every_seconds: float, write: WriteFile | None = None
+        self,
+        path: Path,
+        owner: CheckpointOwner,
+        every_seconds: float,
+        kept: int = 2,
+        open_file: OpenFile = open_new,
     ) -> None:
         self.path = path
         self.owner = owner
         self.every_seconds = every_seconds
-        self.write: WriteFile = write or write_durably
+        self.kept = kept
+        self.open_file = open_file
 
-    def begin(self) -> CheckpointDraft:
+    def begin(self, least_number: int = 1) -> CheckpointDraft:
         """Start a new checkpoint; drafts that a killed process left behind are deleted.
 
         Raises:
@@ -203,7 +335,11 @@ class CheckpointFolder:
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         for left in self.path.glob(_DRAFT_PREFIX + "*"):
             shutil.rmtree(left, onerror=_note_undeleted)
-        return CheckpointDraft(self, Path(tempfile.mkdtemp(prefix=_DRAFT_PREFIX, dir=self.path)))
+        earlier = list_checkpoints(self.path)
+        number = max(least_number, _number_of(earlier[0]) + 1 if earlier else 1)
+        path = draft_path(self.path, number)
+        path.mkdir(mode=0o700)
+        return CheckpointDraft(self, number, path)
 
     def newest(self) -> tuple[SavedCheckpoint | None, list[str]]:
         """The newest usable checkpoint, every byte of it checked, and a sentence for each newer one that is not."""
@@ -226,11 +362,11 @@ class CheckpointFolder:
             if got != expected:
                 raise ValueError(f"it is of another {what} ({got!s:.60}); expected {expected!s:.60}")
         for index, facts in enumerate(metadata.fragments):
-            tensors = _read_fragment(path, index, facts)
-            if anchor_digest(tensors["anchor"], tensors["momentum"]).hex() != facts.digest:
-                raise ValueError(f"the anchor of fragment {index} does not have its digest")
-        totals = metadata.totals if metadata.peer_id == owner.peer_id else Totals()
-        return SavedCheckpoint(path, metadata.fragments, totals)
+            _check_fragment(path / _fragment_name(index), index, facts)
+        if metadata.trainer is not None:
+            check_file(path / TRAINER_FACTS_NAME, metadata.trainer.written)
+            check_file(path / TRAINER_TENSORS_NAME, _read_trainer(path, metadata.number).file.written)
+        return SavedCheckpoint(path, metadata, owner)
 
 
 def saved_totals(folder: Path, run_id: str, peer_id: PeerId) -> Totals:
@@ -258,97 +394,94 @@ def list_checkpoints(folder: Path) -> list[Path]:
     return sorted(found, key=_number_of, reverse=True)
 
 
-def encode_fragment(state: FragmentState) -> tuple[bytes, FragmentFacts]:
-    """One fragment as a safetensors file, and what the metadata says of it. `state` must not change meanwhile.
-
-    Work under way belongs to no version yet, so it is saved as if it still waited (in mode streaming the live
-    parameters have kept their share of it, and it is left out).
-    """
-    residual, sent = state.residual, state.pending
-    unsent = (state.unsent_tokens, state.unsent_steps, state.unsent_base_version)
-    if sent is not None and state.rule.mode != "streaming":
-        residual = residual.clone()
-        state.codec.decode_accumulate(sent.encoded, 1.0, residual)
-        base_version = min(sent.base_version, state.unsent_base_version) if state.unsent_tokens else sent.base_version
-        unsent = (state.unsent_tokens + sent.tokens, state.unsent_steps + sent.steps, base_version)
-    tensors = zip(_TENSORS, (state.anchor, state.momentum, residual), strict=True)
-    data = safetensors.numpy.save({name: tensor.numpy() for name, tensor in tensors})
-    return data, FragmentFacts(
-        num_values=state.num_values,
-        version=state.version,
-        lineage_tokens=state.lineage_tokens,
-        digest=state.digest.hex(),
-        unsent_tokens=unsent[0],
-        unsent_steps=unsent[1],
-        unsent_base_version=unsent[2],
-        num_bytes=len(data),
-        file_digest=hashlib.sha256(data).hexdigest(),
-    )
+def checkpoint_path(folder: Path, number: int) -> Path:
+    """Where the checkpoint of this number is, once it is whole."""
+    return folder / f"checkpoint-{number:08d}"
 
 
-def write_durably(path: Path, data: bytes) -> None:
-    """Write a new file, readable by its owner alone, down to the disk. Raises OSError."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def sync_folder(path: Path) -> None:
-    """Make a folder's names survive a power cut. Raises OSError."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+def draft_path(folder: Path, number: int) -> Path:
+    """Where the checkpoint of this number is being written."""
+    return folder / f"{_DRAFT_PREFIX}{number:08d}"
 
 
 def _read_metadata(path: Path) -> _Metadata:
-    data = _read_file(path / METADATA_NAME, None)
+    content = read_json(path / METADATA_NAME)
+    if content.get("format_version") != FORMAT_VERSION:
+        found = content.get("format_version")
+        raise ValueError(f"it is of format version {found!r:.20}; expected {FORMAT_VERSION}: other software wrote it")
+    with _as_damage(METADATA_NAME):
+        return _Metadata.model_validate_json(json.dumps(content))
+
+
+def _read_trainer(path: Path, number: int) -> _TrainerFile:
+    content = read_json(path / TRAINER_FACTS_NAME)
+    with _as_damage(TRAINER_FACTS_NAME):
+        part = _TrainerFile.model_validate_json(json.dumps(content))
+    if part.number != number:
+        raise ValueError(f"{TRAINER_FACTS_NAME} is of moment {part.number}; expected {number}")
+    return part
+
+
+@contextmanager
+def _as_damage(name: str) -> Iterator[None]:
     try:
-        content = json.loads(data)
-        metadata = _Metadata.model_validate_json(json.dumps(content["metadata"]))
-        check = content["check"]
-    except (ValueError, KeyError, TypeError, RecursionError, ValidationError) as error:
-        raise ValueError(f"{METADATA_NAME} is damaged or of another version ({type(error).__name__})") from error
-    if check != _check_of(metadata.model_dump(mode="json")):
-        raise ValueError(f"{METADATA_NAME} was changed: its content does not have its check sum")
-    return metadata
+        yield
+    except ValidationError as error:
+        raise ValueError(f"{name} is damaged or of another version ({error.error_count()} wrong fields)") from error
 
 
-def _check_of(metadata: dict[str, object]) -> str:
-    return hashlib.sha256(json.dumps(metadata, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+def _check_fragment(path: Path, index: int, facts: FragmentFacts) -> None:
+    check_file(path, facts.file.written)
+    with open_tensors(path) as file:
+        names = [*_VALUES, *(["velocity"] if facts.has_velocity else [])]
+        for name in names:
+            file.check(TensorSpec(name, torch.float32, (facts.num_values,)))
+            if not bool(torch.isfinite(file.get(name)).all()):
+                raise ValueError(f"{name} in {path.name} has values that are not finite")
+        if anchor_digest(file.get("anchor"), file.get("momentum")).hex() != facts.digest:
+            raise ValueError(f"the anchor of fragment {index} does not have its digest")
 
 
-def _read_fragment(path: Path, index: int, facts: FragmentFacts) -> dict[str, torch.Tensor]:
-    name = _fragment_name(index)
-    data = _read_file(path / name, facts.num_bytes)
-    if hashlib.sha256(data).hexdigest() != facts.file_digest:
-        raise ValueError(f"{name} is damaged: it does not have its SHA-256")
-    try:
-        arrays = safetensors.numpy.load(data)
-    except SafetensorError as error:
-        raise ValueError(f"{name} is no safetensors file ({error!s:.60})") from error
-    for tensor in _TENSORS:
-        array = arrays.get(tensor)
-        if array is None or array.dtype != np.float32 or array.shape != (facts.num_values,):
-            raise ValueError(f"{name} has no {tensor} of {facts.num_values} float32 values")
-        if not np.isfinite(array).all():
-            raise ValueError(f"{tensor} in {name} has values that are not finite")
-    return {tensor: torch.from_numpy(arrays[tensor]) for tensor in _TENSORS}
+def _own_work_in(file: TensorFile, facts: FragmentFacts, state: FragmentState) -> OwnWork:
+    under_way: Sent | None = None
+    settled: list[Settled] = []
+    for place, entry in enumerate(facts.contributions):
+        scales, codes = (file.get(f"contribution.{place}.{part}").numpy().tobytes() for part in ("scales", "codes"))
+        encoded = EncodedBlocks(
+            state.codec.name, state.codec.block_size, facts.num_values, scales, codes, state.codec.scale
+        )
+        sent = Sent(entry.sequence, encoded, entry.tokens, entry.steps, entry.base_version)
+        if entry.version is None:
+            under_way = sent
+        else:
+            settled.append(Settled(sent, entry.version, entry.committed))
+    return OwnWork(
+        facts.unsent_tokens,
+        facts.unsent_steps,
+        facts.unsent_base_version,
+        facts.own_share,
+        facts.shown_share,
+        facts.num_rounds,
+        under_way,
+        tuple(settled),
+        file.get("velocity") if facts.has_velocity else None,
+    )
 
 
-def _read_file(path: Path, num_bytes: int | None) -> bytes:
-    try:
-        found = path.stat().st_size
-        if num_bytes is not None and found != num_bytes:
-            raise ValueError(f"{path.name} has {found} bytes; expected {num_bytes}")
-        if num_bytes is None and found > MAX_METADATA_BYTES:
-            raise ValueError(f"{path.name} has {found} bytes; expected at most {MAX_METADATA_BYTES}")
-        return path.read_bytes()
-    except OSError as error:
-        raise ValueError(f"{path.name} cannot be read ({error.strerror})") from error
+def _contribution_facts(entry: Settled | Sent) -> _Contribution:
+    sent = entry.sent if isinstance(entry, Settled) else entry
+    return _Contribution(
+        sequence=sent.sequence,
+        tokens=sent.tokens,
+        steps=sent.steps,
+        base_version=sent.base_version,
+        version=entry.version if isinstance(entry, Settled) else None,
+        committed=entry.committed if isinstance(entry, Settled) else (),
+    )
+
+
+def _bytes_tensor(data: bytes | bytearray | memoryview) -> Tensor:
+    return torch.frombuffer(bytearray(data), dtype=torch.uint8) if len(data) else torch.empty(0, dtype=torch.uint8)
 
 
 def _fragment_name(index: int) -> str:

@@ -1,16 +1,28 @@
-"""Saves a node's state every few minutes and on leaving, and brings it back at the start."""
+"""Saves a node's state every few minutes and on leaving, and brings it back at the start.
+
+A moment is asked of the trainer, which copies its side after the coming inner step and says which was its last message
+before that. Every fragment is saved with exactly the messages up to there, so both sides are of one moment although
+neither waits for the other; the checkpoint gets its name when the trainer's files are on the disk too.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import os
 from collections.abc import Callable, Sequence
 from functools import partial
 
 from averaging.fragment_runtime import Compute, FragmentRuntime
 from peer import event_types as events
-from peer.checkpoint import CheckpointDraft, CheckpointFolder, Totals, encode_fragment
+from peer.checkpoint import CheckpointDraft, CheckpointFolder, SavedCheckpoint, Totals
 from peer.events import Event
+from peer.mailbox import Mailbox
+from peer.trainer_desk import TakeWork, TrainerDesk
+
+LOOK_SECONDS = 0.05
+"""Between two looks at what the trainer has done: far below the time that writing takes."""
 
 log = logging.getLogger(__name__)
 
@@ -19,7 +31,9 @@ class CheckpointKeeper:
     """Checkpoints of one node. Disk and tensors are touched in the compute port, never on the event loop.
 
     Args:
-        fragments: what is saved; each fragment's lock is held while it is copied.
+        fragments: what is saved; each fragment's lock is held while it is written.
+        mailbox: shared with the trainer.
+        desk: the trainer's, and what its work is handed to; None when there is no trainer (a seed).
         totals: what this peer has done so far.
         emit: takes `CheckpointSaved`, and `CheckpointFailed` once for each time that saving stops working.
     """
@@ -28,6 +42,8 @@ class CheckpointKeeper:
         self,
         folder: CheckpointFolder,
         fragments: Sequence[FragmentRuntime],
+        mailbox: Mailbox,
+        desk: tuple[TrainerDesk, TakeWork] | None,
         compute: Compute,
         totals: Callable[[], Totals],
         wall_clock: Callable[[], float],
@@ -35,6 +51,8 @@ class CheckpointKeeper:
     ) -> None:
         self._folder = folder
         self._fragments = fragments
+        self._mailbox = mailbox
+        self._desk = desk
         self._compute = compute
         self._totals = totals
         self._wall_clock = wall_clock
@@ -42,16 +60,12 @@ class CheckpointKeeper:
         self._is_failing = False
         self._saving = asyncio.Lock()
 
-    async def restore(self, indices: Sequence[int]) -> Totals | None:
-        """Put the newest usable checkpoint into these fragments; None when there is none, and nothing has changed."""
+    async def find(self) -> SavedCheckpoint | None:
+        """The newest usable checkpoint; None when there is none. Those that are not are named in the log."""
         saved, complaints = await self._compute(self._folder.newest)
         for complaint in complaints:
             log.warning("%s", complaint)
-        if saved is None:
-            return None
-        for index in indices:
-            await self._compute(partial(saved.restore, index, self._fragments[index].state))
-        return saved.totals
+        return saved
 
     async def run(self) -> None:
         """Save every `every_seconds`, for ever."""
@@ -59,19 +73,20 @@ class CheckpointKeeper:
             await asyncio.sleep(self._folder.every_seconds)
             await self.save()
 
-    async def save(self) -> None:
-        """Save once. A full or read-only disk is told in an event and changes nothing else."""
+    async def save(self, *, is_last: bool = False) -> None:
+        """Save once. A full or read-only disk is told in an event and changes nothing else.
+
+        Args:
+            is_last: nothing will be sent afterwards.
+        """
         async with self._saving:
             if not all(fragment.state.digest for fragment in self._fragments):
                 return
             try:
-                await self._write()
-            except OSError as error:
+                await self._write(is_last)
+            except (OSError, ValueError) as error:
                 if not self._is_failing:
-                    reason = (
-                        f"{error.filename or self._folder.path}: {error.strerror}; expected a writable folder with "
-                        "room for three copies of the model; free some, or give another --data-dir"
-                    )
+                    reason = _reason(error, str(self._folder.path), self._desk is not None)
                     self._emit(
                         events.CheckpointFailed(
                             at=self._wall_clock(), peer_id=self._folder.owner.peer_id, reason=reason
@@ -81,18 +96,18 @@ class CheckpointKeeper:
             else:
                 self._is_failing = False
 
-    async def _write(self) -> None:
-        draft: CheckpointDraft = await self._compute(self._folder.begin)
-        versions = []
+    async def _write(self, is_last: bool) -> None:
+        asked = self._mailbox.network.wanted_moment
+        draft: CheckpointDraft = await self._compute(partial(self._folder.begin, asked + 1))
         try:
-            for fragment in self._fragments:
-                async with fragment.busy:
-                    encoded = await self._compute(partial(encode_fragment, fragment.state))
-                versions.append(encoded[1].version)
-                await self._compute(partial(draft.add, encoded))
-                del encoded
-            path = await self._compute(partial(draft.finish, self._totals()))
-        except OSError:
+            if self._desk is None:
+                for fragment in self._fragments:
+                    await self._add(draft, fragment)
+            else:
+                await self._take_moment(draft, *self._desk)
+            write = partial(draft.finish, self._totals(), has_trainer=self._desk is not None, is_last=is_last)
+            path = await self._compute(write)
+        except (OSError, ValueError):
             await self._compute(draft.discard)
             raise
         self._emit(
@@ -100,6 +115,40 @@ class CheckpointKeeper:
                 at=self._wall_clock(),
                 peer_id=self._folder.owner.peer_id,
                 path=str(path),
-                versions=tuple(versions),
+                versions=draft.versions,
             )
         )
+
+    async def _take_moment(self, draft: CheckpointDraft, desk: TrainerDesk, take: TakeWork) -> None:
+        """Both sides of one moment; raises OSError when either cannot be written."""
+        trainer = self._mailbox.trainer
+        waiting = [fragment.index for fragment in self._fragments]
+        desk.expect(draft.number, waiting)
+        self._mailbox.network.wanted_moment = draft.number
+        try:
+            while trainer.moment != draft.number:  # noqa: ASYNC110 (another process: there is no event to wait for)
+                await asyncio.sleep(LOOK_SECONDS)
+            await desk.take_up_to(trainer.moment_sequence, take)
+            for fragment in self._fragments:
+                await self._add(draft, fragment)
+                desk.release(fragment.index)
+        finally:
+            for index in waiting:
+                desk.release(index)
+        while trainer.moment_written == 0:  # noqa: ASYNC110
+            await asyncio.sleep(LOOK_SECONDS)
+        if trainer.moment_written < 0:
+            number = -trainer.moment_written
+            raise OSError(number, os.strerror(number), str(draft.path))
+
+    async def _add(self, draft: CheckpointDraft, fragment: FragmentRuntime) -> None:
+        async with fragment.busy:
+            await self._compute(partial(draft.add, fragment.index, fragment.state))
+
+
+def _reason(error: OSError | ValueError, folder: str, has_trainer: bool) -> str:
+    if isinstance(error, OSError) and error.errno == errno.EDOM:
+        return "the live parameters are not finite; expected numbers; lower the learning rate and join again"
+    what = f"{error.filename or folder}: {error.strerror}" if isinstance(error, OSError) else f"{folder}: {error}"
+    room = "three copies of the model and what the trainer holds" if has_trainer else "three copies of the model"
+    return f"{what}; expected a writable folder with room for {room}; free some, or give another --data-dir"

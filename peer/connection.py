@@ -12,7 +12,7 @@ import torch
 from averaging.fragments import FragmentLayout
 from dht.errors import Incompatible, LocalFault
 from dht.identity import Identity
-from peer.checkpoint import saved_totals
+from peer.checkpoint import Totals, saved_totals
 from peer.config import PeerConfig
 from peer.events import Event
 from peer.layouts import layout_digest_of, layout_of
@@ -64,6 +64,9 @@ class Connection:
         show: takes every event; called from a reader thread.
         note: takes plain sentences for the owner.
 
+    Attributes:
+        totals: of this peer's earlier sessions, once `link` has read them.
+
     Raises:
         UsageFault: the identity file cannot be used.
     """
@@ -74,6 +77,12 @@ class Connection:
         self._network = NetworkProcess(network_spec(config, "trainer"), show, note)
         self._mailbox: Mailbox | None = None
         self._is_open = False
+        self.totals = Totals()
+
+    @property
+    def has_mailbox(self) -> bool:
+        """Whether the network process may join the run."""
+        return self._mailbox is not None
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -104,6 +113,7 @@ class Connection:
         """
         layout = fitting_layout(manifest, [(name, tuple(tensor.shape)) for name, tensor in parameters])
         totals = saved_totals(self._config.checkpoints_path, self._config.run_id, self.identity.peer_id)
+        self.totals = totals
         mailbox = Mailbox.create(layout.sizes)
         self._mailbox = mailbox
         mailbox.trainer.tokens = totals.tokens
@@ -126,15 +136,15 @@ class Connection:
         """
         self._network.check()
 
-    def close(self, reason: str) -> None:
-        """Leave in an orderly way and wait until the network process has gone.
+    def close(self, reason: str, idle: Callable[[], None] = lambda: None) -> None:
+        """Leave in an orderly way and wait until the network process has gone; meanwhile `idle` is called.
 
         Raises:
             LocalFault: what had ended it before.
         """
         if self._is_open:
             self._network.leave(reason)
-            self._network.close()
+            self._network.close(idle)
         if self._mailbox is not None:
             self._mailbox.close()
         self._network.check()

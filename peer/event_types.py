@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dht.host import PeerId
-from peer.quantities import bytes_text, count_text, plural, seconds_text, short_peer
+from peer.quantities import bit_rate_text, bytes_text, count_text, plural, seconds_text, short_peer
 
 
 def _bare(reason: str) -> str:
@@ -311,18 +311,59 @@ class WorkLost(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CatchUpProgressed(Event):
+    """So much of the anchors has been downloaded; about once a second. `seconds_left` at the present rate."""
+
+    done_bytes: int
+    total_bytes: int
+    bits_per_second: float
+    seconds_left: float
+
+    @property
+    def share(self) -> float:
+        """What has arrived, 0 to 1."""
+        return min(1.0, self.done_bytes / max(1, self.total_bytes))
+
+    def sentence(self) -> str:
+        return (
+            f"Catching up: {self.share:.0%} of {bytes_text(self.total_bytes)} at "
+            f"{bit_rate_text(self.bits_per_second)}, {seconds_text(self.seconds_left)} left."
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CaughtUp(Event):
-    """Anchors and momentum of `fragments` were downloaded and their digests checked."""
+    """Anchors and momentum of `fragments` were downloaded and their digests checked.
+
+    `donors` sent them, those who sent most first; `donor` is the first of them.
+    """
 
     fragments: tuple[int, ...]
     donor: PeerId
     num_bytes: int
     seconds: float
+    donors: tuple[PeerId, ...] = ()
+
+    def sentence(self) -> str:
+        names = ", ".join(short_peer(donor) for donor in self.donors or (self.donor,))
+        return (
+            f"Caught up {plural(len(self.fragments), 'fragment')} from {names}: "
+            f"{bytes_text(self.num_bytes)} in {seconds_text(self.seconds)}."
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnchorDiffered(Event):
+    """The own anchor is not the one that most weight stands behind: `num_others` members have another lineage."""
+
+    fragment: int
+    version: int
+    num_others: int
 
     def sentence(self) -> str:
         return (
-            f"Caught up {plural(len(self.fragments), 'fragment')} from {short_peer(self.donor)}: "
-            f"{bytes_text(self.num_bytes)} in {seconds_text(self.seconds)}."
+            f"The anchor of fragment {self.fragment} at version {self.version} differs from that of "
+            f"{plural(self.num_others, 'member')}: theirs is fetched, unsent work is kept."
         )
 
 

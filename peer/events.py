@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from peer.event_types import (
+    AnchorDiffered,
     AnchorRepaired,
     AppliedCommit,
+    CatchUpProgressed,
     CaughtUp,
     CheckpointFailed,
     CheckpointSaved,
@@ -69,7 +71,9 @@ EVENT_TYPES: dict[str, type[Event]] = {
         WorkDropped,
         WorkLost,
         WorkReturned,
+        CatchUpProgressed,
         CaughtUp,
+        AnchorDiffered,
         AnchorRepaired,
         Evaluated,
         RefusedPeer,
@@ -88,13 +92,19 @@ _FIELD_KINDS = {
     name: {field.name: str(field.type) for field in dataclasses.fields(event_type)}
     for name, event_type in EVENT_TYPES.items()
 }
+_OPTIONAL = {
+    name: {field.name for field in dataclasses.fields(event_type) if field.default is not dataclasses.MISSING}
+    for name, event_type in EVENT_TYPES.items()
+}
 
 __all__ = [
     "EVENT_TYPES",
     "MAX_LINE_BYTES",
     "SCHEMA",
+    "AnchorDiffered",
     "AnchorRepaired",
     "AppliedCommit",
+    "CatchUpProgressed",
     "CaughtUp",
     "CheckpointFailed",
     "CheckpointSaved",
@@ -171,6 +181,8 @@ def from_json(line: str | bytes) -> Event:
     values: dict[str, Any] = {}
     for field_name, kind in _FIELD_KINDS[name].items():
         if field_name not in fields:
+            if field_name in _OPTIONAL[name]:
+                continue
             raise ValueError(f"{name} without the field {field_name}")
         values[field_name] = _checked(fields[field_name], kind, f"{name}.{field_name}")
     return EVENT_TYPES[name](**values)

@@ -43,6 +43,7 @@ def _run_trainer(config: PeerConfig, owner: Owner) -> int:
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     connection = Connection(config, owner.show, owner.note)
+    trainer: Trainer | None = None
 
     def stop() -> bool:
         connection.check()
@@ -54,7 +55,8 @@ def _run_trainer(config: PeerConfig, owner: Owner) -> int:
             trainer = _build_trainer(config, manifest, connection, device)
             _wait_for_start(manifest.starts_at, owner, stop)
             trainer.run(stop, config.max_steps)
-        connection.close("asked to stop" if owner.stop_asked() else "its steps are done")
+        reason = "asked to stop" if owner.stop_asked() else "its steps are done"
+        connection.close(reason, *([] if trainer is None else [trainer.training.idle]))
     except BaseException:
         connection.abort()
         raise
@@ -94,6 +96,8 @@ def _build_trainer(config: PeerConfig, manifest: RunManifest, connection: Connec
         evaluate_every_steps=EVALUATE_EVERY_SYNCS * manifest.averaging.sync_every,
         evaluation_batches=manifest.data.evaluation_batches,
         ready_timeout_seconds=READY_SECONDS,
+        checkpoints=config.checkpoints_path,
+        first_read=connection.totals.reads,
     )
 
 

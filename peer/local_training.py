@@ -15,6 +15,7 @@ Everything else happens in a hook after the optimizer's step: counting, sending 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -25,6 +26,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from dht.errors import LocalFault
+from peer.checkpoint_trainer import KeptCounts, TrainerKeeper
 from peer.data import block_positions
 from peer.trainer_link import TrainerLink
 
@@ -44,6 +46,9 @@ class LocalTraining:
         stop: asked before every step; True ends `positions`.
         ready_timeout_seconds: on entering, post the initial parameters and wait this long for the anchors to start
             from. None when the caller does that itself (simulation).
+        checkpoints: folder in which this side of checkpoints is kept; None keeps none.
+        first_read: how often earlier sessions have read data.
+        loop: what else checkpoints keep.
 
     Raises:
         LocalFault: the optimizer lacks an averaged parameter, or (on entering) no anchors came in time.
@@ -59,6 +64,9 @@ class LocalTraining:
         peer_id: str,
         stop: Callable[[], bool] = lambda: False,
         ready_timeout_seconds: float | None = None,
+        checkpoints: Path | None = None,
+        first_read: int = 0,
+        loop: KeptCounts | None = None,
     ) -> None:
         optimized = {id(tensor) for group in optimizer.param_groups for tensor in group["params"]}
         for name, parameter in module.named_parameters():
@@ -69,21 +77,28 @@ class LocalTraining:
                 )
         self.module = module
         self.link = link
+        self.has_resumed = False
         self._optimizer = optimizer
         self._seed = seed
         self._peer_id = peer_id
         self._stop = stop
         self._ready_timeout_seconds = ready_timeout_seconds
         self._hook: RemovableHandle | None = None
-        self._num_reads = link.inner_steps
+        self._num_reads = max(first_read, link.inner_steps)
         self._num_tokens = 0
         self._losses: list[float] = []
+        self._keeper: TrainerKeeper | None = None
+        if checkpoints is not None:
+            self._keeper = TrainerKeeper(checkpoints, link, module, optimizer, lambda: self._num_reads, loop)
 
     def __enter__(self) -> Self:
         self._hook = self._optimizer.register_step_post_hook(self._after_step)
         if self._ready_timeout_seconds is not None:
             try:
                 self.link.post_initial(self._ready_timeout_seconds, self._stop)
+                if self._keeper is not None:
+                    number = self.link.wait_restored(self._ready_timeout_seconds, self._stop)
+                    self.has_resumed = number > 0 and self._keeper.restore(number)
                 self.link.wait_ready(self._ready_timeout_seconds, self._stop)
             except BaseException:
                 self._hook.remove()
@@ -99,6 +114,12 @@ class LocalTraining:
         if kind is None:
             self.link.flush(FLUSH_SECONDS)
         self.link.finish()
+
+    def idle(self) -> None:
+        """While the network side leaves, after this block: take what still comes, keep what it asks to keep."""
+        self.link.poll()
+        if self._keeper is not None:
+            self._keeper.idle()
 
     @property
     def should_stop(self) -> bool:
@@ -151,3 +172,5 @@ class LocalTraining:
         self._losses.clear()
         self._num_tokens = 0
         self.link.after_inner_step(num_tokens, loss)
+        if self._keeper is not None:
+            self._keeper.after_step()

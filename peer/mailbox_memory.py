@@ -87,6 +87,13 @@ class TrainerCounters(Cells):
     finished = IntCell(11)
     skipped_steps = IntCell(12)
     """Inner steps not taken because a loss or gradient was not finite."""
+    moment = IntCell(13)
+    """Number of the last checkpoint for which the trainer's side was taken."""
+    moment_sequence = IntCell(14)
+    """Sequence of the last outbox message before that moment; later ones belong to the next checkpoint."""
+    moment_written = IntCell(15)
+    """Its number once the trainer's files are written; 0 until then; below 0 when they could not be: minus the errno
+    (EDOM: the live parameters are not finite)."""
 
 
 class NetworkCounters(Cells):
@@ -103,6 +110,10 @@ class NetworkCounters(Cells):
     """1 when the trainer should end."""
     rounds_contributed = IntCell(6)
     """Commits with work of this peer, earlier sessions included."""
+    wanted_moment = IntCell(7)
+    """Number of the checkpoint for which the trainer shall take its side after the coming inner step."""
+    restored_moment = IntCell(8)
+    """Number of the checkpoint that the anchors came from, -1 for none; 0 while that is not known yet."""
 
 
 class SharedFragment(Cells):

@@ -146,6 +146,11 @@ class Outbox(_Slots):
         """Trainer: fill a free slot, or return False at once when there is none. `values`: float32 [num_values]."""
         return self._fill(fragment, values, (kind, fragment, num_steps, num_tokens, base_version, inner_step), 0.0)
 
+    @property
+    def last_sequence(self) -> int:
+        """Trainer: of the newest message that was ever posted; 0 without any."""
+        return max(int(cells.ints[0]) for cells in self._cells)
+
     def take(self) -> list[WorkMessage]:
         """Network: all messages not yet released, oldest first; the same ones again until they are released."""
         return [

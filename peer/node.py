@@ -158,6 +158,7 @@ class Node:
         StateServer(ports.host, ports.doorkeeper, self, len(mailbox.sizes), ports.compute)
         self.keeper = None if checkpoints is None else self._build_keeper(checkpoints)
         self._start = Start(
+            self.me,
             mailbox,
             self.fragments,
             self.desk,
@@ -185,7 +186,8 @@ class Node:
         try:
             await self.ports.compute(lambda: warm_up(self.codec))
             await self.membership.look()
-            await self._start.run()
+            if not await self._has_started():
+                return
             self._state = "training" if self.who.role == "trainer" else "serving"
             self.exchange.takes_part = self.who.role == "trainer"
             await self.membership.announce()
@@ -211,6 +213,20 @@ class Node:
             await self.exchange.close()
             await self.links.close()
         self.reporter.left(self._leave_reason)
+
+    async def _has_started(self) -> bool:
+        """Bring the fragments to where this peer starts; False when it was asked to leave before: nobody knows it."""
+        starting = asyncio.ensure_future(self._start.run())
+        leaving = asyncio.ensure_future(self._leaving.wait())
+        try:
+            await asyncio.wait({starting, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            if starting.done():
+                starting.result()
+            return starting.done()
+        finally:
+            starting.cancel()
+            leaving.cancel()
+            await asyncio.gather(starting, leaving, return_exceptions=True)
 
     def leave(self, reason: str) -> None:
         """End the run in an orderly way."""
@@ -238,7 +254,8 @@ class Node:
                 await self.membership.introduce()
                 await self.membership.announce()
         if self.keeper is not None:
-            await self.keeper.save()
+            self.exchange.takes_part = False
+            await self.keeper.save(is_last=True)
 
     async def _hand_over(self) -> None:
         """Leave nobody with less than this peer has: the last trainer's commits live on in the seeds."""
@@ -436,7 +453,16 @@ class Node:
             rounds_contributed = self.reporter.rounds_contributed
             return Totals(inner_steps=trainer.inner_steps, tokens=trainer.tokens, rounds_contributed=rounds_contributed)
 
-        return CheckpointKeeper(checkpoints, self.fragments, ports.compute, totals, ports.wall_clock, ports.emit)
+        return CheckpointKeeper(
+            checkpoints,
+            self.fragments,
+            self.mailbox,
+            (self.desk, self.exchange.work_arrived) if self.who.role == "trainer" else None,
+            ports.compute,
+            totals,
+            ports.wall_clock,
+            ports.emit,
+        )
 
 
 def _has(record: PeerRecord, fragment: int, lineage_tokens: int) -> bool:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Literal, Protocol, TextIO
@@ -17,10 +18,12 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from peer.events import Event, TrainingProgressed, describe, to_json
+from peer.events import CatchUpProgressed, Event, TrainingProgressed, describe, to_json
 from peer.panel_state import NUM_RECENT, PanelState, fold
 from peer.quantities import bit_rate_text, bytes_text, count_text, plural, seconds_text, short_peer
 
+CATCH_UP_SECONDS = 5.0
+"""Between two plain lines about a download."""
 HEARTBEAT_SECONDS = 30.0
 """A plain log says at least this often that the peer is alive: someone who looks waits no longer than that."""
 
@@ -74,7 +77,9 @@ class PlainView:
     def show(self, event: Event) -> None:
         self._state = fold(self._state, event)
         # Progress comes every few steps; the heartbeat carries it.
-        if not isinstance(event, TrainingProgressed):
+        spoke_at = -math.inf if self._spoke_at is None else self._spoke_at
+        is_soon = isinstance(event, CatchUpProgressed) and event.at - spoke_at < CATCH_UP_SECONDS
+        if not isinstance(event, TrainingProgressed) and not is_soon:
             self._print(event.at, describe(event))
 
     def tick(self, now: float) -> None:
@@ -219,6 +224,15 @@ def heartbeat(state: PanelState, now: float) -> str:
     )
 
 
+def _catch_up(progress: CatchUpProgressed, ascii_only: bool) -> list[str]:
+    full, empty = "#." if ascii_only else "█░"
+    num_full = int(40 * progress.share)
+    return [
+        f"{full * num_full}{empty * (40 - num_full)} {progress.share:.0%} of {bytes_text(progress.total_bytes)}",
+        f"{bit_rate_text(progress.bits_per_second)}, {seconds_text(progress.seconds_left)} left",
+    ]
+
+
 def sparkline(values: Sequence[float], width: int, *, ascii_only: bool = False) -> str:
     """`values` as at most `width` bars between their smallest and largest; neighbours are averaged to fit."""
     bars = "_.-=+*#" if ascii_only else "▁▂▃▄▅▆▇█"
@@ -260,7 +274,9 @@ def _facts(state: PanelState, now: float, ascii_only: bool) -> list[tuple[str, l
                 f"versions {' '.join(map(str, state.versions)) or 'unknown'}",
             ],
         ),
-        ("Loss", [f"train {train}, held-out {held_out}", sparkline(state.losses, 60, ascii_only=ascii_only)]),
+        ("Loss", [f"train {train}, held-out {held_out}", sparkline(state.losses, 60, ascii_only=ascii_only)])
+        if state.catch_up is None
+        else ("Catch-up", _catch_up(state.catch_up, ascii_only)),
         (
             "Network",
             [

@@ -9,6 +9,8 @@ from dht.host import PeerId
 from peer.events import (
     AnchorRepaired,
     AppliedCommit,
+    CatchUpProgressed,
+    CaughtUp,
     CheckpointSaved,
     Evaluated,
     Event,
@@ -55,6 +57,7 @@ class PanelState:
     started_at: float | None = None
     last_event_at: float | None = None
     last_round_at: float | None = None
+    catch_up: CatchUpProgressed | None = None
     inner_steps: int = 0
     tokens: int = 0
     tokens_per_second: float = 0.0
@@ -91,7 +94,7 @@ def fold(state: PanelState, event: Event) -> PanelState:
     state = _with_facts(state, event)
     recent = state.recent
     # These come all the time and are on the panel as numbers already.
-    if not isinstance(event, TrainingProgressed | RoundStarted | SentContribution | AppliedCommit):
+    if not isinstance(event, TrainingProgressed | RoundStarted | SentContribution | AppliedCommit | CatchUpProgressed):
         recent = (*recent, (event.at, describe(event)))[-NUM_RECENT:]
     started_at = event.at if state.started_at is None else state.started_at
     return dataclasses.replace(
@@ -106,6 +109,7 @@ def _with_facts(state: PanelState, event: Event) -> PanelState:
             return replace(
                 state,
                 phase="training",
+                catch_up=None,
                 run_id=event.run_id,
                 device=event.device,
                 num_parameters=event.num_parameters,
@@ -113,6 +117,10 @@ def _with_facts(state: PanelState, event: Event) -> PanelState:
             )
         case WaitingForPeers():
             return replace(state, phase="waiting for peers")
+        case CatchUpProgressed():
+            return replace(state, phase="catching up", catch_up=event)
+        case CaughtUp():
+            return replace(state, phase="starting" if state.phase == "catching up" else state.phase, catch_up=None)
         case PeerJoined():
             phase = "training" if state.phase == "training alone" else state.phase
             return replace(state, phase=phase, others=(state.others | {event.remote}) - {event.peer_id})

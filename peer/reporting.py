@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from averaging import exchange_reports as reports
 from dht.host import PeerId
 from dht.records import PeerRecord
 from peer import event_types as events
 from peer.events import Event
+from peer.fetching import FetchProgress
 from peer.mailbox import Mailbox
 
 REFUSAL_SECONDS = 10.0
 """Between two events about one remote: its owner learns of a fault, and a flood costs 20 bytes per second of disk."""
 MAX_REFUSED_PEERS = 1000
+PROGRESS_SECONDS = 1.0
+"""Between two events about a download: as often as people look."""
 
 
 class Reporter:
@@ -38,6 +41,7 @@ class Reporter:
         self._spent_before = 0.0
         self._evaluated = 0
         self._refused_at: dict[PeerId, float] = {}
+        self._fetch_began_at = self._fetch_told_at = 0.0
 
     @property
     def rounds_contributed(self) -> int:
@@ -83,15 +87,61 @@ class Reporter:
         self._refused_at[peer_id] = now
         self._emit(events.RefusedPeer(at=self._wall_clock(), peer_id=self._me, remote=peer_id, reason=reason))
 
-    def caught_up(self, fragments: tuple[int, ...], donor: PeerId, num_bytes: int, seconds: float) -> None:
+    def catching_up(self, progress: FetchProgress) -> None:
+        """Something of what is fetched has arrived; said about once a second."""
+        now = self._clock()
+        if progress.done_bytes == 0:
+            self._fetch_began_at = self._fetch_told_at = now
+        is_over = progress.done_bytes >= progress.total_bytes
+        if progress.done_bytes == 0 or (now - self._fetch_told_at < PROGRESS_SECONDS and not is_over):
+            return
+        self._fetch_told_at = now
+        rate = progress.done_bytes / max(now - self._fetch_began_at, 1e-3)
+        self._emit(
+            events.CatchUpProgressed(
+                at=self._wall_clock(),
+                peer_id=self._me,
+                done_bytes=progress.done_bytes,
+                total_bytes=progress.total_bytes,
+                bits_per_second=8 * rate,
+                seconds_left=(progress.total_bytes - progress.done_bytes) / rate,
+            )
+        )
+
+    def caught_up(self, donors: Mapping[int, tuple[PeerId, ...]], num_bytes: int, seconds: float) -> None:
+        """All is there; `donors` of each fragment, those who sent most first."""
+        places = [(place, donor) for names in donors.values() for place, donor in enumerate(names)]
+        named = tuple(dict.fromkeys(donor for _, donor in sorted(places, key=lambda item: item[0])))
         self._emit(
             events.CaughtUp(
                 at=self._wall_clock(),
                 peer_id=self._me,
-                fragments=fragments,
-                donor=donor,
+                fragments=tuple(sorted(donors)),
+                donor=named[0],
                 num_bytes=num_bytes,
                 seconds=seconds,
+                donors=named,
+            )
+        )
+
+    def work_given_up(self, fragment: int, version: int, staleness: int, num_tokens: int) -> None:
+        """Saved work was not taken up again: the swarm may have it."""
+        self._emit(
+            events.WorkDropped(
+                at=self._wall_clock(),
+                peer_id=self._me,
+                fragment=fragment,
+                version=version,
+                staleness=staleness,
+                tokens=num_tokens,
+            )
+        )
+
+    def anchor_differed(self, fragment: int, version: int, num_others: int) -> None:
+        """More weight stands behind another lineage of a fragment than behind ours."""
+        self._emit(
+            events.AnchorDiffered(
+                at=self._wall_clock(), peer_id=self._me, fragment=fragment, version=version, num_others=num_others
             )
         )
 

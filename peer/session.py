@@ -140,6 +140,8 @@ class Swarm:
             peer_id=connection.identity.peer_id,
             stop=self._stop_or_fault,
             ready_timeout_seconds=READY_SECONDS,
+            checkpoints=self._config.checkpoints_path,
+            first_read=connection.totals.reads,
         )
         self._training = training
         training.__enter__()
@@ -152,10 +154,13 @@ class Swarm:
         connection = self._connection
         assert connection is not None
         try:
-            # Without it nobody has met this peer yet, and there is nobody to say goodbye to.
+            reason = "its loop ended" if kind is None else f"its loop ended with {kind.__name__}"
             if self._training is not None:
                 self._training.__exit__(kind, error, trace)
-                connection.close("its loop ended" if kind is None else f"its loop ended with {kind.__name__}")
+                connection.close(reason, self._training.idle)
+            elif connection.has_mailbox:
+                # The network side may be a member by now; before that there is nobody to say goodbye to.
+                connection.close(reason)
         except LocalFault as fault:
             if error is None:
                 raise

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import torch
 
 from averaging.fragment_runtime import Compute, FragmentRuntime
+from averaging.fragment_state import FragmentState, Ranges
+from averaging.messages import own_ranges
+from averaging.own_work import is_fate_known, own_work_of
+from dht.host import PeerId
+from peer.checkpoint import SavedCheckpoint
 from peer.checkpoint_keeper import CheckpointKeeper
 from peer.fetching import Fetched, Fetcher
 from peer.fragment_memory import adopt_snapshot, changing, persist, restart_machine
@@ -28,6 +34,7 @@ class Start:
 
     def __init__(
         self,
+        me: PeerId,
         mailbox: Mailbox,
         fragments: Sequence[FragmentRuntime],
         desk: TrainerDesk,
@@ -42,6 +49,7 @@ class Start:
         poll_seconds: float,
         look_seconds: float,
     ) -> None:
+        self._me = me
         self._mailbox = mailbox
         self._fragments = fragments
         self._desk = desk
@@ -54,27 +62,33 @@ class Start:
         self._compute = compute
         self._poll_seconds = poll_seconds
         self._look_seconds = look_seconds
-        self._restored: frozenset[int] = frozenset()
+        self._saved: SavedCheckpoint | None = None
+        self._given_up: set[int] = set()
 
     async def run(self) -> None:
         """Anchors for every fragment: an earlier network process's, fetched from the swarm, or the initial ones."""
         has_begun = bool(self._mailbox.network.ready)
-        resumed = [self._resume(fragment) for fragment in self._fragments]
-        if not all(resumed):
-            missing = [index for index, ok in enumerate(resumed) if not ok]
-            if has_begun:
+        missing = [fragment.index for fragment in self._fragments if not self._resume(fragment)]
+        if has_begun:
+            if missing:
                 self._salvage(missing)
-            else:
-                if self._trains:
-                    await self._take_initial(set(missing))
-                await self._restore(missing)
+                await self._catch_up()
+        else:
+            if missing and self._trains:
+                await self._take_initial(set(missing))
+            if not self._mailbox.network.restored_moment:
+                await self._restore()
             await self._catch_up()
         for fragment in self._fragments:
             persist(self._mailbox, fragment)
-        if self._trains:
-            await self._desk.open(has_begun=has_begun)
-        else:
+        if self._saved is not None:
+            await self._compute(self._saved.note_use)
+        if not self._trains:
             self._desk.is_open = True
+            return
+        everywhere = has_begun or self._mailbox.network.restored_moment > 0
+        indices = {fragment.index for fragment in self._fragments}
+        await self._desk.open(keeps_work=indices - self._given_up if everywhere else ())
 
     def _resume(self, fragment: FragmentRuntime) -> bool:
         shared = self._mailbox.states[fragment.index]
@@ -106,14 +120,19 @@ class Start:
             if missing:
                 await asyncio.sleep(self._poll_seconds)
 
-    async def _restore(self, missing: list[int]) -> None:
+    async def _restore(self) -> None:
         """Go on from the newest checkpoint; where the swarm has something heavier, `_catch_up` replaces it."""
-        saved = None if self._keeper is None else await self._keeper.restore(missing)
+        saved = None if self._keeper is None else await self._keeper.find()
         if saved is not None:
-            self._mailbox.network.rounds_contributed = saved.rounds_contributed
-            self._restored = frozenset(missing)
-            for index in missing:
-                restart_machine(self._fragments[index])
+            self._saved = saved
+            self._mailbox.network.rounds_contributed = saved.totals.rounds_contributed
+            for fragment in self._fragments:
+                with changing(self._mailbox, fragment.index, fragment.state):
+                    await self._compute(partial(saved.restore, fragment.index, fragment.state))
+                restart_machine(fragment)
+                persist(self._mailbox, fragment)
+        has_trainer = saved is not None and saved.has_trainer
+        self._mailbox.network.restored_moment = saved.number if saved is not None and has_trainer else -1
 
     def _salvage(self, torn: list[int]) -> None:
         """An earlier network process died while it wrote these anchors: anybody else's are better.
@@ -141,20 +160,41 @@ class Start:
             await self._membership.look()
 
     async def _fetch_better(self) -> None:
-        began = self._clock()
-
-        async def adopt(index: int, found: Fetched) -> None:
-            fragment = self._fragments[index]
-            if index in self._restored:
-                # The swarm went on without this peer's saved work, or with it: it must not come twice.
-                fragment.state.drop_waiting()
-            adopt_snapshot(fragment.state, found.snapshot)
-            fragment.digests = {found.snapshot.version: found.snapshot.digest}
-            restart_machine(fragment)
-
         states = {fragment.index: fragment.state for fragment in self._fragments}
-        donors = await self._fetcher.fetch_better(states, adopt)
+        began = self._clock()
+        donors = await self._fetcher.fetch_better(states, self._adopt, self._reporter.catching_up)
         if donors:
-            fetched = tuple(sorted(donors))
-            num_bytes = sum(8 * states[index].num_values for index in fetched)
-            self._reporter.caught_up(fetched, donors[fetched[0]][0], num_bytes, self._clock() - began)
+            num_bytes = sum(8 * states[index].num_values for index in donors)
+            self._reporter.caught_up(donors, num_bytes, self._clock() - began)
+
+    async def _adopt(self, index: int, found: Fetched) -> None:
+        fragment, snapshot = self._fragments[index], found.snapshot
+        state = fragment.state
+        own = {commit.version: own_ranges(commit, self._me) for commit in snapshot.commits}
+        is_new_session = not self._mailbox.network.ready
+        if is_new_session and not self._knows_fate(state, snapshot.version, own):
+            # The swarm went on without this peer's unsent work, or with it: it must not come twice.
+            num_tokens = state.unsent_tokens
+            state.pending = None
+            state.drop_waiting()
+            self._given_up.add(index)
+            if num_tokens:
+                self._reporter.work_given_up(index, state.version, snapshot.version - state.version, num_tokens)
+        left_version = state.version
+        with changing(self._mailbox, index, state):
+            adopt_snapshot(state, snapshot)
+        state.settle_in_new_lineage(left_version, own)
+        persist(self._mailbox, fragment)
+        fragment.digests = {snapshot.version: snapshot.digest}
+        restart_machine(fragment)
+        fragment.machine.history = {
+            commit.version: commit for commit in snapshot.commits if commit.version < snapshot.version
+        }
+
+    def _knows_fate(self, state: FragmentState, version: int, own: Mapping[int, tuple[int, Ranges]]) -> bool:
+        """Whether unsent work of the checkpoint has certainly not been sent in a session after it."""
+        if self._saved is None:
+            return self._mailbox.network.restored_moment <= 0
+        if self._saved.is_settled:
+            return True
+        return is_fate_known(state.version, version, own_work_of(state).last_sequence, own)

@@ -34,6 +34,10 @@ STOP_SECONDS = 20.0
 
 SLOW_DISK_BYTES_PER_SECOND = 50e6
 """A hard disk under load, for the checkpoint on leaving."""
+CHECKPOINT_SHARE = 2.5
+"""What both sides write, as a multiple of the mailbox: it has three to four copies of the model, AdamW four more."""
+IDLE_SECONDS = 0.05
+"""Between two looks at a child that is leaving."""
 
 _CHILD_ENVIRONMENT = {
     # The device's cores belong to the trainer.
@@ -120,13 +124,21 @@ class NetworkProcess:
         self._leaving = True
         self._send({"kind": "leave", "reason": reason})
 
-    def close(self) -> None:
-        """Wait for the child to leave and to write its last checkpoint; when that takes too long it is killed."""
+    def close(self, idle: Callable[[], None] = lambda: None) -> None:
+        """Wait for the child to leave and to write its last checkpoint; when that takes too long it is killed.
+
+        Args:
+            idle: called again and again meanwhile: the trainer's part in the last checkpoint.
+        """
         self._leaving = True
         num_bytes = self._mailbox[0].num_bytes if self._mailbox is not None else 0
-        if not self._ended.wait(STOP_SECONDS + num_bytes / SLOW_DISK_BYTES_PER_SECOND) and self._child is not None:
-            self._child.kill()
-            self._ended.wait(5.0)
+        end = time.monotonic() + STOP_SECONDS + CHECKPOINT_SHARE * num_bytes / SLOW_DISK_BYTES_PER_SECOND
+        while not self._ended.wait(IDLE_SECONDS):
+            idle()
+            if time.monotonic() >= end and self._child is not None:
+                self._child.kill()
+                self._ended.wait(5.0)
+                return
 
     def abort(self) -> None:
         """End the child at once: no goodbyes, but it takes its daemon and its sockets away."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Protocol
 
 import torch
@@ -97,7 +98,7 @@ def describe_device(device: torch.device) -> str:
 
 
 def learning_rate_at(step: int, settings: TrainingSettings) -> float:
-    """Rate of inner step `step` (counted from 0 in this session: a new optimizer's moments need the warm-up)."""
+    """Rate of the optimizer's inner step `step`, from 0: a new one's moments need the warm-up, a restored one's not."""
     rate = settings.learning_rate
     if step < settings.warmup_steps:
         return rate * (step + 1) / settings.warmup_steps
@@ -117,6 +118,7 @@ class Trainer:
         seed, peer_id: choose this peer's data.
         evaluate_every_steps: inner steps between two measurements of the held-out loss; 0 never measures.
         evaluation_batches: batches of each measurement, the same ones every time.
+        checkpoints, first_read: see `LocalTraining`.
     """
 
     def __init__(
@@ -132,6 +134,8 @@ class Trainer:
         evaluate_every_steps: int = 0,
         evaluation_batches: int = 16,
         ready_timeout_seconds: float | None = None,
+        checkpoints: Path | None = None,
+        first_read: int = 0,
     ) -> None:
         self.device = device or torch.device("cpu")
         self.link = link
@@ -163,6 +167,9 @@ class Trainer:
             peer_id=peer_id,
             stop=lambda: self._stop(),
             ready_timeout_seconds=ready_timeout_seconds,
+            checkpoints=checkpoints,
+            first_read=first_read,
+            loop=self,
         )
         self._num_steps = 0
         self._skipped_in_a_row = 0
@@ -218,6 +225,14 @@ class Trainer:
                 taken = self._num_steps > before
                 if taken and self._evaluate_every_steps and self._num_steps % self._evaluate_every_steps == 0:
                     self.evaluate()
+
+    def kept_counts(self) -> dict[str, int]:
+        """For a checkpoint: the optimizer's age, which its rate depends on."""
+        return {"num_steps": self._num_steps}
+
+    def take_counts(self, counts: Mapping[str, int]) -> None:
+        """From a checkpoint."""
+        self._num_steps = counts["num_steps"]
 
     def evaluate(self) -> tuple[float, int] | None:
         """(held-out loss of the anchor in nats per token, sum of its versions); None while the anchor is torn."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 
 from torch import Tensor
 
@@ -44,35 +44,66 @@ class TrainerDesk:
         self._backlog: dict[int, Tensor] = {}
         self._undelivered_anchor: set[int] = set()
         self._rebasing = False
+        self._taking = asyncio.Lock()
+        self._moment = 0
+        self._held: set[int] = set()
 
     @property
     def num_undelivered(self) -> int:
         """Changes that wait here for a free slot of the trainer's inbox."""
         return len(self._backlog) + len(self._undelivered_anchor)
 
-    async def open(self, *, has_begun: bool) -> None:
-        """Hand over the starting point: to a trainer that runs already (`has_begun`), without losing its work."""
-        kind = MergeKind.REBASE if has_begun else MergeKind.SET
+    async def open(self, *, keeps_work: Collection[int]) -> None:
+        """Hand over the starting point; unsent work of the trainer stays in the fragments `keeps_work`."""
         inbox = self._mailbox.inbox
         for fragment in self._fragments:
             state = fragment.state
-            while not inbox.try_deliver(kind, fragment.index, state.shown(), version=state.version):  # noqa: ASYNC110
+            kind = MergeKind.REBASE if fragment.index in keeps_work else MergeKind.SET
+            while not inbox.try_deliver(kind, fragment.index, state.shown(), version=state.version):
+                if self._mailbox.trainer.finished:
+                    break
                 # The trainer frees slots in another process: there is no event to wait for.
                 await asyncio.sleep(self._poll_seconds)
-        self._rebasing = has_begun
+        self._rebasing = bool(keeps_work)
         self.is_open = True
 
     async def take_work(self, take: TakeWork) -> None:
         """Pass on what the trainer has posted, oldest first."""
-        if self._rebasing:
-            # The trainer subtracts what lies in the outbox from its new starting point: until then it must stay there.
-            if self._mailbox.inbox.num_free() < NUM_SLOTS:
+        async with self._taking:
+            if self._rebasing:
+                # The trainer subtracts what lies in the outbox from its new starting point: until then it must stay
+                # there. One that has finished takes no new starting point.
+                if self._mailbox.inbox.num_free() < NUM_SLOTS and not self._mailbox.trainer.finished:
+                    return
+                self._rebasing = False
+            for message in self._mailbox.outbox.take():
+                if self._is_held(message):
+                    continue
+                if message.kind is WorkKind.WORK:
+                    await self._absorb(message, take)
+                self._mailbox.outbox.release(message.slot)
+
+    def expect(self, number: int, fragments: Sequence[int]) -> None:
+        """Once the trainer has taken moment `number`, these fragments get none of its later work until `release`."""
+        self._moment, self._held = number, set(fragments)
+
+    def release(self, fragment: int) -> None:
+        """The fragment gets all work again."""
+        self._held.discard(fragment)
+
+    async def take_up_to(self, sequence: int, take: TakeWork) -> None:
+        """Pass on all messages up to `sequence`; return when they are in their fragments."""
+        while True:
+            await self.take_work(take)
+            if all(message.sequence > sequence for message in self._mailbox.outbox.take()):
                 return
-            self._rebasing = False
-        for message in self._mailbox.outbox.take():
-            if message.kind is WorkKind.WORK:
-                await self._absorb(message, take)
-            self._mailbox.outbox.release(message.slot)
+            await asyncio.sleep(self._poll_seconds)
+
+    def _is_held(self, message: WorkMessage) -> bool:
+        # Looked at after the message was seen: whatever the trainer posted after the moment is recognised as later.
+        trainer = self._mailbox.trainer
+        is_later = trainer.moment == self._moment and message.sequence > trainer.moment_sequence
+        return is_later and message.fragment in self._held
 
     async def _absorb(self, message: WorkMessage, take: TakeWork) -> None:
         shared = self._mailbox.states[message.fragment]

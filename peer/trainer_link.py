@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -83,6 +83,7 @@ class TrainerLink:
         self._parameters = dict(parameters)
         self._sync_every = sync_every
         self._blocks = mode == "sync"
+        self._blends = mode == "streaming"
         self._clock = clock
         self._pause = pause
         _check_parameters(self._parameters, layout)
@@ -124,6 +125,52 @@ class TrainerLink:
         values = torch.empty(self.layout.fragments[fragment].num_values)
         self._gather_work(self.layout.fragments[fragment], values)
         return values
+
+    # --- checkpoints ---------------------------------------------------------------------------------------------
+
+    @property
+    def parameters(self) -> Mapping[str, torch.Tensor]:
+        """The live parameters by name, detached."""
+        return {name: parameter.detach() for name, parameter in self._parameters.items()}
+
+    @property
+    def references(self) -> Mapping[str, torch.Tensor]:
+        """The points from which local work is measured: float32 [numel] per parameter."""
+        return self._refs
+
+    def accounts(self) -> list[dict[str, int]]:
+        """Per fragment: inner steps and tokens since its previous send, base and applied version, and if it is due."""
+        return [
+            {
+                "num_steps": progress.num_steps,
+                "num_tokens": progress.num_tokens,
+                "base_version": progress.base_version,
+                "applied_version": progress.applied_version,
+                "overdue": int(progress.overdue),
+            }
+            for progress in self._progress
+        ]
+
+    def resume(self, accounts: Sequence[Mapping[str, int]]) -> None:
+        """Go on with the `accounts` of an earlier session, whose parameters and references are back already."""
+        for progress, account in zip(self._progress, accounts, strict=True):
+            progress.num_steps, progress.num_tokens = account["num_steps"], account["num_tokens"]
+            progress.base_version, progress.applied_version = account["base_version"], account["applied_version"]
+            progress.overdue = bool(account["overdue"])
+
+    def wait_restored(self, timeout_seconds: float, stop: Callable[[], bool] = lambda: False) -> int:
+        """Number of the checkpoint that the network side goes on from; 0 or less when there is none.
+
+        Raises:
+            LocalFault: the network side did not say so for `timeout_seconds`.
+        """
+        network = self.mailbox.network
+        self._wait(lambda: bool(network.restored_moment), timeout_seconds, stop, "the network process to read the disk")
+        return network.restored_moment
+
+    def note_pause(self) -> None:
+        """The time until the next inner step says nothing about the speed of training."""
+        self._last_step_at = None
 
     # --- start ---------------------------------------------------------------------------------------------------
 
@@ -281,6 +328,10 @@ class TrainerLink:
     @torch.no_grad()
     def _apply(self, message: MergeMessage) -> None:
         progress = self._progress[message.fragment]
+        if self._blends and message.kind == MergeKind.REBASE and message.version == progress.applied_version:
+            # x keeps a share of every anchor it was blended with; the newest one is in it already.
+            progress.is_set = True
+            return
         posted = self._unabsorbed(message.fragment) if message.kind == MergeKind.REBASE else []
         for live, ref, place in self._pieces(self.layout.fragments[message.fragment]):
             values = message.values[place]
@@ -307,7 +358,7 @@ class TrainerLink:
                 live.copy_(values)
         if message.kind == MergeKind.SET:
             progress.num_steps = progress.num_tokens = 0
-            progress.is_set = True
+        progress.is_set |= message.kind in (MergeKind.SET, MergeKind.REBASE)
         progress.applied_version = message.version
         if message.kind in (MergeKind.SET, MergeKind.BLEND) or progress.num_steps == 0:
             progress.base_version = message.version

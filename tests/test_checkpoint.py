@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import BinaryIO, TypeVar
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from averaging.codec import make_codec
 from averaging.fragment_runtime import Compute, FragmentRuntime
-from averaging.fragment_state import FragmentState
+from averaging.fragment_state import CommittedShard, FragmentState
 from averaging.outer import OuterRule
 from averaging.round import RoundMachine
 from averaging.round_timing import RoundTiming
@@ -29,12 +29,12 @@ from peer.checkpoint import (
     METADATA_NAME,
     CheckpointFolder,
     CheckpointOwner,
+    SavedCheckpoint,
     Totals,
-    encode_fragment,
     list_checkpoints,
     saved_totals,
-    write_durably,
 )
+from peer.checkpoint_files import open_new
 from peer.checkpoint_keeper import CheckpointKeeper
 from peer.events import (
     CaughtUp,
@@ -44,6 +44,7 @@ from peer.events import (
     SentContribution,
     TrainingProgressed,
 )
+from peer.mailbox import Mailbox
 from tests.process_swarm import ProcessSwarm, process_swarm, wait_until
 
 T = TypeVar("T")
@@ -51,7 +52,7 @@ SIZES = (5, 3)
 RULE = OuterRule("carry", 0.7, 0.5)
 ME = PeerId("12D3KooWMe")
 OWNER = CheckpointOwner("own.aaaaaaaaaaaaaaaaaaaa", ME, b"m" * 32, b"l" * 32, SIZES)
-TOTALS = Totals(inner_steps=40, tokens=900, rounds_contributed=3)
+TOTALS = Totals(inner_steps=40, tokens=900, rounds_contributed=3, reads=41)
 
 
 def state_of(size: int, seed: int, rule: OuterRule = RULE) -> FragmentState:
@@ -72,11 +73,11 @@ def states_of(seed: int) -> list[FragmentState]:
     return [state_of(size, seed + index) for index, size in enumerate(SIZES)]
 
 
-def save(folder: CheckpointFolder, states: list[FragmentState], totals: Totals = TOTALS) -> Path:
+def save(folder: CheckpointFolder, states: list[FragmentState], totals: Totals = TOTALS, *, is_last=False) -> Path:
     draft = folder.begin()
-    for state in states:
-        draft.add(encode_fragment(state))
-    return draft.finish(totals)
+    for index, state in enumerate(states):
+        draft.add(index, state)
+    return draft.finish(totals, has_trainer=False, is_last=is_last)
 
 
 def folder_at(path: Path, owner: CheckpointOwner = OWNER) -> CheckpointFolder:
@@ -84,12 +85,16 @@ def folder_at(path: Path, owner: CheckpointOwner = OWNER) -> CheckpointFolder:
 
 
 def restored(folder: CheckpointFolder) -> list[FragmentState]:
-    saved, _ = folder.newest()
-    assert saved is not None
     states = [empty_state(size) for size in folder.owner.sizes]
     for index, state in enumerate(states):
-        saved.restore(index, state)
+        newest(folder).restore(index, state)
     return states
+
+
+def newest(folder: CheckpointFolder) -> SavedCheckpoint:
+    saved, _ = folder.newest()
+    assert saved is not None
+    return saved
 
 
 def facts_of(state: FragmentState) -> tuple[object, ...]:
@@ -129,36 +134,59 @@ def test_everything_comes_back_bit_for_bit(seed: int, unsent: tuple[int, int, in
         assert saved_totals(folder.path, OWNER.run_id, ME) == totals
 
 
+@pytest.mark.parametrize("mode", ["carry", "eager", "streaming"])
 @given(seed=st.integers(0, 1000), later_tokens=st.integers(0, 100))
-def test_work_under_way_waits_again_and_its_values_are_all_there(seed: int, later_tokens: int) -> None:
-    state = state_of(SIZES[0], seed)
-    shown_before = state.shown()
-    state.receive_work(torch.full((SIZES[0],), 0.5), 70, 7, state.version)
-    state.send(1)
+def test_work_under_way_its_overlay_and_the_velocity_come_back(mode: str, seed: int, later_tokens: int) -> None:
+    state = state_of(SIZES[0], seed, OuterRule(mode, 0.7, 0.5))
+    for sequence, is_committed in ((1, True), (2, False)):
+        state.receive_work(torch.full((SIZES[0],), 0.5), 70, 7, state.version)
+        state.send(sequence)
+        if is_committed:
+            gradient = state.codec.encode(torch.full((SIZES[0],), 0.25))
+            state.apply([CommittedShard(0, SIZES[0], gradient, 0.5, own_included=True)], 10)
+            state.refresh_digest()
     if later_tokens:
         state.receive_work(torch.full((SIZES[0],), 0.25), later_tokens, 2, state.version + 1)
+    state.own_share = 0.25
     with tempfile.TemporaryDirectory() as place:
         folder = folder_at(Path(place), replace(OWNER, sizes=SIZES[:1]))
         before = bits_of(state), facts_of(state)
         save(folder, [state])
         assert (bits_of(state), facts_of(state)) == before
-        found = restored(folder)[0]
-    assert found.pending is None
-    assert (found.unsent_tokens, found.unsent_steps) == (70 + later_tokens, 9 if later_tokens else 7)
-    assert found.unsent_base_version == seed
-    work = 0.75 if later_tokens else 0.5
-    torch.testing.assert_close(found.shown(), shown_before - work, rtol=0, atol=1e-5)
+        found = empty_state(SIZES[0])
+        found.rule = state.rule
+        newest(folder).restore(0, found)
+    assert (bits_of(found), facts_of(found)) == before
+    assert torch.equal(found.shown(), state.shown())
+    assert found.pending is not None
+    assert state.pending is not None
+    assert found.pending.sequence == state.pending.sequence == 2
+    assert [(entry.sent.sequence, entry.version, entry.committed) for entry in found.recent] == [
+        (1, seed, ((0, SIZES[0]),))
+    ]
+    assert (found.own_share, found.shown_share, found.num_rounds) == (0.25, state.shown_share, 1)
+    for one in (state, found):
+        gradient = one.codec.encode(torch.full((SIZES[0],), 0.125))
+        one.apply([CommittedShard(0, SIZES[0], gradient, 0.5, own_included=True)], 10)
+        one.receive_work(torch.full((SIZES[0],), 0.5), 70, 7, one.version)
+        one.send(3)
+    assert bits_of(found) == bits_of(state)
+    assert torch.equal(found.shown(), state.shown())
 
 
-def test_streaming_leaves_out_what_the_live_parameters_kept() -> None:
-    state = state_of(SIZES[0], 1, OuterRule("streaming", 0.7, 0.5))
-    state.receive_work(torch.full((SIZES[0],), 0.5), 70, 7, 1)
-    state.send(1)
-    assert encode_fragment(state)[1].unsent_tokens == 0
+def test_a_checkpoint_is_settled_until_somebody_goes_on_from_it(tmp_path: Path) -> None:
+    folder = folder_at(tmp_path)
+    save(folder, states_of(1))
+    assert not newest(folder).is_settled
+    save(folder, states_of(1), is_last=True)
+    assert newest(folder).is_settled
+    newest(folder).note_use()
+    assert not newest(folder).is_settled
 
 
 def test_the_last_two_stay_and_what_a_killed_process_left_goes(tmp_path: Path) -> None:
     folder = folder_at(tmp_path / "checkpoints")
+    folder.begin()
     folder.begin()
     paths = [save(folder, states_of(seed)) for seed in range(4)]
     assert list_checkpoints(folder.path) == [paths[3], paths[2]]
@@ -239,11 +267,13 @@ def test_what_belongs_to_something_else_is_named(
     assert all(said in complaint and "expected" in complaint for complaint in complaints)
 
 
-def test_another_peer_may_use_the_state_but_gets_no_credit(two: tuple[CheckpointFolder, Path]) -> None:
+def test_another_peer_may_use_the_anchors_but_gets_neither_credit_nor_work(two: tuple[CheckpointFolder, Path]) -> None:
     folder = folder_at(two[0].path, replace(OWNER, peer_id=PeerId("12D3KooWOther")))
-    saved, _ = folder.newest()
-    assert saved is not None
-    assert saved.totals == Totals()
+    assert newest(folder).totals == Totals()
+    found, saved = restored(folder)[0], states_of(20)[0]
+    assert torch.equal(found.anchor, saved.anchor)
+    assert not found.residual.any()
+    assert (found.unsent_tokens, found.pending) == (0, None)
     assert saved_totals(folder.path, OWNER.run_id, PeerId("12D3KooWOther")) == Totals()
 
 
@@ -283,17 +313,19 @@ async def inline(work: Callable[[], T], /) -> T:
 
 
 class Disk:
-    """Writes until `room` writes have been made, then reports that the disk is full, after half of the file."""
+    """Takes `room` files, then half of the next one, and reports that the disk is full."""
 
     def __init__(self) -> None:
         self.room = 10**9
 
-    def __call__(self, path: Path, data: bytes) -> None:
+    def __call__(self, path: Path) -> BinaryIO:
+        file = open_new(path)
         if self.room == 0:
-            write_durably(path, data[: len(data) // 2])
+            file.write(b"half of it")
+            file.close()
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
         self.room -= 1
-        write_durably(path, data)
+        return file
 
 
 def runtimes_of(states: list[FragmentState]) -> list[FragmentRuntime]:
@@ -310,13 +342,14 @@ def keeper_of(
     seen: list[Event],
     compute: Compute = inline,
 ) -> CheckpointKeeper:
-    return CheckpointKeeper(folder, runtimes, compute, lambda: TOTALS, lambda: 5.0, seen.append)
+    mailbox = Mailbox.in_process(folder.owner.sizes)
+    return CheckpointKeeper(folder, runtimes, mailbox, None, compute, lambda: TOTALS, lambda: 5.0, seen.append)
 
 
 @pytest.mark.parametrize("num_writes", [0, 1, 2])
 def test_a_full_disk_is_told_once_and_harms_nothing(tmp_path: Path, num_writes: int) -> None:
     disk = Disk()
-    folder = CheckpointFolder(tmp_path / "checkpoints", OWNER, 60.0, disk)
+    folder = CheckpointFolder(tmp_path / "checkpoints", OWNER, 60.0, open_file=disk)
     seen: list[Event] = []
     states = states_of(1)
     keeper = keeper_of(folder, runtimes_of(states), seen)
@@ -384,23 +417,22 @@ def test_nothing_is_saved_before_there_is_a_state(tmp_path: Path) -> None:
     assert not (tmp_path / "checkpoints").exists()
 
 
-def test_restoring_touches_only_what_is_asked_for(tmp_path: Path) -> None:
-    folder = folder_at(tmp_path)
-    save(folder, states_of(30))
-    states = states_of(1)
-    before = bits_of(states[0])
-    assert asyncio.run(keeper_of(folder, runtimes_of(states), []).restore([1])) == TOTALS
-    assert bits_of(states[0]) == before
-    assert facts_of(states[1]) == facts_of(states_of(30)[1])
-
-
 def test_nothing_usable_touches_nothing(tmp_path: Path) -> None:
     save(folder_at(tmp_path), states_of(30))
-    states = states_of(1)
-    before = [bits_of(state) for state in states]
     folder = folder_at(tmp_path, replace(OWNER, manifest_hash=b"n" * 32))
-    assert asyncio.run(keeper_of(folder, runtimes_of(states), []).restore([0, 1])) is None
-    assert [bits_of(state) for state in states] == before
+    assert asyncio.run(keeper_of(folder, runtimes_of(states_of(1)), []).find()) is None
+
+
+def test_a_file_that_changes_after_its_check_touches_nothing(tmp_path: Path) -> None:
+    folder = folder_at(tmp_path)
+    save(folder, states_of(30))
+    saved, state = newest(folder), states_of(1)[0]
+    before = bits_of(state)
+    path = next(saved.path.glob("fragment-0000*"))
+    path.write_bytes(bytes(path.stat().st_size))
+    with pytest.raises(ValueError, match="does not have its SHA-256"):
+        saved.restore(0, state)
+    assert bits_of(state) == before
 
 
 # --- real processes ---
@@ -411,8 +443,8 @@ RARELY = ("--checkpoint-minutes", "1000")
 
 def newest_facts(swarm: ProcessSwarm, name: str) -> tuple[tuple[int, ...], int]:
     """(versions, inner steps) of the newest checkpoint in a peer's folder."""
-    newest = list_checkpoints(swarm.folder / name / "checkpoints")[0]
-    metadata = json.loads((newest / METADATA_NAME).read_text())["metadata"]
+    path = list_checkpoints(swarm.folder / name / "checkpoints")[0]
+    metadata = json.loads((path / METADATA_NAME).read_text())["content"]
     return tuple(facts["version"] for facts in metadata["fragments"]), metadata["totals"]["inner_steps"]
 
 

@@ -21,7 +21,7 @@ from dht.errors import Incompatible, LocalFault, UsageFault
 from dht.identity import Identity, make_run_id
 from dht.records import encode_run_record, sign_run_record
 from peer import model_file
-from peer.checkpoint import CheckpointFolder, CheckpointOwner, Totals, encode_fragment
+from peer.checkpoint import CheckpointFolder, CheckpointOwner, Totals
 from peer.config import CHECKPOINTS_NAME, RUN_RECORD_NAME
 from peer.data import open_corpus
 from peer.evaluation import held_out_loss
@@ -232,8 +232,8 @@ def data_folder(tmp_path: Path) -> tuple[str, Path, GPT]:
         state = FragmentState(rule_of(MANIFEST), codec_of(MANIFEST), values, values * 2, torch.zeros_like(values))
         state.version, state.lineage_tokens = 3 + index, 99
         state.refresh_digest()
-        draft.add(encode_fragment(state))
-    draft.finish(Totals())
+        draft.add(index, state)
+    draft.finish(Totals(), has_trainer=False, is_last=True)
     return run_id, folder, model
 
 
