@@ -32,7 +32,7 @@ from averaging.exchange_reports import (
     WorkExpired,
 )
 from averaging.fragment_runtime import Compute, FragmentRuntime
-from averaging.fragment_state import FragmentState, Reduction, reduce_shard
+from averaging.fragment_state import FragmentState, Reduction, Sent, reduce_shard
 from averaging.guard import Guard
 from averaging.links import Links
 from averaging.messages import (
@@ -188,20 +188,17 @@ class Exchange:
         """Encode the waiting work and go for the next round, unless a contribution is under way already."""
         state, machine = fragment.state, fragment.machine
         async with fragment.busy:
-            ready = state.unsent_tokens and state.pending is None and machine.applying is None
+            sent = state.pending
+            is_new = sent is None and state.unsent_tokens > 0
+            # An earlier process's contribution keeps its sequence: the commit of its round may still come.
+            is_inherited = sent is not None and not machine.is_offering
+            ready = (is_new or is_inherited) and machine.applying is None
             if not ready or fragment.repairing or not self.takes_part or self._closed:
                 return
-            staleness = staleness_of(self.rule.mode, state.version, state.unsent_base_version)
-            if staleness > self.rule.staleness_limit:
-                num_tokens = state.unsent_tokens
-                change = await self._compute(state.drop_waiting)
-                self._show(fragment, change)
-                self._report(WorkExpired(fragment.index, state.version, staleness, num_tokens))
-                return
-            self._sequence += 1
-            sequence = self._sequence
-            sent, shown = await self._compute(lambda: state.send(sequence))
-            self._show(fragment, shown)
+            if sent is None:
+                sent = await self._encode(fragment)
+                if sent is None:
+                    return
             version = state.version
         fragment.round_began_at = self._clock()
         fragment.up_bytes = fragment.up_values = fragment.down_bytes = fragment.down_values = 0
@@ -220,6 +217,22 @@ class Exchange:
             state.num_rounds,
         )
         self._step(fragment, Ready(offer))
+
+    async def _encode(self, fragment: FragmentRuntime) -> Sent | None:
+        """The waiting work as a contribution; None when it is older than anyone may apply."""
+        state = fragment.state
+        staleness = staleness_of(self.rule.mode, state.version, state.unsent_base_version)
+        if staleness > self.rule.staleness_limit:
+            num_tokens = state.unsent_tokens
+            change = await self._compute(state.drop_waiting)
+            self._show(fragment, change)
+            self._report(WorkExpired(fragment.index, state.version, staleness, num_tokens))
+            return None
+        self._sequence += 1
+        sequence = self._sequence
+        sent, shown = await self._compute(lambda: state.send(sequence))
+        self._show(fragment, shown)
+        return sent
 
     async def adopt(self, index: int, set_state: Callable[[FragmentState], None], commits: Sequence[Commit]) -> None:
         """Replace the fragment's anchor by one fetched from the swarm; `commits` are recent ones of its lineage.
