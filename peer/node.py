@@ -195,6 +195,8 @@ class Node:
             self._check_welcome(await self.membership.introduce())
             self._on_view()
             self.mailbox.network.ready = 1
+            for fragment in self.fragments:
+                await self.exchange.offer(fragment)
             self.reporter.joined(self.who.run_id, self.who.device, self.versions())
             for work in (self.membership.run(), self._follow_trainer(), self._audit()):
                 tasks.append(loop.create_task(work))
