@@ -435,6 +435,7 @@ class Exchange:
         search = ResultSearch(fragment, commit, self.me, self._links, self._clock)
         payloads = await search.run(lambda passed: self._note_expiry(fragment, passed))
         if payloads is None:
+            fragment.unfetchable = commit
             self._ask_repair(fragment, commit.leader, "the results of a committed round cannot be fetched")
             return
         async with fragment.busy:
@@ -472,9 +473,10 @@ class Exchange:
         """The owner finished (or gave up) the repair that a `RepairNeeded` report asked for."""
         fragment = self.fragments[index]
         fragment.repairing = False
-        if fragment.machine.applying is not None:
-            # The commit could not be applied and nothing better was found: start over from the same version.
-            self._step(fragment, ApplyFailed(fragment.machine.applying))
+        if fragment.unfetchable is not None:
+            # When nothing better was found either: start over from the same version.
+            self._step(fragment, ApplyFailed(fragment.unfetchable))
+            fragment.unfetchable = None
         self._spawn(self.offer(fragment))
 
     def _show(self, fragment: FragmentRuntime, change: Tensor | None) -> None:

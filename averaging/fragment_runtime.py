@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from averaging.fragment_state import FragmentState
-from averaging.messages import VersionIs
+from averaging.messages import Commit, VersionIs
 from averaging.round import HISTORY_COMMITS, RoundMachine
 from averaging.shard_store import ShardStore
 
@@ -36,6 +36,8 @@ class FragmentRuntime:
     busy: asyncio.Lock = field(default_factory=asyncio.Lock)
     timer: asyncio.TimerHandle | None = None
     repairing: bool = False
+    unfetchable: Commit | None = None
+    """The commit whose results nobody has, while the repair that this asks for is under way."""
     is_outrun: bool = False
     round_began_at: float = 0.0
     up_bytes: int = 0
