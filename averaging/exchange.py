@@ -67,6 +67,7 @@ from averaging.round_events import (
     Ready,
     ReduceShard,
     Repair,
+    ResultArrived,
     RoundFailed,
     RoundStarted,
     SendMessage,
@@ -403,6 +404,8 @@ class Exchange:
             fragment.down_bytes += frame_bytes
             fragment.down_values += message.end - message.start
             fragment.result_arrived.set()
+            if message.version == version:
+                self._step(fragment, ResultArrived(sender, message.shard))
 
     async def _reduce(self, fragment: FragmentRuntime, effect: ReduceShard) -> None:
         plan, index = effect.plan, effect.shard

@@ -24,7 +24,7 @@ from averaging.messages import (
     Wait,
 )
 from averaging.round_events import DeadlinePassed, QuorumAwaited
-from averaging.round_timing import HEARTBEAT_SECONDS, RoundTiming
+from averaging.round_timing import HEARTBEAT_SECONDS, RoundTiming, patience_factor
 from dht.host import PeerId
 
 GRACE_OF_INTERVAL = 0.7
@@ -37,6 +37,10 @@ FIRST_QUORUM_INTERVALS = 2.0
 """The same before anything was learned about the trainers."""
 LEAST_QUORUM_SECONDS = 5.0
 """A round without its quorum may be one side of a fork: a line that stalls for seconds must not be enough for that."""
+
+AVERAGING_OF_MEAN = 0.5
+"""Of the time until a mean is known, most goes to the contributions' transfer; averaging itself takes a small part."""
+LEAST_AVERAGING_SECONDS = 1.0
 
 Send = Callable[[PeerId, Message], None]
 Shards = Callable[[Sequence[Offer]], tuple[ShardPlan, ...]]
@@ -204,7 +208,7 @@ class Leading:
         timing = self.timing
         mean = timing.reduced.longest({roster[shard.reducer].peer_id for shard in shards}).seconds
         # A mean is there after the contributions to it, so its reducer may know of a slower line than this peer does.
-        contribution = max(mean, timing.contribution.longest(self.offers).seconds)
+        contribution = max(mean, timing.contribution.longest(self.offers).seconds * patience_factor(self.attempt))
         self.plan = Plan(
             self.fragment,
             self.version,
@@ -213,8 +217,8 @@ class Leading:
             roster,
             shards,
             contribution,
-            # A reducer that waits for a dead member reports after the contribution deadline, and must still count.
-            contribution + mean,
+            # A reducer that waits for a dead member averages after the contribution deadline, and must still count.
+            contribution + max(LEAST_AVERAGING_SECONDS, AVERAGING_OF_MEAN * mean),
         )
         self.planned_at = now
         for entry in roster:

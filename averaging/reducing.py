@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from averaging.messages import Plan
 from averaging.round_events import DeadlinePassed, Effect, ReduceShard
-from averaging.round_timing import RoundTiming
+from averaging.round_timing import RoundTiming, patience_factor
 from dht.host import PeerId
 
 Key = tuple[int, PeerId, int]
@@ -58,7 +58,8 @@ class Reducing:
                 if entry.peer_id in here:
                     self.timing.contribution.observe(entry.peer_id, 0.0)
                 elif entry.peer_id != self.me:
-                    patience = self.timing.contribution.allowance(entry.peer_id).seconds
+                    # The lines still carry what was sent for the attempts before.
+                    patience = self.timing.contribution.allowance(entry.peer_id).seconds * patience_factor(plan.attempt)
                     until[entry.peer_id] = now + min(patience, plan.contribution_deadline_seconds)
             self.reductions[key] = Reduction(plan, leader, index, now, until)
 

@@ -49,6 +49,7 @@ from averaging.round_events import (
     Lost,
     Ready,
     Repair,
+    ResultArrived,
     RoundFailed,
     RoundStarted,
     SendMessage,
@@ -57,7 +58,7 @@ from averaging.round_events import (
     ShardReduced,
     View,
 )
-from averaging.round_timing import RoundTiming
+from averaging.round_timing import RoundTiming, patience_factor
 from averaging.schedule import rank_leaders
 from averaging.wire import commit_digest
 from dht.host import PeerId
@@ -77,6 +78,7 @@ class _Membership:
     asked_at: float
     heard_at: float
     plan: Plan | None = None
+    planned_at: float = 0.0
     redirects: int = 0
 
 
@@ -173,6 +175,8 @@ class RoundMachine:
             key = (event.attempt, event.leader, event.shard)
             arrive = self._reducing.on_late if event.is_late else self._reducing.on_arrived
             arrive(event.sender, key, now)
+        elif isinstance(event, ResultArrived):
+            self._note_result(event, now)
         elif isinstance(event, ShardReduced):
             self._finish_reduction(event)
         elif isinstance(event, Advanced):
@@ -244,7 +248,7 @@ class RoundMachine:
         if member.leader == self.me:
             return math.inf
         patience = self.timing.leader_silence.allowance(member.leader).seconds
-        return member.heard_at + patience * (1 + min(member.attempt, 4))
+        return member.heard_at + patience * patience_factor(member.attempt)
 
     def _take_over(self, reason: str, now: float) -> None:
         member = self._member
@@ -273,10 +277,19 @@ class RoundMachine:
         mine = [entry for entry in plan.roster if entry.peer_id == self.me]
         if not mine or mine[0].sequence != self._offer.sequence or member.plan == plan:
             return
-        member.plan, member.heard_at = plan, now
+        member.plan, member.planned_at, member.heard_at = plan, now, now
         self._effects.append(RoundStarted(sender, len(plan.roster)))
         self._effects.append(SendShards(plan, sender))
         self._reducing.on_plan(plan, sender, now)
+
+    def _note_result(self, event: ResultArrived, now: float) -> None:
+        """Members see how long each reducer takes, and know it when they lead."""
+        member = self._member
+        plan = member.plan if member is not None else None
+        if member is None or plan is None or event.shard >= len(plan.shards) or member.leader == self.me:
+            return
+        if plan.roster[plan.shards[event.shard].reducer].peer_id == event.sender:
+            self.timing.reduced.observe(event.sender, now - member.planned_at)
 
     # ------------------------------------------------------------------------------------------------ reducer
 

@@ -54,6 +54,14 @@ class ContributionArrived:
 
 
 @dataclass(frozen=True, slots=True)
+class ResultArrived:
+    """A result of the current version is here, from `sender`."""
+
+    sender: PeerId
+    shard: int
+
+
+@dataclass(frozen=True, slots=True)
 class ShardReduced:
     """The own reduction of a shard finished."""
 
@@ -89,7 +97,7 @@ class Tick:
     """Time passed."""
 
 
-Event = Ready | View | Heard | Lost | ContributionArrived | ShardReduced | Advanced | ApplyFailed | Tick
+Event = Ready | View | Heard | Lost | ContributionArrived | ResultArrived | ShardReduced | Advanced | ApplyFailed | Tick
 
 # ------------------------------------------------------------------------------------------------ effects, out
 

@@ -10,6 +10,12 @@ HEARTBEAT_SECONDS = 1.0
 """A waiting leader says so this often: a member may then call a few missed ones silence, however long rounds take."""
 MISSED_HEARTBEATS = 3
 """A lost packet delays one sign of life by up to a second; three in a row are more than that."""
+MOST_PATIENCE = 5
+
+
+def patience_factor(attempt: int) -> int:
+    """How many times longer than usual to wait in a later attempt at a round: what failed may only have been slow."""
+    return min(1 + attempt, MOST_PATIENCE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +25,7 @@ class RoundTiming:
     Attributes:
         offer: from a round's first offer at its leader until this trainer's.
         contribution: from the plan until a member's shard was at its reducer.
-        reduced: from the plan until a reducer's report was at the leader.
+        reduced: from the plan until a reducer's report was at the leader, or its result at a member.
         result: from the commit, or from asking, until a holder's result shard was here.
         leader_silence: between two signs of life of a leader.
         own_pace: between two own sends of the fragment.

@@ -16,6 +16,7 @@ from averaging.leading import (
     FIRST_GRACE_SECONDS,
     FIRST_QUORUM_INTERVALS,
     GRACE_OF_INTERVAL,
+    LEAST_AVERAGING_SECONDS,
     LEAST_QUORUM_SECONDS,
     QUORUM_INTERVALS,
     Leading,
@@ -244,7 +245,7 @@ def test_a_reducer_that_waits_for_the_dead_can_still_report_in_time():
     leader.check(START)
     plan = leader.got(Plan)[0]
     assert plan.contribution_deadline_seconds >= 9.5
-    assert plan.commit_deadline_seconds >= plan.contribution_deadline_seconds + 1.0
+    assert plan.commit_deadline_seconds >= plan.contribution_deadline_seconds + LEAST_AVERAGING_SECONDS
 
 
 def test_the_deadlines_of_a_plan_follow_from_its_members():
@@ -263,9 +264,9 @@ def test_the_deadlines_of_a_plan_follow_from_its_members():
         plan = leader.got(Plan)[0]
         return plan.contribution_deadline_seconds, plan.commit_deadline_seconds
 
-    assert deadlines(*PEERS[:3]) == pytest.approx((3.3, 6.6))
-    assert deadlines(*PEERS[:4]) == pytest.approx((22.0, 25.3))
-    assert deadlines(*PEERS[:2], PEERS[7]) == pytest.approx((3.3, 6.6))
+    assert deadlines(*PEERS[:3]) == pytest.approx((3.3, 4.95))
+    assert deadlines(*PEERS[:4]) == pytest.approx((22.0, 23.65))
+    assert deadlines(*PEERS[:2], PEERS[7]) == pytest.approx((3.3, 4.95))
 
 
 # ------------------------------------------------------------------------------------------------ while it waits
