@@ -79,7 +79,7 @@ class FragmentState:
     Attributes:
         unsent_tokens, unsent_steps, unsent_base_version: of the work that waits in the residual; no tokens, no work.
         own_share: own share of the weights in the last commit with own work, for the eager overlay of the next send.
-        num_rounds: rounds in which own work was committed since this process began, up to MAX_NUM_ROUNDS.
+        num_rounds: rounds in which own work was committed, as far as this peer remembers, up to MAX_NUM_ROUNDS.
     """
 
     rule: OuterRule

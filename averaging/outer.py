@@ -208,11 +208,12 @@ def overlay_terms(rule: OuterRule, num_pending: int, outer_lr: float, own_share:
 
     Replicas i and j that trained nothing since differ by O_j - O_i and their residuals alone, whatever eta, weights
     and members did from round to round, and the difference does not grow with the number of rounds. With |.| any norm,
-    c_i the own share (own: `own_weight`) and D_i^k the own work of round k (0 where it was not committed):
+    c_i the own share (own: `own_weight`) and D_i^k the own work of the k-th last round (D_i^0 that under way; 0 where
+    it was not committed, and all 0 for a peer without work under way, whose O is 0):
 
-    - eager, own: |O_i - O_j| <= eta0 / (1 - beta) * max_k |c_i D_i^k - c_j D_j^k|, because O_i is a sum over rounds
-      with the coefficients eta0 c_i beta^k, k = 0, 1, ...
-    - carry: |O_i - O_j| <= overlay_gain * |D_i - D_j| of the work under way.
+    - eager, own: |O_i - O_j| <= eta0 / (1 - beta) * max_k |c_i D_i^k - c_j D_j^k|, because O_i is the sum of the D_i^k
+      with coefficients of at most eta0 c_i beta^k for k > 0, and eta0 c_i (1 + beta) for k = 0.
+    - carry: |O_i - O_j| <= overlay_gain * |D_i^0 - D_j^0|.
     """
     if rule.mode == "carry":
         return [(rule.overlay_gain, 0.0)] * num_pending

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from dataclasses import replace
+from decimal import Context, Decimal
 
 import pytest
 import torch
@@ -18,12 +20,17 @@ from averaging.outer import (
     chunk_digests,
     digest_of_chunks,
     effective_outer_lr,
+    effective_outer_momentum,
+    newcomer_factor,
     outer_step_,
     overlay_of,
+    portable_power,
+    size_factor,
     staleness_factor,
     staleness_of,
     weights_of,
 )
+from tests.averaging_rounds import Swarm
 
 MODES = ("sync", "streaming", "delayed", "eager", "own", "carry")
 
@@ -38,13 +45,14 @@ def normal(seed, size, dtype=torch.float64):
 class Problem:
     """M peers on quadratics of their own: local work depends on where a peer stands, so that errors would grow."""
 
-    def __init__(self, seed, num_peers):
+    def __init__(self, seed, num_peers, num_steps=5):
+        self.num_steps = num_steps
         self.curvatures = [normal(seed + peer, 6).abs() + 0.1 for peer in range(num_peers)]
         self.optima = [normal(seed + 100 + peer, 6) for peer in range(num_peers)]
 
     def outer_gradient(self, peer, start):
         end = start.clone()
-        for _ in range(5):
+        for _ in range(self.num_steps):
             end -= 0.05 * self.curvatures[peer] * (end - self.optima[peer])
         return start - end
 
@@ -91,13 +99,42 @@ def anchored_eager(problem, start, num_peers, num_rounds, delay, eta, beta):
     return trajectory
 
 
-@given(st.integers(0, 1000), st.integers(1, 8), st.sampled_from([1, 2]), st.floats(0, 0.95), st.floats(0.05, 0.9))
-def test_anchor_and_overlay_are_eager_updates(seed, num_peers, delay, beta, eta):
-    arguments = (Problem(seed, num_peers), normal(seed, 6), num_peers, 20, delay, eta, beta)
+@pytest.mark.parametrize("delay", [1, 2])
+@given(
+    seed=st.integers(0, 1000),
+    num_peers=st.integers(1, 32),
+    num_steps=st.integers(1, 40),
+    beta=st.floats(0, 0.95),
+    eta=st.floats(0.05, 0.9),
+)
+def test_anchor_and_overlay_are_eager_updates(delay, seed, num_peers, num_steps, beta, eta):
+    """For any M, H, beta and eta that stay the same: the same trajectory up to float64's rounding."""
+    arguments = (Problem(seed, num_peers, num_steps), normal(seed, 6), num_peers, 20, delay, eta, beta)
     for integrated, anchored in zip(integrated_eager(*arguments), anchored_eager(*arguments), strict=True):
         for left, right in zip(integrated, anchored, strict=True):
             scale = max(1.0, float(left.abs().max()))
             assert float((left - right).abs().max()) <= 1e-10 * scale
+
+
+@given(st.integers(0, 1000), st.integers(1, 6), st.integers(1, 9), st.floats(0, 0.9), st.floats(0.05, 0.9))
+def test_fragment_states_follow_eager_updates(seed, num_peers, num_steps, beta, eta):
+    """The same through `FragmentState`, which peers run: float32, changes added to live values, one round of delay."""
+    problem, start = Problem(seed, num_peers, num_steps), normal(seed, 6)
+    expected = integrated_eager(problem, start, num_peers, 12, 1, eta, beta)
+    swarm = Swarm(OuterRule("eager", eta, beta), "fp32", start.float(), num_peers)
+    for state in swarm.states:
+        state.own_share = 1 / num_peers
+    for wanted in expected:
+        work = [problem.outer_gradient(peer, live.double()).float() for peer, live in enumerate(swarm.live)]
+        for live, change in zip(swarm.live, work, strict=True):
+            live -= change
+        if swarm.states[0].pending is not None:
+            swarm.commit()
+        for peer in range(num_peers):
+            swarm.send(peer, work[peer])
+        for got, values in zip(swarm.live, wanted, strict=True):
+            scale = max(1.0, float(values.abs().max()))
+            assert float((got.double() - values).abs().max()) <= 1e-4 * scale
 
 
 @given(st.integers(0, 99), st.floats(0, 0.99), st.floats(0.01, 2))
@@ -218,6 +255,56 @@ def test_work_beyond_the_limit_changes_nothing(rule, all_terms):
     kept = [term for term in all_terms if term.staleness <= rule.staleness_limit]
     assert effective_outer_lr([*kept, beyond], rule) == effective_outer_lr(kept, rule)
     assert weights_of([*kept, beyond], rule) == [*weights_of(kept, rule), 0.0]
+
+
+def test_equal_powers_of_zero_count_everybody_the_same():
+    rule = OuterRule("carry", 0.7, 0.5, token_power=0.0, quality_power=0.0)
+    assert weights_of([Terms(10, 1, 0), Terms(10**9, 7, 0), Terms(3, 3, 0), Terms(5, 1, 0)], rule) == [0.25] * 4
+
+
+@given(st.integers(1, 2**40), st.integers(1, 2**20), st.floats(0, 2), st.floats(0, 2))
+def test_size_counts_by_its_powers(tokens, steps, token_power, quality_power):
+    rule = OuterRule("carry", 0.7, 0.5, token_power=token_power, quality_power=quality_power)
+    expected = math.exp(token_power * math.log(tokens) + quality_power * math.log(tokens / steps))
+    assert size_factor(tokens, steps, rule) == pytest.approx(expected, rel=1e-9)
+    default = OuterRule("carry", 0.7, 0.5)
+    assert size_factor(tokens, steps, default) == tokens * (tokens / steps)
+
+
+@given(st.floats(1e-6, 1e12), st.floats(-8, 8))
+def test_powers_are_the_nearest_doubles(base, exponent):
+    """Of the exact power, computed here with far more digits; a C library may miss it by one bit."""
+    exact = Decimal(base).ln(Context(prec=80))
+    exact = Context(prec=80).exp(Context(prec=80).multiply(exact, Decimal(exponent)))
+    assert portable_power(base, exponent) == float(exact)
+
+
+@given(st.integers(0, 100), st.integers(0, 100))
+def test_newcomers_weigh_less_for_as_many_rounds_as_the_manifest_says(num_rounds, newcomer_rounds):
+    rule = OuterRule("carry", 0.7, 0.5, newcomer_rounds=newcomer_rounds)
+    factor = newcomer_factor(num_rounds, rule)
+    assert (factor < 1) == (num_rounds < newcomer_rounds)
+    assert factor == min(1, (num_rounds + 1) / (newcomer_rounds + 1))
+    old, new = weights_of([Terms(7, 1, 0, 100), Terms(7, 1, 0, num_rounds)], rule)
+    assert new / old == pytest.approx(factor, rel=1e-6)
+
+
+def test_a_swarm_of_newcomers_is_not_slowed_down():
+    rule = OuterRule("carry", 0.7, 0.5, newcomer_rounds=9)
+    newcomers = [Terms(10, 2, 0), Terms(30, 2, 0)]
+    assert weights_of(newcomers, rule) == pytest.approx(weights_of(newcomers, OuterRule("carry", 0.7, 0.5)), rel=1e-6)
+    assert effective_outer_lr(newcomers, rule) == effective_outer_lr(newcomers, OuterRule("carry", 0.7, 0.5))
+
+
+@given(rules, st.lists(terms, max_size=8), st.floats(0, 10))
+def test_momentum_falls_with_the_mean_staleness_and_never_below_its_share(rule, all_terms, penalty):
+    rule = replace(rule, momentum_lag_penalty=penalty)
+    counted = [term for term in all_terms if term.staleness <= rule.staleness_limit]
+    tokens = sum(term.tokens for term in counted)
+    mean = sum(term.tokens * term.staleness for term in counted) / tokens if tokens else 0.0
+    beta = effective_outer_momentum(all_terms, rule)
+    assert beta == pytest.approx(rule.outer_momentum / (1 + penalty * mean), rel=1e-6)
+    assert beta == torch.tensor(beta, dtype=torch.float32).item()
 
 
 def test_staleness_counts_from_what_the_mode_implies():
