@@ -38,6 +38,7 @@ from peer.checkpoint_files import (
     TensorSpec,
     WrittenFile,
     check_file,
+    check_length,
     measure_file,
     open_new,
     open_tensors,
@@ -361,11 +362,17 @@ class CheckpointFolder:
         ):
             if got != expected:
                 raise ValueError(f"it is of another {what} ({got!s:.60}); expected {expected!s:.60}")
-        for index, facts in enumerate(metadata.fragments):
-            _check_fragment(path / _fragment_name(index), index, facts)
+        files = {_fragment_name(index): facts.file for index, facts in enumerate(metadata.fragments)}
         if metadata.trainer is not None:
             check_file(path / TRAINER_FACTS_NAME, metadata.trainer.written)
-            check_file(path / TRAINER_TENSORS_NAME, _read_trainer(path, metadata.number).file.written)
+            files[TRAINER_TENSORS_NAME] = _read_trainer(path, metadata.number).file
+        # What a power cut shortened is found before gigabytes are read.
+        for name, file in files.items():
+            check_length(path / name, file.written)
+        for name, file in files.items():
+            check_file(path / name, file.written)
+        for index, facts in enumerate(metadata.fragments):
+            _check_fragment(path / _fragment_name(index), index, facts)
         return SavedCheckpoint(path, metadata, owner)
 
 
@@ -431,7 +438,6 @@ def _as_damage(name: str) -> Iterator[None]:
 
 
 def _check_fragment(path: Path, index: int, facts: FragmentFacts) -> None:
-    check_file(path, facts.file.written)
     with open_tensors(path) as file:
         names = [*_VALUES, *(["velocity"] if facts.has_velocity else [])]
         for name in names:

@@ -144,11 +144,16 @@ def check_file(path: Path, written: WrittenFile) -> None:
     Raises:
         ValueError: it is not there or not what was written.
     """
+    check_length(path, written)
+    if measure_file(path).digest != written.digest:
+        raise ValueError(f"{path.name} is damaged: it does not have its SHA-256")
+
+
+def check_length(path: Path, written: WrittenFile) -> None:
+    """The part of `check_file` that reads nothing. Raises ValueError."""
     num_bytes = file_num_bytes(path)
     if num_bytes != written.num_bytes:
         raise ValueError(f"{path.name} has {num_bytes} bytes; expected {written.num_bytes}")
-    if measure_file(path).digest != written.digest:
-        raise ValueError(f"{path.name} is damaged: it does not have its SHA-256")
 
 
 def measure_file(path: Path) -> WrittenFile:

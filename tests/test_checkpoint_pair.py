@@ -1,0 +1,488 @@
+"""Both sides of a checkpoint: the trainer's and the network's parts are of one moment, or there is none."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import random
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar
+
+import numpy as np
+import pytest
+import torch
+
+from averaging.codec import make_codec
+from averaging.fragment_runtime import FragmentRuntime
+from averaging.fragment_state import FragmentState
+from averaging.fragments import build_layout
+from averaging.outer import OuterRule
+from dht.host import PeerId
+from peer.checkpoint import (
+    TRAINER_FACTS_NAME,
+    TRAINER_TENSORS_NAME,
+    CheckpointFolder,
+    CheckpointOwner,
+    Totals,
+    list_checkpoints,
+    saved_totals,
+)
+from peer.checkpoint_files import open_new
+from peer.checkpoint_keeper import CheckpointKeeper
+from peer.checkpoint_trainer import TrainerKeeper
+from peer.events import CheckpointFailed, CheckpointSaved, Event
+from peer.fragment_memory import build_fragments, restart_machine
+from peer.local_training import LocalTraining
+from peer.mailbox import Mailbox
+from peer.manifest import AveragingSection
+from peer.trainer_desk import TrainerDesk
+from peer.trainer_link import TrainerLink
+
+T = TypeVar("T")
+ME = PeerId("12D3KooWMe")
+SECTION = AveragingSection(sync_every=4, num_fragments=3)
+RULE = OuterRule("carry", 0.7, 0.5)
+NUM_SAMPLES, BATCH = 64, 8
+
+
+async def inline(work: Callable[[], T], /) -> T:
+    return work()
+
+
+class Net(torch.nn.Module):
+    """Dropout needs the random state, batch norm has buffers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.body = torch.nn.Sequential(
+            torch.nn.Linear(6, 8), torch.nn.BatchNorm1d(8), torch.nn.Dropout(0.3), torch.nn.Linear(8, 2)
+        )
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.body(inputs)
+        return out
+
+
+INPUTS = torch.randn(NUM_SAMPLES, 6, generator=torch.Generator().manual_seed(1))
+TARGETS = torch.randn(NUM_SAMPLES, 2, generator=torch.Generator().manual_seed(2))
+
+
+class Peer:
+    """One peer without a network: trainer, mailbox, fragments, desk and both keepers in one process."""
+
+    def __init__(
+        self,
+        folder: Path,
+        make_optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.AdamW,
+        section: AveragingSection = SECTION,
+        open_file: Callable[[Path], BinaryIO] = open_new,
+        **options: Any,
+    ) -> None:
+        self.module = Net()
+        self.optimizer = make_optimizer(self.module.parameters(), lr=0.01)
+        self.layout = build_layout(
+            [(name, tuple(value.shape)) for name, value in self.module.named_parameters()], section.num_fragments
+        )
+        self.mailbox = Mailbox.in_process(self.layout.sizes)
+        self.owner = CheckpointOwner("own.aaaaaaaaaaaaaaaaaaaa", ME, b"m" * 32, self.layout.digest, self.layout.sizes)
+        totals = saved_totals(folder, self.owner.run_id, ME)
+        self.mailbox.trainer.tokens = totals.tokens
+        self.link = TrainerLink(
+            self.module.named_parameters(),
+            self.layout,
+            self.mailbox,
+            sync_every=section.sync_every,
+            mode=section.mode,
+            clock=lambda: 0.0,
+            pause=None,
+            start_inner_step=totals.inner_steps,
+        )
+        self.training = LocalTraining(
+            self.module,
+            self.optimizer,
+            self.link,
+            seed=1,
+            peer_id=ME,
+            checkpoints=folder,
+            first_read=totals.reads,
+        )
+        assert self.training._keeper is not None
+        self.trainer_keeper: TrainerKeeper = self.training._keeper
+        self.trainer_keeper._open_file = open_file
+        rule = OuterRule(section.mode, 0.7, 0.5)
+        self.fragments: list[FragmentRuntime] = build_fragments(
+            ME, self.owner.run_id, section, rule, make_codec("int4", 16), self.mailbox
+        )
+        self.desk = TrainerDesk(self.mailbox, self.fragments, section, lambda: 0.0, 0.001, {})
+        self.seen: list[Event] = []
+        self.folder = CheckpointFolder(folder, self.owner, 60.0, open_file=options.get("network_open", open_new))
+        self.keeper = CheckpointKeeper(
+            self.folder,
+            self.fragments,
+            self.mailbox,
+            (self.desk, self.take),
+            inline,
+            lambda: Totals(rounds_contributed=5),
+            lambda: 5.0,
+            self.seen.append,
+        )
+        self.reads: list[list[int]] = []
+        self.training.__enter__()
+
+    async def take(self, index: int, fill: Callable[[FragmentState], None]) -> None:
+        fill(self.fragments[index].state)
+
+    def begin(self) -> None:
+        """The initial parameters are the anchors."""
+        for fragment, (live, _) in zip(self.fragments, self._flat(), strict=True):
+            fragment.state.anchor.copy_(live)
+            fragment.state.refresh_digest()
+            restart_machine(fragment)
+        self.desk.is_open = True
+
+    def step(self) -> None:
+        positions = self.training.next_positions(BATCH, 0, NUM_SAMPLES)
+        self.reads.append(positions.tolist())
+        self.optimizer.zero_grad()
+        loss = torch.nn.functional.mse_loss(self.module(INPUTS[positions]), TARGETS[positions])
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+
+    async def steps(self, count: int) -> None:
+        """The network side takes what is sent, sometimes late, and never encodes it: codecs are not the matter here."""
+        for number in range(count):
+            self.step()
+            if number % 3 == 1:
+                await self.desk.take_work(self.take)
+            await asyncio.sleep(0)
+
+    async def save(self, *, is_last: bool = False) -> None:
+        """While training goes on."""
+        saving = asyncio.create_task(self.keeper.save(is_last=is_last))
+        while not saving.done():
+            self.step()
+            await asyncio.sleep(0.01)
+        await saving
+
+    def _flat(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """(live parameters, L) of each fragment."""
+        found = []
+        for fragment in self.layout.fragments:
+            values = torch.empty(fragment.num_values)
+            self.link._gather_live(fragment, values)
+            found.append((values, self.link.unsent(fragment.index)))
+        return found
+
+    def sums(self) -> list[torch.Tensor]:
+        """A - r - L - x per fragment, less what lies in the outbox: zero when nothing was lost or counted twice."""
+        found = []
+        for fragment, (live, unsent) in zip(self.fragments, self._flat(), strict=True):
+            posted = self.link._unabsorbed(fragment.index)
+            found.append(fragment.state.shown() - unsent - live - sum(posted, torch.zeros_like(live)))
+        return found
+
+
+@dataclass(frozen=True)
+class Picture:
+    """What training goes on from."""
+
+    parameters: bytes
+    optimizer: bytes
+    buffers: bytes
+    randomness: tuple[object, ...]
+    counts: tuple[object, ...]
+
+
+def picture_of(peer: Peer) -> Picture:
+    tensors: dict[str, torch.Tensor] = {}
+    state = peer.optimizer.state_dict()["state"]
+    for index, values in sorted(state.items()):
+        tensors |= {f"{index}.{key}": value for key, value in values.items() if isinstance(value, torch.Tensor)}
+    counters = peer.mailbox.trainer
+    return Picture(
+        b"".join(value.detach().numpy().tobytes() for value in peer.module.parameters()),
+        b"".join(tensors[name].numpy().tobytes() for name in sorted(tensors)),
+        b"".join(value.numpy().tobytes() for value in peer.module.buffers()),
+        (random.getstate(), np.random.get_state()[1].tobytes(), torch.get_rng_state().numpy().tobytes()),
+        (counters.inner_steps, counters.tokens, peer.training._num_reads, str(peer.link.accounts())),
+    )
+
+
+def resumed(folder: Path, **options: Any) -> Peer:
+    """A new process: fresh module, optimizer and random states, everything else from the disk."""
+    random.seed(99)
+    np.random.seed(99)
+    torch.manual_seed(99)
+    peer = Peer(folder, **options)
+    saved, complaints = peer.folder.newest()
+    assert saved is not None, complaints
+    assert saved.has_trainer
+    for fragment in peer.fragments:
+        saved.restore(fragment.index, fragment.state)
+    assert peer.trainer_keeper.restore(saved.number)
+    return peer
+
+
+def run(work: Any) -> Any:
+    return asyncio.run(work)
+
+
+# --- one moment ---
+
+
+@pytest.mark.parametrize("make_optimizer", [torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad, torch.optim.Rprop])
+def test_a_resumed_trainer_takes_the_very_same_steps(tmp_path: Path, make_optimizer: Any) -> None:
+    async def scene() -> None:
+        peer = Peer(tmp_path, make_optimizer)
+        peer.begin()
+        await peer.steps(7)
+        peer.training.__exit__(None, None, None)
+        saving = asyncio.create_task(peer.keeper.save(is_last=True))
+        while not saving.done():
+            peer.training.idle()
+            await asyncio.sleep(0.005)
+        await saving
+        before = picture_of(peer)
+        again = resumed(tmp_path, make_optimizer=make_optimizer)
+        assert picture_of(again) == before
+        torch.set_rng_state(torch.get_rng_state())
+        state = torch.get_rng_state()
+        peer.training.__enter__()
+        await peer.steps(5)
+        torch.set_rng_state(state)
+        await again.steps(5)
+        assert picture_of(again) == picture_of(peer)
+        assert again.reads == peer.reads[7:]
+
+    run(scene())
+
+
+def test_nothing_is_lost_or_counted_twice_when_it_is_saved_in_mid_training(tmp_path: Path) -> None:
+    async def scene() -> None:
+        peer = Peer(tmp_path)
+        peer.begin()
+        for rounds in range(6):
+            await peer.steps(3 + rounds)
+            await peer.save()
+            assert isinstance(peer.seen[-1], CheckpointSaved)
+            assert max(float(one.abs().max()) for one in peer.sums()) < 1e-6
+            again = resumed(tmp_path)
+            assert max(float(one.abs().max()) for one in again.sums()) < 1e-6
+            assert again.mailbox.trainer.inner_steps == again.training._num_reads
+            # Steps went on while it was written; none of them is in it, and those before all are.
+            assert again.mailbox.trainer.inner_steps < peer.mailbox.trainer.inner_steps
+            unsent = sum(account["num_tokens"] for account in again.link.accounts())
+            absorbed = sum(fragment.state.unsent_tokens for fragment in again.fragments)
+            assert unsent + absorbed == 3 * again.mailbox.trainer.tokens
+
+    run(scene())
+
+
+def test_work_sent_after_the_moment_waits_for_the_fragment_to_be_saved(tmp_path: Path) -> None:
+    async def scene() -> None:
+        peer = Peer(tmp_path)
+        peer.begin()
+        await peer.steps(8)
+        async with peer.fragments[1].busy:
+            saving = asyncio.create_task(peer.keeper.save())
+            for _ in range(24):
+                peer.step()
+                await peer.desk.take_work(peer.take)
+                await asyncio.sleep(0.01)
+            assert not saving.done()
+            # Fragment 0 is saved and takes work again, 1 is not yet.
+            moment = peer.mailbox.trainer.moment_sequence
+            assert peer.mailbox.states[0].absorbed_sequence > moment
+            assert peer.mailbox.states[1].absorbed_sequence <= moment
+        await saving
+        again = resumed(tmp_path)
+        assert max(float(one.abs().max()) for one in again.sums()) < 1e-6
+
+    run(scene())
+
+
+def test_the_trainer_never_waits_for_the_network_side(tmp_path: Path) -> None:
+    """The fragments cannot be saved for as long as one is busy; inner steps are taken all the same."""
+
+    async def scene() -> None:
+        peer = Peer(tmp_path)
+        peer.begin()
+        async with peer.fragments[0].busy:
+            saving = asyncio.create_task(peer.keeper.save())
+            await asyncio.sleep(0.01)
+            for _ in range(40):
+                peer.step()
+                await asyncio.sleep(0)
+            assert peer.mailbox.trainer.inner_steps == 40
+            saving.cancel()
+
+    run(scene())
+
+
+def test_the_second_resume_reads_on_too_also_after_skipped_steps(tmp_path: Path) -> None:
+    async def scene() -> None:
+        whole: list[list[int]] = []
+        peer = Peer(tmp_path)
+        peer.begin()
+        for _ in range(3):
+            await peer.steps(2)
+            peer.reads.append(peer.training.next_positions(BATCH, 0, NUM_SAMPLES).tolist())
+            peer.training.skip_step()
+            peer.training.__exit__(None, None, None)
+            saving = asyncio.create_task(peer.keeper.save(is_last=True))
+            while not saving.done():
+                peer.training.idle()
+                await asyncio.sleep(0.005)
+            whole += peer.reads
+            peer = resumed(tmp_path)
+            assert peer.mailbox.trainer.inner_steps == len(whole) * 2 // 3
+        assert len({tuple(read) for read in whole}) == len(whole) == 9
+
+    run(scene())
+
+
+# --- a pair or nothing ---
+
+
+def saved_pair(folder: Path, **options: Any) -> Peer:
+    async def scene() -> Peer:
+        peer = Peer(folder, **options)
+        peer.begin()
+        await peer.steps(5)
+        await peer.save()
+        return peer
+
+    peer: Peer = run(scene())
+    return peer
+
+
+def test_a_part_of_another_moment_makes_no_checkpoint(tmp_path: Path) -> None:
+    peer = saved_pair(tmp_path / "one")
+    first = list_checkpoints(peer.folder.path)[0]
+    run(peer.save())
+    second = list_checkpoints(peer.folder.path)[0]
+    for name in (TRAINER_FACTS_NAME, TRAINER_TENSORS_NAME):
+        shutil.copy(first / name, second / name)
+    saved, complaints = peer.folder.newest()
+    assert saved is not None
+    assert saved.path == first
+    assert TRAINER_FACTS_NAME in complaints[0]
+
+
+@pytest.mark.parametrize("name", [TRAINER_FACTS_NAME, TRAINER_TENSORS_NAME])
+def test_a_trainers_file_cut_anywhere_gives_the_pair_before(tmp_path: Path, name: str) -> None:
+    peer = saved_pair(tmp_path, make_optimizer=torch.optim.SGD)
+    run(peer.save())
+    newer, older = list_checkpoints(tmp_path)
+    whole = (newer / name).read_bytes()
+    # The tensors are known to be short from their length alone: not each of 20 000 cuts teaches something.
+    for length in reversed(range(0, len(whole), 1 if name == TRAINER_FACTS_NAME else 19)):
+        os.truncate(newer / name, length)
+        with pytest.raises(ValueError, match=name):
+            peer.folder._checked(newer)
+    saved, complaints = peer.folder.newest()
+    assert saved is not None
+    assert saved.path == older
+    assert name in complaints[0]
+    (newer / name).unlink()
+    assert peer.folder.newest()[0].path == older  # type: ignore[union-attr]
+    (newer / name).write_bytes(whole)
+    assert peer.folder.newest()[0].path == newer  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("num_files", [0, 1])
+@pytest.mark.parametrize("whose", ["open_file", "network_open"])
+def test_a_full_disk_on_either_side_is_told_once_and_leaves_the_pair_before(
+    tmp_path: Path, whose: str, num_files: int
+) -> None:
+    room = [100]
+
+    def open_file(path: Path) -> BinaryIO:
+        if room[0] <= 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        room[0] -= 1
+        return open_new(path)
+
+    peer = saved_pair(tmp_path, **{whose: open_file})
+    before = list_checkpoints(tmp_path)
+
+    async def scene() -> None:
+        for _ in range(3):
+            room[0] = num_files
+            await peer.save()
+            assert list_checkpoints(tmp_path) == before
+        assert set(tmp_path.iterdir()) == set(before)  # noqa: ASYNC240
+        room[0] = 100
+        await peer.steps(3)
+        await peer.save()
+
+    run(scene())
+    assert [type(event) for event in peer.seen] == [CheckpointSaved, CheckpointFailed, CheckpointSaved]
+    assert "No space left on device" in peer.seen[1].sentence()
+    again = resumed(tmp_path)
+    assert max(float(one.abs().max()) for one in again.sums()) < 1e-6
+
+
+def test_parameters_that_are_not_finite_are_never_saved(tmp_path: Path) -> None:
+    peer = saved_pair(tmp_path)
+    before = list_checkpoints(tmp_path)
+    with torch.no_grad():
+        next(peer.module.parameters()).fill_(torch.nan)
+
+    async def scene() -> None:
+        saving = asyncio.create_task(peer.keeper.save())
+        await asyncio.sleep(0.01)
+        peer.trainer_keeper.after_step()
+        await saving
+
+    run(scene())
+    assert list_checkpoints(tmp_path) == before
+    assert "not finite" in peer.seen[-1].sentence()
+
+
+def test_copies_that_wait_for_the_disk_are_bounded(tmp_path: Path) -> None:
+    peer = Peer(tmp_path)
+    peer.trainer_keeper._copy_bytes = 1
+    peer.begin()
+    run(peer.steps(5))
+    run(peer.save())
+    again = resumed(tmp_path)
+    assert max(float(one.abs().max()) for one in again.sums()) < 1e-6
+
+
+# --- what does not fit ---
+
+
+def test_a_trainers_part_of_another_module_or_optimizer_changes_nothing(tmp_path: Path, caplog: Any) -> None:
+    peer = saved_pair(tmp_path)
+    number = peer.mailbox.trainer.moment
+    other = Peer(tmp_path, torch.optim.SGD)
+    assert other.trainer_keeper.restore(number)
+    assert "no state of an optimizer SGD" in caplog.text
+    wider = torch.nn.Linear(6, 9)
+    layout = build_layout([(name, tuple(value.shape)) for name, value in wider.named_parameters()], 2)
+    link = TrainerLink(
+        wider.named_parameters(), layout, Mailbox.in_process(layout.sizes), sync_every=4, clock=lambda: 0.0, pause=None
+    )
+    optimizer = torch.optim.AdamW(wider.parameters())
+    before = [value.clone() for value in wider.parameters()]
+    assert not TrainerKeeper(tmp_path, link, wider, optimizer, lambda: 0).restore(number)
+    assert all(torch.equal(old, new) for old, new in zip(before, wider.parameters(), strict=True))
+    assert not optimizer.state
+    assert "has no live.weight" in caplog.text
+
+
+def test_an_optimizer_that_json_cannot_hold_is_left_out_with_a_sentence(tmp_path: Path, caplog: Any) -> None:
+    class Odd(torch.optim.SGD):
+        def state_dict(self) -> dict[str, Any]:
+            return {**super().state_dict(), "odd": object()}
+
+    saved_pair(tmp_path, make_optimizer=Odd)
+    assert caplog.text.count("optimizer.odd is a object") == 1
+    again = Peer(tmp_path, Odd)
+    assert again.trainer_keeper.restore(1)
