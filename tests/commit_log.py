@@ -1,0 +1,145 @@
+"""A log of commits, applied by every peer: prints the digests. `test_same_bits.py` runs it under many conditions.
+
+python -m tests.commit_log --threads 2 --kernels numba --chunk-values 4096 --order 1
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import random
+from collections.abc import Iterator, Sequence
+from unittest import mock
+
+import numpy as np
+import torch
+
+from averaging.codec import Codec, Rounding, make_codec
+from averaging.fragment_state import CommittedShard, FragmentState, Sent, reduce_shard, shard_rates
+from averaging.messages import Contribution, Plan, RosterEntry, ShardPlan
+from averaging.outer import OuterRule
+from averaging.shard_store import ShardStore, terms_of
+from dht.host import PeerId
+
+SIZE, BLOCK, CUT, NUM_PEERS, NUM_ROUNDS = 20_007, 64, 12_032, 5, 3
+PEERS = tuple(PeerId(f"peer{index}") for index in range(NUM_PEERS))
+CASES: dict[str, tuple[OuterRule, tuple[str, str, Rounding]]] = {
+    "mean, carry, int4": (OuterRule("carry", 0.7, 0.5, overlay_gain=0.7), ("int4", "bf16", "nearest")),
+    "mean, eager, e3m0": (OuterRule("eager", 0.7, 0.5, lag_penalty=0.3), ("e3m0", "fp32", "nearest")),
+    "weights, int8 by chance": (
+        OuterRule(
+            "own", 0.4, 0.9, own_weight=0.5, staleness_power=0.7, token_power=0.3, quality_power=1.7, newcomer_rounds=5
+        ),
+        ("int8", "pow2", "stochastic"),
+    ),
+    "momentum under delay, int2": (OuterRule("carry", 0.7, 0.9, momentum_lag_penalty=0.7), ("int2", "bf16", "nearest")),
+    "centered clip": (
+        OuterRule("delayed", 0.5, 0.5, combine="centered_clip", clip_norm_ratio=2.0, clip_weight_ratio=3.0),
+        ("int4", "bf16", "nearest"),
+    ),
+    "trimmed mean": (OuterRule("sync", 0.7, 0.9, combine="trimmed_mean"), ("fp16", "bf16", "nearest")),
+    "radial": (OuterRule("carry", 0.7, 0.5, combine="radial_directional"), ("int4", "pow2", "nearest")),
+}
+
+
+def work_of(seed: int) -> torch.Tensor:
+    """From whole numbers: normal ones would depend on the vector instructions that make them."""
+    numbers = np.random.default_rng(seed).integers(-(2**20), 2**20, SIZE)
+    return torch.from_numpy((numbers * 2.0**-27).astype(np.float32))
+
+
+def shuffled(order: int, count: int) -> list[int]:
+    """In order for 0, else in a random one."""
+    positions = list(range(count))
+    return positions if order == 0 else random.Random(order).sample(positions, count)
+
+
+def digests(rule: OuterRule, codec: Codec, order: int) -> Iterator[str]:
+    """After each round: the anchors' digest, and one of what all live parameters show."""
+    start = work_of(1)
+    states = [FragmentState(rule, codec, start.clone(), *torch.zeros(2, SIZE).unbind()) for _ in PEERS]
+    errors: dict[int, torch.Tensor] = {}
+    for round_ in range(NUM_ROUNDS):
+        for index, state in enumerate(states):
+            state.receive_work(work_of(10 * round_ + index), 1000 + 77 * index, 10 + index, max(0, round_ - index % 3))
+            state.send(round_ + 1)
+        roster = tuple(
+            RosterEntry(peer, sent.tokens, sent.steps, sent.base_version, sent.sequence, min(round_, index))
+            for index, (peer, sent) in enumerate(
+                (peer, pending(state)) for peer, state in zip(PEERS, states, strict=True)
+            )
+        )
+        plan = Plan(0, round_, 0, b"", roster, (ShardPlan(0, CUT, 0), ShardPlan(CUT, SIZE, 1)), 1.0, 1.0)
+        parts = [reduced(rule, codec, plan, shard, states, order, errors) for shard in range(2)]
+        for index in shuffled(order, NUM_PEERS):
+            shards = [
+                CommittedShard(start, end, codec.unpack(end - start, payload), outer_lr, index in included, beta)
+                for start, end, payload, included, (outer_lr, beta) in parts
+            ]
+            states[index].apply(shards, 1000)
+        anchors = {state.refresh_digest().hex() for state in states}
+        assert len(anchors) == 1, f"{len(anchors)} anchors after round {round_}"
+        yield anchors.pop()
+        yield hashlib.sha256(b"".join(state.shown().numpy().tobytes() for state in states)).hexdigest()
+
+
+def pending(state: FragmentState) -> Sent:
+    assert state.pending is not None
+    return state.pending
+
+
+def reduced(
+    rule: OuterRule,
+    codec: Codec,
+    plan: Plan,
+    number: int,
+    states: Sequence[FragmentState],
+    order: int,
+    errors: dict[int, torch.Tensor],
+) -> tuple[int, int, bytes, tuple[int, ...], tuple[float, float]]:
+    """(start, end, payload, included, rates) of one shard, from contributions that arrive in the given order.
+
+    The last member's contribution to the second shard never comes.
+    """
+    shard = plan.shards[number]
+    store = ShardStore(codec, SIZE)
+    arriving = range(NUM_PEERS - number)
+    for index in shuffled(order, len(arriving)):
+        payload = b"".join(
+            bytes(part)
+            for part in pending(states[index]).encoded.slice_blocks(shard.start, shard.end - shard.start).pack()
+        )
+        message = Contribution(
+            0, plan.version, 0, PEERS[0], number, plan.roster[index].sequence, shard.start, shard.end
+        )
+        store.take_contribution(PEERS[index], message, memoryview(payload))
+    given = store.contributions(rule, plan, PEERS[0], number, arriving)
+    reduction = reduce_shard(given, rule, codec, shard.end - shard.start, errors.get(number))
+    assert reduction is not None
+    errors[number] = reduction.error
+    payload = b"".join(bytes(part) for part in reduction.encoded.pack())
+    rates = shard_rates([terms_of(rule, plan, member) for member in reduction.included], rule)
+    return shard.start, shard.end, payload, reduction.included, rates
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--kernels", choices=("torch", "numba"), default="torch")
+    parser.add_argument("--chunk-values", type=int, default=0, help="of encoding and of outer steps; 0: as they are")
+    parser.add_argument("--order", type=int, default=0, help="seed of arrival orders; 0: in order")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    if options.chunk_values:
+        for module in ("fragment_state", "codec", "codec_torch"):
+            mock.patch(f"averaging.{module}.CHUNK_VALUES", options.chunk_values).start()
+    found = {}
+    for name, (rule, (codec, scale, rounding)) in CASES.items():
+        made = make_codec(codec, BLOCK, options.kernels, scale, rounding)
+        found[name] = list(digests(rule, made, options.order))
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()
