@@ -97,6 +97,8 @@ def summary(arm: Arm, base: Arm, seeds: Sequence[int], outcomes: Sequence[Outcom
         "losses": losses,
         "mean": statistics.fmean(losses),
         "deviation": deviation,
+        "averaged": statistics.fmean(outcome.averaged_loss for outcome in outcomes),
+        "num_refused": [outcome.num_refused for outcome in outcomes],
         "live": statistics.fmean(outcome.live_loss for outcome in outcomes),
         "curve": curve,
         "projection": statistics.fmean(outcome.projection for outcome in outcomes),
@@ -159,6 +161,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             seconds = time.perf_counter() - started
             note = f"{arm.changes_from(base)} seed {seed}: {outcomes[-1].loss:.4f} in {seconds:.0f} s"
             note += f", live {outcomes[-1].live_loss:.4f}, projection {outcomes[-1].projection:.3f}"
+            note += f", averaged {outcomes[-1].averaged_loss:.4f}, {outcomes[-1].bytes_per_peer / 1e6:.2f} MB a peer"
+            if outcomes[-1].num_refused:
+                note += f", {outcomes[-1].num_refused} refused"
             print(note, file=sys.stderr, flush=True)
         lines.append(summary(arm, base, options.seeds, outcomes))
     given = sys.argv[1:] if arguments is None else list(arguments)

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import get_args
+from typing import Literal, get_args
 
-from averaging.outer import Mode, OuterRule
+from averaging.outer import Combination, Mode, OuterRule
 from peer.data import Corpus
-from peer.manifest import ModelSection, TrainingSection
+from peer.manifest import ROBUST_CLIP_RATIOS, ModelSection, TrainingSection
 
 DATA_PARALLEL = "data_parallel"
-MODES = (*get_args(Mode), DATA_PARALLEL)
+Lie = Literal["negated", "noise", "nan"]
+CHOICES: dict[str, tuple[str, ...]] = {
+    "mode": (*get_args(Mode), DATA_PARALLEL),
+    "combine": get_args(Combination),
+    "lie": get_args(Lie),
+    "optimizer": ("adamw", "muon"),
+}
 
 
 @dataclass(frozen=True)
@@ -30,6 +36,15 @@ class Arm:
         residual_shown: share of the error feedback that the live parameters show until it is sent; a peer shows all
             of it.
         error_feedback: False drops what encoding loses, at the sender and at the reducer.
+        optimizer: the inner one, adamw or muon (see `muon.py`).
+        inner_lr_scale: factor on the inner learning rate of the task.
+        pull: share of the local displacement that the inner steps of one round take back (a proximal term,
+            arXiv 1812.06127); 0: none.
+        num_slow: that many peers, the last ones, are `slow_factor` times slower than the others.
+        adapts_sync_every: slow peers send as often as the others, after fewer steps; False: after `sync_every` of
+            their own steps, so in every `slow_factor`-th round.
+        num_liars: that many peers, the last ones, send what `lie` says in place of their work: negated (-10 times
+            it), noise (Gaussian, 10 times as long) or nan (scales that are no numbers).
     """
 
     mode: str = "carry"
@@ -53,20 +68,47 @@ class Arm:
     staleness_power: float = 1.0
     staleness_limit: int = 4
     lag_penalty: float = 0.0
+    momentum_lag_penalty: float = 0.0
+    token_power: float = 1.0
+    quality_power: float = 1.0
     merge_alpha: float = 0.5
+    combine: str = "mean"
+    optimizer: str = "adamw"
+    inner_lr_scale: float = 1.0
+    pull: float = 0.0
+    num_slow: int = 0
+    slow_factor: float = 6.0
+    adapts_sync_every: bool = True
+    num_liars: int = 0
+    lie: str = "negated"
 
     def __post_init__(self) -> None:
-        if self.mode not in MODES:
-            raise ValueError(f"mode {self.mode!r}; expected one of {', '.join(MODES)}")
+        for name, choices in CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise ValueError(f"{name} {getattr(self, name)!r}; expected one of {', '.join(choices)}")
         if self.num_peers < 1 or self.sync_every < 1 or self.num_fragments < 1 or self.delay_rounds < 0:
             raise ValueError("expected num_peers, sync_every, num_fragments of at least 1 and no negative delay_rounds")
         if not 0 <= self.missing_share < 1:
             raise ValueError(f"missing_share {self.missing_share}; expected 0 to below 1")
+        for name in ("num_slow", "num_liars"):
+            if not 0 <= getattr(self, name) < self.num_peers:
+                raise ValueError(f"{name} {getattr(self, name)}; expected 0 to below num_peers {self.num_peers}")
+        if self.slow_factor < 1 or self.inner_lr_scale <= 0 or not 0 <= self.pull <= 1:
+            raise ValueError("expected slow_factor of at least 1, inner_lr_scale above 0 and pull from 0 to 1")
 
     @property
     def delay_steps(self) -> int:
         """Inner steps between a send and its commit."""
         return round(self.delay_rounds * self.sync_every)
+
+    def has_step(self, index: int, step: int) -> bool:
+        """Whether replica `index` is done with an inner step at `step` of the fastest ones, counted from 1."""
+        factor = self.slow_factor if index >= self.num_peers - self.num_slow else 1.0
+        return int(step / factor) > int((step - 1) / factor)
+
+    def lies(self, index: int) -> bool:
+        """Whether replica `index` sends what `lie` says."""
+        return index >= self.num_peers - self.num_liars
 
     def rule(self, progress: float = 0.0) -> OuterRule:
         """The outer rule at `progress` (0 to 1) of the run."""
@@ -74,6 +116,8 @@ class Arm:
         if self.overlay_gain_end is not None:
             gain += (self.overlay_gain_end - gain) * progress
         mode: Mode = next(mode for mode in get_args(Mode) if mode == self.mode)
+        combine: Combination = next(name for name in get_args(Combination) if name == self.combine)
+        norm_ratio, weight_ratio = (None, None) if combine == "mean" else ROBUST_CLIP_RATIOS
         return OuterRule(
             mode=mode,
             outer_lr=self.outer_lr,
@@ -83,6 +127,12 @@ class Arm:
             staleness_power=self.staleness_power,
             staleness_limit=self.staleness_limit,
             lag_penalty=self.lag_penalty,
+            momentum_lag_penalty=self.momentum_lag_penalty,
+            token_power=self.token_power,
+            quality_power=self.quality_power,
+            combine=combine,
+            clip_norm_ratio=norm_ratio,
+            clip_weight_ratio=weight_ratio,
             residual_decay=self.error_feedback_decay if self.error_feedback else 0.0,
         )
 
@@ -118,6 +168,9 @@ class Outcome:
         diverged_at: inner step at which work was no longer finite; the loss is then NaN.
         bytes_per_peer: encoded contributions sent by one peer.
         projection: mean over commits and peers of <g, D_i> / <D_i, D_i>, g the committed mean.
+        averaged_loss: held-out loss of the mean of the anchors (data_parallel: parameters) at every `sync_every`
+            steps of the last quarter of the run.
+        num_refused: contributions that were left out through their senders' fault.
     """
 
     curve: tuple[tuple[int, float], ...]
@@ -126,6 +179,8 @@ class Outcome:
     bytes_per_peer: int
     num_commits: int
     projection: float = float("nan")
+    averaged_loss: float = float("nan")
+    num_refused: int = 0
 
     @property
     def loss(self) -> float:

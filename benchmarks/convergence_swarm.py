@@ -1,6 +1,6 @@
 """Simulated swarms for `convergence.py`: M replicas in one process, virtual rounds, the averaging code that ships.
 
-Every replica has its own parameters, AdamW state and data. What crosses between them goes through `FragmentState`,
+Every replica has its own parameters, optimizer state and data. What crosses between them goes through `FragmentState`,
 `reduce_shard` and a codec, exactly as in a peer: work is received, sent, reduced, and the change that a commit makes is
 added to the live parameters. Time is counted in inner steps: the round that begins at a send is committed
 `delay_rounds * sync_every` steps later. A peer has one contribution of a fragment under way at a time, so with a delay
@@ -24,65 +24,13 @@ from averaging.fragments import FragmentLayout, build_layout
 from averaging.outer import Terms, staleness_of, weights_of
 from averaging.schedule import fragments_due
 from benchmarks.convergence_arms import DATA_PARALLEL, Arm, Outcome, Task
-from peer.data import block_positions
+from benchmarks.convergence_liars import lie_of
+from benchmarks.convergence_replica import Replica
 from peer.evaluation import held_out_loss
-from peer.model import GPT, build_model
-from peer.trainer import learning_rate_at
+from peer.model import GPT
 
-
-class Replica:
-    """Parameters and gradients as flat vectors, AdamW, data, and the start of the local work (`ref`) beside them."""
-
-    def __init__(self, index: int, task: Task, seed: int, num_shares: int = 1) -> None:
-        self.index = index
-        self._task = task
-        self._seed = seed
-        self._peer_ids = [f"peer-{index + share}" for share in range(num_shares)]
-        self.model: GPT = build_model(task.model, seed)
-        parameters = list(self.model.parameters())
-        self.live = torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
-        self._gradient = torch.zeros_like(self.live)
-        start = 0
-        for parameter in parameters:
-            inside = slice(start, start + parameter.numel())
-            parameter.data = self.live[inside].view_as(parameter)
-            parameter.grad = self._gradient[inside].view_as(parameter)
-            start += parameter.numel()
-        self.ref = self.live.clone()
-        settings = task.training
-        self._optimizer = torch.optim.AdamW(
-            [
-                {"params": [parameter for parameter in parameters if parameter.dim() >= 2]},
-                {"params": [parameter for parameter in parameters if parameter.dim() < 2], "weight_decay": 0.0},
-            ],
-            lr=settings.learning_rate,
-            betas=(settings.beta1, settings.beta2),
-            weight_decay=settings.weight_decay,
-            fused=True,
-        )
-
-    def step(self, step: int) -> None:
-        """Inner step `step`, counted from 0; a gradient that is not finite leaves NaN for the swarm to find."""
-        settings, context = self._task.training, self._task.model.context
-        stream = self._task.corpus.training
-        positions = [
-            block_positions(self._seed, peer_id, step, settings.batch_size, stream.num_tokens, context)
-            for peer_id in self._peer_ids
-        ]
-        inputs, targets = stream.batch(np.concatenate(positions), context)
-        self._gradient.zero_()
-        self.model.loss(inputs, targets).backward()  # type: ignore[no-untyped-call]
-        norm = float(self._gradient.norm())
-        if norm > settings.grad_clip:
-            self._gradient.mul_(settings.grad_clip / norm)
-        for group in self._optimizer.param_groups:
-            group["lr"] = learning_rate_at(step, settings)
-        self._optimizer.step()
-
-    def add(self, inside: slice, change: Tensor) -> None:
-        """As `TrainerLink` does with ADD: local work stays what it is."""
-        self.live[inside].add_(change)
-        self.ref[inside].add_(change)
+AVERAGED_SHARE = 0.25
+"""The last part of a run, whose anchors are averaged for `Outcome.averaged_loss`."""
 
 
 @dataclass
@@ -95,16 +43,33 @@ class Lane:
         gains: per replica, the adaptive overlay gain; none before its first commit.
         hidden: per replica, the part of the error feedback that the live parameters do not show.
         carried_error: what the broadcasts so far lost.
+        unsent_steps: per replica, inner steps since its last hand-over.
     """
 
     inside: slice
     states: list[FragmentState]
     commit_at: int | None
     base_versions: list[int]
+    unsent_steps: list[int]
     gains: dict[int, float] = field(default_factory=dict)
     hidden: dict[int, Tensor] = field(default_factory=dict)
     carried_error: Tensor | None = None
-    steps_since_send: int = 0
+
+
+class AnchorMean:
+    """Mean of parameters as they come; NaN before the first."""
+
+    def __init__(self) -> None:
+        self._sum: Tensor | None = None
+        self._num_added = 0
+
+    def add(self, parameters: Tensor) -> None:
+        self._sum = parameters.clone() if self._sum is None else self._sum.add_(parameters)
+        self._num_added += 1
+
+    @property
+    def mean(self) -> Tensor:
+        return torch.tensor(float("nan")) if self._sum is None else self._sum / self._num_added
 
 
 class Swarm:
@@ -117,10 +82,13 @@ class Swarm:
         self.bytes_per_peer = 0
         self.lookahead_rate = arm.outer_lr * arm.outer_momentum**2
         self.projections: list[float] = []
+        self.num_refused = 0
+        self._averaged = AnchorMean()
+        self._noise = torch.Generator().manual_seed(seed)
         self._chance = random.Random(f"missing {seed}")
         self._sequence = 0
         self._codec: Codec = make_codec(arm.codec, arm.block_size)
-        self.replicas = [Replica(index, task, seed) for index in range(arm.num_peers)]
+        self.replicas = [Replica(index, arm, task, seed) for index in range(arm.num_peers)]
         shapes = [(name, tuple(tensor.shape)) for name, tensor in self.replicas[0].model.named_parameters()]
         layout = build_layout(shapes, arm.num_fragments)
         self.lanes = [self._make_lane(inside) for inside in _places(layout)]
@@ -129,8 +97,7 @@ class Swarm:
         """Train to the end, then commit whatever is still under way or waiting."""
         curve = []
         for step in range(1, self.task.num_steps + 1):
-            for replica in self.replicas:
-                replica.step(step - 1)
+            self.inner_step(step)
             if not all(bool(replica.live.isfinite().all()) for replica in self.replicas):
                 return Outcome(tuple(curve), float("nan"), step, self.bytes_per_peer, self.num_commits)
             self.after_inner_step(step)
@@ -140,13 +107,29 @@ class Swarm:
         self.drain()
         curve.append((self.task.num_steps, self.anchor_loss()))
         projection = fmean(self.projections) if self.projections else float("nan")
-        return Outcome(tuple(curve), live_loss, None, self.bytes_per_peer, self.num_commits, projection)
+        return Outcome(
+            tuple(curve),
+            live_loss,
+            None,
+            self.bytes_per_peer,
+            self.num_commits,
+            projection,
+            _loss_of(self.task, self.replicas[0], self._averaged.mean),
+            self.num_refused,
+        )
+
+    def inner_step(self, step: int) -> None:
+        """Inner step `step` of the fastest replicas, counted from 1; slow ones are done with theirs now and then."""
+        for replica in self.replicas:
+            if self.arm.has_step(replica.index, step):
+                replica.step(step - 1)
+                for lane in self.lanes:
+                    lane.unsent_steps[replica.index] += 1
 
     def after_inner_step(self, step: int) -> None:
         """Commit what is due, then send what is due; a round without delay is committed at once."""
         due = fragments_due(step, self.arm.sync_every, len(self.lanes))
         for index, lane in enumerate(self.lanes):
-            lane.steps_since_send += 1
             if lane.commit_at == step:
                 self._commit(lane)
             if index in due:
@@ -155,29 +138,31 @@ class Swarm:
                     self._send(lane, step)
             if lane.commit_at == step:
                 self._commit(lane)
+        if step % self.arm.sync_every == 0 and step >= (1 - AVERAGED_SHARE) * self.task.num_steps:
+            self._averaged.add(self._anchors())
 
     def drain(self) -> None:
         """Commit the round under way, and what waits behind it."""
         for lane in self.lanes:
             if lane.commit_at is not None:
                 self._commit(lane)
-            if lane.steps_since_send:
-                self._hand_over(lane)
-            if any(state.unsent_tokens for state in lane.states):
+            self._hand_over(lane, everything=True)
+            honest = lane.states[: self.arm.num_peers - self.arm.num_liars]
+            if any(state.unsent_tokens for state in honest):
                 self._send(lane, self.task.num_steps)
                 self._commit(lane)
 
     def anchor_loss(self) -> float:
         """Held-out loss of the anchors, which are the same at every replica."""
-        replica = self.replicas[0]
-        live = replica.live.clone()
-        for lane in self.lanes:
-            replica.live[lane.inside].copy_(lane.states[0].anchor)
-        loss = _loss(self.task, replica.model)
-        replica.live.copy_(live)
-        return loss
+        return _loss_of(self.task, self.replicas[0], self._anchors())
 
     # ------------------------------------------------------------------------------------------------------ inside
+
+    def _anchors(self) -> Tensor:
+        anchors = torch.empty_like(self.replicas[0].live)
+        for lane in self.lanes:
+            anchors[lane.inside] = lane.states[0].anchor
+        return anchors
 
     def _make_lane(self, inside: slice) -> Lane:
         rule = self.arm.rule()
@@ -187,17 +172,21 @@ class Swarm:
             )
             for replica in self.replicas
         ]
-        return Lane(inside, states, None, [0] * len(states))
+        return Lane(inside, states, None, [0] * len(states), [0] * len(states))
 
-    def _hand_over(self, lane: Lane) -> None:
+    def _hand_over(self, lane: Lane, everything: bool = False) -> None:
         """What `TrainerLink` sends and the network process receives."""
-        tokens = lane.steps_since_send * self.task.training.batch_size * self.task.model.context
+        needed = 1 if everything or self.arm.adapts_sync_every else self.arm.sync_every
         for index, (replica, state) in enumerate(zip(self.replicas, lane.states, strict=True)):
+            steps = lane.unsent_steps[index]
+            if steps < needed:
+                continue
+            tokens = steps * self.task.training.batch_size * self.task.model.context
             work = replica.ref[lane.inside] - replica.live[lane.inside]
-            state.receive_work(work, tokens, lane.steps_since_send, lane.base_versions[index])
+            state.receive_work(work, tokens, steps, lane.base_versions[index])
             replica.ref[lane.inside].copy_(replica.live[lane.inside])
             lane.base_versions[index] = state.version
-        lane.steps_since_send = 0
+            lane.unsent_steps[index] = 0
 
     def _send(self, lane: Lane, step: int) -> None:
         rule = self.arm.rule(step / self.task.num_steps)
@@ -229,7 +218,10 @@ class Swarm:
             sent = state.pending
             if sent is not None and self._chance.random() >= self.arm.missing_share:
                 staleness = staleness_of(state.rule.mode, state.version, sent.base_version)
-                contributions.append((index, Terms(sent.tokens, sent.steps, staleness), sent.encoded))
+                encoded = sent.encoded
+                if self.arm.lies(index):
+                    encoded = lie_of(self.arm.lie, encoded, self._codec, self._noise)
+                contributions.append((index, Terms(sent.tokens, sent.steps, staleness), encoded))
         rule, num_values = lane.states[0].rule, lane.states[0].num_values
         reduction = reduce_shard(contributions, rule, self._codec, num_values, lane.carried_error)
         if reduction is None:
@@ -238,6 +230,7 @@ class Swarm:
                 if change is not None:
                     replica.add(lane.inside, change)
             return
+        self.num_refused += len(reduction.refused)
         if self.arm.error_feedback:
             lane.carried_error = reduction.error
         terms = {index: term for index, term, _ in contributions}
@@ -263,7 +256,7 @@ class Swarm:
                 lane.base_versions[index] = state.version
             else:
                 replica.add(lane.inside, change)
-            if not lane.steps_since_send:
+            if not lane.unsent_steps[index]:
                 lane.base_versions[index] = state.version
         self.num_commits += 1
 
@@ -282,14 +275,18 @@ class Swarm:
 
 def run_data_parallel(arm: Arm, task: Task, seed: int, steps_between_losses: int) -> Outcome:
     """The mean gradient of all peers' batches at every step: one replica that reads all of their data."""
-    replica = Replica(0, task, seed, num_shares=arm.num_peers)
+    replica = Replica(0, arm, task, seed, num_shares=arm.num_peers)
     curve = []
+    averaged = AnchorMean()
     for step in range(1, task.num_steps + 1):
         replica.step(step - 1)
+        if step % arm.sync_every == 0 and step >= (1 - AVERAGED_SHARE) * task.num_steps:
+            averaged.add(replica.live)
         if step % steps_between_losses == 0 or step == task.num_steps:
             curve.append((step, _loss(task, replica.model)))
     num_bytes = 4 * replica.live.numel() * task.num_steps
-    return Outcome(tuple(curve), curve[-1][1], None, num_bytes, task.num_steps)
+    averaged_loss = _loss_of(task, replica, averaged.mean)
+    return Outcome(tuple(curve), curve[-1][1], None, num_bytes, task.num_steps, averaged_loss=averaged_loss)
 
 
 def run_arm(arm: Arm, task: Task, seed: int, steps_between_losses: int) -> Outcome:
@@ -302,6 +299,14 @@ def run_arm(arm: Arm, task: Task, seed: int, steps_between_losses: int) -> Outco
 def _places(layout: FragmentLayout) -> list[slice]:
     ends = [0, *np.cumsum(layout.sizes).tolist()]
     return [slice(start, end) for start, end in pairwise(ends)]
+
+
+def _loss_of(task: Task, replica: Replica, parameters: Tensor) -> float:
+    live = replica.live.clone()
+    replica.live.copy_(parameters)
+    loss = _loss(task, replica.model)
+    replica.live.copy_(live)
+    return loss
 
 
 def _loss(task: Task, model: nn.Module) -> float:

@@ -1,0 +1,31 @@
+"""What lying replicas of `convergence.py` send in place of their work."""
+
+from __future__ import annotations
+
+import torch
+
+from averaging.codec import Codec
+from averaging.encoded import EncodedBlocks
+
+LIE_RATIO = 10.0
+"""How much longer a lie is than the work that it replaces."""
+_BFLOAT16_NAN = b"\xc0\x7f"
+
+
+def lie_of(lie: str, honest: EncodedBlocks, codec: Codec, generator: torch.Generator) -> EncodedBlocks:
+    """negated: -10 times the work; noise: Gaussian and 10 times as long; nan: scales that are no numbers.
+
+    Raises:
+        ValueError: unknown lie.
+    """
+    if lie == "nan":
+        scales = _BFLOAT16_NAN * (len(memoryview(honest.scales)) // len(_BFLOAT16_NAN))
+        return EncodedBlocks(honest.codec, honest.block_size, honest.num_values, scales, honest.codes)
+    work = torch.empty(honest.num_values)
+    codec.decode(honest, work)
+    if lie == "negated":
+        return codec.encode(work.mul_(-LIE_RATIO))
+    if lie == "noise":
+        noise = torch.randn(honest.num_values, generator=generator)
+        return codec.encode(noise.mul_(LIE_RATIO * float(work.norm()) / float(noise.norm())))
+    raise ValueError(f"lie {lie!r}; expected negated, noise or nan")
