@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from averaging.messages import MAX_NUM_ROUNDS
 from dht.errors import UsageFault
-from peer.validation import explain
+from peer.validation import explain, shown
 
 MAX_MANIFEST_BYTES = 12 * 1024
 """Leaves 4 KiB of the 16 KiB run record for key, signature and framing; today's manifests take about 1.5 KiB."""
@@ -303,6 +303,13 @@ class RunManifest(_Section):
         """SHA-256 of the canonical bytes (32 bytes)."""
         return hashlib.sha256(self.to_bytes()).digest()
 
+    def differences(self, other: RunManifest) -> list[str]:
+        """A phrase for each field in which `other` differs, e.g. "averaging.codec is 'int8', not 'int4'"."""
+        mine, theirs = (_flat(manifest.model_dump(mode="json")) for manifest in (self, other))
+        return [
+            f"{name} is {shown(theirs[name])}, not {shown(mine[name])}" for name in mine if mine[name] != theirs[name]
+        ]
+
     @classmethod
     def from_bytes(cls, data: bytes) -> RunManifest:
         """Read canonical bytes, which may come from a stranger.
@@ -357,6 +364,13 @@ class RunManifest(_Section):
             return cls.model_validate(fields)
         except ValidationError as error:
             raise ValueError(explain(error, cls)) from error
+
+
+def _flat(fields: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in fields.items():
+        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return flat
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:

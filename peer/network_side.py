@@ -204,7 +204,10 @@ class NetworkSide:
                 record = decode_run_record(found, run_id=spec.run_id)
                 if local is not None and local.revision > record.revision:
                     record = local
-                return record, _manifest_of(record)
+                manifest = _manifest_of(record)
+                if local is not None:
+                    _refuse_two_manifests(local, record, manifest, folder / RUN_RECORD_NAME)
+                return record, manifest
             if num_members and local is not None:
                 return local, _manifest_of(local)
             waited = time.monotonic() - began
@@ -389,6 +392,21 @@ def _manifest_of(record: RunRecord) -> RunManifest:
             f"the manifest of {record.run_id} does not fit this software ({SOFTWARE}): {error} "
             "Expected a manifest of this version; install the version that the run's owner uses."
         ) from error
+
+
+def _refuse_two_manifests(local: RunRecord, found: RunRecord, manifest: RunManifest, path: Path) -> None:
+    """One revision is one manifest; members of two would refuse each other's every stream."""
+    if local.revision != found.revision or local.manifest == found.manifest:
+        return
+    try:
+        different = RunManifest.from_bytes(local.manifest).differences(manifest)
+    except ValueError:  # of other software, which could not run it: only the members' can be meant
+        return
+    raise Incompatible(
+        f"the members of {found.run_id} have another manifest of revision {found.revision} than {path}: "
+        f"{'; '.join(different)}. Expected one manifest per revision: move that file away to join them, or ask the "
+        "run's owner for a new revision."
+    )
 
 
 def _keep_record(path: Path, record: RunRecord) -> None:

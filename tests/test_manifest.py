@@ -12,7 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from dht.errors import UsageFault
+from dht.errors import Incompatible, UsageFault
+from dht.identity import Identity, make_run_id
+from dht.records import RunRecord, sign_run_record
 from peer.manifest import (
     MAX_MANIFEST_BYTES,
     AveragingSection,
@@ -21,6 +23,7 @@ from peer.manifest import (
     RunManifest,
     TrainingSection,
 )
+from peer.network_side import _manifest_of, _refuse_two_manifests
 from peer.run_rules import codec_of, rule_of
 
 DEFAULT = RunManifest(name="demo")
@@ -231,3 +234,31 @@ def test_an_unreadable_file_is_a_usage_fault(tmp_path: Path) -> None:
     for path in (tmp_path / "absent.toml", tmp_path, garbled):
         with pytest.raises(UsageFault, match="TOML file"):
             RunManifest.load_toml(path)
+
+
+OWNER = Identity.generate()
+
+
+def record_of(manifest: bytes) -> RunRecord:
+    return sign_run_record(make_run_id("demo", OWNER.public_key), manifest, OWNER)
+
+
+def test_joining_a_run_with_an_unknown_codec_is_refused_with_the_field() -> None:
+    with pytest.raises(Incompatible) as caught:
+        _manifest_of(record_of(changed("averaging.codec", "int3")))
+    assert "averaging.codec is 'int3'; expected one of fp32, fp16, int8, int4, e3m0, int2." in str(caught.value)
+    assert "install the version that the run's owner uses" in str(caught.value)
+
+
+def test_joining_members_with_another_codec_is_refused_with_the_field(tmp_path: Path) -> None:
+    """Two manifests of one revision, as when an owner starts a run anew in the same folder."""
+    section = AveragingSection(codec="int8", scale="pow2")
+    theirs = RunManifest(name="demo", averaging=section)
+    local, found = record_of(DEFAULT.to_bytes()), record_of(theirs.to_bytes())
+    with pytest.raises(Incompatible) as caught:
+        _refuse_two_manifests(local, found, theirs, tmp_path / "run.record")
+    assert "averaging.codec is 'int8', not 'int4'; averaging.scale is 'pow2', not 'bf16'." in str(caught.value)
+    assert str(tmp_path / "run.record") in str(caught.value)
+    _refuse_two_manifests(local, local, DEFAULT, tmp_path)
+    newer = theirs.model_copy(update={"revision": 2})
+    _refuse_two_manifests(local, record_of(newer.to_bytes()), newer, tmp_path)

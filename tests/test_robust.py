@@ -184,6 +184,69 @@ def test_one_late_member_alone_is_not_shortened():
     assert torch.equal(limited.values, free.values)
 
 
+def late_and_fresh():
+    """Five fresh members and three that are two versions late: the same way, three times as far, of the same weight."""
+    way = normal(1)
+    values = [way + normal(seed, scale=0.2) for seed in range(10, 15)]
+    values += [3 * way + normal(seed, scale=0.2) for seed in range(15, 18)]
+    return way, values, [FRESH] * 5 + [Terms(480, 30, 2)] * 3
+
+
+@pytest.mark.parametrize(
+    "rule", [replace(MEAN, clip_norm_ratio=1.5), replace(CLIPPED, clip_norm_ratio=None)], ids=name_of
+)
+def test_an_honest_late_peer_does_not_look_like_an_attacker(rule):
+    """Were it measured by the fresh ones, its work would be cut; by its own class, it is not."""
+    way, values, terms = late_and_fresh()
+    assert weights_of(terms, rule) == pytest.approx([1 / 8] * 8, rel=1e-6)
+    unlimited = float(combined(MEAN, values, terms).values @ way)
+    in_classes = combined(rule, values, terms)
+    as_if_fresh = combined(rule, values, [FRESH] * 8)
+    assert in_classes.included == tuple(range(8))
+    assert not in_classes.refused
+    assert float(in_classes.values @ way) > 0.97 * unlimited
+    assert float(as_if_fresh.values @ way) < 0.92 * unlimited
+
+
+@functools.cache
+def loss_with_late_peers(rule):
+    """As `final_loss`, without liars; two of the eight take part in every third round, with three times the steps."""
+    codec, generator = make_codec("int4", BLOCK), torch.Generator().manual_seed(1)
+    states = [FragmentState(rule, codec, torch.zeros(64), torch.zeros(64), torch.zeros(64)) for _ in range(NUM_PEERS)]
+    refused = []
+    begun: dict[int, tuple[torch.Tensor, torch.Tensor, int]] = {}
+    for round_ in range(NUM_ROUNDS):
+        contributions = []
+        for index, state in enumerate(states):
+            start, point, base_version = begun.pop(index, (state.shown(), state.shown(), state.version))
+            point = descend(point, generator)
+            num_rounds = 1 + state.version - base_version
+            if index in (2, 5) and num_rounds < 3:
+                begun[index] = (start, point, base_version)
+                continue
+            steps = num_rounds * NUM_STEPS
+            state.receive_work(start - point, steps * 16, steps, base_version)
+            sent, _ = state.send(round_ + 1)
+            contributions.append((index, Terms(sent.tokens, sent.steps, num_rounds - 1), sent.encoded))
+        reduction = reduce_shard(contributions, rule, codec, 64, None)
+        assert reduction is not None
+        refused += reduction.refused
+        terms = {index: own for index, own, _ in contributions}
+        outer_lr, _ = shard_rates([terms[index] for index in reduction.included], rule)
+        for index, state in enumerate(states):
+            state.apply([CommittedShard(0, 64, reduction.encoded, outer_lr, index in reduction.included)], 1)
+    assert not refused
+    inputs, labels = samples()
+    point = states[0].anchor
+    loss = torch.nn.functional.binary_cross_entropy_with_logits(inputs @ point, labels)
+    return float(loss + 1e-3 * point.square().sum())
+
+
+@pytest.mark.parametrize("rule", ROBUST, ids=name_of)
+def test_late_peers_cost_a_robust_combination_no_more_than_a_mean(rule):
+    assert loss_with_late_peers(rule) <= 1.03 * loss_with_late_peers(MEAN)
+
+
 def test_a_fast_machine_is_not_refused():
     """Twenty times the steps between two sends, and so twenty times the way."""
     result = combined(
