@@ -29,8 +29,8 @@ START_SECONDS: Final = 30.0
 STOP_SECONDS: Final = 3.0
 """The daemon closes its connections within milliseconds after SIGTERM; later it gets SIGKILL."""
 
-LIFELINE_SECONDS: Final = 60
-"""The daemon ends by itself when nobody opened a lifeline for so long: twice `START_SECONDS`."""
+LIFELINE_SECONDS: Final = 20
+"""The daemon ends by itself when nobody opened a lifeline for so long: its owner was killed while it started."""
 
 logger = logging.getLogger(__name__)
 

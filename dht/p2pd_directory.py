@@ -7,7 +7,6 @@ import fcntl
 import os
 import shutil
 import tempfile
-import time
 from pathlib import Path
 from typing import Final
 
@@ -16,21 +15,20 @@ _LOCK_NAME: Final = "owner.lock"
 _MAX_SOCKET_PATH_BYTES: Final = 100
 """Unix socket paths end at 104 bytes on macOS and 108 on Linux."""
 _LONGEST_SOCKET_NAME: Final = "p2pclient-0123456789ab.sock"
-_FRESH_SECONDS: Final = 60.0
-"""A directory younger than this may belong to a process that has not locked it yet."""
 
 
 class SocketDirectory:
     """A directory with mode 0700 whose lock file is held as long as this process lives.
 
     The operating system drops the lock with the process, however it ends; `remove_stale` then finds it free. A
-    process id in a file would not do: ids are reused.
+    process id in a file would not do: ids are reused, and containers that share the folder have their own.
     """
 
     def __init__(self) -> None:
-        self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_short_folder()))
-        self._lock = os.open(self.path / _LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600)
-        fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        claimed = None
+        while claimed is None:
+            claimed = _claim(Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_short_folder())))
+        self.path, self._lock = claimed
 
     def remove(self) -> None:
         """Delete the directory and everything in it."""
@@ -40,29 +38,50 @@ class SocketDirectory:
 
 
 def remove_stale() -> int:
-    """Delete the directories of processes that no longer exist; returns how many."""
+    """Delete the directories of processes that no longer exist; returns how many.
+
+    One that was made just now and is not locked yet goes too: whoever made it sees that and makes another.
+    """
     num_removed = 0
     for path in _short_folder().glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):
-            info = path.stat(follow_symlinks=False)
-            if info.st_uid == os.getuid() and time.time() - info.st_mtime > _FRESH_SECONDS and _is_unowned(path):
-                shutil.rmtree(path, ignore_errors=True)
-                num_removed += 1
+            if path.stat(follow_symlinks=False).st_uid == os.getuid():
+                num_removed += _remove_if_unowned(path)
     return num_removed
 
 
-def _is_unowned(path: Path) -> bool:
+def _claim(path: Path) -> tuple[Path, int] | None:
+    """Lock a directory that was just made; None when a sweep was faster."""
+    try:
+        lock = os.open(path / _LOCK_NAME, os.O_RDWR | os.O_CREAT, 0o600)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(lock), (path / _LOCK_NAME).stat()):
+            return path, lock
+    except (BlockingIOError, FileNotFoundError):
+        # A sweep holds the lock, or has deleted the file behind it.
+        pass
+    os.close(lock)
+    return None
+
+
+def _remove_if_unowned(path: Path) -> bool:
     try:
         lock = os.open(path / _LOCK_NAME, os.O_RDWR | os.O_NOFOLLOW)
     except FileNotFoundError:
+        # Only an empty one: its owner may be locking it at this moment.
+        path.rmdir()
         return True
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        shutil.rmtree(path, ignore_errors=True)
+        return True
     except BlockingIOError:
         return False
     finally:
         os.close(lock)
-    return True
 
 
 def _short_folder() -> Path:

@@ -42,7 +42,8 @@ class P2pdSupervisor:
 
     Args:
         identity: the key of every life.
-        listen, announce: parsed multiaddrs; port 0 is replaced at the first start and stays.
+        listen, announce: parsed multiaddrs; port 0 is replaced at the first start and stays, unless another program
+            has taken it when the daemon must be started again.
         options: reachability, relays, port mapping.
         binary: another daemon than the one in hivemind's wheel.
         on_launch: awaited in each start before the daemon counts as up; it registers the protocols.
@@ -63,7 +64,9 @@ class P2pdSupervisor:
         on_restarted: Callable[[], Awaitable[None]],
     ) -> None:
         self._identity = identity
+        self._wanted = listen
         self._listen = listen
+        self._asked_announce = announce
         self._announce = announce
         self._options = options
         self._binary = binary
@@ -135,8 +138,7 @@ class P2pdSupervisor:
             UsageFault: an address is wrong.
         """
         self._binary = self._binary or find_p2pd()
-        self._listen = claim_ports(self._listen)
-        self._announce = announced_addresses(self._announce, self._listen)
+        self._claim(self._listen)
         try:
             await self._launch()
         except (ControlError, OSError, EOFError) as error:
@@ -221,7 +223,7 @@ class P2pdSupervisor:
             await asyncio.sleep(pause_seconds)
             pause_seconds = min(pause_seconds * 2, _LONGEST_PAUSE_SECONDS)
             try:
-                claim_ports(self._listen)
+                self._claim_again()
                 await self._launch()
                 return pause_seconds
             except (LocalFault, ControlError, OSError, EOFError) as error:
@@ -230,6 +232,20 @@ class P2pdSupervisor:
                     error or type(error).__name__,
                     pause_seconds,
                 )
+
+    def _claim(self, listen: list[Multiaddr]) -> None:
+        self._listen = claim_ports(listen)
+        self._announce = announced_addresses(self._asked_announce, self._listen)
+
+    def _claim_again(self) -> None:
+        try:
+            self._claim(self._listen)
+        except LocalFault as fault:
+            # A port that nobody asked for can be any other; the others learn it when this peer dials them.
+            if self._listen == self._wanted:
+                raise
+            self._claim(self._wanted)
+            logger.warning("%s; listening on %s now", fault, ", ".join(map(str, self._listen)))
 
     async def _greet_again(self) -> None:
         # One after the other, also when the daemon dies again while its last return is still being dealt with.

@@ -8,6 +8,7 @@ which are fetched at the end as any observer could.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import shutil
@@ -131,19 +132,23 @@ class Demo:
             )
 
     def stop(self) -> None:
-        """Ask everybody to leave, kill whoever does not; leaves no process behind."""
+        """Ask everybody to leave, kill whoever does not, or all when interrupted; leaves no process behind."""
         running = [peer.process for peer in self.peers if peer.is_alive]
         if self.page is not None and self.page.poll() is None:
             running.append(self.page)
         for process in running:
-            process.send_signal(signal.SIGINT)
+            # Not SIGINT: a demo that runs in the background of a script has it ignored, and so have its children.
+            process.send_signal(signal.SIGTERM)
         end = time.monotonic() + STOP_SECONDS
-        for process in running:
-            try:
-                process.wait(max(0.1, end - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+        try:
+            for process in running:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(max(0.1, end - time.monotonic()))
+        finally:
+            for process in running:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
 
 
 def run_demo(num_peers: int, minutes: float, as_json: bool, dashboard: bool, port: int) -> int:

@@ -45,9 +45,10 @@ def main() -> int:
     """Entry point; returns the exit code."""
     connection = socket.socket(fileno=int(sys.argv[1]))
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    # Ctrl+C in a terminal, or closing it, reaches every process of the group; the trainer's process decides what it
-    # means.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Ctrl+C in a terminal, closing it, or the end of a system service reaches every process of the group; the
+    # trainer's process decides what it means, and when it ends, this one does.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     if hasattr(signal, "SIGHUP"):
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
     channel = _Channel(connection)
@@ -85,7 +86,13 @@ async def _run(channel: _Channel) -> None:
             descriptors = []
 
     loop.add_reader(channel.connection, readable)
-    first, _ = await lines.get()
+    orphaned = asyncio.create_task(_wait(gone))
+    beginning = asyncio.create_task(lines.get())
+    await asyncio.wait({beginning, orphaned}, return_when=asyncio.FIRST_COMPLETED)
+    if not beginning.done():
+        beginning.cancel()
+        return
+    first, _ = beginning.result()
     fields: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in first.items()}
     spec = NetworkSpec(**fields)
 
@@ -108,8 +115,6 @@ async def _run(channel: _Channel) -> None:
 
     work = asyncio.create_task(side.run())
     obeying = asyncio.create_task(obey())
-    loop.add_signal_handler(signal.SIGTERM, side.leave, "asked to stop")
-    orphaned = asyncio.create_task(_wait(gone))
     await asyncio.wait({work, orphaned}, return_when=asyncio.FIRST_COMPLETED)
     obeying.cancel()
     if not work.done():

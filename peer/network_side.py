@@ -26,6 +26,7 @@ from dht.p2pd_host import P2pdHost
 from dht.records import MAX_RUN_ID_LENGTH, MAX_RUN_RECORD_BYTES, RunRecord, decode_run_record, encode_run_record
 from peer import event_types as events
 from peer.checkpoint import CheckpointFolder, CheckpointOwner
+from peer.company import ALONE_SECONDS, CONNECTED_SECONDS, Company
 from peer.config import CHECKPOINTS_NAME, RUN_RECORD_NAME, read_cached_peers, write_cached_peers
 from peer.doorkeeper import RunDoorkeeper
 from peer.events import Event
@@ -40,10 +41,8 @@ T = TypeVar("T")
 RUN_PROTOCOL = "/murmuration/run/1"
 ASK_SECONDS = 10.0
 """For one member to answer with the run's record: a relayed dial and two small frames."""
-ALONE_SECONDS = 5.0
-"""Between two attempts to reach anybody while nobody is known."""
-CONNECTED_SECONDS = 60.0
-"""Between two look-rounds that heal and merge the DHT once members are known."""
+LAST_LOOK_SECONDS = 2.0
+"""On leaving, to remember who is there for the next time; a daemon that is just being started is not waited for."""
 REPUBLISH_SECONDS = 600.0
 RUN_RECORD_LIFE_SECONDS = 7 * 86400.0 - 3600.0
 """Just under the longest life that holders accept."""
@@ -67,10 +66,6 @@ class NetworkSpec:
     join_timeout_seconds: float
     name: str
     checkpoint_minutes: float
-
-
-class LeftEarly(Exception):
-    """Asked to leave while still looking for the run."""
 
 
 class NetworkSide:
@@ -98,7 +93,6 @@ class NetworkSide:
         self._met_members = asyncio.Event()
         self._most_members = 0
         self._node: Node | None = None
-        self._alone_since: float | None = None
 
     def leave(self, reason: str) -> None:
         """Leave in an orderly way; before the node runs, as soon as it would."""
@@ -122,10 +116,10 @@ class NetworkSide:
             await store.start()
             stack.push_async_callback(store.close)
             self._on_addresses(host.addresses())
-            try:
-                record, manifest = await self._find_run(store, host, folder)
-            except LeftEarly:
+            found = await self._find_unless_left(store, host, folder)
+            if found is None:
                 return
+            record, manifest = found
             _keep_record(folder / RUN_RECORD_NAME, record)
             serve_run(host, record)
             mailbox, device = await self._make_mailbox(record, manifest)
@@ -134,13 +128,19 @@ class NetworkSide:
             if self._leave_reason is not None:
                 node.leave(self._leave_reason)
 
+            shown = host.addresses()
+
             async def tell_restart() -> None:
+                nonlocal shown
+                if host.addresses() != shown:
+                    shown = host.addresses()
+                    self._on_addresses(shown)
                 seconds = host.last_downtime_seconds
                 self._emit(events.DaemonRestarted(at=time.time(), peer_id=host.peer_id, seconds=seconds))
 
             host.add_restart_listener(tell_restart)
             background = [
-                asyncio.create_task(self._stay_connected(store, host, folder, node)),
+                asyncio.create_task(self._build_company(store, host, folder, node).run()),
                 asyncio.create_task(self._republish(store, record)),
             ]
             try:
@@ -149,8 +149,9 @@ class NetworkSide:
                 for task in background:
                     task.cancel()
                 await asyncio.gather(*background, return_exceptions=True)
-                with contextlib.suppress(PeerFault, LocalFault, OSError):
-                    await self._cache_peers(host, folder)
+                with contextlib.suppress(PeerFault, LocalFault, OSError, TimeoutError):
+                    async with asyncio.timeout(LAST_LOOK_SECONDS):
+                        await self._cache_peers(host, folder)
 
     def _build_node(
         self,
@@ -182,6 +183,19 @@ class NetworkSide:
 
     # ---------------------------------------------------------------------------------------------- finding the run
 
+    async def _find_unless_left(
+        self, store: HivemindStore, host: P2pdHost, folder: Path
+    ) -> tuple[RunRecord, RunManifest] | None:
+        finding = asyncio.create_task(self._find_run(store, host, folder))
+        leaving = asyncio.create_task(self._leaving.wait())
+        try:
+            await asyncio.wait({finding, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            return None if leaving.done() else finding.result()
+        finally:
+            for task in (finding, leaving):
+                task.cancel()
+            await asyncio.gather(finding, leaving, return_exceptions=True)
+
     async def _find_run(self, store: HivemindStore, host: P2pdHost, folder: Path) -> tuple[RunRecord, RunManifest]:
         """The run's signed manifest: from any member, or from this machine when the run begins here."""
         spec = self._spec
@@ -195,7 +209,7 @@ class NetworkSide:
             patience = min(patience, CACHED_ONLY_SECONDS) if addresses else 0.0
         began = time.monotonic()
         pause = ALONE_SECONDS
-        while self._leave_reason is None:
+        while True:
             num_members = await store.bootstrap(addresses) if addresses else 0
             found = await ask_for_run(host, spec.run_id, addresses, invalid.append) if num_members else None
             if found is None and num_members:
@@ -223,42 +237,43 @@ class NetworkSide:
                 else f"none of {len(addresses)} known addresses answers"
             )
             self._emit(events.WaitingForPeers(at=time.time(), peer_id=host.peer_id, reason=reason, seconds=waited))
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(min(pause, max(0.1, patience - waited))):
-                    await self._leaving.wait()
+            await asyncio.sleep(min(pause, max(0.1, patience - waited)))
             pause = min(2 * pause, CONNECTED_SECONDS)
-        raise LeftEarly(self._leave_reason)
 
     # ------------------------------------------------------------------------------------------------ staying there
 
-    async def _stay_connected(self, store: HivemindStore, host: P2pdHost, folder: Path, node: Node) -> None:
-        """Dial, look around, remember, for ever: joins, heals and merges with one mechanism."""
+    def _build_company(self, store: HivemindStore, host: P2pdHost, folder: Path, node: Node) -> Company:
         cache = folder / "cached_peers.json"
-        while True:
+
+        async def look() -> int:
             addresses = list(dict.fromkeys([*self._spec.peers, *read_cached_peers(cache)]))
             try:
                 num_members = await store.bootstrap(addresses)
                 if num_members:
+                    await node.membership.look()
                     await self._cache_peers(host, folder)
             except (PeerFault, LocalFault, OSError) as fault:
                 log.warning("looking for members failed: %s", fault)
-                num_members = 0
-            self._note_company(num_members, node)
-            await asyncio.sleep((CONNECTED_SECONDS if num_members else ALONE_SECONDS) * random.uniform(0.8, 1.2))
+                return 0
+            if num_members > self._most_members:
+                self._most_members = num_members
+                self._met_members.set()
+            return num_members
 
-    def _note_company(self, num_members: int, node: Node) -> None:
-        now = time.monotonic()
-        if num_members > self._most_members:
-            self._most_members = num_members
-            self._met_members.set()
-        if num_members:
-            if self._alone_since is not None:
-                seconds = now - self._alone_since
-                self._emit(events.SwarmFound(at=time.time(), peer_id=node.me, peers=num_members, seconds=seconds))
-            self._alone_since = None
-        elif self._alone_since is None and self._most_members:
-            self._alone_since = now
-            self._emit(events.SwarmLost(at=time.time(), peer_id=node.me, seconds=0.0))
+        async def rejoin() -> None:
+            if node.mailbox.network.ready:
+                await node.membership.announce()
+                await node.membership.introduce()
+
+        return Company(
+            node.me,
+            look,
+            lambda: sum(record.peer_id != node.me for record in node.membership.view.members(time.time())),
+            rejoin,
+            self._emit,
+            wall_clock=time.time,
+            randomness=random.Random(secrets.randbits(64)),
+        )
 
     async def _cache_peers(self, host: P2pdHost, folder: Path) -> None:
         cache = folder / "cached_peers.json"

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
+import signal
 import sys
 import tempfile
+import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import typer
@@ -25,7 +29,8 @@ def reporting(command: Callable[..., int | None]) -> Callable[..., None]:
     @functools.wraps(command)
     def reported(*positional: Any, **named: Any) -> None:
         try:
-            code = command(*positional, **named) or 0
+            with _terminable():
+                code = command(*positional, **named) or 0
             sys.stdout.flush()
         except MurmurationError as error:
             _say(str(error))
@@ -43,6 +48,26 @@ def reporting(command: Callable[..., int | None]) -> Callable[..., None]:
         raise typer.Exit(code)
 
     return reported
+
+
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM ends a command as Ctrl+C does, cleaning up; without this it would leave what it has started.
+
+    Set before anything heavy is imported: as the first process of a container a program gets no SIGTERM until then.
+    """
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
 
 
 def _write_traceback(error: Exception) -> str:

@@ -58,7 +58,10 @@ class Owner:
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
-        """The first Ctrl+C, SIGTERM or closed terminal leaves politely, the second at once; the view runs meanwhile."""
+        """The first Ctrl+C, SIGTERM or closed terminal leaves politely, the second at once; the view runs meanwhile.
+
+        A background job whose Ctrl+C or hang-up is ignored keeps it so; SIGTERM ends it.
+        """
 
         def interrupt(number: int, frame: FrameType | None) -> None:
             if self._is_stopping:
@@ -98,8 +101,14 @@ class Owner:
 
 
 def _signals() -> list[signal.Signals]:
-    signals = [signal.SIGINT, signal.SIGTERM]
-    # Under nohup it is ignored on purpose.
-    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        signals.append(signal.SIGHUP)
+    """What asks this peer to leave. SIGTERM always does; the others unless somebody had them ignored.
+
+    Shells start the background jobs of a script with SIGINT ignored, since its Ctrl+C is not meant for them; nohup does
+    the same with SIGHUP.
+    """
+    signals = [signal.SIGTERM]
+    for name in ("SIGINT", "SIGHUP"):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
+            signals.append(number)
     return signals

@@ -20,6 +20,7 @@ from typing import Any
 
 from dht.errors import DeviceFault, Incompatible, LocalFault, NobodyReachable, UsageFault
 from dht.host import PeerId
+from dht.p2pd_directory import remove_stale
 from dht.records import RunRecord, decode_run_record
 from peer import event_types as events
 from peer.events import Event, from_json
@@ -152,6 +153,8 @@ class NetworkProcess:
             self._child.wait(ABORT_SECONDS)
         except (subprocess.TimeoutExpired, KeyboardInterrupt):
             self._child.kill()
+            self._child.wait()
+            remove_stale()
 
     # ------------------------------------------------------------------------------------------------- the child
 
@@ -194,6 +197,9 @@ class NetworkProcess:
             assert self._connection is not None
             self._connection.close()
             code = self._child.wait()
+            if code < 0:
+                # It was killed and could not take its sockets away.
+                remove_stale()
             if self._leaving or self._fault is not None:
                 break
             if self._num_restarts >= MAX_RESTARTS or not self._found.is_set():

@@ -9,7 +9,9 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -117,6 +119,38 @@ def test_a_killed_daemon_is_back_with_the_same_identity_port_and_protocols() -> 
         # The restarted host dialled its peers again, so it is known by its PeerId alone.
         assert caller.peer_id in await called.connected_addresses()
         await assert_echo(caller, called)
+
+    run_on_network(check)
+
+
+def test_a_port_that_was_lost_while_the_daemon_was_down_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another program takes the port in between: nobody asked for that one, and the others learn the new address."""
+    monkeypatch.setattr(p2pd_supervisor, "_FIRST_PAUSE_SECONDS", 1.0)
+
+    async def check(network: HostNetwork) -> None:
+        other, moved = await network.host({}), await network.host({ECHO: echo})
+        assert isinstance(other, P2pdHost)
+        assert isinstance(moved, P2pdHost)
+        await moved.connect(other.addresses()[0], 5.0)
+        before = moved.addresses()
+        port = parse_multiaddr(before[0]).port
+        event = await restarted(moved)
+        assert moved.daemon_process_id is not None
+        with socket.socket() as thief:
+            thief.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            os.kill(moved.daemon_process_id, signal.SIGKILL)
+            async with asyncio.timeout(10):
+                while True:
+                    try:
+                        thief.bind(("127.0.0.1", port))
+                        break
+                    except OSError:
+                        await asyncio.sleep(0.01)
+                thief.listen()
+                await event.wait()
+        assert moved.addresses() != before
+        assert moved.peer_id in moved.addresses()[0]
+        await assert_echo(other, moved)
 
     run_on_network(check)
 
@@ -237,18 +271,38 @@ def test_a_killed_owner_leaves_no_daemon_and_its_directory_is_swept() -> None:
             assert readable, "the daemon outlived its owner"
         finally:
             os.close(daemon)
-    os.utime(directory, (0, 0))
+    # By whoever starts next, however soon.
     remove_stale()
     assert not directory.exists()
 
 
 def test_a_directory_in_use_is_never_swept() -> None:
     directory = SocketDirectory()
-    os.utime(directory.path, (0, 0))
     remove_stale()
     assert directory.path.exists()
     directory.remove()
     assert not directory.path.exists()
+
+
+def test_directories_that_are_made_while_others_sweep_are_whole() -> None:
+    """A sweep may be faster than the owner's lock; then the owner makes another directory, never a half one."""
+    made = threading.Event()
+
+    def sweep() -> None:
+        while not made.is_set():
+            remove_stale()
+
+    with ThreadPoolExecutor(2) as sweepers:
+        sweeps = [sweepers.submit(sweep) for _ in range(2)]
+        try:
+            directories = [SocketDirectory() for _ in range(200)]
+        finally:
+            made.set()
+        for sweep_done in sweeps:
+            sweep_done.result()
+    assert [directory.path for directory in directories if not (directory.path / "owner.lock").exists()] == []
+    for directory in directories:
+        directory.remove()
 
 
 def start_and_close(host: P2pdHost) -> None:

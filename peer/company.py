@@ -1,0 +1,107 @@
+"""Keeps a peer among others: looks for members, for ever, and says once when they are lost and once when found again.
+
+One mechanism for all the ways to lose them: a line that is down for an hour, an address that changed, a laptop that
+slept. After each of them this peer looks at once and is announced at once, instead of when it would have been its turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Awaitable, Callable
+
+from dht.host import PeerId
+from peer import event_types as events
+from peer.events import Event
+
+TICK_SECONDS = 1.0
+"""Between two counts of the members; costs nothing."""
+ALONE_SECONDS = 5.0
+"""Between two attempts to reach anybody while nobody is there."""
+CONNECTED_SECONDS = 60.0
+"""Between two looks that heal and merge the DHT while members are there."""
+ASLEEP_SECONDS = 10.0
+"""A tick that took so much longer was no busy machine: this process stood still, and its streams may be dead."""
+PATIENCE_SECONDS = 10.0
+"""Nobody is told that the swarm is lost when it is back within so long, as after waking up."""
+
+
+class Company:
+    """`run` never ends.
+
+    Args:
+        look: dials, looks around and reads records; returns the number of DHT members it knows afterwards.
+        count: how many live members of the run the records name.
+        rejoin: called when members are there after nobody was; announces this peer.
+        wall_clock: unix seconds; they go on while the machine sleeps, which the event loop's seconds do not.
+    """
+
+    def __init__(
+        self,
+        me: PeerId,
+        look: Callable[[], Awaitable[int]],
+        count: Callable[[], int],
+        rejoin: Callable[[], Awaitable[None]],
+        emit: Callable[[Event], None],
+        *,
+        wall_clock: Callable[[], float],
+        randomness: random.Random,
+    ) -> None:
+        self._me = me
+        self._look = look
+        self._count = count
+        self._rejoin = rejoin
+        self._emit = emit
+        self._wall_clock = wall_clock
+        self._random = randomness
+        self._has_met = False
+        self._has_slept = False
+        self._is_lost = False
+        self._seen_at = self._patient_from = wall_clock()
+        self._hurry = asyncio.Event()
+
+    async def run(self) -> None:
+        """Look, count and tell."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._keep_looking())
+            group.create_task(self._keep_counting())
+
+    async def _keep_looking(self) -> None:
+        while True:
+            self._hurry.clear()
+            num_reached = await self._look()
+            is_among_others = num_reached > 0 and self._count() > 0
+            seconds = CONNECTED_SECONDS if is_among_others else ALONE_SECONDS
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds * self._random.uniform(0.8, 1.2)):
+                    await self._hurry.wait()
+
+    async def _keep_counting(self) -> None:
+        while True:
+            before = self._wall_clock()
+            await asyncio.sleep(TICK_SECONDS)
+            now = self._wall_clock()
+            if now - before > TICK_SECONDS + ASLEEP_SECONDS:
+                self._has_slept = self._has_met
+                self._patient_from = now
+                self._hurry.set()
+            if self._note(self._count(), now):
+                await self._rejoin()
+
+    def _note(self, num_members: int, now: float) -> bool:
+        """Whether members are there after nobody was, as far as this peer knows."""
+        if num_members:
+            was_away = self._is_lost or self._has_slept
+            if was_away:
+                seconds = max(0.0, now - self._seen_at)
+                self._emit(events.SwarmFound(at=now, peer_id=self._me, peers=num_members, seconds=seconds))
+            is_first = not self._has_met
+            self._seen_at = self._patient_from = now
+            self._has_met, self._is_lost, self._has_slept = True, False, False
+            return was_away or is_first
+        if self._has_met and not self._is_lost and now - self._patient_from >= PATIENCE_SECONDS:
+            self._is_lost = True
+            self._emit(events.SwarmLost(at=now, peer_id=self._me, seconds=now - self._seen_at))
+            self._hurry.set()
+        return False
