@@ -178,6 +178,9 @@ class Leading:
         # Whoever missed the last three rounds comes when it comes.
         expected = [peer_id for peer_id in self._missing if not self.timing.offer.is_absent(peer_id)]
         window = self.timing.offer.longest(expected).seconds if expected else 0.0
+        if expected and self.attempt:
+            # Members notice the end of a leader at different times.
+            window = max(window, HEARTBEAT_SECONDS)
         return max(self.first_at + min(window, longest), self.not_before)
 
     def _quorum_patience(self) -> float:

@@ -10,6 +10,8 @@ HEARTBEAT_SECONDS = 1.0
 """A waiting leader says so this often: a member may then call a few missed ones silence, however long rounds take."""
 MISSED_HEARTBEATS = 3
 """A lost packet delays one sign of life by up to a second; three in a row are more than that."""
+LEAST_GRACE_SECONDS = 0.5
+"""Peers in step offer within milliseconds; a short stall of one line must not leave its peer out of the round."""
 MOST_PATIENCE = 5
 
 
@@ -48,7 +50,7 @@ class RoundTiming:
             return LinkDeadlines(min(initial_seconds, hard_seconds), min(lowest_seconds, hard_seconds), hard_seconds)
 
         return cls(
-            offer=learned(hard_seconds, 0.0),
+            offer=learned(hard_seconds, LEAST_GRACE_SECONDS),
             contribution=learned(10.0, 1.0),
             reduced=learned(20.0, 1.0),
             result=learned(3.0, 0.5),

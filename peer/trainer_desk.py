@@ -43,6 +43,7 @@ class TrainerDesk:
         self._last_send_step = last_send_step
         self._backlog: dict[int, Tensor] = {}
         self._undelivered_anchor: set[int] = set()
+        self._unshown: set[int] = set()
         self._rebasing = False
         self._taking = asyncio.Lock()
         self._moment = 0
@@ -51,7 +52,7 @@ class TrainerDesk:
     @property
     def num_undelivered(self) -> int:
         """Changes that wait here for a free slot of the trainer's inbox."""
-        return len(self._backlog) + len(self._undelivered_anchor)
+        return len(self._backlog) + len(self._undelivered_anchor) + len(self._unshown)
 
     async def open(self, *, keeps_work: Collection[int]) -> None:
         """Hand over the starting point; unsent work of the trainer stays in the fragments `keeps_work`."""
@@ -77,6 +78,8 @@ class TrainerDesk:
                     return
                 self._rebasing = False
             for message in self._mailbox.outbox.take():
+                if self._rebasing:
+                    break
                 if self._is_held(message):
                     continue
                 if message.kind is WorkKind.WORK:
@@ -112,19 +115,37 @@ class TrainerDesk:
 
         def fill(state: FragmentState) -> None:
             state.receive_work(message.values, message.num_tokens, message.num_steps, message.base_version)
+            # At once: a starting point that is made from now on contains this work.
+            shared.absorbed_sequence = message.sequence
 
         await take(message.fragment, fill)
-        shared.absorbed_sequence = message.sequence
         persist(self._mailbox, self._fragments[message.fragment])
 
     def deliver(self, index: int, change: Tensor, version: int) -> None:
         """Hand a change to the trainer; while its slots are full, changes add up here."""
         if not self.is_open or self._section.mode == "streaming":
             return
+        if self._section.mode == "sync":
+            self._unshown.add(index)
+            self._show(index)
+            return
         waiting = self._backlog.pop(index, None)
         total = change if waiting is None else waiting.add_(change)
         if self._rebasing or not self._mailbox.inbox.try_deliver(MergeKind.ADD, index, total, version=version):
             self._backlog[index] = total
+
+    def _show(self, index: int) -> None:
+        """Mode sync: hand over what the live parameters show now as a whole, so that no rounding adds up in them.
+
+        Lock step promises that equal anchors mean equal parameters. The trainer waits for this anyway, so nothing is
+        lost by leaving its work in the outbox meanwhile (see `take_work`).
+        """
+        state = self._fragments[index].state
+        if self._rebasing or not self._mailbox.inbox.num_free():
+            return
+        if self._mailbox.inbox.try_deliver(MergeKind.REBASE, index, state.shown(), version=state.version):
+            self._unshown.discard(index)
+            self._rebasing = True
 
     def deliver_anchor(self, index: int) -> None:
         """Mode streaming: hand over the new anchor, to be blended `overlap_steps` after the send."""
@@ -154,3 +175,6 @@ class TrainerDesk:
             del self._backlog[index]
         for index in sorted(self._undelivered_anchor):
             self.deliver_anchor(index)
+        for index in sorted(self._unshown):
+            if not self._fragments[index].busy.locked():
+                self._show(index)
