@@ -1,10 +1,18 @@
-"""One simulated replica of `convergence.py`: parameters, an inner optimizer and data."""
+"""The simulated replicas of `convergence.py`: parameters, inner optimizers and data.
+
+The gradients of all replicas come from one batched pass (`torch.func.vmap` over their parameters), because a small
+model spends most of its time in the overhead of single operations.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from benchmarks.convergence_arms import Arm, Task
 from benchmarks.muon import Muon
@@ -19,24 +27,20 @@ class Replica:
     Muon (`arm.optimizer`) takes the matrices inside the blocks; embedding and norms stay with AdamW.
     """
 
-    def __init__(self, index: int, arm: Arm, task: Task, seed: int, num_shares: int = 1) -> None:
+    def __init__(self, index: int, arm: Arm, task: Task, model: GPT, live: Tensor, gradient: Tensor) -> None:
         self.index = index
         self._task = task
-        self._seed = seed
         self._rate_scale = arm.inner_lr_scale
         self._pull = arm.pull / arm.sync_every
-        self._peer_ids = [f"peer-{index + share}" for share in range(num_shares)]
-        self.model: GPT = build_model(task.model, seed)
-        parameters = list(self.model.parameters())
-        self.live = torch.cat([parameter.detach().reshape(-1) for parameter in parameters])
-        self._gradient = torch.zeros_like(self.live)
-        start = 0
-        for parameter in parameters:
-            inside = slice(start, start + parameter.numel())
-            parameter.data = self.live[inside].view_as(parameter)
-            parameter.grad = self._gradient[inside].view_as(parameter)
-            start += parameter.numel()
-        self.ref = self.live.clone()
+        self.model = model
+        self.live = live
+        self._gradient = gradient
+        parameters = list(model.parameters())
+        for parameter, inside in zip(parameters, places_of(parameters), strict=True):
+            live[inside] = parameter.detach().reshape(-1)
+            parameter.data = live[inside].view_as(parameter)
+            parameter.grad = gradient[inside].view_as(parameter)
+        self.ref = live.clone()
         settings = task.training
         matrices = [parameter for parameter in parameters if parameter.dim() >= 2]
         self._muon: Muon | None = None
@@ -57,17 +61,9 @@ class Replica:
             fused=True,
         )
 
-    def step(self, step: int) -> None:
-        """Inner step `step`, counted from 0; a gradient that is not finite leaves NaN for the swarm to find."""
-        settings, context = self._task.training, self._task.model.context
-        stream = self._task.corpus.training
-        positions = [
-            block_positions(self._seed, peer_id, step, settings.batch_size, stream.num_tokens, context)
-            for peer_id in self._peer_ids
-        ]
-        inputs, targets = stream.batch(np.concatenate(positions), context)
-        self._gradient.zero_()
-        self.model.loss(inputs, targets).backward()  # type: ignore[no-untyped-call]
+    def update(self, step: int) -> None:
+        """The rest of inner step `step`, counted from 0, with the gradient as it is."""
+        settings = self._task.training
         norm = float(self._gradient.norm())
         if norm > settings.grad_clip:
             self._gradient.mul_(settings.grad_clip / norm)
@@ -84,3 +80,96 @@ class Replica:
         """As `TrainerLink` does with ADD: local work stays what it is."""
         self.live[inside].add_(change)
         self.ref[inside].add_(change)
+
+
+class Replicas(Sequence[Replica]):
+    """`num_replicas` replicas with the same initial parameters, each with the data of `num_shares` peers.
+
+    Attributes:
+        live: their parameters, float32 [num_replicas, num_parameters].
+        peer_ids: whose data they read, in their order.
+    """
+
+    def __init__(self, num_replicas: int, arm: Arm, task: Task, seed: int, num_shares: int = 1) -> None:
+        models = [build_model(task.model, seed) for _ in range(num_replicas)]
+        parameters = dict(models[0].named_parameters())
+        num_parameters = sum(parameter.numel() for parameter in parameters.values())
+        self.live = torch.zeros(num_replicas, num_parameters)
+        self._gradient = torch.zeros_like(self.live)
+        self._replicas = [
+            Replica(index, arm, task, model, self.live[index], self._gradient[index])
+            for index, model in enumerate(models)
+        ]
+        self._task = task
+        self._seed = seed
+        self.peer_ids = [f"peer-{index}" for index in range(num_replicas * num_shares)]
+        places = places_of(list(parameters.values()))
+        self._stacked = {
+            f"model.{name}": _part(self.live, inside, parameters[name].shape).requires_grad_()
+            for name, inside in zip(parameters, places, strict=True)
+        }
+        self._gradients = [
+            _part(self._gradient, inside, parameters[name].shape)
+            for name, inside in zip(parameters, places, strict=True)
+        ]
+        self._losses = _batched_losses(models[0])
+
+    def __len__(self) -> int:
+        return len(self._replicas)
+
+    def __getitem__(self, index: int) -> Replica:  # type: ignore[override]
+        return self._replicas[index]
+
+    def step(self, step: int, who: Callable[[int], bool] = lambda _index: True) -> None:
+        """Inner step `step`, counted from 0, of the replicas `who` says; a gradient that is not finite leaves NaN."""
+        settings, context = self._task.training, self._task.model.context
+        stream = self._task.corpus.training
+        positions = [
+            block_positions(self._seed, peer_id, step, settings.batch_size, stream.num_tokens, context)
+            for peer_id in self.peer_ids
+        ]
+        inputs, targets = stream.batch(np.concatenate(positions), context)
+        if len(self) == 1:
+            self._gradient.zero_()
+            self[0].model.loss(inputs, targets).backward()  # type: ignore[no-untyped-call]
+        else:
+            shape = (len(self), -1, context)
+            with sdpa_kernel(SDPBackend.MATH):  # the others have no batching rule
+                losses = self._losses(self._stacked, inputs.view(shape), targets.view(shape))
+            found = torch.autograd.grad(losses.sum(), list(self._stacked.values()))
+            for gradient, part in zip(self._gradients, found, strict=True):
+                gradient.copy_(part)
+        for replica in self:
+            if who(replica.index):
+                replica.update(step)
+
+
+class _Loss(nn.Module):
+    def __init__(self, model: GPT) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, inputs: Tensor, targets: Tensor) -> Tensor:
+        return self.model.loss(inputs, targets)
+
+
+def _batched_losses(model: GPT) -> Callable[[dict[str, Tensor], Tensor, Tensor], Tensor]:
+    """(parameters [M, ...] by name, inputs, targets: int64 [M, batch, context]) -> losses [M]."""
+    module = _Loss(model)
+
+    def loss(parameters: dict[str, Tensor], inputs: Tensor, targets: Tensor) -> Tensor:
+        found: Tensor = torch.func.functional_call(module, parameters, (inputs, targets))
+        return found
+
+    return torch.func.vmap(loss)
+
+
+def places_of(parameters: Sequence[nn.Parameter]) -> list[slice]:
+    """Where each parameter lies in the flat vector of all."""
+    ends = np.cumsum([0, *(parameter.numel() for parameter in parameters)]).tolist()
+    return [slice(start, end) for start, end in pairwise(ends)]
+
+
+def _part(rows: Tensor, inside: slice, shape: torch.Size) -> Tensor:
+    """One parameter of all replicas, [M, *shape], in the memory of `rows` [M, num_parameters]."""
+    return rows[:, inside].unflatten(1, shape).detach()

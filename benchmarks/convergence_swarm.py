@@ -25,7 +25,7 @@ from averaging.outer import Terms, staleness_of, weights_of
 from averaging.schedule import fragments_due
 from benchmarks.convergence_arms import DATA_PARALLEL, Arm, Outcome, Task
 from benchmarks.convergence_liars import lie_of
-from benchmarks.convergence_replica import Replica
+from benchmarks.convergence_replica import Replica, Replicas
 from peer.evaluation import held_out_loss
 from peer.model import GPT
 
@@ -88,7 +88,7 @@ class Swarm:
         self._chance = random.Random(f"missing {seed}")
         self._sequence = 0
         self._codec: Codec = make_codec(arm.codec, arm.block_size)
-        self.replicas = [Replica(index, arm, task, seed) for index in range(arm.num_peers)]
+        self.replicas = Replicas(arm.num_peers, arm, task, seed)
         shapes = [(name, tuple(tensor.shape)) for name, tensor in self.replicas[0].model.named_parameters()]
         layout = build_layout(shapes, arm.num_fragments)
         self.lanes = [self._make_lane(inside) for inside in _places(layout)]
@@ -98,7 +98,7 @@ class Swarm:
         curve = []
         for step in range(1, self.task.num_steps + 1):
             self.inner_step(step)
-            if not all(bool(replica.live.isfinite().all()) for replica in self.replicas):
+            if not bool(self.replicas.live.isfinite().all()):
                 return Outcome(tuple(curve), float("nan"), step, self.bytes_per_peer, self.num_commits)
             self.after_inner_step(step)
             if step % steps_between_losses == 0 and step < self.task.num_steps:
@@ -120,11 +120,11 @@ class Swarm:
 
     def inner_step(self, step: int) -> None:
         """Inner step `step` of the fastest replicas, counted from 1; slow ones are done with theirs now and then."""
-        for replica in self.replicas:
-            if self.arm.has_step(replica.index, step):
-                replica.step(step - 1)
-                for lane in self.lanes:
-                    lane.unsent_steps[replica.index] += 1
+        who = [index for index in range(self.arm.num_peers) if self.arm.has_step(index, step)]
+        self.replicas.step(step - 1, who.__contains__)
+        for lane in self.lanes:
+            for index in who:
+                lane.unsent_steps[index] += 1
 
     def after_inner_step(self, step: int) -> None:
         """Commit what is due, then send what is due; a round without delay is committed at once."""
@@ -275,11 +275,12 @@ class Swarm:
 
 def run_data_parallel(arm: Arm, task: Task, seed: int, steps_between_losses: int) -> Outcome:
     """The mean gradient of all peers' batches at every step: one replica that reads all of their data."""
-    replica = Replica(0, arm, task, seed, num_shares=arm.num_peers)
+    replicas = Replicas(1, arm, task, seed, num_shares=arm.num_peers)
+    replica = replicas[0]
     curve = []
     averaged = AnchorMean()
     for step in range(1, task.num_steps + 1):
-        replica.step(step - 1)
+        replicas.step(step - 1)
         if step % arm.sync_every == 0 and step >= (1 - AVERAGED_SHARE) * task.num_steps:
             averaged.add(replica.live)
         if step % steps_between_losses == 0 or step == task.num_steps:

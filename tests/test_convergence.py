@@ -11,6 +11,7 @@ import torch
 
 from benchmarks import convergence
 from benchmarks.convergence_arms import Arm, Task, with_length
+from benchmarks.convergence_replica import Replicas
 from benchmarks.convergence_swarm import Swarm, run_arm
 from benchmarks.muon import orthogonalised
 from peer.data import open_corpus
@@ -143,6 +144,22 @@ def test_the_plain_mean_believes_a_liar(task: Task) -> None:
     )
     assert deceived.num_refused == 0
     assert deceived.loss > honest.loss + 0.1
+
+
+def test_batched_gradients_are_those_of_each_replica_alone(task: Task) -> None:
+    replicas = Replicas(3, Arm("carry", 3, 4), task, seed=0)
+    for replica in replicas:
+        replica.live.mul_(1 + 0.1 * replica.index)
+    before = replicas.live.clone()
+    replicas.step(0, lambda index: index != 1)
+    for replica in replicas:
+        alone = Replicas(1, Arm("carry", 1, 4), task, seed=0)
+        alone.live.copy_(before[replica.index])
+        alone.peer_ids = [f"peer-{replica.index}"]
+        alone.step(0)
+        expected = before[1] if replica.index == 1 else alone[0].live
+        torch.testing.assert_close(replica.live, expected, atol=1e-6, rtol=1e-5)
+        assert replica.index == 1 or not torch.equal(replica.live, before[replica.index])
 
 
 def test_orthogonalised_matrices_have_singular_values_near_one() -> None:
