@@ -17,6 +17,7 @@ from tests.averaging_rounds import Swarm
 
 GOLDEN = Path(__file__).parent / "golden"
 NUM_PEERS, SIZE, H, NUM_ROUNDS = 3, 12, 4, 6
+CODECS = ("fp32", "int4")
 
 CASES = {
     "sync": {"rule": OuterRule("sync", 0.7, 0.9)},
@@ -25,8 +26,10 @@ CASES = {
     "own": {"rule": OuterRule("own", 0.7, 0.5, own_weight=0.5)},
     "carry": {"rule": OuterRule("carry", 0.7, 0.5, overlay_gain=0.7)},
     "carry_gain1": {"rule": OuterRule("carry", 0.7, 0.5, overlay_gain=1.0)},
+    "weights": {"rule": OuterRule("carry", 0.7, 0.5, overlay_gain=0.7, token_power=0.5, quality_power=0.25)},
     "carry_decay": {"rule": OuterRule("carry", 0.7, 0.5, overlay_gain=0.7, residual_decay=0.9)},
     "streaming_tau0_alpha0": {"rule": OuterRule("streaming", 0.7, 0.9), "tau": 0, "merge_alpha": 0.0},
+    "streaming_tau2_alpha0": {"rule": OuterRule("streaming", 0.4, 0.5), "tau": 2, "merge_alpha": 0.0},
     "streaming_tau1_alpha05": {"rule": OuterRule("streaming", 0.7, 0.9), "tau": 1, "merge_alpha": 0.5},
     "streaming_tau3_alpha05": {"rule": OuterRule("streaming", 0.4, 0.5), "tau": 3, "merge_alpha": 0.5},
     "streaming_tau3_alpha09": {"rule": OuterRule("streaming", 0.4, 0.5), "tau": 3, "merge_alpha": 0.9},
@@ -86,7 +89,7 @@ def blend(swarm, references, merge_alpha):
         references[peer] = state.anchor.clone()
 
 
-@pytest.mark.parametrize("codec", ["fp32", "int4"])
+@pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize("case", sorted(CASES))
 def test_trajectory(case, codec, regenerate_golden):
     found = trajectory(codec, **CASES[case])
@@ -98,6 +101,10 @@ def test_trajectory(case, codec, regenerate_golden):
     golden = json.loads(path.read_text())
     for round_, (expected, got) in enumerate(zip(golden, found, strict=True)):
         assert got == expected, f"round {round_}"
+
+
+def test_each_golden_file_belongs_to_a_case():
+    assert {path.stem for path in GOLDEN.iterdir()} == {f"{case}_{codec}" for case in CASES for codec in CODECS}
 
 
 def distance(rounds):
