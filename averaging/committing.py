@@ -1,16 +1,16 @@
-"""What a commit does to one fragment at one peer, once all its results are here, and what its owner is told of it."""
+"""What moves a fragment's anchor at one peer, a commit or an anchor from the swarm, and what its owner is told."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from averaging.exchange_reports import ExchangeReport, RoundClosed, WorkReturned
+from averaging.exchange_reports import ExchangeReport, RoundClosed, WorkForgotten, WorkReturned
 from averaging.fragment_runtime import Compute, FragmentRuntime
-from averaging.fragment_state import CommittedShard, shard_rates
-from averaging.messages import Commit, ShardResult, own_entry
+from averaging.fragment_state import CommittedShard, FragmentState, shard_rates
+from averaging.messages import Commit, ShardResult, own_entry, own_ranges
 from averaging.outer import OuterRule, weights_of
 from averaging.round import HISTORY_COMMITS
 from averaging.shard_store import terms_of
@@ -69,7 +69,7 @@ async def apply_commit(
     own = own_entry(commit.roster, me)
     in_roster = own is not None and state.pending is not None and own[1].sequence == state.pending.sequence
     own_index = own[0] if own is not None and in_roster else -1
-    had_work = state.pending is not None
+    sent = state.pending
     shards = [
         _committed_shard(fragment, commit, shard, payloads.get(index), own_index, rule)
         for index, shard in enumerate(commit.shards)
@@ -90,7 +90,45 @@ async def apply_commit(
     for version in [version for version in fragment.digests if version < state.version - HISTORY_COMMITS]:
         del fragment.digests[version]
     outer_lr = max((shard.outer_lr for shard in shards), default=0.0)
-    return AppliedCommit(change, num_returned if had_work else 0, own_index >= 0, outer_lr)
+    if sent is not None:
+        is_committed = any(shard.own_included for shard in shards)
+        fragment.receipts.note(sent, commit.version, is_committed=is_committed)
+    return AppliedCommit(change, num_returned if sent is not None else 0, own_index >= 0, outer_lr)
+
+
+async def adopt_anchor(
+    fragment: FragmentRuntime,
+    set_state: Callable[[FragmentState], None],
+    commits: Sequence[Commit],
+    me: PeerId,
+    compute: Compute,
+) -> tuple[Tensor, list[WorkForgotten]]:
+    """Replace the anchor by one fetched from the swarm; the caller holds `fragment.busy`.
+
+    Args:
+        set_state: puts the new anchor into the state.
+        commits: recent ones of its lineage; they tell what became of own contributions there.
+
+    Returns:
+        (what to add to the live parameters, float32 [num_values]; own work that is lost or counts twice).
+    """
+    state = fragment.state
+    own = {commit.version: own_ranges(commit, me) for commit in commits}
+    before = await compute(state.shown)
+
+    def replace_anchor() -> list[WorkForgotten]:
+        left_version, left_digest = state.version, state.digest
+        with fragment.changing():
+            set_state(state)
+        forgotten = list(fragment.receipts.settle(fragment.index, state, left_version, left_digest, commits))
+        state.settle_in_new_lineage(left_version, own)
+        return forgotten
+
+    forgotten = await compute(replace_anchor)
+    after = await compute(state.shown)
+    fragment.digests = {state.version: state.digest}
+    fragment.store.forget_errors()
+    return after.sub_(before), forgotten
 
 
 def _committed_shard(

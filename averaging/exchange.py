@@ -18,7 +18,7 @@ from torch import Tensor
 
 from averaging import wire
 from averaging.codec import Codec
-from averaging.committing import apply_commit
+from averaging.committing import adopt_anchor, apply_commit
 from averaging.exchange_reports import (
     AnchorMoved,
     ContributionSent,
@@ -48,7 +48,6 @@ from averaging.messages import (
     ResultRequest,
     VersionIs,
     own_entry,
-    own_ranges,
 )
 from averaging.outer import OuterRule, staleness_of
 from averaging.result_search import ResultSearch
@@ -241,22 +240,11 @@ class Exchange:
         They tell what became of own contributions there (see `FragmentState.settle_in_new_lineage`).
         """
         fragment = self.fragments[index]
-        state = fragment.state
-        own = {commit.version: own_ranges(commit, self.me) for commit in commits}
         async with fragment.busy:
-            before = await self._compute(state.shown)
-
-            def replace_anchor() -> None:
-                left_version = state.version
-                with fragment.changing():
-                    set_state(state)
-                state.settle_in_new_lineage(left_version, own)
-
-            await self._compute(replace_anchor)
-            after = await self._compute(state.shown)
-            self._show(fragment, after.sub_(before))
-            fragment.digests = {state.version: state.digest}
-            fragment.store.forget_errors()
+            change, forgotten = await adopt_anchor(fragment, set_state, commits, self.me, self._compute)
+            self._show(fragment, change)
+        for report in forgotten:
+            self._report(report)
         self._after_advance(fragment, tuple(commits))
 
     async def close(self) -> None:

@@ -10,6 +10,7 @@ from typing import Protocol, TypeVar
 
 from averaging.fragment_state import FragmentState
 from averaging.messages import Commit, VersionIs
+from averaging.receipts import Receipts
 from averaging.round import HISTORY_COMMITS, RoundMachine
 from averaging.shard_store import ShardStore
 
@@ -33,6 +34,7 @@ class FragmentRuntime:
     changing: Callable[[], AbstractContextManager[object]] = nullcontext
     result_arrived: asyncio.Event = field(default_factory=asyncio.Event)
     digests: dict[int, bytes] = field(default_factory=dict)
+    receipts: Receipts = field(init=False)
     busy: asyncio.Lock = field(default_factory=asyncio.Lock)
     timer: asyncio.TimerHandle | None = None
     repairing: bool = False
@@ -44,6 +46,9 @@ class FragmentRuntime:
     up_values: int = 0
     down_bytes: int = 0
     down_values: int = 0
+
+    def __post_init__(self) -> None:
+        self.receipts = Receipts(self.machine.me)
 
     def hear_version(self, theirs: VersionIs) -> None:
         """Notice that the swarm is so far ahead that nobody keeps the results of the commit being applied here."""
