@@ -10,7 +10,8 @@
 
 Norms, radii and weights are bounded relative to the median member (the lower of two, so that half a group of liars
 cannot raise it); nothing has to be tuned to a model. Members are compared within classes of equal staleness: honest
-late work is longer than fresh work.
+late work is longer than fresh work. A trimmed mean has no such classes: it compares values, and those of a peer that
+went further lie at the ends more often. It refuses nobody for that, but `centered_clip` uses more of late work.
 
 Everything is done in roster (PeerId) order, in float32 with sums of squares in float64, one chunk of all members at a
 time and without parallel sums: the result does not depend on arrival order or threads. Beside the encoded inputs, the

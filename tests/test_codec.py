@@ -345,9 +345,11 @@ def test_without_numba_auto_is_torch_and_numba_is_refused(monkeypatch: pytest.Mo
         make_codec("int4", kernels="numba")
 
 
-def test_error_feedback_loses_nothing_over_many_sends() -> None:
+@pytest.mark.parametrize("rounding", ["nearest", "stochastic"])
+@pytest.mark.parametrize("scale", sorted(SCALE_BYTES))
+def test_error_feedback_loses_nothing_over_many_sends(scale: str, rounding: Rounding) -> None:
     """Conservation: what was sent plus what is left is what was put in, far closer than one codec error."""
-    codec = make_codec("int4")
+    codec = make_codec("int4", scale=scale, rounding=rounding)
     generator = torch.Generator().manual_seed(5)
     carried, sent, total = torch.zeros(5000), torch.zeros(5000, dtype=torch.float64), torch.zeros(5000).double()
     for _ in range(50):

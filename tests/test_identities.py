@@ -71,7 +71,7 @@ def run_swarm(rule, trainings, num_rounds, num_steps=H):
 
 
 @pytest.mark.parametrize(("eta", "beta"), [(0.7, 0.9), (1.0, 0.0), (0.3, 0.5)])
-@pytest.mark.parametrize("mode", ["sync", "eager", "carry"])
+@pytest.mark.parametrize("mode", ["sync", "streaming", "eager", "carry"])
 def test_one_peer_is_local_diloco_bit_for_bit(mode, eta, beta):
     training = LocalTraining(1, 0.01, torch.optim.AdamW)
     anchor, momentum, expected = training.values, torch.zeros_like(training.values), []
@@ -88,7 +88,7 @@ def test_one_peer_is_local_diloco_bit_for_bit(mode, eta, beta):
 
 
 @pytest.mark.parametrize("num_peers", [2, 3, 4, 8])
-@pytest.mark.parametrize("codec_free_mode", ["sync", "delayed"])
+@pytest.mark.parametrize("codec_free_mode", ["sync", "streaming", "delayed"])
 def test_peers_with_the_same_data_are_one_peer(codec_free_mode, num_peers):
     rule = OuterRule(codec_free_mode, 0.7, 0.9)
     alone = run_swarm(rule, [LocalTraining(1)], 6)
