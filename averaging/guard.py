@@ -21,6 +21,7 @@ from dht.host import PeerId
 
 SUCCESSION_OF_PACE = 0.2
 """Versions follow each other about once in the time between two own sends; much faster ones were waiting elsewhere."""
+COMMIT_MARGIN = 2.0
 _LEFT_OUT = "left out here for a while, because too much of its input was refused"
 
 
@@ -43,6 +44,7 @@ class Guard:
         self.speed_of: Callable[[PeerId], float] = lambda _peer_id: 0.0
         self.on_exclusion: Callable[[], None] = lambda: None
         self._me = me
+        # Work of the staleness limit, one version of delay, and a commit or two that were on the way meanwhile.
         self._num_remembered = staleness_limit + 3
         self._clock = clock
         self._report = report
@@ -102,6 +104,7 @@ class Guard:
             members = {message.roster[index].peer_id for shard in message.shards for index in shard.included}
             if members and members == self.excluded(sorted(members)):
                 return _LEFT_OUT
+            return self._forged_weight(sender, message, machine.timing)
         return ""
 
     def usable(self, plan: Plan, leader: PeerId, members: Sequence[int], timing: RoundTiming) -> tuple[int, ...]:
@@ -134,20 +137,43 @@ class Guard:
             what = f"its contribution to fragment {plan.fragment} is not the one in the plan"
             self.blame(entry.peer_id, "misfit", what, (plan.fragment, entry.sequence))
 
+    def _forged_weight(self, sender: PeerId, commit: Commit, timing: RoundTiming) -> str:
+        """Tokens in a commit that its members cannot have trained: neither applied nor compared with another commit.
+
+        Otherwise a leader alone could outweigh everybody by a number. Twice the margin of an offer: what honest leaders
+        let in must pass here too, whatever came here when. Only its maker is to blame: passing it on proves nothing.
+        """
+        for entry in commit.roster:
+            most = self._most_tokens(commit.fragment, entry, timing)
+            if most is not None and entry.tokens > COMMIT_MARGIN * most:
+                what = (
+                    f"made a commit of version {commit.version} of fragment {commit.fragment} with {entry.tokens} "
+                    f"tokens of one peer, which can have trained {most:.0f} at most"
+                )
+                if sender == commit.leader:
+                    self.blame(sender, "implausible", what, (commit.fragment, commit.version, "commit"))
+                return what
+        return ""
+
+    def _most_tokens(self, fragment: int, claim: RosterEntry, timing: RoundTiming) -> float | None:
+        """More than this cannot be behind a contribution; None when its peer's speed or base is not known here."""
+        came_at = self._came_at.get(fragment, {})
+        known = max((known for known in came_at if known <= claim.base_version), default=None)
+        speed = self.speed_of(claim.peer_id)
+        if known is None or speed <= 0:
+            return None
+        return most_tokens(speed, self._clock() - came_at[known] + _slack_seconds(timing))
+
     def _false_claim(self, fragment: int, version: int, claim: RosterEntry, timing: RoundTiming) -> str:
         what = ""
         if claim.base_version > version:
             what = f"claims work on version {claim.base_version} for version {version} of fragment {fragment}"
-        came_at = self._came_at.get(fragment, {})
-        known = max((known for known in came_at if known <= claim.base_version), default=None)
-        speed = self.speed_of(claim.peer_id)
-        if known is not None and speed > 0:
-            most = most_tokens(speed, self._clock() - came_at[known] + _slack_seconds(timing))
-            if claim.tokens > most:
-                what = (
-                    f"claims {claim.tokens} tokens for fragment {fragment}; at its {speed:.0f} tokens/s "
-                    f"it can have trained at most {most:.0f} since version {known}"
-                )
+        most = self._most_tokens(fragment, claim, timing)
+        if most is not None and claim.tokens > most:
+            what = (
+                f"claims {claim.tokens} tokens for fragment {fragment}; at its {self.speed_of(claim.peer_id):.0f} "
+                f"tokens/s it can have trained at most {most:.0f} since version {claim.base_version} came here"
+            )
         if what:
             self.blame(claim.peer_id, "implausible", what, (fragment, claim.sequence, "claim"))
         return what

@@ -22,7 +22,7 @@ from averaging.blame import (
 )
 from averaging.codec import make_codec
 from averaging.exchange import Exchange
-from averaging.exchange_reports import PeerRefused
+from averaging.exchange_reports import PeerRefused, RepairNeeded
 from averaging.fragment_runtime import FragmentRuntime
 from averaging.fragment_state import FragmentState
 from averaging.guard import Guard
@@ -256,6 +256,36 @@ def test_nobody_follows_the_lone_commits_of_a_peer_that_is_left_out():
     assert [bool(objection(guard, HONEST, message, timing, 14)) for message in messages] == [True, False, False, False]
 
 
+def commit_with(tokens, version=14, leader=LIAR):
+    roster = (RosterEntry(HONEST, 10, 1, 14, 0), RosterEntry(LIAR, tokens, 1, 14, 7))
+    return Commit(0, version, 0, leader, DIGEST, roster, (ShardResult(0, 50, 1, DIGEST, (0, 1)),))
+
+
+@given(st.floats(30, 300), st.integers(0, 1))
+def test_a_commit_counts_only_with_tokens_that_its_members_can_have_trained(interval, versions_ago):
+    guard, clock, reports, timing = guarded()
+    follow(guard, clock, timing, range(10, 15), interval)
+    most = 2 * 3 * 100.0 * slack(timing)
+    version = 14 - versions_ago
+    assert objection(guard, LIAR, commit_with(int(most), version), timing, 14) == ""
+    refusal = objection(guard, LIAR, commit_with(int(most) + 10, version), timing, 14)
+    assert refusal.startswith(
+        f"made a commit of version {version} of fragment 0 with {int(most) + 10} tokens of one peer"
+    )
+    assert reports == [PeerRefused(LIAR, refusal)]
+
+
+def test_who_passes_on_a_forged_commit_is_not_to_blame_for_it():
+    guard, clock, reports, timing = guarded()
+    follow(guard, clock, timing, range(10, 15), 60.0)
+    for _ in range(2 * STRIKES):
+        assert objection(guard, HONEST, commit_with(10**12), timing, 14)
+    assert not reports
+    for version in range(14, 14 + STRIKES):
+        assert objection(guard, LIAR, commit_with(10**12, version), timing, 14)
+    assert guard.excluded([LIAR, HONEST]) == {LIAR}
+
+
 def plan_of(tokens):
     roster = tuple(
         RosterEntry(peer_id, tokens.get(peer_id, 100), 10, 14, number)
@@ -359,6 +389,32 @@ def test_whoever_sends_no_numbers_is_out_of_the_next_rounds_and_back_later():
         assert LIAR in fragment.machine.trainers
         exchange.on_message(LIAR, offer_of(14, 14, 10), memoryview(b""), 0)
         assert not isinstance(exchange.links.posted[-1][1], Abandon)
+        await exchange.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_lone_commit_with_forged_weight_moves_nobody():
+    """Neither the anchor at the version it leaves, nor a holder of the true commit of that version."""
+
+    async def scenario():
+        clock, reports = Clock(), []
+        exchange = exchange_of(clock, reports)
+        exchange.guard.speed_of = lambda peer_id: 100.0
+        fragment = exchange.fragments[0]
+        machine, timing = fragment.machine, fragment.machine.timing
+        timing.own_pace.observe(0.0)
+        timing.own_pace.observe(30.0)
+        follow(exchange.guard, clock, timing, range(10, 15), 60.0)
+        exchange.on_message(LIAR, commit_with(2**49), memoryview(b""), 0)
+        assert machine.applying is None
+        true = commit_with(100, 13, leader=HONEST)
+        machine.history[13] = true
+        exchange.on_message(LIAR, commit_with(2**49, 13), memoryview(b""), 0)
+        assert not [report for report in reports if not isinstance(report, PeerRefused)]
+        assert {report.peer_id for report in reports} == {LIAR}
+        exchange.on_message(LIAR, commit_with(200, 13), memoryview(b""), 0)  # heavier, and it can be
+        assert isinstance(reports[-1], RepairNeeded)
         await exchange.close()
 
     asyncio.run(scenario())
