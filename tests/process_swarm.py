@@ -6,6 +6,7 @@ that whatever outlives its parent is found (in /proc) and ended.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -59,6 +60,7 @@ WAIT_SECONDS = 60.0
 LOOK_SECONDS = 0.05
 """Between two looks at an event log or a process."""
 MARK = "MURMURATION_TEST_MARK"
+LOOPBACK = "127.0.0.1"
 
 E = TypeVar("E", bound=Event)
 RoundKey = tuple[int, int, tuple[PeerId, ...], int]
@@ -104,16 +106,20 @@ class PeerProcess:
         output: Path,
         arguments: Sequence[str],
         environment: Mapping[str, str],
+        *,
+        ip: str = LOOPBACK,
+        wrapper: Sequence[str] = (),
     ) -> None:
         self.name = name
         self.peer_id: PeerId = identity.peer_id
-        self.address = f"/ip4/127.0.0.1/tcp/{port}/p2p/{self.peer_id}"
+        self.port = port
+        self.address = f"/ip4/{ip}/tcp/{port}/p2p/{self.peer_id}"
         self._output = output
         self._events: list[Event] = []
         self._read_bytes = 0
         with open(f"{output}.stdout", "ab") as shown, open(f"{output}.stderr", "ab") as errors:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "peer", *arguments],
+                [*wrapper, sys.executable, "-m", "peer", *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=shown,
                 stderr=errors,
@@ -238,6 +244,12 @@ class PeerProcess:
         except subprocess.TimeoutExpired:
             raise AssertionError(f"{self.name} did not end within {seconds:.0f} s:\n{self.last_words()}") from None
 
+    def signal_all(self, number: signal.Signals) -> None:
+        """A signal to the process and all its descendants, as from a service manager or a laptop that goes to sleep."""
+        for process in self.family():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, number)
+
     def kill_all(self) -> None:
         """SIGKILL to the process and all its descendants at once, as a power cut would."""
         for process in self.family():
@@ -280,10 +292,13 @@ class ProcessSwarm:
         run_id: str | None = None,
         output: Path | None = None,
         environment: Mapping[str, str] | None = None,
+        ip: str = LOOPBACK,
+        wrapper: Sequence[str] = (),
     ) -> PeerProcess:
         """Start `peer join` (or `seed`) in the folder `name`, on loopback; `arguments` come last and so beat these.
 
-        What it prints goes to ``output.stdout`` and ``output.stderr``, in its folder when nothing is said.
+        What it prints goes to ``output.stdout`` and ``output.stderr``, in its folder when nothing is said. `wrapper`
+        is a command that ends in running the one behind it.
         """
         folder = self.folder / name
         identity = self.identity_of(name)
@@ -291,13 +306,14 @@ class ProcessSwarm:
             shutil.copy(self.run.run_record_path, folder / "run.record")
         port = port or free_port()
         given = [command, "--run-id", run_id or self.run_id, "--data-dir", str(folder), "--json"]
-        given += ["--listen", f"/ip4/127.0.0.1/tcp/{port}"]
+        given += ["--listen", f"/ip4/{ip}/tcp/{port}"]
         if command == "join":
             given += ["--threads", "1", "--device", "cpu"]
         for address in peers:
             given += ["--peers", address]
         environment = {**self.environment, **(environment or {})}
-        peer = PeerProcess(name, identity, port, output or folder / "shown", [*given, *arguments], environment)
+        shown = output or folder / "shown"
+        peer = PeerProcess(name, identity, port, shown, [*given, *arguments], environment, ip=ip, wrapper=wrapper)
         self.peers.append(peer)
         return peer
 
