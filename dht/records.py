@@ -255,6 +255,14 @@ def decode_run_record(data: bytes, *, run_id: str, verified: VerifiedRecords | N
     return RunRecord(run_id, manifest, public_key, data[:SIGNATURE_BYTES])
 
 
+def claimed_run_id(data: bytes) -> str | None:
+    """The run id that a run record names, before anything is checked; None when `data` is no run record."""
+    try:
+        return _unpack_run_record(_open_envelope(data, MAX_RUN_RECORD_BYTES, "run record")[1])[0]
+    except (ValueError, PeerFault):
+        return None
+
+
 def run_key(run_id: str) -> str:
     """DHT key of the run record: one value."""
     return f"{run_id}/run"

@@ -18,6 +18,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from dht.errors import UsageFault
+from peer.address_flags import spread_peers
 from peer.model_source import CheckpointSource, ModelFileSource, ModelSource, RunSource
 from peer.outcome import reporting
 
@@ -89,21 +90,6 @@ def run(arguments: Sequence[str]) -> int:
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
     return 0
-
-
-def spread_peers(arguments: Sequence[str]) -> list[str]:
-    """Let several addresses follow one `--peers`: repeat the flag before each address but the first."""
-    spread: list[str] = []
-    among_peers = False
-    for argument in arguments:
-        if among_peers and argument.startswith("/") and spread[-1] != "--peers":
-            spread.append("--peers")
-        elif argument.startswith("-"):
-            among_peers = argument == "--peers" or argument.startswith("--peers=")
-        elif spread[-1:] != ["--peers"]:
-            among_peers = False
-        spread.append(argument)
-    return spread
 
 
 @app.command(
@@ -380,6 +366,26 @@ def demo(
     from peer.demo import run_demo
 
     return int(run_demo(peers, minutes, as_json, dashboard, port))
+
+
+@app.command(
+    short_help="Say what a run will ask of a home.", epilog="\b\nExample:\n  peer plan run.toml --peers homes.toml"
+)
+@reporting
+def plan(
+    run: Annotated[
+        Path | None, typer.Argument(metavar="RUN_FILE", help="A run.toml or a manifest.", show_default=False)
+    ] = None,
+    peers: Annotated[
+        Path | None, typer.Option("--peers", metavar="FILE", help="Homes: lines, speeds, a goal; see docs/planning.md.")
+    ] = None,
+    table: Annotated[bool, typer.Option("--table", help="Bandwidth needed, against published figures.")] = False,
+    as_json: AsJson = False,
+) -> int:
+    """Say what a run will ask of a home: bytes, Mbit/s, round time, memory, disk, time to a number of tokens."""
+    from peer.plan_report import run_plan
+
+    return int(run_plan(run, peers, table, as_json))
 
 
 @app.command(

@@ -33,9 +33,14 @@ def seed_sizes(manifest: RunManifest) -> tuple[int, ...]:
 
 def seed_layout(manifest: RunManifest) -> FragmentLayout:
     """The fragments of a run's model, without its parameters; of a custom model only the sizes are right."""
+    return layout_of(manifest, shapes_of(manifest))
+
+
+def shapes_of(manifest: RunManifest) -> list[tuple[str, tuple[int, ...]]]:
+    """(name, shape) of the parameters of a run's model; of a custom model one flat tensor, for its size."""
     if manifest.model.kind == "custom":
         assert manifest.model.num_parameters is not None
-        return layout_of(manifest, [("all", (manifest.model.num_parameters,))])
+        return [("all", (manifest.model.num_parameters,))]
     shape = manifest.model
     with torch.device("meta"):
         model = GPT(
@@ -46,7 +51,7 @@ def seed_layout(manifest: RunManifest) -> FragmentLayout:
             context=shape.context,
             tied_head=shape.tied_head,
         )
-    return layout_of(manifest, [(name, tuple(p.shape)) for name, p in model.named_parameters()])
+    return [(name, tuple(p.shape)) for name, p in model.named_parameters()]
 
 
 def layout_digest_of(manifest: RunManifest) -> bytes:

@@ -1,0 +1,114 @@
+"""How much memory and disk a peer of a run takes, from the sizes of its fragments. Pure.
+
+What the code keeps is counted; what libraries take was measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+
+from averaging.fragment_state import RECENT_CONTRIBUTIONS
+from averaging.round import HISTORY_COMMITS
+from peer.mailbox import mailbox_num_bytes
+from peer.round_traffic import BlockFormat, MemberTraffic
+
+FLOAT_BYTES = 4
+
+VELOCITY_MODES = ("eager", "own")
+"""Modes with one more copy, the own velocity (`averaging.outer.uses_velocity`)."""
+
+KEPT_CHECKPOINTS = 2
+"""As `peer.checkpoint.CheckpointFolder` keeps by default."""
+
+LIBRARIES_BYTES = 300_000_000
+"""Resident memory of a process that has loaded torch, hivemind and ours and no model: Linux x86-64, Python 3.11, torch
+2.13.0 (CPU). `python -c "import peer.network_side, resource as r; print(r.getrusage(r.RUSAGE_SELF).ru_maxrss)"`."""
+DAEMON_BYTES = 66_000_000
+"""Resident memory of p2pd, 40 to 66 MB by the number of connections."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainerMemory:
+    """Bytes of the trainer process, on its device or beside it; activations are not counted.
+
+    Attributes:
+        checkpoint_bytes: copies that wait for the disk while a checkpoint is written, as far as a quarter of the
+            machine's memory holds them.
+    """
+
+    parameters_bytes: int
+    gradients_bytes: int
+    optimizer_bytes: int
+    reference_bytes: int
+    checkpoint_bytes: int
+    libraries_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        return int(sum(astuple(self)))
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkMemory:
+    """Bytes of the network process.
+
+    Attributes:
+        mailbox_bytes: anchors, momentum, residuals and slots, shared with the trainer process.
+        encoded_bytes: own contributions under way and remembered, results kept for others.
+        velocity_bytes: own velocity, modes `eager` and `own`.
+        reducing_bytes: what arrives at a reducer in one round, its mean, and what its broadcasts lost.
+        applying_bytes: the change of the largest fragment while a commit is applied.
+    """
+
+    mailbox_bytes: int
+    encoded_bytes: int
+    velocity_bytes: int
+    reducing_bytes: int
+    applying_bytes: int
+    libraries_bytes: int
+    daemon_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        return int(sum(astuple(self)))
+
+
+def trainer_memory(num_parameters: int) -> TrainerMemory:
+    """Of the built-in trainer: float32 parameters and gradients, AdamW's two moments, one reference copy."""
+    copy = FLOAT_BYTES * num_parameters
+    return TrainerMemory(copy, copy, 2 * copy, copy, 4 * copy, LIBRARIES_BYTES)
+
+
+def network_memory(
+    sizes: Sequence[int], blocks: BlockFormat, mode: str, traffic: Sequence[MemberTraffic], num_members: int
+) -> NetworkMemory:
+    """Of one peer while rounds of all fragments go on.
+
+    Args:
+        traffic: of this peer, per fragment.
+    """
+    encoded = sum(blocks.num_bytes(size) for size in sizes)
+    reduced = [size - part.contribution_values for size, part in zip(sizes, traffic, strict=True)]
+    return NetworkMemory(
+        mailbox_bytes=mailbox_num_bytes(sizes),
+        # Each fragment has one contribution under way; results are kept for members that missed a few rounds.
+        encoded_bytes=(1 + RECENT_CONTRIBUTIONS + HISTORY_COMMITS) * encoded,
+        velocity_bytes=FLOAT_BYTES * sum(sizes) if mode in VELOCITY_MODES else 0,
+        reducing_bytes=max((num_members - 1) * blocks.num_bytes(own) + FLOAT_BYTES * own for own in reduced)
+        + FLOAT_BYTES * sum(reduced),
+        applying_bytes=FLOAT_BYTES * max(sizes),
+        libraries_bytes=LIBRARIES_BYTES,
+        daemon_bytes=DAEMON_BYTES,
+    )
+
+
+def disk_bytes(sizes: Sequence[int], blocks: BlockFormat, mode: str) -> int:
+    """Of the checkpoints that are kept and one being written.
+
+    Each has anchors, momentum, residuals and own work on the network side, and parameters, reference copy and AdamW's
+    moments on the trainer's.
+    """
+    num_copies = 3 + (mode in VELOCITY_MODES) + 4
+    encoded = (1 + RECENT_CONTRIBUTIONS) * sum(blocks.num_bytes(size) for size in sizes)
+    return (KEPT_CHECKPOINTS + 1) * (FLOAT_BYTES * num_copies * sum(sizes) + encoded)
