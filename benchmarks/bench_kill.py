@@ -27,7 +27,7 @@ from pathlib import Path
 # The harness that starts peers is the tests'.
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from peer.events import AppliedCommit, DeadlineExpired, RoundCommitted, RoundStarted
+from peer.events import AppliedCommit, DeadlineExpired, JoinedRun, RoundCommitted, RoundStarted
 from tests.process_swarm import PeerProcess, ProcessSwarm, process_swarm
 
 RUN = """
@@ -52,7 +52,7 @@ announce_seconds = 10.0
 """
 NUM_PEERS = 4
 LOOK_SECONDS = 0.002
-JOIN_SECONDS = 180.0
+JOIN_SECONDS = 300.0
 ROUND_SECONDS = 240.0
 
 
@@ -79,7 +79,7 @@ def bench(role: str, how: str, num_learning_rounds: int) -> Trial:
     """Start a swarm, let it learn, kill one peer in mid-round, and wait for the others."""
     with process_swarm(RUN) as swarm:
         peers = start_peers(swarm)
-        joined = [peer.wait_joined() for peer in peers]
+        joined = [peer.wait_for(JoinedRun, seconds=JOIN_SECONDS) for peer in peers]
         wait_for_rounds(peers, num_learning_rounds)
         victim, started, died_at = kill_in_round(peers, role, how)
         survivors = [peer for peer in peers if peer is not victim]
@@ -108,7 +108,7 @@ def bench(role: str, how: str, num_learning_rounds: int) -> Trial:
 def start_peers(swarm: ProcessSwarm) -> list[PeerProcess]:
     """The first makes the run findable, the others join through it."""
     first = swarm.start("peer0", has_record=True)
-    first.wait_joined()
+    first.wait_for(JoinedRun, seconds=JOIN_SECONDS)
     others = [swarm.start(f"peer{number}", peers=[first.address]) for number in range(1, NUM_PEERS)]
     return [first, *others]
 
