@@ -14,6 +14,23 @@ from dht.host import PeerId
 from dht.records import PeerRecord
 
 
+@dataclass(frozen=True, slots=True)
+class Side:
+    """Members that share one digest of a fragment at one version."""
+
+    digest: bytes
+    lineage_tokens: int
+    num_members: int
+
+    @property
+    def weight(self) -> tuple[bool, int, int, bytes]:
+        """What decides between sides: never one member's word against two, then committed tokens, then members.
+
+        The one rule for whose anchor counts: in the view, when a joiner chooses, and when a peer audits its own.
+        """
+        return (self.num_members >= 2, self.lineage_tokens, self.num_members, self.digest)
+
+
 class HeaviestAnchor(NamedTuple):
     """The anchor of a fragment that most work stands behind, and who announces it."""
 
@@ -115,8 +132,31 @@ class SwarmView:
         }
         return tuple(session.record.session for session in live if session.record.session in together)
 
+    def differing(self, now: float) -> dict[PeerId, tuple[int, ...]]:
+        """Fragments of which a member announces another digest than the heaviest side at the very same version.
+
+        Members that hold another version are not compared: records do not say what they had before.
+        """
+        sides: dict[tuple[int, int], dict[bytes, list[PeerRecord]]] = {}
+        for record in self.members(now):
+            if record.state != "joining":
+                for fragment, (version, digest) in enumerate(zip(record.versions, record.digests, strict=True)):
+                    sides.setdefault((fragment, version), {}).setdefault(digest, []).append(record)
+        found: dict[PeerId, tuple[int, ...]] = {}
+        for (fragment, _), by_digest in sorted(sides.items()):
+            weights = {
+                digest: Side(digest, max(record.lineage_tokens[fragment] for record in records), len(records)).weight
+                for digest, records in by_digest.items()
+            }
+            heaviest = max(weights, key=lambda digest: weights[digest])
+            for digest, records in by_digest.items():
+                if digest != heaviest:
+                    for record in records:
+                        found[record.peer_id] = (*found.get(record.peer_id, ()), fragment)
+        return found
+
     def heaviest(self, fragment: int) -> HeaviestAnchor | None:
-        """The anchor of `fragment` with the most lineage tokens, then the most peers, then the highest digest.
+        """The anchor of `fragment` whose side weighs most (see `Side`); a version counts as a side of its own.
 
         Peers that are still joining do not count. None when no member at the last `merge` announces the fragment.
         """
@@ -128,7 +168,7 @@ class SwarmView:
         if not announced:
             return None
         (lineage_tokens, digest, version), peers = max(
-            announced.items(), key=lambda item: (item[0][0], len(item[1]), item[0][1], item[0][2])
+            announced.items(), key=lambda item: (Side(item[0][1], item[0][0], len(item[1])).weight, item[0][2])
         )
         return HeaviestAnchor(version, digest, lineage_tokens, tuple(peers))
 

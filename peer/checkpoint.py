@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ValidationError
 from torch import Tensor
 
 from averaging.encoded import EncodedBlocks
@@ -32,11 +32,11 @@ from averaging.fragment_state import FragmentState, Sent, Settled
 from averaging.outer import anchor_digest
 from averaging.own_work import OwnWork, give_back_own_work, own_work_of
 from dht.host import PeerId
+from peer.checkpoint_facts import FileFacts, FragmentFacts, Metadata, Totals, TrainerFile, contribution_facts
 from peer.checkpoint_files import (
     OpenFile,
     TensorFile,
     TensorSpec,
-    WrittenFile,
     check_file,
     check_length,
     measure_file,
@@ -59,92 +59,8 @@ USED_NAME = "used"
 _NAME = re.compile(r"checkpoint-([0-9]{8,15})")
 _DRAFT_PREFIX = ".draft-"
 _VALUES = ("anchor", "momentum", "residual")
-_COUNT = Field(ge=0, le=2**63 - 1)
-_HASH = Field(pattern="^[0-9a-f]{64}$")
 
 log = logging.getLogger(__name__)
-
-
-class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
-
-
-class FileFacts(_Section):
-    """What a file must be; `digest` is its SHA-256."""
-
-    num_bytes: int = _COUNT
-    digest: str = _HASH
-
-    @classmethod
-    def of(cls, written: WrittenFile) -> FileFacts:
-        return cls(num_bytes=written.num_bytes, digest=written.digest)
-
-    @property
-    def written(self) -> WrittenFile:
-        return WrittenFile(self.num_bytes, self.digest)
-
-
-class _Contribution(_Section):
-    """Own work of one round; `version` and `committed` are those of `Settled`, absent while it was under way."""
-
-    sequence: int = _COUNT
-    tokens: int = _COUNT
-    steps: int = _COUNT
-    base_version: int = _COUNT
-    version: int | None = Field(default=None, ge=0, le=2**63 - 1)
-    committed: tuple[tuple[int, int], ...] = ()
-
-
-class FragmentFacts(_Section):
-    """What `checkpoint.json` says of one fragment. `digest` is that of (anchor, momentum)."""
-
-    num_values: int = _COUNT
-    version: int = _COUNT
-    lineage_tokens: int = _COUNT
-    digest: str = _HASH
-    unsent_tokens: int = _COUNT
-    unsent_steps: int = _COUNT
-    unsent_base_version: int = _COUNT
-    own_share: float = Field(ge=0, le=1)
-    shown_share: float = Field(ge=0, le=1)
-    num_rounds: int = _COUNT
-    contributions: tuple[_Contribution, ...]
-    has_velocity: bool
-    file: FileFacts
-
-
-class Totals(_Section):
-    """What this peer has done in the run, earlier sessions included; `reads` of the data is where it goes on."""
-
-    inner_steps: int = Field(default=0, ge=0, le=2**63 - 1)
-    tokens: int = Field(default=0, ge=0, le=2**63 - 1)
-    rounds_contributed: int = Field(default=0, ge=0, le=2**63 - 1)
-    reads: int = Field(default=0, ge=0, le=2**63 - 1)
-
-
-class _Metadata(_Section):
-    format_version: int
-    number: int = _COUNT
-    run_id: str
-    peer_id: str
-    manifest_hash: str = _HASH
-    layout_digest: str = _HASH
-    software: str
-    is_last: bool
-    totals: Totals
-    fragments: tuple[FragmentFacts, ...]
-    trainer: FileFacts | None
-
-
-class _TrainerFile(BaseModel):
-    """The part of `trainer.json` that says to what it belongs; the rest is the trainer's."""
-
-    model_config = ConfigDict(frozen=True, strict=True)
-    number: int = _COUNT
-    inner_steps: int = _COUNT
-    tokens: int = _COUNT
-    reads: int = _COUNT
-    file: FileFacts
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +84,7 @@ class SavedCheckpoint:
         is_settled: nothing was sent after it, in that session or a later one.
     """
 
-    def __init__(self, path: Path, metadata: _Metadata, owner: CheckpointOwner) -> None:
+    def __init__(self, path: Path, metadata: Metadata, owner: CheckpointOwner) -> None:
         self.path = path
         self.number = metadata.number
         self.is_own = metadata.peer_id == owner.peer_id
@@ -244,7 +160,7 @@ class CheckpointDraft:
             own_share=own.own_share,
             shown_share=own.shown_share,
             num_rounds=own.num_rounds,
-            contributions=tuple(_contribution_facts(entry) for entry in sent),
+            contributions=tuple(contribution_facts(entry) for entry in sent),
             has_velocity=own.velocity is not None,
             file=FileFacts.of(written),
         )
@@ -272,7 +188,7 @@ class CheckpointDraft:
             told = {"inner_steps": part.inner_steps, "tokens": part.tokens, "reads": part.reads}
             totals = totals.model_copy(update=told)
             trainer = FileFacts.of(measure_file(self.path / TRAINER_FACTS_NAME))
-        content = _Metadata(
+        content = Metadata(
             format_version=FORMAT_VERSION,
             number=self.number,
             run_id=owner.run_id,
@@ -411,19 +327,19 @@ def draft_path(folder: Path, number: int) -> Path:
     return folder / f"{_DRAFT_PREFIX}{number:08d}"
 
 
-def _read_metadata(path: Path) -> _Metadata:
+def _read_metadata(path: Path) -> Metadata:
     content = read_json(path / METADATA_NAME)
     if content.get("format_version") != FORMAT_VERSION:
         found = content.get("format_version")
         raise ValueError(f"it is of format version {found!r:.20}; expected {FORMAT_VERSION}: other software wrote it")
     with _as_damage(METADATA_NAME):
-        return _Metadata.model_validate_json(json.dumps(content))
+        return Metadata.model_validate_json(json.dumps(content))
 
 
-def _read_trainer(path: Path, number: int) -> _TrainerFile:
+def _read_trainer(path: Path, number: int) -> TrainerFile:
     content = read_json(path / TRAINER_FACTS_NAME)
     with _as_damage(TRAINER_FACTS_NAME):
-        part = _TrainerFile.model_validate_json(json.dumps(content))
+        part = TrainerFile.model_validate_json(json.dumps(content))
     if part.number != number:
         raise ValueError(f"{TRAINER_FACTS_NAME} is of moment {part.number}; expected {number}")
     return part
@@ -471,18 +387,6 @@ def _own_work_in(file: TensorFile, facts: FragmentFacts, state: FragmentState) -
         under_way,
         tuple(settled),
         file.get("velocity") if facts.has_velocity else None,
-    )
-
-
-def _contribution_facts(entry: Settled | Sent) -> _Contribution:
-    sent = entry.sent if isinstance(entry, Settled) else entry
-    return _Contribution(
-        sequence=sent.sequence,
-        tokens=sent.tokens,
-        steps=sent.steps,
-        base_version=sent.base_version,
-        version=entry.version if isinstance(entry, Settled) else None,
-        committed=entry.committed if isinstance(entry, Settled) else (),
     )
 
 

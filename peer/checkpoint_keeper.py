@@ -16,7 +16,8 @@ from functools import partial
 
 from averaging.fragment_runtime import Compute, FragmentRuntime
 from peer import event_types as events
-from peer.checkpoint import CheckpointDraft, CheckpointFolder, SavedCheckpoint, Totals
+from peer.checkpoint import CheckpointDraft, CheckpointFolder, SavedCheckpoint
+from peer.checkpoint_facts import Totals
 from peer.events import Event
 from peer.mailbox import Mailbox
 from peer.trainer_desk import TakeWork, TrainerDesk

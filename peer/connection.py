@@ -12,7 +12,8 @@ import torch
 from averaging.fragments import FragmentLayout
 from dht.errors import Incompatible, LocalFault
 from dht.identity import Identity
-from peer.checkpoint import Totals, saved_totals
+from peer.checkpoint import saved_totals
+from peer.checkpoint_facts import Totals
 from peer.config import PeerConfig
 from peer.events import Event
 from peer.layouts import layout_digest_of, layout_of

@@ -24,6 +24,7 @@ from averaging.wire import Limits
 from dht.errors import PeerFault, PeerUnreachable
 from dht.host import Host, PeerId
 from dht.records import PeerRecord
+from dht.swarm import Side
 
 MAX_WITNESSES = 12
 """Other members asked for their digest, at once; those who share the donor's become donors too."""
@@ -85,20 +86,6 @@ class FetchProgress:
 
     done_bytes: int
     total_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Side:
-    """Members that share one digest of a fragment at one version."""
-
-    digest: bytes
-    lineage_tokens: int
-    num_members: int
-
-    @property
-    def weight(self) -> tuple[bool, int, int, bytes]:
-        """What decides between sides: never one member's word against two, then committed tokens, then members."""
-        return (self.num_members >= 2, self.lineage_tokens, self.num_members, self.digest)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +188,17 @@ class Fetcher:
                 return whole
         return None
 
+    async def outvoted_by(self, fragment: int, version: int, digest: bytes, lineage_tokens: int) -> tuple[PeerId, ...]:
+        """Members whose side at `version` weighs more than that of this peer, which has `digest` there; else none.
+
+        Args:
+            lineage_tokens: what this peer announces.
+        """
+        held = await self._ask_members(fragment, version)
+        held[self._host.peer_id] = digest
+        heaviest = self._heaviest(fragment, held, {self._host.peer_id: lineage_tokens})
+        return () if heaviest.digest == digest else tuple(name for name, one in held.items() if one == heaviest.digest)
+
     def _is_behind(self, fragment: int, state: HeldState) -> bool:
         ours = (state.lineage_tokens, state.digest[:8])
         return any(
@@ -251,24 +249,30 @@ class Fetcher:
 
     async def _confirm(self, fragment: int, donor: PeerId, version: int, digest: bytes) -> tuple[PeerId, ...] | None:
         """Who holds this digest at this version, the donor included; None when the other members outweigh them."""
-        records = {record.peer_id: record for record in self._givers(fragment)}
-        others = sorted((name for name in records if name != donor), key=lambda name: _spread(self._host.peer_id, name))
-        held = {donor: digest}
-        answers = await asyncio.gather(*(self._ask_digest(name, fragment, version) for name in others[:MAX_WITNESSES]))
-        held |= {name: answer for name, answer in zip(others[:MAX_WITNESSES], answers, strict=True) if answer}
-
-        def side(shared: bytes) -> Side:
-            names = [name for name, other in held.items() if other == shared]
-            tokens = [records[name].lineage_tokens[fragment] for name in names if name in records]
-            return Side(shared, max(tokens, default=0), len(names))
-
-        own = side(digest)
-        heaviest = max((side(other) for other in set(held.values())), key=lambda side: side.weight)
-        if heaviest != own:
+        held = {donor: digest} | await self._ask_members(fragment, version, besides=donor)
+        heaviest = self._heaviest(fragment, held, {})
+        if heaviest.digest != digest:
             what = f"the digest of its version {version} is not that of {heaviest.num_members} others"
             self._blame(donor, fragment, what, FORK_SECONDS)
             return None
         return tuple(name for name, other in held.items() if other == digest)
+
+    async def _ask_members(self, fragment: int, version: int, besides: PeerId | None = None) -> dict[PeerId, bytes]:
+        """The digests that up to `MAX_WITNESSES` other members had at a version, as far as they know."""
+        names = [record.peer_id for record in self._givers(fragment) if record.peer_id != besides]
+        asked = sorted(names, key=lambda name: _spread(self._host.peer_id, name))[:MAX_WITNESSES]
+        answers = await asyncio.gather(*(self._ask_digest(name, fragment, version) for name in asked))
+        return {name: answer for name, answer in zip(asked, answers, strict=True) if answer}
+
+    def _heaviest(self, fragment: int, held: Mapping[PeerId, bytes], own_tokens: dict[PeerId, int]) -> Side:
+        """Of the digests that peers have at one version."""
+        tokens = {record.peer_id: record.lineage_tokens[fragment] for record in self._givers(fragment)} | own_tokens
+
+        def side(shared: bytes) -> Side:
+            names = [name for name, digest in held.items() if digest == shared]
+            return Side(shared, max((tokens.get(name, 0) for name in names), default=0), len(names))
+
+        return max((side(digest) for digest in set(held.values())), key=lambda side: side.weight)
 
     async def _ask_digest(self, witness: PeerId, fragment: int, version: int) -> bytes:
         try:

@@ -26,14 +26,16 @@ from dht.host import Host, PeerId
 from dht.identity import Identity
 from dht.records import PeerRecord, VerifiedRecords
 from dht.store import RecordStore
-from peer.checkpoint import CheckpointFolder, Totals
+from peer.checkpoint import CheckpointFolder
+from peer.checkpoint_facts import Totals
 from peer.checkpoint_keeper import CheckpointKeeper
 from peer.events import Event
 from peer.fetching import Fetcher
-from peer.fragment_memory import adopt_snapshot, build_fragments, persist
+from peer.fragment_memory import build_fragments, persist
 from peer.mailbox import Mailbox
 from peer.manifest import RunManifest
 from peer.membership import Membership
+from peer.repairing import Repairs
 from peer.reporting import Reporter
 from peer.run_rules import codec_of, limits_of, rule_of, warm_up
 from peer.starting import Start
@@ -45,6 +47,9 @@ SETTLE_SECONDS = 5.0
 """A leaving peer waits this long at most for the round that carries its last work."""
 HAND_OVER_SECONDS = 5.0
 """And then so long until some other member has what it has: a fragment of a small model over a slow line."""
+REPLAY_SECONDS = 5.0
+"""For a joiner to apply what was committed while it downloaded: a few small messages and result shards per version;
+whoever takes longer begins with what it has, and the commits come meanwhile."""
 FAREWELL_SECONDS = 3.0
 """To tell the others; whoever is not reached learns it when the record expires."""
 
@@ -108,8 +113,9 @@ class Node:
         self.rule = rule_of(manifest)
         self.limits = limits_of(mailbox.sizes, self.codec)
         self.reporter = Reporter(self.me, mailbox, ports.wall_clock, ports.clock, ports.emit)
-        self._repairs: set[asyncio.Task[None]] = set()
+        self._repairing: set[asyncio.Task[None]] = set()
         self._leaving = asyncio.Event()
+        self._moved = asyncio.Event()
         self._leave_reason = "the trainer finished"
         self._state = "joining"
         self.fragments = build_fragments(self.me, who.run_id, manifest.averaging, self.rule, self.codec, mailbox)
@@ -155,6 +161,7 @@ class Node:
             verified=ports.verified,
         )
         self.fetcher = Fetcher(ports.host, ports.doorkeeper, self.limits, self.membership)
+        self.repairs = Repairs(self.exchange, self.fetcher, self.membership, self.reporter)
         StateServer(ports.host, ports.doorkeeper, self, len(mailbox.sizes), ports.compute)
         self.keeper = None if checkpoints is None else self._build_keeper(checkpoints)
         self._start = Start(
@@ -194,6 +201,8 @@ class Node:
             self._check_identity()
             self._check_welcome(await self.membership.introduce())
             self._on_view()
+            await self._replay_missed()
+            await self._start.hand_over()
             self.mailbox.network.ready = 1
             for fragment in self.fragments:
                 await self.exchange.offer(fragment)
@@ -208,7 +217,7 @@ class Node:
                 task.result()
             await self._settle()
         finally:
-            tasks += self._repairs
+            tasks += self._repairing
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -229,6 +238,20 @@ class Node:
             starting.cancel()
             leaving.cancel()
             await asyncio.gather(starting, leaving, return_exceptions=True)
+
+    async def _replay_missed(self) -> None:
+        """Take the commits that were made while the anchors were fetched: nobody begins one version behind."""
+        end = self.ports.clock() + REPLAY_SECONDS
+        asked: set[tuple[int, int]] = set()
+        while self.ports.clock() < end and not self._leaving.is_set():
+            behind = self.repairs.behind()
+            if not behind:
+                return
+            for index, peer_id in behind.items():
+                if (index, self.fragments[index].machine.version) not in asked:
+                    asked.add((index, self.fragments[index].machine.version))
+                    self.exchange.audit(index, peer_id)
+            await asyncio.sleep(REPLAY_SECONDS / 50)
 
     def leave(self, reason: str) -> None:
         """End the run in an orderly way."""
@@ -304,7 +327,7 @@ class Node:
 
     def _on_message(self, sender: PeerId, message: Message, payload: memoryview, frame_bytes: int) -> None:
         self.membership.heard_from(sender)
-        if not self.desk.is_open:
+        if self._state == "joining":
             # Still catching up: whatever is missed now is asked for as soon as rounds begin.
             return
         self.exchange.on_message(sender, message, payload, frame_bytes)
@@ -320,7 +343,8 @@ class Node:
         trainers = self.membership.trainers()
         followers = [record.peer_id for record in self.membership.members() if record.peer_id not in trainers]
         own = [self.me] if self._state == "training" else []
-        self.exchange.set_view([*trainers, *own], followers)
+        num_known = self.membership.num_known_trainers() + len(own)
+        self.exchange.set_view([*trainers, *own], followers, num_known)
 
     def _on_report(self, report: ExchangeReport) -> None:
         if isinstance(report, PeerRefused):
@@ -330,37 +354,14 @@ class Node:
         index = report.fragment
         if self.reporter.moved(report):
             persist(self.mailbox, self.fragments[index])
+            self._moved.set()
             if self.rule.mode == "streaming" and self.desk.is_open:
                 self.desk.deliver_anchor(index)
         repair = self.reporter.wanted_repair(report)
         if repair is not None:
-            task = asyncio.get_running_loop().create_task(self._repair(index, repair.peer_id, repair.reason))
-            self._repairs.add(task)
-            task.add_done_callback(self._repairs.discard)
-
-    async def _repair(self, index: int, peer_id: PeerId, reason: str) -> None:
-        fragment = self.fragments[index]
-        try:
-            # The one that knows of a better anchor may be gone by now; whoever has committed more will do as well.
-            others = [
-                record.peer_id
-                for record in self.membership.members()
-                if len(record.lineage_tokens) > index
-                and record.lineage_tokens[index] > fragment.state.lineage_tokens
-                and record.peer_id != peer_id
-            ]
-            donors = [peer_id, *others]
-            snapshot = await self.fetcher.fetch_from(index, fragment.state.num_values, donors)
-            better = snapshot is not None and (snapshot.lineage_tokens, snapshot.digest) > (
-                fragment.state.lineage_tokens,
-                fragment.state.digest,
-            )
-            if snapshot is not None and better:
-                found = snapshot
-                await self.exchange.adopt(index, lambda state: adopt_snapshot(state, found), found.commits)
-                self.reporter.repaired(index, found.version, reason)
-        finally:
-            self.exchange.repaired(index)
+            task = asyncio.get_running_loop().create_task(self.repairs.repair(index, repair.peer_id, repair.reason))
+            self._repairing.add(task)
+            task.add_done_callback(self._repairing.discard)
 
     def _check_welcome(self, refusal: str) -> None:
         if refusal:
@@ -377,20 +378,14 @@ class Node:
             )
 
     async def _audit(self) -> None:
-        """Compare announced anchors with our own; whoever is behind or forked hears of it within one announcement."""
+        """Compare announced anchors with our own after every round, and whenever records have come."""
         while True:
-            await asyncio.sleep(self.manifest.network.announce_seconds)
+            self._moved.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self.manifest.network.announce_seconds):
+                    await self._moved.wait()
             self._check_identity()
-            for fragment in self.fragments:
-                for record in self.membership.members():
-                    if len(record.versions) <= fragment.index or fragment.repairing:
-                        continue
-                    theirs = (record.lineage_tokens[fragment.index], record.digests[fragment.index])
-                    state = fragment.state
-                    known = fragment.digests.get(record.versions[fragment.index], b"")[: len(theirs[1])]
-                    if theirs > (state.lineage_tokens, state.digest[:8]) and known != theirs[1]:
-                        self.exchange.audit(fragment.index, record.peer_id)
-                        break
+            await self.repairs.audit()
 
     # ----------------------------------------------------------------------------------------- StateSource for donors
 

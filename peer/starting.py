@@ -24,7 +24,7 @@ from peer.trainer_desk import TrainerDesk
 
 
 class Start:
-    """Brings every fragment to the best state there is; `run` once, before any round.
+    """Brings every fragment to the best state there is: `run` once, before any round, then `hand_over`.
 
     Args:
         trains: whether a trainer is at the other end of the mailbox; a seed takes its state from the swarm.
@@ -83,10 +83,13 @@ class Start:
             persist(self._mailbox, fragment)
         if self._saved is not None:
             await self._compute(self._saved.note_use)
+
+    async def hand_over(self) -> None:
+        """Give the trainer what the fragments are now, to begin with or to go on with."""
         if not self._trains:
             self._desk.is_open = True
             return
-        everywhere = has_begun or self._mailbox.network.restored_moment > 0
+        everywhere = bool(self._mailbox.network.ready) or self._mailbox.network.restored_moment > 0
         indices = {fragment.index for fragment in self._fragments}
         await self._desk.open(keeps_work=indices - self._given_up if everywhere else ())
 

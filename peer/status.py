@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from dht.records import PeerRecord
+from dht.swarm import SwarmView
 from peer.manifest import RunManifest
 from peer.observing import observe
 from peer.quantities import count_text
@@ -39,6 +40,7 @@ def status_facts(run_id: str, manifest: RunManifest, records: list[PeerRecord], 
     """The status as plain values; every figure is what the peers report of themselves."""
     trainers = [record for record in records if record.role == "trainer" and record.state == "training"]
     newest = [max((r.versions[f] for r in records), default=0) for f in range(manifest.averaging.num_fragments)]
+    differing = SwarmView(run_id).merge(records, now).differing(now)
     losses = [(r.held_out_version, r.held_out_loss) for r in records if r.held_out_loss is not None]
     return {
         "schema": 1,
@@ -61,6 +63,7 @@ def status_facts(run_id: str, manifest: RunManifest, records: list[PeerRecord], 
                 "device": record.device,
                 "versions": list(record.versions),
                 "digests": [digest.hex() for digest in record.digests],
+                "differing_fragments": list(differing.get(record.peer_id, ())),
                 "inner_steps": record.inner_steps,
                 "tokens": record.tokens,
                 "tokens_per_second": record.tokens_per_second,
@@ -87,6 +90,7 @@ def _print_table(run_id: str, manifest: RunManifest, records: list[PeerRecord]) 
     if not records:
         console.print("No peer is in the run now. Start one with: peer join --run-id " + run_id)
         return
+    differing = {peer["peer_id"]: peer["differing_fragments"] for peer in facts["peers"]}
     table = Table(box=None, pad_edge=False)
     for title in ("peer", "state", "device", "versions", "tokens", "tokens/s", "rounds", "train loss"):
         table.add_column(title, justify="left" if title in ("peer", "state", "device", "versions") else "right")
@@ -95,11 +99,16 @@ def _print_table(run_id: str, manifest: RunManifest, records: list[PeerRecord]) 
             record.name or record.peer_id[-8:],
             record.state,
             record.device,
-            "/".join(str(version) for version in record.versions),
+            "/".join(
+                f"{version}{'!' * (fragment in differing[record.peer_id])}"
+                for fragment, version in enumerate(record.versions)
+            ),
             count_text(record.tokens),
             f"{record.tokens_per_second:.0f}",
             str(record.rounds_contributed),
             "-" if record.train_loss is None else f"{record.train_loss:.3f}",
         )
     console.print(table)
+    if any(differing.values()):
+        console.print("! another anchor than the one with most weight; that peer fetches the fragment again")
     console.print("Figures are reported by the peers themselves.", style="dim")

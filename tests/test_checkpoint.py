@@ -30,10 +30,10 @@ from peer.checkpoint import (
     CheckpointFolder,
     CheckpointOwner,
     SavedCheckpoint,
-    Totals,
     list_checkpoints,
     saved_totals,
 )
+from peer.checkpoint_facts import Totals
 from peer.checkpoint_files import open_new
 from peer.checkpoint_keeper import CheckpointKeeper
 from peer.events import (

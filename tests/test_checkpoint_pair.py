@@ -27,10 +27,10 @@ from peer.checkpoint import (
     TRAINER_TENSORS_NAME,
     CheckpointFolder,
     CheckpointOwner,
-    Totals,
     list_checkpoints,
     saved_totals,
 )
+from peer.checkpoint_facts import Totals
 from peer.checkpoint_files import open_new
 from peer.checkpoint_keeper import CheckpointKeeper
 from peer.checkpoint_trainer import TrainerKeeper

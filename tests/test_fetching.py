@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from averaging.chunk_queue import ChunkQueue
 from averaging.snapshots import HeldSnapshots, Snapshot
 from dht.host import PeerId, Stream
-from peer.fetching import Fetched, FetchProgress, Side
+from dht.swarm import Side
+from peer.fetching import Fetched, FetchProgress
 from tests.donor_scene import JOINER, NUM_VALUES, Scene, assert_same, empty_state, in_scene
 from tests.memory_networks import MIB, named, now
 

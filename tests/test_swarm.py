@@ -215,13 +215,30 @@ def anchored(peer: str, version: int, digest: bytes, lineage_tokens: int, **chan
     )
 
 
-def test_heaviest_prefers_work_then_company_then_digest() -> None:
+def test_heaviest_prefers_two_to_one_then_work_then_company_then_digest() -> None:
     lone = anchored("A", 9, b"z", 100)
     assert view_of(lone, anchored("B", 5, b"a", 101)).heaviest(1) == HeaviestAnchor(5, b"a" * 8, 101, (PeerId("B"),))
+    light = [anchored(name, 5, b"a", 60) for name in "BC"]
+    assert view_of(lone, *light).heaviest(1) == HeaviestAnchor(5, b"a" * 8, 60, (PeerId("B"), PeerId("C")))
+    heavy = [anchored(name, 6, b"d", 61) for name in "DE"]
+    found = view_of(lone, *light, anchored("F", 5, b"a", 60), *heavy).heaviest(1)
+    assert found == HeaviestAnchor(6, b"d" * 8, 61, (PeerId("D"), PeerId("E")))
     pair = (anchored("C", 9, b"b", 100), anchored("B", 9, b"b", 100))
     assert view_of(lone, *pair).heaviest(1) == HeaviestAnchor(9, b"b" * 8, 100, (PeerId("B"), PeerId("C")))
     other = anchored("D", 9, b"c", 100)
     assert view_of(lone, other).heaviest(1) == HeaviestAnchor(9, b"z" * 8, 100, (PeerId("A"),))
+
+
+def test_whose_anchor_differs_is_seen_among_those_at_one_version() -> None:
+    view = view_of(
+        anchored("A", 9, b"z", 900),
+        anchored("B", 9, b"b", 100),
+        anchored("C", 9, b"b", 100),
+        anchored("D", 8, b"d", 90),
+        anchored("E", 9, b"e", 100, state="joining"),
+    )
+    assert view.differing(NOW) == {PeerId("A"): (1,)}
+    assert view_of(anchored("A", 9, b"z", 9), anchored("B", 9, b"b", 10)).differing(NOW) == {PeerId("A"): (1,)}
 
 
 def test_heaviest_counts_only_peers_that_have_the_anchor() -> None:

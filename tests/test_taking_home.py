@@ -21,7 +21,8 @@ from dht.errors import Incompatible, LocalFault, UsageFault
 from dht.identity import Identity, make_run_id
 from dht.records import encode_run_record, sign_run_record
 from peer import model_file
-from peer.checkpoint import CheckpointFolder, CheckpointOwner, Totals
+from peer.checkpoint import CheckpointFolder, CheckpointOwner
+from peer.checkpoint_facts import Totals
 from peer.config import CHECKPOINTS_NAME, RUN_RECORD_NAME
 from peer.data import open_corpus
 from peer.evaluation import held_out_loss
