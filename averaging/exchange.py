@@ -116,20 +116,25 @@ class Exchange:
         self._sequence = first_sequence
         self.guard = Guard(me, rule.staleness_limit, clock, report)
         self.guard.on_exclusion = lambda: self.set_view(*self._seen)
-        self._seen: tuple[Sequence[PeerId], Sequence[PeerId]] = ((), ())
+        self._seen: tuple[Sequence[PeerId], Sequence[PeerId], int] = ((), (), 0)
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
 
     # --------------------------------------------------------------------------------------- inputs from outside
 
-    def set_view(self, trainers: Sequence[PeerId], followers: Sequence[PeerId]) -> None:
-        """The live trainers, and the other members, as this peer sees them now."""
-        self._seen = (trainers, followers)
+    def set_view(self, trainers: Sequence[PeerId], followers: Sequence[PeerId], num_known: int = 0) -> None:
+        """The live trainers, and the other members, as this peer sees them now.
+
+        `num_known` counts the trainers with those that do not answer now though their records are alive.
+        """
+        self._seen = (trainers, followers, num_known)
         excluded = self.guard.excluded(trainers)
         # Who is left out of rounds still hears of commits.
-        view = View(tuple(sorted(set(trainers) - excluded)), tuple(sorted({*followers, *excluded})))
+        live, others = tuple(sorted(set(trainers) - excluded)), tuple(sorted({*followers, *excluded}))
+        view = View(live, others, max(len(live), num_known - len(excluded)))
         for fragment in self.fragments:
-            if (fragment.machine.trainers, fragment.machine.followers) != (view.trainers, view.followers):
+            machine = fragment.machine
+            if (machine.trainers, machine.followers, machine.num_known) != (live, others, view.num_known):
                 self._step(fragment, view)
 
     def audit(self, index: int, peer_id: PeerId) -> None:

@@ -113,21 +113,24 @@ class Leading:
             self.timing.reduced.observe(peer_id, now - self.planned_at)
         return True
 
-    def check(self, trainers: Collection[PeerId], given_up: Set[PeerId], now: float) -> Commit | Abandon | None:
+    def check(
+        self, trainers: Collection[PeerId], given_up: Set[PeerId], now: float, num_known: int = 0
+    ) -> Commit | Abandon | None:
         """Send what is due at `now`; returns the commit (or the abandonment) when the round closes.
 
         Args:
-            trainers: the live ones, as this peer sees them; they count for the quorum.
+            trainers: the live ones, as this peer sees them.
             given_up: those of them that are not waited for, because they were silent.
+            num_known: with those that do not answer now; the quorum is a share of all.
         """
         if self.closed or not self.offers:
             return None
-        self._num_trainers = len(trainers)
+        self._num_trainers = max(len(trainers), num_known)
         if self.plan is None:
             self._missing = tuple(sorted(set(trainers) - given_up - set(self.offers)))
-            if len(self.offers) >= self.quorum(len(trainers)) and self.quorum_at is None:
+            if len(self.offers) >= self.quorum(self._num_trainers) and self.quorum_at is None:
                 self.quorum_at = now
-            is_everyone_here = bool(trainers) and not self._missing
+            is_everyone_here = bool(trainers) and not self._missing and self.quorum_at is not None
             if is_everyone_here or now >= self._start_at():
                 self._start(now)
             elif self.quorum_at is None and now >= self._grace_until():

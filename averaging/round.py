@@ -98,6 +98,7 @@ class RoundMachine:
     lineage_tokens: int = 0
     trainers: tuple[PeerId, ...] = ()
     followers: tuple[PeerId, ...] = ()
+    num_known: int = 0
     history: dict[int, Commit] = field(default_factory=dict)
     applying: Commit | None = None
     _offer: Offer | None = None
@@ -167,6 +168,7 @@ class RoundMachine:
         elif isinstance(event, View):
             self.trainers = tuple(sorted(set(event.trainers)))
             self.followers = tuple(sorted(set(event.followers)))
+            self.num_known = max(len(self.trainers), event.num_known)
             self._silent.intersection_update(self.trainers)
         elif isinstance(event, Lost):
             self._lose(event.peer_id, event.reason, now)
@@ -217,7 +219,7 @@ class RoundMachine:
         if self.applying is not None:
             return
         if self._leading is not None:
-            closing = self._leading.check(self.trainers, self._avoid - {self.me}, now)
+            closing = self._leading.check(self.trainers, self._avoid - {self.me}, now, self.num_known)
             if isinstance(closing, Commit):
                 for peer_id in sorted(
                     {self.me, *self.trainers, *self.followers, *(entry.peer_id for entry in closing.roster)}
@@ -342,7 +344,7 @@ class RoundMachine:
                 tell=self._tell,
             )
         self._began_at = now if self._began_at is None else self._began_at
-        self._leading.on_offer(sender, offer, len(self.trainers), now)
+        self._leading.on_offer(sender, offer, self.num_known, now)
 
     def _earliest_start(self) -> float:
         """One interval and a little after the previous round began, unless everyone has offered.

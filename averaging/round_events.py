@@ -20,10 +20,15 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The live trainers, this peer included when it trains, and the members that only follow (seeds, joiners)."""
+    """The live trainers, this peer included when it trains, and the members that only follow (seeds, joiners).
+
+    `num_known` counts also the trainers that do not answer now though their records are alive: whoever lost its own
+    line sees everybody silent, and must not take itself for a quorum.
+    """
 
     trainers: tuple[PeerId, ...]
     followers: tuple[PeerId, ...] = ()
+    num_known: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ def _bare(reason: str) -> str:
 
 def _peers(peer_ids: tuple[PeerId, ...]) -> str:
     names = ", ".join(short_peer(peer_id) for peer_id in peer_ids[:4])
-    return f"{names} and {len(peer_ids) - 4} others" if len(peer_ids) > 4 else names or "nobody known"
+    return f"{names} and {len(peer_ids) - 4} others" if len(peer_ids) > 4 else names or "members that do not answer"
 
 
 def _learned(num_arrivals: int) -> str:

@@ -109,6 +109,13 @@ class Membership:
         """Live trainers other than this peer."""
         return [record.peer_id for record in self.members() if record.role == "trainer" and record.state == "training"]
 
+    def num_known_trainers(self) -> int:
+        """Trainers other than this peer whose records are alive, suspected ones too."""
+        return sum(
+            record.role == "trainer" and record.state == "training" and record.peer_id != self._identity.peer_id
+            for record in self.view.members(self._wall_clock())
+        )
+
     def tokens_per_second(self, peer_id: PeerId) -> float:
         """The speed that a live member announces; 0 when it is not known."""
         known = self._known.get(peer_id)

@@ -153,6 +153,20 @@ def test_it_says_once_whom_it_waits_for_and_then_that_it_did_in_vain():
     assert len(leader.got(Plan)[0].roster) == 1
 
 
+def test_trainers_that_do_not_answer_count_for_the_quorum_while_their_records_live():
+    """Whoever lost its own line sees only itself, and must not commit alone at once."""
+    leader = Leader(pace=4.0)
+    leader.offers(PEERS[0])
+    leader.leading.check(PEERS[:1], frozenset(), START, num_known=4)
+    assert not leader.got(Plan)
+    assert leader.leading.next_time <= START + FIRST_QUORUM_INTERVALS * 4.0
+    leader.leading.check(PEERS[:1], frozenset(), START + 7.9, num_known=4)
+    assert not leader.got(Plan)
+    assert isinstance(leader.told[0], QuorumAwaited)
+    leader.leading.check(PEERS[:1], frozenset(), START + 7.95, num_known=1)  # the records have run out
+    assert len(leader.got(Plan)) == 1
+
+
 def test_whoever_was_silent_as_a_leader_is_not_waited_for():
     leader = Leader()
     leader.offers(*PEERS[:3])
