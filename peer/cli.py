@@ -170,6 +170,10 @@ def join(
     checkpoint_minutes: Annotated[
         float | None, typer.Option("--checkpoint-minutes", metavar="N", help="Minutes between checkpoints; default 10.")
     ] = None,
+    checkpoints_kept: Annotated[
+        int | None,
+        typer.Option("--checkpoints-kept", metavar="N", help="Checkpoints that stay on the disk; default 2."),
+    ] = None,
     config: ConfigFile = None,
     as_json: AsJson = False,
     plain: AsPlain = False,
@@ -189,6 +193,7 @@ def join(
         "join_timeout_seconds": join_timeout,
         "threads": threads,
         "checkpoint_minutes": checkpoint_minutes,
+        "checkpoints_kept": checkpoints_kept,
         "output": _output_of(as_json, plain),
     }
     return _run_peer(flags, config, seed_only=False)

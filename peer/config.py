@@ -85,6 +85,7 @@ class PeerConfig(BaseModel):
     )
     threads: int | None = Field(default=None, ge=1, le=4096, description="CPU threads of the trainer; default: all")
     checkpoint_minutes: float = Field(default=10.0, gt=0, le=10**6, description="minutes between two checkpoints")
+    checkpoints_kept: int = Field(default=2, ge=1, le=1000, description="checkpoints that stay on the disk")
     output: Literal["auto", "panel", "plain", "json"] = Field(
         default="auto", description="auto: the panel on a terminal, else one plain line per event"
     )
@@ -101,7 +102,7 @@ class PeerConfig(BaseModel):
 
     @property
     def checkpoints_path(self) -> Path:
-        """Where checkpoints of the network side are kept."""
+        """Where checkpoints are kept."""
         return self.data_dir / CHECKPOINTS_NAME
 
     @property

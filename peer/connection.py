@@ -55,6 +55,7 @@ def network_spec(config: PeerConfig, role: str) -> NetworkSpec:
         join_timeout_seconds=config.join_timeout_seconds,
         name=config.name,
         checkpoint_minutes=config.checkpoint_minutes,
+        checkpoints_kept=config.checkpoints_kept,
     )
 
 

@@ -66,6 +66,7 @@ class NetworkSpec:
     join_timeout_seconds: float
     name: str
     checkpoint_minutes: float
+    checkpoints_kept: int
 
 
 class NetworkSide:
@@ -178,7 +179,8 @@ class NetworkSide:
         owner = CheckpointOwner(
             spec.run_id, identity.peer_id, manifest.hash, layout_digest_of(manifest), tuple(mailbox.sizes)
         )
-        folder = CheckpointFolder(Path(spec.data_dir) / CHECKPOINTS_NAME, owner, 60.0 * spec.checkpoint_minutes)
+        path, every_seconds = Path(spec.data_dir) / CHECKPOINTS_NAME, 60.0 * spec.checkpoint_minutes
+        folder = CheckpointFolder(path, owner, every_seconds, spec.checkpoints_kept)
         return Node(who, manifest, ports, mailbox, folder)
 
     # ---------------------------------------------------------------------------------------------- finding the run

@@ -177,7 +177,7 @@ class Start:
         is_new_session = not self._mailbox.network.ready
         if is_new_session and not self._knows_fate(state, snapshot.version, own):
             # The swarm went on without this peer's unsent work, or with it: it must not come twice.
-            num_tokens = state.unsent_tokens
+            num_tokens = state.unsent_tokens + (state.pending.tokens if state.pending is not None else 0)
             state.pending = None
             state.drop_waiting()
             self._given_up.add(index)

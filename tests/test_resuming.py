@@ -1,0 +1,216 @@
+"""What a returned peer does with the work it had saved: kept when the swarm cannot have it, given up when it may."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+import torch
+
+from averaging.fragment_state import FragmentState
+from averaging.messages import Commit, RosterEntry, ShardResult
+from averaging.outer import anchor_digest
+from averaging.snapshots import Snapshot
+from dht.host import PeerId
+from peer.events import Event, WorkDropped
+from peer.fetching import Fetched, FetchProgress
+from peer.mailbox import MergeKind
+from peer.reporting import Reporter
+from peer.starting import Start
+from tests.test_checkpoint_pair import ME, Peer, saved_pair
+
+T = TypeVar("T")
+OTHER = PeerId("12D3KooWOther")
+
+
+async def inline(work: Callable[[], T], /) -> T:
+    return work()
+
+
+def commit_of(fragment: int, version: int, size: int, members: list[tuple[PeerId, int]]) -> Commit:
+    """A commit whose roster has these (peer, sequence), all of them included."""
+    roster = tuple(
+        RosterEntry(peer_id=peer_id, base_version=version, tokens=10, steps=1, sequence=sequence)
+        for peer_id, sequence in members
+    )
+    shard = ShardResult(reducer=0, start=0, end=size, digest=b"d" * 8, included=tuple(range(len(roster))))
+    return Commit(fragment, version, 0, OTHER, b"a" * 8, roster, (shard,))
+
+
+class Swarm:
+    """A fetcher that finds fragment 1 at a later version, with the commits that led there."""
+
+    def __init__(self, size: int, version: int, commits: tuple[Commit, ...]) -> None:
+        generator = torch.Generator().manual_seed(7)
+        anchor, momentum = torch.randn(size, generator=generator), torch.randn(size, generator=generator)
+        self.snapshot = Snapshot(version, 10**6, anchor, momentum, anchor_digest(anchor, momentum), commits)
+
+    async def fetch_better(
+        self,
+        states: Mapping[int, FragmentState],
+        adopt: Callable[[int, Fetched], Awaitable[None]],
+        on_progress: Callable[[FetchProgress], None],
+    ) -> dict[int, tuple[PeerId, ...]]:
+        await adopt(1, Fetched(self.snapshot, (OTHER,), (OTHER,)))
+        return {1: (OTHER,)}
+
+
+def return_to(folder: Path, swarm: Swarm) -> tuple[Peer, list[Event]]:
+    """A new session of the peer of `folder`: both sides come back, and the swarm has gone on with fragment 1."""
+    seen: list[Event] = []
+
+    async def scene() -> Peer:
+        peer = Peer(folder)
+        reporter = Reporter(ME, peer.mailbox, lambda: 5.0, lambda: 5.0, seen.append)
+        options: dict[str, Any] = {
+            "trains": True,
+            "clock": lambda: 0.0,
+            "compute": inline,
+            "poll_seconds": 0.001,
+            "look_seconds": 1.0,
+        }
+        start = Start(
+            ME,
+            peer.mailbox,
+            peer.fragments,
+            peer.desk,
+            None,  # type: ignore[arg-type]
+            swarm,  # type: ignore[arg-type]
+            peer.keeper,
+            reporter,
+            **options,
+        )
+        starting = asyncio.create_task(start.run())
+        while not starting.done():
+            peer.link.try_post_initial()
+            await asyncio.sleep(0.001)
+        await starting
+        number = peer.mailbox.network.restored_moment
+        assert number > 0
+        assert peer.trainer_keeper.restore(number)
+        handing = asyncio.create_task(start.hand_over())
+        while not handing.done():
+            peer.link.poll()
+            await asyncio.sleep(0.001)
+        await handing
+        peer.link.poll()
+        return peer
+
+    return asyncio.run(scene()), seen
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Peer:
+    """A peer that has left in the middle of its work: some of it is unsent, some waits."""
+    peer = saved_pair(tmp_path)
+    peer.training.__exit__(None, None, None)
+
+    async def leave() -> None:
+        for fragment in peer.fragments:
+            if fragment.state.unsent_tokens:
+                fragment.state.send(40 + fragment.index)
+        for _ in range(2):
+            peer.step()
+        saving = asyncio.create_task(peer.keeper.save(is_last=True))
+        while not saving.done():
+            peer.training.idle()
+            await asyncio.sleep(0.005)
+
+    asyncio.run(leave())
+    return peer
+
+
+def swarm_of(peer: Peer, gap: int, *members: tuple[PeerId, int], known: bool = True) -> Swarm:
+    size, version = peer.fragments[1].state.num_values, peer.fragments[1].state.version
+    commits = tuple(
+        commit_of(1, number, size, [(OTHER, 1), *members] if number == version else [(OTHER, 1)])
+        for number in range(version, version + gap)
+    )
+    return Swarm(size, version + gap, commits if known else ())
+
+
+def waiting(peer: Peer) -> torch.Tensor:
+    """Own work of fragment 1 that no commit has: residual, under way, and not even sent."""
+    state = peer.fragments[1].state
+    return state.anchor - state.shown() + peer.link.unsent(1)
+
+
+def test_unsent_work_and_error_feedback_survive_a_polite_absence_of_any_length(saved: Peer) -> None:
+    before, error = waiting(saved), saved.fragments[1].state.residual.clone()
+    assert error.any()
+    assert saved.fragments[1].state.pending is not None
+    # None of the swarm's commits has it: all of it waits again.
+    peer, seen = return_to(saved.folder.path, swarm_of(saved, 3))
+    torch.testing.assert_close(waiting(peer), before, rtol=0, atol=1e-6)
+    assert peer.fragments[1].state.pending is None
+    assert not [event for event in seen if isinstance(event, WorkDropped)]
+    assert max(float(one.abs().max()) for one in peer.sums()) < 1e-6
+
+
+def test_what_was_committed_meanwhile_does_not_come_twice(saved: Peer) -> None:
+    before = waiting(saved)
+    pending = saved.fragments[1].state.pending
+    assert pending is not None
+    work = torch.zeros_like(before)
+    saved.fragments[1].state.codec.decode(pending.encoded, work)
+    peer, _ = return_to(saved.folder.path, swarm_of(saved, 2, (ME, pending.sequence)))
+    torch.testing.assert_close(waiting(peer), before - work, rtol=0, atol=1e-6)
+    assert max(float(one.abs().max()) for one in peer.sums()) < 1e-6
+
+
+def test_what_is_under_way_is_given_up_when_nobody_knows_its_fate_but_the_rest_stays(saved: Peer) -> None:
+    error, unsent = saved.fragments[1].state.residual.clone(), saved.link.unsent(1)
+    peer, _ = return_to(saved.folder.path, swarm_of(saved, 50, known=False))
+    torch.testing.assert_close(waiting(peer), error + unsent, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(("known", "later", "is_kept"), [(True, None, True), (True, 99, False), (False, None, False)])
+def test_a_checkpoint_that_was_gone_on_from_keeps_only_what_the_swarm_cannot_have(
+    saved: Peer, known: bool, later: int | None, is_kept: bool
+) -> None:
+    """The peer went on from it, perhaps sent this work in another session, and died before its next checkpoint."""
+    before = waiting(saved)
+    found, _ = saved.folder.newest()
+    assert found is not None
+    found.note_use()
+    members = [] if later is None else [(ME, later)]
+    peer, seen = return_to(saved.folder.path, swarm_of(saved, 2, *members, known=known))
+    if is_kept:
+        torch.testing.assert_close(waiting(peer), before, rtol=0, atol=1e-6)
+    else:
+        assert not waiting(peer).any()
+    # The other fragments went on without commits: nothing of theirs can be lost or double.
+    for index in (0, 2):
+        assert torch.equal(peer.fragments[index].state.residual, saved.fragments[index].state.residual)
+        torch.testing.assert_close(peer.link.unsent(index), saved.link.unsent(index), rtol=0, atol=1e-6)
+    dropped = [event for event in seen if isinstance(event, WorkDropped)]
+    assert [(event.fragment, event.tokens > 0) for event in dropped] == ([] if is_kept else [(1, True)])
+    assert max(float(one.abs().max()) for one in peer.sums()) < 1e-6
+
+
+def test_credit_and_reads_go_on(saved: Peer) -> None:
+    peer, _ = return_to(saved.folder.path, swarm_of(saved, 1))
+    assert peer.mailbox.network.rounds_contributed == 5
+    assert peer.mailbox.trainer.tokens == saved.mailbox.trainer.tokens
+    assert peer.training._num_reads == saved.training._num_reads
+
+
+# --- an anchor taken over from the swarm ---
+
+
+@pytest.mark.parametrize("kind", [MergeKind.ADD, MergeKind.REBASE])
+def test_an_anchor_that_is_replaced_leaves_local_work_where_it_is(saved: Peer, kind: MergeKind) -> None:
+    """L is what the inner optimizer did; a repair moves x and the point it is measured from together."""
+    for index, fragment in enumerate(saved.fragments):
+        before = saved.link.unsent(index)
+        change = torch.full((fragment.state.num_values,), 0.25)
+        values = change if kind is MergeKind.ADD else fragment.state.shown() + change
+        assert saved.mailbox.inbox.try_deliver(kind, index, values, version=9)
+        live = saved._flat()[index][0]
+        saved.link.poll()
+        torch.testing.assert_close(saved.link.unsent(index), before, rtol=0, atol=1e-6)
+        if kind is MergeKind.ADD:
+            torch.testing.assert_close(saved._flat()[index][0], live + 0.25, rtol=0, atol=1e-6)
