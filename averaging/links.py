@@ -177,17 +177,14 @@ class Links:
             self._lost(lane, name, fault)
             return
         watcher = asyncio.ensure_future(stream.receive(64))
+        watcher.add_done_callback(lambda _: lane.filled.set())
         try:
             while True:
                 while lane.queue:
                     await self._send_next(lane, stream, watcher)
                 lane.filled.clear()
-                waiting = asyncio.ensure_future(lane.filled.wait())
-                try:
-                    both: set[asyncio.Future[Any]] = {waiting, watcher}
-                    await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-                finally:
-                    waiting.cancel()
+                if not watcher.done():
+                    await lane.filled.wait()
                 if watcher.done():
                     watcher.result()
                     raise PeerFault(lane.remote, "answered on a one-way stream")
@@ -206,16 +203,19 @@ class Links:
         began = self._clock()
         sending = asyncio.ensure_future(stream.send(frame))
         try:
-            both: set[asyncio.Future[Any]] = {sending, watcher}
-            done, _ = await asyncio.wait(both, timeout=deadline, return_when=asyncio.FIRST_COMPLETED)
+            # Most frames fit the transport's buffer and are gone at once.
+            await asyncio.sleep(0)
+            if not sending.done():
+                both: set[asyncio.Future[Any]] = {sending, watcher}
+                await asyncio.wait(both, timeout=deadline, return_when=asyncio.FIRST_COMPLETED)
         except asyncio.CancelledError:
             sending.cancel()
             raise
-        if sending not in done:
+        if not sending.done():
             sending.cancel()
             with contextlib.suppress(asyncio.CancelledError, PeerFault):
                 await sending
-            if watcher in done:
+            if watcher.done():
                 watcher.result()
             raise PeerUnreachable(lane.remote, f"took no data for {deadline:.0f} s")
         sending.result()

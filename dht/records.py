@@ -130,11 +130,13 @@ class VerifiedRecords:
     """Digests of records whose signature was already checked, oldest dropped first.
 
     A signature takes 0.3 ms to check and a view re-reads the same records every few seconds. The owner passes one
-    instance to every decode. It remembers good signatures only; every other check is done each time.
+    instance to every decode. It remembers good signatures, and of peer records what they say; what depends on the
+    reader or the time is checked each time.
     """
 
     def __init__(self, max_entries: int = 4096) -> None:
         self._digests: OrderedDict[bytes, None] = OrderedDict()
+        self._peers: OrderedDict[bytes, PeerRecord] = OrderedDict()
         self._max_entries = max_entries
 
     def __len__(self) -> int:
@@ -151,6 +153,15 @@ class VerifiedRecords:
         self._digests[digest] = None
         if len(self._digests) > self._max_entries:
             self._digests.popitem(last=False)
+
+    def peer_record(self, data: bytes) -> PeerRecord | None:
+        """What these bytes said before, when they were good then."""
+        return self._peers.get(data)
+
+    def add_peer_record(self, data: bytes, record: PeerRecord) -> None:
+        self._peers[data] = record
+        if len(self._peers) > self._max_entries:
+            self._peers.popitem(last=False)
 
 
 def encode_peer_record(record: PeerRecord, identity: Identity) -> bytes:
@@ -178,6 +189,24 @@ def decode_peer_record(data: bytes, *, run_id: str, now: float, verified: Verifi
     Raises:
         PeerFault: too large, bad signature, other run, expired, expiring too far ahead, or a field out of range.
     """
+    record = None if verified is None else verified.peer_record(data)
+    if record is None:
+        record = _decode_at_any_time(data, verified)
+        if verified is not None:
+            verified.add_peer_record(data, record)
+    peer_id = record.peer_id
+    if record.run_id != run_id:
+        raise PeerFault(peer_id, f"sent a record of run {record.run_id}; expected {run_id}; it is ignored")
+    if not now < record.expires_at <= now + MAX_PEER_RECORD_LIFE_SECONDS:
+        raise PeerFault(
+            peer_id,
+            f"sent a record that expires {record.expires_at - now:+.0f} s from now; expected 0 to "
+            f"{MAX_PEER_RECORD_LIFE_SECONDS:.0f} s; it is ignored (is a clock wrong?)",
+        )
+    return record
+
+
+def _decode_at_any_time(data: bytes, verified: VerifiedRecords | None) -> PeerRecord:
     public_key, body = _open_envelope(data, MAX_PEER_RECORD_BYTES, "peer record")
     peer_id = peer_id_of(public_key)
     _check_signature(data, public_key, _PEER_DOMAIN + public_key + body, peer_id, verified)
@@ -188,14 +217,6 @@ def decode_peer_record(data: bytes, *, run_id: str, now: float, verified: Verifi
             raise ValueError("bytes that are not in canonical form; expected one form per record")
     except ValueError as error:
         raise PeerFault(peer_id, f"sent a peer record with {error}; it is ignored") from error
-    if record.run_id != run_id:
-        raise PeerFault(peer_id, f"sent a record of run {record.run_id}; expected {run_id}; it is ignored")
-    if not now < record.expires_at <= now + MAX_PEER_RECORD_LIFE_SECONDS:
-        raise PeerFault(
-            peer_id,
-            f"sent a record that expires {record.expires_at - now:+.0f} s from now; expected 0 to "
-            f"{MAX_PEER_RECORD_LIFE_SECONDS:.0f} s; it is ignored (is a clock wrong?)",
-        )
     return record
 
 

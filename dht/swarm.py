@@ -75,18 +75,22 @@ class SwarmView:
             ValueError: a record belongs to another run.
         """
         sessions = {key: session for key, session in self._sessions.items() if session.record.expires_at > now}
+        num_sorted = len(sessions)
         for record in records:
             if record.run_id != self.run_id:
                 raise ValueError(f"a record of run {record.run_id}; expected {self.run_id}")
             if record.expires_at > now:
                 key = (record.peer_id, record.session)
-                sessions[key] = _fold(sessions.get(key), record)
+                held = sessions.get(key)
+                if held is None or held.record is not record:
+                    sessions[key] = _fold(held, record)
         view = SwarmView(self.run_id)
-        view._sessions = dict(sorted(sessions.items()))
+        # A dictionary keeps its order when a value changes; only new keys come last.
+        view._sessions = sessions if len(sessions) == num_sorted else dict(sorted(sessions.items()))
         current: dict[PeerId, PeerRecord] = {}
         for (peer_id, _), session in view._sessions.items():
-            held = current.get(peer_id)
-            if held is None or _session_age(session.record) > _session_age(held):
+            known = current.get(peer_id)
+            if known is None or _session_age(session.record) > _session_age(known):
                 current[peer_id] = session.record
         view._current = current
         before = {peer_id for peer_id, record in self._current.items() if record.state != "left"}
@@ -176,13 +180,15 @@ class SwarmView:
 def _fold(held: _Session | None, record: PeerRecord) -> _Session:
     if held is None:
         return _Session(record, record.expires_at)
-    newest = max(held.record, record, key=_record_age)
+    newest = record if _is_newer(record, held.record) else held.record
     return _Session(newest, min(held.first_expires_at, record.expires_at))
 
 
-def _record_age(record: PeerRecord) -> tuple[int, float, str]:
+def _is_newer(record: PeerRecord, than: PeerRecord) -> bool:
+    if record.sequence != than.sequence:
+        return record.sequence > than.sequence
     # A faulty peer may sign two records with one sequence; any fixed choice keeps the fold independent of order.
-    return (record.sequence, record.expires_at, repr(record))
+    return (record.expires_at, repr(record)) > (than.expires_at, repr(than))
 
 
 def _session_age(record: PeerRecord) -> tuple[float, int]:
