@@ -98,12 +98,9 @@ class Membership:
 
     def members(self) -> list[PeerRecord]:
         """Live members other than this one that are not suspected."""
-        now = self._wall_clock()
-        return [
-            record
-            for record in self.view.members(now)
-            if record.peer_id != self._identity.peer_id and not self._is_suspected(record, now)
-        ]
+        now, me = self._wall_clock(), self._identity.peer_id
+        suspected = {peer_id for peer_id, suspicion in self._suspected.items() if now < suspicion.until}
+        return [record for record in self.view.members(now) if record.peer_id != me and record.peer_id not in suspected]
 
     def trainers(self) -> list[PeerId]:
         """Live trainers other than this peer."""
@@ -242,16 +239,12 @@ class Membership:
                 self.num_invalid_records += 1
                 log.debug("ignored a record: %s", fault)
         self.view = self.view.merge(records, now)
-        for record in self.view.members(now):
-            suspicion = self._suspected.get(record.peer_id)
-            if suspicion is not None and record.sequence > suspicion.sequence + 1:
-                del self._suspected[record.peer_id]
+        for peer_id, suspicion in list(self._suspected.items()):
+            announced = self.view.get(peer_id, now)
+            if announced is not None and announced.sequence > suspicion.sequence + 1:
+                del self._suspected[peer_id]
         said_goodbye = {record.peer_id for record in records if record.state == "left"}
         self._refresh("its record expired", said_goodbye)
-
-    def _is_suspected(self, record: PeerRecord, now: float) -> bool:
-        suspicion = self._suspected.get(record.peer_id)
-        return suspicion is not None and now < suspicion.until
 
     def _refresh(self, reason: str, said_goodbye: Set[PeerId] = frozenset()) -> None:
         live = {record.peer_id: record for record in self.members()}

@@ -58,6 +58,7 @@ def spec_of(scenario: Scenario, seed: int) -> SimulationSpec:
         ),
         quadratic=quadratic if workload.kind == "quadratic" else None,
         num_measurements=NUM_MEASUREMENTS,
+        ends_with_goodbyes=False,
     )
 
 

@@ -117,6 +117,7 @@ class SimulationSpec:
         duration_seconds: of training; None: as long as `inner_steps` take.
         quadratic: what is learned; None: the manifest's model, on a made-up language.
         num_measurements: of the held-out loss during training, evenly spread.
+        ends_with_goodbyes: whether everybody leaves in order at the end, which is checked, or just stops.
     """
 
     num_peers: int
@@ -135,6 +136,7 @@ class SimulationSpec:
     same_site_latency_seconds: float | None = None
     quadratic: Quadratic | None = None
     num_measurements: int = 0
+    ends_with_goodbyes: bool = True
 
     @property
     def training_seconds(self) -> float:

@@ -116,6 +116,17 @@ class _Simulation:
         await asyncio.gather(*self._side_tasks)
         virtual_seconds = world.now()
         result = self._result(world, virtual_seconds)
+        if spec.ends_with_goodbyes:
+            await self._say_goodbye(world)
+        self._blamed += [f"a handler failed: {error!r}" for error in world.network.handler_errors]
+        return dataclasses.replace(
+            result,
+            violations=(*result.violations, *self._blamed),
+            events=dict(sorted(self._trace.kinds.items())),
+            trace_hash=self._trace.hash,
+        )
+
+    async def _say_goodbye(self, world: World) -> None:
         live = [peer.life for peer in self.peers if peer.life is not None]
         world.over.set()
         try:
@@ -125,13 +136,6 @@ class _Simulation:
             self._blamed.append(f"not everybody had left {LEAVE_SECONDS:.0f} s after the end")
         for life in live:
             self._blamed += life.failures
-        self._blamed += [f"a handler failed: {error!r}" for error in world.network.handler_errors]
-        return dataclasses.replace(
-            result,
-            violations=(*result.violations, *self._blamed),
-            events=dict(sorted(self._trace.kinds.items())),
-            trace_hash=self._trace.hash,
-        )
 
     async def _watch(self, world: World) -> None:
         """Tell how far it is, and measure the loss now and then. Nothing of it changes the swarm."""

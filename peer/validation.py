@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import UnionType
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
@@ -86,14 +86,19 @@ _TYPE_WORDS: dict[object, str] = {
 
 
 def _plain_type(annotation: Any) -> object:
-    if isinstance(annotation, UnionType):
-        annotation = next(part for part in get_args(annotation) if part is not type(None))
+    annotation = next((part for part in _alternatives(annotation) if part is not type(None)), annotation)
     return get_origin(annotation) or annotation
 
 
 def _choices(annotation: Any) -> list[str]:
-    parts = get_args(annotation) if isinstance(annotation, UnionType) else (annotation,)
-    return [str(choice) for part in parts if get_origin(part) is Literal for choice in get_args(part)]
+    return [
+        str(choice) for part in _alternatives(annotation) if get_origin(part) is Literal for choice in get_args(part)
+    ]
+
+
+def _alternatives(annotation: Any) -> tuple[Any, ...]:
+    """The types that a field may have, None among them."""
+    return get_args(annotation) if get_origin(annotation) in (UnionType, Union) else (annotation,)
 
 
 def _sentence(detail: dict[str, Any], model: type[BaseModel], name_of: Callable[[str], str]) -> str:
@@ -117,8 +122,11 @@ def _sentence(detail: dict[str, Any], model: type[BaseModel], name_of: Callable[
     section = _section_of(field.annotation) if field is not None else None
     if section is not None:
         return f"{name} is {got}; expected a section with the fields {', '.join(section.model_fields)}."
-    if field is not None and _named_section_of(field.annotation) is not None:
-        return f"{name} is {got}; expected at least one section [{name}.NAME]."
+    named = _named_section_of(field.annotation) if field is not None else None
+    if named is not None:
+        if path[-1] in owner.model_fields:
+            return f"{name} is {got}; expected at least one section [{name}.NAME]."
+        return f"{name} is {got}; expected a section with the fields {', '.join(named.model_fields)}."
     return f"{name} is {got}; expected {expectation(field) if field is not None else detail['msg']}."
 
 
@@ -141,8 +149,7 @@ def _owner_of(path: list[str], model: type[BaseModel]) -> tuple[type[BaseModel],
 
 def _section_of(annotation: Any) -> type[BaseModel] | None:
     """The model of a field that is a section, optional or not."""
-    parts = get_args(annotation) if isinstance(annotation, UnionType) else (annotation,)
-    found = [part for part in parts if isinstance(part, type) and issubclass(part, BaseModel)]
+    found = [part for part in _alternatives(annotation) if isinstance(part, type) and issubclass(part, BaseModel)]
     return found[0] if found else None
 
 
