@@ -17,8 +17,6 @@ from dataclasses import dataclass
 from dht.errors import PeerFault, PeerUnreachable
 from dht.host import FRAME_HEADER_BYTES, PeerId
 
-PACKET_BYTES = 1500
-"""A segment that fits one packet is there when the packet is; longer ones take their time on an idle download too."""
 SEGMENT_BYTES = 64 * 1024
 """Frames longer than this arrive piece by piece, so a sender is held back by its window in the middle of a frame."""
 
@@ -185,14 +183,10 @@ class Pipe:
 
     def _download(self, segment: int | None) -> None:
         loop, target = asyncio.get_running_loop(), self._target
-        now, num_bytes = loop.time(), segment or 0
-        is_idle = target.download_free_at <= now and not self._downloading
-        target.download_free_at = max(now, target.download_free_at) + 8 * num_bytes / target.download_bits_per_second
+        seconds = 8 * (segment or 0) / target.download_bits_per_second
+        target.download_free_at = max(loop.time(), target.download_free_at) + seconds
         self._downloading.append(segment)
-        if is_idle and num_bytes <= PACKET_BYTES:
-            self._arrive()  # one timer less for most of all messages
-        else:
-            loop.call_at(target.download_free_at, self._arrive)
+        loop.call_at(target.download_free_at, self._arrive)
 
     def _arrive(self) -> None:
         segment = self._downloading.popleft()
