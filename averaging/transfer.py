@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import logging
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 
 from averaging.catch_up import ChunkStream, FragmentValues
 from averaging.chunk_queue import ChunkQueue
 from averaging.deadlines import LearnedDeadline
+from averaging.kept_chunks import KeptChunks
 from averaging.links import Doorkeeper
 from averaging.snapshots import Snapshot
-from averaging.state_messages import FRAME_SECONDS, MAX_RANGE_CHUNKS, Header
+from averaging.state_messages import FRAME_SECONDS, MAX_RANGE_CHUNKS, Header, chunk_lengths
 from dht.errors import PeerFault, PeerUnreachable
 from dht.host import Host, PeerId
 
@@ -39,6 +42,7 @@ class Transfer:
 
     Args:
         on_bytes: called with the length of each new chunk.
+        kept: where chunks are kept for a restart of this process; those that it has are taken by `take_kept`.
 
     Attributes:
         given_bytes: what each donor gave.
@@ -54,6 +58,7 @@ class Transfer:
         header: Header,
         num_values: int,
         on_bytes: Callable[[int], None] = lambda num_bytes: None,
+        kept: KeptChunks | None = None,
     ) -> None:
         self.fragment = fragment
         self.header = header
@@ -66,6 +71,8 @@ class Transfer:
         self._values = FragmentValues(num_values)
         self._queue = ChunkQueue(len(header.chunk_digests))
         self._on_bytes = on_bytes
+        self._kept = kept
+        self._offsets = list(accumulate(chunk_lengths(num_values), initial=0))
         self._patience = LearnedDeadline(FRAME_SECONDS, SHORTEST_PATIENCE_SECONDS, FRAME_SECONDS)
         self._changed = asyncio.Event()
         self._num_working = 1
@@ -74,6 +81,18 @@ class Transfer:
     def is_complete(self) -> bool:
         """Whether every chunk has arrived."""
         return self._queue.num_missing == 0
+
+    async def take_kept(self) -> None:
+        """Take the chunks that an earlier process has received, those that have their digest."""
+        if self._kept is None:
+            return
+        lengths = chunk_lengths(self._num_values)
+        for index, chunk in enumerate(self._kept.chunks(self.fragment, lengths)):
+            if hashlib.sha256(chunk).digest() == self.header.chunk_digests[index] and self._queue.finish(index):
+                self._values.set_chunk(index, chunk)
+                self._on_bytes(len(chunk))
+            # Connections stay alive meanwhile, however large the model.
+            await asyncio.sleep(0)
 
     async def run(self, donors: Sequence[PeerId]) -> Snapshot | None:
         """Fetch what is missing from `donors`, the first `DONORS_AT_ONCE` at once and the others as these fail.
@@ -107,7 +126,8 @@ class Transfer:
             await asyncio.gather(*working, return_exceptions=True)
         if not self.is_complete:
             return None
-        self._values.check_finite(max(self.given_bytes, key=lambda donor: self.given_bytes[donor]), self.fragment)
+        most = max(self.given_bytes, key=lambda donor: self.given_bytes[donor], default=donors[0])
+        self._values.check_finite(most, self.fragment)
         return self._values.snapshot(self.header)
 
     def _ended(self, donor: PeerId, task: asyncio.Task[None]) -> bool:
@@ -169,6 +189,8 @@ class Transfer:
         self._patience.observe(loop.time() - began)
         if self._queue.finish(index):
             self._values.set_chunk(index, chunk)
+            if self._kept is not None:
+                self._kept.put(self.fragment, self._offsets[index], chunk)
             self.given_bytes[donor] = self.given_bytes.get(donor, 0) + len(chunk)
             self._on_bytes(len(chunk))
             if self.is_complete:

@@ -24,6 +24,9 @@ RUN_RECORD_NAME = "run.record"
 CHECKPOINTS_NAME = "checkpoints"
 """The folder of checkpoints in a peer's data folder."""
 
+INCOMING_NAME = "incoming"
+"""The folder of unfinished downloads in a peer's data folder."""
+
 MAX_CACHED_PEERS = 50
 """Addresses of earlier sessions: far more than one join dials, so that a few survive a month of absence."""
 

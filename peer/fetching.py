@@ -15,10 +15,12 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from averaging.catch_up import Header, fetch_commits, fetch_digest, fetch_header, fetch_state
+from averaging.kept_chunks import KeptChunks
 from averaging.links import Doorkeeper
 from averaging.messages import Commit
-from averaging.round import KEPT_COMMITS
+from averaging.round import HISTORY_COMMITS, KEPT_COMMITS
 from averaging.snapshots import Snapshot
+from averaging.state_messages import chunk_lengths
 from averaging.transfer import Transfer
 from averaging.wire import Limits
 from dht.errors import PeerFault, PeerUnreachable
@@ -96,9 +98,21 @@ class _Agreed:
 
 
 class Fetcher:
-    """State transfer as a joiner sees it."""
+    """State transfer as a joiner sees it.
 
-    def __init__(self, host: Host, doorkeeper: Doorkeeper, limits: Limits, members: Members) -> None:
+    Args:
+        kept: where chunks of `fetch_better` are kept for a restart; None keeps none.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        doorkeeper: Doorkeeper,
+        limits: Limits,
+        members: Members,
+        kept: KeptChunks | None = None,
+    ) -> None:
+        self._kept = kept
         self._host = host
         self._doorkeeper = doorkeeper
         self._limits = limits
@@ -130,7 +144,9 @@ class Fetcher:
 
             async with turn:
                 names = self.best_first(index)
-                found = await self.fetch(index, states[index].num_values, names, count, states[index])
+                found = await self._resume(index, states[index], count)
+                if found is None:
+                    found = await self.fetch(index, states[index].num_values, names, count, states[index], self._kept)
                 if found is not None:
                     await adopt(index, found)
                     donors[index] = found.donors
@@ -139,6 +155,27 @@ class Fetcher:
             for index in wanted:
                 group.create_task(fetch(index))
         return donors
+
+    def forget_kept(self) -> None:
+        """All that was fetched is in use: a restart needs no chunks of it."""
+        if self._kept is not None:
+            self._kept.forget()
+
+    async def _resume(self, fragment: int, state: HeldState, on_bytes: Callable[[int], None]) -> Fetched | None:
+        """Go on with the download of an earlier process, if members still have that very state."""
+        if self._kept is None:
+            return None
+        header = self._kept.header(fragment, len(chunk_lengths(state.num_values)))
+        newest = max((record.versions[fragment] for record in self._givers(fragment)), default=0)
+        # Older than that, what was committed since could not be replayed.
+        if header is None or not _is_heavier(header, state) or newest > header.version + HISTORY_COMMITS:
+            return None
+        held = await self._ask_members(fragment, header.version)
+        if not held or self._heaviest(fragment, held, {}).digest != header.digest:
+            return None
+        confirmed_by = tuple(name for name, digest in held.items() if digest == header.digest)
+        agreed = _Agreed(self._with_known_tokens(fragment, header, confirmed_by), confirmed_by[0], confirmed_by)
+        return await self._fetch_shared(fragment, state.num_values, agreed, on_bytes, self._kept)
 
     async def fetch_heaviest(
         self, fragment: int, state: HeldState, preferred: PeerId
@@ -161,6 +198,7 @@ class Fetcher:
         candidates: Sequence[PeerId],
         on_bytes: Callable[[int], None] = lambda num_bytes: None,
         held: HeldState | None = None,
+        kept: KeptChunks | None = None,
     ) -> Fetched | None:
         """One fragment of `num_values` values; None when no candidate has what enough members confirm.
 
@@ -168,18 +206,21 @@ class Fetcher:
             candidates: whose header is asked for, in this order; the chunks come from all who confirm it.
             on_bytes: called with the bytes that have arrived so far; less again after a restart.
             held: nothing is fetched unless it is heavier than this.
+            kept: where the chunks are kept.
         """
         for _ in range(MAX_RESTARTS):
             agreed = await self._agree(fragment, num_values, candidates)
             if agreed is None or (held is not None and not _is_heavier(agreed.header, held)):
                 return None
-            if len(agreed.confirmed_by) == 1:
+            if kept is not None:
+                kept.begin(fragment, agreed.header)
+            elif len(agreed.confirmed_by) == 1:
                 # Nobody to share the work with: one request brings all of it.
                 whole = await self._fetch_whole(fragment, num_values, agreed.first, on_bytes)
                 if whole is not None:
                     return whole
                 continue
-            found = await self._fetch_shared(fragment, num_values, agreed, on_bytes)
+            found = await self._fetch_shared(fragment, num_values, agreed, on_bytes, kept)
             if found is not None:
                 return found
         for donor in candidates:
@@ -296,7 +337,12 @@ class Fetcher:
     # --------------------------------------------------------------------------------------------------- the transfer
 
     async def _fetch_shared(
-        self, fragment: int, num_values: int, agreed: _Agreed, on_bytes: Callable[[int], None]
+        self,
+        fragment: int,
+        num_values: int,
+        agreed: _Agreed,
+        on_bytes: Callable[[int], None],
+        kept: KeptChunks | None,
     ) -> Fetched | None:
         arrived = 0
 
@@ -306,7 +352,8 @@ class Fetcher:
             on_bytes(arrived)
 
         on_bytes(0)
-        transfer = Transfer(self._host, self._doorkeeper, fragment, agreed.header, num_values, count)
+        transfer = Transfer(self._host, self._doorkeeper, fragment, agreed.header, num_values, count, kept)
+        await transfer.take_kept()
         donors = sorted(agreed.confirmed_by, key=lambda name: _spread(self._host.peer_id, name))
         try:
             snapshot = await transfer.run(donors)
@@ -317,6 +364,8 @@ class Fetcher:
             self._note_fault(donor, fragment, failure)
         if snapshot is None:
             return None
+        # When all of it had been kept, nobody needed to send anything: it is theirs all the same.
+        transfer.given_bytes = transfer.given_bytes or dict.fromkeys(agreed.confirmed_by, 0)
         givers = tuple(sorted(transfer.given_bytes, key=lambda donor: (-transfer.given_bytes[donor], donor)))
         commits = await self._commits(fragment, snapshot.version, [*givers, *donors])
         return Fetched(replace(snapshot, commits=commits), givers, agreed.confirmed_by)

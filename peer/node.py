@@ -29,6 +29,8 @@ from dht.store import RecordStore
 from peer.checkpoint import CheckpointFolder
 from peer.checkpoint_facts import Totals
 from peer.checkpoint_keeper import CheckpointKeeper
+from peer.chunk_files import ChunkFiles
+from peer.config import INCOMING_NAME
 from peer.events import Event
 from peer.fetching import Fetcher
 from peer.fragment_memory import build_fragments, persist
@@ -160,7 +162,8 @@ class Node:
             on_refused=self._on_refused,
             verified=ports.verified,
         )
-        self.fetcher = Fetcher(ports.host, ports.doorkeeper, self.limits, self.membership)
+        kept = None if checkpoints is None else ChunkFiles(checkpoints.path.with_name(INCOMING_NAME))
+        self.fetcher = Fetcher(ports.host, ports.doorkeeper, self.limits, self.membership, kept)
         self.repairs = Repairs(self.exchange, self.fetcher, self.membership, self.reporter)
         StateServer(ports.host, ports.doorkeeper, self, len(mailbox.sizes), ports.compute)
         self.keeper = None if checkpoints is None else self._build_keeper(checkpoints)

@@ -81,6 +81,7 @@ class Start:
             await self._catch_up()
         for fragment in self._fragments:
             persist(self._mailbox, fragment)
+        self._fetcher.forget_kept()
         if self._saved is not None:
             await self._compute(self._saved.note_use)
 

@@ -46,6 +46,7 @@ class Swarm:
     def __init__(self, size: int, version: int, commits: tuple[Commit, ...]) -> None:
         generator = torch.Generator().manual_seed(7)
         anchor, momentum = torch.randn(size, generator=generator), torch.randn(size, generator=generator)
+        self.is_forgotten = False
         self.snapshot = Snapshot(version, 10**6, anchor, momentum, anchor_digest(anchor, momentum), commits)
 
     async def fetch_better(
@@ -54,8 +55,12 @@ class Swarm:
         adopt: Callable[[int, Fetched], Awaitable[None]],
         on_progress: Callable[[FetchProgress], None],
     ) -> dict[int, tuple[PeerId, ...]]:
+        assert not self.is_forgotten
         await adopt(1, Fetched(self.snapshot, (OTHER,), (OTHER,)))
         return {1: (OTHER,)}
+
+    def forget_kept(self) -> None:
+        self.is_forgotten = True
 
 
 def return_to(folder: Path, swarm: Swarm) -> tuple[Peer, list[Event]]:
