@@ -202,6 +202,7 @@ class Exchange:
                 return
             if sent is None:
                 sent = await self._encode(fragment)
+                fragment.persist()
                 if sent is None:
                     return
             version = state.version

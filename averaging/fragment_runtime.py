@@ -32,6 +32,7 @@ class FragmentRuntime:
     machine: RoundMachine
     store: ShardStore
     changing: Callable[[], AbstractContextManager[object]] = nullcontext
+    persist: Callable[[], None] = lambda: None
     result_arrived: asyncio.Event = field(default_factory=asyncio.Event)
     digests: dict[int, bytes] = field(default_factory=dict)
     receipts: Receipts = field(init=False)

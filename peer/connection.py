@@ -20,6 +20,7 @@ from peer.layouts import layout_digest_of, layout_of
 from peer.mailbox import Mailbox
 from peer.manifest import RunManifest
 from peer.network_side import NetworkSpec
+from peer.run_rules import sent_bytes_of
 from peer.supervisor import NetworkProcess
 from peer.trainer import describe_device
 from peer.trainer_link import TrainerLink
@@ -116,7 +117,7 @@ class Connection:
         layout = fitting_layout(manifest, [(name, tuple(tensor.shape)) for name, tensor in parameters])
         totals = saved_totals(self._config.checkpoints_path, self._config.run_id, self.identity.peer_id)
         self.totals = totals
-        mailbox = Mailbox.create(layout.sizes)
+        mailbox = Mailbox.create(layout.sizes, sent_bytes_of(manifest, layout.sizes))
         self._mailbox = mailbox
         mailbox.trainer.tokens = totals.tokens
         link = TrainerLink(

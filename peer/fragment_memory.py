@@ -8,15 +8,17 @@ from functools import partial
 
 from averaging.catch_up import Snapshot
 from averaging.codec import Codec
+from averaging.encoded import EncodedBlocks
 from averaging.fragment_runtime import FragmentRuntime
-from averaging.fragment_state import FragmentState
+from averaging.fragment_state import FragmentState, Sent
 from averaging.messages import DIGEST_BYTES
 from averaging.outer import OuterRule
 from averaging.round import RoundMachine
 from averaging.round_timing import RoundTiming
 from averaging.shard_store import ShardStore
 from dht.host import PeerId
-from peer.mailbox import Mailbox
+from peer.mailbox import Mailbox, SharedFragment
+from peer.mailbox_memory import fence
 from peer.manifest import AveragingSection
 
 
@@ -37,7 +39,16 @@ def build_fragments(
             section.quorum_fraction,
         )
         guard = partial(changing, mailbox, index, state)
-        runtimes.append(FragmentRuntime(index, state, machine, ShardStore(codec, size), changing=guard))
+        runtimes.append(
+            FragmentRuntime(
+                index,
+                state,
+                machine,
+                ShardStore(codec, size),
+                changing=guard,
+                persist=partial(_persist_work, shared, state),
+            )
+        )
     return runtimes
 
 
@@ -48,14 +59,44 @@ def changing(mailbox: Mailbox, index: int, state: FragmentState) -> Iterator[Non
     with shared.changing():
         yield
         shared.version, shared.lineage_tokens, shared.digest = state.version, state.lineage_tokens, state.digest
+        _persist_work(shared, state)
 
 
 def persist(mailbox: Mailbox, fragment: FragmentRuntime) -> None:
     """Write what a restarted network process needs beside the shared tensors."""
     shared, state = mailbox.states[fragment.index], fragment.state
     shared.version, shared.lineage_tokens, shared.digest = state.version, state.lineage_tokens, state.digest
+    _persist_work(shared, state)
+
+
+def inherited(shared: SharedFragment, codec: Codec) -> Sent | None:
+    """The contribution that an earlier network process had under way."""
+    if not shared.sent_sequence or not len(shared.sent):
+        return None
+    payload = bytes(shared.sent)
+    encoded = EncodedBlocks.unpack(codec.name, codec.block_size, shared.anchor.numel(), payload)
+    return Sent(shared.sent_sequence, encoded, shared.sent_tokens, shared.sent_steps, shared.sent_base_version)
+
+
+def _persist_work(shared: SharedFragment, state: FragmentState) -> None:
     shared.unsent_tokens, shared.unsent_steps = state.unsent_tokens, state.unsent_steps
     shared.unsent_base_version = state.unsent_base_version
+    sent = state.pending
+    if sent is None or not len(shared.sent):
+        shared.sent_sequence = 0
+    elif shared.sent_sequence != sent.sequence:
+        # Whoever finds the sequence finds all of it.
+        shared.sent_sequence = 0
+        fence()
+        place = 0
+        for part in sent.encoded.pack():
+            data = memoryview(part).cast("B")
+            shared.sent[place : place + len(data)] = data
+            place += len(data)
+        shared.sent_tokens, shared.sent_steps = sent.tokens, sent.steps
+        shared.sent_base_version = sent.base_version
+        fence()
+        shared.sent_sequence = sent.sequence
 
 
 def restart_machine(fragment: FragmentRuntime) -> None:

@@ -5,7 +5,8 @@ reached only through its file descriptor, so that nothing is left behind however
 process (simulation, tests) the same class works on plain anonymous memory.
 
     header      counters of both sides; each 8-byte cell has exactly one writer
-    state       per fragment: anchor A, momentum m, unsent mass r (float32 each) and a table; owned by the network side
+    state       per fragment: anchor A, momentum m, unsent mass r (float32 each), the encoded contribution under way,
+                and a table; owned by the network side
     outbox      2 slots, trainer -> network: the initial parameters, then outer gradients
     inbox       2 slots, network -> trainer: what to do to the live parameters
 
@@ -13,8 +14,9 @@ No side ever waits on a lock. A producer writes payload and meta of a free slot 
 consumer acknowledges by copying that number into `consumed`. Every cursor lives in the block itself, so a restarted
 network process goes on where the killed one stopped: messages are seen at least once, in order, and none is lost.
 
-Memory: 12 bytes per parameter for the state, plus 16 bytes per value of the largest fragment for the four slots, plus
-less than 8 KiB + 200 bytes per fragment. With P equal fragments that is 3 + 4/P float32 copies of the model.
+Memory: 12 bytes per parameter for the state, plus what a contribution takes encoded (an eighth of 4 bytes with int4),
+plus 16 bytes per value of the largest fragment for the four slots, plus less than 8 KiB + 200 bytes per fragment. With
+P equal fragments that is 3 1/8 + 4/P float32 copies of the model.
 """
 
 from __future__ import annotations
@@ -66,7 +68,7 @@ __all__ = [
 ]
 
 MAGIC = int.from_bytes(b"murmbox\x01", "little")
-MAILBOX_VERSION = 1
+MAILBOX_VERSION = 2
 
 _PREAMBLE_CELLS = 8
 _SIDE_CELLS = 16
@@ -79,9 +81,12 @@ class Mailbox:
     Make it with `create` (trainer process), `attach` (network process) or `in_process` (simulation).
     """
 
-    def __init__(self, buffer: mmap.mmap, sizes: tuple[int, ...], fd: int | None) -> None:
+    def __init__(
+        self, buffer: mmap.mmap, sizes: tuple[int, ...], fd: int | None, sent_bytes: tuple[int, ...] = ()
+    ) -> None:
         offset = CELL_BYTES * (_PREAMBLE_CELLS + padded_cells(len(sizes)))
         self.sizes = sizes
+        self.sent_bytes = sent_bytes or (0,) * len(sizes)
         self.num_bytes = len(buffer)
         self._fd = fd
         self.trainer = TrainerCounters(buffer, offset, _SIDE_CELLS)
@@ -93,9 +98,10 @@ class Mailbox:
         slots = offset
         offset += 2 * NUM_SLOTS * SLOT_CELLS * CELL_BYTES
         states = []
-        for index, num_values in enumerate(sizes):
-            states.append(SharedFragment(buffer, tables + index * TABLE_CELLS * CELL_BYTES, offset, num_values))
-            offset += 3 * padded(4 * num_values)
+        for index, (num_values, num_sent) in enumerate(zip(sizes, self.sent_bytes, strict=True)):
+            table = tables + index * TABLE_CELLS * CELL_BYTES
+            states.append(SharedFragment(buffer, table, offset, num_values, num_sent))
+            offset += 3 * padded(4 * num_values) + padded(num_sent)
         self.states: tuple[SharedFragment, ...] = tuple(states)
         slot_values = NUM_SLOTS * padded(4 * max(sizes))
         self.outbox = Outbox(buffer, slots, offset, sizes)
@@ -103,16 +109,19 @@ class Mailbox:
         self.inbox = Inbox(buffer, slots, offset + slot_values, sizes, self.states)
 
     @classmethod
-    def create(cls, sizes: Sequence[int]) -> Mailbox:
+    def create(cls, sizes: Sequence[int], sent_bytes: Sequence[int] = ()) -> Mailbox:
         """A new shared block for fragments of these numbers of values; all counters zero, losses NaN.
+
+        Args:
+            sent_bytes: of an encoded contribution to each fragment; empty: none outlives its network process.
 
         Raises:
             LocalFault: the memory (or, without memfd, the temporary directory) has no room for it.
         """
-        num_bytes = mailbox_num_bytes(sizes)
+        num_bytes = mailbox_num_bytes(sizes, sent_bytes)
         try:
             fd = unnamed_file(num_bytes)
-            return cls._format(mmap.mmap(fd, num_bytes), tuple(sizes), fd)
+            return cls._format(mmap.mmap(fd, num_bytes), tuple(sizes), fd, tuple(sent_bytes))
         except OSError as error:
             raise LocalFault(
                 f"no {num_bytes} bytes of shared memory for the mailbox ({error.strerror}); expected room for about "
@@ -120,18 +129,19 @@ class Mailbox:
             ) from error
 
     @classmethod
-    def in_process(cls, sizes: Sequence[int]) -> Mailbox:
+    def in_process(cls, sizes: Sequence[int], sent_bytes: Sequence[int] = ()) -> Mailbox:
         """The same block in plain memory of this process; it has no file descriptor."""
-        return cls._format(mmap.mmap(-1, mailbox_num_bytes(sizes)), tuple(sizes), None)
+        buffer = mmap.mmap(-1, mailbox_num_bytes(sizes, sent_bytes))
+        return cls._format(buffer, tuple(sizes), None, tuple(sent_bytes))
 
     @classmethod
-    def attach(cls, fd: int, sizes: Sequence[int]) -> Mailbox:
+    def attach(cls, fd: int, sizes: Sequence[int], sent_bytes: Sequence[int] = ()) -> Mailbox:
         """The block another process made; takes over `fd`. `sizes` are those of this process's fragment layout.
 
         Raises:
             LocalFault: `fd` is no mailbox, or one of another version, size or layout.
         """
-        expected = mailbox_num_bytes(sizes)
+        expected = mailbox_num_bytes(sizes, sent_bytes)
         try:
             found = os.fstat(fd).st_size
             head = mmap.mmap(fd, found) if found >= CELL_BYTES * _PREAMBLE_CELLS else None
@@ -158,12 +168,12 @@ class Mailbox:
                 f"expected {len(sizes)} of {_brief(sizes)} ({expected} bytes): trainer and network process read "
                 "different manifests; restart both"
             )
-        return cls(head, stored, fd)
+        return cls(head, stored, fd, tuple(sent_bytes))
 
     @classmethod
-    def _format(cls, buffer: mmap.mmap, sizes: tuple[int, ...], fd: int | None) -> Mailbox:
+    def _format(cls, buffer: mmap.mmap, sizes: tuple[int, ...], fd: int | None, sent_bytes: tuple[int, ...]) -> Mailbox:
         np.frombuffer(buffer, np.int64, len(sizes), CELL_BYTES * _PREAMBLE_CELLS)[:] = sizes
-        mailbox = cls(buffer, sizes, fd)
+        mailbox = cls(buffer, sizes, fd, sent_bytes)
         mailbox.trainer.train_loss = mailbox.trainer.held_out_loss = float("nan")
         cells = Cells(buffer, 0, _PREAMBLE_CELLS).ints
         cells[1], cells[2] = MAILBOX_VERSION, len(sizes)
@@ -185,7 +195,7 @@ class Mailbox:
             self._fd = None
 
 
-def mailbox_num_bytes(sizes: Sequence[int]) -> int:
+def mailbox_num_bytes(sizes: Sequence[int], sent_bytes: Sequence[int] = ()) -> int:
     """Size of the whole block for fragments of these numbers of values.
 
     Raises:
@@ -197,7 +207,11 @@ def mailbox_num_bytes(sizes: Sequence[int]) -> int:
         )
     cells = _PREAMBLE_CELLS + padded_cells(len(sizes)) + 2 * _SIDE_CELLS + len(sizes) * TABLE_CELLS
     cells += 2 * NUM_SLOTS * SLOT_CELLS
-    values = sum(3 * padded(4 * size) for size in sizes) + 2 * NUM_SLOTS * padded(4 * max(sizes))
+    values = (
+        sum(3 * padded(4 * size) for size in sizes)
+        + sum(padded(size) for size in sent_bytes)
+        + 2 * NUM_SLOTS * padded(4 * max(sizes))
+    )
     return CELL_BYTES * cells + values
 
 

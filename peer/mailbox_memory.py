@@ -132,11 +132,20 @@ class SharedFragment(Cells):
     unsent_steps = IntCell(6)
     unsent_base_version = IntCell(7)
     """Of the work that waits in `residual`; no tokens, no work."""
+    sent_sequence = IntCell(12)
+    """Of the contribution under way, whose encoded bytes are in `sent`; 0: none."""
+    sent_tokens = IntCell(13)
+    sent_steps = IntCell(14)
+    sent_base_version = IntCell(15)
     applied_version = IntCell(16)
     """Version the live parameters have; the one cell here that the trainer writes."""
 
-    def __init__(self, buffer: mmap.mmap, offset: int, arrays_offset: int, num_values: int) -> None:
+    def __init__(
+        self, buffer: mmap.mmap, offset: int, arrays_offset: int, num_values: int, num_sent_bytes: int = 0
+    ) -> None:
         super().__init__(buffer, offset, TABLE_CELLS)
+        sent_offset = arrays_offset + 3 * padded(4 * num_values)
+        self.sent = memoryview(buffer)[sent_offset : sent_offset + num_sent_bytes]
         stride = padded(4 * num_values)
         self._digest = self.ints[8:12].view(np.uint8)
         self.anchor = tensor_view(buffer, arrays_offset, num_values)

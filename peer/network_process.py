@@ -101,7 +101,7 @@ async def _run(channel: _Channel) -> None:
         message, descriptors = await lines.get()
         if not descriptors:
             raise LocalFault("the trainer's process sent no mailbox; start `peer join` again")
-        return Mailbox.attach(descriptors[0], message["sizes"]), message["device"]
+        return Mailbox.attach(descriptors[0], message["sizes"], message["sent_bytes"]), message["device"]
 
     def emit(event: Event) -> None:
         channel.send("event", event=to_json(event))

@@ -49,6 +49,12 @@ def limits_of(sizes: Sequence[int], codec: Codec) -> Limits:
     return Limits(tuple(sizes), max(codec.encoded_num_bytes(size) for size in sizes))
 
 
+def sent_bytes_of(manifest: RunManifest, sizes: Sequence[int]) -> tuple[int, ...]:
+    """Bytes of an encoded contribution to each of these fragments."""
+    codec = codec_of(manifest)
+    return tuple(codec.encoded_num_bytes(size) for size in sizes)
+
+
 def warm_up(codec: Codec) -> None:
     """Load the compiled kernels: a member that stalls for seconds in its first round holds up all others."""
     values = torch.zeros(codec.block_size)

@@ -25,7 +25,7 @@ from peer.events import Event
 from peer.mailbox import Mailbox
 from peer.mailbox_slots import NUM_SLOTS
 from peer.node import Node, NodeIdentity, NodePorts
-from peer.run_rules import codec_of, limits_of
+from peer.run_rules import codec_of, limits_of, sent_bytes_of
 from peer.simulated_liars import lying_host
 from peer.simulated_spec import SimulationSpec
 from peer.simulated_workload import GptWorkload, QuadraticWorkload, Workload
@@ -89,7 +89,8 @@ class Life:
     def __init__(self, world: World, identity: Identity, index: int, number: int) -> None:
         self.profile = world.spec.profile(index)
         self.randomness = random.Random(f"{world.spec.seed} life {index} {number}")
-        self.mailbox = Mailbox.in_process(world.workload.layout.sizes)
+        sizes = world.workload.layout.sizes
+        self.mailbox = Mailbox.in_process(sizes, sent_bytes_of(world.spec.manifest, sizes))
         self.work = world.workload.begin(identity.peer_id, self.mailbox, world.now)
         self._world = world
         self._identity = identity

@@ -184,7 +184,8 @@ class NetworkProcess:
         if self._mailbox is None or self._connection is None:
             return
         mailbox, device = self._mailbox
-        line = json.dumps({"kind": "mailbox", "sizes": list(mailbox.sizes), "device": device}).encode() + b"\n"
+        fields = {"sizes": list(mailbox.sizes), "sent_bytes": list(mailbox.sent_bytes), "device": device}
+        line = json.dumps({"kind": "mailbox", **fields}).encode() + b"\n"
         try:
             socket.send_fds(self._connection, [line], [mailbox.fd])
         except OSError:

@@ -88,7 +88,9 @@ class Peer:
         self.layout = build_layout(
             [(name, tuple(value.shape)) for name, value in self.module.named_parameters()], section.num_fragments
         )
-        self.mailbox = Mailbox.in_process(self.layout.sizes)
+        codec = make_codec("int4", 16)
+        sent_bytes = [codec.encoded_num_bytes(size) for size in self.layout.sizes]
+        self.mailbox = Mailbox.in_process(self.layout.sizes, sent_bytes)
         self.owner = CheckpointOwner("own.aaaaaaaaaaaaaaaaaaaa", ME, b"m" * 32, self.layout.digest, self.layout.sizes)
         totals = saved_totals(folder, self.owner.run_id, ME)
         self.mailbox.trainer.tokens = totals.tokens

@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 import torch
 
-from averaging.fragment_state import FragmentState
+from averaging.codec import make_codec
+from averaging.fragment_runtime import FragmentRuntime
+from averaging.fragment_state import CommittedShard, FragmentState
 from averaging.messages import Commit, RosterEntry, ShardResult
-from averaging.outer import anchor_digest
+from averaging.outer import OuterRule, anchor_digest
 from averaging.snapshots import Snapshot
 from dht.host import PeerId
 from peer.events import Event, WorkDropped
 from peer.fetching import Fetched, FetchProgress
+from peer.fragment_memory import build_fragments, persist
 from peer.mailbox import MergeKind
 from peer.reporting import Reporter
 from peer.starting import Start
-from tests.test_checkpoint_pair import ME, Peer, saved_pair
+from tests.test_checkpoint_pair import ME, SECTION, Peer, saved_pair
 
 T = TypeVar("T")
 OTHER = PeerId("12D3KooWOther")
@@ -219,3 +223,54 @@ def test_an_anchor_that_is_replaced_leaves_local_work_where_it_is(saved: Peer, k
         torch.testing.assert_close(saved.link.unsent(index), before, rtol=0, atol=1e-6)
         if kind is MergeKind.ADD:
             torch.testing.assert_close(saved._flat()[index][0], live + 0.25, rtol=0, atol=1e-6)
+
+
+# --- a network process that was killed ---
+
+
+def network_process(peer: Peer) -> list[FragmentRuntime]:
+    """What a successor finds in the mailbox."""
+    fragments = build_fragments(
+        ME, peer.owner.run_id, SECTION, OuterRule("carry", 0.7, 0.5), make_codec("int4", 16), peer.mailbox
+    )
+    start = Start(
+        ME,
+        peer.mailbox,
+        fragments,
+        peer.desk,
+        None,  # type: ignore[arg-type]
+        None,  # type: ignore[arg-type]
+        None,
+        None,  # type: ignore[arg-type]
+        trains=True,
+        clock=lambda: 0.0,
+        compute=inline,
+        poll_seconds=0.001,
+        look_seconds=1.0,
+    )
+    assert all(start._resume(fragment) for fragment in fragments)
+    return fragments
+
+
+def test_a_killed_network_process_leaves_its_contribution_to_the_next(tmp_path: Path) -> None:
+    peer = Peer(tmp_path)
+    peer.begin()
+    asyncio.run(peer.steps(9))
+    for fragment in peer.fragments:
+        fragment.state.send(70 + fragment.index)
+        fragment.persist()
+        persist(peer.mailbox, fragment)
+    shown = [fragment.state.shown() for fragment in peer.fragments]
+    successors = network_process(peer)
+    for fragment, successor, before in zip(peer.fragments, successors, shown, strict=True):
+        assert successor.state.pending is not None
+        assert fragment.state.pending is not None
+        assert torch.equal(successor.state.shown(), before)
+        assert replace(successor.state.pending, encoded=fragment.state.pending.encoded) == fragment.state.pending
+    # Committed, it must not be found again.
+    state = successors[0].state
+    gradient = state.codec.encode(torch.ones(state.num_values))
+    with successors[0].changing():
+        state.apply([CommittedShard(0, state.num_values, gradient, 0.5, own_included=True)], 10)
+        state.refresh_digest()
+    assert [fragment.state.pending is None for fragment in network_process(peer)] == [True, False, False]
