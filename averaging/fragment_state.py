@@ -7,7 +7,8 @@ peak memory at one temporary vector per fragment.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -39,6 +40,8 @@ class Sent:
     tokens: int
     steps: int
     base_version: int
+    returned_since: int | None = None
+    """Version of the oldest round whose returned work is in it."""
 
 
 RECENT_CONTRIBUTIONS = 3
@@ -55,6 +58,20 @@ class Settled:
     sent: Sent
     version: int
     committed: Ranges
+
+
+def _oldest_in(sent: Sent, version: int) -> int:
+    """The oldest round whose work is in a contribution that was sent for `version`."""
+    return version if sent.returned_since is None else min(version, sent.returned_since)
+
+
+def _num_values(ranges: Ranges) -> int:
+    return sum(end - start for start, end in ranges)
+
+
+def _num_shared(ranges: Ranges, others: Ranges) -> int:
+    """Values that are in both."""
+    return sum(max(0, min(end, last) - max(start, first)) for start, end in ranges for first, last in others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +96,7 @@ class FragmentState:
     Attributes:
         unsent_tokens, unsent_steps, unsent_base_version: of the work that waits in the residual; no tokens, no work.
         own_share: own share of the weights in the last commit with own work, for the eager overlay of the next send.
+        returned_since: version of the oldest round whose returned work waits in the residual.
         num_rounds: rounds in which own work was committed, as far as this peer remembers, up to MAX_NUM_ROUNDS.
     """
 
@@ -96,6 +114,7 @@ class FragmentState:
     unsent_base_version: int = 0
     own_share: float = 1.0
     num_rounds: int = 0
+    returned_since: int | None = field(default=None, repr=False)
     shown_share: float = field(default=1.0, repr=False)
     velocity: Tensor | None = field(default=None, repr=False)
     recent: list[Settled] = field(default_factory=list, repr=False)
@@ -123,7 +142,8 @@ class FragmentState:
         encoded = self.codec.encode_with_residual(self.residual)
         # After a repair the anchor can be at a lower version than the one the work began on.
         base_version = min(self.unsent_base_version, self.version)
-        self.pending = Sent(sequence, encoded, self.unsent_tokens, self.unsent_steps, base_version)
+        since, self.returned_since = self.returned_since, None
+        self.pending = Sent(sequence, encoded, self.unsent_tokens, self.unsent_steps, base_version, since)
         self.unsent_tokens = self.unsent_steps = 0
         # What the overlay adds now it must take away later, whatever the share becomes in between.
         self.shown_share = self.own_share
@@ -160,6 +180,7 @@ class FragmentState:
         for start, end in self._chunks():
             self._return_work(sent, start, end, change)
         self._wait(sent.tokens, sent.steps, sent.base_version)
+        self._note_return(sent, self.version)
         return change
 
     def apply(self, shards: Sequence[CommittedShard], commit_tokens: int) -> tuple[Tensor, int]:
@@ -204,6 +225,7 @@ class FragmentState:
             share = num_returned / self.num_values
             tokens = max(1, round(sent.tokens * share))
             self._wait(tokens, max(1, round(sent.steps * share)), sent.base_version)
+            self._note_return(sent, self.version)
         if sent is not None:
             committed = tuple((shard.start, shard.end) for shard in shards if shard.own_included)
             self.recent = [*self.recent, Settled(sent, self.version, committed)][-RECENT_CONTRIBUTIONS:]
@@ -222,31 +244,47 @@ class FragmentState:
     def settle_in_new_lineage(self, left_version: int, own: Mapping[int, tuple[int, Ranges]]) -> None:
         """After `adopt`: work that only the old lineage had waits again, what only the new one has is dropped.
 
-        So a fork neither loses work nor applies it twice, as far back as the new lineage's commits are known; a
-        contribution under way of whose version the commit is not known is given up. The caller compares `shown()`.
+        So a fork neither loses work nor applies it twice, as far back as the new lineage's commits are known. Given up
+        are a contribution under way of whose version the commit is not known, and one with work that had returned from
+        a round that is not remembered here, when that work may be in the new lineage. The caller compares `shown()`.
 
         Args:
             left_version: version of the anchor that was replaced.
             own: per version, of those whose commit in the new lineage is known: (sequence of the own contribution in
                 it or -1, the values of it that were committed).
         """
-        settled = self.recent
+        settled, gone_since = self.recent[-RECENT_CONTRIBUTIONS:], math.inf
         if self.pending is not None and (left_version in own or left_version >= self.version):
             # It is in no residual, like work that was committed everywhere.
             settled = [*settled, Settled(self.pending, left_version, ((0, self.num_values),))]
+        elif self.pending is not None:
+            gone_since = _oldest_in(self.pending, left_version)
         self.pending, self.recent = None, []
         if self.rule.mode == "streaming":
             return
+        remembered = {entry.sent.sequence for entry in settled}
         tokens = steps = 0.0
-        for entry in settled:
+        kept: list[Settled] = []
+        for entry in reversed(settled):
+            sent, num_before = entry.sent, _num_values(entry.committed)
             sequence, ranges = own.get(entry.version, (-1, ()))
-            if entry.version in own or entry.version >= self.version:
-                committed = ranges if sequence == entry.sent.sequence else ()
-                share = self._move_work(entry, committed)
-                tokens, steps = tokens + share * entry.sent.tokens, steps + share * entry.sent.steps
-                entry = replace(entry, committed=committed)
-            self.recent.append(entry)
-        self.recent = self.recent[-RECENT_CONTRIBUTIONS:]
+            committed = ranges if sequence == sent.sequence else ()
+            is_known = entry.version in own or entry.version >= self.version
+            comes_back = is_known and _num_shared(entry.committed, committed) < num_before
+            if not is_known or (comes_back and self._may_be_committed(sent, own, remembered)):
+                if num_before:
+                    gone_since = min(gone_since, _oldest_in(sent, entry.version))
+                if not is_known:
+                    kept.append(entry)
+                continue
+            # What had returned and went with a contribution that is given up does not wait here any more.
+            waits = entry.version < gone_since
+            share = self._move_work(entry, committed, may_take=waits)
+            if comes_back:
+                self._note_return(sent, entry.version)
+            tokens, steps = tokens + share * sent.tokens, steps + share * sent.steps
+            kept.append(replace(entry, committed=committed))
+        self.recent = kept[::-1]
         if tokens > 0:
             oldest = min(entry.sent.base_version for entry in settled)
             self._wait(max(1, round(tokens)), max(1, round(steps)), oldest)
@@ -254,14 +292,30 @@ class FragmentState:
             self.unsent_tokens = max(1, self.unsent_tokens + round(tokens))
             self.unsent_steps = max(1, self.unsent_steps + round(steps))
 
-    def _move_work(self, entry: Settled, committed: Ranges) -> float:
-        """Into the residual, or out of it, what differs; returns the share of the work that came in."""
+    def _may_be_committed(self, sent: Sent, own: Mapping[int, tuple[int, Ranges]], remembered: Collection[int]) -> bool:
+        """Whether work that had returned and was sent again can be in the new lineage from an earlier time.
+
+        What is remembered of those rounds is settled by itself.
+        """
+        since = sent.returned_since
+        return since is not None and any(
+            version >= since and ranges and sequence not in remembered for version, (sequence, ranges) in own.items()
+        )
+
+    def _note_return(self, sent: Sent, version: int) -> None:
+        since = _oldest_in(sent, version)
+        self.returned_since = since if self.returned_since is None else min(self.returned_since, since)
+
+    def _move_work(self, entry: Settled, committed: Ranges, *, may_take: bool) -> float:
+        """Into the residual, or out of it (`may_take`), what differs; returns the share of the work that came in."""
         net_values = 0
         for start, end in self._chunks():
             moves = torch.zeros(end - start)
             for ranges, sign in ((entry.committed, 1.0), (committed, -1.0)):
                 for first, last in ranges:
                     moves[max(first, start) - start : max(0, min(last, end) - start)] += sign
+            if not may_take:
+                moves.clamp_(min=0.0)
             if bool(moves.any()):
                 net_values += int(moves.sum())
                 self.residual[start:end].add_(self._decoded(entry.sent.encoded, start, end).mul_(moves))
@@ -287,6 +341,14 @@ class FragmentState:
         change = self.residual.clone()
         self.residual.zero_()
         self.unsent_tokens = self.unsent_steps = 0
+        since, self.returned_since = self.returned_since, None
+        if since is not None:
+            # It is gone, and must not be taken away once more when a new lineage turns out to have it.
+            self.recent = [
+                entry
+                for entry in self.recent
+                if entry.version < since or _num_values(entry.committed) == self.num_values
+            ]
         return change
 
     # ------------------------------------------------------------------------------------------------- details

@@ -367,7 +367,7 @@ class Fetcher:
         # When all of it had been kept, nobody needed to send anything: it is theirs all the same.
         transfer.given_bytes = transfer.given_bytes or dict.fromkeys(agreed.confirmed_by, 0)
         givers = tuple(sorted(transfer.given_bytes, key=lambda donor: (-transfer.given_bytes[donor], donor)))
-        commits = await self._commits(fragment, snapshot.version, [*givers, *donors])
+        commits = await self._commits(fragment, snapshot, [*givers, *donors])
         return Fetched(replace(snapshot, commits=commits), givers, agreed.confirmed_by)
 
     async def _fetch_whole(
@@ -392,16 +392,27 @@ class Fetcher:
         confirmed_by = await self._confirm(fragment, donor, snapshot.version, snapshot.digest)
         if confirmed_by is None:
             return None
-        commits = await self._commits(fragment, snapshot.version, [donor])
+        commits = await self._commits(fragment, snapshot, [donor])
         return Fetched(replace(snapshot, commits=commits), (donor,), confirmed_by)
 
-    async def _commits(self, fragment: int, version: int, donors: Sequence[PeerId]) -> tuple[Commit, ...]:
-        """Recent commits up to and beyond `version`, from the first donor that answers."""
-        first = max(0, version - KEPT_COMMITS)
+    async def _commits(self, fragment: int, snapshot: Snapshot, donors: Sequence[PeerId]) -> tuple[Commit, ...]:
+        """Recent commits of the snapshot's own lineage, up to and beyond its version, from the first who has them.
+
+        A donor may have changed sides after it gave the snapshot; what it tells then is of another lineage.
+        """
+        first = max(0, snapshot.version - KEPT_COMMITS)
         for donor in dict.fromkeys(donors):
             try:
                 args = (self._host, self._doorkeeper, donor, fragment, first, self._limits)
-                return tuple(await fetch_commits(*args))
+                commits = {commit.version: commit for commit in await fetch_commits(*args)}
+                leaving = commits.get(snapshot.version)
+                if leaving is not None:
+                    fits = leaving.anchor_digest == snapshot.digest[: len(leaving.anchor_digest)]
+                else:
+                    asked = (self._host, self._doorkeeper, donor, fragment, snapshot.version)
+                    fits = await fetch_digest(*asked) == snapshot.digest
+                if fits:
+                    return tuple(commits[version] for version in sorted(commits))
             except PeerFault as fault:
                 self._note_fault(donor, fragment, fault)
         return ()
