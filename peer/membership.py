@@ -19,7 +19,14 @@ from averaging.links import OPEN_SECONDS, Doorkeeper, greet_incoming, open_greet
 from dht.errors import PeerFault, PeerUnreachable
 from dht.host import Host, PeerId, Stream
 from dht.identity import Identity
-from dht.records import MAX_PEER_RECORD_BYTES, PeerRecord, VerifiedRecords, decode_peer_record, encode_peer_record
+from dht.records import (
+    MAX_PEER_RECORD_BYTES,
+    MAX_PEER_RECORD_LIFE_SECONDS,
+    PeerRecord,
+    VerifiedRecords,
+    decode_peer_record,
+    encode_peer_record,
+)
 from dht.store import RecordStore
 from dht.swarm import HeaviestAnchor, SwarmView
 
@@ -27,6 +34,8 @@ RECORD_PROTOCOL = "/murmuration/record/1"
 FIRST_SUSPICION_SECONDS = 5.0
 LONGEST_SUSPICION_SECONDS = 300.0
 """A peer behind a flapping line is tried again after 5 minutes at the latest."""
+CLOCK_SKEW_SECONDS = 60.0
+"""Between two peers' wall clocks; machines without time service drift by seconds a day."""
 MAX_INTRODUCTIONS = 32
 """Peers that a newcomer greets directly; the rest learn of it through the DHT."""
 
@@ -93,8 +102,13 @@ class Membership:
 
     @property
     def life_seconds(self) -> float:
-        """How long a record lives: three announcements, one look-up and a few seconds of clock difference."""
-        return 3 * self._announce_seconds + 8.0
+        """How long a record lives: three announcements, one look-up, and a minute by which clocks may differ.
+
+        Who never set its clock is seen all the same; who vanished without a word stays in view for that minute longer,
+        but is suspected as soon as somebody talks to it.
+        """
+        wanted = 3 * self._announce_seconds + 8.0 + CLOCK_SKEW_SECONDS
+        return min(wanted, MAX_PEER_RECORD_LIFE_SECONDS - CLOCK_SKEW_SECONDS)
 
     def members(self) -> list[PeerRecord]:
         """Live members other than this one that are not suspected."""
