@@ -146,6 +146,11 @@ class Links:
             self._on_lost(to, f"it stopped reading with {outgoing.queued_bytes >> 20} MiB queued")
         return num_bytes
 
+    @property
+    def has_bulk_waiting(self) -> bool:
+        """Whether shards of a round wait for this peer's line."""
+        return any(lane.queued_bytes for (_, name), lane in self._lanes.items() if name == "data")
+
     def drop(self, peer_id: PeerId) -> None:
         """Close the lanes to a peer that has left."""
         for key in [key for key in self._lanes if key[0] == peer_id]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+from collections.abc import Callable
 from typing import Any
 
 from averaging import wire
@@ -11,6 +13,7 @@ from averaging.snapshots import HeldSnapshot, HeldSnapshots, NoRoom, SnapshotCom
 from averaging.state_messages import (
     ACKNOWLEDGE,
     BUSY,
+    FRAME_SECONDS,
     KNOWN_AROUND,
     MAX_RANGE_CHUNKS,
     MAX_REQUEST_BYTES,
@@ -33,6 +36,7 @@ class StateServer:
 
     Args:
         compute: where the digests of a snapshot are computed.
+        most_bits_per_second: what all transfers together may take of the line now.
     """
 
     def __init__(
@@ -42,7 +46,10 @@ class StateServer:
         source: StateSource,
         num_fragments: int,
         compute: SnapshotCompute = compute_inline,
+        most_bits_per_second: Callable[[], float] = lambda: math.inf,
     ) -> None:
+        self._most_bits_per_second = most_bits_per_second
+        self._free_at = 0.0
         self._doorkeeper = doorkeeper
         self._source = source
         self._num_fragments = num_fragments
@@ -156,6 +163,12 @@ class StateServer:
             await self._send_chunk(stream, chunk)
 
     async def _send_chunk(self, stream: Stream, chunk: memoryview) -> None:
+        now = asyncio.get_running_loop().time()
+        begins_at = max(now, self._free_at)
+        self._free_at = begins_at + 8 * len(chunk) / self._most_bits_per_second()
+        if begins_at > now:
+            # A joiner that sees nothing for longer takes this donor for dead.
+            await asyncio.sleep(min(begins_at - now, FRAME_SECONDS / 2))
         await in_time(stream.send(chunk), stream.remote)
         self.served_bytes += len(chunk)
 

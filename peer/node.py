@@ -49,6 +49,8 @@ SETTLE_SECONDS = 5.0
 """A leaving peer waits this long at most for the round that carries its last work."""
 HAND_OVER_SECONDS = 5.0
 """And then so long until some other member has what it has: a fragment of a small model over a slow line."""
+SERVING_SHARE = 0.5
+"""Of the measured upload rate: a newcomer has other donors, and a round that is late costs everybody."""
 REPLAY_SECONDS = 5.0
 """For a joiner to apply what was committed while it downloaded: a few small messages and result shards per version;
 whoever takes longer begins with what it has, and the commits come meanwhile."""
@@ -165,7 +167,9 @@ class Node:
         kept = None if checkpoints is None else ChunkFiles(checkpoints.path.with_name(INCOMING_NAME))
         self.fetcher = Fetcher(ports.host, ports.doorkeeper, self.limits, self.membership, kept)
         self.repairs = Repairs(self.exchange, self.fetcher, self.membership, self.reporter)
-        StateServer(ports.host, ports.doorkeeper, self, len(mailbox.sizes), ports.compute)
+        StateServer(
+            ports.host, ports.doorkeeper, self, len(mailbox.sizes), ports.compute, self._serving_bits_per_second
+        )
         self.keeper = None if checkpoints is None else self._build_keeper(checkpoints)
         self._start = Start(
             self.me,
@@ -402,6 +406,11 @@ class Node:
             anchor, momentum = await self.ports.compute(lambda: (state.anchor.clone(), state.momentum.clone()))
             commits = tuple(runtime.machine.history[version] for version in sorted(runtime.machine.history))
             return Snapshot(state.version, state.lineage_tokens, anchor, momentum, state.digest, commits)
+
+    def _serving_bits_per_second(self) -> float:
+        """What newcomers may have of the upload line: half of it while rounds, which have deadlines, want it."""
+        rate = self.links.traffic.upload_bits_per_second
+        return SERVING_SHARE * rate if rate and self.links.has_bulk_waiting else math.inf
 
     def digest_at(self, fragment: int, version: int) -> bytes:
         """The digest this peer had at a recent version; empty when unknown."""

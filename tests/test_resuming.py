@@ -274,3 +274,45 @@ def test_a_killed_network_process_leaves_its_contribution_to_the_next(tmp_path: 
         state.apply([CommittedShard(0, state.num_values, gradient, 0.5, own_included=True)], 10)
         state.refresh_digest()
     assert [fragment.state.pending is None for fragment in network_process(peer)] == [True, False, False]
+
+
+# --- mode streaming: the live parameters keep a share of every anchor ---
+
+
+def test_a_blended_trainer_is_not_pulled_to_an_anchor_that_it_has(tmp_path: Path) -> None:
+    section = SECTION.model_copy(update={"mode": "streaming"})
+    peer = Peer(tmp_path, section=section)
+    peer.begin()
+    asyncio.run(peer.steps(9))
+    asyncio.run(peer.desk.take_work(peer.take))
+    size = peer.fragments[0].state.num_values
+    inbox = peer.mailbox.inbox
+    assert inbox.try_deliver(MergeKind.BLEND, 0, torch.ones(size), version=3, merge_alpha=0.5)
+    peer.link.poll()
+    live, unsent = peer._flat()[0]
+    assert inbox.try_deliver(MergeKind.REBASE, 0, torch.ones(size), version=3)
+    peer.link.poll()
+    assert torch.equal(peer._flat()[0][0], live)
+    assert inbox.try_deliver(MergeKind.REBASE, 0, torch.full((size,), 2.0), version=4)
+    peer.link.poll()
+    torch.testing.assert_close(peer.link.unsent(0), unsent, rtol=0, atol=1e-6)
+    torch.testing.assert_close(peer._flat()[0][0], 2.0 - unsent, rtol=0, atol=1e-6)
+
+
+def test_the_last_work_of_a_trainer_that_has_finished_is_taken_after_a_restart(tmp_path: Path) -> None:
+    """It takes no new starting point any more; the successor must not wait for that."""
+    peer = Peer(tmp_path)
+    peer.begin()
+    for _ in range(4):
+        peer.step()
+    assert peer.mailbox.outbox.take()
+    peer.training.__exit__(None, None, None)
+
+    async def scene() -> None:
+        peer.desk.is_open = False
+        await asyncio.wait_for(peer.desk.open(keeps_work=range(3)), 5.0)
+        await peer.desk.take_work(peer.take)
+
+    asyncio.run(scene())
+    assert peer.mailbox.outbox.take() == []
+    assert any(fragment.state.unsent_tokens for fragment in peer.fragments)

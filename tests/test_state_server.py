@@ -16,7 +16,7 @@ from dht.errors import PeerFault
 from dht.host import Stream
 from dht.memory_host import MemoryHost
 from peer.doorkeeper import RunDoorkeeper
-from tests.donor_scene import NUM_VALUES, RULE, Scene, assert_same, in_scene, tensor_of
+from tests.donor_scene import NUM_VALUES, RULE, UPLOAD, Scene, assert_same, in_scene, tensor_of
 from tests.memory_networks import MIB, named, now
 
 
@@ -169,3 +169,16 @@ def test_the_header_has_the_digest_of_the_anchor() -> None:
     header = Header(1, 2, tuple(hashlib.sha256(chunk).digest() for chunk in chunks))
     assert header.digest == anchor_digest(anchor, momentum)
     assert [len(chunk) for chunk in chunks] == state_messages.chunk_lengths(NUM_VALUES)
+
+
+def test_serving_keeps_within_its_share_of_the_line() -> None:
+    async def play(scene: Scene) -> float:
+        began = now()
+        await scene.fetch()
+        undisturbed = now() - began
+        scene.donors[0].server._most_bits_per_second = lambda: UPLOAD / 2
+        began = now()
+        await scene.fetch(1)
+        return (now() - began) / undisturbed
+
+    assert 1.8 < in_scene(1, play) < 2.2
