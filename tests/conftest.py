@@ -12,7 +12,13 @@ settings.register_profile("reproducible", derandomize=True, deadline=None)
 settings.load_profile("reproducible")
 
 
+CHAOS_SEEDS = range(500)
+SIMULATION_SEEDS = range(40)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--chaos-seed", type=int, metavar="SEED", help="of tests/test_chaos.py, this seed alone")
+    parser.addoption("--chaos-seeds", metavar="FIRST:END", help=f"in place of 0:{CHAOS_SEEDS.stop}")
     parser.addoption("--regenerate-golden", action="store_true", help="write tests/golden anew instead of comparing")
 
 
@@ -20,6 +26,26 @@ def pytest_configure(config: pytest.Config) -> None:
     # Under nohup or in the background of a script they are ignored, and children would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "chaos_seed" in metafunc.fixturenames:
+        metafunc.parametrize("chaos_seed", _asked_for(metafunc.config, CHAOS_SEEDS))
+    if "simulation_seed" in metafunc.fixturenames:
+        metafunc.parametrize("simulation_seed", _asked_for(metafunc.config, SIMULATION_SEEDS))
+
+
+def _asked_for(config: pytest.Config, seeds: range) -> range:
+    """The seeds of the command line, else `seeds`."""
+    one, several = config.getoption("--chaos-seed"), config.getoption("--chaos-seeds")
+    if one is not None:
+        return range(one, one + 1)
+    if several is None:
+        return seeds
+    first, colon, end = several.partition(":")
+    if not (colon and first.isdecimal() and end.isdecimal() and int(first) < int(end)):
+        raise pytest.UsageError(f"--chaos-seeds {several}; expected FIRST:END with FIRST < END, such as 0:20000")
+    return range(int(first), int(end))
 
 
 @pytest.fixture

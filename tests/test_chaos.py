@@ -1,0 +1,153 @@
+"""Random scenarios in simulated swarms, with the invariants checked after every event.
+
+Each seed is a scenario (`chaos_scenario.scenario_of`): peers, lines, modes, faults, liars. What must hold is in
+`chaos_checks.Checks` and `chaos_ledger`. A failing seed prints its scenario and what happened last.
+
+    python -m pytest tests/test_chaos.py --chaos-seed 1234       that seed again
+    python -m pytest tests/test_chaos.py --chaos-seeds 0:20000   many seeds
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+
+import averaging.outer
+from averaging.fragment_state import FragmentState
+from averaging.round import RoundMachine
+from averaging.shard_store import ShardStore
+from peer.simulation import simulate
+from tests.chaos_scenario import Scenario, scenario_of
+from tests.chaos_simulation import spec_of_seed
+from tests.chaos_world import run_scenario, run_seed
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """More only cost time on tensors this small."""
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(num_threads)
+
+
+def test_the_invariants_hold_after_every_event(chaos_seed):
+    outcome = run_seed(chaos_seed)
+    assert not outcome.violations, outcome.describe()
+
+
+def test_whole_nodes_and_trainers_settle_after_random_faults(simulation_seed):
+    result = simulate(spec_of_seed(simulation_seed))
+    assert result.violations == ()
+    assert result.rounds_committed > 0
+
+
+def test_a_seed_is_one_scenario_and_one_course_of_events():
+    assert scenario_of(7) == scenario_of(7)
+    first, second = run_seed(7), run_seed(7)
+    assert (first.seen, first.trace) == (second.seen, second.trace)
+    assert "chaos seed 7" in first.describe()
+    assert "--chaos-seed 7" in first.describe()
+
+
+def test_the_scenarios_meet_what_they_are_for():
+    """Forks, repairs, expired and returned work, deaths in mid-round and refusals all happen in a few dozen seeds."""
+    seen = sum((run_seed(seed).seen for seed in range(40)), Counter())
+    for what in ("forked", "repaired", "WorkExpired", "WorkReturned", "LeaderChanged", "RoundAborted", "PeerRefused"):
+        assert seen[what] >= 2, what
+    for what in ("crash", "return_with_state", "stall", "partition", "leave", "held", "duplicated", "ambushed"):
+        assert seen[what] >= 2, what
+    modes = {scenario_of(seed).mode for seed in range(40)}
+    assert modes == {"carry", "eager", "own", "delayed", "sync", "streaming"}
+
+
+# ------------------------------------------------------------------------------------- the suite can fail
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A rule taken away, the invariants that must be seen to break, and which scenarios are tried for it."""
+
+    invariants: frozenset[str]
+    patches: Callable[[], list[Any]]
+    where: Callable[[Scenario], bool] = lambda scenario: True
+    num_seeds: int = 40
+
+
+def _forget_what_the_others_committed(self, left_version, own):
+    SETTLE(self, left_version, {version: (-1, ()) for version in own})
+
+
+def _age_weighs_but_never_excludes(staleness, rule):
+    return float((1.0 + staleness) ** -rule.staleness_power)
+
+
+def _patch(owner: Any, name: str, new: Any) -> Any:
+    return mock.patch.object(owner, name, new)
+
+
+SETTLE = FragmentState.settle_in_new_lineage
+MUTATIONS = {
+    "nobody answers who has more": Mutation(
+        frozenset({"fork", "settled"}),
+        lambda: [_patch(RoundMachine, "_hear_version", lambda *_: None)],
+    ),
+    "work of a left lineage always waits again": Mutation(
+        frozenset({"twice"}),
+        lambda: [_patch(FragmentState, "settle_in_new_lineage", _forget_what_the_others_committed)],
+        lambda scenario: any(fault.kind == "partition" for fault in scenario.faults),
+        num_seeds=150,
+    ),
+    "no age is too old": Mutation(
+        frozenset({"age"}),
+        lambda: [_patch(averaging.outer, "staleness_factor", _age_weighs_but_never_excludes)],
+        lambda scenario: any(profile.lie == "hoard" for profile in scenario.profiles),
+    ),
+    "missed work does not return": Mutation(
+        frozenset({"mass"}), lambda: [_patch(FragmentState, "_return_work", lambda *_: None)]
+    ),
+    "work of a left lineage is forgotten": Mutation(
+        frozenset({"mass"}), lambda: [_patch(FragmentState, "_move_work", lambda *_: 0.0)]
+    ),
+    "nobody gives a leader up": Mutation(
+        frozenset({"wait", "settled"}),
+        lambda: [
+            _patch(RoundMachine, "_silent_at", lambda *_: math.inf),
+            _patch(RoundMachine, "_lose", lambda *_: None),
+        ],
+        lambda scenario: (
+            len(scenario.profiles) <= 3
+            and any(fault.kind in ("crash", "crash_leader", "leave") for fault in scenario.faults)
+        ),
+        num_seeds=150,
+    ),
+    "stores forget nothing": Mutation(frozenset({"memory"}), lambda: [_patch(ShardStore, "prune", lambda *_: None)]),
+    "sent work still shows": Mutation(
+        frozenset({"shown"}),
+        lambda: [_patch(FragmentState, "_after_send", lambda *_: None)],
+        lambda scenario: scenario.mode == "delayed",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_the_suite_notices_when_a_rule_is_taken_away(name):
+    mutation = MUTATIONS[name]
+    fitting = (scenario for seed in itertools.count() if mutation.where(scenario := scenario_of(seed)))
+    with ExitStack() as patches:
+        for patch in mutation.patches():
+            patches.enter_context(patch)
+        for scenario in itertools.islice(fitting, mutation.num_seeds):
+            found = {invariant for invariant, _ in run_scenario(scenario).violations}
+            if found & mutation.invariants:
+                return
+    raise AssertionError(f"none of {mutation.num_seeds} scenarios broke {sorted(mutation.invariants)}")
