@@ -67,6 +67,12 @@ LookTimeout = Annotated[
 ModelPath = Annotated[
     Path | None, typer.Option("--model", metavar="FILE", help="A model file that `peer export` wrote.")
 ]
+CheckpointMinutes = Annotated[
+    float | None, typer.Option("--checkpoint-minutes", metavar="N", help="Minutes between checkpoints; default 10.")
+]
+CheckpointsKept = Annotated[
+    int | None, typer.Option("--checkpoints-kept", metavar="N", help="Checkpoints that stay on the disk; default 2.")
+]
 Checkpoint = Annotated[
     Path | None,
     typer.Option("--checkpoint", metavar="DIR", help="Data folder of a peer here, in place of live members."),
@@ -167,13 +173,8 @@ def join(
     threads: Annotated[
         int | None, typer.Option("--threads", metavar="N", help="CPU threads of the trainer; default: all.")
     ] = None,
-    checkpoint_minutes: Annotated[
-        float | None, typer.Option("--checkpoint-minutes", metavar="N", help="Minutes between checkpoints; default 10.")
-    ] = None,
-    checkpoints_kept: Annotated[
-        int | None,
-        typer.Option("--checkpoints-kept", metavar="N", help="Checkpoints that stay on the disk; default 2."),
-    ] = None,
+    checkpoint_minutes: CheckpointMinutes = None,
+    checkpoints_kept: CheckpointsKept = None,
     config: ConfigFile = None,
     as_json: AsJson = False,
     plain: AsPlain = False,
@@ -214,6 +215,8 @@ def seed(
     data_dir: DataDir = None,
     name: DisplayName = None,
     join_timeout: JoinTimeout = None,
+    checkpoint_minutes: CheckpointMinutes = None,
+    checkpoints_kept: CheckpointsKept = None,
     config: ConfigFile = None,
     as_json: AsJson = False,
     plain: AsPlain = False,
@@ -228,6 +231,8 @@ def seed(
         "data_dir": data_dir,
         "name": name,
         "join_timeout_seconds": join_timeout,
+        "checkpoint_minutes": checkpoint_minutes,
+        "checkpoints_kept": checkpoints_kept,
         "output": _output_of(as_json, plain),
     }
     return _run_peer(flags, config, seed_only=True)

@@ -21,8 +21,8 @@ ALONE_SECONDS = 5.0
 """Between two attempts to reach anybody while nobody is there."""
 CONNECTED_SECONDS = 60.0
 """Between two looks that heal and merge the DHT while members are there."""
-ASLEEP_SECONDS = 10.0
-"""A tick that took so much longer was no busy machine: this process stood still, and its streams may be dead."""
+ASLEEP_SECONDS = 5.0
+"""A tick that took so much longer: this process stood still. Records live longer, so nobody else notices it first."""
 PATIENCE_SECONDS = 10.0
 """Nobody is told that the swarm is lost when it is back within so long, as after waking up."""
 

@@ -6,7 +6,8 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import msgpack
 
@@ -15,7 +16,7 @@ from averaging.links import MAX_HELLO_BYTES, Links
 from averaging.messages import DIGEST_BYTES, Commit, Contribution, Message, Offer, Plan, Redirect, VersionIs
 from dht.access import AccessRule
 from dht.hivemind_store import HivemindStore
-from dht.host import PeerId, Stream
+from dht.host import PeerId, Stream, StreamHandler
 from dht.identity import Identity
 from dht.p2pd_host import P2pdHost
 from dht.records import PeerRecord, encode_peer_record
@@ -38,6 +39,8 @@ class HostileMember:
     doorkeeper: RunDoorkeeper
     streams: list[Stream] = field(default_factory=list)
     """Held, so that the host closes them at its end."""
+    num_announced: int = 0
+    started_at: float = field(default_factory=time.time)
 
     @property
     def address(self) -> str:
@@ -73,14 +76,15 @@ class HostileMember:
             while await stream._reader.read(65536):  # type: ignore[attr-defined]
                 pass
 
-    async def announce(self) -> None:
-        """Publish the record of a trainer that has committed a little."""
+    async def announce(self, **changes: Any) -> None:
+        """Publish the record of a trainer that has committed a little, but for `changes`."""
         now = time.time()
+        self.num_announced += 1
         record = PeerRecord(
             run_id=self.swarm.run_id,
             peer_id=self.identity.peer_id,
             session=1,
-            sequence=1,
+            sequence=self.num_announced,
             expires_at=now + 60,
             manifest_hash=self.swarm.run.manifest.hash,
             state="training",
@@ -101,8 +105,9 @@ class HostileMember:
             versions=(3, 3),
             digests=(bytes(8), bytes(8)),
             lineage_tokens=(10, 10),
-            started_at=now - 10,
+            started_at=self.started_at,
         )
+        record = replace(record, **changes)
         encoded = encode_peer_record(record, self.identity)
         await self.store.publish_peer(self.swarm.run_id, record.peer_id, encoded, record.expires_at)
 
@@ -173,3 +178,14 @@ async def hostile_member(
             yield HostileMember(swarm, identity, host, store, RunDoorkeeper(rule, identity.peer_id, "trainer"))
         finally:
             await store.close()
+
+
+def answering(frame: bytes) -> StreamHandler:
+    """Answers the first frame of a stream with `frame`, whatever it was."""
+
+    async def serve(stream: Stream) -> None:
+        await stream.receive(1024)
+        await stream.send(frame)
+        await stream.receive(1)
+
+    return serve

@@ -202,9 +202,9 @@ class PeerProcess:
                 outcomes[(commit.fragment, commit.version, commit.contributors, commit.tokens)] = event.digest
         return outcomes
 
-    def wait_joined(self, after: int = 0) -> JoinedRun:
+    def wait_joined(self, after: int = 0, seconds: float = WAIT_SECONDS) -> JoinedRun:
         """Wait until it is a member; from then on its trainer makes way for processes that are just starting."""
-        joined = self.wait_for(JoinedRun, after=after)
+        joined = self.wait_for(JoinedRun, after=after, seconds=seconds)
         os.setpriority(os.PRIO_PROCESS, self.process.pid, 15)
         return joined
 
@@ -327,10 +327,19 @@ class ProcessSwarm:
         folder.mkdir(mode=0o700, exist_ok=True)
         return Identity.load_or_create(folder / "identity.key")
 
-    def call(self, *arguments: str, seconds: float = WAIT_SECONDS) -> subprocess.CompletedProcess[str]:
-        """Run one `peer` command that ends by itself."""
+    def call(
+        self, *arguments: str, seconds: float = WAIT_SECONDS, folder: Path | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run one `peer` command that ends by itself, in `folder`."""
+        return self.call_python("-m", "peer", *arguments, seconds=seconds, folder=folder)
+
+    def call_python(
+        self, *arguments: str, seconds: float = WAIT_SECONDS, folder: Path | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run the interpreter on something that ends by itself, in `folder`."""
         return subprocess.run(
-            [sys.executable, "-m", "peer", *arguments],
+            [sys.executable, *arguments],
+            cwd=folder,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

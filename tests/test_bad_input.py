@@ -17,13 +17,12 @@ import pytest
 from averaging.catch_up import STATE_PROTOCOL
 from averaging.links import ROUND_PROTOCOL
 from dht.access import PROTOCOL_VERSION, make_refusal
-from dht.host import Stream, StreamHandler
 from dht.identity import Identity, make_run_id
 from dht.records import encode_run_record, sign_run_record
 from peer.events import CheckpointFailed, CheckpointSaved, LeftRun, RefusedPeer, RoundCommitted, TrainingProgressed
 from peer.membership import RECORD_PROTOCOL
 from peer.network_side import RUN_PROTOCOL
-from tests.hostile_member import hostile_member
+from tests.hostile_member import answering, hostile_member
 from tests.process_swarm import (
     WAIT_SECONDS,
     PeerProcess,
@@ -199,17 +198,6 @@ def test_members_that_mislead_a_joiner(swarm: ProcessSwarm) -> None:
         await asyncio.gather(false, tampered, refuse())
 
     asyncio.run(all_at_once())
-
-
-def answering(frame: bytes) -> StreamHandler:
-    """Answers the first frame of a stream with `frame`, whatever it was."""
-
-    async def serve(stream: Stream) -> None:
-        await stream.receive(1024)
-        await stream.send(frame)
-        await stream.receive(1)
-
-    return serve
 
 
 def test_strangers_and_garbage_are_refused_and_harm_nobody(

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
+import signal
 from pathlib import Path
 
 import pytest
@@ -12,6 +15,7 @@ from tests.process_swarm import PeerProcess, ProcessSwarm, assert_one_sentence, 
 
 
 @pytest.mark.network
+@pytest.mark.timeout(900)
 def test_export_sample_and_evaluate_a_live_run(tmp_path: Path) -> None:
     with process_swarm() as swarm:
         first = swarm.start("first", has_record=True)
@@ -20,6 +24,30 @@ def test_export_sample_and_evaluate_a_live_run(tmp_path: Path) -> None:
         second.wait_joined()
         first.wait_common_round(second.peer_id, after=first.mark())
         take_home(swarm, first, tmp_path)
+        # Its last checkpoint is that of its leave.
+        second.process.send_signal(signal.SIGTERM)
+        assert second.wait_end() == 0
+        do_as_documented(swarm, first, swarm.folder_of("second"), tmp_path / "documented")
+
+
+def do_as_documented(swarm: ProcessSwarm, first: PeerProcess, data_dir: Path, folder: Path) -> None:
+    """Every command and every program of the README's section, in their order, as they stand there."""
+    folder.mkdir()
+    readme = Path(__file__).resolve().parent.parent / "README.md"
+    section = readme.read_text().split("## Take the model home")[1].split("\n## ")[0]
+    commands, program = re.findall(r"^```\w*\n(.*?)^```$", section, re.DOTALL | re.MULTILINE)
+    given = {"RUN": swarm.run_id, "ADDRESS": first.address, "DATA_DIR": str(data_dir)}
+    said = []
+    for line in commands.splitlines():
+        name, *arguments = shlex.split(line, comments=True)
+        assert name == "peer"
+        done = swarm.call(*(given.get(argument, argument) for argument in arguments), folder=folder)
+        assert (done.returncode, done.stderr) == (0, ""), line
+        said.append(done.stdout)
+    assert {path.name for path in folder.iterdir()} == {"model.safetensors", "mine.safetensors", "config.json"}
+    assert any(text.startswith("def main") for text in said)
+    ran = swarm.call_python("-c", program + "print(tuple(logits.shape))", folder=folder)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "(1, 8, 256)\n", "")
 
 
 def take_home(swarm: ProcessSwarm, first: PeerProcess, tmp_path: Path) -> None:
@@ -42,17 +70,9 @@ def take_home(swarm: ProcessSwarm, first: PeerProcess, tmp_path: Path) -> None:
     assert again.returncode == 2
     assert_one_sentence(again.stderr, "is there already", "--force")
 
-    said = [swarm.call("sample", "--model", str(out), "--prompt", "line 1", "--seed", "3") for _ in range(2)]
-    assert said[0].returncode == 0, said[0].stderr
-    assert said[0].stdout == said[1].stdout
-    assert said[0].stdout.startswith("line 1")
-
-    measured = swarm.call("evaluate", "--model", str(out), "--json")
-    assert measured.returncode == 0, measured.stderr
-    result = json.loads(measured.stdout)
-    assert result["versions"] == facts["versions"]
-    # Better than knowing nothing of the text: 8 bits per byte.
-    assert 0 < result["bits_per_byte"] < 8
     live = swarm.call("evaluate", *here, "--json")
     assert live.returncode == 0, live.stderr
-    assert min(json.loads(live.stdout)["versions"]) >= min(facts["versions"])
+    result = json.loads(live.stdout)
+    assert min(result["versions"]) >= min(facts["versions"])
+    # Better than knowing nothing of the text: 8 bits per byte.
+    assert 0 < result["bits_per_byte"] < 8
