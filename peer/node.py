@@ -201,6 +201,7 @@ class Node:
             await self.ports.compute(lambda: warm_up(self.codec))
             await self.membership.look()
             if not await self._has_started():
+                self.reporter.left(self._leave_reason)
                 return
             self._state = "training" if self.who.role == "trainer" else "serving"
             self.exchange.takes_part = self.who.role == "trainer"

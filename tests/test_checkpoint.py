@@ -27,6 +27,7 @@ from averaging.shard_store import ShardStore
 from dht.host import PeerId
 from peer.checkpoint import (
     METADATA_NAME,
+    TRAINER_FACTS_NAME,
     CheckpointFolder,
     CheckpointOwner,
     SavedCheckpoint,
@@ -471,6 +472,10 @@ def test_a_lone_peer_that_was_killed_goes_on_from_its_checkpoint() -> None:
         progress = [event for event in again.events()[mark:] if isinstance(event, TrainingProgressed)]
         assert all(inner_steps <= event.inner_steps <= inner_steps + 40 for event in progress)
         assert newest_facts(swarm, "lone")[1] == inner_steps + 40
+        path = list_checkpoints(swarm.folder / "lone" / "checkpoints")[0]
+        trainer = json.loads((path / TRAINER_FACTS_NAME).read_text())["content"]
+        # The optimizer is as old as the run, and no data was read twice.
+        assert trainer["loop"]["num_steps"] == trainer["reads"] == inner_steps + 40
         assert min(newest_facts(swarm, "lone")[0]) > min(versions)
 
 
