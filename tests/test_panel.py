@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from dht.host import PeerId
 from peer.events import (
     AppliedCommit,
+    CatchUpProgressed,
+    CaughtUp,
     Evaluated,
     Event,
     JoinedRun,
@@ -299,3 +301,32 @@ def test_quantities(text: str, expected: str) -> None:
 def test_quantities_have_no_exponent(value: float) -> None:
     for text in (count_text(value), bytes_text(value)):
         assert "e" not in text.replace("e-", "") or abs(value) < 1e-3
+
+
+def test_a_download_shows_a_bar_with_rate_and_time_left() -> None:
+    progress = CatchUpProgressed(
+        at=2.0, peer_id=ME, done_bytes=430, total_bytes=1000, bits_per_second=12_000.0, seconds_left=20.0
+    )
+    state = fold(PanelState(), progress)
+    shown = render_text(state, 3.0)
+    assert "catching up" in shown
+    assert "43% of 1 kB" in shown
+    assert "12 kbit/s, 20 s left" in shown
+    assert shown.count("█") == 17
+    done = CaughtUp(at=4.0, peer_id=ME, fragments=(0,), donor=OTHER, num_bytes=1000, seconds=3.0, donors=(OTHER, ME))
+    after = fold(state, done)
+    assert after.catch_up is None
+    assert "█░" not in render_text(after, 5.0)
+    assert done.sentence().count(",") == 1
+
+
+def test_plain_lines_about_a_download_come_now_and_then() -> None:
+    out = io.StringIO()
+    view = PlainView(out)
+    for second in range(12):
+        view.show(
+            CatchUpProgressed(
+                at=float(second), peer_id=ME, done_bytes=second, total_bytes=12, bits_per_second=8.0, seconds_left=1.0
+            )
+        )
+    assert out.getvalue().count("Catching up") == 3
