@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 from dht.host import PeerId
 from peer import event_types as events
@@ -32,7 +33,9 @@ class Company:
 
     Args:
         look: dials, looks around and reads records; returns the number of DHT members it knows afterwards.
-        count: how many live members of the run the records name.
+        records: what the others' records say now: something that differs after each announcement of a member.
+        silent_seconds: a member without a new record for so long is not there; much less than its record lives, which
+            allows for clocks that are wrong.
         rejoin: called when members are there after nobody was; announces this peer.
         wall_clock: unix seconds; they go on while the machine sleeps, which the event loop's seconds do not.
     """
@@ -41,16 +44,19 @@ class Company:
         self,
         me: PeerId,
         look: Callable[[], Awaitable[int]],
-        count: Callable[[], int],
+        records: Callable[[], Mapping[PeerId, object]],
         rejoin: Callable[[], Awaitable[None]],
         emit: Callable[[Event], None],
         *,
+        silent_seconds: float,
         wall_clock: Callable[[], float],
         randomness: random.Random,
     ) -> None:
         self._me = me
         self._look = look
-        self._count = count
+        self._records = records
+        self._silent_seconds = silent_seconds
+        self._heard: dict[PeerId, tuple[object, float]] = {}
         self._rejoin = rejoin
         self._emit = emit
         self._wall_clock = wall_clock
@@ -84,10 +90,22 @@ class Company:
             now = self._wall_clock()
             if now - before > TICK_SECONDS + ASLEEP_SECONDS:
                 self._has_slept = self._has_met
+                # What came just before the sleep says nothing about who is there now.
+                self._heard = {peer_id: (record, -math.inf) for peer_id, record in self._records().items()}
                 self._patient_from = now
                 self._hurry.set()
             if self._note(self._count(), now):
                 await self._rejoin()
+
+    def _count(self) -> int:
+        """Members that have announced themselves lately."""
+        now = self._wall_clock()
+        heard = {}
+        for peer_id, record in self._records().items():
+            last = self._heard.get(peer_id)
+            heard[peer_id] = last if last is not None and last[0] == record else (record, now)
+        self._heard = heard
+        return sum(now - heard_at <= self._silent_seconds for _, heard_at in heard.values())
 
     def _note(self, num_members: int, now: float) -> bool:
         """Whether members are there after nobody was, as far as this peer knows."""

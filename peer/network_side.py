@@ -43,6 +43,9 @@ ASK_SECONDS = 10.0
 """For one member to answer with the run's record: a relayed dial and two small frames."""
 LAST_LOOK_SECONDS = 2.0
 """On leaving, to remember who is there for the next time; a daemon that is just being started is not waited for."""
+NUM_SILENT_ANNOUNCEMENTS = 3
+SILENT_SECONDS = 8.0
+"""Three announcements and the time to look them up: a member that was not heard of for so long is not there."""
 REPUBLISH_SECONDS = 600.0
 RUN_RECORD_LIFE_SECONDS = 7 * 86400.0 - 3600.0
 """Just under the longest life that holders accept."""
@@ -270,9 +273,14 @@ class NetworkSide:
         return Company(
             node.me,
             look,
-            lambda: sum(record.peer_id != node.me for record in node.membership.view.members(time.time())),
+            lambda: {
+                record.peer_id: (record.session, record.sequence)
+                for record in node.membership.view.members(time.time())
+                if record.peer_id != node.me
+            },
             rejoin,
             self._emit,
+            silent_seconds=NUM_SILENT_ANNOUNCEMENTS * node.manifest.network.announce_seconds + SILENT_SECONDS,
             wall_clock=time.time,
             randomness=random.Random(secrets.randbits(64)),
         )

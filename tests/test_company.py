@@ -13,8 +13,7 @@ from peer.events import Event, SwarmFound, SwarmLost
 from peer.virtual_time import run_virtual
 
 HOUR = 3600.0
-LIFE_SECONDS = 40.0
-"""Of the members' records."""
+SILENT_SECONDS = 40.0
 EPOCH = 1.8e9
 
 
@@ -24,7 +23,7 @@ class Scene:
 
     is_cut: bool = False
     slept_seconds: float = 0.0
-    records_until: float = -1.0
+    announced: int = 0
     looked_at: list[float] = field(default_factory=list)
     rejoined_at: list[float] = field(default_factory=list)
     told: list[Event] = field(default_factory=list)
@@ -37,11 +36,11 @@ class Scene:
         await asyncio.sleep(0.5)
         if self.is_cut:
             return 0
-        self.records_until = self.wall() + LIFE_SECONDS
+        self.announced += 1
         return 3
 
-    def count(self) -> int:
-        return 3 if self.wall() < self.records_until else 0
+    def records(self) -> dict[PeerId, object]:
+        return {PeerId(f"peer {number}"): self.announced for number in range(3)} if self.announced else {}
 
     async def rejoin(self) -> None:
         self.rejoined_at.append(self.wall())
@@ -51,15 +50,16 @@ class Scene:
         while True:
             await asyncio.sleep(5.0)
             if not self.is_cut:
-                self.records_until = self.wall() + LIFE_SECONDS
+                self.announced += 1
 
     def start(self) -> list[asyncio.Task[None]]:
         company = Company(
             PeerId("me"),
             self.look,
-            self.count,
+            self.records,
             self.rejoin,
             self.told.append,
+            silent_seconds=SILENT_SECONDS,
             wall_clock=self.wall,
             randomness=random.Random(1),
         )
@@ -93,8 +93,8 @@ def test_an_hour_without_network_is_two_lines_and_ends_within_seconds() -> None:
         _, found = scene.told
         assert isinstance(found, SwarmFound)
         assert found.peers == 3
-        # Counted from where the last record expired.
-        assert abs(found.seconds - HOUR) <= LIFE_SECONDS + 10
+        # Counted from when the last announcement was too long ago.
+        assert abs(found.seconds - HOUR) <= SILENT_SECONDS + 10
         assert scene.rejoined_at[-1] >= back_at
         await end(tasks)
 
@@ -158,8 +158,8 @@ def test_a_short_absence_is_not_worth_a_line() -> None:
         scene = Scene()
         tasks = scene.start()
         await asyncio.sleep(100)
-        scene.is_cut, scene.records_until = True, -1.0
-        await asyncio.sleep(0.4 * PATIENCE_SECONDS)
+        scene.is_cut = True
+        await asyncio.sleep(SILENT_SECONDS + 0.4 * PATIENCE_SECONDS)
         scene.is_cut = False
         await asyncio.sleep(60)
         assert scene.told == []
