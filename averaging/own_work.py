@@ -29,6 +29,7 @@ class OwnWork:
     own_share: float = 1.0
     shown_share: float = 1.0
     num_rounds: int = 0
+    returned_since: int | None = None
     under_way: Sent | None = None
     settled: tuple[Settled, ...] = ()
     velocity: Tensor | None = None
@@ -49,6 +50,7 @@ def own_work_of(state: FragmentState) -> OwnWork:
         state.own_share,
         state.shown_share,
         state.num_rounds,
+        state.returned_since,
         state.pending,
         tuple(state.recent),
         state.velocity,
@@ -60,6 +62,7 @@ def give_back_own_work(state: FragmentState, work: OwnWork) -> None:
     state.unsent_tokens, state.unsent_steps = work.unsent_tokens, work.unsent_steps
     state.unsent_base_version = work.unsent_base_version
     state.own_share, state.shown_share, state.num_rounds = work.own_share, work.shown_share, work.num_rounds
+    state.returned_since = work.returned_since
     state.pending, state.recent = work.under_way, list(work.settled)
     state.velocity = None if work.velocity is None else work.velocity.clone()
 

@@ -160,6 +160,7 @@ class CheckpointDraft:
             own_share=own.own_share,
             shown_share=own.shown_share,
             num_rounds=own.num_rounds,
+            returned_since=own.returned_since,
             contributions=tuple(contribution_facts(entry) for entry in sent),
             has_velocity=own.velocity is not None,
             file=FileFacts.of(written),
@@ -372,7 +373,7 @@ def _own_work_in(file: TensorFile, facts: FragmentFacts, state: FragmentState) -
         encoded = EncodedBlocks(
             state.codec.name, state.codec.block_size, facts.num_values, scales, codes, state.codec.scale
         )
-        sent = Sent(entry.sequence, encoded, entry.tokens, entry.steps, entry.base_version)
+        sent = Sent(entry.sequence, encoded, entry.tokens, entry.steps, entry.base_version, entry.returned_since)
         if entry.version is None:
             under_way = sent
         else:
@@ -384,6 +385,7 @@ def _own_work_in(file: TensorFile, facts: FragmentFacts, state: FragmentState) -
         facts.own_share,
         facts.shown_share,
         facts.num_rounds,
+        facts.returned_since,
         under_way,
         tuple(settled),
         file.get("velocity") if facts.has_velocity else None,

@@ -8,6 +8,7 @@ from averaging.fragment_state import Sent, Settled
 from peer.checkpoint_files import WrittenFile
 
 _COUNT = Field(ge=0, le=2**63 - 1)
+_MAYBE_VERSION = Field(default=None, ge=0, le=2**63 - 1)
 _HASH = Field(pattern="^[0-9a-f]{64}$")
 
 
@@ -37,7 +38,8 @@ class ContributionFacts(_Section):
     tokens: int = _COUNT
     steps: int = _COUNT
     base_version: int = _COUNT
-    version: int | None = Field(default=None, ge=0, le=2**63 - 1)
+    returned_since: int | None = _MAYBE_VERSION
+    version: int | None = _MAYBE_VERSION
     committed: tuple[tuple[int, int], ...] = ()
 
 
@@ -54,6 +56,7 @@ class FragmentFacts(_Section):
     own_share: float = Field(ge=0, le=1)
     shown_share: float = Field(ge=0, le=1)
     num_rounds: int = _COUNT
+    returned_since: int | None = _MAYBE_VERSION
     contributions: tuple[ContributionFacts, ...]
     has_velocity: bool
     file: FileFacts
@@ -100,6 +103,7 @@ def contribution_facts(entry: Settled | Sent) -> ContributionFacts:
         tokens=sent.tokens,
         steps=sent.steps,
         base_version=sent.base_version,
+        returned_since=sent.returned_since,
         version=entry.version if isinstance(entry, Settled) else None,
         committed=entry.committed if isinstance(entry, Settled) else (),
     )

@@ -8,7 +8,6 @@ from functools import partial
 
 from averaging.catch_up import Snapshot
 from averaging.codec import Codec
-from averaging.encoded import EncodedBlocks
 from averaging.fragment_runtime import FragmentRuntime
 from averaging.fragment_state import FragmentState, Sent
 from averaging.messages import DIGEST_BYTES
@@ -74,13 +73,28 @@ def inherited(shared: SharedFragment, codec: Codec) -> Sent | None:
     if not shared.sent_sequence or not len(shared.sent):
         return None
     payload = bytes(shared.sent)
-    encoded = EncodedBlocks.unpack(codec.name, codec.block_size, shared.anchor.numel(), payload)
-    return Sent(shared.sent_sequence, encoded, shared.sent_tokens, shared.sent_steps, shared.sent_base_version)
+    encoded = codec.unpack(shared.anchor.numel(), payload)
+    returned_since = shared.sent_returned_since_plus_1 - 1
+    return Sent(
+        shared.sent_sequence,
+        encoded,
+        shared.sent_tokens,
+        shared.sent_steps,
+        shared.sent_base_version,
+        returned_since if returned_since >= 0 else None,
+    )
+
+
+def inherited_returned_since(shared: SharedFragment) -> int | None:
+    """Version of the oldest round whose returned work waits in the residual; None without any."""
+    since = shared.returned_since_plus_1 - 1
+    return since if since >= 0 else None
 
 
 def _persist_work(shared: SharedFragment, state: FragmentState) -> None:
     shared.unsent_tokens, shared.unsent_steps = state.unsent_tokens, state.unsent_steps
     shared.unsent_base_version = state.unsent_base_version
+    shared.returned_since_plus_1 = _plus_1(state.returned_since)
     sent = state.pending
     if sent is None or not len(shared.sent):
         shared.sent_sequence = 0
@@ -95,8 +109,13 @@ def _persist_work(shared: SharedFragment, state: FragmentState) -> None:
             place += len(data)
         shared.sent_tokens, shared.sent_steps = sent.tokens, sent.steps
         shared.sent_base_version = sent.base_version
+        shared.sent_returned_since_plus_1 = _plus_1(sent.returned_since)
         fence()
         shared.sent_sequence = sent.sequence
+
+
+def _plus_1(version: int | None) -> int:
+    return 0 if version is None else version + 1
 
 
 def restart_machine(fragment: FragmentRuntime) -> None:

@@ -137,6 +137,10 @@ class SharedFragment(Cells):
     sent_tokens = IntCell(13)
     sent_steps = IntCell(14)
     sent_base_version = IntCell(15)
+    sent_returned_since_plus_1 = IntCell(17)
+    """1 + version of the oldest round whose returned work is in the contribution under way; 0: none is."""
+    returned_since_plus_1 = IntCell(18)
+    """The same of the work that waits in `residual`."""
     applied_version = IntCell(16)
     """Version the live parameters have; the one cell here that the trainer writes."""
 

@@ -16,7 +16,14 @@ from dht.host import PeerId
 from peer.checkpoint import SavedCheckpoint
 from peer.checkpoint_keeper import CheckpointKeeper
 from peer.fetching import Fetched, Fetcher
-from peer.fragment_memory import adopt_snapshot, changing, inherited, persist, restart_machine
+from peer.fragment_memory import (
+    adopt_snapshot,
+    changing,
+    inherited,
+    inherited_returned_since,
+    persist,
+    restart_machine,
+)
 from peer.mailbox import Mailbox, WorkKind
 from peer.membership import Membership
 from peer.reporting import Reporter
@@ -102,6 +109,7 @@ class Start:
         state.version, state.lineage_tokens = shared.version, shared.lineage_tokens
         state.unsent_tokens, state.unsent_steps = shared.unsent_tokens, shared.unsent_steps
         state.unsent_base_version = shared.unsent_base_version
+        state.returned_since = inherited_returned_since(shared)
         state.pending = inherited(shared, state.codec)
         restart_machine(fragment)
         return True
