@@ -1,4 +1,4 @@
-"""The round benchmark: real members on loopback, its limit, and its complaints."""
+"""Benchmarks of rounds and of memory: real members on loopback, the limit of the lines, complaints."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from averaging.codec import make_codec
+from benchmarks import bench_memory
 from benchmarks.bench_round import limit_seconds, numbers, open_lab
 
 
@@ -60,3 +61,13 @@ def test_a_round_between_real_members_is_measured():
     encoded_bytes = 2 * make_codec("int4", 128).encoded_num_bytes(25_000)
     # Two members send half of the contribution and half of the result each, and small messages.
     assert encoded_bytes <= 1e6 * result["megabytes_sent_per_peer"] < encoded_bytes + 6000
+
+
+def test_memory_is_looked_at_over_committed_and_failed_rounds(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["bench_memory", "--rounds", "10", "--values", "5000", "--json"])
+    assert bench_memory.main() == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["committed"]["commits_seen_by_one_peer"] >= 10
+    assert result["committed"]["failed_attempts"] == 0
+    assert result["failed"]["failed_attempts"] >= 10
+    assert [number for number, _ in result["failed"]["resident_mb"]] == list(range(11))
