@@ -14,10 +14,11 @@ from typing import Literal
 
 from dht.host import PeerId
 
-Offence = Literal["malformed", "undecodable", "beyond_norm", "implausible", "misfit"]
+Offence = Literal["malformed", "undecodable", "beyond_norm", "implausible", "misfit", "overweight"]
 """malformed: a frame, hello or payload against the protocol; undecodable: values that are no numbers; beyond_norm: far
 longer than the group's; implausible: more tokens than its speed allows, or work on a version of the future; misfit: a
-contribution of another sequence or shard than the plan's."""
+contribution of another sequence or shard than the plan's; overweight: a commit with tokens that nobody can have
+trained, made by a leader that may have had no way to tell."""
 
 OFFENCE_TEXT: dict[Offence, str] = {
     "malformed": "broke the protocol",
@@ -25,8 +26,9 @@ OFFENCE_TEXT: dict[Offence, str] = {
     "beyond_norm": "sent work far too large",
     "implausible": "claimed work that it cannot have done",
     "misfit": "sent another shard than planned",
+    "overweight": "made a commit with forged tokens in it",
 }
-UNPROVEN: frozenset[Offence] = frozenset({"misfit"})
+UNPROVEN: frozenset[Offence] = frozenset({"misfit", "overweight"})
 
 STRIKES = 3
 """One refusal may be a flipped bit or a diverged model; the third in a row is a habit."""

@@ -246,7 +246,8 @@ class FragmentState:
 
         So a fork neither loses work nor applies it twice, as far back as the new lineage's commits are known. Given up
         are a contribution under way of whose version the commit is not known, and one with work that had returned from
-        a round that is not remembered here, when that work may be in the new lineage. The caller compares `shown()`.
+        a round whose commit is not known or that is not remembered here, when that work may be in the new lineage.
+        The caller compares `shown()`.
 
         Args:
             left_version: version of the anchor that was replaced.
@@ -271,7 +272,7 @@ class FragmentState:
             committed = ranges if sequence == sent.sequence else ()
             is_known = entry.version in own or entry.version >= self.version
             comes_back = is_known and _num_shared(entry.committed, committed) < num_before
-            if not is_known or (comes_back and self._may_be_committed(sent, own, remembered)):
+            if not is_known or (comes_back and self._may_be_committed(sent, entry.version, own, remembered)):
                 if num_before:
                     gone_since = min(gone_since, _oldest_in(sent, entry.version))
                 if not is_known:
@@ -292,13 +293,19 @@ class FragmentState:
             self.unsent_tokens = max(1, self.unsent_tokens + round(tokens))
             self.unsent_steps = max(1, self.unsent_steps + round(steps))
 
-    def _may_be_committed(self, sent: Sent, own: Mapping[int, tuple[int, Ranges]], remembered: Collection[int]) -> bool:
-        """Whether work that had returned and was sent again can be in the new lineage from an earlier time.
+    def _may_be_committed(
+        self, sent: Sent, until: int, own: Mapping[int, tuple[int, Ranges]], remembered: Collection[int]
+    ) -> bool:
+        """Whether work that had returned and was sent again at `until` can be in the new lineage from an earlier time.
 
-        What is remembered of those rounds is settled by itself.
+        What is remembered of those rounds is settled by itself, where their commits are known.
         """
         since = sent.returned_since
-        return since is not None and any(
+        if since is None:
+            return False
+        if any(version not in own for version in range(since, min(until, self.version))):
+            return True
+        return any(
             version >= since and ranges and sequence not in remembered for version, (sequence, ranges) in own.items()
         )
 

@@ -141,7 +141,8 @@ class Guard:
         """Tokens in a commit that its members cannot have trained: neither applied nor compared with another commit.
 
         Otherwise a leader alone could outweigh everybody by a number. Twice the margin of an offer: what honest leaders
-        let in must pass here too, whatever came here when. Only its maker is to blame: passing it on proves nothing.
+        let in must pass here too, whatever came here when. Its maker is named, no more: a leader that does not know a
+        peer's speed or when its base came cannot tell.
         """
         for entry in commit.roster:
             most = self._most_tokens(commit.fragment, entry, timing)
@@ -151,7 +152,7 @@ class Guard:
                     f"tokens of one peer, which can have trained {most:.0f} at most"
                 )
                 if sender == commit.leader:
-                    self.blame(sender, "implausible", what, (commit.fragment, commit.version, "commit"))
+                    self.blame(sender, "overweight", what, (commit.fragment, commit.version, "commit"))
                 return what
         return ""
 

@@ -14,6 +14,7 @@ from pathlib import Path
 import msgpack
 import pytest
 
+from averaging import wire
 from averaging.catch_up import STATE_PROTOCOL
 from averaging.links import ROUND_PROTOCOL
 from dht.access import PROTOCOL_VERSION, make_refusal
@@ -232,9 +233,9 @@ def test_strangers_and_garbage_are_refused_and_harm_nobody(
             assert msgpack.unpackb(reply)["refused"]
             refusal(member.identity, mark)
         for frame, word in (
-            (os.urandom(300), "wire version"),
-            (b"\x01\x00\x05hello", ""),
-            (b"\x01\xff\xff" + bytes(100), "header"),
+            (b"\xff" + os.urandom(299), "wire version"),
+            (bytes([wire.WIRE_VERSION, 0, 5]) + b"hello", ""),
+            (bytes([wire.WIRE_VERSION, 255, 255]) + bytes(100), "header"),
         ):
             async with hostile_member(swarm, first.address) as member:
                 stream, reply = await member.open(first.peer_id, ROUND_PROTOCOL)

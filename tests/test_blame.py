@@ -181,7 +181,8 @@ def test_more_tokens_than_the_speed_allows_are_refused(staleness, interval):
     guard, clock, reports, timing = guarded()
     follow(guard, clock, timing, range(10, 21), interval)
     most = 3 * 100.0 * (staleness * interval + slack(timing))
-    assert objection(guard, LIAR, offer_of(20, 20 - staleness, int(most)), timing, 20) == ""
+    # One less: the same bound, added up in another order, may come out just below a whole number.
+    assert objection(guard, LIAR, offer_of(20, 20 - staleness, int(most) - 1), timing, 20) == ""
     refusal = objection(guard, LIAR, offer_of(20, 20 - staleness, int(most) + 2), timing, 20)
     assert refusal.startswith(f"claims {int(most) + 2} tokens for fragment 0; at its 100 tokens/s")
     assert reports == [PeerRefused(LIAR, refusal)]
@@ -283,7 +284,9 @@ def test_who_passes_on_a_forged_commit_is_not_to_blame_for_it():
     assert not reports
     for version in range(14, 14 + STRIKES):
         assert objection(guard, LIAR, commit_with(10**12, version), timing, 14)
-    assert guard.excluded([LIAR, HONEST]) == {LIAR}
+    assert {report.peer_id for report in reports} == {LIAR}
+    # A leader may not have been able to tell, so that its commits are refused and it is not left out for them.
+    assert not guard.excluded([LIAR, HONEST])
 
 
 def plan_of(tokens):
