@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -20,8 +21,13 @@ SOON_SECONDS = 20.0
 """For what must happen within seconds, on a machine where other tests import torch meanwhile."""
 DEAF = ("sh", "-c", """trap '' INT HUP; exec "$@" """, "sh")
 """How a script's shell starts a background job, and nohup a program."""
-BLACK_HOLE = "/ip4/10.255.255.1/tcp/4001/p2p/{}"
-"""Nobody answers there, and nobody says so."""
+
+
+@pytest.fixture
+def black_hole() -> Iterator[str]:
+    """An address on this machine, less the PeerId, where connections are taken and nothing is ever said."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        yield f"/ip4/127.0.0.1/tcp/{silent.getsockname()[1]}/p2p/"
 
 
 @pytest.fixture(scope="module")
@@ -58,9 +64,11 @@ def test_a_seed_that_waits_for_a_state_leaves_when_asked(swarm: ProcessSwarm) ->
         assert (lonely.processes(), lonely.socket_directories()) == ([], [])
 
 
-def test_a_peer_that_is_still_dialling_leaves_when_asked(swarm: ProcessSwarm, first: PeerProcess) -> None:
+def test_a_peer_that_is_still_dialling_leaves_when_asked(
+    swarm: ProcessSwarm, first: PeerProcess, black_hole: str
+) -> None:
     directories = set(swarm.socket_directories())
-    peer = swarm.start("dialling", peers=[BLACK_HOLE.format(first.peer_id)])
+    peer = swarm.start("dialling", peers=[f"{black_hole}{first.peer_id}"])
     wait_until(lambda: "listening on" in peer.stderr, "it is up")
     family = ids_of(peer)
     peer.process.send_signal(signal.SIGINT)
@@ -69,9 +77,9 @@ def test_a_peer_that_is_still_dialling_leaves_when_asked(swarm: ProcessSwarm, fi
     assert set(swarm.socket_directories()) <= directories
 
 
-def test_a_look_from_outside_ends_by_sigterm_and_takes_its_sockets_along(swarm: ProcessSwarm) -> None:
+def test_a_look_from_outside_ends_by_sigterm_and_takes_its_sockets_along(swarm: ProcessSwarm, black_hole: str) -> None:
     directories = set(swarm.socket_directories())
-    target = ["--run-id", swarm.run_id, "--peers", BLACK_HOLE.format(Identity.generate().peer_id)]
+    target = ["--run-id", swarm.run_id, "--peers", f"{black_hole}{Identity.generate().peer_id}"]
     look = subprocess.Popen(
         [sys.executable, "-m", "peer", "status", *target, "--timeout", "120"],
         stdin=subprocess.DEVNULL,
