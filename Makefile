@@ -16,11 +16,14 @@ help:
 
 venv: $(STAMP)
 
+# The observer's pure-Python libp2p builds a C extension; where the GMP headers are missing, observers use the daemon.
+HAS_GMP = $(shell echo '\#include <gmp.h>' | $(or $(CC),cc) -E - >/dev/null 2>&1 && echo ,observer)
+
 # One pip call for everything: resolved apart, hivemind's and libp2p's protobuf needs contradict each other.
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python %s found; 3.11 or newer is needed: make PYTHON=python3.11 ..." % sys.version.split()[0])'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[fast,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[fast,dev$(HAS_GMP)]'
 	@touch $@
 
 demo: venv

@@ -66,11 +66,13 @@ class Company:
         self._is_lost = False
         self._seen_at = self._patient_from = wall_clock()
         self._hurry = asyncio.Event()
+        self._must_rejoin = asyncio.Event()
 
     async def run(self) -> None:
         """Look, count and tell."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._keep_looking())
+            group.create_task(self._keep_rejoining())
             group.create_task(self._keep_counting())
 
     async def _keep_looking(self) -> None:
@@ -83,19 +85,26 @@ class Company:
                 async with asyncio.timeout(seconds * self._random.uniform(0.8, 1.2)):
                     await self._hurry.wait()
 
+    async def _keep_rejoining(self) -> None:
+        while True:
+            await self._must_rejoin.wait()
+            self._must_rejoin.clear()
+            await self._rejoin()
+
     async def _keep_counting(self) -> None:
         while True:
             before = self._wall_clock()
             await asyncio.sleep(TICK_SECONDS)
             now = self._wall_clock()
             if now - before > TICK_SECONDS + ASLEEP_SECONDS:
-                self._has_slept = self._has_met
+                # Whom it has a record of it may have worked with, even if the first count was still to come.
+                self._has_slept = self._has_met or bool(self._records())
                 # What came just before the sleep says nothing about who is there now.
                 self._heard = {peer_id: (record, -math.inf) for peer_id, record in self._records().items()}
                 self._patient_from = now
                 self._hurry.set()
             if self._note(self._count(), now):
-                await self._rejoin()
+                self._must_rejoin.set()
 
     def _count(self) -> int:
         """Members that have announced themselves lately."""

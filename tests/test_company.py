@@ -27,6 +27,7 @@ class Scene:
     looked_at: list[float] = field(default_factory=list)
     rejoined_at: list[float] = field(default_factory=list)
     told: list[Event] = field(default_factory=list)
+    rejoining_seconds: float = 0.0
 
     def wall(self) -> float:
         return EPOCH + asyncio.get_running_loop().time() + self.slept_seconds
@@ -44,6 +45,7 @@ class Scene:
 
     async def rejoin(self) -> None:
         self.rejoined_at.append(self.wall())
+        await asyncio.sleep(self.rejoining_seconds)
 
     async def read_records(self) -> None:
         """What membership does meanwhile."""
@@ -115,6 +117,37 @@ def test_a_laptop_that_slept_says_one_line_and_looks_at_once() -> None:
         assert 0 <= found.seconds - 8 * HOUR <= 5
         assert any(0 <= at - woke_at <= 1.5 * TICK_SECONDS for at in scene.looked_at)
         assert len([at for at in scene.rejoined_at if at >= woke_at]) == 1
+        await end(tasks)
+
+    run_virtual(run())
+
+
+def test_a_sleep_that_begins_while_it_is_still_introducing_itself_is_noticed() -> None:
+    async def run() -> None:
+        scene = Scene(rejoining_seconds=30.0)
+        tasks = scene.start()
+        await asyncio.sleep(10)
+        assert len(scene.rejoined_at) == 1
+        scene.slept_seconds = 60.0
+        await asyncio.sleep(5)
+        (found,) = scene.told
+        assert isinstance(found, SwarmFound)
+        await end(tasks)
+
+    run_virtual(run())
+
+
+def test_a_sleep_that_begins_before_the_first_count_is_noticed() -> None:
+    async def run() -> None:
+        scene = Scene()
+        tasks = scene.start()
+        await asyncio.sleep(0.8 * TICK_SECONDS)
+        assert scene.announced
+        assert scene.rejoined_at == []
+        scene.slept_seconds = 60.0
+        await asyncio.sleep(10)
+        (found,) = scene.told
+        assert isinstance(found, SwarmFound)
         await end(tasks)
 
     run_virtual(run())
