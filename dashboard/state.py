@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from averaging.messages import Commit
+from dashboard.history_types import Condition
 from dht.fields import clean_text
 from dht.host import PeerId
 from dht.records import MAX_LABEL_LENGTH, MAX_SOFTWARE_LENGTH, PeerRecord
@@ -28,7 +29,6 @@ MAX_MARKS: Final = 2
 """Combining marks on one letter: enough for every living script, too few to paint over the neighbouring rows."""
 
 Phase = Literal["starting", "looking", "no run", "empty", "live", "silent"]
-Condition = Literal["here", "left", "silent"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ PURE = (
     *("averaging.fragments", "averaging.codec", "averaging.encoded", "averaging.wire"),
     *("averaging.outer", "averaging.robust", "averaging.schedule", "averaging.round", "averaging.blame"),
     "dashboard.state",
+    "dashboard.history_types",
     *("peer.planning", "peer.planned_memory", "peer.round_traffic", "peer.utilisation", "peer.bandwidth_table"),
 )
 MAY_IMPORT = {
