@@ -14,7 +14,9 @@ help:
 	@echo "make check  ruff, ruff format --check, mypy --strict"
 	@echo "make venv   only create .venv and install into it"
 
+# pip builds the dashboard's bundle while it installs; afterwards this only notices edited scripts.
 venv: $(STAMP)
+	@$(BIN)/python dashboard/web/build.py || echo "The page works without it, only not live."
 
 # The observer's pure-Python libp2p builds a C extension; where the GMP headers are missing, observers use the daemon.
 HAS_GMP = $(shell echo '\#include <gmp.h>' | $(or $(CC),cc) -E - >/dev/null 2>&1 && echo ,observer)

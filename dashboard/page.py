@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from html import escape
 from typing import Final
 
+from dashboard.assets import LICENSES, Assets
 from dashboard.chart import loss_chart, loss_text
 from dashboard.state import DashboardState, FragmentRow, PeerRow, RoundRow
 from dht.host import PeerId
@@ -51,7 +52,7 @@ def age_text(seconds: float) -> str:
     return "just now" if seconds < 1 else f"{seconds_text(int(seconds))} ago"
 
 
-def render_page(run_id: str, sections: Mapping[str, str], *, now: float, snapshot_id: str, asset_version: str) -> str:
+def render_page(run_id: str, sections: Mapping[str, str], *, now: float, snapshot_id: str, assets: Assets) -> str:
     """The whole page at `now`. `snapshot_id` is where live updates go on from."""
     name, _, mark = run_id.partition(".")
     shown = {key: with_ages(html, now) for key, html in sections.items()}
@@ -67,15 +68,14 @@ def render_page(run_id: str, sections: Mapping[str, str], *, now: float, snapsho
 <meta name="color-scheme" content="light dark">
 <meta name="description" content="Who trains {escape(name)}, and how well it learns.">
 <title>{escape(name)} · Murmuration</title>
-<link rel="icon" href="/favicon.svg" type="image/svg+xml">
-<link rel="stylesheet" href="/style.css?v={asset_version}">
-<noscript><meta http-equiv="refresh" content="{REFRESH_SECONDS}"></noscript>
-<script src="/page.js?v={asset_version}" defer></script>
+<link rel="icon" href="/assets/favicon.svg" type="image/svg+xml">
+<link rel="stylesheet" href="/assets/{assets.style}">
+{_script(assets)}
 </head>
 <body data-snapshot="{escape(snapshot_id)}" data-now="{now:.3f}">
 <a class="skip" href="#contributors-title">Skip to the contributors</a>
 <header>
-<p class="brand"><img src="/favicon.svg" alt="" width="22" height="22">Murmuration</p>
+<p class="brand"><img src="/assets/favicon.svg" alt="" width="22" height="22">Murmuration</p>
 <h1>{escape(name)}<span class="mark">.{escape(mark)}</span></h1>
 {section("status")}
 </header>
@@ -103,11 +103,23 @@ def render_page(run_id: str, sections: Mapping[str, str], *, now: float, snapsho
 swarm, so a single false report moves little.</p>
 <p>Names are shown only of volunteers who chose one. No addresses are shown or kept. This page knows what happened since
 it began to watch, and nothing earlier.</p>
-<p>Data: <a href="/api/v1/run">run</a> · <a href="/api/v1/peers">peers</a> · <a href="/api/v1/rounds">rounds</a></p>
+<p>Data: <a href="/api/v1/run">run</a> · <a href="/api/v1/peers">peers</a> · <a href="/api/v1/rounds">rounds</a>
+{_licenses(assets)}</p>
 </footer>
 </body>
 </html>
 """
+
+
+def _script(assets: Assets) -> str:
+    refresh = f'<meta http-equiv="refresh" content="{REFRESH_SECONDS}">'
+    if not assets.script:
+        return refresh
+    return f'<noscript>{refresh}</noscript>\n<script src="/assets/{assets.script}" type="module"></script>'
+
+
+def _licenses(assets: Assets) -> str:
+    return f' · <a href="/assets/{LICENSES}">licences of the scripts used</a>' if assets.has_licenses else ""
 
 
 def _age(at: float) -> str:

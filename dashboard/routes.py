@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from importlib import resources
 from typing import Any, Final
 
 from aiohttp import web
 
 from dashboard.api import peers_json, rounds_json, run_json
+from dashboard.assets import Assets, load_assets
 from dashboard.live import RETRY_MILLISECONDS, Live
 from dashboard.page import render_page
 from dashboard.state import DashboardState
@@ -37,12 +36,6 @@ SECURITY_HEADERS: Final = {
     "Referrer-Policy": "no-referrer",
 }
 
-_ASSETS: Final = {
-    "style.css": "text/css",
-    "page.js": "text/javascript",
-    "favicon.svg": "image/svg+xml",
-}
-
 log = logging.getLogger(__name__)
 
 
@@ -50,8 +43,7 @@ log = logging.getLogger(__name__)
 class _Site:
     live: Live
     clock: Callable[[], float]
-    assets: dict[str, bytes]
-    asset_version: str
+    assets: Assets
     num_viewers: int = 0
 
 
@@ -60,16 +52,13 @@ _SITE = web.AppKey("site", _Site)
 
 def make_app(live: Live, *, clock: Callable[[], float] = time.time) -> web.Application:
     """The application over one `Live`; `clock` gives unix seconds."""
-    folder = resources.files("dashboard") / "web"
-    assets = {name: (folder / name).read_bytes() for name in _ASSETS}
     app = web.Application(middlewares=[_guard], client_max_size=1024)
-    app[_SITE] = _Site(live, clock, assets, hashlib.sha256(b"".join(assets.values())).hexdigest()[:12])
+    app[_SITE] = _Site(live, clock, load_assets())
     app.router.add_get("/", _page)
     app.router.add_get("/events", _events)
     app.router.add_get("/healthz", _health)
     app.router.add_get("/favicon.ico", _asset)
-    for name in _ASSETS:
-        app.router.add_get(f"/{name}", _asset)
+    app.router.add_get("/assets/{name}", _asset)
     for name, as_json in (("run", run_json), ("peers", peers_json), ("rounds", rounds_json)):
         app.router.add_get(f"/api/v1/{name}", _api(as_json))
     app.on_shutdown.append(_end_streams)
@@ -105,21 +94,25 @@ async def _page(request: web.Request) -> web.Response:
         live.sections,
         now=site.clock(),
         snapshot_id=live.snapshot_id,
-        asset_version=site.asset_version,
+        assets=site.assets,
     )
     return web.Response(text=html, content_type="text/html", headers={"Cache-Control": "no-cache"})
 
 
 async def _asset(request: web.Request) -> web.Response:
-    name = request.path.lstrip("/").replace("favicon.ico", "favicon.svg")
-    site = request.app[_SITE]
-    is_exact = request.query.get("v") == site.asset_version
-    return web.Response(
-        body=site.assets[name],
-        content_type=_ASSETS[name],
-        charset="utf-8",
-        headers={"Cache-Control": "public, max-age=31536000, immutable" if is_exact else "no-cache"},
-    )
+    name = request.match_info.get("name", "favicon.svg")
+    asset = request.app[_SITE].assets.files.get(name)
+    if asset is None:
+        raise web.HTTPNotFound
+    headers = {
+        # Other names than the icon's and the licences' change with their content.
+        "Cache-Control": "public, max-age=31536000, immutable" if "-" in name else "no-cache",
+        "Vary": "Accept-Encoding",
+    }
+    content = asset.content
+    if "gzip" in request.headers.get("Accept-Encoding", ""):
+        content, headers["Content-Encoding"] = asset.compressed, "gzip"
+    return web.Response(body=content, content_type=asset.content_type, charset="utf-8", headers=headers)
 
 
 def _api(as_json: Callable[[DashboardState], dict[str, Any]]) -> Callable[[web.Request], Awaitable[web.Response]]:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from averaging.messages import Commit
+from dashboard.assets import load_assets
 from dashboard.observer import Observer
 from dashboard.page import REFRESH_SECONDS, render_page, render_sections, with_ages
 from dashboard.state import DashboardState
@@ -34,7 +35,7 @@ from tests.test_dashboard_state import commit_of
 
 
 def page_of(state: DashboardState, now: float = NOW) -> str:
-    return render_page(state.run_id, render_sections(state), now=now, snapshot_id="boot-1", asset_version="0")
+    return render_page(state.run_id, render_sections(state), now=now, snapshot_id="boot-1", assets=load_assets())
 
 
 @pytest.mark.parametrize("field", ["name", "device", "software"])
@@ -53,7 +54,7 @@ def test_the_page_needs_no_script_and_says_what_its_figures_rest_on() -> None:
     assert "3 s ago" in page.text
     assert "40.96 k" in page.text or "41 k" in page.text
     assert page.text.count("reported") >= 8
-    assert f'<noscript><meta http-equiv="refresh" content="{REFRESH_SECONDS}"></noscript>' in page_of(empty_state())
+    assert f'<meta http-equiv="refresh" content="{REFRESH_SECONDS}">' in page_of(empty_state())
     assert not [name for name, _ in page.attributes if name == "style" or name.startswith("on")]
 
 

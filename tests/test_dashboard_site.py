@@ -60,7 +60,7 @@ async def next_event(response: ClientResponse) -> dict[str, str]:
 def test_every_answer_carries_the_policy_and_no_inline_code() -> None:
     async def check() -> None:
         async with site(state_with(record_of(PEERS[0]))) as (_, client):
-            for path in ("/", "/style.css", "/page.js", "/favicon.svg", "/favicon.ico", "/api/v1/run", "/nowhere"):
+            for path in ("/", "/assets/favicon.svg", "/favicon.ico", "/api/v1/run", "/nowhere"):
                 response = await client.get(path)
                 policy = response.headers["Content-Security-Policy"]
                 assert "default-src 'none'" in policy
@@ -105,7 +105,7 @@ def test_the_api_answers_in_json_and_refuses_in_json() -> None:
     asyncio.run(check())
 
 
-@pytest.mark.parametrize("path", ["/../pyproject.toml", "/%2e%2e/%2e%2e/etc/passwd", "/web/style.css", "/style.css/.."])
+@pytest.mark.parametrize("path", ["/../pyproject.toml", "/%2e%2e/%2e%2e/etc/passwd", "/assets/..%2fbuild.py", "/assets/"])
 def test_path_tricks_find_nothing(path: str) -> None:
     async def check() -> bytes:
         async with site(empty_state()) as (_, client):

@@ -1,6 +1,8 @@
+import "htm/preact";
+import "uplot";
 // Keeps the page up to date: replaces sections that the server rendered, counts ages, reads values off the chart.
 // Without this file the page is complete and reloads itself.
-"use strict";
+
 
 const body = document.body;
 let snapshotId = body.dataset.snapshot;

@@ -1,0 +1,93 @@
+"""The page's own files: the bundle that `web/build.py` made or, without one, the style sheets as they are."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from importlib.resources.abc import Traversable
+from typing import Final
+
+STYLES: Final = ("style.css", "panels.css")
+"""In the order of the bundle, see `web/src/app.css`."""
+BUNDLE: Final = "bundle.json"
+LICENSES: Final = "THIRD_PARTY_LICENSES.txt"
+_TYPES: Final = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".txt": "text/plain"}
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Asset:
+    """One file as it is served."""
+
+    content: bytes
+    compressed: bytes
+    """The same with gzip."""
+    content_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Assets:
+    """Files by name. Names with a hash in them never change their content."""
+
+    files: Mapping[str, Asset]
+    style: str
+    script: str
+    """Empty when there is no bundle: the page is whole without it and loads itself again every few seconds."""
+
+    @property
+    def has_licenses(self) -> bool:
+        return LICENSES in self.files
+
+
+def load_assets() -> Assets:
+    """Read the files of this installation. Without a bundle a line in the log says what is missing and why."""
+    folder = resources.files("dashboard") / "web"
+    files = {"favicon.svg": (folder / "favicon.svg").read_bytes()}
+    bundle = read_bundle(folder)
+    if bundle is not None:
+        style, script = bundle
+        for name in (style, script, LICENSES):
+            files[name] = (folder / "built" / name).read_bytes()
+    else:
+        content = b"\n".join((folder / name).read_bytes() for name in STYLES)
+        style, script = f"style-{hashlib.sha256(content).hexdigest()[:12]}.css", ""
+        files[style] = content
+    return Assets({name: _asset(name, content) for name, content in files.items()}, style, script)
+
+
+def read_bundle(folder: Traversable) -> tuple[str, str] | None:
+    """(style, script) of the bundle in `folder`, both present; None, and a line in the log, when there is none."""
+    built = folder / "built"
+    try:
+        bundle = json.loads((built / BUNDLE).read_text(encoding="utf-8"))
+        style, script = str(bundle["style"]), str(bundle["script"])
+        missing = [name for name in (style, script, LICENSES) if not (built / name).is_file()]
+        reason = f"the bundle lacks {', '.join(missing)}" if missing else ""
+    except (OSError, ValueError, KeyError, TypeError):
+        reason = _why_not(built)
+    if not reason:
+        return style, script
+    log.warning(
+        "the page comes without scripts, complete but not live: %s; to build them: python dashboard/web/build.py, "
+        "or install the package again with a network",
+        reason,
+    )
+    return None
+
+
+def _why_not(built: Traversable) -> str:
+    try:
+        return (built / "not-built.txt").read_text(encoding="utf-8").strip().rstrip(".")
+    except OSError:
+        return "they were never built"
+
+
+def _asset(name: str, content: bytes) -> Asset:
+    suffix = name[name.rindex(".") :]
+    return Asset(content, gzip.compress(content, 9, mtime=0), _TYPES[suffix])
