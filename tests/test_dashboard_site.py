@@ -105,7 +105,9 @@ def test_the_api_answers_in_json_and_refuses_in_json() -> None:
     asyncio.run(check())
 
 
-@pytest.mark.parametrize("path", ["/../pyproject.toml", "/%2e%2e/%2e%2e/etc/passwd", "/assets/..%2fbuild.py", "/assets/"])
+@pytest.mark.parametrize(
+    "path", ["/../pyproject.toml", "/%2e%2e/%2e%2e/etc/passwd", "/assets/..%2fbuild.py", "/assets"]
+)
 def test_path_tricks_find_nothing(path: str) -> None:
     async def check() -> bytes:
         async with site(empty_state()) as (_, client):

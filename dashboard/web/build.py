@@ -94,8 +94,24 @@ def _bundle(folder: Path, built: Path) -> None:
     node = shutil.which("node", path=environment["PATH"])
     if node is None:
         raise NotBuilt("npm is here but node is not; install Node.js 18 or newer")
-    flags = ("--bundle", "--minify", "--format=esm", "--target=es2022", "--entry-names=[name]-[hash]", "--log-level=error")
-    command = [node, str(esbuild), "src/app.js", "src/app.css", *flags, f"--metafile={meta}", f"--outdir={built}"]
+    flags = (
+        "--bundle",
+        "--minify",
+        "--format=esm",
+        "--target=es2022",
+        "--entry-names=[name]-[hash]",
+        "--log-level=error",
+    )
+    command = [
+        node,
+        str(esbuild),
+        "src/app.js",
+        "src/app.css",
+        *flags,
+        "--log-level=error",
+        f"--metafile={meta}",
+        f"--outdir={built}",
+    ]
     _run(command, folder, environment, "esbuild refused the page's sources")
     facts = json.loads(meta.read_text(encoding="utf-8"))
     meta.unlink()
