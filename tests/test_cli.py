@@ -358,13 +358,6 @@ print("after init:", sorted(heavy & set(sys.modules) - {"pydantic", "cryptograph
     assert lines[-1] == "after init: []"
 
 
-def test_import_takes_less_than_three_tenths_of_a_second(tmp_path: Path) -> None:
-    code = "import time; began = time.process_time(); import peer.cli; print(time.process_time() - began)"
-    # CPU time, best of three: other tests may be using the machine.
-    seconds = min(float(in_a_new_process(code, tmp_path).stdout) for _ in range(3))
-    assert seconds < 0.3
-
-
 def test_a_reader_that_leaves_early_gets_no_traceback(tmp_path: Path) -> None:
     code = """
 import os, sys

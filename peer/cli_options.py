@@ -1,0 +1,81 @@
+"""Flags that several commands share, and what follows from them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dht.errors import UsageFault
+
+RunId = Annotated[str | None, typer.Option("--run-id", metavar="RUN", help="The run: NAME.FINGERPRINT.")]
+Peers = Annotated[
+    list[str] | None,
+    typer.Option("--peers", metavar="MULTIADDR...", help="Addresses of members to dial first; several may follow."),
+]
+DataDir = Annotated[
+    str | None, typer.Option("--data-dir", metavar="DIR", help="Where key, checkpoints and logs are kept.")
+]
+ConfigFile = Annotated[
+    str | None, typer.Option("--config", metavar="FILE", help="A peer.toml with the same choices; flags beat it.")
+]
+IdentityFile = Annotated[
+    str | None, typer.Option("--identity", metavar="FILE", help="Key file of this peer; made when it is missing.")
+]
+Listen = Annotated[
+    list[str] | None,
+    typer.Option("--listen", metavar="MULTIADDR", help="Where to listen; default /ip4/0.0.0.0/tcp/0 (any free port)."),
+]
+Announce = Annotated[
+    list[str] | None,
+    typer.Option("--announce", metavar="MULTIADDR", help="What to tell others, for a forwarded port."),
+]
+DisplayName = Annotated[
+    str | None, typer.Option("--name", metavar="TEXT", help="A name shown to everybody; default: anonymous.")
+]
+JoinTimeout = Annotated[
+    float | None,
+    typer.Option("--join-timeout", metavar="SECONDS", help="Give up when nobody answers for so long; default 300."),
+]
+LookTimeout = Annotated[
+    float, typer.Option("--timeout", min=0.1, max=3600, metavar="SECONDS", help="How long to look for members.")
+]
+ModelPath = Annotated[
+    Path | None, typer.Option("--model", metavar="FILE", help="A model file that `peer export` wrote.")
+]
+CheckpointMinutes = Annotated[
+    float | None, typer.Option("--checkpoint-minutes", metavar="N", help="Minutes between checkpoints; default 10.")
+]
+CheckpointsKept = Annotated[
+    int | None, typer.Option("--checkpoints-kept", metavar="N", help="Checkpoints that stay on the disk; default 2.")
+]
+Checkpoint = Annotated[
+    Path | None,
+    typer.Option("--checkpoint", metavar="DIR", help="Data folder of a peer here, in place of live members."),
+]
+ModelDevice = Annotated[str, typer.Option("--device", metavar="DEVICE", help="auto, cpu, cuda, cuda:N or mps.")]
+AsJson = Annotated[bool, typer.Option("--json", help="JSON on standard output.")]
+AsPlain = Annotated[bool, typer.Option("--plain", help="One plain line per event, also on a terminal.")]
+Port = Annotated[int, typer.Option("--port", min=0, max=65_535, help="Port of the page; 0 takes a free one.")]
+
+
+def output_of(as_json: bool, plain: bool) -> str | None:
+    """Of what kind the output is; None: as the terminal is."""
+    if as_json and plain:
+        raise UsageFault("--json and --plain are given together; expected one of them.")
+    return "json" if as_json else "plain" if plain else None
+
+
+def checked_target(run_id: str | None, peers: list[str] | None) -> tuple[str, list[str]]:
+    """The run and the addresses an observer starts from; without `--peers`, those of earlier sessions here."""
+    from peer.config import load_config, read_cached_peers
+
+    config = load_config({"run_id": run_id, "peers": peers or None})
+    addresses = list(config.peers) or read_cached_peers(config.cached_peers_path)
+    if not addresses:
+        raise UsageFault(
+            f"No address of a member of {config.run_id} is known on this machine; expected --peers MULTIADDR; "
+            "take one from the run's page or from what `peer seed` prints."
+        )
+    return config.run_id, addresses

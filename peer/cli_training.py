@@ -1,0 +1,180 @@
+"""Commands that make a run and take part in it: init, join, seed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from peer.cli_options import (
+    Announce,
+    AsJson,
+    AsPlain,
+    CheckpointMinutes,
+    CheckpointsKept,
+    ConfigFile,
+    DataDir,
+    DisplayName,
+    IdentityFile,
+    JoinTimeout,
+    Listen,
+    Peers,
+    RunId,
+    output_of,
+)
+from peer.outcome import reporting
+
+commands = typer.Typer()
+
+
+@commands.command(
+    short_help="Make a run: owner key and signed manifest.",
+    epilog="\b\nExample:\n  peer init tinybytes\n  peer init tinybytes --config run.toml --out ./tinybytes",
+)
+@reporting
+def init(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="1 to 40 of a-z, 0-9 and '-'.", show_default=False)],
+    config: Annotated[
+        str | None, typer.Option("--config", metavar="FILE", help="A run.toml with fields of the run manifest.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="DIR", help="Where to write; default: the run's data folder.")
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Sign again over the run in DIR: same owner key, next revision.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make a run: the owner's key and the signed manifest that all its peers follow."""
+    from peer.new_run import create_run
+
+    made = create_run(name, config, out, replace=force)
+    seed_line = f"peer seed --run-id {made.run_id}"
+    if out is not None:
+        seed_line += f" --data-dir {out}"
+    join_line = f"peer join --run-id {made.run_id} --peers ADDRESS"
+    if as_json:
+        facts = {
+            "run_id": made.run_id,
+            "manifest_hash": made.manifest.hash.hex(),
+            "revision": made.manifest.revision,
+            "owner_key": str(made.owner_key_path),
+            "run_record": str(made.run_record_path),
+            "seed": seed_line,
+            "join": join_line,
+        }
+        print(json.dumps(facts))
+        return
+    print(f"Run id      {made.run_id}")
+    print(f"Owner key   {made.owner_key_path}  (keep a copy: it alone can change the run)")
+    print(f"Manifest    {made.run_record_path}")
+    print()
+    print(f"Start it:   {seed_line}")
+    print(f"Join it:    {join_line}")
+    print("            ADDRESS is any of those that `peer seed` prints when it is up.")
+
+
+@commands.command(
+    short_help="Join a run and train.",
+    epilog="\b\nExample:\n  peer join --run-id tinybytes.abcdefghij234567abcd \\\n"
+    "            --peers /ip4/203.0.113.5/tcp/4001/p2p/12D3KooW... --device cuda",
+)
+@reporting
+def join(
+    run_id: RunId = None,
+    peers: Peers = None,
+    device: Annotated[
+        str | None, typer.Option("--device", metavar="DEVICE", help="auto, cpu, cuda, cuda:N or mps; default auto.")
+    ] = None,
+    identity: IdentityFile = None,
+    listen: Listen = None,
+    announce: Announce = None,
+    data: Annotated[
+        str | None,
+        typer.Option("--data", metavar="SOURCE", help="Own data: text:PATH, tokens:PATH or stdlib:."),
+    ] = None,
+    data_dir: DataDir = None,
+    max_steps: Annotated[
+        int | None, typer.Option("--max-steps", metavar="N", help="Leave after this many inner steps.")
+    ] = None,
+    name: DisplayName = None,
+    join_timeout: JoinTimeout = None,
+    threads: Annotated[
+        int | None, typer.Option("--threads", metavar="N", help="CPU threads of the trainer; default: all.")
+    ] = None,
+    checkpoint_minutes: CheckpointMinutes = None,
+    checkpoints_kept: CheckpointsKept = None,
+    config: ConfigFile = None,
+    as_json: AsJson = False,
+    plain: AsPlain = False,
+) -> int:
+    """Join a run and train: find the others, catch up, and share what this machine learns."""
+    flags = {
+        "run_id": run_id,
+        "peers": peers or None,
+        "device": device,
+        "identity": identity,
+        "listen": listen or None,
+        "announce": announce or None,
+        "data": data,
+        "data_dir": data_dir,
+        "max_steps": max_steps,
+        "name": name,
+        "join_timeout_seconds": join_timeout,
+        "threads": threads,
+        "checkpoint_minutes": checkpoint_minutes,
+        "checkpoints_kept": checkpoints_kept,
+        "output": output_of(as_json, plain),
+    }
+    return _run_peer(flags, config, seed_only=False)
+
+
+@commands.command(
+    short_help="Help a run without training.",
+    epilog="\b\nExample:\n  peer seed --run-id tinybytes.abcdefghij234567abcd \\\n"
+    "            --listen /ip4/0.0.0.0/tcp/4001",
+)
+@reporting
+def seed(
+    run_id: RunId = None,
+    peers: Peers = None,
+    identity: IdentityFile = None,
+    listen: Listen = None,
+    announce: Announce = None,
+    data_dir: DataDir = None,
+    name: DisplayName = None,
+    join_timeout: JoinTimeout = None,
+    checkpoint_minutes: CheckpointMinutes = None,
+    checkpoints_kept: CheckpointsKept = None,
+    config: ConfigFile = None,
+    as_json: AsJson = False,
+    plain: AsPlain = False,
+) -> int:
+    """Help a run without training: be an address to join at, and serve its state to newcomers."""
+    flags = {
+        "run_id": run_id,
+        "peers": peers or None,
+        "identity": identity,
+        "listen": listen or None,
+        "announce": announce or None,
+        "data_dir": data_dir,
+        "name": name,
+        "join_timeout_seconds": join_timeout,
+        "checkpoint_minutes": checkpoint_minutes,
+        "checkpoints_kept": checkpoints_kept,
+        "output": output_of(as_json, plain),
+    }
+    return _run_peer(flags, config, seed_only=True)
+
+
+def _run_peer(flags: Mapping[str, object], config_path: str | None, *, seed_only: bool) -> int:
+    from peer.config import load_config
+
+    # Checked before torch is imported: a mistyped flag must not cost seconds.
+    config = load_config(flags, config_path)
+    from peer.joining import run_peer
+
+    return int(run_peer(config, seed_only))
