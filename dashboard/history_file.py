@@ -1,0 +1,163 @@
+"""The history's SQLite file: its tables, and whether a file that is there may be used. Nothing is changed before that.
+
+Plain SQL throughout. `commits` and `events` are only ever added to; `rounds`, `credits`, `hours` and the credit
+columns of `machines` follow from `commits` and can be made again from them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from dht.errors import LocalFault, UsageFault
+
+MEMORY: Final = ":memory:"
+"""SQLite's own name for a database without a file."""
+APPLICATION_ID: Final = 0x4D55524D
+"""Says in the file's header that it is one of ours ("MURM")."""
+SCHEMA_VERSION: Final = 1
+
+TABLES: Final = """
+CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
+
+CREATE TABLE commits (id INTEGER PRIMARY KEY, digest BLOB NOT NULL, raw BLOB NOT NULL);
+CREATE TABLE rounds (
+    id INTEGER PRIMARY KEY, fragment INTEGER NOT NULL, version INTEGER NOT NULL, at REAL NOT NULL,
+    seen_at REAL NOT NULL, leader TEXT NOT NULL, tokens INTEGER NOT NULL, num_void INTEGER NOT NULL,
+    num_shards INTEGER NOT NULL, duration REAL, reasons TEXT NOT NULL, members TEXT NOT NULL,
+    is_counted INTEGER NOT NULL
+);
+CREATE UNIQUE INDEX rounds_version ON rounds (fragment, version) WHERE is_counted;
+CREATE TABLE machines (
+    num INTEGER PRIMARY KEY, peer_id TEXT NOT NULL UNIQUE, contributor_key TEXT NOT NULL, device TEXT NOT NULL,
+    name TEXT NOT NULL, first_at REAL NOT NULL, last_at REAL NOT NULL, uptime_seconds REAL NOT NULL,
+    witnessed INTEGER NOT NULL, reported INTEGER NOT NULL, rounds INTEGER NOT NULL, missed INTEGER NOT NULL
+);
+CREATE TABLE credits (machine INTEGER, round INTEGER, PRIMARY KEY (machine, round)) WITHOUT ROWID;
+CREATE TABLE hours (
+    machine INTEGER, hour INTEGER, witnessed INTEGER NOT NULL, reported INTEGER NOT NULL, rounds INTEGER NOT NULL,
+    PRIMARY KEY (machine, hour)
+) WITHOUT ROWID;
+CREATE TABLE profiles (contributor_id TEXT PRIMARY KEY, facts TEXT NOT NULL, raw BLOB NOT NULL) WITHOUT ROWID;
+
+CREATE TABLE events (
+    id INTEGER PRIMARY KEY AUTOINCREMENT, at REAL NOT NULL, kind TEXT NOT NULL, peer_id TEXT NOT NULL,
+    tokens INTEGER NOT NULL, detail TEXT NOT NULL, is_kept INTEGER NOT NULL
+);
+CREATE TABLE gaps (begin_at REAL PRIMARY KEY, end_at REAL NOT NULL, reason TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE missing (
+    fragment INTEGER, first_version INTEGER, last_version INTEGER NOT NULL, PRIMARY KEY (fragment, first_version)
+) WITHOUT ROWID;
+
+CREATE TABLE looks (at REAL PRIMARY KEY, point TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE minutes (at REAL PRIMARY KEY, point TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE run_hours (at REAL PRIMARY KEY, point TEXT NOT NULL) WITHOUT ROWID;
+"""
+
+
+def check_file(path: Path, run_id: str) -> bool:
+    """Whether there is a history of `run_id` to go on from (False: the file is new or empty). Changes nothing.
+
+    Raises:
+        UsageFault: the file is something else, of another run, or cannot be opened (exit code 2).
+        LocalFault: it is damaged, or newer software wrote it (exit code 1).
+    """
+    try:
+        if not path.exists() or (path.is_file() and path.stat().st_size == 0):
+            _check_folder(path)
+            return False
+        if path.is_dir():
+            raise UsageFault(f"{path} is a folder; expected a file for the history; give one with --db")
+        with path.open("rb") as file:
+            head = file.read(16)
+    except OSError as error:
+        raise UsageFault(
+            f"the history {path} cannot be read ({error.strerror or error}); expected a file of one's own; give "
+            "another with --db"
+        ) from error
+    if head != b"SQLite format 3\0":
+        raise UsageFault(
+            f"{path} is no database (it begins with {head[:8]!r}); expected a dashboard's history or a new file; "
+            "give another with --db"
+        )
+    try:
+        with contextlib.closing(sqlite3.connect(read_only(path), uri=True)) as database:
+            _check_content(database, path, run_id)
+    except sqlite3.DatabaseError as error:
+        raise _damaged(path, str(error)) from error
+    return True
+
+
+def read_only(path: Path) -> str:
+    """The file as an address for connections that only read."""
+    return f"{path.absolute().as_uri()}?mode=ro"
+
+
+@contextlib.contextmanager
+def sole_writer(path: Path) -> Iterator[None]:
+    """Hold the history for this process; whoever dies lets go.
+
+    Raises:
+        UsageFault: another process holds it, or nothing can be written there.
+    """
+    # Beside the database: closing any descriptor of the file itself would free SQLite's own locks on it.
+    lock = path.with_name(path.name + ".lock")
+    try:
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise UsageFault(
+            f"nothing can be written beside the history {path} ({error.strerror or error}); expected a folder of one's "
+            "own; give another file with --db"
+        ) from error
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise UsageFault(
+                f"the history {path} is in use by another dashboard; expected one writer; end the other one or give "
+                "another file with --db"
+            ) from error
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _check_folder(path: Path) -> None:
+    folder = path.absolute().parent
+    if not folder.is_dir():
+        raise UsageFault(f"the folder {folder} of the history does not exist; make it, or give another file with --db")
+    if not os.access(folder, os.W_OK):
+        raise UsageFault(f"nothing can be written in {folder}; expected a folder of one's own; give another with --db")
+
+
+def _check_content(database: sqlite3.Connection, path: Path, run_id: str) -> None:
+    (application_id,) = database.execute("PRAGMA application_id").fetchone()
+    (version,) = database.execute("PRAGMA user_version").fetchone()
+    if application_id != APPLICATION_ID:
+        raise UsageFault(
+            f"{path} is a database of another program; expected a dashboard's history; give another file with --db"
+        )
+    if version > SCHEMA_VERSION:
+        raise LocalFault(
+            f"the history {path} has schema {version}, written by newer software; this one reads up to "
+            f"{SCHEMA_VERSION}; update it, or give another file with --db"
+        )
+    (verdict,) = database.execute("PRAGMA quick_check(1)").fetchone()
+    if verdict != "ok":
+        raise _damaged(path, str(verdict))
+    found = database.execute("SELECT value FROM meta WHERE name = 'run_id'").fetchone()
+    if found is None or found[0] != run_id:
+        other = f"run {found[0]}" if found else "no run"
+        raise UsageFault(f"the history {path} is of {other}; expected {run_id}; give another file with --db")
+
+
+def _damaged(path: Path, detail: str) -> LocalFault:
+    return LocalFault(
+        f"the history {path} is damaged ({detail.splitlines()[0][:120]}); it was left as it is; move it away or put a "
+        "copy in its place: a new one begins with what members still remember"
+    )

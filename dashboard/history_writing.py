@@ -1,0 +1,362 @@
+"""What is written into the history's file, and what is read back from it at a start. One transaction per batch."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import aiosqlite
+
+from dashboard.history_file import APPLICATION_ID, SCHEMA_VERSION, TABLES
+from dashboard.history_rows import (
+    ROUND_COLUMNS,
+    Batch,
+    Rollup,
+    StoredCommit,
+    entry_of_row,
+    point_of_text,
+    point_text,
+    profile_of_text,
+    profile_text,
+    rolled_up,
+    round_row,
+)
+from dashboard.history_types import CommitCredit, Gap, HistoryPoint, MissingRounds
+from dashboard.known_versions import KnownVersions
+from dashboard.ledger import RECENT_VERSIONS, SECONDS_PER_DAY, SECONDS_PER_HOUR, Entry, Ledger, Machine, milli
+
+LOOKS_SECONDS: Final = 48 * SECONDS_PER_HOUR
+"""Looks, and the coming and going of peers that no commit lists."""
+MINUTES_SECONDS: Final = 90 * SECONDS_PER_DAY
+"""Minute means; hourly means, totals and signed commits stay for ever."""
+PAGE_BYTES: Final = 4096
+
+CheckCommit = Callable[[bytes], CommitCredit]
+"""Checks a signed commit's every signature and says whom it credits; raises `PeerFault`."""
+
+_HOUR_ADD = (
+    "INSERT INTO hours VALUES (?, ?, ?, ?, ?) ON CONFLICT (machine, hour) DO UPDATE SET witnessed = witnessed + "
+    "excluded.witnessed, reported = reported + excluded.reported, rounds = rounds + excluded.rounds"
+)
+_MACHINE_PUT = (
+    "INSERT INTO machines VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (num) DO UPDATE SET "
+    "contributor_key = excluded.contributor_key, device = excluded.device, name = excluded.name, "
+    "first_at = excluded.first_at, last_at = excluded.last_at, uptime_seconds = excluded.uptime_seconds, "
+    "witnessed = excluded.witnessed, reported = excluded.reported, rounds = excluded.rounds, missed = excluded.missed"
+)
+
+
+class MachineNums:
+    """Short numbers of PeerIds, so that a hundred thousand rounds do not repeat them."""
+
+    def __init__(self) -> None:
+        self.by_id: dict[str, int] = {}
+        self._ids: list[str] = [""]
+
+    def num_of(self, peer_id: str) -> int:
+        """The machine's number; the next free one for a new machine."""
+        num = self.by_id.get(peer_id)
+        if num is None:
+            num = self.by_id[peer_id] = len(self._ids)
+            self._ids.append(peer_id)
+        return num
+
+    def id_of(self, num: int) -> str:
+        return self._ids[num]
+
+    def set(self, num: int, peer_id: str) -> None:
+        """As the file says; numbers ascend."""
+        self._ids += [""] * (num + 1 - len(self._ids))
+        self._ids[num] = peer_id
+        self.by_id[peer_id] = num
+
+
+@dataclass
+class Loaded:
+    """What a file holds of earlier sessions."""
+
+    ledger: Ledger = field(default_factory=Ledger)
+    nums: MachineNums = field(default_factory=MachineNums)
+    rollup: Rollup = field(default_factory=Rollup)
+    points: list[HistoryPoint] = field(default_factory=list)
+    gaps: list[Gap] = field(default_factory=list)
+    missing: list[MissingRounds] = field(default_factory=list)
+    meta: dict[str, Any] = field(default_factory=dict)
+    rounds: list[Entry] = field(default_factory=list)
+    """The newest ones, newest first."""
+    marks: list[tuple[Any, ...]] = field(default_factory=list)
+    """(at, tokens, kind, peer_id), oldest first."""
+    next_commit: int = 1
+
+
+async def prepare(database: aiosqlite.Connection, *, is_new: bool, run_id: str, now: float) -> None:
+    """Settings of the connection; tables when the file is new."""
+    await database.execute(f"PRAGMA page_size = {PAGE_BYTES}")
+    await database.execute("PRAGMA journal_mode = WAL")
+    # A power cut may take the last second along, never the file: what was lost is fetched from members again.
+    await database.execute("PRAGMA synchronous = NORMAL")
+    if is_new:
+        await database.execute("BEGIN IMMEDIATE")
+        await database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        await database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        for statement in TABLES.split(";"):
+            if statement.strip():
+                await database.execute(statement)
+        await database.execute("INSERT INTO meta VALUES ('run_id', ?), ('created_at', ?)", (run_id, now))
+        await database.commit()
+
+
+async def load(database: aiosqlite.Connection, num_points: int, num_rounds: int, num_marks: int) -> Loaded:
+    """Everything that is held in memory."""
+    loaded = Loaded(meta=dict(await _rows(database, "SELECT name, value FROM meta")))
+    await _load_ledger(database, loaded)
+    loaded.gaps = [Gap(*row) for row in await _rows(database, "SELECT * FROM gaps ORDER BY begin_at")]
+    loaded.missing = [MissingRounds(*row) for row in await _rows(database, "SELECT * FROM missing ORDER BY 1, 2")]
+    loaded.points = await points_between(database, 0.0, num_points)
+    newest = f"SELECT {ROUND_COLUMNS} FROM rounds WHERE is_counted ORDER BY id DESC LIMIT ?"
+    for row in await _rows(database, newest, (num_rounds,)):
+        loaded.rounds.append(entry_of_row(row, b"", loaded.nums.id_of))
+    marks = "SELECT at, tokens, kind, peer_id FROM events WHERE kind != 'committed' ORDER BY id DESC LIMIT ?"
+    loaded.marks = [*reversed(await _rows(database, marks, (num_marks,)))]
+    await _load_rollup(database, loaded)
+    (found,) = await _rows(database, "SELECT max(id) FROM commits")
+    loaded.next_commit = (found[0] or 0) + 1
+    return loaded
+
+
+async def write(database: aiosqlite.Connection, batch: Batch, nums: MachineNums) -> None:
+    """All of `batch`, or nothing.
+
+    Raises:
+        sqlite3.Error: nothing was written.
+    """
+    try:
+        await database.execute("BEGIN IMMEDIATE")
+        rows = [_machine_row(machine, nums) for machine in batch.machines.values()]
+        await database.executemany(_MACHINE_PUT, rows)
+        await _write_commits(database, batch.commits, nums)
+        profiles = [(profile.contributor_id, profile_text(profile), raw) for profile, raw in batch.profiles]
+        await database.executemany("INSERT OR REPLACE INTO profiles VALUES (?, ?, ?)", profiles)
+        events = [
+            (event.at, event.kind, event.peer_id, event.tokens, json.dumps(event.detail), int(event.is_kept))
+            for event in batch.events
+        ]
+        await database.executemany(
+            "INSERT INTO events (at, kind, peer_id, tokens, detail, is_kept) VALUES (?, ?, ?, ?, ?, ?)", events
+        )
+        for table, points in (
+            ("looks", batch.looks),
+            ("minutes", batch.minutes.values()),
+            ("run_hours", batch.hours.values()),
+        ):
+            await _write_points(database, table, points)
+        gaps = [(gap.begin_at, gap.end_at, gap.reason) for gap in batch.gaps]
+        await database.executemany("INSERT OR REPLACE INTO gaps VALUES (?, ?, ?)", gaps)
+        if batch.missing is not None:
+            await database.execute("DELETE FROM missing")
+            missing = [(row.fragment, row.first_version, row.last_version) for row in batch.missing]
+            await database.executemany("INSERT INTO missing VALUES (?, ?, ?)", missing)
+        await database.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", list(batch.meta.items()))
+        await database.commit()
+    except BaseException:
+        await database.rollback()
+        raise
+
+
+async def forget_old(database: aiosqlite.Connection, now: float) -> None:
+    """What the retention rules let go."""
+    await database.execute("DELETE FROM looks WHERE at < ?", (now - LOOKS_SECONDS,))
+    await database.execute("DELETE FROM events WHERE at < ? AND NOT is_kept", (now - LOOKS_SECONDS,))
+    await database.execute("DELETE FROM minutes WHERE at < ?", (now - MINUTES_SECONDS,))
+    await database.commit()
+
+
+async def points_between(database: aiosqlite.Connection, begin_at: float, max_points: int) -> list[HistoryPoint]:
+    """About `max_points` since `begin_at`, oldest first: looks when they are few enough, else minutes or hours.
+
+    Times whose finer points are gone are told by the coarser ones.
+    """
+    points: list[HistoryPoint] = []
+    finest = begin_at
+    for table in ("run_hours", "minutes", "looks"):
+        (found,) = await _rows(database, f"SELECT count(*), min(at) FROM {table} WHERE at >= ?", (begin_at,))
+        count, first_at = found
+        if not count or (points and count > 20 * max_points):
+            break
+        step = math.ceil(count / max_points)
+        query = (
+            f"SELECT at, point FROM (SELECT at, point, row_number() OVER (ORDER BY at) AS place FROM {table} "
+            "WHERE at >= ?) WHERE (place - 1) % ? = 0 OR place = ? ORDER BY at"
+        )
+        finer = [point_of_text(*row) for row in await _rows(database, query, (begin_at, step, count))]
+        finest = first_at
+        points = [point for point in points if point.at < finest] + finer
+    return points
+
+
+async def rebuild(database: aiosqlite.Connection, check: CheckCommit) -> int:
+    """Make all credit again from the signed commits, and the means from looks and minutes; returns the commits.
+
+    What only this dashboard saw (uptime, devices, when a machine was first heard) stays as it is.
+
+    Raises:
+        PeerFault: a stored commit does not pass its check; nothing is changed.
+    """
+    loaded = Loaded()
+    await _load_machines(database, loaded)
+    for machine in loaded.ledger.machines.values():
+        machine.milli_witnessed = machine.milli_reported = machine.rounds = machine.rounds_missed = 0
+    ledger, nums = loaded.ledger, loaded.nums
+    try:
+        await database.execute("BEGIN IMMEDIATE")
+        seen = dict(await _rows(database, "SELECT id, seen_at FROM rounds"))
+        for table in ("rounds", "credits", "hours"):
+            await database.execute(f"DELETE FROM {table}")
+        count = 0
+        async with database.execute("SELECT id, raw FROM commits ORDER BY id") as cursor:
+            async for num, raw in cursor:
+                outcome, replaced = ledger.add(credit := check(raw), seen[num])
+                if outcome == "counted":
+                    for member in credit.members:
+                        if member.peer_id in ledger.machines:
+                            nums.num_of(member.peer_id)
+                    entry = Entry(credit, seen[num] if credit.at is None else credit.at)
+                    stored = StoredCommit(num, b"", entry, seen[num], replaced)
+                    await _write_rounds(database, [stored], nums)
+                count += 1
+        rows = [_machine_row(machine, nums) for machine in ledger.machines.values()]
+        await database.executemany(_MACHINE_PUT, rows)
+        await _roll_up_again(database, "looks", "minutes", 60)
+        await _roll_up_again(database, "minutes", "run_hours", SECONDS_PER_HOUR)
+        await database.commit()
+    except BaseException:
+        await database.rollback()
+        raise
+    return count
+
+
+async def _roll_up_again(database: aiosqlite.Connection, fine: str, coarse: str, seconds: int) -> None:
+    groups: dict[float, list[HistoryPoint]] = {}
+    for row in await _rows(database, f"SELECT at, point FROM {fine} ORDER BY at"):
+        point = point_of_text(*row)
+        groups.setdefault(point.at // seconds * seconds, []).append(point)
+    # The oldest group may have lost some of its points to retention; its mean was made while they were there.
+    oldest = min(groups, default=0.0)
+    whole = [rolled_up(points, at) for at, points in groups.items() if at != oldest]
+    await _write_points(database, coarse, whole)
+
+
+async def _write_points(database: aiosqlite.Connection, table: str, points: Iterable[HistoryPoint]) -> None:
+    rows = [(point.at, point_text(point)) for point in points]
+    await database.executemany(f"INSERT OR REPLACE INTO {table} VALUES (?, ?)", rows)
+
+
+async def _write_commits(database: aiosqlite.Connection, commits: list[StoredCommit], nums: MachineNums) -> None:
+    rows = [(commit.num, commit.entry.credit.digest, commit.raw) for commit in commits]
+    await database.executemany("INSERT INTO commits VALUES (?, ?, ?)", rows)
+    await _write_rounds(database, commits, nums)
+
+
+async def _write_rounds(database: aiosqlite.Connection, commits: list[StoredCommit], nums: MachineNums) -> None:
+    for commit in commits:
+        entry = commit.entry
+        if commit.replaced is not None:
+            await _take_back(database, commit.replaced, nums)
+        listed = [nums.by_id[member.peer_id] for member in entry.credit.members if member.peer_id in nums.by_id]
+        credits = [(num, commit.num) for num in listed]
+        await database.executemany("INSERT OR IGNORE INTO credits VALUES (?, ?)", credits)
+        await database.executemany(_HOUR_ADD, _hour_rows(entry, nums, 1))
+        row = round_row(commit.num, entry, commit.seen_at, nums.by_id)
+        await database.execute(f"INSERT INTO rounds ({ROUND_COLUMNS}) VALUES ({', '.join('?' * len(row))})", row)
+
+
+async def _take_back(database: aiosqlite.Connection, entry: Entry, nums: MachineNums) -> None:
+    key = (entry.credit.fragment, entry.credit.version)
+    found = await _rows(database, "SELECT id FROM rounds WHERE fragment = ? AND version = ? AND is_counted", key)
+    for (num,) in found:
+        await database.execute("DELETE FROM credits WHERE round = ?", (num,))
+        await database.execute("UPDATE rounds SET is_counted = 0 WHERE id = ?", (num,))
+    await database.executemany(_HOUR_ADD, _hour_rows(entry, nums, -1))
+
+
+def _hour_rows(entry: Entry, nums: MachineNums, sign: int) -> list[tuple[int, ...]]:
+    hour = int(entry.at // SECONDS_PER_HOUR)
+    return [
+        (
+            nums.by_id[member.peer_id],
+            hour,
+            sign * milli(member.tokens_witnessed),
+            sign * milli(member.tokens_reported),
+            sign * int(member.is_included),
+        )
+        for member in entry.credit.members
+        if member.peer_id in nums.by_id
+    ]
+
+
+def _machine_row(machine: Machine, nums: MachineNums) -> tuple[Any, ...]:
+    return (
+        nums.num_of(machine.peer_id),
+        machine.peer_id,
+        machine.contributor_key,
+        machine.device,
+        machine.name,
+        machine.first_at,
+        machine.last_at,
+        machine.uptime_seconds,
+        machine.milli_witnessed,
+        machine.milli_reported,
+        machine.rounds,
+        machine.rounds_missed,
+    )
+
+
+async def _load_machines(database: aiosqlite.Connection, loaded: Loaded) -> None:
+    for num, *row in await _rows(database, "SELECT * FROM machines ORDER BY num"):
+        machine = Machine(*row)
+        loaded.ledger.machines[machine.peer_id] = machine
+        loaded.nums.set(num, machine.peer_id)
+
+
+async def _load_ledger(database: aiosqlite.Connection, loaded: Loaded) -> None:
+    await _load_machines(database, loaded)
+    ledger = loaded.ledger
+    days = "SELECT machine, hour / 24, sum(rounds) FROM hours GROUP BY 1, 2"
+    for num, day, count in await _rows(database, days):
+        machine = ledger.machines.get(loaded.nums.id_of(num))
+        if machine is not None:
+            machine.days = machine.days or Counter()
+            machine.days[day] = count
+    for contributor_id, facts in await _rows(database, "SELECT contributor_id, facts FROM profiles"):
+        ledger.add_profile(profile_of_text(contributor_id, facts))
+    for fragment, version in await _rows(
+        database, "SELECT fragment, version FROM rounds WHERE is_counted ORDER BY fragment, version"
+    ):
+        ledger.versions.setdefault(fragment, KnownVersions()).add(version)
+        ledger.num_rounds += 1
+    for fragment, known in ledger.versions.items():
+        query = (
+            f"SELECT digest, {', '.join('rounds.' + name for name in ROUND_COLUMNS.split(', '))} FROM rounds JOIN "
+            "commits USING (id) WHERE fragment = ? AND version >= ? AND is_counted"
+        )
+        for digest, *row in await _rows(database, query, (fragment, known.end - RECENT_VERSIONS)):
+            ledger.remember(entry_of_row(tuple(row), digest, loaded.nums.id_of))
+
+
+async def _load_rollup(database: aiosqlite.Connection, loaded: Loaded) -> None:
+    (found,) = await _rows(database, "SELECT max(at) FROM looks")
+    if found[0] is None:
+        return
+    minute, hour = found[0] // 60 * 60, found[0] // 3600 * 3600
+    for row in await _rows(database, "SELECT at, point FROM looks WHERE at >= ? ORDER BY at", (minute,)):
+        loaded.rollup.looks.append(point_of_text(*row))
+    for row in await _rows(database, "SELECT at, point FROM minutes WHERE at >= ? ORDER BY at", (hour,)):
+        loaded.rollup.minutes[row[0]] = point_of_text(*row)
+
+
+async def _rows(database: aiosqlite.Connection, query: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    return [tuple(row) for row in await database.execute_fetchall(query, values)]

@@ -1,0 +1,308 @@
+"""`Ledger`: who is credited with what, as a fold of checked commits that does not depend on their order. Pure.
+
+Credit is counted in whole thousandths of a token, so that sums are exact and two dashboards of one run that saw the
+same commits, in whatever order, show the same totals.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal
+
+from dashboard.history_types import CommitCredit, Condition, ContributorRow, MachineRow, MemberCredit, ProfileFacts
+from dashboard.known_versions import KnownVersions
+
+RECENT_VERSIONS: Final = 16
+"""Per fragment: so far back a heavier commit of a fork still replaces the one that was counted."""
+MAX_MACHINES: Final = 50_000
+"""Rows of credited machines. Beyond it new keys are counted and not listed: two keys can sign for one another, and
+nobody who has a row loses it."""
+MAX_UNWITNESSED_ROWS: Final = 100
+"""Rows of machines that nobody but themselves signed for, the first that came: a lone trainer is shown, a flood not."""
+MIN_CONTRIBUTORS_PER_COUNTRY: Final = 3
+"""Below this a country could name a person."""
+MAX_GAP_SECONDS: Final = 30.0
+"""Time between two looks that still counts as watched; a look that hangs, or a machine that slept, is no uptime."""
+
+SECONDS_PER_HOUR: Final = 3600
+SECONDS_PER_DAY: Final = 86_400
+
+Outcome = Literal["counted", "known", "lighter", "old", "full"]
+
+
+def milli(tokens: float) -> int:
+    """Whole thousandths."""
+    return round(tokens * 1000)
+
+
+@dataclass(slots=True)
+class Machine:
+    """Totals of one PeerId."""
+
+    peer_id: str
+    contributor_key: str = ""
+    """The contributor that its own record names."""
+    device: str = ""
+    name: str = ""
+    """Of its record; its contributor's profile beats it."""
+    first_at: float = math.inf
+    last_at: float = 0.0
+    uptime_seconds: float = 0.0
+    milli_witnessed: int = 0
+    milli_reported: int = 0
+    rounds: int = 0
+    rounds_missed: int = 0
+    days: Counter[int] = field(default_factory=Counter)
+    """Days since 1970 (UTC) with a round, and how many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Presence:
+    """What a machine's newest record says, text stripped."""
+
+    peer_id: str
+    contributor_key: str
+    device: str
+    name: str
+    condition: Condition
+    first_heard_at: float
+    heard_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A counted commit and the time that it counts at."""
+
+    credit: CommitCredit
+    at: float
+
+
+@dataclass
+class Ledger:
+    """Machines by PeerId, profiles by contributor, and which rounds are counted."""
+
+    machines: dict[str, Machine] = field(default_factory=dict)
+    profiles: dict[str, ProfileFacts] = field(default_factory=dict)
+    versions: dict[int, KnownVersions] = field(default_factory=dict)
+    """Per fragment: versions whose commit is counted."""
+    present: dict[str, Presence] = field(default_factory=dict)
+    """Machines of the newest look."""
+    num_rounds: int = 0
+    num_unlisted: int = 0
+    """Credits that found no free row."""
+    _recent: dict[int, dict[int, Entry]] = field(default_factory=dict)
+    _looked_at: float = 0.0
+
+    def add(self, credit: CommitCredit, seen_at: float) -> tuple[Outcome, Entry | None]:
+        """Count a checked commit once.
+
+        Returns:
+            ("counted", the lighter commit of the same round that it replaces, or None); else why it is not counted.
+        """
+        known = self.versions.setdefault(credit.fragment, KnownVersions())
+        recent = self._recent.setdefault(credit.fragment, {})
+        replaced = recent.get(credit.version)
+        if credit.version in known:
+            if replaced is None:
+                return "old", None
+            if _weight(credit) == _weight(replaced.credit):
+                return "known", None
+            if _weight(credit) < _weight(replaced.credit):
+                return "lighter", None
+            self._book(replaced, -1)
+        entry = Entry(credit, seen_at if credit.at is None else credit.at)
+        self._book(entry, 1)
+        known.add(credit.version)
+        self.remember(entry)
+        return "counted", replaced
+
+    def remember(self, entry: Entry) -> None:
+        """Keep a counted commit within reach of a heavier one; called by itself but when a history is loaded."""
+        recent = self._recent.setdefault(entry.credit.fragment, {})
+        recent[entry.credit.version] = entry
+        while len(recent) > RECENT_VERSIONS:
+            del recent[min(recent)]
+
+    def add_profile(self, profile: ProfileFacts) -> bool:
+        """Whether it is newer than the one there is."""
+        held = self.profiles.get(profile.contributor_id)
+        if held is not None and (held.sequence, held.issued_at) >= (profile.sequence, profile.issued_at):
+            return False
+        self.profiles[profile.contributor_id] = profile
+        return True
+
+    def look(self, present: Iterable[Presence], now: float) -> list[Machine]:
+        """Take over what the machines' records say; returns the credited machines that changed."""
+        seconds = now - self._looked_at
+        self._looked_at = now
+        self.present = {presence.peer_id: presence for presence in present}
+        changed = []
+        for presence in self.present.values():
+            machine = self.machines.get(presence.peer_id)
+            if machine is None:
+                continue
+            is_here = presence.condition == "here"
+            if is_here and 0 < seconds <= MAX_GAP_SECONDS:
+                machine.uptime_seconds += seconds
+            before = (machine.device, machine.name, machine.contributor_key, machine.last_at)
+            _take_over(machine, presence)
+            if is_here or before != (machine.device, machine.name, machine.contributor_key, machine.last_at):
+                changed.append(machine)
+        return changed
+
+    def contributor_of(self, peer_id: str) -> str:
+        """Whose machine this is: its contributor when both name each other, else the machine itself."""
+        presence, machine = self.present.get(peer_id), self.machines.get(peer_id)
+        key = presence.contributor_key if presence is not None else machine.contributor_key if machine else ""
+        profile = self.profiles.get(key)
+        return key if profile is not None and peer_id in profile.machines else peer_id
+
+    def rows(self, now: float) -> tuple[tuple[ContributorRow, ...], int]:
+        """(contributors by witnessed tokens, peers without a row)."""
+        listed = dict(self.machines)
+        others = [presence for presence in self.present.values() if presence.peer_id not in listed]
+        others = [presence for presence in others if presence.condition == "here"]
+        others.sort(key=lambda presence: (presence.first_heard_at, presence.peer_id))
+        num_unwitnessed = sum(not machine.milli_witnessed for machine in self.machines.values())
+        num_free = max(0, MAX_UNWITNESSED_ROWS - num_unwitnessed)
+        for presence in others[:num_free]:
+            machine = Machine(presence.peer_id)
+            _take_over(machine, presence)
+            listed[presence.peer_id] = machine
+        groups: dict[str, list[Machine]] = {}
+        for machine in listed.values():
+            groups.setdefault(self.contributor_of(machine.peer_id), []).append(machine)
+        total = sum(machine.milli_witnessed for machine in self.machines.values())
+        rows = [self._row(contributor_id, machines, total, now) for contributor_id, machines in groups.items()]
+        rows.sort(key=lambda row: (-row.tokens_witnessed, -row.tokens_reported, row.first_at, row.contributor_id))
+        return _ranked(rows), len(others) - len(others[:num_free]) + self.num_unlisted
+
+    @property
+    def tokens_witnessed(self) -> float:
+        return sum(machine.milli_witnessed for machine in self.machines.values()) / 1000
+
+    def shown_profile(self, contributor_id: str) -> ProfileFacts | None:
+        """The profile, unless its owner hides it."""
+        profile = self.profiles.get(contributor_id)
+        return None if profile is None or profile.is_hidden else profile
+
+    def shown_name(self, peer_id: str) -> str:
+        """What a machine may be called in public; empty: nothing."""
+        contributor_id = self.contributor_of(peer_id)
+        if contributor_id in self.profiles:
+            profile = self.shown_profile(contributor_id)
+            return profile.name if profile is not None else ""
+        if self.is_withdrawn(peer_id):
+            return ""
+        presence, machine = self.present.get(peer_id), self.machines.get(peer_id)
+        return presence.name if presence is not None else machine.name if machine is not None else ""
+
+    def is_withdrawn(self, peer_id: str) -> bool:
+        """Whether a hidden profile lists this machine and the machine's record names that contributor, or used to."""
+        machine, presence = self.machines.get(peer_id), self.present.get(peer_id)
+        keys = {part.contributor_key for part in (machine, presence) if part is not None and part.contributor_key}
+        return any(key in self.profiles and self.profiles[key].is_hidden for key in keys)
+
+    def _row(self, contributor_id: str, machines: Sequence[Machine], total: int, now: float) -> ContributorRow:
+        profile = self.shown_profile(contributor_id)
+        witnessed = sum(machine.milli_witnessed for machine in machines)
+        days = {day for machine in machines for day, count in machine.days.items() if count > 0}
+        rows = [self._machine_row(machine) for machine in machines]
+        rows.sort(key=lambda row: (-row.tokens_witnessed, row.first_at, row.peer_id))
+        return ContributorRow(
+            contributor_id=contributor_id,
+            name=self.shown_name(machines[0].peer_id),
+            country=profile.country if profile is not None else "",
+            tokens_witnessed=witnessed / 1000,
+            tokens_reported=sum(machine.milli_reported for machine in machines) / 1000,
+            share=witnessed / total if total else 0.0,
+            rounds=sum(machine.rounds for machine in machines),
+            rounds_missed=sum(machine.rounds_missed for machine in machines),
+            first_at=min(row.first_at for row in rows),
+            last_at=max(row.last_at for row in rows),
+            is_here=any(row.condition == "here" for row in rows),
+            streak_days=streak(days, int(now // SECONDS_PER_DAY)),
+            machines=tuple(rows),
+        )
+
+    def _machine_row(self, machine: Machine) -> MachineRow:
+        presence = self.present.get(machine.peer_id)
+        return MachineRow(
+            peer_id=machine.peer_id,
+            device=machine.device,
+            condition=presence.condition if presence is not None else "silent",
+            tokens_witnessed=machine.milli_witnessed / 1000,
+            rounds=machine.rounds,
+            first_at=machine.first_at if math.isfinite(machine.first_at) else machine.last_at,
+            last_at=machine.last_at,
+            uptime_seconds=machine.uptime_seconds,
+            tokens_reported=machine.milli_reported / 1000,
+            rounds_missed=machine.rounds_missed,
+        )
+
+    def _book(self, entry: Entry, sign: int) -> None:
+        self.num_rounds += sign
+        for member in entry.credit.members:
+            machine = self.machines.get(member.peer_id)
+            if machine is None:
+                if sign < 0 or len(self.machines) >= MAX_MACHINES:
+                    self.num_unlisted += max(0, sign)
+                    continue
+                machine = self.machines[member.peer_id] = Machine(member.peer_id)
+                presence = self.present.get(member.peer_id)
+                if presence is not None:
+                    _take_over(machine, presence)
+            _credit(machine, member, entry.at, sign)
+
+
+def _credit(machine: Machine, member: MemberCredit, at: float, sign: int) -> None:
+    machine.milli_witnessed += sign * milli(member.tokens_witnessed)
+    machine.milli_reported += sign * milli(member.tokens_reported)
+    if member.is_included:
+        machine.rounds += sign
+        machine.days[int(at // SECONDS_PER_DAY)] += sign
+    else:
+        machine.rounds_missed += sign
+    machine.first_at, machine.last_at = min(machine.first_at, at), max(machine.last_at, at)
+
+
+def _take_over(machine: Machine, presence: Presence) -> None:
+    machine.device, machine.name = presence.device, presence.name
+    machine.contributor_key = presence.contributor_key
+    machine.first_at = min(machine.first_at, presence.first_heard_at)
+    machine.last_at = max(machine.last_at, presence.heard_at)
+
+
+def _weight(credit: CommitCredit) -> tuple[int, bytes, int]:
+    """What decides between two commits of one round; of two copies of one commit, the one that more have signed."""
+    return credit.tokens, credit.digest, sum(milli(member.tokens_witnessed) for member in credit.members)
+
+
+def _ranked(rows: Sequence[ContributorRow]) -> tuple[ContributorRow, ...]:
+    return tuple(replace(row, rank=index + 1 if row.tokens_witnessed > 0 else 0) for index, row in enumerate(rows))
+
+
+def streak(days: set[int], today: int) -> int:
+    """Days in a row up to today, or up to yesterday while today has none yet."""
+    last = today if today in days else today - 1
+    count = 0
+    while last - count in days:
+        count += 1
+    return count
+
+
+def countries(rows: Sequence[ContributorRow]) -> tuple[tuple[tuple[str, int], ...], int]:
+    """((country, contributors) of those with enough of them, contributors that stay undeclared)."""
+    counted = Counter(row.country for row in rows if row.country)
+    shown = {name: count for name, count in counted.items() if count >= MIN_CONTRIBUTORS_PER_COUNTRY}
+    ordered = sorted(shown.items(), key=lambda item: (-item[1], item[0]))
+    return tuple(ordered), len(rows) - sum(shown.values())
+
+
+def with_rare_countries_withheld(rows: Sequence[ContributorRow]) -> tuple[ContributorRow, ...]:
+    """The same rows, each country with too few contributors left out."""
+    shown = dict(countries(rows)[0])
+    return tuple(row if not row.country or row.country in shown else replace(row, country="") for row in rows)
