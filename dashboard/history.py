@@ -87,7 +87,7 @@ class History:
         self._dropped_from: float | None = None
         self._state: DashboardState | None = None
         self._view: HistoryView | None = None
-        self.trend.start_from(loaded.points)
+        self.trend.start_from(loaded.points, loaded.conditions)
         self.trend.upload_bytes = float(loaded.meta.get("upload_bytes", 0.0))
         self.trend.download_bytes = float(loaded.meta.get("download_bytes", 0.0))
         self.trend.data_parallel_bytes = float(loaded.meta.get("data_parallel_bytes", 0.0))

@@ -25,9 +25,10 @@ from dashboard.history_rows import (
     rolled_up,
     round_row,
 )
-from dashboard.history_types import CommitCredit, Gap, HistoryPoint, MissingRounds
+from dashboard.history_types import CommitCredit, Condition, Gap, HistoryPoint, MissingRounds
 from dashboard.known_versions import KnownVersions
 from dashboard.ledger import RECENT_VERSIONS, SECONDS_PER_DAY, SECONDS_PER_HOUR, Entry, Ledger, Machine, milli
+from dashboard.state import MAX_PEERS
 
 LOOKS_SECONDS: Final = 48 * SECONDS_PER_HOUR
 """Looks, and the coming and going of peers that no commit lists."""
@@ -90,6 +91,8 @@ class Loaded:
     """The newest ones, newest first."""
     marks: list[tuple[Any, ...]] = field(default_factory=list)
     """(at, tokens, kind, peer_id), oldest first."""
+    conditions: dict[str, Condition] = field(default_factory=dict)
+    """Peers that were there when the last session ended."""
     next_commit: int = 1
 
 
@@ -122,6 +125,11 @@ async def load(database: aiosqlite.Connection, num_points: int, num_rounds: int,
         loaded.rounds.append(entry_of_row(row, b"", loaded.nums.id_of))
     marks = "SELECT at, tokens, kind, peer_id FROM events WHERE kind != 'committed' ORDER BY id DESC LIMIT ?"
     loaded.marks = [*reversed(await _rows(database, marks, (num_marks,)))]
+    comings = (
+        "SELECT peer_id FROM (SELECT peer_id, kind, max(id) AS id FROM events WHERE kind IN ('joined', 'returned', "
+        "'left', 'silent') GROUP BY peer_id) WHERE kind IN ('joined', 'returned') ORDER BY id DESC LIMIT ?"
+    )
+    loaded.conditions = {peer_id: "here" for (peer_id,) in await _rows(database, comings, (MAX_PEERS,))}
     await _load_rollup(database, loaded)
     (found,) = await _rows(database, "SELECT max(id) FROM commits")
     loaded.next_commit = (found[0] or 0) + 1
@@ -181,8 +189,8 @@ async def points_between(database: aiosqlite.Connection, begin_at: float, max_po
     Times whose finer points are gone are told by the coarser ones.
     """
     points: list[HistoryPoint] = []
-    finest = begin_at
-    for table in ("run_hours", "minutes", "looks"):
+    coarse_seconds = 0
+    for table, seconds in (("run_hours", SECONDS_PER_HOUR), ("minutes", 60), ("looks", 0)):
         (found,) = await _rows(database, f"SELECT count(*), min(at) FROM {table} WHERE at >= ?", (begin_at,))
         count, first_at = found
         if not count or (points and count > 20 * max_points):
@@ -193,8 +201,8 @@ async def points_between(database: aiosqlite.Connection, begin_at: float, max_po
             "WHERE at >= ?) WHERE (place - 1) % ? = 0 OR place = ? ORDER BY at"
         )
         finer = [point_of_text(*row) for row in await _rows(database, query, (begin_at, step, count))]
-        finest = first_at
-        points = [point for point in points if point.at < finest] + finer
+        points = [point for point in points if point.at + coarse_seconds <= first_at] + finer
+        coarse_seconds = seconds
     return points
 
 

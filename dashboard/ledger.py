@@ -162,7 +162,10 @@ class Ledger:
 
     def rows(self, now: float) -> tuple[tuple[ContributorRow, ...], int]:
         """(contributors by witnessed tokens, peers without a row)."""
-        listed = dict(self.machines)
+        # A machine whose only commit lost against a heavier one is as if it had never been in a round.
+        listed = {
+            key: one for key, one in self.machines.items() if one.milli_reported or one.rounds or one.rounds_missed
+        }
         others = [presence for presence in self.present.values() if presence.peer_id not in listed]
         others = [presence for presence in others if presence.condition == "here"]
         others.sort(key=lambda presence: (presence.first_heard_at, presence.peer_id))

@@ -95,8 +95,9 @@ class Trend:
             self.stride *= 2
         self.num_points_seen += 1
 
-    def start_from(self, points: Iterable[HistoryPoint]) -> None:
-        """Begin with the points of earlier sessions."""
+    def start_from(self, points: Iterable[HistoryPoint], conditions: Mapping[str, Condition]) -> None:
+        """Begin with the points of earlier sessions, and with who was there then."""
+        self._conditions = dict(conditions)
         for point in points:
             self.add_point(point)
 
@@ -127,13 +128,16 @@ class Trend:
         minute = int(now // 60)
         if minute != self._news_minute:
             self._news_minute, self._num_news = minute, 0
+        if not rows:
+            return []
+        conditions: dict[str, Condition] = {row.record.peer_id: row.condition for row in rows}
+        # Without a row: it was there when an earlier session ended, and is not there any more.
+        gone: dict[str, Condition] = {
+            peer_id: "silent" for peer_id, before in self._conditions.items() if before == "here"
+        }
         news = []
-        conditions: dict[str, Condition] = {}
-        for row in rows:
-            peer_id = row.record.peer_id
-            before = self._conditions.get(peer_id)
-            conditions[peer_id] = row.condition
-            kind = _KINDS.get((before, row.condition))
+        for peer_id, condition in (gone | conditions).items():
+            kind = _KINDS.get((self._conditions.get(peer_id), condition))
             if kind is None:
                 continue
             if peer_id not in credited:

@@ -22,7 +22,8 @@ PURE = (
     *("averaging.fragments", "averaging.codec", "averaging.encoded", "averaging.wire"),
     *("averaging.outer", "averaging.robust", "averaging.schedule", "averaging.round", "averaging.blame"),
     "dashboard.state",
-    "dashboard.history_types",
+    *("dashboard.history_types", "dashboard.history_rows", "dashboard.known_versions"),
+    *("dashboard.ledger", "dashboard.trend"),
     *("peer.planning", "peer.planned_memory", "peer.round_traffic", "peer.utilisation", "peer.bandwidth_table"),
 )
 SHOWS_THE_DASHBOARD = "peer.cli_watching"
