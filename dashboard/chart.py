@@ -1,33 +1,59 @@
-"""The loss curves as inline SVG: pure, no script needed, one picture for every width.
+"""Line charts as inline SVG: pure, no script needed, one picture for every width.
 
 The drawing stretches to its box, so lines keep their width (`vector-effect`) and all text is HTML beside it. Ticks
-are evenly spaced, which lets the style sheet place their labels without a position in the markup.
+are evenly spaced, which lets the style sheet place their labels without a position in the markup. Where scripts run,
+`web/src/charts.js` puts a chart that can be asked about its values in the place of this one.
 """
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from html import escape
 from typing import Final
-
-from dashboard.state import LossPoint
-from peer.quantities import count_text
 
 WIDTH: Final = 720
 HEIGHT: Final = 240
 NUM_INTERVALS: Final = 4
-MAX_PLAUSIBLE_LOSS: Final = 100.0
-"""Above it a peer diverged or lies; drawn, it would press every honest curve flat."""
+MAX_DRAWN_POINTS: Final = 360
+"""About one per two pixels."""
 MAX_TABLE_ROWS: Final = 12
+MAX_MARKS: Final = 100
+_DAY_SECONDS: Final = 86_400.0
 
 
-def loss_text(loss: float | None) -> str:
-    """Three decimals, as losses are compared; a dash where there is none."""
-    if loss is None:
-        return "–"
-    return f"{loss:.3f}" if abs(loss) < 1000 else f"{loss:.2e}"
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One line; `values` are as many as the chart's `xs`, None where nothing is known."""
+
+    key: str
+    """Names its colour in the style sheet."""
+    label: str
+    values: Sequence[float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class LineChart:
+    """What a chart shows. `xs` never fall and have at least two different values."""
+
+    key: str
+    """Tells the script which chart to put here."""
+    xs: Sequence[float]
+    series: Sequence[Series]
+    x_label: str
+    x_text: Callable[[float], str]
+    y_text: Callable[[float, float], str]
+    """(tick, distance between two ticks) as text."""
+    cell_text: Callable[[float | None], str]
+    """One value in the table."""
+    sentence: str
+    """The chart for those who do not see it."""
+    marks: Sequence[tuple[float, str]] = ()
+    """(x, kind); drawn as small ticks on the base line."""
+    from_zero: bool = False
+    is_stepped: bool = False
 
 
 def even_ticks(low: float, high: float, num_intervals: int) -> list[float]:
@@ -41,91 +67,104 @@ def even_ticks(low: float, high: float, num_intervals: int) -> list[float]:
     raise AssertionError("a factor of 50 always fits")
 
 
-def loss_chart(points: Sequence[LossPoint]) -> str:
-    """HTML of the chart with its axes, and the same figures as a table."""
-    held_out = [(point.tokens, point.held_out_loss) for point in points]
-    train = [(point.tokens, point.train_loss) for point in points]
-    losses = [loss for _, loss in held_out + train if loss is not None and abs(loss) <= MAX_PLAUSIBLE_LOSS]
-    if not losses or points[-1].tokens <= points[0].tokens:
-        return (
-            '<p class="empty">The curve begins when two rounds have been seen and a peer has measured its loss. '
-            "Until then the figures above are all there is.</p>"
-        )
-    low, high = min(losses), max(losses)
-    ticks = even_ticks(low, high, NUM_INTERVALS) if high - low > 1e-6 else [low - 0.5, low, low + 0.5]
-    first, last = points[0].tokens, points[-1].tokens
-    frame = _Frame(first, last, ticks[0], ticks[-1])
+def decimal_text(tick: float, step: float) -> str:
+    """A tick with as many decimals as its step needs."""
+    return f"{tick + 0.0:.{max(0, -math.floor(math.log10(step) + 1e-9) + (step * 4 % 1 > 1e-9 and step < 1))}f}"
+
+
+def moment_text(at: float, span_seconds: float) -> str:
+    """A point of a time axis that is `span_seconds` long: the time of day, or the date."""
+    moment = datetime.fromtimestamp(at, UTC)
+    if span_seconds < 300:
+        return f"{moment:%H:%M:%S}"
+    if span_seconds < 1.5 * _DAY_SECONDS:
+        return f"{moment:%H:%M}"
+    return f"{moment.day} {moment:%b}"
+
+
+def line_chart(chart: LineChart) -> str:
+    """HTML of the chart with axes and legend, and the same figures as a table."""
+    stride = max(1, -(-len(chart.xs) // MAX_DRAWN_POINTS))
+    # Counted from the end: the newest point is always drawn.
+    kept = range((len(chart.xs) - 1) % stride, len(chart.xs), stride)
+    known = [value for series in chart.series for value in series.values if value is not None]
+    low, high = min(known), max(known)
+    if chart.from_zero:
+        low = 0.0
+    ticks = even_ticks(low, high, NUM_INTERVALS) if high - low > 1e-6 else _ticks_around(low, chart.from_zero)
+    step = ticks[1] - ticks[0]
+    frame = _Frame(chart.xs[0], chart.xs[-1], ticks[0], ticks[-1])
     grid = "".join(f'<path class="grid" d="M0 {frame.y(tick):.1f}H{WIDTH}"/>' for tick in ticks)
-    data = [[tokens, held, trained] for (tokens, held), (_, trained) in zip(held_out, train, strict=True)]
-    y_labels = "".join(f"<span>{_tick_text(tick, ticks[1] - ticks[0])}</span>" for tick in reversed(ticks))
-    x_labels = "".join(f"<span>{count_text(float(value))}</span>" for value in (first, (first + last) / 2, last))
+    lines = "".join(
+        f'<path class="line {series.key}" d="{frame.line(chart.xs, series.values, kept, chart.is_stepped)}"/>'
+        for series in reversed(chart.series)
+    )
+    dots = "".join(frame.end_dot(chart.xs, series) for series in reversed(chart.series))
+    shown_marks = [mark for mark in chart.marks if chart.xs[0] <= mark[0] <= chart.xs[-1]][-MAX_MARKS:]
+    marks = "".join(f'<path class="mark {kind}" d="M{frame.x(x):.1f} {HEIGHT}v-14"/>' for x, kind in shown_marks)
+    first, last = chart.xs[0], chart.xs[-1]
+    y_labels = "".join(f"<span>{escape(chart.y_text(tick, step))}</span>" for tick in reversed(ticks))
+    x_labels = "".join(f"<span>{escape(chart.x_text(value))}</span>" for value in (first, (first + last) / 2, last))
+    keys = "".join(f'<span class="key {series.key}">{escape(series.label)}</span>' for series in chart.series)
+    kinds = {kind for _, kind in shown_marks}
+    mark_keys = "".join(f'<span class="key mark {kind}">{text}</span>' for kind, text in MARKS if kind in kinds)
     return (
-        '<div class="chart">'
+        f'<div class="plot" data-chart="{chart.key}"><div class="chart">'
         f'<div class="y-labels" aria-hidden="true">{y_labels}</div>'
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio="none" role="img" '
-        f'aria-label="{escape(_sentence(points))}" data-points="{escape(json.dumps(data, separators=(",", ":")))}">'
-        f'{grid}<path class="line train" d="{frame.line(train)}"/>'
-        f'<path class="line held-out" d="{frame.line(held_out)}"/>'
-        f'{frame.end_dot(train, "train")}{frame.end_dot(held_out, "held-out")}<path class="cursor" d=""/></svg>'
+        f'aria-label="{escape(chart.sentence)}">{grid}{marks}{lines}{dots}</svg>'
         f'<div class="x-labels" aria-hidden="true">{x_labels}</div></div>'
-        '<p class="legend"><span class="key held-out">held-out</span> <span class="key train">training</span> '
-        '<output class="readout">over tokens committed</output></p>'
-        f"{_table(points)}"
+        f'<p class="legend">{keys}{mark_keys}<span class="quiet axis">{escape(chart.x_label)}</span></p>'
+        f"{_table(chart)}</div>"
     )
+
+
+MARKS: Final = (("join", "a peer joined"), ("leave", "a peer left"), ("revision", "new revision"))
+
+
+def _ticks_around(value: float, from_zero: bool) -> list[float]:
+    return [0.0, 1.0] if from_zero else [value - 0.5, value, value + 0.5]
 
 
 class _Frame:
     def __init__(self, left: float, right: float, bottom: float, top: float) -> None:
         self._left, self._right, self._bottom, self._top = left, right, bottom, top
 
-    def x(self, tokens: float) -> float:
-        return WIDTH * (tokens - self._left) / (self._right - self._left)
+    def x(self, value: float) -> float:
+        return WIDTH * (value - self._left) / (self._right - self._left)
 
-    def y(self, loss: float) -> float:
-        return HEIGHT * (self._top - loss) / (self._top - self._bottom)
+    def y(self, value: float) -> float:
+        return HEIGHT * (self._top - value) / (self._top - self._bottom)
 
-    def line(self, series: Sequence[tuple[int, float | None]]) -> str:
-        parts, pen_down = [], False
-        for tokens, loss in series:
-            if loss is None or abs(loss) > MAX_PLAUSIBLE_LOSS:
-                pen_down = False
-                continue
-            parts.append(f"{'L' if pen_down else 'M'}{self.x(tokens):.1f} {self.y(loss):.1f}")
-            pen_down = True
+    def line(self, xs: Sequence[float], values: Sequence[float | None], kept: range, is_stepped: bool) -> str:
+        parts: list[str] = []
+        for index in kept:
+            value = values[index]
+            # Losses are measured now and then: the line goes on to the next one that is known.
+            if value is not None:
+                x, y = f"{self.x(xs[index]):.1f}", f"{self.y(value):.1f}"
+                parts.append(f"M{x} {y}" if not parts else f"H{x}V{y}" if is_stepped else f"L{x} {y}")
         return "".join(parts)
 
-    def end_dot(self, series: Sequence[tuple[int, float | None]], name: str) -> str:
-        known = [(tokens, loss) for tokens, loss in series if loss is not None and abs(loss) <= MAX_PLAUSIBLE_LOSS]
+    def end_dot(self, xs: Sequence[float], series: Series) -> str:
+        known = [(x, value) for x, value in zip(xs, series.values, strict=True) if value is not None]
         if not known:
             return ""
-        tokens, loss = known[-1]
+        x, value = known[-1]
         # A stroke without length has round ends: a dot that stays round however the drawing is stretched.
-        return f'<path class="dot {name}" d="M{self.x(tokens):.1f} {self.y(loss):.1f}h.01"/>'
+        return f'<path class="dot {series.key}" d="M{self.x(x):.1f} {self.y(value):.1f}h.01"/>'
 
 
-def _tick_text(tick: float, step: float) -> str:
-    return f"{tick + 0.0:.{max(0, -math.floor(math.log10(step) + 1e-9) + (step * 4 % 1 > 1e-9 and step < 1))}f}"
-
-
-def _sentence(points: Sequence[LossPoint]) -> str:
-    first, last = points[0], points[-1]
-    return (
-        f"Held-out loss {loss_text(first.held_out_loss)} at {count_text(float(first.tokens))} tokens, "
-        f"{loss_text(last.held_out_loss)} at {count_text(float(last.tokens))} tokens; training loss "
-        f"{loss_text(first.train_loss)} and {loss_text(last.train_loss)}."
-    )
-
-
-def _table(points: Sequence[LossPoint]) -> str:
-    step = max(1, -(-len(points) // MAX_TABLE_ROWS))
-    chosen = list(points[::-1][::step])
+def _table(chart: LineChart) -> str:
+    step = max(1, -(-len(chart.xs) // MAX_TABLE_ROWS))
+    heads = "".join(f'<th scope="col" class="number">{escape(series.label)}</th>' for series in chart.series)
     rows = "".join(
-        f"<tr><td>{count_text(float(point.tokens))}</td><td>{loss_text(point.held_out_loss)}</td>"
-        f"<td>{loss_text(point.train_loss)}</td><td>{point.num_trainers}</td></tr>"
-        for point in chosen
+        f'<tr><th scope="row">{escape(chart.x_text(chart.xs[index]))}</th>'
+        + "".join(f'<td class="number">{escape(chart.cell_text(series.values[index]))}</td>' for series in chart.series)
+        + "</tr>"
+        for index in range(len(chart.xs) - 1, -1, -step)
     )
     return (
-        '<details id="loss-table"><summary>The curve as a table</summary><table class="plain"><thead><tr>'
-        '<th scope="col">Tokens committed</th><th scope="col">Held-out loss</th><th scope="col">Training loss</th>'
-        f'<th scope="col">Trainers</th></tr></thead><tbody>{rows}</tbody></table></details>'
+        f'<details id="{chart.key}-table"><summary>Show as table</summary><table class="plain"><thead><tr>'
+        f'<th scope="col">{escape(chart.x_label)}</th>{heads}</tr></thead><tbody>{rows}</tbody></table></details>'
     )

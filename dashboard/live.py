@@ -11,6 +11,7 @@ import json
 from dataclasses import dataclass
 from typing import Final
 
+from dashboard.history_types import HistoryPoint, HistoryView
 from dashboard.page import render_sections
 from dashboard.state import DashboardState
 
@@ -25,6 +26,26 @@ class _Section:
     event: bytes
 
 
+def history_of(state: DashboardState) -> HistoryView:
+    """What the state alone tells of the past, for a dashboard that keeps no history."""
+    points = tuple(
+        HistoryPoint(
+            at=point.at,
+            tokens=point.tokens,
+            rounds=0,
+            held_out_loss=point.held_out_loss,
+            train_loss=point.train_loss,
+            num_trainers=point.num_trainers,
+            num_peers=point.num_trainers,
+            tokens_per_second=point.tokens_per_second,
+            upload_bits_per_second=0.0,
+            download_bits_per_second=0.0,
+        )
+        for point in state.points
+    )
+    return HistoryView(now=state.now, started_at=state.started_at, points=points)
+
+
 class Live:
     """The newest state, rendered. `publish` and `close` are called on the event loop and never block.
 
@@ -32,14 +53,15 @@ class Live:
         boot_id: differs between two starts of the dashboard, so that a version of an earlier one is never believed.
     """
 
-    def __init__(self, state: DashboardState, boot_id: str) -> None:
+    def __init__(self, state: DashboardState, boot_id: str, history: HistoryView | None = None) -> None:
         self.state = state
+        self.history = history or history_of(state)
         self.version = 0
         self.is_closed = False
         self._boot_id = boot_id
         self._sections: dict[str, _Section] = {}
         self._changed = asyncio.Event()
-        self.publish(state)
+        self.publish(state, history)
 
     @property
     def snapshot_id(self) -> str:
@@ -50,10 +72,11 @@ class Live:
     def sections(self) -> dict[str, str]:
         return {key: section.html for key, section in self._sections.items()}
 
-    def publish(self, state: DashboardState) -> None:
-        """Render `state` and wake every viewer if that changed anything."""
+    def publish(self, state: DashboardState, history: HistoryView | None = None) -> None:
+        """Render `state` and `history` and wake every viewer if that changed anything."""
         self.state = state
-        rendered = render_sections(state)
+        self.history = history or history_of(state)
+        rendered = render_sections(state, self.history)
         changed = {key: html for key, html in rendered.items() if self._html(key) != html}
         if not changed:
             return

@@ -1,114 +1,165 @@
 """The page as HTML: complete without JavaScript, one string per section so that live updates can replace sections.
 
-Every value that came from outside goes through `escape`. Sections do not depend on the time of rendering: ages are
-empty `<span data-at>` elements, filled by `with_ages` for the first paint and by the script from then on.
+Every value that came from outside goes through `escape`. What changes often and is large, the curves, is rendered once
+per load; scripts then draw them from the API.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Final
 
 from dashboard.assets import LICENSES, Assets
-from dashboard.chart import loss_chart, loss_text
-from dashboard.state import DashboardState, FragmentRow, PeerRow, RoundRow
-from dht.host import PeerId
-from peer.quantities import bit_rate_text, count_text, plural, seconds_text, short_peer
+from dashboard.history_types import HistoryView
+from dashboard.page_charts import loss_text
+from dashboard.page_parts import BASES, REPORTED, WITNESSED, age, basis, figures, rate_text, whole_text, with_ages
+from dashboard.page_people import contributors, countries, peers
+from dashboard.page_rounds import health, rounds_table, strip, timeline
+from dashboard.page_swarm import bandwidth, gaps
+from dashboard.state import DashboardState
+from peer.quantities import count_text, plural
 
-MAX_PEERS_SHOWN: Final = 100
-"""Rows on the page; the API has all that are kept."""
-MAX_ROUNDS_SHOWN: Final = 15
 REFRESH_SECONDS: Final = 5
-"""How often browsers without JavaScript load the page again."""
+"""How often browsers without scripts load the page again."""
 
-SECTIONS: Final = ("status", "figures", "losses", "contributors", "fragments", "rounds")
+SECTIONS: Final = (
+    *("status", "figures", "contributors", "timeline", "strip", "health"),
+    *("bandwidth", "countries", "rounds", "peers", "gaps"),
+)
+"""Replaced one by one while the page is open."""
 
-_AGE = re.compile(r'(<span class="age" data-at="([0-9.]+)">)(?=</span>)')
-_REPORTED = '<span class="basis" title="Peers say so themselves; nobody has checked it yet.">reported</span>'
-_STATES = {"joining": "joining", "training": "training", "serving": "serving", "leaving": "leaving", "left": "left"}
 
-
-def render_sections(state: DashboardState) -> dict[str, str]:
-    """HTML of each of `SECTIONS`."""
+def render_sections(state: DashboardState, history: HistoryView) -> dict[str, str]:
+    """HTML of each of `SECTIONS`. It does not depend on the time of rendering."""
     return {
-        "status": _status(state),
-        "figures": _figures(state),
-        "losses": loss_chart(state.points),
-        "contributors": _contributors(state),
-        "fragments": _fragments(state),
-        "rounds": _rounds(state),
+        "status": _status(state, history),
+        "figures": _figures(state, history),
+        "contributors": contributors(history),
+        "timeline": timeline(state, history),
+        "strip": strip(state, history),
+        "health": health(history),
+        "bandwidth": bandwidth(history),
+        "countries": countries(history),
+        "rounds": rounds_table(state, history.rounds),
+        "peers": peers(state),
+        "gaps": gaps(history),
     }
 
 
-def with_ages(html: str, now: float) -> str:
-    """Fill the ages, as of `now` (unix seconds)."""
-    return _AGE.sub(lambda match: match[1] + age_text(now - float(match[2])), html)
+def render_page(
+    run_id: str,
+    sections: Mapping[str, str],
+    charts: Mapping[str, str],
+    *,
+    now: float,
+    snapshot_id: str,
+    assets: Assets,
+    join_addresses: Sequence[str] = (),
+) -> str:
+    """The whole page at `now`.
 
-
-def age_text(seconds: float) -> str:
-    """``3 s ago``; whole seconds, because a page is never more exact than that."""
-    return "just now" if seconds < 1 else f"{seconds_text(int(seconds))} ago"
-
-
-def render_page(run_id: str, sections: Mapping[str, str], *, now: float, snapshot_id: str, assets: Assets) -> str:
-    """The whole page at `now`. `snapshot_id` is where live updates go on from."""
+    Args:
+        charts: of `page_charts.render_charts`.
+        snapshot_id: where live updates go on from.
+        join_addresses: members' addresses that the operator wants to be shown to everybody.
+    """
     name, _, mark = run_id.partition(".")
     shown = {key: with_ages(html, now) for key, html in sections.items()}
 
     def section(key: str) -> str:
         return f'<div id="{key}" data-live>{shown[key]}</div>'
 
+    def card(title: str, key: str, content: str, label: str = "", note: str = "") -> str:
+        under = f'<p class="under quiet">{note}</p>' if note else ""
+        return (
+            f'<section class="card {key}-card" aria-labelledby="{key}-title"><h2 id="{key}-title">{title} {label}</h2>'
+            f"{under}{content}</section>"
+        )
+
+    ranked = "Ranked by work that others in the round received and signed. Open a name for its curve and its proof."
+    found = '<div id="people-tools"></div><div id="people-found" hidden></div>'
+    lanes = "One lane per peer; time runs to the right."
+    declared = '<span class="basis plain">declared</span>'
+    main = f"""<section aria-label="At a glance">{section("figures")}</section>
+{card("Learning", "losses", charts["losses"], REPORTED)}
+{card("Contributors", "contributors", found + section("contributors"), WITNESSED, ranked)}
+{card("Take part", "join", _join(run_id, join_addresses))}
+{card("Rounds, live", "timeline", section("timeline"), REPORTED, lanes)}
+<div class="two">
+{card("Round health", "health", section("health"), WITNESSED)}
+{card("How stale each fragment is", "strip", section("strip"), REPORTED)}
+</div>
+<div class="two">
+{card("Swarm size", "swarm", charts["swarm"], REPORTED)}
+{card("Bandwidth", "bandwidth", section("bandwidth") + charts["lines"], REPORTED)}
+</div>
+{card("Newest rounds", "rounds", section("rounds"), WITNESSED)}
+{card("Peers right now", "peers", section("peers"), REPORTED)}
+<div class="two">
+{card("Where from", "countries", section("countries"), declared)}
+{card("How to read these figures", "legend", legend() + section("gaps"))}
+</div>"""
+    head = f"""<h1>{escape(name)}<span class="mark">.{escape(mark)}</span></h1>
+{section("status")}
+<nav aria-label="On this page"><a href="#losses-title">Learning</a><a href="#contributors-title">Contributors</a>
+<a href="#timeline-title">Rounds</a><a href="#swarm-title">Swarm</a><a href="#join-title">Take part</a></nav>"""
+    return document(
+        title=f"{name} · Murmuration",
+        description=f"Who trains {name}, and how well it learns.",
+        head=head,
+        main=main,
+        footer=f"""<p>Names and countries are shown only of those who chose it, and disappear everywhere
+when they are withdrawn. No address of anybody is shown or kept.</p>
+<p>Data: <a href="/api/v1/run">run</a> · <a href="/api/v1/contributors">contributors</a> ·
+<a href="/api/v1/peers">peers</a> · <a href="/api/v1/rounds">rounds</a>{_licenses(assets)}</p>""",
+        assets=assets,
+        body=f'data-snapshot="{escape(snapshot_id)}" data-now="{now:.3f}"',
+        skip=("contributors-title", "Skip to the contributors"),
+    )
+
+
+def document(
+    *, title: str, description: str, head: str, main: str, footer: str, assets: Assets, body: str, skip: tuple[str, str]
+) -> str:
+    """A whole HTML document in the page's dress."""
     return f"""<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
-<meta name="description" content="Who trains {escape(name)}, and how well it learns.">
-<title>{escape(name)} · Murmuration</title>
+<meta name="description" content="{escape(description)}">
+<title>{escape(title)}</title>
 <link rel="icon" href="/assets/favicon.svg" type="image/svg+xml">
 <link rel="stylesheet" href="/assets/{assets.style}">
 {_script(assets)}
 </head>
-<body data-snapshot="{escape(snapshot_id)}" data-now="{now:.3f}">
-<a class="skip" href="#contributors-title">Skip to the contributors</a>
+<body {body}>
+<a class="skip" href="#{skip[0]}">{skip[1]}</a>
 <header>
-<p class="brand"><img src="/assets/favicon.svg" alt="" width="22" height="22">Murmuration</p>
-<h1>{escape(name)}<span class="mark">.{escape(mark)}</span></h1>
-{section("status")}
+<p class="brand"><img src="/assets/favicon.svg" alt="" width="24" height="24">Murmuration</p>
+{head}
 </header>
 <main>
-<section aria-label="At a glance">{section("figures")}</section>
-<section class="card" aria-labelledby="losses-title">
-<h2 id="losses-title">Loss {_REPORTED}</h2>{section("losses")}</section>
-<section class="card" aria-labelledby="contributors-title">
-<h2 id="contributors-title">Contributors {_REPORTED}</h2>{section("contributors")}</section>
-<div class="two">
-<section class="card" aria-labelledby="fragments-title">
-<h2 id="fragments-title">Fragments {_REPORTED}</h2>{section("fragments")}</section>
-<section class="card" aria-labelledby="rounds-title">
-<h2 id="rounds-title">Newest rounds {_REPORTED}</h2>{section("rounds")}</section>
-</div>
-<section class="card join" aria-labelledby="join-title">
-<h2 id="join-title">Take part</h2>
-<p>One command on a machine with Python 3.11 or newer; a graphics card helps.</p>
-<pre><code>peer join --run-id {escape(run_id)} --peers ADDRESS</code></pre>
-<p class="quiet">ADDRESS is that of any member; whoever runs this page or the run can tell you one.</p>
-</section>
+{main}
 </main>
 <footer>
-<p><strong>Reported</strong> means that the peers say so themselves and nobody has checked it yet. Medians stand for the
-swarm, so a single false report moves little.</p>
-<p>Names are shown only of volunteers who chose one. No addresses are shown or kept. This page knows what happened since
-it began to watch, and nothing earlier.</p>
-<p>Data: <a href="/api/v1/run">run</a> · <a href="/api/v1/peers">peers</a> · <a href="/api/v1/rounds">rounds</a>
-{_licenses(assets)}</p>
+{footer}
 </footer>
 </body>
 </html>
 """
+
+
+def legend() -> str:
+    """What the three labels mean."""
+    terms = "".join(f"<div><dt>{basis(kind)}</dt><dd>{text}</dd></div>" for kind, text in BASES.items())
+    return (
+        f'<dl class="terms">{terms}</dl><p class="quiet">The ranking counts witnessed tokens or better. Of what peers '
+        "report, medians stand for the swarm, so a single false report moves little. A commit names every contributor "
+        "with its tokens; fragments are parts of the model, so one pass over all of them counts each token once.</p>"
+    )
 
 
 def _script(assets: Assets) -> str:
@@ -122,27 +173,17 @@ def _licenses(assets: Assets) -> str:
     return f' · <a href="/assets/{LICENSES}">licences of the scripts used</a>' if assets.has_licenses else ""
 
 
-def _age(at: float) -> str:
-    return f'<span class="age" data-at="{max(0.0, at):.1f}"></span>'
-
-
-def _status(state: DashboardState) -> str:
-    parts = []
-    if state.run is not None:
-        if state.run.description:
-            parts.append(f'<p class="description"><bdi>{escape(state.run.description)}</bdi></p>')
-        parts.append(f'<p class="quiet">{escape(state.run.summary)} · revision {count_text(state.run.revision)}</p>')
-    word, sentence = _PHASES[state.phase]
-    heard = f" · last news {_age(state.heard_at)}" if state.heard_at is not None else ""
-    parts.append(
-        f'<p class="pill {state.phase.replace(" ", "-")}" role="status"><span class="lamp"></span>{word}{heard}'
-        '<span id="connection"></span></p>'
+def _join(run_id: str, addresses: Sequence[str]) -> str:
+    command = f"peer join --run-id {escape(run_id)} --peers {escape(' '.join(addresses)) or 'ADDRESS'}"
+    note = (
+        "" if addresses else "<p>ADDRESS is that of any member; whoever runs this page or the run can tell you one.</p>"
     )
-    if sentence:
-        parts.append(f'<p class="notice">{sentence}</p>')
-    if state.problem:
-        parts.append(f'<p class="notice">The newest look failed: {escape(state.problem[:300])}</p>')
-    return "".join(parts)
+    return (
+        f'<div class="command"><pre><code id="join-command">{command}</code></pre></div><div class="quiet">{note}'
+        "<p>One command on a machine with Python 3.11 or newer; a graphics card helps, an ordinary internet line is "
+        "enough. <code>--name Ada</code> puts a name beside your work; without it you stay anonymous. Ctrl+C leaves "
+        "politely and nothing you did is lost.</p></div>"
+    )
 
 
 _PHASES: Final = {
@@ -171,166 +212,52 @@ _PHASES: Final = {
 }
 
 
-def _figures(state: DashboardState) -> str:
+def _status(state: DashboardState, history: HistoryView) -> str:
+    parts = []
+    if state.run is not None:
+        if state.run.description:
+            parts.append(f'<p class="description"><bdi>{escape(state.run.description)}</bdi></p>')
+        parts.append(f'<p class="quiet">{escape(state.run.summary)} · revision {count_text(state.run.revision)}</p>')
+    word, sentence = _PHASES[state.phase]
+    heard = f" · last news {age(state.heard_at)}" if state.heard_at is not None else ""
+    parts.append(
+        f'<p class="pill {state.phase.replace(" ", "-")}" role="status"><span class="lamp"></span>{word}{heard}'
+        '<span id="connection"></span></p>'
+    )
+    if sentence:
+        parts.append(f'<p class="notice">{sentence}</p>')
+    if state.problem:
+        parts.append(f'<p class="notice">The newest look failed: {escape(state.problem[:300])}</p>')
+    if history.problem:
+        parts.append(f'<p class="notice">The history is not being kept: {escape(history.problem[:300])}</p>')
+    return "".join(parts)
+
+
+def _figures(state: DashboardState, history: HistoryView) -> str:
     num_trainers = len(state.trainers)
     num_others = len(state.here) - num_trainers
     is_known, has_anchors = bool(state.peers), bool(state.fragments)
-    figures = (
-        ("Held-out loss", loss_text(state.held_out_loss), f"training {loss_text(state.train_loss)}"),
-        (
-            "Training now",
-            count_text(num_trainers) if is_known else "–",
-            f"and {plural(num_others, 'other peer')}" if num_others else "peers",
-        ),
-        (
-            "Tokens committed",
-            count_text(float(state.committed_tokens)) if has_anchors else "–",
-            "into the shared model",
-        ),
-        (
-            "Rounds",
-            count_text(state.num_rounds) if has_anchors else "–",
-            f"over {plural(len(state.fragments), 'fragment')}" if has_anchors else "over all fragments",
-        ),
-        ("Speed", _rate_text(state.tokens_per_second) if is_known else "–", "tokens per second"),
-    )
-    return (
-        '<dl class="figures">'
-        + "".join(
-            f'<div class="card"><dt>{title}</dt><dd class="value">{value}</dd>'
-            f'<dd class="quiet">{note}{_REPORTED}</dd></div>'
-            for title, value, note in figures
-        )
-        + "</dl>"
-    )
-
-
-def _contributors(state: DashboardState) -> str:
-    if not state.peers:
-        return '<p class="empty">Nobody is here yet. Peers appear within seconds of joining.</p>'
-    order = {"here": 0, "silent": 1, "left": 2}
-    rows = sorted(
-        state.peers,
-        key=lambda row: (order[row.condition], not row.same_manifest, -row.record.tokens, row.record.peer_id),
-    )
-    total = sum(row.record.tokens for row in state.peers if row.same_manifest)
-    body = "".join(_peer_row(row, total) for row in rows[:MAX_PEERS_SHOWN])
-    notes = []
-    if len(rows) > MAX_PEERS_SHOWN:
-        notes.append(f"{plural(len(rows) - MAX_PEERS_SHOWN, 'more peer')} in the data below.")
-    if state.num_unlisted:
-        notes.append(
-            f"{plural(state.num_unlisted, 'newer peer')} not listed: this page keeps a bounded number of rows."
-        )
-    if state.num_invalid_records:
-        notes.append(f"{plural(state.num_invalid_records, 'record')} refused: damaged, expired or wrongly signed.")
-    return (
-        '<table class="stack"><thead><tr><th scope="col">Peer</th><th scope="col">State</th>'
-        '<th scope="col" class="number">Tokens</th><th scope="col" class="number">Rounds</th>'
-        '<th scope="col" class="number">Tokens/s</th><th scope="col" class="number">Upload</th>'
-        '<th scope="col" class="number">Training loss</th><th scope="col" class="number">Heard</th></tr></thead>'
-        f"<tbody>{body}</tbody></table>" + "".join(f'<p class="quiet">{note}</p>' for note in notes)
-    )
-
-
-def _peer_row(row: PeerRow, total_tokens: int) -> str:
-    record = row.record
-    share = record.tokens / total_tokens if total_tokens and row.same_manifest else 0.0
-    state = {"here": _STATES[record.state], "left": "left", "silent": "silent"}[row.condition]
-    if not row.same_manifest:
-        state += ", other manifest"
-    elif record.role == "seed" and row.condition == "here":
-        state = "seed"
-    is_working = row.condition == "here"
-    upload = bit_rate_text(record.upload_bits_per_second) if is_working and record.upload_bits_per_second else "–"
-    speed = _rate_text(record.tokens_per_second) if is_working and record.tokens_per_second else "–"
-    bar = (
-        f'<svg class="share" viewBox="0 0 100 4" preserveAspectRatio="none" role="img" '
-        f'aria-label="{share:.0%} of the listed tokens"><rect class="track" width="100" height="4"/>'
-        f'<rect width="{100 * share:.1f}" height="4"/></svg>'
-    )
-    reach = "" if record.reachable or not is_working else " · not reachable from outside"
-    return (
-        f'<tr class="{row.condition}"><th scope="row" class="who">{_peer_name(record.name, record.peer_id)}'
-        f'<span class="quiet"><bdi>{escape(record.device) or "device unknown"}</bdi>{reach}</span></th>'
-        f'<td data-label="State"><span class="state {escape(state.partition(",")[0])}">{escape(state)}</span></td>'
-        f'<td data-label="Tokens" class="number">{count_text(float(record.tokens)) if record.tokens else "0"}{bar}</td>'
-        f'<td data-label="Rounds" class="number">{count_text(record.rounds_contributed)}</td>'
-        f'<td data-label="Tokens/s" class="number">{speed}</td>'
-        f'<td data-label="Upload" class="number">{upload}</td>'
-        f'<td data-label="Training loss" class="number">{loss_text(record.train_loss)}</td>'
-        f'<td data-label="Heard" class="number">{_age(row.heard_at)}</td></tr>'
-    )
-
-
-def _rate_text(per_second: float) -> str:
-    return count_text(float(f"{per_second:.3g}"))
-
-
-def _peer_name(name: str, peer_id: PeerId) -> str:
-    mark = f'<code title="{escape(peer_id)}">{escape(short_peer(peer_id))}</code>'
-    return (
-        f'<bdi class="name">{escape(name)}</bdi> {mark}'
-        if name
-        else f'<span class="name quiet">anonymous</span> {mark}'
-    )
-
-
-def _fragments(state: DashboardState) -> str:
-    if not state.fragments:
-        return '<p class="empty">No peer has announced its fragments yet.</p>'
-    body = "".join(_fragment_row(row) for row in state.fragments)
-    return (
-        '<table><thead><tr><th scope="col">Fragment</th><th scope="col" class="number">Version</th>'
-        '<th scope="col" class="number">Peers at it</th><th scope="col">Anchors</th></tr></thead>'
-        f"<tbody>{body}</tbody></table>"
-        '<p class="quiet">A peer shows the version it had when it last wrote its record, some seconds ago.</p>'
-    )
-
-
-def _fragment_row(row: FragmentRow) -> str:
-    lag = f"largest lag {count_text(row.largest_lag)}" if row.largest_lag else "no lag"
-    anchors = (
-        f'<span class="state silent">{plural(row.num_forked, "peer")} differ</span>'
-        if row.num_forked
-        else '<span class="state training">equal</span>'
-    )
-    return (
-        f'<tr><th scope="row">{row.fragment}</th><td class="number">{count_text(row.version)}</td>'
-        f'<td class="number">{row.num_current} of {row.num_peers}<span class="quiet">{lag}</span></td>'
-        f"<td>{anchors}</td></tr>"
-    )
-
-
-def _rounds(state: DashboardState) -> str:
-    if not state.rounds:
-        return '<p class="empty">No round has ended since this page began to watch.</p>'
-    names = {row.record.peer_id: row.record.name for row in state.peers}
-    body = "".join(_round_row(row, names) for row in state.rounds[:MAX_ROUNDS_SHOWN])
-    note = (
-        ""
-        if any(row.leader for row in state.rounds)
-        else '<p class="quiet">Told from the versions in peer records; who took part is not known here yet.</p>'
-    )
-    return (
-        '<table><thead><tr><th scope="col">Fragment</th><th scope="col" class="number">Version</th>'
-        '<th scope="col">What is known</th><th scope="col" class="number">Seen</th></tr></thead>'
-        f"<tbody>{body}</tbody></table>{note}"
-    )
-
-
-def _round_row(row: RoundRow, names: Mapping[PeerId, str]) -> str:
-    if row.leader is None:
-        known = "committed" if row.num_rounds == 1 else f"{count_text(row.num_rounds)} rounds committed"
-    else:
-        leader = names.get(row.leader, "") or short_peer(row.leader)
-        known = (
-            f"{plural(len(row.contributors), 'contributor')}, {count_text(float(row.tokens or 0))} tokens, "
-            f"led by <bdi>{escape(leader)}</bdi>"
-        )
-        if row.num_void_shards:
-            known += f", {plural(row.num_void_shards, 'void shard')}"
-    return (
-        f'<tr><th scope="row">{row.fragment}</th><td class="number">{count_text(row.version)}</td>'
-        f'<td>{known}</td><td class="number">{_age(row.seen_at)}</td></tr>'
+    others = f"and {plural(num_others, 'other peer')}" if num_others else "peers"
+    witnessed = f"{whole_text(history.tokens_witnessed)} of them {WITNESSED}" if history.tokens_witnessed else REPORTED
+    people = f"by {plural(len(history.contributors), 'contributor')}, " if history.contributors else ""
+    return figures(
+        [
+            (
+                "Held-out loss",
+                loss_text(state.held_out_loss),
+                f"training {loss_text(state.train_loss)} {REPORTED}",
+            ),
+            ("Training now", count_text(num_trainers) if is_known else "–", f"{others} {REPORTED}"),
+            (
+                "Tokens committed",
+                count_text(float(state.committed_tokens)) if has_anchors else "–",
+                f"{people}{witnessed}",
+            ),
+            (
+                "Rounds",
+                count_text(state.num_rounds) if has_anchors else "–",
+                f"over {plural(len(state.fragments), 'fragment')} {REPORTED}" if has_anchors else "over all fragments",
+            ),
+            ("Speed", rate_text(state.tokens_per_second) if is_known else "–", f"tokens per second {REPORTED}"),
+        ]
     )

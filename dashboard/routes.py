@@ -16,6 +16,7 @@ from dashboard.api import peers_json, rounds_json, run_json
 from dashboard.assets import Assets, load_assets
 from dashboard.live import RETRY_MILLISECONDS, Live
 from dashboard.page import render_page
+from dashboard.page_charts import render_charts
 from dashboard.state import DashboardState
 
 MAX_VIEWERS: Final = 1000
@@ -92,6 +93,7 @@ async def _page(request: web.Request) -> web.Response:
     html = render_page(
         live.state.run_id,
         live.sections,
+        render_charts(live.history),
         now=site.clock(),
         snapshot_id=live.snapshot_id,
         assets=site.assets,

@@ -10,8 +10,11 @@ import pytest
 
 from averaging.messages import Commit
 from dashboard.assets import load_assets
+from dashboard.live import history_of
 from dashboard.observer import Observer
-from dashboard.page import REFRESH_SECONDS, render_page, render_sections, with_ages
+from dashboard.page import REFRESH_SECONDS, render_page, render_sections
+from dashboard.page_charts import render_charts
+from dashboard.page_parts import with_ages
 from dashboard.state import DashboardState
 from dht.errors import PeerUnreachable
 from dht.host import PeerId
@@ -35,7 +38,13 @@ from tests.test_dashboard_state import commit_of
 
 
 def page_of(state: DashboardState, now: float = NOW) -> str:
-    return render_page(state.run_id, render_sections(state), now=now, snapshot_id="boot-1", assets=load_assets())
+    history = history_of(state)
+    sections, charts = render_sections(state, history), render_charts(history)
+    return render_page(state.run_id, sections, charts, now=now, snapshot_id="boot-1", assets=load_assets())
+
+
+def section_of(state: DashboardState, key: str) -> str:
+    return render_sections(state, history_of(state))[key]
 
 
 @pytest.mark.parametrize("field", ["name", "device", "software"])
@@ -59,13 +68,13 @@ def test_the_page_needs_no_script_and_says_what_its_figures_rest_on() -> None:
 
 
 def test_ages_are_those_of_the_moment_of_the_answer() -> None:
-    html = render_sections(state_with(record_of(PEERS[0])))["status"]
+    html = section_of(state_with(record_of(PEERS[0])), "status")
     assert "75 s" not in html
     assert "1 min 15 s ago" in with_ages(html, NOW + 75)
 
 
 def test_before_the_first_look_nothing_is_claimed() -> None:
-    text = TextOnly(render_sections(empty_state())["status"] + render_sections(empty_state())["figures"]).text
+    text = TextOnly(section_of(empty_state(), "status") + section_of(empty_state(), "figures")).text
     assert "has just started" in text
     assert "Nobody" not in text
     assert "0" not in text
@@ -93,7 +102,7 @@ def test_the_observer_counts_what_it_refuses_and_survives_a_broken_network() -> 
         store.fault = PeerUnreachable(PEERS[0].peer_id, "is gone; expected an answer; it is tried again")
         await observer.look()
         assert "is gone" in observer.state.problem
-        assert "is gone" in render_sections(observer.state)["status"]
+        assert "is gone" in section_of(observer.state, "status")
         store.fault = None
         await observer.look()
         assert observer.state.problem == ""
