@@ -12,7 +12,7 @@ from typing import Final
 
 from dashboard.history_types import AgeAt, FragmentAges, HistoryView, LaneFacts, RoundFacts
 from dashboard.page_parts import age, empty, whole_text
-from dashboard.state import DashboardState, FragmentRow
+from dashboard.state import DashboardState, FragmentRow, RoundRow
 from peer.quantities import count_text, plural, seconds_text, short_peer
 
 MAX_LANES: Final = 16
@@ -201,7 +201,7 @@ def _fragment_table(state: DashboardState, history: HistoryView) -> str:
     behind = {row.fragment: row.ages for row in history.fragments}
     body = "".join(_fragment_row(row, behind.get(row.fragment, ()), names) for row in state.fragments)
     return (
-        '<table><thead><tr><th scope="col">Fragment</th><th scope="col" class="number">Version</th>'
+        '<table class="stack"><thead><tr><th scope="col">Fragment</th><th scope="col" class="number">Version</th>'
         '<th scope="col" class="number">Peers at it</th><th scope="col">Furthest behind</th>'
         f'<th scope="col">Anchors</th></tr></thead><tbody>{body}</tbody></table>'
     )
@@ -219,8 +219,10 @@ def _fragment_row(row: FragmentRow, ages: Sequence[tuple[str, int]], names: Mapp
         else '<span class="state training">equal</span>'
     )
     return (
-        f'<tr><th scope="row">{row.fragment}</th><td class="number">{count_text(row.version)}</td>'
-        f'<td class="number">{row.num_current} of {row.num_peers}</td><td>{last}</td><td>{anchors}</td></tr>'
+        f'<tr><th scope="row"><span class="only-phone">Fragment </span>{row.fragment}</th>'
+        f'<td data-label="Version" class="number">{count_text(row.version)}</td>'
+        f'<td data-label="Peers at it" class="number">{row.num_current} of {row.num_peers}</td>'
+        f'<td data-label="Furthest behind">{last}</td><td data-label="Anchors">{anchors}</td></tr>'
     )
 
 
@@ -306,15 +308,26 @@ def _round_row(row: RoundFacts, names: Mapping[str, str]) -> str:
 def _rounds_from_records(state: DashboardState) -> str:
     if not state.rounds:
         return empty("No round has ended since this page began to watch.")
+    names = _names(state)
     body = "".join(
         f'<tr><th scope="row">{row.fragment}</th><td class="number">{count_text(row.version)}</td>'
-        f"<td>{plural(row.num_rounds, 'round')} committed</td>"
-        f'<td class="number">{age(row.seen_at)}</td></tr>'
+        f'<td>{_known(row, names)}</td><td class="number">{age(row.seen_at)}</td></tr>'
         for row in state.rounds[:MAX_ROUNDS_SHOWN]
     )
+    is_guess = all(row.leader is None for row in state.rounds)
+    note = "Told from the versions in peer records; who took part is not known here yet."
     return (
         '<table><thead><tr><th scope="col">Fragment</th><th scope="col" class="number">Version</th>'
         '<th scope="col">What is known</th><th scope="col" class="number">Seen</th></tr></thead>'
-        f'<tbody>{body}</tbody></table><p class="quiet">Told from the versions in peer records; who took part is not '
-        "known here yet.</p>"
+        f"<tbody>{body}</tbody></table>" + f'<p class="quiet">{note}</p>' * is_guess
     )
+
+
+def _known(row: RoundRow, names: Mapping[str, str]) -> str:
+    if row.leader is None:
+        return "committed" if row.num_rounds == 1 else f"{count_text(row.num_rounds)} rounds committed"
+    known = (
+        f"{plural(len(row.contributors), 'contributor')}, {count_text(float(row.tokens or 0))} tokens, "
+        f"led by <bdi>{escape(names.get(row.leader) or short_peer(row.leader))}</bdi>"
+    )
+    return known + (f", {plural(row.num_void_shards, 'void shard')}" if row.num_void_shards else "")

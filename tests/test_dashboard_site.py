@@ -149,11 +149,11 @@ def test_a_changed_record_reaches_an_open_page() -> None:
             while not events or events[-1]["event"] != "tick":
                 events.append(await next_event(response))
             sections = {(data := json.loads(event["data"]))["section"]: data["html"] for event in events[:-1]}
-            assert "contributors" in sections
-            assert HOSTILE_NAME in TextOnly(sections["contributors"]).text
-            assert "script" not in TextOnly(sections["contributors"]).tags
+            assert "peers" in sections
+            assert HOSTILE_NAME in TextOnly(sections["peers"]).text
+            assert "script" not in TextOnly(sections["peers"]).tags
             # A figure that stayed the same is not sent again.
-            assert "fragments" not in sections
+            assert "strip" not in sections
             response.close()
 
     asyncio.run(check())

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from averaging.messages import Commit, RosterEntry, ShardResult
-from dashboard.chart import even_ticks, loss_chart
+from dashboard.chart import even_ticks
+from dashboard.history_types import HistoryPoint, HistoryView
+from dashboard.live import history_of
 from dashboard.observer import Observer
 from dashboard.page import render_sections
-from dashboard.state import MAX_PEERS, MAX_POINTS, MAX_ROUNDS, DashboardState, Look, LossPoint, fold, label_text
+from dashboard.page_charts import render_charts
+from dashboard.state import MAX_PEERS, MAX_POINTS, MAX_ROUNDS, DashboardState, Look, fold, label_text
 from tests.dashboard_records import (
     NOW,
     PEERS,
@@ -67,7 +71,7 @@ def test_each_empty_state_has_its_words(num_members: int, run: bool, phase: str)
 
     state = asyncio.run(look())
     assert state.phase == phase
-    text = TextOnly(render_sections(state)["status"]).text
+    text = TextOnly(render_sections(state, history_of(state))["status"]).text
     assert {"looking": "keeps trying", "no run": "check the run id", "empty": "no peer is in it"}[phase] in text
 
 
@@ -112,7 +116,7 @@ def test_peers_of_another_manifest_are_listed_and_not_counted() -> None:
 
     state = asyncio.run(look())
     assert (len(state.peers), len(state.trainers)) == (2, 1)
-    assert "other manifest" in render_sections(state)["contributors"]
+    assert "other manifest" in render_sections(state, history_of(state))["peers"]
 
 
 def test_equal_versions_with_other_anchors_are_shown_as_differing() -> None:
@@ -120,7 +124,7 @@ def test_equal_versions_with_other_anchors_are_shown_as_differing() -> None:
         record_of(PEERS[0]), record_of(PEERS[1]), record_of(PEERS[2], digests=(b"z" * 8, b"b" * 8)), record_of(PEERS[3])
     )
     assert [row.num_forked for row in state.fragments] == [1, 0]
-    assert "1 peer differ" in render_sections(state)["fragments"]
+    assert "1 peer differ" in render_sections(state, history_of(state))["strip"]
 
 
 def test_rounds_come_from_versions_and_are_filled_in_by_commits() -> None:
@@ -134,7 +138,7 @@ def test_rounds_come_from_versions_and_are_filled_in_by_commits() -> None:
     (row,) = state.rounds
     assert (row.version, row.tokens, row.seen_at, row.num_void_shards) == (4, 300, NOW + 3, 1)
     assert row.contributors == (PEERS[0].peer_id, PEERS[1].peer_id)
-    assert "2 contributors, 300 tokens" in TextOnly(render_sections(state)["rounds"]).text
+    assert "2 contributors, 300 tokens" in TextOnly(render_sections(state, history_of(state))["rounds"]).text
 
 
 def test_rounds_and_loss_points_are_bounded_over_a_long_watch() -> None:
@@ -194,13 +198,30 @@ def test_ticks_are_even_and_enclose_the_range(low: float, span: float, num_inter
 losses = st.none() | st.floats(-1e18, 1e18)
 
 
-@given(st.lists(st.tuples(st.integers(0, 10**15), losses, losses), max_size=20))
-def test_any_reported_loss_can_be_drawn(values: list[tuple[int, float | None, float | None]]) -> None:
-    points = [LossPoint(NOW, tokens, held_out, train, 1, 1.0) for tokens, held_out, train in sorted(values, key=str)]
-    points.sort(key=lambda point: point.tokens)
-    html = loss_chart(points)
-    assert "nan" not in html
-    assert "inf" not in html
+rates = st.floats(0, 1e18)
+history_points = st.builds(
+    HistoryPoint,
+    at=st.floats(0, 4e9),
+    tokens=st.integers(0, 10**15),
+    rounds=st.integers(0, 10**9),
+    held_out_loss=losses,
+    train_loss=losses,
+    num_trainers=st.integers(0, 10**6),
+    num_peers=st.integers(0, 10**6),
+    tokens_per_second=rates,
+    upload_bits_per_second=rates,
+    download_bits_per_second=rates,
+)
+
+
+@given(st.lists(history_points, max_size=20))
+def test_whatever_is_reported_can_be_drawn(points: list[HistoryPoint]) -> None:
+    points.sort(key=lambda point: (point.at, point.tokens))
+    tokens = sorted(point.tokens for point in points)
+    grown = tuple(replace(point, tokens=count) for point, count in zip(points, tokens, strict=True))
+    for html in render_charts(HistoryView(NOW, 0.0, points=grown)).values():
+        assert "nan" not in html
+        assert "inf" not in html
 
 
 # Page
