@@ -111,7 +111,8 @@ def render_page(
         main=main,
         footer=f"""<p>Names and countries are shown only of those who chose it, and disappear everywhere
 when they are withdrawn. No address of anybody is shown or kept.</p>
-<p>Data: <a href="/api/v1/run">run</a> · <a href="/api/v1/peers">peers</a> · <a href="/api/v1/rounds">rounds</a>{_licenses(assets)}</p>""",
+<p>Data: <a href="/api/v1/run">run</a> · <a href="/api/v1/peers">peers</a> ·
+<a href="/api/v1/rounds">rounds</a>{_licenses(assets)}</p>""",
         assets=assets,
         body=f'data-snapshot="{escape(snapshot_id)}" data-now="{now:.3f}"',
         skip=("contributors-title", "Skip to the contributors"),
