@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import importlib
 import secrets
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from aiohttp import web
@@ -20,9 +19,10 @@ from dashboard.routes import make_app
 from dashboard.state import DashboardState
 from dht.errors import UsageFault
 from dht.host import Host
-from dht.identity import Identity, split_run_id
+from dht.host_backend import HostBackend
+from dht.identity import split_run_id
+from dht.observer_network import observer_network
 from dht.records import RunRecord
-from dht.store import RecordStore
 
 SHUTDOWN_SECONDS: Final = 5.0
 """For answers in progress; event streams are ended at once."""
@@ -38,19 +38,21 @@ def serve_dashboard(
     port: int = 8470,
     *,
     open_commits: OpenCommits | None = None,
+    backend: HostBackend = "p2pd",
 ) -> int:
     """Serve the page at `host`:`port` until SIGINT or SIGTERM; returns the exit code, 0. Blocks.
 
     Args:
         peers: multiaddrs of members to dial; while nobody answers, the page says so and it goes on trying.
         open_commits: how to ask members for commit records; without it the page shows versions only.
+        backend: what carries the connections to the swarm.
 
     Raises:
         UsageFault: the run id is none, or the port is taken (exit code 2).
-        LocalFault: the network daemon cannot run.
+        LocalFault: the transport cannot run.
     """
     split_run_id(run_id)
-    asyncio.run(_serve(run_id, peers, host, port, open_commits))
+    asyncio.run(_serve(run_id, peers, host, port, open_commits, backend))
     return 0
 
 
@@ -82,7 +84,9 @@ def bound_port(runner: web.AppRunner) -> int:
     return int(runner.addresses[0][1])
 
 
-async def _serve(run_id: str, peers: Sequence[str], host: str, port: int, open_commits: OpenCommits | None) -> None:
+async def _serve(
+    run_id: str, peers: Sequence[str], host: str, port: int, open_commits: OpenCommits | None, backend: HostBackend
+) -> None:
     stopped = asyncio.Event()
     with _stop_signals(stopped):
         now = time.time()
@@ -91,7 +95,7 @@ async def _serve(run_id: str, peers: Sequence[str], host: str, port: int, open_c
         try:
             shown_host = f"[{host}]" if ":" in host else host
             print(f"The page is at http://{shown_host}:{bound_port(runner)}/ (Ctrl+C ends it)", flush=True)
-            watching = asyncio.create_task(_watch(run_id, peers, live, open_commits), name="observer")
+            watching = asyncio.create_task(_watch(run_id, peers, live, open_commits, backend), name="observer")
             stopping = asyncio.create_task(stopped.wait(), name="stop signal")
             try:
                 await asyncio.wait((watching, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -105,8 +109,10 @@ async def _serve(run_id: str, peers: Sequence[str], host: str, port: int, open_c
             await runner.cleanup()
 
 
-async def _watch(run_id: str, peers: Sequence[str], live: Live, open_commits: OpenCommits | None) -> None:
-    async with _network() as (host, store):
+async def _watch(
+    run_id: str, peers: Sequence[str], live: Live, open_commits: OpenCommits | None, backend: HostBackend
+) -> None:
+    async with observer_network(backend, peers) as (host, store):
         observer = Observer(
             run_id,
             store,
@@ -116,21 +122,6 @@ async def _watch(run_id: str, peers: Sequence[str], live: Live, open_commits: Op
             open_commits=None if open_commits is None else lambda run: open_commits(host, run),
         )
         await observer.run()
-
-
-@contextlib.asynccontextmanager
-async def _network() -> AsyncIterator[tuple[Host, RecordStore]]:
-    # These load torch, which takes seconds; the page is up meanwhile.
-    p2pd = await asyncio.to_thread(importlib.import_module, "dht.p2pd_host")
-    hivemind = await asyncio.to_thread(importlib.import_module, "dht.hivemind_store")
-    # A key of its own for each start: an observer has nothing to be recognised by, and publishes no record.
-    async with p2pd.P2pdHost(Identity.generate()) as host:
-        store = hivemind.HivemindStore(host)
-        try:
-            await store.start()
-            yield host, store
-        finally:
-            await store.close()
 
 
 @contextlib.contextmanager

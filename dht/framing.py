@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from typing import Protocol
 
 from dht.errors import PeerFault, PeerUnreachable
 from dht.host import FRAME_HEADER_BYTES, PeerId
@@ -26,6 +27,35 @@ WRITE_CHUNK_BYTES = 256 * 1024
 
 CLOSE_SECONDS = 2.0
 """How long `close` lets queued bytes leave. A remote that reads nothing for so long is not going to read them."""
+
+
+class ByteTransport(Protocol):
+    """What `FramedStream` needs of an asyncio transport."""
+
+    def abort(self) -> None: ...
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
+
+
+class ByteReader(Protocol):
+    """What `FramedStream` needs of an `asyncio.StreamReader`."""
+
+    async def readexactly(self, num_bytes: int, /) -> bytes: ...
+
+
+class ByteWriter(Protocol):
+    """What `FramedStream` needs of an `asyncio.StreamWriter`."""
+
+    @property
+    def transport(self) -> ByteTransport: ...
+
+    def write(self, data: bytes | memoryview, /) -> None: ...
+
+    async def drain(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    async def wait_closed(self) -> None: ...
 
 
 def frame_header(num_bytes: int) -> bytes:
@@ -48,7 +78,7 @@ def parse_frame_header(header: bytes) -> int:
 class FramedStream:
     """The `Stream` port over asyncio streams. One task may receive at a time; any number may send."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, remote: PeerId) -> None:
+    def __init__(self, reader: ByteReader, writer: ByteWriter, remote: PeerId) -> None:
         self._reader = reader
         self._writer = writer
         self._remote = remote

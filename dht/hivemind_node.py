@@ -1,4 +1,4 @@
-"""Our own place in the DHT: hivemind's `DHTNode` on a `P2pdHost`, rebuilt after each restart of the daemon.
+"""Our own place in the DHT: hivemind's `DHTNode` on a host, rebuilt after each restart of the host's daemon.
 
 It knows members, their clocks, and who holds a key; `dht/hivemind_store.py` reads and writes records through it.
 hivemind's forked `DHT` process is not used: it cannot be rebuilt when the daemon dies.
@@ -10,23 +10,22 @@ import asyncio
 import logging
 import random
 import statistics
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from google.protobuf.message import DecodeError
 from hivemind.dht.node import DHTNode
 from hivemind.dht.routing import DHTID
-from hivemind.p2p import P2P, P2PDaemonError, P2PHandlerError, PeerID
+from hivemind.p2p import P2PDaemonError, P2PHandlerError, PeerID
 from hivemind.proto import dht_pb2
 from hivemind.utils.logging import use_hivemind_log_handler
-from hivemind.utils.multiaddr import Multiaddr
 
 from dht.errors import LocalFault
 from dht.hivemind_gate import AdmitPeer, Gate, SignedRecords, node_id_of
+from dht.hivemind_lines import Line
 from dht.hivemind_storage import BoundedStorage
 from dht.host import PeerId
-from dht.p2pd_host import P2pdHost
 
 NUM_REPLICAS: Final = 5
 """With records refreshed every 30 s and peers that stay 2 minutes, all five are gone at once in 5 of 10 000 cases."""
@@ -65,6 +64,24 @@ _CALL_ERRORS: Final = (
 logger = logging.getLogger(__name__)
 
 
+class DhtHost(Protocol):
+    """What a DHT member needs of its host besides the lines of its calls."""
+
+    @property
+    def peer_id(self) -> PeerId: ...
+
+    @property
+    def is_up(self) -> bool: ...
+
+    async def wait_up(self, timeout_seconds: float) -> None: ...
+
+    def add_restart_listener(self, listener: Callable[[], Awaitable[None]]) -> None: ...
+
+    async def connect(self, multiaddr: str, timeout_seconds: float) -> PeerId: ...
+
+    async def connected_addresses(self) -> dict[PeerId, list[str]]: ...
+
+
 @dataclass(slots=True)
 class _Holders:
     nodes: dict[DHTID, PeerID]
@@ -75,24 +92,36 @@ class HivemindNode:
     """One member of the DHT, over all lives of the daemon.
 
     Args:
-        host: a started `P2pdHost`.
+        host: a started host.
+        open_line: attaches hivemind's calls to the host, anew after each restart.
         admit: whether a PeerId is a member.
         now: returns unix seconds.
         records: the validator, which also ranks revisions.
+        serves: whether others may ask us, and count on us as a holder of records.
 
     The storage outlives the DHTNode, so a restart of the daemon loses nothing that we hold for others.
     """
 
-    def __init__(self, host: P2pdHost, admit: AdmitPeer, now: Callable[[], float], records: SignedRecords) -> None:
+    def __init__(
+        self,
+        host: DhtHost,
+        open_line: Callable[[], Awaitable[Line]],
+        admit: AdmitPeer,
+        now: Callable[[], float],
+        records: SignedRecords,
+        serves: bool,
+    ) -> None:
         self.storage = BoundedStorage(now, records.rank_of)
         # hivemind lets strangers write into the cache of others; ours takes nothing.
         self._cache = BoundedStorage(now, max_keys=0)
         self._host = host
+        self._open_line = open_line
+        self._serves = serves
         self._admit = admit
         self._now = now
         self._records = records
         self._node: Any = None
-        self._p2p: Any = None
+        self._line: Line | None = None
         self._ready = asyncio.Event()
         self._closed = False
         self._holders: dict[DHTID, _Holders] = {}
@@ -196,15 +225,8 @@ class HivemindNode:
         try:
             async with asyncio.timeout(OPERATION_SECONDS):
                 await self._host.wait_up(OPERATION_SECONDS)
-                # hivemind puts its sockets into /tmp and leaves them after a crash; here they vanish with the host's.
-                private_p2p: Any = type(
-                    "_PrivateP2P", (P2P,), {"_UNIX_SOCKET_PREFIX": f"/unix{self._host.socket_directory}/"}
-                )
-                self._p2p = await private_p2p.replicate(Multiaddr(f"/unix{self._host.control_socket}"))
-                control = self._p2p._client.control
-                for task in (control._read_task, control._write_task):
-                    task.add_done_callback(_note_end)
-                self._node = await self._join(Gate(self._p2p, self._admit))
+                self._line = await self._open_line()
+                self._node = await self._join(Gate(self._line, self._admit))
         except (P2PDaemonError, OSError, EOFError) as error:
             await self._drop_node(says_goodbye=False)
             raise LocalFault(
@@ -229,6 +251,7 @@ class HivemindNode:
             reuse_get_requests=False,
             refresh_timeout=None,
             record_validator=self._records,
+            client_mode=not self._serves,
             ensure_bootstrap_success=False,
             strict=False,
         )
@@ -248,15 +271,15 @@ class HivemindNode:
                 await asyncio.sleep(REBUILD_PAUSE_SECONDS)
 
     async def _drop_node(self, *, says_goodbye: bool) -> None:
-        node, p2p, self._node, self._p2p = self._node, self._p2p, None, None
+        node, line, self._node, self._line = self._node, self._line, None, None
         if node is not None and says_goodbye and self._host.is_up:
             try:
                 async with asyncio.timeout(CALL_SECONDS):
                     await node.shutdown()
             except (P2PDaemonError, OSError) as error:
                 logger.debug("the DHT left without saying goodbye: %s", error or type(error).__name__)
-        if p2p is not None:
-            await p2p.shutdown()
+        if line is not None:
+            await line.shutdown()
 
     async def _ping(self, node: Any, peer: PeerID) -> None:
         # Unlike DHTProtocol.call_ping this learns the remote's clock, and the routing table is up to date afterwards.
@@ -286,9 +309,3 @@ class HivemindNode:
                 await asyncio.sleep(0)
         except TimeoutError:
             logger.info("a look-up of members was cut off after %.0f s", OPERATION_SECONDS)
-
-
-def _note_end(task: asyncio.Task[None]) -> None:
-    # hivemind leaves these tasks to themselves; when the daemon dies they end with an error nobody asks for.
-    if not task.cancelled() and task.exception() is not None:
-        logger.debug("the DHT's line to the network daemon broke: %s", task.exception())

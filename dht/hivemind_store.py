@@ -12,8 +12,8 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Callable, Iterable
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Final, Protocol
 
 from hivemind.dht.routing import DHTID
 from hivemind.dht.storage import DictionaryDHTValue
@@ -22,7 +22,8 @@ from hivemind.utils import MSGPackSerializer
 
 from dht.errors import LocalFault, PeerFault, PeerUnreachable, UsageFault
 from dht.hivemind_gate import AdmitPeer, SignedRecords, key_id_of, pack_value, unpack_value
-from dht.hivemind_node import BEAM_SIZE, NUM_REPLICAS, OPERATION_SECONDS, HivemindNode
+from dht.hivemind_lines import ByteHost, Line, StreamCalls, attach_to_daemon
+from dht.hivemind_node import BEAM_SIZE, NUM_REPLICAS, OPERATION_SECONDS, DhtHost, HivemindNode
 from dht.host import PeerId
 from dht.multiaddr import parse_peer_multiaddr
 from dht.p2pd_host import P2pdHost
@@ -37,25 +38,37 @@ MAX_BOOTSTRAP_DIALS: Final = 16
 logger = logging.getLogger(__name__)
 
 
+class StreamHost(DhtHost, ByteHost, Protocol):
+    """A host without a daemon: `Libp2pHost`."""
+
+
 class HivemindStore:
-    """A full member of the DHT. Call `start` once after the host's; `close` before the host's.
+    """A member of the DHT. Call `start` once after the host's; `close` before the host's.
 
     Args:
-        host: a started `P2pdHost`; the store is rebuilt after each restart of its daemon.
+        host: a started `P2pdHost`, after each restart of whose daemon the store is rebuilt, or a `Libp2pHost`.
         admit: whether a PeerId is a member; everybody by default.
         now: returns unix seconds.
+        serves: False makes a client, which reads and publishes, is in nobody's routing table and holds nothing for
+            others: an observer that comes and goes must not be counted on.
 
     Operations never fail because of the network: they end in about `OPERATION_SECONDS` with what could be reached.
     """
 
     def __init__(
-        self, host: P2pdHost, *, admit: AdmitPeer = lambda peer_id: True, now: Callable[[], float] = time.time
+        self,
+        host: P2pdHost | StreamHost,
+        *,
+        admit: AdmitPeer = lambda peer_id: True,
+        now: Callable[[], float] = time.time,
+        serves: bool = True,
     ) -> None:
         self._host = host
         self._now = now
         self._records = SignedRecords(now)
-        self._member = HivemindNode(host, admit, now, self._records)
+        self._member = HivemindNode(host, _lines_of(host), admit, now, self._records, serves)
         self._bootstrap_lock = asyncio.Lock()
+        self._dial_faults: dict[str, str] = {}
 
     @property
     def num_members(self) -> int:
@@ -66,6 +79,11 @@ class HivemindStore:
     def clock_offset_seconds(self) -> float | None:
         """Median over members of their clock minus ours; None before the first answer. Beyond 3 s something is off."""
         return self._member.clock_offset_seconds
+
+    @property
+    def dial_faults(self) -> dict[str, str]:
+        """Of the last `bootstrap`: address -> why nobody was reached there."""
+        return dict(self._dial_faults)
 
     async def start(self) -> None:
         """Join the daemon as a DHT member that knows nobody yet.
@@ -107,6 +125,7 @@ class HivemindStore:
         """
         async with self._bootstrap_lock:
             chosen = random.sample(multiaddrs, min(MAX_BOOTSTRAP_DIALS, len(multiaddrs)))
+            self._dial_faults.clear()
             await asyncio.gather(*(self._dial(multiaddr) for multiaddr in chosen))
             return await self._member.greet_connected()
 
@@ -120,6 +139,7 @@ class HivemindStore:
                 await self._host.connect(multiaddr, DIAL_SECONDS)
         except (PeerUnreachable, UsageFault) as fault:
             logger.info("skipped an address: %s", fault)
+            self._dial_faults[multiaddr] = str(fault)
 
     # Writing
 
@@ -207,6 +227,13 @@ class HivemindStore:
         if isinstance(item.value, dict):
             return [(name, pack_value(*entry.value), entry.expiration_time) for name, entry in item.value.items()]
         return [(None, pack_value(*item.value), item.expiration_time)]
+
+
+def _lines_of(host: P2pdHost | StreamHost) -> Callable[[], Awaitable[Line]]:
+    async def open_line() -> Line:
+        return await attach_to_daemon(host) if isinstance(host, P2pdHost) else StreamCalls(host)
+
+    return open_line
 
 
 def _entries(item: Any) -> Iterable[tuple[Any, bytes, float]]:

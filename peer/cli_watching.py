@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
 
+from dht.host_backend import HostBackend, choose_backend
 from peer.cli_options import AsJson, LookTimeout, Peers, Port, RunId, checked_target
 from peer.outcome import reporting
 
 commands = typer.Typer()
+
+Backend = Annotated[
+    str | None,
+    typer.Option(
+        "--host-backend", metavar="NAME", help="libp2p or p2pd; default: libp2p, which needs no daemon, if installed."
+    ),
+]
 
 
 @commands.command(
@@ -22,13 +31,15 @@ def status(
     run_id: RunId = None,
     peers: Peers = None,
     timeout: LookTimeout = 20.0,
+    host_backend: Backend = None,
     as_json: AsJson = False,
 ) -> int:
     """Show a run from outside: its peers, versions, rates and loss."""
     known, addresses = checked_target(run_id, peers)
+    backend = _chosen(host_backend)
     from peer.status import show_status
 
-    return show_status(known, addresses, as_json, timeout)
+    return show_status(known, addresses, as_json, timeout, backend)
 
 
 @commands.command(
@@ -44,10 +55,19 @@ def dashboard(
         str, typer.Option("--host", metavar="ADDRESS", help="Where to serve; 0.0.0.0 shows it to everybody.")
     ] = "127.0.0.1",
     port: Port = 8470,
+    host_backend: Backend = None,
 ) -> int:
     """Serve a web page that shows who contributes to a run and how it learns."""
     known, addresses = checked_target(run_id, peers)
+    backend = _chosen(host_backend)
     from dashboard.app import serve_dashboard
     from peer.observing import open_commits
 
-    return serve_dashboard(known, addresses, host, port, open_commits=open_commits)
+    return serve_dashboard(known, addresses, host, port, open_commits=open_commits, backend=backend)
+
+
+def _chosen(asked: str | None) -> HostBackend:
+    backend, remark = choose_backend(asked)
+    if remark:
+        print(remark, file=sys.stderr)
+    return backend

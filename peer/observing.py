@@ -12,11 +12,11 @@ from averaging.catch_up import Snapshot, fetch_commits, fetch_state
 from averaging.messages import Commit
 from dht.access import AccessRule
 from dht.errors import Incompatible, LocalFault, NobodyReachable, PeerFault
-from dht.hivemind_store import HivemindStore
 from dht.host import Host, PeerId
-from dht.identity import Identity
-from dht.p2pd_host import P2pdHost
+from dht.host_backend import HostBackend
+from dht.observer_network import observer_network
 from dht.records import PeerRecord, RunRecord, VerifiedRecords, decode_peer_record, decode_run_record
+from dht.store import RecordStore
 from dht.swarm import SwarmView
 from peer.doorkeeper import RunDoorkeeper
 from peer.layouts import seed_sizes
@@ -25,6 +25,7 @@ from peer.run_rules import codec_of, limits_of
 from peer.version import SOFTWARE
 
 LOOK_SECONDS = 1.0
+MAX_FAULTS_SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +34,8 @@ class Observer:
 
     run_id: str
     manifest: RunManifest
-    host: P2pdHost
-    store: HivemindStore
+    host: Host
+    store: RecordStore
     doorkeeper: RunDoorkeeper
 
     async def records(self) -> list[PeerRecord]:
@@ -93,22 +94,20 @@ def _manifest_of(record: RunRecord) -> RunManifest:
 
 
 @contextlib.asynccontextmanager
-async def observe(run_id: str, addresses: list[str], timeout_seconds: float) -> AsyncIterator[Observer]:
+async def observe(
+    run_id: str, addresses: list[str], timeout_seconds: float, backend: HostBackend = "p2pd"
+) -> AsyncIterator[Observer]:
     """Connect to a run as an observer with a throw-away identity.
+
+    Args:
+        backend: the daemon by default, which is the faster one where models are fetched.
 
     Raises:
         NobodyReachable: no member answered, or none knows the run, within the time.
         Incompatible: the run's manifest does not fit this software.
+        LocalFault: the transport cannot run here.
     """
-    identity = Identity.generate()
-    listen = ["/ip4/0.0.0.0/tcp/0"]
-    if all("/127.0.0.1/" in address for address in addresses):
-        listen = ["/ip4/127.0.0.1/tcp/0"]
-    async with contextlib.AsyncExitStack() as stack:
-        host = await stack.enter_async_context(P2pdHost(identity, listen))
-        store = HivemindStore(host)
-        await store.start()
-        stack.push_async_callback(store.close)
+    async with observer_network(backend, addresses) as (host, store):
         end = time.monotonic() + timeout_seconds
         while True:
             num_members = await store.bootstrap(addresses)
@@ -118,11 +117,17 @@ async def observe(run_id: str, addresses: list[str], timeout_seconds: float) -> 
             if time.monotonic() >= end:
                 what = f"{num_members} members answered but none knows it" if num_members else "nobody answered"
                 raise NobodyReachable(
-                    f"run {run_id}: {what} at {len(addresses)} addresses within {timeout_seconds:.0f} s; expected one "
-                    "live member; check the run id and the address"
+                    f"run {run_id}: {what} at {len(addresses)} addresses within {timeout_seconds:.0f} s"
+                    f"{_why(store.dial_faults)}; expected one live member; check the run id and the address"
                 )
             await asyncio.sleep(LOOK_SECONDS)
         record = decode_run_record(found, run_id=run_id)
         manifest = _manifest_of(record)
         rule = AccessRule(run_id, manifest.hash, SOFTWARE)
-        yield Observer(run_id, manifest, host, store, RunDoorkeeper(rule, identity.peer_id, "observer"))
+        yield Observer(run_id, manifest, host, store, RunDoorkeeper(rule, host.peer_id, "observer"))
+
+
+def _why(faults: dict[str, str]) -> str:
+    shown = list(faults.values())[:MAX_FAULTS_SHOWN]
+    more = f" and {len(faults) - len(shown)} more" if len(faults) > len(shown) else ""
+    return f" ({'; '.join(shown)}{more})" if shown else ""

@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from dht.host_backend import HostBackend
 from dht.records import PeerRecord
 from dht.swarm import SwarmView
 from peer.manifest import RunManifest
@@ -17,13 +18,13 @@ from peer.observing import observe
 from peer.quantities import count_text
 
 
-def show_status(run_id: str, peers: list[str], as_json: bool, timeout_seconds: float) -> int:
+def show_status(run_id: str, peers: list[str], as_json: bool, timeout_seconds: float, backend: HostBackend) -> int:
     """Print the run, its peers, versions, rates and losses. Returns the exit code.
 
     Raises:
         NobodyReachable: no member answered in time.
     """
-    manifest, records = asyncio.run(_read(run_id, peers, timeout_seconds))
+    manifest, records = asyncio.run(_read(run_id, peers, timeout_seconds, backend))
     if as_json:
         print(json.dumps(status_facts(run_id, manifest, records, time.time())))
     else:
@@ -31,8 +32,10 @@ def show_status(run_id: str, peers: list[str], as_json: bool, timeout_seconds: f
     return 0
 
 
-async def _read(run_id: str, peers: list[str], timeout_seconds: float) -> tuple[RunManifest, list[PeerRecord]]:
-    async with observe(run_id, peers, timeout_seconds) as observer:
+async def _read(
+    run_id: str, peers: list[str], timeout_seconds: float, backend: HostBackend
+) -> tuple[RunManifest, list[PeerRecord]]:
+    async with observe(run_id, peers, timeout_seconds, backend) as observer:
         return observer.manifest, await observer.records()
 
 

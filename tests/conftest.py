@@ -7,6 +7,8 @@ import signal
 import pytest
 from hypothesis import settings
 
+from dht.protobuf_clash import make_room_for_libp2p
+
 # The same examples on every run and machine; a slow machine is no failure.
 settings.register_profile("reproducible", derandomize=True, deadline=None)
 settings.load_profile("reproducible")
@@ -26,6 +28,8 @@ def pytest_configure(config: pytest.Config) -> None:
     # Under nohup or in the background of a script they are ignored, and children would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    # Some test modules import hivemind, others py-libp2p, in one process.
+    make_room_for_libp2p()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

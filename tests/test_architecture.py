@@ -138,8 +138,9 @@ def adapters(sources: Sequence[Source]) -> Iterator[str]:
             library = name.partition(".")[0]
             allowed = {
                 "hivemind": source.module == "dht.p2pd_host" or source.module.startswith("dht.hivemind_"),
-                "libp2p": source.module == "dht.libp2p_host",
-                "trio": source.module == "dht.libp2p_host",
+                "libp2p": source.module.startswith("dht.libp2p_"),
+                "noise": source.module.startswith("dht.libp2p_"),
+                "trio": False,
                 "aiohttp": source.package == "dashboard",
             }.get(library, True)
             if not allowed:

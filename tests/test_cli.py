@@ -239,8 +239,13 @@ def test_the_nearest_flag_is_suggested(capsys: pytest.CaptureFixture[str]) -> No
 def test_observers_get_run_and_addresses(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     status = stand_in(monkeypatch, "peer.status", "show_status", lambda *_: 0)
     page = stand_in(monkeypatch, "dashboard.app", "serve_dashboard", lambda *_: 0)
-    assert cli.run(["status", "--run-id", RUN_ID, "--peers", ADDRESS, "--json", "--timeout", "3"]) == 0
-    assert status == [(RUN_ID, [ADDRESS], True, 3.0)]
+    assert (
+        cli.run(
+            ["status", "--run-id", RUN_ID, "--peers", ADDRESS, "--json", "--timeout", "3", "--host-backend", "p2pd"]
+        )
+        == 0
+    )
+    assert status == [(RUN_ID, [ADDRESS], True, 3.0, "p2pd")]
     write_cached_peers(home / RUN_ID / "cached_peers.json", [OTHER_ADDRESS])
     assert cli.run(["dashboard", "--run-id", RUN_ID, "--host", "0.0.0.0", "--port", "0"]) == 0
     assert page == [(RUN_ID, [OTHER_ADDRESS], "0.0.0.0", 0)]

@@ -1,0 +1,37 @@
+"""Which transport an observer uses: py-libp2p, or the daemon of hivemind.
+
+Both reach the same peers in the same DHT. Without the daemon there is no child process and less memory; py-libp2p is
+an optional package, because its fastecdsa has to be compiled where it is installed.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Final, Literal
+
+from dht.errors import UsageFault
+
+HostBackend = Literal["libp2p", "p2pd"]
+
+INSTALL: Final = "pip install 'murmuration[observer]'"
+
+
+def choose_backend(asked: str | None) -> tuple[HostBackend, str]:
+    """(transport, a sentence for whoever started us or nothing).
+
+    Args:
+        asked: libp2p or p2pd; None takes libp2p where it is installed.
+
+    Raises:
+        UsageFault: another name, or libp2p is asked for and not installed.
+    """
+    has_libp2p = importlib.util.find_spec("libp2p") is not None
+    if asked == "p2pd":
+        return "p2pd", ""
+    if asked not in (None, "libp2p"):
+        raise UsageFault(f"--host-backend {asked!r} is not known; expected libp2p or p2pd.")
+    if has_libp2p:
+        return "libp2p", ""
+    if asked is None:
+        return "p2pd", f"py-libp2p is not installed, so the libp2p daemon is used (to install it: {INSTALL})."
+    raise UsageFault(f"--host-backend libp2p needs py-libp2p, which is not installed; run: {INSTALL}")

@@ -1,0 +1,378 @@
+"""Many streams over one encrypted channel: yamux (hashicorp/yamux, ``spec.md``), for the pure-Python host.
+
+py-libp2p has a yamux of its own. It cannot keep the promises of `Host`: a sender dies after five seconds without
+window, and what a remote sends beyond its window is kept without limit. Here a sender waits as long as it takes, and
+a remote that oversteps its window loses the connection. So one remote costs at most `MAX_STREAMS` times
+`WINDOW_BYTES`, and what callers are waiting for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import struct
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Protocol
+
+WINDOW_BYTES: Final = 256 * 1024
+"""What a remote may send before anybody asked for it; the protocol's initial window."""
+
+MAX_DATA_BYTES: Final = 60 * 1024
+"""Of one frame, so that it fits one Noise message of 64 KiB and others get their turn on a slow line."""
+
+MAX_FRAME_BYTES: Final = 16 * 1024 * 1024
+"""Of a frame for a stream that is closed here; it is read and thrown away."""
+
+MAX_STREAMS: Final = 64
+"""Opened by one remote on one connection; further ones are reset. The daemon's limit per peer is the same."""
+
+MAX_QUEUED_REPLIES: Final = 2048
+"""Pings, acknowledgements and resets not written yet. A remote that floods us and reads nothing is cut off there."""
+
+KEEPALIVE_SECONDS: Final = 20.0
+"""A ping after so much silence; after twice as much the remote counts as gone. Home routers forget idle connections
+after a minute or more."""
+
+_DATA, _WINDOW_UPDATE, _PING, _GO_AWAY = 0, 1, 2, 3
+_SYN, _ACK, _FIN, _RST = 1, 2, 4, 8
+_HEADER: Final = struct.Struct(">BBHII")
+
+
+class YamuxViolation(Exception):
+    """The remote does not keep to the protocol; the text says how."""
+
+
+class Channel(Protocol):
+    """The encrypted connection below. Reads raise EOFError or OSError at the end."""
+
+    async def readexactly(self, num_bytes: int) -> bytes: ...
+
+    async def read_some(self, max_bytes: int) -> bytes: ...
+
+    def write(self, data: bytes) -> None: ...
+
+    async def drain(self) -> None: ...
+
+
+class YamuxStream:
+    """One stream, with the methods of `asyncio.StreamReader` and `asyncio.StreamWriter` that are used here.
+
+    One task may read at a time, and one may write.
+    """
+
+    def __init__(self, muxer: Yamux, stream_id: int) -> None:
+        self._muxer = muxer
+        self._stream_id = stream_id
+        self._received = bytearray()
+        self._credit_bytes = WINDOW_BYTES
+        self._send_window_bytes = WINDOW_BYTES
+        self._unsent = bytearray()
+        self._remote_ended = False
+        self._is_closing = False
+        self._end: str | None = None
+        self._readable = asyncio.Event()
+        self._writable = asyncio.Event()
+
+    @property
+    def transport(self) -> YamuxStream:
+        """Itself: what asyncio's writers keep in their transport is here."""
+        return self
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Nothing to set: `drain` returns when the connection has taken everything."""
+
+    async def readexactly(self, num_bytes: int) -> bytes:
+        """The next `num_bytes`; cancelling loses nothing.
+
+        Raises:
+            IncompleteReadError: the remote ended the stream before.
+            ConnectionResetError: the stream or its connection broke.
+        """
+        while len(self._received) < num_bytes:
+            if self._end is not None:
+                raise ConnectionResetError(self._end)
+            if self._remote_ended:
+                partial = bytes(self._received)
+                self._received.clear()
+                raise asyncio.IncompleteReadError(partial, num_bytes)
+            self._grant(num_bytes)
+            self._readable.clear()
+            await self._readable.wait()
+        data = bytes(memoryview(self._received)[:num_bytes])
+        del self._received[:num_bytes]
+        if self._end is None and not self._remote_ended:
+            self._grant(0)
+        return data
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Take `data`; `drain` sends it.
+
+        Raises:
+            ConnectionResetError: the stream is over.
+        """
+        if self._end is not None or self._is_closing:
+            raise ConnectionResetError(self._end or "it was closed on this side")
+        self._unsent += data
+
+    async def drain(self) -> None:
+        """Send what was written; waits for the remote's window, however long.
+
+        Raises:
+            ConnectionResetError: the stream or its connection broke.
+        """
+        while self._unsent:
+            if self._end is not None:
+                raise ConnectionResetError(self._end)
+            num_bytes = min(len(self._unsent), self._send_window_bytes, MAX_DATA_BYTES)
+            if not num_bytes:
+                self._writable.clear()
+                await self._writable.wait()
+                continue
+            data = bytes(memoryview(self._unsent)[:num_bytes])
+            del self._unsent[:num_bytes]
+            self._send_window_bytes -= num_bytes
+            await self._muxer.send(_HEADER.pack(0, _DATA, 0, self._stream_id, num_bytes) + data)
+        if self._end is not None:
+            raise ConnectionResetError(self._end)
+
+    def close(self) -> None:
+        """Take nothing more to write; `wait_closed` sends the rest."""
+        self._is_closing = True
+
+    async def wait_closed(self) -> None:
+        """Send the rest and tell the remote that this was all. What it still sends is thrown away."""
+        await self.drain()
+        self._muxer.reply(_WINDOW_UPDATE, _FIN, self._stream_id, 0)
+        self._finish("it was closed on this side")
+
+    def abort(self) -> None:
+        """Drop the stream at once."""
+        if self._end is None:
+            self._muxer.reply(_WINDOW_UPDATE, _RST, self._stream_id, 0)
+            self._finish("it was given up on this side")
+
+    def on_data(self, data: bytes) -> None:
+        """Keep a piece of what the remote sent; `take_credit` has checked it."""
+        self._received += data
+        self._readable.set()
+
+    def take_credit(self, num_bytes: int) -> None:
+        """Count a frame against the window before it is read.
+
+        Raises:
+            YamuxViolation: it is larger than what the remote was allowed.
+        """
+        if num_bytes > self._credit_bytes:
+            raise YamuxViolation(f"{num_bytes} bytes in a window of {self._credit_bytes}")
+        self._credit_bytes -= num_bytes
+
+    def on_window(self, num_bytes: int) -> None:
+        """The remote takes `num_bytes` more."""
+        self._send_window_bytes = min(self._send_window_bytes + num_bytes, 2**32 - 1)
+        self._writable.set()
+
+    def on_flags(self, flags: int) -> None:
+        """The remote ended its direction, or the whole stream."""
+        if flags & _RST:
+            self._finish("the remote reset the stream")
+        elif flags & _FIN:
+            self._remote_ended = True
+            self._readable.set()
+
+    def on_lost(self, reason: str) -> None:
+        """The connection below is gone."""
+        self._finish(reason)
+
+    def _finish(self, reason: str) -> None:
+        if self._end is None:
+            self._end = reason
+            self._muxer.forget(self._stream_id)
+            self._readable.set()
+            self._writable.set()
+
+    def _grant(self, wanted_bytes: int) -> None:
+        # Half a window at a time: one update for many small reads.
+        missing = wanted_bytes + WINDOW_BYTES - len(self._received) - self._credit_bytes
+        if missing >= WINDOW_BYTES // 2:
+            self._credit_bytes += missing
+            self._muxer.reply(_WINDOW_UPDATE, 0, self._stream_id, missing)
+
+
+class Yamux:
+    """The streams of one connection. `run` reads until the connection ends; everything else needs it running.
+
+    Args:
+        is_dialler: whether this side dialled; it decides who numbers streams odd.
+    """
+
+    def __init__(self, channel: Channel, is_dialler: bool) -> None:
+        self._channel = channel
+        self._next_id = 1 if is_dialler else 2
+        self._streams: dict[int, YamuxStream] = {}
+        self._last_remote_id = 0
+        self._replies: deque[bytes] = deque()
+        self._has_replies = asyncio.Event()
+        self._write_lock = asyncio.Lock()
+        self._heard_at = asyncio.get_running_loop().time()
+        self._end: str | None = None
+        self._ended = asyncio.Event()
+
+    @property
+    def is_open(self) -> bool:
+        return self._end is None
+
+    @property
+    def num_streams(self) -> int:
+        return len(self._streams)
+
+    async def run(self, on_stream: Callable[[YamuxStream], None]) -> str:
+        """Serve the connection; returns why it ended. Cancelling it ends all streams.
+
+        Args:
+            on_stream: called for every stream that the remote opens; must not block.
+        """
+        works = (self._read_frames(on_stream), self._write_replies(), self._ping(), self._ended.wait())
+        tasks = [asyncio.ensure_future(work) for work in works]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            self.end("; ".join(_reason(task.exception()) for task in done))
+        finally:
+            self.end("our side closed the connection")
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        return self._end or ""
+
+    def end(self, reason: str) -> None:
+        """End all streams at once, and `run` soon after; the first reason counts."""
+        if self._end is None:
+            self._end = reason
+            self._ended.set()
+            for stream in list(self._streams.values()):
+                stream.on_lost(f"the connection ended: {reason}")
+
+    async def open(self) -> YamuxStream:
+        """A new stream; the remote may still refuse it.
+
+        Raises:
+            ConnectionResetError: the connection is over.
+        """
+        if self._end is not None:
+            raise ConnectionResetError(self._end)
+        stream = YamuxStream(self, self._next_id)
+        self._streams[self._next_id] = stream
+        self._next_id += 2
+        try:
+            await self.send(_HEADER.pack(0, _WINDOW_UPDATE, _SYN, self._next_id - 2, 0))
+        except BaseException:
+            stream.abort()
+            raise
+        return stream
+
+    async def say_goodbye(self) -> None:
+        """Tell the remote that the connection ends for no bad reason; errors do not matter any more."""
+        with contextlib.suppress(OSError, EOFError):
+            await self.send(_HEADER.pack(0, _GO_AWAY, 0, 0, 0))
+
+    async def send(self, frame: bytes) -> None:
+        """Write one whole frame; returns when the connection has taken it."""
+        async with self._write_lock:
+            if self._end is not None:
+                raise ConnectionResetError(self._end)
+            self._channel.write(frame)
+            await self._channel.drain()
+
+    def reply(self, kind: int, flags: int, stream_id: int, value: int) -> None:
+        """Queue a frame without data; it is written as soon as the connection takes it."""
+        self._replies.append(_HEADER.pack(0, kind, flags, stream_id, value))
+        self._has_replies.set()
+
+    def forget(self, stream_id: int) -> None:
+        """The stream is over on this side."""
+        self._streams.pop(stream_id, None)
+
+    async def _read_frames(self, on_stream: Callable[[YamuxStream], None]) -> None:
+        while True:
+            version, kind, flags, stream_id, length = _HEADER.unpack(await self._channel.readexactly(_HEADER.size))
+            self._heard_at = asyncio.get_running_loop().time()
+            if version != 0 or kind > _GO_AWAY:
+                raise YamuxViolation(f"a frame of version {version} and type {kind}")
+            if kind == _GO_AWAY:
+                raise EOFError("the remote closed the connection")
+            if kind == _PING:
+                if flags & _SYN:
+                    self.reply(_PING, _ACK, 0, length)
+            else:
+                stream = self._accept(stream_id, on_stream) if flags & _SYN else self._streams.get(stream_id)
+                await self._read_stream_frame(stream, kind, flags, stream_id, length)
+            if len(self._replies) > MAX_QUEUED_REPLIES:
+                raise YamuxViolation("a flood of frames that want an answer, and no answer is read")
+
+    async def _read_stream_frame(
+        self, stream: YamuxStream | None, kind: int, flags: int, stream_id: int, length: int
+    ) -> None:
+        if kind == _WINDOW_UPDATE:
+            if stream is not None:
+                stream.on_window(length)
+        else:
+            await self._read_data(stream, stream_id, length)
+        if stream is not None:
+            stream.on_flags(flags)
+
+    async def _read_data(self, stream: YamuxStream | None, stream_id: int, length: int) -> None:
+        if stream is not None:
+            stream.take_credit(length)
+        elif length > MAX_FRAME_BYTES:
+            raise YamuxViolation(f"a frame of {length} bytes")
+        elif length:
+            # Somebody who sends to a closed stream should stop.
+            self.reply(_WINDOW_UPDATE, _RST, stream_id, 0)
+        while length:
+            data = await self._channel.read_some(length)
+            length -= len(data)
+            if stream is not None:
+                stream.on_data(data)
+
+    def _accept(self, stream_id: int, on_stream: Callable[[YamuxStream], None]) -> YamuxStream | None:
+        if stream_id % 2 == self._next_id % 2 or stream_id <= self._last_remote_id:
+            raise YamuxViolation(f"a new stream with the number {stream_id}")
+        self._last_remote_id = stream_id
+        num_theirs = sum(number % 2 == stream_id % 2 for number in self._streams)
+        if num_theirs >= MAX_STREAMS:
+            self.reply(_WINDOW_UPDATE, _RST, stream_id, 0)
+            return None
+        stream = YamuxStream(self, stream_id)
+        self._streams[stream_id] = stream
+        self.reply(_WINDOW_UPDATE, _ACK, stream_id, 0)
+        on_stream(stream)
+        return stream
+
+    async def _write_replies(self) -> None:
+        while True:
+            await self._has_replies.wait()
+            self._has_replies.clear()
+            frames = b"".join(self._replies)
+            self._replies.clear()
+            await self.send(frames)
+
+    async def _ping(self) -> None:
+        loop = asyncio.get_running_loop()
+        number = 0
+        while loop.time() - self._heard_at < 2 * KEEPALIVE_SECONDS:
+            await asyncio.sleep(KEEPALIVE_SECONDS / 2)
+            if loop.time() - self._heard_at >= KEEPALIVE_SECONDS:
+                number += 1
+                self.reply(_PING, _SYN, 0, number)
+        raise TimeoutError(f"the remote has been silent for {2 * KEEPALIVE_SECONDS:.0f} s")
+
+
+def _reason(error: BaseException | None) -> str:
+    if error is None or isinstance(error, YamuxViolation | TimeoutError):
+        return str(error or "it ended")
+    if isinstance(error, EOFError):
+        return "the remote closed the connection"
+    if isinstance(error, OSError):
+        return error.strerror or str(error) or type(error).__name__
+    # Anything else is a bug of ours and must be seen.
+    raise error

@@ -1,0 +1,67 @@
+"""The network of an observer: a host on the chosen transport, with a store on it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+from collections.abc import AsyncIterator, Sequence
+from types import ModuleType
+from typing import Protocol
+
+from dht.errors import LocalFault
+from dht.host import Host
+from dht.host_backend import INSTALL, HostBackend
+from dht.identity import Identity
+from dht.protobuf_clash import make_room_for_libp2p
+from dht.store import RecordStore
+
+
+class ObserverStore(RecordStore, Protocol):
+    """A `RecordStore` that knows why addresses did not answer."""
+
+    @property
+    def dial_faults(self) -> dict[str, str]:
+        """Of the last `bootstrap`: address -> why nobody was reached there."""
+        ...
+
+
+@contextlib.asynccontextmanager
+async def observer_network(backend: HostBackend, addresses: Sequence[str]) -> AsyncIterator[tuple[Host, ObserverStore]]:
+    """A started host and a store on it that reads the DHT and serves nobody; both are closed at the end.
+
+    The key is new each time: an observer has nothing to be recognised by, and publishes no record.
+
+    Args:
+        addresses: of the members that will be dialled; when all are of this machine, so is the daemon's own.
+
+    Raises:
+        LocalFault: the daemon cannot run, or py-libp2p cannot be loaded.
+    """
+    make_room_for_libp2p()
+    identity = Identity.generate()
+    # These load torch, which takes seconds; a page may be up meanwhile.
+    hosts = await asyncio.to_thread(_load_hosts, backend)
+    stores = await asyncio.to_thread(importlib.import_module, "dht.hivemind_store")
+    if backend == "libp2p":
+        host = hosts.Libp2pHost(identity)
+    else:
+        is_local = bool(addresses) and all("/127.0.0.1/" in address for address in addresses)
+        host = hosts.P2pdHost(identity, ["/ip4/127.0.0.1/tcp/0" if is_local else "/ip4/0.0.0.0/tcp/0"])
+    async with host:
+        store = stores.HivemindStore(host, serves=False)
+        try:
+            await store.start()
+            yield host, store
+        finally:
+            await store.close()
+
+
+def _load_hosts(backend: HostBackend) -> ModuleType:
+    try:
+        return importlib.import_module(f"dht.{backend}_host")
+    except ImportError as error:
+        raise LocalFault(
+            f"the transport {backend} cannot be loaded ({error}); expected an intact installation; "
+            f"run: {INSTALL}, or use --host-backend p2pd"
+        ) from error

@@ -1,0 +1,199 @@
+"""One DHT of p2pd peers and pure-Python hosts, for real on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+
+import pytest
+
+from dht.host import Host, PeerId, StreamHandler
+from dht.identity import Identity
+from dht.p2pd_host import P2pdHost
+from dht.records import run_key
+from tests.host_contract import CONTRACT, Check, HostNetwork, run_check
+
+pytest.importorskip("libp2p", reason="the observer extra is not installed: pip install 'murmuration[observer]'")
+pytest.importorskip("hivemind")
+
+from hivemind.p2p import PeerID
+
+from dht.hivemind_gate import key_id_of
+from dht.hivemind_store import HivemindStore
+from dht.libp2p_host import Libp2pHost
+from dht.p2pd_control import P2pdControl
+from tests.test_hivemind_store import RUN_ID, run_record, signed_record
+
+pytestmark = pytest.mark.network
+
+LOOPBACK = ("/ip4/127.0.0.1/tcp/0",)
+CHECK_SECONDS = 90.0
+AnyHost = P2pdHost | Libp2pHost
+
+
+class MixedNetwork(HostNetwork):
+    """Hosts of both kinds in turn."""
+
+    def __init__(self, *kinds: type[AnyHost]) -> None:
+        self._kinds = kinds
+        self.hosts: list[AnyHost] = []
+
+    async def host(self, handlers: Mapping[str, StreamHandler]) -> Host:
+        kind = self._kinds[len(self.hosts) % len(self._kinds)]
+        host = kind(Identity.generate(), LOOPBACK)
+        for protocol, handler in handlers.items():
+            host.handle(protocol, handler)
+        self.hosts.append(host)
+        await host.start()
+        return host
+
+    async def send_partial_frame(self, host: Host, to: Host, protocol: str, data: bytes) -> bool:
+        if isinstance(host, P2pdHost):
+            _, writer = await P2pdControl(host.control_socket).open_stream(to.peer_id, protocol, 10.0)
+            writer.write(data)
+            writer.close()
+            await writer.wait_closed()
+        else:
+            assert isinstance(host, Libp2pHost)
+            stream = await host.open_bytes(to.peer_id, protocol, 10.0)
+            stream.write(data)
+            stream.close()
+            await stream.wait_closed()
+        return True
+
+    async def close(self) -> None:
+        for host in self.hosts:
+            await host.close()
+
+
+@pytest.mark.parametrize("kinds", [(Libp2pHost, P2pdHost), (P2pdHost, Libp2pHost)], ids=["libp2p-calls", "p2pd-calls"])
+@pytest.mark.parametrize("check", CONTRACT, ids=lambda check: check.__name__)
+def test_contract_between_both_kinds(check: Check, kinds: tuple[type[AnyHost], ...]) -> None:
+    asyncio.run(run_check(check, MixedNetwork(*kinds)))
+
+
+class Members:
+    """Members of both kinds; all are closed at the end."""
+
+    def __init__(self) -> None:
+        self._stack = contextlib.AsyncExitStack()
+
+    async def add(
+        self, kind: type[AnyHost], *, observes: bool = False, admit: Callable[[PeerId], bool] = lambda peer_id: True
+    ) -> Member:
+        identity = Identity.generate()
+        host = Libp2pHost(identity) if observes else kind(identity, LOOPBACK)
+        await self._stack.enter_async_context(host)
+        store = HivemindStore(host, admit=admit, serves=not observes)
+        await store.start()
+        self._stack.push_async_callback(store.close)
+        return Member(identity, host, store)
+
+    async def p2pd_swarm(self, num_members: int) -> list[Member]:
+        members = [await self.add(P2pdHost) for _ in range(num_members)]
+        for member in members[1:]:
+            assert await member.store.bootstrap(members[0].host.addresses()) >= 1
+        return members
+
+    async def close(self) -> None:
+        await self._stack.aclose()
+
+
+@dataclass
+class Member:
+    identity: Identity
+    host: AnyHost
+    store: HivemindStore
+
+    async def publish(self, sequence: int = 1) -> bytes:
+        record, expires_at = signed_record(self.identity, 80.0 + sequence, sequence)
+        await self.store.publish_peer(RUN_ID, self.identity.peer_id, record, expires_at)
+        return record
+
+    async def seen(self) -> set[bytes]:
+        return set(await self.store.fetch_peers(RUN_ID))
+
+    def knows(self) -> set[str]:
+        """PeerIds in the DHT's routing table."""
+        table = self.store._member._node.protocol.routing_table
+        return {peer.to_base58() for peer in table.uid_to_peer_id.values()}
+
+
+def with_members(check: Callable[[Members], Awaitable[None]]) -> None:
+    async def run() -> None:
+        members = Members()
+        try:
+            async with asyncio.timeout(CHECK_SECONDS):
+                await check(members)
+        finally:
+            await members.close()
+
+    asyncio.run(run())
+
+
+def test_both_kinds_are_one_dht() -> None:
+    async def check(members: Members) -> None:
+        daemons = await members.p2pd_swarm(2)
+        first, second = await members.add(Libp2pHost), await members.add(Libp2pHost)
+        assert await first.store.bootstrap(daemons[0].host.addresses()) >= 1
+        # The second one's only address is that of another pure-Python host; the rest it finds through it.
+        assert await second.store.bootstrap(first.host.addresses()) >= 1
+        everybody = [*daemons, first, second]
+        for member in everybody:
+            await member.store.bootstrap([])
+        records = {await member.publish() for member in everybody}
+        await first.store.publish_run(RUN_ID, run_record(1), time.time() + 60)
+        for member in everybody:
+            assert await member.seen() == records
+            assert await member.store.fetch_run(RUN_ID) == run_record(1)
+        # Those without a daemon hold records for the others.
+        for member in (first, second):
+            assert member.store._member.storage.get(key_id_of(run_key(RUN_ID))) is not None
+            assert member.identity.peer_id in daemons[0].knows()
+
+    with_members(check)
+
+
+def test_an_observer_reads_everything_and_is_in_nobodys_way() -> None:
+    async def check(members: Members) -> None:
+        swarm = await members.p2pd_swarm(3)
+        records = {await member.publish() for member in swarm}
+        await swarm[0].store.publish_run(RUN_ID, run_record(1), time.time() + 60)
+        before = [member.knows() for member in swarm]
+        observer = await members.add(Libp2pHost, observes=True)
+        assert observer.host.addresses() == []
+        assert await observer.store.bootstrap(swarm[1].host.addresses()) >= 1
+        assert await observer.seen() == records
+        assert await observer.store.fetch_run(RUN_ID) == run_record(1)
+        # The peers look around, and may ask whom they are connected with.
+        for member in swarm:
+            await member.store.bootstrap([])
+        assert [member.knows() for member in swarm] == before
+        assert len(observer.store._member.storage) == 0
+        # Through one address it has found the others, by id, and goes on without that one.
+        await swarm[1].store.close()
+        await swarm[1].host.close()
+        renewed = {await member.publish(2) for member in (swarm[0], swarm[2])}
+        assert renewed <= await observer.seen()
+
+    with_members(check)
+
+
+def test_strangers_are_kept_out_whatever_carries_their_calls() -> None:
+    async def check(members: Members) -> None:
+        guarded = await members.add(Libp2pHost, admit=lambda peer_id: False)
+        await guarded.publish()
+        for kind in (P2pdHost, Libp2pHost):
+            stranger = await members.add(kind)
+            assert await stranger.store.bootstrap(guarded.host.addresses()) == 0
+            assert await stranger.seen() == set()
+            answer = await (await stranger.store._member.ready()).protocol.call_find(
+                PeerID.from_base58(guarded.identity.peer_id), [key_id_of(run_key(RUN_ID))]
+            )
+            assert answer is None
+        assert guarded.store.num_members == 0
+
+    with_members(check)
