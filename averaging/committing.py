@@ -117,11 +117,11 @@ async def adopt_anchor(
     before = await compute(state.shown)
 
     def replace_anchor() -> list[WorkForgotten]:
-        left_version, left_digest = state.version, state.digest
+        left_version, left_digest, known = state.version, state.digest, fragment.known_anchors()
         with fragment.changing():
             set_state(state)
         forgotten = list(fragment.receipts.settle(fragment.index, state, left_version, left_digest, commits))
-        state.settle_in_new_lineage(left_version, own)
+        state.settle_in_new_lineage(left_version, own, fragment.common_version(known, commits))
         return forgotten
 
     forgotten = await compute(replace_anchor)

@@ -12,6 +12,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from torch import Tensor
@@ -116,6 +117,8 @@ class Exchange:
         self._sequence = first_sequence
         self.guard = Guard(me, rule.staleness_limit, clock, report)
         self.guard.on_exclusion = lambda: self.set_view(*self._seen)
+        for fragment in self.fragments:
+            fragment.machine.objection = partial(self.guard.claim_objection, timing=fragment.machine.timing)
         self._seen: tuple[Sequence[PeerId], Sequence[PeerId], int] = ((), (), 0)
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -447,7 +450,7 @@ class Exchange:
     def _after_advance(self, fragment: FragmentRuntime, adopted: tuple[Commit, ...] | None = None) -> None:
         state = fragment.state
         fragment.store.prune(state.version, state.version - HISTORY_COMMITS)
-        self.guard.advanced(fragment.index, state.version, fragment.machine.timing)
+        self.guard.advanced(fragment.index, state.version, fragment.machine.timing, is_adopted=adopted is not None)
         self._report(AnchorMoved(fragment.index, state.version, state.digest))
         self._step(fragment, Advanced(state.version, state.digest[:DIGEST_BYTES], state.lineage_tokens, adopted))
         for sender, attempt, leader, shard in fragment.store.arrived(state.version):

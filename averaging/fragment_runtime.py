@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from averaging.fragment_state import FragmentState
-from averaging.messages import Commit, VersionIs
+from averaging.messages import DIGEST_BYTES, Commit, VersionIs
 from averaging.receipts import Receipts
 from averaging.round import HISTORY_COMMITS, RoundMachine
 from averaging.shard_store import ShardStore
@@ -50,6 +50,23 @@ class FragmentRuntime:
 
     def __post_init__(self) -> None:
         self.receipts = Receipts(self.machine.me)
+
+    def known_anchors(self) -> dict[int, bytes]:
+        """Per version that is remembered here, the digest of its anchor, as messages have it."""
+        known = {version: commit.anchor_digest for version, commit in self.machine.history.items()}
+        known |= {version: digest[:DIGEST_BYTES] for version, digest in self.digests.items()}
+        return {**known, self.state.version: self.state.digest[:DIGEST_BYTES]}
+
+    def common_version(self, before: Mapping[int, bytes], commits: Sequence[Commit]) -> int:
+        """The newest version that two lineages share as far as is known: that of `before`, and the one here now.
+
+        Args:
+            before: `known_anchors` of the lineage that was left.
+            commits: recent ones of the new lineage.
+        """
+        now = {commit.version: commit.anchor_digest for commit in commits}
+        now[self.state.version] = self.state.digest[:DIGEST_BYTES]
+        return max((version for version, digest in before.items() if now.get(version) == digest), default=0)
 
     def hear_version(self, theirs: VersionIs) -> None:
         """Notice that the swarm is so far ahead that nobody keeps the results of the commit being applied here."""

@@ -26,6 +26,7 @@ from averaging.outer import (
     effective_outer_momentum,
     outer_step_,
     overlay_of,
+    staleness_reach,
     uses_velocity,
 )
 from averaging.robust import RefusedMember, ShardContribution, combine
@@ -98,6 +99,7 @@ class FragmentState:
         own_share: own share of the weights in the last commit with own work, for the eager overlay of the next send.
         returned_since: version of the oldest round whose returned work waits in the residual.
         num_rounds: rounds in which own work was committed, as far as this peer remembers, up to MAX_NUM_ROUNDS.
+        base_ceiling: newest base that the work which comes next may claim, because it began in a lineage that was left.
     """
 
     rule: OuterRule
@@ -115,6 +117,7 @@ class FragmentState:
     own_share: float = 1.0
     num_rounds: int = 0
     returned_since: int | None = field(default=None, repr=False)
+    base_ceiling: int | None = field(default=None, repr=False)
     shown_share: float = field(default=1.0, repr=False)
     velocity: Tensor | None = field(default=None, repr=False)
     recent: list[Settled] = field(default_factory=list, repr=False)
@@ -127,7 +130,8 @@ class FragmentState:
         """Add an outer gradient of the trainer to the residual. The live parameters show it already."""
         for start, end in self._chunks():
             self.residual[start:end].add_(values[start:end])
-        self._wait(tokens, steps, base_version)
+        ceiling, self.base_ceiling = self.base_ceiling, None
+        self._wait(tokens, steps, base_version if ceiling is None else min(base_version, ceiling))
 
     def send(self, sequence: int) -> tuple[Sent, Tensor | None]:
         """Encode all waiting work; the codec's error stays in the residual (error feedback, arXiv 1901.09847).
@@ -241,7 +245,9 @@ class FragmentState:
         self.momentum.copy_(momentum)
         self.version, self.lineage_tokens, self.digest = version, lineage_tokens, digest
 
-    def settle_in_new_lineage(self, left_version: int, own: Mapping[int, tuple[int, Ranges]]) -> None:
+    def settle_in_new_lineage(
+        self, left_version: int, own: Mapping[int, tuple[int, Ranges]], common_version: int = 0
+    ) -> None:
         """After `adopt`: work that only the old lineage had waits again, what only the new one has is dropped.
 
         So a fork neither loses work nor applies it twice, as far back as the new lineage's commits are known. Given up
@@ -249,11 +255,25 @@ class FragmentState:
         a round whose commit is not known or that is not remembered here, when that work may be in the new lineage.
         The caller compares `shown()`.
 
+        Versions of two lineages have equal numbers and nothing else in common. So what waits, and what the trainer has
+        begun, claims the last version that both have as its base, or one that is half as old as anyone may apply: the
+        others can believe either whenever their versions came.
+
         Args:
             left_version: version of the anchor that was replaced.
             own: per version, of those whose commit in the new lineage is known: (sequence of the own contribution in
                 it or -1, the values of it that were committed).
+            common_version: the newest version whose anchor is known to be the same in both; 0 when none is known.
         """
+        self._settle(left_version, own)
+        if common_version >= left_version:
+            return
+        half_of_limit = staleness_reach(self.rule.mode, math.ceil(self.rule.staleness_limit / 2))
+        self.base_ceiling = max(0, common_version, self.version - half_of_limit)
+        if self.unsent_tokens:
+            self.unsent_base_version = min(self.unsent_base_version, self.base_ceiling)
+
+    def _settle(self, left_version: int, own: Mapping[int, tuple[int, Ranges]]) -> None:
         settled, gone_since = self.recent[-RECENT_CONTRIBUTIONS:], math.inf
         if self.pending is not None and (left_version in own or left_version >= self.version):
             # It is in no residual, like work that was committed everywhere.

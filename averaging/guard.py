@@ -2,9 +2,10 @@
 
 A claim of tokens is checked without trust in anybody's books: work on anchor version b began after b existed, so it
 holds at most 3 * speed * (now - time at which b came here + one learned round) tokens; where that time is not known,
-an earlier version's, which can only allow more. The speed is the one the peer
-announces to everybody in its signed record; announcing a false one is seen by all, slows the whole swarm's intervals
-down, and still meets the limit on weights of the robust combinations.
+an earlier version's, which can only allow more. Versions of two lineages have nothing but their numbers in common, so
+only claims about the own lineage are judged. The speed is the one the peer announces to everybody in its signed record;
+announcing a false one is seen by all, slows the whole swarm's intervals down, and still meets the limit on weights of
+the robust combinations.
 """
 
 from __future__ import annotations
@@ -70,14 +71,14 @@ class Guard:
         now = self._clock()
         return {peer_id for peer_id in peer_ids if self.book.is_excluded(peer_id, now)}
 
-    def advanced(self, fragment: int, version: int, timing: RoundTiming) -> None:
-        """The anchor of a fragment is at `version` now."""
+    def advanced(self, fragment: int, version: int, timing: RoundTiming, *, is_adopted: bool = False) -> None:
+        """The anchor of a fragment is at `version` now; `is_adopted`: it may be of another lineage than before."""
         now, came_at = self._clock(), self._came_at.setdefault(fragment, {})
         last_version, last_at = self._last.get(fragment, (-1, now))
         self._last[fragment] = (version, now)
         # What was fetched, or made up for in quick succession, came to the others at an unknown time before.
         pace = timing.own_pace.seconds
-        if version != last_version + 1:
+        if is_adopted or version != last_version + 1:
             came_at.clear()
         elif pace is None or now - last_at < SUCCESSION_OF_PACE * pace:
             came_at.pop(last_version, None)
@@ -87,7 +88,7 @@ class Guard:
             del came_at[old]
 
     def objection(self, sender: PeerId, message: Message, machine: RoundMachine) -> str:
-        """Why a message is not taken; empty when it is. A false claim in an offer is blamed.
+        """Why a message is not taken; empty when it is. What can be told without knowing the lineage is blamed.
 
         Of a peer that is left out, offers are refused, and its anchors no reason to repair; and a commit in which
         nobody else is takes nobody along, whoever passes it on. Offers for past versions are heard, because their
@@ -96,16 +97,22 @@ class Guard:
         if isinstance(message, Offer) and message.version >= machine.version:
             if self.excluded([sender]):
                 return _LEFT_OUT
-            entry = RosterEntry(sender, message.tokens, message.steps, message.base_version, message.sequence)
-            return self._false_claim(message.fragment, message.version, entry, machine.timing)
+            return self._work_of_the_future(message.fragment, message.version, _entry(sender, message))
         if isinstance(message, VersionIs) and self.excluded([sender]):
             return _LEFT_OUT
         if isinstance(message, Commit):
             members = {message.roster[index].peer_id for shard in message.shards for index in shard.included}
             if members and members == self.excluded(sorted(members)):
                 return _LEFT_OUT
-            return self._forged_weight(sender, message, machine.timing)
+            if message.anchor_digest == machine.anchor_of(message.version):
+                return self._forged_weight(sender, message, machine.timing)
         return ""
+
+    def claim_objection(self, sender: PeerId, offer: Offer, timing: RoundTiming) -> str:
+        """Why an offer for the current version on the anchor that is here is not taken; a false claim is blamed."""
+        if sender == self._me:
+            return ""
+        return self._false_claim(offer.fragment, offer.version, _entry(sender, offer), timing)
 
     def usable(self, plan: Plan, leader: PeerId, members: Sequence[int], timing: RoundTiming) -> tuple[int, ...]:
         """Those roster members whose contributions are reduced here.
@@ -166,17 +173,24 @@ class Guard:
         return most_tokens(speed, self._clock() - came_at[known] + _slack_seconds(timing))
 
     def _false_claim(self, fragment: int, version: int, claim: RosterEntry, timing: RoundTiming) -> str:
-        what = ""
-        if claim.base_version > version:
-            what = f"claims work on version {claim.base_version} for version {version} of fragment {fragment}"
         most = self._most_tokens(fragment, claim, timing)
-        if most is not None and claim.tokens > most:
-            what = (
-                f"claims {claim.tokens} tokens for fragment {fragment}; at its {self.speed_of(claim.peer_id):.0f} "
-                f"tokens/s it can have trained at most {most:.0f} since version {claim.base_version} came here"
-            )
-        if what:
-            self.blame(claim.peer_id, "implausible", what, (fragment, claim.sequence, "claim"))
+        if most is None or claim.tokens <= most:
+            return self._work_of_the_future(fragment, version, claim)
+        return self._implausible(
+            fragment,
+            claim,
+            f"claims {claim.tokens} tokens for fragment {fragment}; at its {self.speed_of(claim.peer_id):.0f} "
+            f"tokens/s it can have trained at most {most:.0f} since version {claim.base_version} came here",
+        )
+
+    def _work_of_the_future(self, fragment: int, version: int, claim: RosterEntry) -> str:
+        if claim.base_version <= version:
+            return ""
+        what = f"claims work on version {claim.base_version} for version {version} of fragment {fragment}"
+        return self._implausible(fragment, claim, what)
+
+    def _implausible(self, fragment: int, claim: RosterEntry, what: str) -> str:
+        self.blame(claim.peer_id, "implausible", what, (fragment, claim.sequence, "claim"))
         return what
 
 
@@ -186,3 +200,7 @@ _TEXT = {"undecodable": "holds values that are no numbers", "beyond_norm": "is f
 def _slack_seconds(timing: RoundTiming) -> float:
     """How much earlier than here a version may have come to another peer: one round, as learned."""
     return timing.reduced.seconds + timing.result.seconds
+
+
+def _entry(sender: PeerId, offer: Offer) -> RosterEntry:
+    return RosterEntry(sender, offer.tokens, offer.steps, offer.base_version, offer.sequence)

@@ -103,8 +103,12 @@ def staleness_of(mode: Mode, version: int, base_version: int) -> int:
     `base_version` is the anchor in the live parameters when the work began. In lock step work that began at version r
     is applied to version r. Every other mode trains on while a round travels, so work that began at r - 1 is fresh.
     """
-    expected_delay = 0 if mode == "sync" else 1
-    return max(0, version - base_version - expected_delay)
+    return max(0, version - base_version - staleness_reach(mode, 0))
+
+
+def staleness_reach(mode: Mode, staleness: int) -> int:
+    """How many versions before the current one work of that staleness began at most."""
+    return staleness if mode == "sync" else staleness + 1
 
 
 def staleness_factor(staleness: int, rule: OuterRule) -> float:

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from averaging.leading import Leading
@@ -99,6 +99,8 @@ class RoundMachine:
     trainers: tuple[PeerId, ...] = ()
     followers: tuple[PeerId, ...] = ()
     num_known: int = 0
+    objection: Callable[[PeerId, Offer], str] = lambda sender, offer: ""
+    """Why a remote's offer on the anchor that is here is not taken; empty when it is."""
     history: dict[int, Commit] = field(default_factory=dict)
     applying: Commit | None = None
     _offer: Offer | None = None
@@ -154,6 +156,13 @@ class RoundMachine:
         if self.applying is not None and self.applying.version == version:
             return self.applying
         return self.history.get(version) if version >= self.version - HISTORY_COMMITS else None
+
+    def anchor_of(self, version: int) -> bytes | None:
+        """Digest of the anchor that this lineage had at `version`, as messages have it; None when it is forgotten."""
+        if version == self.version:
+            return self.anchor_digest
+        commit = self.history.get(version)
+        return None if commit is None else commit.anchor_digest
 
     # ----------------------------------------------------------------------------------------------- dispatch
 
@@ -325,6 +334,9 @@ class RoundMachine:
             return
         if offer.anchor_digest != self.anchor_digest:
             self._send(sender, self._version_is())
+            return
+        if sender != self.me and (reason := self.objection(sender, offer)):
+            self._send(sender, Abandon(self.fragment, self.version, offer.attempt, reason))
             return
         ranked = [peer_id for peer_id in self._ranked() if peer_id not in self._avoid]
         if offer.attempt == 0 and sender != self.me and ranked and ranked[0] not in (self.me, sender):

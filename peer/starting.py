@@ -193,10 +193,12 @@ class Start:
             self._given_up.add(index)
             if num_tokens:
                 self._reporter.work_given_up(index, state.version, snapshot.version - state.version, num_tokens)
-        left_version = state.version
+        left_version, known = state.version, fragment.known_anchors()
         with changing(self._mailbox, index, state):
             adopt_snapshot(state, snapshot)
-        state.settle_in_new_lineage(left_version, own)
+        state.settle_in_new_lineage(left_version, own, fragment.common_version(known, snapshot.commits))
+        if is_new_session:
+            state.base_ceiling = None  # its trainer begins on this very anchor
         persist(self._mailbox, fragment)
         fragment.digests = {snapshot.version: snapshot.digest}
         restart_machine(fragment)

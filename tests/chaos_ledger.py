@@ -346,10 +346,10 @@ class AuditedState(FragmentState):
         self.left = (self.digest, self.version)
         super().adopt(anchor, momentum, version, lineage_tokens, digest)
 
-    def settle_in_new_lineage(self, left_version: int, own: Own) -> None:
+    def settle_in_new_lineage(self, left_version: int, own: Own, common_version: int = 0) -> None:
         if self.left[1] != left_version:
             self.blame("mass", f"left version {self.left[1]} and settles as if it were {left_version}")
-        super().settle_in_new_lineage(left_version, own)
+        super().settle_in_new_lineage(left_version, own, common_version)
         self.moved(own)
 
     def moved(self, own: Own) -> None:

@@ -83,8 +83,8 @@ class Mutation:
     num_seeds: int = 40
 
 
-def _forget_what_the_others_committed(self, left_version, own):
-    SETTLE(self, left_version, {version: (-1, ()) for version in own})
+def _forget_what_the_others_committed(self, left_version, own, common_version=0):
+    SETTLE(self, left_version, {version: (-1, ()) for version in own}, common_version)
 
 
 def _age_weighs_but_never_excludes(staleness, rule):
