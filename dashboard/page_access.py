@@ -1,0 +1,86 @@
+"""Who may read a private page: whoever has its token. Without a token file everybody may who reaches the port."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from pathlib import Path
+from typing import Final
+
+from aiohttp import web
+
+from dht.errors import UsageFault
+
+MIN_TOKEN_LENGTH: Final = 16
+"""Short ones can be guessed over a network."""
+MAX_TOKEN_BYTES: Final = 1024
+COOKIE: Final = "murmuration_page"
+COOKIE_SECONDS: Final = 30 * 86_400
+OPEN_PATHS: Final = ("/healthz",)
+"""For a supervisor, which needs no figures."""
+
+
+class PageAccess:
+    """Checks requests against one token."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token.encode()
+        # What the browser keeps is not the token itself, so a stolen cookie jar does not give it away.
+        self._cookie = hmac.new(self._token, b"murmuration page cookie", hashlib.sha256).hexdigest()
+
+    def allows(self, request: web.Request) -> bool:
+        """Whether the request carries the token, or the cookie that it was exchanged for."""
+        scheme, _, given = request.headers.get("Authorization", "").partition(" ")
+        if scheme.casefold() == "bearer" and self._is_token(given.strip()):
+            return True
+        if hmac.compare_digest(request.cookies.get(COOKIE, "").encode(), self._cookie.encode()):
+            return True
+        return self._is_token(request.query.get("token", ""))
+
+    def exchange(self, request: web.Request) -> web.Response | None:
+        """For a page that was opened with ``?token=``: the cookie, and the same address without the token."""
+        if not self._is_token(request.query.get("token", "")) or request.path.startswith("/api/"):
+            return None
+        # One slash in front: two would lead to another host.
+        place = "/" + request.url.without_query_params("token").path_qs.lstrip("/\\")
+        response = web.Response(status=303, headers={"Location": place, "Cache-Control": "no-store"})
+        response.set_cookie(
+            COOKIE,
+            self._cookie,
+            max_age=COOKIE_SECONDS,
+            httponly=True,
+            samesite="Strict",
+            secure=request.headers.get("X-Forwarded-Proto", request.scheme) == "https",
+        )
+        return response
+
+    def _is_token(self, given: str) -> bool:
+        return hmac.compare_digest(given.encode("utf-8", "replace"), self._token)
+
+
+def read_token(path: Path) -> str:
+    """The token in a file: its only line.
+
+    Raises:
+        UsageFault: the file cannot be read, or holds no usable token.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_TOKEN_BYTES + 1)
+    except OSError as error:
+        raise UsageFault(
+            f"the token file {path} cannot be read ({error.strerror or error}); expected one line of text; give "
+            "another with --token-file"
+        ) from error
+    token = data.decode("ascii", "replace").strip()
+    if len(data) > MAX_TOKEN_BYTES or not token.isprintable() or " " in token or "\ufffd" in token:
+        raise UsageFault(
+            f"the token file {path} holds something else than one line of plain letters and digits; make one with: "
+            "openssl rand -hex 16"
+        )
+    if len(token) < MIN_TOKEN_LENGTH:
+        raise UsageFault(
+            f"the token in {path} has {len(token)} characters; expected at least {MIN_TOKEN_LENGTH}; make one with: "
+            "openssl rand -hex 16"
+        )
+    return token
