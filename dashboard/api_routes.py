@@ -31,16 +31,16 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def add_api(app: web.Application) -> None:
-    """Every address of the table, `/metrics`, and the answer to a browser that asks before it asks."""
+    """Every address of the table, `/metrics`, and what a browser asks before it asks another page's API."""
     for endpoint in ENDPOINTS:
         app.router.add_get(PREFIX + endpoint.path, _checked(endpoint, _HANDLERS[endpoint.name]))
-    app.router.add_route("OPTIONS", PREFIX + "/{any:.*}", _preflight)
+        app.router.add_route("OPTIONS", PREFIX + endpoint.path, _preflight)
     app.router.add_get("/metrics", _metrics)
 
 
 async def find_contributor(site: Site, contributor_id: str) -> ContributorView | None:
     """A contributor with curve and newest rounds; None: there is none."""
-    row = _row_of(site, contributor_id)
+    row = find_row(site, contributor_id)
     if row is None or site.history is None or site.reader is None:
         return None if row is None else ContributorView(row)
     nums = site.history.machine_nums(row)
@@ -49,6 +49,16 @@ async def find_contributor(site: Site, contributor_id: str) -> ContributorView |
     curve = await site.reader.curve(nums)
     rounds = await site.reader.rounds_of(nums, RECENT_ROUNDS)
     return ContributorView(row, tuple(curve), tuple(rounds))
+
+
+def find_row(site: Site, contributor_id: str) -> ContributorRow | None:
+    """A contributor by its id or by one of its machines."""
+    if not _ID.fullmatch(contributor_id):
+        return None
+    if site.history is not None:
+        return site.history.contributor(contributor_id)
+    rows = site.live.history.contributors
+    return next((row for row in rows if row.contributor_id == contributor_id), None)
 
 
 def _checked(endpoint: Endpoint, handler: Callable[[web.Request, Values], Awaitable[web.StreamResponse]]) -> Handler:
@@ -144,7 +154,7 @@ async def _contributor(request: web.Request, values: Values) -> web.StreamRespon
 async def _proof(request: web.Request, values: Values) -> web.StreamResponse:
     site = request.app[SITE]
     contributor_id = request.match_info["id"]
-    row = _row_of(site, contributor_id)
+    row = find_row(site, contributor_id)
     if row is None:
         return _nobody(request, contributor_id)
     nums = site.history.machine_nums(row) if site.history is not None else []
@@ -215,15 +225,6 @@ async def _download(
     finally:
         site.num_downloads -= 1
     return response
-
-
-def _row_of(site: Site, contributor_id: str) -> ContributorRow | None:
-    if not _ID.fullmatch(contributor_id):
-        return None
-    if site.history is not None:
-        return site.history.contributor(contributor_id)
-    rows = site.live.history.contributors
-    return next((row for row in rows if row.contributor_id == contributor_id), None)
 
 
 def _nobody(request: web.Request, contributor_id: str) -> web.Response:

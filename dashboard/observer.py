@@ -6,13 +6,11 @@ import asyncio
 import hashlib
 import json
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any, Final
 
-from averaging.messages import Commit
-from dashboard.state import MAX_ROUNDS, DashboardState, Look, RunFacts, fold, label_text
+from dashboard.state import DashboardState, Look, RunFacts, fold, label_text
 from dht.errors import LocalFault, PeerFault
-from dht.host import PeerId
 from dht.records import PeerRecord, RunRecord, VerifiedRecords, decode_peer_record, decode_run_record
 from dht.store import RecordStore
 
@@ -24,12 +22,15 @@ BOOTSTRAP_SECONDS: Final = 20.0
 """Between two rounds of dialling once the swarm is found; until then every look dials."""
 MAX_RECORDS: Final = 10_000
 """Decoded per look; checking a new signature takes 0.3 ms, so this bounds a flood to a few seconds of one core."""
-MAX_COMMITS_FROM: Final = 16
-"""A newcomer to a fragment's commits asks for so many versions back."""
-MAX_DONORS: Final = 3
 
-CommitFetcher = Callable[[PeerId, int, int], Awaitable[list[Commit]]]
-"""(donor, fragment, from_version) -> the commits that the donor remembers; raises PeerFault."""
+Gather = Callable[[RunRecord, DashboardState], Awaitable[None]]
+"""Fetches what members remember of the rounds up to this state."""
+
+
+def nobody() -> Collection[str]:
+    """Nobody is vouched for, and nobody's name is withdrawn."""
+    return ()
+
 
 log = logging.getLogger(__name__)
 
@@ -41,8 +42,10 @@ class Observer:
         addresses: multiaddrs of members to dial, again and again until one answers.
         wall_clock: unix seconds.
         on_state: called after every look; must not block.
-        open_commits: makes the fetcher of commit records once the run's manifest is known; without it, rounds are
-            told from the versions in peer records alone.
+        gather: called again and again once the run's manifest is known; without it, rounds are told from the versions
+            in peer records alone.
+        vouched: peers that signed commits list; in a flood of keys they keep their rows.
+        withdrawn: peers whose name must not be shown.
     """
 
     def __init__(
@@ -53,30 +56,31 @@ class Observer:
         *,
         wall_clock: Callable[[], float],
         on_state: Callable[[DashboardState], None],
-        open_commits: Callable[[RunRecord], CommitFetcher] | None = None,
+        gather: Gather | None = None,
+        vouched: Callable[[], Collection[str]] = nobody,
+        withdrawn: Callable[[], Collection[str]] = nobody,
     ) -> None:
         self._store = store
         self._addresses = list(addresses)
         self._wall_clock = wall_clock
         self._on_state = on_state
-        self._open_commits = open_commits
+        self._gather = gather
+        self._vouched = vouched
+        self._withdrawn = withdrawn
         self._verified = VerifiedRecords(MAX_RECORDS)
         self._run_record: RunRecord | None = None
         self._run_facts: RunFacts | None = None
         self._num_members = 0
         self._next_run_at = 0.0
         self._next_bootstrap_at = 0.0
-        self._pending_commits: list[Commit] = []
-        self._known_commits: dict[int, int] = {}
-        self._asked_versions: dict[int, int] = {}
         now = wall_clock()
         self.state = DashboardState(run_id=run_id, started_at=now, now=now)
 
     async def run(self) -> None:
         """Look, for ever."""
         async with asyncio.TaskGroup() as tasks:
-            if self._open_commits is not None:
-                tasks.create_task(self._collect_commits(self._open_commits), name="commit records")
+            if self._gather is not None:
+                tasks.create_task(self._gather_on(self._gather), name="signed commits")
             while True:
                 await self.look()
                 await asyncio.sleep(LOOK_SECONDS)
@@ -93,12 +97,12 @@ class Observer:
         except (PeerFault, LocalFault) as fault:
             problem = str(fault)
             log.warning("a look at the swarm failed: %s", fault)
-        commits, self._pending_commits = self._pending_commits, []
         look = Look(
             now=self._wall_clock(),
             num_members=self._num_members,
             records=records,
-            commits=commits,
+            vouched=self._vouched(),
+            withdrawn=self._withdrawn(),
             num_invalid_records=num_invalid,
             run=self._run_facts,
             problem=problem,
@@ -134,37 +138,11 @@ class Observer:
                 log.debug("a record is not shown: %s", fault)
         return records, len(found) - len(records)
 
-    async def _collect_commits(self, open_commits: Callable[[RunRecord], CommitFetcher]) -> None:
-        fetch: CommitFetcher | None = None
-        asked_with: RunRecord | None = None
+    async def _gather_on(self, gather: Gather) -> None:
         while True:
-            if self._run_record is not None and self._run_record is not asked_with:
-                fetch, asked_with = open_commits(self._run_record), self._run_record
-            if fetch is not None:
-                for row in self.state.fragments:
-                    if row.version > self._asked_versions.get(row.fragment, -1):
-                        self._asked_versions[row.fragment] = row.version
-                        await self._fetch_commits(fetch, row.fragment, row.version)
+            if self._run_record is not None and self.state.fragments:
+                await gather(self._run_record, self.state)
             await asyncio.sleep(LOOK_SECONDS)
-
-    async def _fetch_commits(self, fetch: CommitFetcher, fragment: int, version: int) -> None:
-        from_version = max(0, version - MAX_COMMITS_FROM, self._known_commits.get(fragment, 0))
-        for donor in self._donors(fragment):
-            try:
-                commits = await fetch(donor, fragment, from_version)
-            except PeerFault as fault:
-                log.info("no commit records: %s", fault)
-                continue
-            fresh = [commit for commit in commits if from_version <= commit.version <= version + MAX_COMMITS_FROM]
-            if fresh:
-                self._pending_commits = (self._pending_commits + fresh)[-4 * MAX_ROUNDS :]
-                self._known_commits[fragment] = max(commit.version + 1 for commit in fresh)
-                return
-
-    def _donors(self, fragment: int) -> list[PeerId]:
-        rows = [row.record for row in self.state.here if len(row.record.versions) > fragment]
-        rows.sort(key=lambda record: (not record.reachable, -record.versions[fragment], record.peer_id))
-        return [record.peer_id for record in rows[:MAX_DONORS]]
 
 
 def run_facts(record: RunRecord) -> RunFacts:

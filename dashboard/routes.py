@@ -5,22 +5,29 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import sqlite3
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from aiohttp import web
 
-from dashboard.api import peers_json, rounds_json, run_json
-from dashboard.assets import Assets, load_assets
+from dashboard.api_routes import add_api, find_contributor, find_row
+from dashboard.assets import load_assets
+from dashboard.badge import contributor_badge, run_badge
+from dashboard.history import History
+from dashboard.history_reading import HistoryReader
 from dashboard.live import RETRY_MILLISECONDS, Live
 from dashboard.page import render_page
+from dashboard.page_access import OPEN_PATHS, PageAccess
 from dashboard.page_charts import render_charts
-from dashboard.state import DashboardState
+from dashboard.page_contributor import render_contributor
+from dashboard.site import SITE, Site, problem
 
-MAX_VIEWERS: Final = 1000
-"""Open event streams; the next one is told to come back later."""
+MAX_VIEWERS: Final = 2000
+"""Open event streams; the next one is told to come back later. `benchmarks/bench_dashboard.py` measures 1000."""
+BADGE_SECONDS: Final = 60
+"""How long caches may show an old badge."""
 PING_SECONDS: Final = 15.0
 """Proxies commonly drop a stream that is silent for a minute."""
 SEND_SECONDS: Final = 30.0
@@ -40,55 +47,79 @@ SECURITY_HEADERS: Final = {
 log = logging.getLogger(__name__)
 
 
-@dataclass
-class _Site:
-    live: Live
-    clock: Callable[[], float]
-    assets: Assets
-    num_viewers: int = 0
+def make_app(
+    live: Live,
+    *,
+    clock: Callable[[], float] = time.time,
+    history: History | None = None,
+    reader: HistoryReader | None = None,
+    access: PageAccess | None = None,
+    proof_line: Callable[[bytes], str] | None = None,
+    join_addresses: Sequence[str] = (),
+) -> web.Application:
+    """The application over one `Live`.
 
-
-_SITE = web.AppKey("site", _Site)
-
-
-def make_app(live: Live, *, clock: Callable[[], float] = time.time) -> web.Application:
-    """The application over one `Live`; `clock` gives unix seconds."""
+    Args:
+        clock: gives unix seconds.
+        history, reader: without them only the present is known.
+        access: who may read; without it everybody.
+        proof_line: a stored signed commit as a line of a proof.
+        join_addresses: members' addresses that the page shows to everybody.
+    """
     app = web.Application(middlewares=[_guard], client_max_size=1024)
-    app[_SITE] = _Site(live, clock, load_assets())
+    site = Site(live, load_assets(), clock, history, reader, access, tuple(join_addresses))
+    if proof_line is not None:
+        site.proof_line = proof_line
+    app[SITE] = site
     app.router.add_get("/", _page)
+    app.router.add_get("/c/{id}", _contributor)
+    app.router.add_get("/badge/{name}.svg", _badge)
     app.router.add_get("/events", _events)
+    app.router.add_get("/events/stream", _events)
     app.router.add_get("/healthz", _health)
     app.router.add_get("/favicon.ico", _asset)
     app.router.add_get("/assets/{name}", _asset)
-    for name, as_json in (("run", run_json), ("peers", peers_json), ("rounds", rounds_json)):
-        app.router.add_get(f"/api/v1/{name}", _api(as_json))
+    add_api(app)
     app.on_shutdown.append(_end_streams)
     return app
 
 
 @web.middleware
 async def _guard(request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> Any:
-    """Security headers on every answer; errors as a JSON problem (RFC 9457) or one plain sentence."""
-    try:
-        response = await handler(request)
-    except web.HTTPException as error:
-        response = _problem(request, error.status, error.reason)
-        if "Allow" in error.headers:
-            response.headers["Allow"] = error.headers["Allow"]
+    """Who may read; security headers on every answer; errors as a JSON problem (RFC 9457) or one plain sentence."""
+    site = request.app[SITE]
+    response = _admitted(request, site)
+    if response is None:
+        try:
+            response = await handler(request)
+        except web.HTTPException as error:
+            response = problem(request, error.status, error.reason)
+            if "Allow" in error.headers:
+                response.headers["Allow"] = error.headers["Allow"]
+        except sqlite3.Error as error:
+            log.warning("the history cannot be read: %s", error)
+            detail = "the history cannot be read at present; the page itself goes on"
+            response = problem(request, 503, "Service Unavailable", detail)
+    site.num_requests[f"{response.status // 100}xx"] += 1
     if not response.prepared:
         response.headers.update(SECURITY_HEADERS)
     return response
 
 
-def _problem(request: web.Request, status: int, reason: str) -> web.Response:
-    if request.path.startswith("/api/"):
-        problem = {"type": "about:blank", "title": reason, "status": status}
-        return web.json_response(problem, status=status, content_type="application/problem+json")
-    return web.Response(status=status, text=f"{status} {reason}. The page is at /\n")
+def _admitted(request: web.Request, site: Site) -> web.StreamResponse | None:
+    """None: go on. Else the answer to a stranger, or the exchange of a token for a cookie."""
+    if site.access is None or request.path in OPEN_PATHS:
+        return None
+    if not site.access.allows(request):
+        detail = "this page is private; open it with ?token=TOKEN once, or send the header Authorization: Bearer TOKEN"
+        response = problem(request, 401, "Unauthorized", detail)
+        response.headers["WWW-Authenticate"] = "Bearer"
+        return response
+    return site.access.exchange(request)
 
 
 async def _page(request: web.Request) -> web.Response:
-    site = request.app[_SITE]
+    site = request.app[SITE]
     live = site.live
     html = render_page(
         live.state.run_id,
@@ -97,13 +128,37 @@ async def _page(request: web.Request) -> web.Response:
         now=site.clock(),
         snapshot_id=live.snapshot_id,
         assets=site.assets,
+        join_addresses=site.join_addresses,
     )
     return web.Response(text=html, content_type="text/html", headers={"Cache-Control": "no-cache"})
 
 
+async def _contributor(request: web.Request) -> web.Response:
+    site = request.app[SITE]
+    view = await find_contributor(site, request.match_info["id"])
+    if view is None:
+        raise web.HTTPNotFound
+    html = render_contributor(site.live.state, view, now=site.clock(), assets=site.assets)
+    return web.Response(text=html, content_type="text/html", headers={"Cache-Control": "no-cache"})
+
+
+async def _badge(request: web.Request) -> web.Response:
+    site = request.app[SITE]
+    name = request.match_info["name"]
+    if name == "run":
+        svg = run_badge(site.live.state)
+    else:
+        view = find_row(site, name)
+        if view is None:
+            raise web.HTTPNotFound
+        svg = contributor_badge(site.live.state.run_id, view)
+    headers = {"Cache-Control": f"public, max-age={BADGE_SECONDS}"} if site.access is None else {}
+    return web.Response(text=svg, content_type="image/svg+xml", headers=headers)
+
+
 async def _asset(request: web.Request) -> web.Response:
     name = request.match_info.get("name", "favicon.svg")
-    asset = request.app[_SITE].assets.files.get(name)
+    asset = request.app[SITE].assets.files.get(name)
     if asset is None:
         raise web.HTTPNotFound
     headers = {
@@ -117,30 +172,20 @@ async def _asset(request: web.Request) -> web.Response:
     return web.Response(body=content, content_type=asset.content_type, charset="utf-8", headers=headers)
 
 
-def _api(as_json: Callable[[DashboardState], dict[str, Any]]) -> Callable[[web.Request], Awaitable[web.Response]]:
-    async def answer(request: web.Request) -> web.Response:
-        content = as_json(request.app[_SITE].live.state)
-        return web.json_response(content, headers={"Cache-Control": "no-cache", "Access-Control-Allow-Origin": "*"})
-
-    return answer
-
-
 async def _health(request: web.Request) -> web.Response:
     """Whether the observer still looks; what it sees is another question."""
-    site = request.app[_SITE]
+    site = request.app[SITE]
     state = site.live.state
     age_seconds = max(0.0, site.clock() - state.now)
     is_well = age_seconds < STALLED_SECONDS
-    content = {
-        "status": "ok" if is_well else "stalled",
-        "phase": state.phase,
-        "last_look_seconds": round(age_seconds, 1),
-    }
+    content: dict[str, object] = {"status": "ok" if is_well else "stalled"}
+    if site.access is None or site.access.allows(request):
+        content |= {"phase": state.phase, "last_look_seconds": round(age_seconds, 1)}
     return web.json_response(content, status=200 if is_well else 503, headers={"Cache-Control": "no-store"})
 
 
 async def _events(request: web.Request) -> web.StreamResponse:
-    site = request.app[_SITE]
+    site = request.app[SITE]
     live = site.live
     if live.is_closed or site.num_viewers >= MAX_VIEWERS:
         raise web.HTTPServiceUnavailable(reason="Too many viewers")
@@ -171,4 +216,4 @@ def _tick(now: float) -> bytes:
 
 
 async def _end_streams(app: web.Application) -> None:
-    app[_SITE].live.close()
+    app[SITE].live.close()

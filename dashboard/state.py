@@ -9,7 +9,7 @@ from __future__ import annotations
 import statistics
 import unicodedata
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
@@ -19,8 +19,9 @@ from dht.fields import clean_text
 from dht.host import PeerId
 from dht.records import MAX_LABEL_LENGTH, MAX_SOFTWARE_LENGTH, PeerRecord
 
-MAX_PEERS: Final = 500
-"""Rows kept. Those seen first stay, so a flood of new keys cannot push a contributor off the page."""
+MAX_PEERS: Final = 2500
+"""Rows kept. Those seen first stay, and those that signed commits list, so a flood of new keys cannot push a
+contributor off the page."""
 MAX_ROUNDS: Final = 60
 MAX_POINTS: Final = 360
 """Of the loss curve, about one per two pixels. When it is full every second one goes, so it spans the whole watch."""
@@ -57,6 +58,10 @@ class Look:
     run: RunFacts | None = None
     problem: str = ""
     """Why this look saw nothing, as a sentence."""
+    vouched: Collection[str] = ()
+    """Peers that signed commits list."""
+    withdrawn: Collection[str] = ()
+    """Peers whose name its owner has withdrawn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,17 +267,28 @@ def _merge_peers(old: tuple[PeerRow, ...], look: Look, run: RunFacts | None) -> 
         else:
             record, heard_at = _stripped(record), look.now
         merged[record.peer_id] = _row(record, row.first_heard_at, heard_at, look.now, run)
-    # Newcomers take free rows, then those of the peers that went longest ago; nobody who is here loses a row.
+    # Newcomers take free rows, then those of the peers that went longest ago; nobody who is here loses a row, except
+    # that peers which commits list take those of the last ones that no commit lists.
     gone = sorted((row for row in merged.values() if row.condition != "here"), key=lambda row: -row.heard_at)
+    strangers = [row for row in merged.values() if row.condition == "here" and row.record.peer_id not in look.vouched]
+    strangers.sort(key=lambda row: row.first_heard_at)
     num_unlisted = 0
-    for record in sorted(newest.values(), key=lambda record: record.peer_id):
+    for record in sorted(newest.values(), key=lambda record: (record.peer_id not in look.vouched, record.peer_id)):
         if len(merged) >= MAX_PEERS:
-            if not gone:
+            if gone:
+                del merged[gone.pop().record.peer_id]
+            elif strangers and record.peer_id in look.vouched:
+                del merged[strangers.pop().record.peer_id]
+                num_unlisted += 1
+            else:
                 num_unlisted += 1
                 continue
-            del merged[gone.pop().record.peer_id]
         merged[record.peer_id] = _row(_stripped(record), look.now, look.now, look.now, run)
-    return tuple(merged.values()), num_unlisted
+    rows = [
+        replace(row, record=replace(row.record, name="")) if row.record.peer_id in look.withdrawn else row
+        for row in merged.values()
+    ]
+    return tuple(rows), num_unlisted
 
 
 def _row(record: PeerRecord, first_heard_at: float, heard_at: float, now: float, run: RunFacts | None) -> PeerRow:

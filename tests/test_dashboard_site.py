@@ -100,7 +100,7 @@ def test_the_api_answers_in_json_and_refuses_in_json() -> None:
             assert (missing.status, missing.content_type) == (404, "application/problem+json")
             assert (await missing.json())["status"] == 404
             refused = await client.post("/api/v1/run")
-            assert (refused.status, refused.headers["Allow"]) == (405, "GET,HEAD")
+            assert (refused.status, refused.headers["Allow"]) == (405, "GET,HEAD,OPTIONS")
 
     asyncio.run(check())
 
