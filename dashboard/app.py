@@ -7,14 +7,20 @@ import contextlib
 import errno
 import secrets
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from aiohttp import web
 
+from dashboard.gathering import Gatherer, SignedCommits
+from dashboard.history import History, OpenCheck, open_history
 from dashboard.live import Live
-from dashboard.observer import CommitFetcher, Observer
+from dashboard.observer import Observer
+from dashboard.page_access import PageAccess, read_token
 from dashboard.routes import make_app
 from dashboard.state import DashboardState
 from dht.errors import UsageFault
@@ -22,37 +28,60 @@ from dht.host import Host
 from dht.host_backend import HostBackend
 from dht.identity import split_run_id
 from dht.observer_network import observer_network
-from dht.records import RunRecord
+from dht.records import RunRecord, encode_run_record
 
 SHUTDOWN_SECONDS: Final = 5.0
 """For answers in progress; event streams are ended at once."""
 
-OpenCommits = Callable[[Host, RunRecord], CommitFetcher]
-"""Composes `averaging.catch_up.fetch_commits` with the host, a doorkeeper and the run's limits."""
+OpenCommits = Callable[[Host, RunRecord], SignedCommits]
+"""Composes the host, a doorkeeper and the run's limits. It may take seconds, so it runs in a thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What whoever runs a dashboard may choose.
+
+    Attributes:
+        db: the history's file; None: in memory.
+        token_file: makes the page private.
+        join_addresses: members' addresses that the page shows to everybody.
+        backend: what carries the connections to the swarm.
+        is_rebuilding: make all credit again from the signed commits in `db` before anything is shown.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8080
+    db: Path | None = None
+    token_file: Path | None = None
+    join_addresses: tuple[str, ...] = ()
+    backend: HostBackend = "p2pd"
+    is_rebuilding: bool = False
 
 
 def serve_dashboard(
     run_id: str,
     peers: Sequence[str],
-    host: str = "127.0.0.1",
-    port: int = 8470,
+    choices: Choices,
     *,
     open_commits: OpenCommits | None = None,
-    backend: HostBackend = "p2pd",
+    open_check: OpenCheck | None = None,
+    proof_line: Callable[[bytes], str] | None = None,
 ) -> int:
-    """Serve the page at `host`:`port` until SIGINT or SIGTERM; returns the exit code, 0. Blocks.
+    """Serve the page until SIGINT or SIGTERM; returns the exit code, 0. Blocks.
 
     Args:
         peers: multiaddrs of members to dial; while nobody answers, the page says so and it goes on trying.
-        open_commits: how to ask members for commit records; without it the page shows versions only.
-        backend: what carries the connections to the swarm.
+        open_commits: how to ask members for signed commits; without it the page shows versions only.
+        open_check: from an encoded run record to the check of its commits, for rebuilding.
+        proof_line: a stored signed commit as a line of a proof.
 
     Raises:
-        UsageFault: the run id is none, or the port is taken (exit code 2).
-        LocalFault: the transport cannot run.
+        UsageFault: the run id is none, the port is taken, or a file cannot be used (exit code 2).
+        LocalFault: the transport cannot run, or the history is damaged.
     """
     split_run_id(run_id)
-    asyncio.run(_serve(run_id, peers, host, port, open_commits, backend))
+    access = None if choices.token_file is None else PageAccess(read_token(choices.token_file))
+    asyncio.run(_serve(run_id, peers, choices, access, open_commits, open_check, proof_line))
     return 0
 
 
@@ -85,41 +114,93 @@ def bound_port(runner: web.AppRunner) -> int:
 
 
 async def _serve(
-    run_id: str, peers: Sequence[str], host: str, port: int, open_commits: OpenCommits | None, backend: HostBackend
+    run_id: str,
+    peers: Sequence[str],
+    choices: Choices,
+    access: PageAccess | None,
+    open_commits: OpenCommits | None,
+    open_check: OpenCheck | None,
+    proof_line: Callable[[bytes], str] | None,
 ) -> None:
-    stopped = asyncio.Event()
-    with _stop_signals(stopped):
+    async with contextlib.AsyncExitStack() as stack:
+        stopped = asyncio.Event()
+        stack.enter_context(_stop_signals(stopped))
+        rebuild_with = open_check if choices.is_rebuilding else None
+        history, reader = await stack.enter_async_context(
+            open_history(choices.db, run_id, clock=time.time, warn=_warn, rebuild_with=rebuild_with)
+        )
         now = time.time()
-        live = Live(DashboardState(run_id=run_id, started_at=now, now=now), secrets.token_hex(4))
-        runner = await start_site(make_app(live), host, port)
+        state = DashboardState(run_id=run_id, started_at=now, now=now)
+        live = Live(state, secrets.token_hex(4), history.view)
+        app = make_app(
+            live,
+            history=history,
+            reader=reader,
+            access=access,
+            proof_line=proof_line,
+            join_addresses=choices.join_addresses,
+        )
+        runner = await start_site(app, choices.host, choices.port)
+        stack.push_async_callback(runner.cleanup)
+        _announce(choices, bound_port(runner), is_private=access is not None)
+        watching = asyncio.create_task(_watch(run_id, peers, live, history, open_commits, choices.backend))
+        stopping = asyncio.create_task(stopped.wait(), name="stop signal")
         try:
-            shown_host = f"[{host}]" if ":" in host else host
-            print(f"The page is at http://{shown_host}:{bound_port(runner)}/ (Ctrl+C ends it)", flush=True)
-            watching = asyncio.create_task(_watch(run_id, peers, live, open_commits, backend), name="observer")
-            stopping = asyncio.create_task(stopped.wait(), name="stop signal")
-            try:
-                await asyncio.wait((watching, stopping), return_when=asyncio.FIRST_COMPLETED)
-                if watching.done():
-                    watching.result()
-            finally:
-                for task in (watching, stopping):
-                    task.cancel()
-                await asyncio.gather(watching, stopping, return_exceptions=True)
+            await asyncio.wait((watching, stopping), return_when=asyncio.FIRST_COMPLETED)
+            if watching.done():
+                watching.result()
         finally:
-            await runner.cleanup()
+            for task in (watching, stopping):
+                task.cancel()
+            await asyncio.gather(watching, stopping, return_exceptions=True)
+
+
+def _announce(choices: Choices, port: int, *, is_private: bool) -> None:
+    shown_host = f"[{choices.host}]" if ":" in choices.host else choices.host
+    private = "; private: open it once with ?token=TOKEN" if is_private else ""
+    print(f"The page is at http://{shown_host}:{port}/ (Ctrl+C ends it{private})", flush=True)
+    kept = f"kept in {choices.db}" if choices.db is not None else "kept in memory and ends with this process"
+    print(f"Its history is {kept}", flush=True)
+
+
+def _warn(sentence: str) -> None:
+    print(f"peer: {sentence}", file=sys.stderr, flush=True)
 
 
 async def _watch(
-    run_id: str, peers: Sequence[str], live: Live, open_commits: OpenCommits | None, backend: HostBackend
+    run_id: str,
+    peers: Sequence[str],
+    live: Live,
+    history: History,
+    open_commits: OpenCommits | None,
+    backend: HostBackend,
 ) -> None:
     async with observer_network(backend, peers) as (host, store):
+        gatherer = Gatherer(history, time.time)
+        opened: tuple[RunRecord, SignedCommits] | None = None
+
+        def show(state: DashboardState) -> None:
+            history.look(state)
+            live.publish(state, history.view)
+
+        async def gather(record: RunRecord, state: DashboardState) -> None:
+            nonlocal opened
+            assert open_commits is not None
+            if opened is None or opened[0] != record:
+                opened = record, await asyncio.to_thread(open_commits, host, record)
+                history.trend.num_parameters = opened[1].num_parameters
+                history.keep_run_record(encode_run_record(record))
+            await gatherer.gather(opened[1], state)
+
         observer = Observer(
             run_id,
             store,
             peers,
             wall_clock=time.time,
-            on_state=live.publish,
-            open_commits=None if open_commits is None else lambda run: open_commits(host, run),
+            on_state=show,
+            gather=None if open_commits is None else gather,
+            vouched=lambda: history.ledger.machines,
+            withdrawn=lambda: history.withdrawn,
         )
         await observer.run()
 

@@ -32,7 +32,7 @@ from dashboard.history_types import (
     ProfileFacts,
     RoundFacts,
 )
-from dashboard.history_writing import CheckCommit, Loaded, forget_old, load, prepare, rebuild, write
+from dashboard.history_writing import CheckCommit, Loaded, forget_old, load, prepare, rebuild, run_record, write
 from dashboard.known_versions import KnownVersions
 from dashboard.ledger import Entry, Outcome, Presence, countries, with_rare_countries_withheld
 from dashboard.state import DashboardState
@@ -60,6 +60,9 @@ _MARK_KINDS: Final[dict[str, MarkKind]] = {
     "silent": "leave",
     "revised": "revision",
 }
+
+OpenCheck = Callable[[bytes], CheckCommit]
+"""From an encoded run record to the check of that run's signed commits."""
 
 log = logging.getLogger(__name__)
 
@@ -168,6 +171,10 @@ class History:
                 self._batch.machines[peer_id] = machine
         self._event("profile changed", profile.contributor_id, now, 0, is_kept=False)
         self._view = None
+
+    def keep_run_record(self, record: bytes) -> None:
+        """The owner's signed manifest: what the signed commits are checked against when credit is made again."""
+        self._batch.meta["run_record"] = record
 
     def set_missing(self, fragment: int, ranges: Sequence[tuple[int, int]]) -> None:
         """Versions (begin, end exclusive) of a fragment whose commits no member remembers."""
@@ -315,14 +322,14 @@ async def open_history(
     *,
     clock: Callable[[], float],
     warn: Callable[[str], None],
-    rebuild_with: CheckCommit | None = None,
+    rebuild_with: OpenCheck | None = None,
 ) -> AsyncIterator[tuple[History, HistoryReader]]:
     """A run's history over its file (None: in memory only); what is new is written when it is left.
 
     Args:
         clock: unix seconds.
         warn: told one sentence when the file cannot be written any more, and one when it can again.
-        rebuild_with: make all credit again from the signed commits before anything is shown.
+        rebuild_with: make all credit again from the signed commits before anything is shown; called in a thread.
 
     Raises:
         UsageFault: the file is something else, of another run, in use, or cannot be opened.
@@ -339,7 +346,7 @@ async def open_history(
             database = await stack.enter_async_context(aiosqlite.connect(place, isolation_level=None))
             await prepare(database, is_new=is_new, run_id=run_id, now=clock())
             if rebuild_with is not None:
-                await rebuild(database, rebuild_with)
+                await rebuild(database, await asyncio.to_thread(rebuild_with, await run_record(database, path)))
             loaded = await load(database, MAX_POINTS, MAX_ROUNDS, MAX_MARKS)
             reading = database
             if path is not None:

@@ -60,7 +60,7 @@ class Batch:
     gaps: list[Gap] = field(default_factory=list)
     missing: list[MissingRounds] | None = None
     """All of them, when they changed."""
-    meta: dict[str, float] = field(default_factory=dict)
+    meta: dict[str, float | bytes] = field(default_factory=dict)
 
     def absorb(self, later: Batch) -> None:
         """Take in what came after this one, which could not be written."""

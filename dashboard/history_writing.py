@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 import aiosqlite
@@ -29,6 +30,7 @@ from dashboard.history_types import CommitCredit, Condition, Gap, HistoryPoint, 
 from dashboard.known_versions import KnownVersions
 from dashboard.ledger import RECENT_VERSIONS, SECONDS_PER_DAY, SECONDS_PER_HOUR, Entry, Ledger, Machine, milli
 from dashboard.state import MAX_PEERS
+from dht.errors import UsageFault
 
 LOOKS_SECONDS: Final = 48 * SECONDS_PER_HOUR
 """Looks, and the coming and going of peers that no commit lists."""
@@ -245,6 +247,21 @@ async def rebuild(database: aiosqlite.Connection, check: CheckCommit) -> int:
         await database.rollback()
         raise
     return count
+
+
+async def run_record(database: aiosqlite.Connection, path: Path | None) -> bytes:
+    """The run record that is kept with the history.
+
+    Raises:
+        UsageFault: there is none, so nothing can be checked.
+    """
+    found = await _rows(database, "SELECT value FROM meta WHERE name = 'run_record'")
+    if not found:
+        raise UsageFault(
+            f"the history {path or 'in memory'} has no run record yet, so its commits cannot be checked; run the "
+            "dashboard without rebuilding first, until it has found the run"
+        )
+    return bytes(found[0][0])
 
 
 async def _roll_up_again(database: aiosqlite.Connection, fine: str, coarse: str, seconds: int) -> None:

@@ -23,7 +23,7 @@ def demo(
     minutes: Annotated[float, typer.Option("--minutes", min=0.1, max=1440, help="How long to train.")] = 2.0,
     as_json: Annotated[bool, typer.Option("--json", help="Summary as one JSON object on the last line.")] = False,
     dashboard: Annotated[bool, typer.Option("--dashboard/--no-dashboard", help="Serve the web page meanwhile.")] = True,
-    port: Port = 8470,
+    port: Port = 8080,
 ) -> int:
     """Train with a swarm of real peers on this machine; one is killed, one comes late."""
     from peer.demo import run_demo

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from dht.errors import UsageFault
 from dht.host_backend import HostBackend, choose_backend
 from peer.cli_options import AsJson, LookTimeout, Peers, Port, RunId, checked_target
 from peer.outcome import reporting
@@ -45,7 +47,7 @@ def status(
 @commands.command(
     short_help="Serve a web page about a run.",
     epilog="\b\nExample:\n  peer dashboard --run-id tinybytes.abcdefghij234567abcd \\\n"
-    "                 --peers /ip4/203.0.113.5/tcp/4001/p2p/12D3KooW... --port 8470",
+    "                 --peers /ip4/203.0.113.5/tcp/4001/p2p/12D3KooW... --port 8080",
 )
 @reporting
 def dashboard(
@@ -54,16 +56,68 @@ def dashboard(
     host: Annotated[
         str, typer.Option("--host", metavar="ADDRESS", help="Where to serve; 0.0.0.0 shows it to everybody.")
     ] = "127.0.0.1",
-    port: Port = 8470,
+    port: Port = 8080,
+    db: Annotated[
+        Path | None,
+        typer.Option(
+            "--db", metavar="FILE", help="The history's file; default: in the run's data folder; :memory: keeps none."
+        ),
+    ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option("--token-file", metavar="FILE", help="Only who has the token in FILE may read.")
+    ] = None,
+    join_address: Annotated[
+        list[str] | None,
+        typer.Option("--join-address", metavar="MULTIADDR", help="A member's address to show to those who may join."),
+    ] = None,
+    rebuild: Annotated[
+        bool, typer.Option("--rebuild", help="First make all credit again from the signed commits in the history.")
+    ] = False,
     host_backend: Backend = None,
 ) -> int:
     """Serve a web page that shows who contributes to a run and how it learns."""
     known, addresses = checked_target(run_id, peers)
     backend = _chosen(host_backend)
-    from dashboard.app import serve_dashboard
-    from peer.observing import open_commits
+    from dashboard.app import Choices, serve_dashboard
+    from dashboard.gathering import SignedCommits, unsigned_commits
+    from dht.host import Host
+    from dht.multiaddr import parse_peer_multiaddr
+    from dht.records import RunRecord
 
-    return serve_dashboard(known, addresses, host, port, open_commits=open_commits, backend=backend)
+    def signed_commits(host: Host, record: RunRecord) -> SignedCommits:
+        from peer.observing import fragment_sizes, open_commits
+
+        return unsigned_commits(open_commits(host, record), fragment_sizes(record))
+
+    for address in join_address or ():
+        parse_peer_multiaddr(address)
+    choices = Choices(
+        host=host,
+        port=port,
+        db=_history_of(known, db),
+        token_file=token_file,
+        join_addresses=tuple(join_address or ()),
+        backend=backend,
+        is_rebuilding=rebuild,
+    )
+    return serve_dashboard(known, addresses, choices, open_commits=signed_commits)
+
+
+def _history_of(run_id: str, asked: Path | None) -> Path | None:
+    """The file that was asked for, None for no file, or the usual place, whose folder is made."""
+    from peer.config import load_config
+
+    if asked is not None:
+        return None if str(asked) == ":memory:" else asked
+    folder = load_config({"run_id": run_id}).data_dir
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageFault(
+            f"the folder {folder} cannot be made for the history ({error.strerror or error}); expected a folder of "
+            "one's own; give a file with --db"
+        ) from error
+    return folder / "dashboard.sqlite"
 
 
 def _chosen(asked: str | None) -> HostBackend:

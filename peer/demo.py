@@ -122,9 +122,10 @@ class Demo:
     def start_page(self, port: int) -> None:
         """Serve the dashboard beside the swarm."""
         target = ["--run-id", self.run_id, "--peers", self.address]
+        history = ["--db", str(self.folder / "dashboard.sqlite")]
         with open(self.folder / "dashboard.txt", "wb") as output:
             self.page = subprocess.Popen(
-                [sys.executable, "-m", "peer", "dashboard", *target, "--port", str(port)],
+                [sys.executable, "-m", "peer", "dashboard", *target, "--port", str(port), *history],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

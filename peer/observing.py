@@ -86,6 +86,15 @@ def open_commits(host: Host, record: RunRecord) -> Callable[[PeerId, int, int], 
     return fetch
 
 
+def fragment_sizes(record: RunRecord) -> list[int]:
+    """Parameters per fragment of the run's model.
+
+    Raises:
+        Incompatible: the run's manifest does not fit this software.
+    """
+    return list(seed_sizes(_manifest_of(record)))
+
+
 def _manifest_of(record: RunRecord) -> RunManifest:
     try:
         return RunManifest.from_bytes(record.manifest)

@@ -208,6 +208,9 @@ def test_join_hands_over_every_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         (["status", "--run-id", RUN_ID, "--peers", "x"], "--peers: 'x' is not a multiaddr"),
         (["dashboard", "--run-id", "x"], "--run-id: 'x' is not a run id"),
         (["dashboard", "--port", "70000"], "Invalid value for '--port'"),
+        (["dashboard", "--run-id", RUN_ID, "--peers", ADDRESS, "--join-address", "x"], "'x' is not a multiaddr"),
+        (["dashboard", "--run-id", RUN_ID, "--peers", ADDRESS, "--token-file", "nowhere"], "nowhere cannot be read"),
+        (["dashboard", "--run-id", RUN_ID, "--peers", ADDRESS, "--db", "no/x.sqlite"], "does not exist; make it"),
         (["export"], "expected --model FILE, or --run-id RUN"),
         (["export", "--run-id", RUN_ID, "--peers", ADDRESS, "--checkpoint", "d"], "--checkpoint and --peers are given"),
         (["sample", "--prompt", "x", "--model", "m", "--run-id", RUN_ID], "--model is given beside another source"),
@@ -248,7 +251,14 @@ def test_observers_get_run_and_addresses(home: Path, monkeypatch: pytest.MonkeyP
     assert status == [(RUN_ID, [ADDRESS], True, 3.0, "p2pd")]
     write_cached_peers(home / RUN_ID / "cached_peers.json", [OTHER_ADDRESS])
     assert cli.run(["dashboard", "--run-id", RUN_ID, "--host", "0.0.0.0", "--port", "0"]) == 0
-    assert page == [(RUN_ID, [OTHER_ADDRESS], "0.0.0.0", 0)]
+    arguments = ["dashboard", "--run-id", RUN_ID, "--db", ":memory:", "--join-address", ADDRESS, "--token-file", "t"]
+    assert cli.run(arguments) == 0
+    (known, addresses, first), (_, _, second) = page
+    assert (known, addresses) == (RUN_ID, [OTHER_ADDRESS])
+    assert (first.host, first.port, first.db) == ("0.0.0.0", 0, home / RUN_ID / "dashboard.sqlite")
+    assert (first.token_file, first.join_addresses, first.is_rebuilding) == (None, (), False)
+    assert (second.host, second.port, second.db) == ("127.0.0.1", 8080, None)
+    assert (second.token_file, second.join_addresses) == (Path("t"), (ADDRESS,))
 
 
 def test_a_model_comes_from_one_source(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,7 +280,7 @@ def test_demo_and_simulate_pass_their_numbers(monkeypatch: pytest.MonkeyPatch) -
     simulation = stand_in(monkeypatch, "peer.simulating", "run_simulation", lambda *_: 0)
     assert cli.run(["demo"]) == 1
     assert cli.run(["demo", "--peers", "4", "--minutes", "0.5", "--json", "--no-dashboard", "--port", "9000"]) == 1
-    assert demo == [(3, 2.0, False, True, 8470), (4, 0.5, True, False, 9000)]
+    assert demo == [(3, 2.0, False, True, 8080), (4, 0.5, True, False, 9000)]
     assert cli.run(["simulate", "--peers", "5", "--steps", "6", "--seed", "7", "--churn", "0.5", "--json"]) == 0
     assert simulation == [(5, 6, 7, 0.5, True)]
     scenario = stand_in(monkeypatch, "peer.simulating", "run_scenario", lambda *_: 1)

@@ -19,8 +19,8 @@ import pytest
 from dashboard.history import History, open_history
 from dashboard.history_file import APPLICATION_ID, SCHEMA_VERSION
 from dashboard.history_reading import HistoryReader
-from dashboard.history_types import HistoryPoint, HistoryView, ProfileFacts
-from dashboard.history_writing import forget_old, load, points_between, prepare, rebuild, write
+from dashboard.history_types import CommitCredit, HistoryPoint, HistoryView, ProfileFacts
+from dashboard.history_writing import CheckCommit, forget_old, load, points_between, prepare, rebuild, write
 from dashboard.state import DashboardState, Look, fold
 from dht.errors import LocalFault, PeerFault, UsageFault
 from tests.dashboard_history import check_raw, raw_commit, usual_commit
@@ -126,12 +126,22 @@ def test_what_is_rebuilt_from_the_signed_commits_equals_what_was_folded(tmp_path
 def test_a_proof_that_fails_its_check_changes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "run.sqlite"
 
-    def refuse(raw: bytes) -> object:
-        raise PeerFault("", "sent a commit with a wrong signature")
+    def open_check(record: bytes) -> CheckCommit:
+        assert record == b"the run record"
+
+        def refuse(raw: bytes) -> CommitCredit:
+            raise PeerFault("", "sent a commit with a wrong signature")
+
+        return refuse
 
     async def check() -> None:
         async with opened(path) as (history, _):
             feed(history, range(3))
+        with pytest.raises(UsageFault, match="no run record yet"):
+            async with open_history(path, RUN_ID, clock=lambda: NOW, warn=no_warning, rebuild_with=open_check):
+                raise AssertionError("opened")
+        async with opened(path) as (history, _):
+            history.keep_run_record(b"the run record")
         before = tables(path)
         with pytest.raises(PeerFault, match="wrong signature"):
             async with open_history(
@@ -139,7 +149,7 @@ def test_a_proof_that_fails_its_check_changes_nothing(tmp_path: Path) -> None:
                 RUN_ID,
                 clock=lambda: NOW,
                 warn=no_warning,
-                rebuild_with=refuse,  # type: ignore[arg-type]
+                rebuild_with=open_check,
             ):
                 raise AssertionError("opened")
         assert tables(path) == before

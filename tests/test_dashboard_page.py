@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
 
-from averaging.messages import Commit
 from dashboard.assets import load_assets
 from dashboard.live import history_of
 from dashboard.observer import Observer
@@ -17,16 +15,14 @@ from dashboard.page_charts import render_charts
 from dashboard.page_parts import with_ages
 from dashboard.state import DashboardState
 from dht.errors import PeerUnreachable
-from dht.host import PeerId
 from dht.identity import Identity, make_run_id
-from dht.records import RunRecord, encode_run_record, sign_run_record
+from dht.records import encode_run_record, sign_run_record
 from tests.dashboard_records import (
     HOSTILE_NAME,
     MANIFEST,
     NOW,
     PEERS,
     RUN_ID,
-    RUN_RECORD,
     Clock,
     FakeStore,
     TextOnly,
@@ -34,7 +30,6 @@ from tests.dashboard_records import (
     record_of,
     state_with,
 )
-from tests.test_dashboard_state import commit_of
 
 
 def page_of(state: DashboardState, now: float = NOW) -> str:
@@ -136,41 +131,6 @@ def test_nobody_reachable_is_dialled_again_at_every_look() -> None:
         await observer.look()
         await observer.look()
         assert len(store.dialled) == 4
-
-    asyncio.run(watch())
-
-
-def test_commit_records_are_asked_of_donors_in_turn() -> None:
-    async def watch() -> None:
-        store, filled = FakeStore(), asyncio.Event()
-        store.put(PEERS[0])
-        store.put(PEERS[1], reachable=False)
-        asked: list[tuple[PeerId, int, int]] = []
-
-        async def fetch(donor: PeerId, fragment: int, from_version: int) -> list[Commit]:
-            asked.append((donor, fragment, from_version))
-            if donor == PEERS[0].peer_id:
-                raise PeerUnreachable(donor, "is gone; expected commits; another is asked")
-            return [commit_of(fragment, 1)]
-
-        def open_commits(run: RunRecord) -> Callable[..., Coroutine[Any, Any, list[Commit]]]:
-            assert run == RUN_RECORD
-            return fetch
-
-        def notice(state: DashboardState) -> None:
-            if len([row for row in state.rounds if row.leader]) == 2:
-                filled.set()
-
-        observer = Observer(RUN_ID, store, [], wall_clock=Clock(), on_state=notice, open_commits=open_commits)
-        await observer.look()
-        watching = asyncio.create_task(observer.run())
-        while not filled.is_set() and not watching.done():
-            # The second look would come by itself, after two real seconds.
-            await asyncio.sleep(0)
-            await observer.look()
-        watching.cancel()
-        await asyncio.gather(watching, return_exceptions=True)
-        assert asked[:2] == [(PEERS[0].peer_id, 0, 0), (PEERS[1].peer_id, 0, 0)]
 
     asyncio.run(watch())
 
