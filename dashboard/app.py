@@ -10,12 +10,11 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from aiohttp import web
 
+from dashboard.choices import Choices
 from dashboard.gathering import Gatherer, SignedCommits
 from dashboard.history import History, OpenCheck, open_history
 from dashboard.live import Live
@@ -35,27 +34,6 @@ SHUTDOWN_SECONDS: Final = 5.0
 
 OpenCommits = Callable[[Host, RunRecord], SignedCommits]
 """Composes the host, a doorkeeper and the run's limits. It may take seconds, so it runs in a thread."""
-
-
-@dataclass(frozen=True, slots=True)
-class Choices:
-    """What whoever runs a dashboard may choose.
-
-    Attributes:
-        db: the history's file; None: in memory.
-        token_file: makes the page private.
-        join_addresses: members' addresses that the page shows to everybody.
-        backend: what carries the connections to the swarm.
-        is_rebuilding: make all credit again from the signed commits in `db` before anything is shown.
-    """
-
-    host: str = "127.0.0.1"
-    port: int = 8080
-    db: Path | None = None
-    token_file: Path | None = None
-    join_addresses: tuple[str, ...] = ()
-    backend: HostBackend = "p2pd"
-    is_rebuilding: bool = False
 
 
 def serve_dashboard(

@@ -78,7 +78,8 @@ def dashboard(
     """Serve a web page that shows who contributes to a run and how it learns."""
     known, addresses = checked_target(run_id, peers)
     backend = _chosen(host_backend)
-    from dashboard.app import Choices, serve_dashboard
+    from dashboard.app import serve_dashboard
+    from dashboard.choices import Choices
     from dashboard.gathering import SignedCommits, unsigned_commits
     from dht.host import Host
     from dht.multiaddr import parse_peer_multiaddr

@@ -225,8 +225,8 @@ def test_a_taken_port_is_one_sentence_and_exit_code_2() -> None:
 @pytest.mark.network
 def test_with_nobody_there_the_page_says_so_and_ctrl_c_leaves_nothing_behind() -> None:
     code = (
-        "from dashboard.app import serve_dashboard; import sys;"
-        f"sys.exit(serve_dashboard({RUN_ID!r}, ['/ip4/127.0.0.1/tcp/1/p2p/{PEERS[0].peer_id}'], '127.0.0.1', 0))"
+        "import sys; from dashboard.app import serve_dashboard; from dashboard.choices import Choices;"
+        f"sys.exit(serve_dashboard({RUN_ID!r}, ['/ip4/127.0.0.1/tcp/1/p2p/{PEERS[0].peer_id}'], Choices(port=0)))"
     )
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, start_new_session=True)
     assert process.stdout is not None
