@@ -14,9 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from benchmarks.convergence_arms import Arm, Task
-from benchmarks.muon import Muon
+from benchmarks.convergence_arms import Arm, Task, replace_model
 from peer.data import block_positions
+from peer.inner_optimizer import make_optimizer
 from peer.model import GPT, build_model
 from peer.trainer import learning_rate_at
 
@@ -24,7 +24,7 @@ from peer.trainer import learning_rate_at
 class Replica:
     """Parameters and gradients as flat vectors, an optimizer, data, and the start of the local work (`ref`).
 
-    Muon (`arm.optimizer`) takes the matrices inside the blocks; embedding and norms stay with AdamW.
+    The optimizer is that of a real peer (`peer.inner_optimizer`), AdamW or Muon.
     """
 
     def __init__(self, index: int, arm: Arm, task: Task, model: GPT, live: Tensor, gradient: Tensor) -> None:
@@ -41,24 +41,8 @@ class Replica:
             parameter.data = live[inside].view_as(parameter)
             parameter.grad = gradient[inside].view_as(parameter)
         self.ref = live.clone()
-        settings = task.training
-        matrices = [parameter for parameter in parameters if parameter.dim() >= 2]
-        self._muon: Muon | None = None
-        if arm.optimizer == "muon":
-            embedding = self.model.embedding.weight
-            self._muon = Muon(
-                (matrix for matrix in matrices if matrix is not embedding), weight_decay=settings.weight_decay
-            )
-            matrices = [embedding]
-        self._optimizer = torch.optim.AdamW(
-            [
-                {"params": matrices},
-                {"params": [parameter for parameter in parameters if parameter.dim() < 2], "weight_decay": 0.0},
-            ],
-            lr=settings.learning_rate,
-            betas=(settings.beta1, settings.beta2),
-            weight_decay=settings.weight_decay,
-            fused=True,
+        self._optimizer = make_optimizer(
+            model.named_parameters(), replace_model(task.training, optimizer=arm.optimizer), fused=True
         )
 
     def update(self, step: int) -> None:
@@ -71,8 +55,6 @@ class Replica:
         for group in self._optimizer.param_groups:
             group["lr"] = rate
         self._optimizer.step()
-        if self._muon is not None:
-            self._muon.step(rate)
         if self._pull:
             self.live.lerp_(self.ref, self._pull)
 

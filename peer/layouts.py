@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -10,6 +11,7 @@ from averaging.fragments import FragmentLayout, build_layout
 from dht.errors import Incompatible
 from peer.manifest import RunManifest
 from peer.model import GPT
+from peer.muon import is_hidden_matrix
 
 
 def layout_of(manifest: RunManifest, shapes: Sequence[tuple[str, tuple[int, ...]]]) -> FragmentLayout:
@@ -52,6 +54,13 @@ def shapes_of(manifest: RunManifest) -> list[tuple[str, tuple[int, ...]]]:
             tied_head=shape.tied_head,
         )
     return [(name, tuple(p.shape)) for name, p in model.named_parameters()]
+
+
+def num_orthogonalised(manifest: RunManifest) -> int:
+    """Parameters of the matrices that the built-in trainer's optimizer orthogonalises; 0 unless it is Muon."""
+    if manifest.training.optimizer != "muon":
+        return 0
+    return sum(math.prod(shape) for name, shape in shapes_of(manifest) if is_hidden_matrix(name, shape))
 
 
 def layout_digest_of(manifest: RunManifest) -> bytes:

@@ -93,8 +93,13 @@ class DataSection(_Section):
 
 
 class TrainingSection(_Section):
-    """The inner loop: AdamW (arXiv 1711.05101) with linear warm-up and optional cosine decay."""
+    """The inner loop: AdamW (arXiv 1711.05101) or Muon with linear warm-up and optional cosine decay."""
 
+    optimizer: Literal["adamw", "muon"] = Field(
+        default="adamw",
+        description="inner optimizer; muon: orthogonalised momentum for the matrices between hidden layers, AdamW for "
+        "the rest (arXiv 2505.23725, 2502.16982)",
+    )
     batch_size: int = Field(default=8, ge=1, le=65_536, description="sequences per backward pass")
     learning_rate: float = Field(default=3e-3, gt=0, le=10, description="peak inner learning rate")
     warmup_steps: int = Field(default=50, ge=0, le=10**7, description="inner steps of linear warm-up")

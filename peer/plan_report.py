@@ -13,7 +13,7 @@ from rich.table import Table
 
 from dht.errors import UsageFault
 from peer.bandwidth_table import TableRow, agreement, bandwidth_table, is_as_printed
-from peer.layouts import layout_of, shapes_of
+from peer.layouts import layout_of, num_orthogonalised, shapes_of
 from peer.manifest import RunManifest
 from peer.plan_profile import PlanProfile, load_profile
 from peer.plan_source import load_planned_run, sizes_of
@@ -44,7 +44,7 @@ def run_plan(run: Path | None, profile_path: Path | None, show_table: bool, as_j
     manifest = load_planned_run(run)
     profile = load_profile(profile_path)
     layout_of(manifest, shapes_of(manifest))
-    plan = plan_run(manifest, profile, sizes_of(manifest))
+    plan = plan_run(manifest, profile, sizes_of(manifest), num_orthogonalised(manifest))
     if as_json:
         print(json.dumps(plan_facts(manifest, profile, plan)))
     else:

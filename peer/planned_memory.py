@@ -74,10 +74,15 @@ class NetworkMemory:
         return int(sum(astuple(self)))
 
 
-def trainer_memory(num_parameters: int) -> TrainerMemory:
-    """Of the built-in trainer: float32 parameters and gradients, AdamW's two moments, one reference copy."""
-    copy = FLOAT_BYTES * num_parameters
-    return TrainerMemory(copy, copy, 2 * copy, copy, 4 * copy, LIBRARIES_BYTES)
+def optimizer_bytes(num_parameters: int, num_orthogonalised: int = 0) -> int:
+    """Of an inner optimizer, float32: AdamW's two moments; of the parameters that Muon orthogonalises one velocity."""
+    return FLOAT_BYTES * (2 * num_parameters - num_orthogonalised)
+
+
+def trainer_memory(num_parameters: int, num_orthogonalised: int = 0) -> TrainerMemory:
+    """Of the built-in trainer: float32 parameters and gradients, the optimizer's state, one reference copy."""
+    copy, moments = FLOAT_BYTES * num_parameters, optimizer_bytes(num_parameters, num_orthogonalised)
+    return TrainerMemory(copy, copy, moments, copy, 2 * copy + moments, LIBRARIES_BYTES)
 
 
 def network_memory(
@@ -103,12 +108,13 @@ def network_memory(
     )
 
 
-def disk_bytes(sizes: Sequence[int], blocks: BlockFormat, mode: str) -> int:
+def disk_bytes(sizes: Sequence[int], blocks: BlockFormat, mode: str, num_orthogonalised: int = 0) -> int:
     """Of the checkpoints that are kept and one being written.
 
-    Each has anchors, momentum, residuals and own work on the network side, and parameters, reference copy and AdamW's
-    moments on the trainer's.
+    Each has anchors, momentum, residuals and own work on the network side, and parameters, reference copy and the
+    optimizer's state on the trainer's.
     """
-    num_copies = 3 + (mode in VELOCITY_MODES) + 4
+    num_copies = 3 + (mode in VELOCITY_MODES) + 2
     encoded = (1 + RECENT_CONTRIBUTIONS) * sum(blocks.num_bytes(size) for size in sizes)
-    return (KEPT_CHECKPOINTS + 1) * (FLOAT_BYTES * num_copies * sum(sizes) + encoded)
+    values_bytes = FLOAT_BYTES * num_copies * sum(sizes) + optimizer_bytes(sum(sizes), num_orthogonalised)
+    return (KEPT_CHECKPOINTS + 1) * (values_bytes + encoded)

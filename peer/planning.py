@@ -122,11 +122,12 @@ class RunPlan:
     warnings: tuple[str, ...]
 
 
-def plan_run(manifest: RunManifest, profile: PlanProfile, sizes_of: SizesOf) -> RunPlan:
+def plan_run(manifest: RunManifest, profile: PlanProfile, sizes_of: SizesOf, num_orthogonalised: int = 0) -> RunPlan:
     """What `manifest` asks of the homes in `profile`.
 
     Args:
         sizes_of: how the run's model is cut; called with other numbers of fragments too, and may raise ValueError.
+        num_orthogonalised: parameters of which the run's optimizer keeps one velocity in place of two moments.
     """
     section = manifest.averaging
     sizes = sizes_of(section.num_fragments)
@@ -178,7 +179,7 @@ def plan_run(manifest: RunManifest, profile: PlanProfile, sizes_of: SizesOf) -> 
                     profile.num_peers + profile.num_seeds, manifest.network.announce_seconds
                 ),
                 tokens_per_second=step_tokens / group.step_seconds * utilisation,
-                trainer_memory=trainer_memory(sum(sizes)),
+                trainer_memory=trainer_memory(sum(sizes), num_orthogonalised),
                 network_memory=network_memory(sizes, blocks, section.mode, traffic, len(lines)),
             )
         )
@@ -197,7 +198,7 @@ def plan_run(manifest: RunManifest, profile: PlanProfile, sizes_of: SizesOf) -> 
         result_bits_per_parameter=_bits(crossing.result_bytes_down, crossing.result_values) if crossing else 0.0,
         tokens_per_second=tokens_per_second,
         goal_seconds=profile.goal.tokens / tokens_per_second,
-        disk_bytes=disk_bytes(sizes, blocks, section.mode),
+        disk_bytes=disk_bytes(sizes, blocks, section.mode, num_orthogonalised),
         join_bytes=2 * FLOAT_BYTES * sum(sizes),
         homes=tuple(homes),
         settings=find_settings(manifest, profile, sizes_of),

@@ -1,7 +1,8 @@
-"""The built-in inner loop: AdamW with warm-up on the built-in or any other model, as a `LocalTraining`.
+"""The built-in inner loop: AdamW or Muon with warm-up on the built-in or any other model, as a `LocalTraining`.
 
-AdamW (arXiv 1711.05101), linear warm-up, then a constant rate or a cosine (arXiv 1608.03983) down to a tenth; gradients
-clipped by their global norm (arXiv 1211.5063) and accumulated over several backward passes; bfloat16 autocast on CUDA.
+AdamW (arXiv 1711.05101) or Muon (`muon.py`), linear warm-up, then a constant rate or a cosine (arXiv 1608.03983) down
+to a tenth; gradients clipped by their global norm (arXiv 1211.5063) and accumulated over several backward passes;
+bfloat16 autocast on CUDA.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ import contextlib
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from dht.errors import DeviceFault, LocalFault
 from peer.data import Corpus
+from peer.inner_optimizer import make_optimizer
 from peer.local_training import LocalTraining
 from peer.quantities import plural
 from peer.trainer_link import TrainerLink
@@ -41,6 +43,8 @@ class TrainingSettings(Protocol):
         """Backward passes per inner step."""
         ...
 
+    @property
+    def optimizer(self) -> Literal["adamw", "muon"]: ...
     @property
     def learning_rate(self) -> float: ...
     @property
@@ -146,18 +150,7 @@ class Trainer:
         self._evaluate_every_steps = evaluate_every_steps
         self._evaluation_batches = evaluation_batches
         self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        matrices = [parameter for parameter in self._parameters if parameter.dim() >= 2]
-        vectors = [parameter for parameter in self._parameters if parameter.dim() < 2]
-        groups = [
-            {"params": matrices, "weight_decay": settings.weight_decay},
-            {"params": vectors, "weight_decay": 0.0},  # decaying norm gains only slows them down
-        ]
-        self._optimizer = torch.optim.AdamW(
-            [group for group in groups if group["params"]],
-            lr=settings.learning_rate,
-            betas=(settings.beta1, settings.beta2),
-            fused=self.device.type == "cuda",
-        )
+        self._optimizer = make_optimizer(model.named_parameters(), settings, fused=self.device.type == "cuda")
         self._stop: Callable[[], bool] = lambda: False
         self.training = LocalTraining(
             model,

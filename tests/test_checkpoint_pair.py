@@ -7,7 +7,7 @@ import errno
 import os
 import random
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
@@ -39,6 +39,7 @@ from peer.fragment_memory import build_fragments, restart_machine
 from peer.local_training import LocalTraining
 from peer.mailbox import Mailbox
 from peer.manifest import AveragingSection
+from peer.muon import Muon
 from peer.trainer_desk import TrainerDesk
 from peer.trainer_link import TrainerLink
 
@@ -237,7 +238,14 @@ def run(work: Any) -> Any:
 # --- one moment ---
 
 
-@pytest.mark.parametrize("make_optimizer", [torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad, torch.optim.Rprop])
+def muon_for_all(parameters: Iterable[torch.nn.Parameter], lr: float) -> Muon:
+    both = list(parameters)
+    return Muon([p for p in both if p.dim() == 2], [p for p in both if p.dim() != 2], lr=lr)
+
+
+@pytest.mark.parametrize(
+    "make_optimizer", [torch.optim.AdamW, torch.optim.SGD, torch.optim.Adagrad, torch.optim.Rprop, muon_for_all]
+)
 def test_a_resumed_trainer_takes_the_very_same_steps(tmp_path: Path, make_optimizer: Any) -> None:
     async def scene() -> None:
         peer = Peer(tmp_path, make_optimizer)

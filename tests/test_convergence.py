@@ -13,9 +13,9 @@ from benchmarks import convergence
 from benchmarks.convergence_arms import Arm, Task, with_length
 from benchmarks.convergence_replica import Replicas
 from benchmarks.convergence_swarm import Swarm, run_arm
-from benchmarks.muon import orthogonalised
 from peer.data import open_corpus
 from peer.manifest import ModelSection, TrainingSection
+from peer.muon import orthogonalised
 
 SMALL = ["--layers", "1", "--width", "16", "--heads", "2", "--context", "16", "--batch-size", "2"]
 

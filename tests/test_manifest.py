@@ -123,6 +123,7 @@ def test_too_long_is_refused_before_it_is_parsed() -> None:
         ("averaging.newcomer_rounds", 101, "averaging.newcomer_rounds is 101; expected a whole number from 0 to 100."),
         ("averaging.momentum_lag_penalty", 11.0, "averaging.momentum_lag_penalty is 11.0; expected a finite number"),
         ("averaging.overlap_steps", 30, "overlap_steps is 30 with sync_every 30; expected fewer"),
+        ("training.optimizer", "sgd", "training.optimizer is 'sgd'; expected one of adamw, muon."),
         ("training.total_steps", 50, "total_steps is 50 with warmup_steps 50; expected more"),
         ("model.num_heads", 3, "model: d_model is 128 with num_heads 3; expected d_model to be a multiple of 6"),
         ("model.kind", "custom", "expected num_parameters and layout_digest beside it"),

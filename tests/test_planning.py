@@ -9,6 +9,7 @@ from pathlib import Path
 from statistics import median
 
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -22,8 +23,11 @@ from peer import plan_report
 from peer.checkpoint import CheckpointFolder
 from peer.cli import run
 from peer.events import RoundCommitted
+from peer.inner_optimizer import make_optimizer
+from peer.layouts import num_orthogonalised
 from peer.mailbox import mailbox_num_bytes
-from peer.manifest import RunManifest
+from peer.manifest import RunManifest, TrainingSection
+from peer.model import build_model
 from peer.new_run import create_run
 from peer.plan_profile import HomeGroup, PlanProfile, load_profile
 from peer.planned_memory import KEPT_CHECKPOINTS, VELOCITY_MODES
@@ -283,6 +287,26 @@ def test_memory_counts_what_the_code_keeps():
     trainer = plan.homes[0].trainer_memory
     assert trainer.total_bytes - trainer.libraries_bytes - trainer.checkpoint_bytes == 20 * MILLION
     assert plan.disk_bytes > 3 * 28 * MILLION
+
+
+def test_muon_keeps_one_velocity_where_adamw_has_two_moments():
+    """As the optimizers themselves have it, after a step."""
+    plans, kept = {}, {}
+    for name in ("adamw", "muon"):
+        manifest = RunManifest(name="r", training=TrainingSection(optimizer=name))
+        plans[name] = plan_run(manifest, PlanProfile(), plan_report.sizes_of(manifest), num_orthogonalised(manifest))
+        model = build_model(manifest.model, 0)
+        optimizer = make_optimizer(model.named_parameters(), manifest.training)
+        model.loss(torch.zeros(1, 4, dtype=torch.int64), torch.zeros(1, 4, dtype=torch.int64)).backward()
+        optimizer.step()
+        states = optimizer.state_dict()["state"].values()
+        kept[name] = sum(v.nbytes for state in states for v in state.values() if torch.is_tensor(v) and v.dim())
+    homes_of = {name: plan.homes[0].trainer_memory for name, plan in plans.items()}
+    assert {name: home.optimizer_bytes for name, home in homes_of.items()} == kept
+    saved = kept["adamw"] - kept["muon"]
+    assert saved > 0.4 * kept["adamw"]
+    assert homes_of["adamw"].checkpoint_bytes - homes_of["muon"].checkpoint_bytes == saved
+    assert plans["adamw"].disk_bytes - plans["muon"].disk_bytes == 3 * saved
 
 
 def test_numbers_of_other_modules_are_still_theirs():

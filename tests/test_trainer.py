@@ -22,6 +22,7 @@ CONTEXT = 16
 
 @dataclass(frozen=True)
 class Settings:
+    optimizer: str = "adamw"
     batch_size: int = 4
     accumulation_steps: int = 1
     learning_rate: float = 3e-3
