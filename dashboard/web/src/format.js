@@ -1,0 +1,73 @@
+// Numbers as people read them; the same words as `peer/quantities.py` and `page_parts.py`.
+
+const COUNTS = ["", "k", "M", "G", "T", "P"];
+const RATES = ["bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s"];
+
+function scaled(value, units) {
+  if (!Number.isFinite(value)) return "unknown";
+  let step = 0;
+  while (Math.abs(value) >= 999.5 && step < units.length - 1) {
+    value /= 1000;
+    step += 1;
+  }
+  return `${Number(value.toPrecision(3))} ${units[step]}`.trimEnd();
+}
+
+export function countText(count) {
+  return Number.isInteger(count) && Math.abs(count) < 10_000 ? String(count) : scaled(count, COUNTS);
+}
+
+export function wholeText(count) {
+  return countText(count < 10_000 ? Math.round(count) : count);
+}
+
+export function bitRateText(bitsPerSecond) {
+  return scaled(bitsPerSecond, RATES);
+}
+
+export function lossText(loss) {
+  if (loss === null || loss === undefined) return "–";
+  return Math.abs(loss) < 1000 ? loss.toFixed(3) : loss.toExponential(2);
+}
+
+export function shareText(share) {
+  if (share >= 0.9995) return "100 %";
+  return share > 0 && share < 0.001 ? "< 0.1 %" : `${(100 * share).toFixed(1)} %`;
+}
+
+function pair(large, largeUnit, small, smallUnit) {
+  return small ? `${large} ${largeUnit} ${small} ${smallUnit}` : `${large} ${largeUnit}`;
+}
+
+export function secondsText(seconds) {
+  const whole = Math.floor(seconds);
+  if (whole < 60) return `${whole} s`;
+  const minutes = Math.floor(whole / 60);
+  if (minutes < 60) return pair(minutes, "min", whole % 60, "s");
+  const hours = Math.floor(minutes / 60);
+  return hours < 48 ? pair(hours, "h", minutes % 60, "min") : pair(Math.floor(hours / 24), "d", hours % 24, "h");
+}
+
+export function ageText(seconds) {
+  return seconds < 1 ? "just now" : `${secondsText(seconds)} ago`;
+}
+
+export function daysText(days) {
+  return days ? `${countText(days)} day${days === 1 ? "" : "s"}` : "–";
+}
+
+export function plural(count, noun) {
+  return `${countText(count)} ${noun}${count === 1 ? "" : "s"}`;
+}
+
+let regions = null;
+
+export function countryName(code) {
+  try {
+    regions ??= new Intl.DisplayNames(undefined, { type: "region" });
+    return regions.of(code) ?? code;
+  } catch {
+    // Two letters that are no region: shown as they are.
+    return code;
+  }
+}

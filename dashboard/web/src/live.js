@@ -1,0 +1,126 @@
+// The stream of server-sent events, and what it keeps up to date: sections that the server rendered, and ages.
+
+import { ageText, countryName } from "./format.js";
+
+const body = document.body;
+const listeners = new Map();
+/** The server sends something every 15 s at the latest. */
+const SILENT_SECONDS = 45;
+
+let snapshotId = body.dataset.snapshot ?? "";
+let clockLead = Number(body.dataset.now) - Date.now() / 1000;
+let source = null;
+let isLost = false;
+let heardAt = Date.now();
+
+/** Unix seconds by the server's clock. */
+export const serverNow = () => Date.now() / 1000 + clockLead;
+
+/** Call `listener` with the data of every event called `name`; `section:KEY` for one section's replacement. */
+export function on(name, listener) {
+  listeners.set(name, [...(listeners.get(name) ?? []), listener]);
+}
+
+function tell(name, data) {
+  for (const listener of listeners.get(name) ?? []) listener(data);
+}
+
+export function showAges() {
+  const now = serverNow();
+  for (const span of document.querySelectorAll(".age")) {
+    const text = ageText(now - Number(span.dataset.at));
+    if (span.textContent !== text) span.textContent = text;
+  }
+  const connection = document.getElementById("connection");
+  const words = isLost ? " · page disconnected, trying again" : "";
+  if (connection && connection.textContent !== words) connection.textContent = words;
+  body.classList.toggle("lost", isLost);
+}
+
+/** What scripts add to HTML that has just come from the server. */
+export function improve(root) {
+  for (const span of root.querySelectorAll("[data-country]")) span.textContent = countryName(span.dataset.country);
+  tell("improve", root);
+  showAges();
+}
+
+export function replaceSection(key, html) {
+  const section = document.getElementById(key);
+  if (!section) return;
+  const selection = document.getSelection();
+  // Somebody is copying from here; the next change of this section comes in a moment.
+  if (selection && !selection.isCollapsed && selection.containsNode(section, true)) return;
+  const open = [...section.querySelectorAll("details[open]")].map((details) => details.id);
+  const active = section.contains(document.activeElement) ? document.activeElement : null;
+  const focused = active && { id: active.closest("details")?.id, sort: active.closest("[data-sort]")?.dataset.sort };
+  const href = active?.getAttribute("href");
+  section.innerHTML = html;
+  for (const id of open) document.getElementById(id)?.setAttribute("open", "");
+  improve(section);
+  if (!focused) return;
+  const again = focused.id
+    ? document.getElementById(focused.id)?.querySelector("summary")
+    : focused.sort
+      ? section.querySelector(`[data-sort="${focused.sort}"] button`)
+      : href && [...section.querySelectorAll("a")].find((link) => link.getAttribute("href") === href);
+  again?.focus({ preventScroll: true });
+}
+
+function heard() {
+  heardAt = Date.now();
+  isLost = false;
+}
+
+function connect() {
+  if (source || document.hidden || !body.dataset.stream) return;
+  heardAt = Date.now();
+  source = new EventSource(`${body.dataset.stream}?after=${encodeURIComponent(snapshotId)}`);
+  source.addEventListener("section", (event) => {
+    const { section, html } = JSON.parse(event.data);
+    if (event.lastEventId) snapshotId = event.lastEventId;
+    heard();
+    replaceSection(section, html);
+    tell(`section:${section}`, html);
+  });
+  source.addEventListener("points", (event) => {
+    if (event.lastEventId) snapshotId = event.lastEventId;
+    heard();
+    tell("points", JSON.parse(event.data));
+  });
+  source.addEventListener("tick", (event) => {
+    clockLead = Number(event.data) - Date.now() / 1000;
+    heard();
+    showAges();
+  });
+  source.addEventListener("error", () => {
+    isLost = true;
+    showAges();
+    // A browser gives up for good after an HTTP error, such as the one for too many viewers.
+    if (source?.readyState === EventSource.CLOSED) {
+      disconnect();
+      setTimeout(connect, 5000);
+    }
+  });
+}
+
+function disconnect() {
+  source?.close();
+  source = null;
+}
+
+export function startLive() {
+  // Browsers allow six connections to one server: tabs that nobody looks at must not hold one.
+  document.addEventListener("visibilitychange", () => (document.hidden ? disconnect() : connect()));
+  window.addEventListener("pagehide", disconnect);
+  window.addEventListener("pageshow", connect);
+  setInterval(() => {
+    if (source && Date.now() - heardAt > SILENT_SECONDS * 1000) {
+      // A proxy may keep a dead stream open for ever.
+      isLost = true;
+      disconnect();
+      connect();
+    }
+    showAges();
+  }, 1000);
+  connect();
+}
