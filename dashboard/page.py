@@ -23,6 +23,9 @@ from peer.quantities import count_text, plural
 REFRESH_SECONDS: Final = 5
 """How often browsers without scripts load the page again."""
 
+STREAM_PATH: Final = "/events/stream"
+"""Of the server-sent events."""
+
 SECTIONS: Final = (
     *("status", "figures", "contributors", "timeline", "strip", "health"),
     *("bandwidth", "countries", "rounds", "peers", "gaps"),
@@ -114,7 +117,7 @@ when they are withdrawn. No address of anybody is shown or kept.</p>
 <p>Data: <a href="/api/v1/run">run</a> · <a href="/api/v1/peers">peers</a> ·
 <a href="/api/v1/rounds">rounds</a>{_licenses(assets)}</p>""",
         assets=assets,
-        body=f'data-snapshot="{escape(snapshot_id)}" data-now="{now:.3f}"',
+        body=live_body(now, snapshot_id),
         skip=("contributors-title", "Skip to the contributors"),
     )
 
@@ -150,6 +153,11 @@ def document(
 </body>
 </html>
 """
+
+
+def live_body(now: float, snapshot_id: str) -> str:
+    """Attributes of the body that tell the script where to go on from."""
+    return f'data-stream="{STREAM_PATH}" data-snapshot="{escape(snapshot_id)}" data-now="{now:.3f}"'
 
 
 def legend() -> str:

@@ -7,7 +7,7 @@ from typing import Final
 
 from dashboard.assets import Assets
 from dashboard.history_types import ContributorRow, ContributorView
-from dashboard.page import document, legend
+from dashboard.page import document, legend, live_body
 from dashboard.page_charts import work_chart
 from dashboard.page_parts import (
     REPORTED,
@@ -31,7 +31,9 @@ TOKEN_MILESTONES: Final = (1e12, 1e9, 1e6, 1e3)
 STREAK_MILESTONES: Final = (365, 100, 30, 7, 2)
 
 
-def render_contributor(state: DashboardState, view: ContributorView, *, now: float, assets: Assets) -> str:
+def render_contributor(
+    state: DashboardState, view: ContributorView, *, now: float, snapshot_id: str, assets: Assets
+) -> str:
     """The whole page of `view`'s contributor at `now`."""
     row = view.row
     run = state.run_id.partition(".")[0]
@@ -79,7 +81,7 @@ time: a slow line, a sleeping laptop. It costs nothing but that round.</p>
         footer=f'<p><a href="/">Back to the run</a> · Data: <a href="/api/v1/contributors{key}">'
         "this contributor</a></p>",
         assets=assets,
-        body=f'data-page="contributor" data-id="{escape(row.contributor_id)}" data-now="{now:.3f}"',
+        body=f'data-page="contributor" data-id="{escape(row.contributor_id)}" {live_body(now, snapshot_id)}',
         skip=("work-title", "Skip to the curve"),
     )
     return with_ages(page, now)

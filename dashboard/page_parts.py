@@ -42,8 +42,8 @@ def with_ages(html: str, now: float) -> str:
 
 
 def age_text(seconds: float) -> str:
-    """``3 s ago``; whole seconds, because a page is never more exact than that."""
-    return "just now" if seconds < 1 else f"{seconds_text(int(seconds))} ago"
+    """``3 s ago``, ``12 min ago``: one unit, because nobody needs more of a time that goes on."""
+    return "just now" if seconds < 1 else f"{short_time(seconds)} ago"
 
 
 def long_text(seconds: float) -> str:
@@ -52,7 +52,7 @@ def long_text(seconds: float) -> str:
 
 
 def short_time(seconds: float) -> str:
-    """A time of work in its largest unit: ``26 h``."""
+    """A time in its largest unit: ``26 h``."""
     for unit_seconds, unit in ((172_800.0, "d"), (3600.0, "h"), (60.0, "min")):
         if seconds >= unit_seconds:
             return f"{int(seconds / min(unit_seconds, 86_400.0))} {unit}"

@@ -22,7 +22,7 @@ from dashboard.page_parts import (
 from dashboard.state import DashboardState, PeerRow
 from peer.quantities import bit_rate_text, count_text, plural
 
-MAX_CONTRIBUTORS_SHOWN: Final = 50
+MAX_CONTRIBUTORS_SHOWN: Final = 25
 """Rows on the page; search and the API reach all of them."""
 MAX_PEERS_SHOWN: Final = 50
 MAX_MACHINES_SHOWN: Final = 16
@@ -40,9 +40,7 @@ def contributors(history: HistoryView) -> str:
         ) + _unverified(history)
     body = "".join(_contributor(row) for row in rows[:MAX_CONTRIBUTORS_SHOWN])
     more = len(rows) - MAX_CONTRIBUTORS_SHOWN
-    note = (
-        f'<p class="quiet">{plural(more, "more contributor")}: search, or see the data below.</p>' if more > 0 else ""
-    )
+    note = f'<p class="quiet more">{plural(more, "more contributor")} in the data below.</p>' if more > 0 else ""
     return (
         f'<table class="stack people"><thead><tr><th scope="col" class="rank"><abbr title="Rank">#</abbr></th>'
         f"{sort_head('Contributor', 'name', is_number=False)}"
@@ -85,7 +83,7 @@ def _contributor(row: ContributorRow) -> str:
         f'<td data-label="Rounds" class="number">{count_text(row.rounds)}{missed}</td>'
         f'<td data-label="Uptime" class="number">{long_text(uptime)}</td>'
         f'<td data-label="Streak" class="number">{streak}</td>'
-        f'<td data-label="Last round" class="number">{age(row.last_at)}</td></tr>'
+        f'<td data-label="Last" class="number">{age(row.last_at)}</td></tr>'
     )
 
 
@@ -123,7 +121,7 @@ def machine_table(machines: tuple[MachineRow, ...]) -> str:
         f'<td data-label="Rounds" class="number">{count_text(machine.rounds)}</td>'
         f'<td data-label="Missed" class="number">{count_text(machine.rounds_missed)}</td>'
         f'<td data-label="Uptime" class="number">{long_text(machine.uptime_seconds)}</td>'
-        f'<td data-label="Last round" class="number">{age(machine.last_at)}</td></tr>'
+        f'<td data-label="Last" class="number">{age(machine.last_at)}</td></tr>'
         for machine in machines
     )
     return (

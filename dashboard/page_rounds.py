@@ -296,7 +296,7 @@ def _round_row(row: RoundFacts, names: Mapping[str, str]) -> str:
     took = seconds_text(row.duration_seconds) if row.duration_seconds is not None else "–"
     return (
         f'<tr><th scope="row"><span class="only-phone">Fragment </span>{row.fragment}</th>'
-        f'<td data-label="Version" class="number">{count_text(row.version)}</td>'
+        f'<td data-label="Version" class="number">{count_text(row.version + 1)}</td>'
         f'<td data-label="Contributors" class="number">{len(row.contributors)}{note}</td>'
         f'<td data-label="Tokens" class="number">{whole_text(row.tokens)}</td>'
         f'<td data-label="Led by"><bdi>{escape(names.get(row.leader) or short_peer(row.leader))}</bdi></td>'

@@ -7,7 +7,7 @@ from html import escape
 
 from dashboard.history_types import HistoryView
 from dashboard.page_parts import empty
-from peer.quantities import bytes_text, count_text, plural, seconds_text
+from peer.quantities import bytes_text, plural, seconds_text
 
 MAX_GAPS_SHOWN = 8
 
@@ -35,7 +35,7 @@ def bandwidth(history: HistoryView) -> str:
         word = "less" if times >= 1 else "more"
         factor = times if times >= 1 else 1 / times
         lead = (
-            f'<p class="versus"><strong>{count_text(float(f"{factor:.3g}"))} times {word}</strong> upload than plain '
+            f'<p class="versus"><strong>{_times_text(factor)} times {word}</strong> upload than plain '
             f'data-parallel training of the same steps</p><table class="plain bars"><thead class="unseen"><tr>'
             '<th scope="col">Way of training</th><th scope="col">Compared</th><th scope="col">Uploaded</th>'
             "</tr></thead>"
@@ -47,6 +47,12 @@ def bandwidth(history: HistoryView) -> str:
         f"by all peers since {since.day} {since:%B %Y}, {since:%H:%M} UTC"
         f"{'' if times is None else '; the comparison is a ring of float32 gradients at every step'}.</p>"
     )
+
+
+def _times_text(factor: float) -> str:
+    """Three digits, written out: ``1 380``."""
+    rounded = float(f"{factor:.3g}")
+    return f"{rounded:g}" if rounded < 1000 else f"{rounded:,.0f}".replace(",", "\u202f")
 
 
 def gaps(history: HistoryView) -> str:

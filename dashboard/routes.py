@@ -18,7 +18,7 @@ from dashboard.badge import contributor_badge, run_badge
 from dashboard.history import History
 from dashboard.history_reading import HistoryReader
 from dashboard.live import RETRY_MILLISECONDS, Live
-from dashboard.page import render_page
+from dashboard.page import STREAM_PATH, render_page
 from dashboard.page_access import OPEN_PATHS, PageAccess
 from dashboard.page_charts import render_charts
 from dashboard.page_contributor import render_contributor
@@ -75,7 +75,7 @@ def make_app(
     app.router.add_get("/c/{id}", _contributor)
     app.router.add_get("/badge/{name}.svg", _badge)
     app.router.add_get("/events", _events)
-    app.router.add_get("/events/stream", _events)
+    app.router.add_get(STREAM_PATH, _events)
     app.router.add_get("/healthz", _health)
     app.router.add_get("/favicon.ico", _asset)
     app.router.add_get("/assets/{name}", _asset)
@@ -138,7 +138,9 @@ async def _contributor(request: web.Request) -> web.Response:
     view = await find_contributor(site, request.match_info["id"])
     if view is None:
         raise web.HTTPNotFound
-    html = render_contributor(site.live.state, view, now=site.clock(), assets=site.assets)
+    html = render_contributor(
+        site.live.state, view, now=site.clock(), snapshot_id=site.live.snapshot_id, assets=site.assets
+    )
     return web.Response(text=html, content_type="text/html", headers={"Cache-Control": "no-cache"})
 
 

@@ -14,7 +14,7 @@ const MARK_COLORS = { join: "--good", leave: "--warn", revision: "--third" };
 const AXES = {
   tokens: { label: "tokens", title: "tokens committed", text: countText },
   rounds: { label: "rounds", title: "rounds committed", text: countText },
-  time: { label: "time", title: "time here", text: momentText },
+  time: { label: "time", title: "your local time", text: momentText },
 };
 
 const peers = (value) => (value === null ? "–" : countText(value));
@@ -44,6 +44,7 @@ export const CHARTS = {
     tick: (value) => (Number.isInteger(value) ? countText(value) : ""),
   },
   lines: {
+    hasNoMarks: true,
     series: [
       ["upload_bits_per_second", "upload", "first"],
       ["download_bits_per_second", "download", "second"],
@@ -73,6 +74,17 @@ function momentText(at) {
     minute: "2-digit",
     second: "2-digit",
   });
+}
+
+const clock = { hour: "2-digit", minute: "2-digit", hourCycle: "h23" };
+
+/** A tick of the time axis when ticks are `seconds` apart; at midnight the date. */
+function tickTime(at, seconds) {
+  const moment = new Date(at * 1000);
+  if (seconds >= 86_400 || (seconds >= 3600 && moment.getHours() === 0)) {
+    return moment.toLocaleDateString(undefined, { day: "numeric", month: "short" });
+  }
+  return moment.toLocaleTimeString(undefined, seconds < 60 ? { ...clock, second: "2-digit" } : clock);
 }
 
 const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -111,8 +123,12 @@ function options(chart, axis, isLog, marks, size, onCursor) {
     axes: [
       {
         ...shared,
+        size: 34,
         grid: { show: false },
-        ...(axis === "time" ? {} : { values: (_, ticks) => ticks.map((tick) => (tick === null ? "" : countText(tick))) }),
+        values:
+          axis === "time"
+            ? (_, ticks, __, ___, seconds) => ticks.map((tick) => tickTime(tick, seconds))
+            : (_, ticks) => ticks.map((tick) => (tick === null ? "" : countText(tick))),
       },
       {
         ...shared,
@@ -162,7 +178,7 @@ function Chart({ kind, watch }) {
     columns = columns.map((column) => column.slice(from < 0 ? column.length : from));
   }
   const marks = (data?.marks ?? []).map((mark) => ({ ...mark, x: axis === "time" ? mark.at : mark.committed_tokens }));
-  shown.current = { columns, marks: axis === "rounds" ? [] : marks };
+  shown.current = { columns, marks: axis === "rounds" || chart.hasNoMarks ? [] : marks };
 
   const sayCursor = (one) => {
     const { idx } = one.cursor;

@@ -49,7 +49,10 @@ export function secondsText(seconds) {
 }
 
 export function ageText(seconds) {
-  return seconds < 1 ? "just now" : `${secondsText(seconds)} ago`;
+  if (seconds < 1) return "just now";
+  if (seconds < 60) return `${Math.floor(seconds)} s ago`;
+  if (seconds < 3600) return `${Math.floor(seconds / 60)} min ago`;
+  return seconds < 172_800 ? `${Math.floor(seconds / 3600)} h ago` : `${Math.floor(seconds / 86_400)} d ago`;
 }
 
 export function daysText(days) {

@@ -5,13 +5,15 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { countryName, countText, daysText, plural, secondsText, shareText, wholeText } from "./format.js";
 import { on, showAges } from "./live.js";
 
-const PAGE = 50;
+/** As many as the server shows. */
+const PAGE = 25;
 const MAX_ROWS = 500;
 const TYPING_MILLISECONDS = 200;
 const REFRESH_MILLISECONDS = 3000;
 const MAX_SEARCH_LENGTH = 80;
 
 let chooseSort = () => {};
+let showMore = () => {};
 
 function Tools({ found, table }) {
   const [search, setSearch] = useState("");
@@ -20,7 +22,8 @@ function Tools({ found, table }) {
   const [answer, setAnswer] = useState(null);
   const [problem, setProblem] = useState("");
   const asked = useRef(0);
-  const isAsking = search !== "" || sort !== "tokens";
+  const isAsking = search !== "" || sort !== "tokens" || limit > PAGE;
+  showMore = () => setLimit(MAX_ROWS);
   chooseSort = (key) => {
     setSort(key);
     setLimit(PAGE);
@@ -67,7 +70,7 @@ function Tools({ found, table }) {
   useEffect(() => {
     table.hidden = isFound;
     found.hidden = !isFound;
-    render(isFound ? html`<${Found} answer=${answer} sort=${sort} onMore=${() => setLimit(MAX_ROWS)} />` : null, found);
+    render(isFound ? html`<${Found} answer=${answer} sort=${sort} onMore=${showMore} />` : null, found);
     showAges();
   }, [answer, isFound, sort]);
 
@@ -161,7 +164,7 @@ function Row({ row }) {
     </td>
     <td data-label="Uptime" class="number">${uptime >= 1 ? secondsText(uptime) : "–"}</td>
     <td data-label="Streak" class="number">${daysText(row.streak_days)}</td>
-    <td data-label="Last round" class="number"><span class="age" data-at=${row.last_at}></span></td>
+    <td data-label="Last" class="number"><span class="age" data-at=${row.last_at}></span></td>
   </tr>`;
 }
 
@@ -183,7 +186,7 @@ function Machines({ machines }) {
   </details>`;
 }
 
-/** Make the heads of the server's table into buttons. */
+/** Make the heads of the server's table into buttons, and the line about further rows too. */
 function improveHeads(root) {
   for (const head of root.querySelectorAll("th[data-sort]")) {
     const button = document.createElement("button");
@@ -191,6 +194,14 @@ function improveHeads(root) {
     button.textContent = head.textContent;
     button.addEventListener("click", () => chooseSort(head.dataset.sort));
     head.replaceChildren(button);
+  }
+  for (const line of root.querySelectorAll(".more")) {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.className = "button";
+    button.textContent = "show more";
+    button.addEventListener("click", () => showMore());
+    line.append(" ", button);
   }
 }
 

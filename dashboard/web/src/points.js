@@ -73,9 +73,8 @@ export function along(columns, axis, names) {
 
 export function startPoints() {
   on("points", (event) => {
-    if (!data) return load();
+    if (!data || event.reset) return load();
     append(read(event));
-    if (event.marks) data.marks = event.marks;
     data = { ...data };
     for (const watcher of watchers) watcher(data);
   });
