@@ -60,7 +60,7 @@ def render_contributor(
 can check it without this page, without a network, and come to the same totals:</p>
 <pre><code>peer receipts verify FILE</code></pre></section>
 <section class="card" aria-labelledby="badge-title"><h2 id="badge-title">Badge</h2>
-<p><img src="/badge{key}.svg" alt="Badge of this contributor" height="22"></p>
+<p><img src="/badge{key}.svg" alt="Badge of this contributor"></p>
 <p class="quiet">For a profile or a README, always as new as this page; put this page's address in the place of
 PAGE:</p>
 <pre><code>![{escape(run)}](PAGE/badge{key}.svg)</code></pre></section>
