@@ -14,11 +14,12 @@ from typing import Literal
 
 from dht.host import PeerId
 
-Offence = Literal["malformed", "undecodable", "beyond_norm", "implausible", "misfit", "overweight"]
+Offence = Literal["malformed", "undecodable", "beyond_norm", "implausible", "misfit", "overweight", "unsigned"]
 """malformed: a frame, hello or payload against the protocol; undecodable: values that are no numbers; beyond_norm: far
 longer than the group's; implausible: more tokens than its speed allows, or work on a version of the future; misfit: a
-contribution of another sequence or shard than the plan's; overweight: a commit with tokens that nobody can have
-trained, made by a leader that may have had no way to tell."""
+contribution of another sequence or shard than the plan's, or a mean signed for another plan; overweight: a commit with
+tokens that nobody can have trained, made by a leader that may have had no way to tell; unsigned: a commit signed by its
+leader with means in it that their reducers have not signed."""
 
 OFFENCE_TEXT: dict[Offence, str] = {
     "malformed": "broke the protocol",
@@ -27,6 +28,7 @@ OFFENCE_TEXT: dict[Offence, str] = {
     "implausible": "claimed work that it cannot have done",
     "misfit": "sent another shard than planned",
     "overweight": "made a commit with forged tokens in it",
+    "unsigned": "made a commit that its reducers have not signed",
 }
 UNPROVEN: frozenset[Offence] = frozenset({"misfit", "overweight"})
 

@@ -23,14 +23,10 @@ from averaging.committing import adopt_anchor, apply_commit
 from averaging.exchange_reports import (
     AnchorMoved,
     ContributionSent,
-    DeadlineExpired,
     ExchangeReport,
-    LeaderChanged,
-    QuorumMissing,
     RepairNeeded,
-    RoundAborted,
-    RoundBegan,
     WorkExpired,
+    report_of,
 )
 from averaging.fragment_runtime import Compute, FragmentRuntime
 from averaging.fragment_state import FragmentState, Reduction, Sent, reduce_shard
@@ -61,21 +57,18 @@ from averaging.round_events import (
     DeadlinePassed,
     Event,
     Heard,
-    LeaderReplaced,
     Lost,
-    QuorumAwaited,
     Ready,
     ReduceShard,
     Repair,
     ResultArrived,
-    RoundFailed,
-    RoundStarted,
     SendMessage,
     SendResult,
     SendShards,
     ShardReduced,
     Tick,
     View,
+    WronglySigned,
 )
 from averaging.shard_store import terms_of
 from dht.host import PeerId
@@ -155,7 +148,8 @@ class Exchange:
         """A checked frame from an admitted peer (see `Links`).
 
         Raises:
-            PeerFault: the payload does not fit, or the sender holds more than its share of memory here.
+            PeerFault: the payload does not fit, a commit is not signed by its leader, or the sender holds more than its
+                share of memory here.
         """
         fragment = self.fragments[message.fragment]
         if reason := self.guard.objection(sender, message, fragment.machine):
@@ -180,6 +174,8 @@ class Exchange:
         else:
             if isinstance(message, VersionIs):
                 fragment.hear_version(message)
+            if isinstance(message, Commit):
+                self.guard.check_leader(sender, message, fragment.machine)
             if not isinstance(message, Offer | Reduced) and fragment.machine.is_offering:
                 fragment.down_bytes += frame_bytes
             self._step(fragment, Heard(sender, message))
@@ -287,48 +283,16 @@ class Exchange:
                 self._spawn(self._apply(fragment, effect.commit))
             elif isinstance(effect, Repair):
                 self._ask_repair(fragment, effect.peer_id, effect.reason)
-            elif isinstance(effect, RoundStarted):
-                self._report(RoundBegan(fragment.index, fragment.machine.version, effect.leader, effect.num_members))
-            elif isinstance(effect, RoundFailed):
-                self._report(RoundAborted(fragment.index, fragment.machine.version, effect.attempt, effect.reason))
-            elif isinstance(effect, LeaderReplaced):
-                self._report(
-                    LeaderChanged(
-                        fragment.index,
-                        fragment.machine.version,
-                        effect.attempt,
-                        effect.old,
-                        effect.new,
-                        effect.reason,
-                    )
-                )
-            elif isinstance(effect, DeadlinePassed):
-                self._note_expiry(fragment, effect)
-            elif isinstance(effect, QuorumAwaited):
-                self._report(
-                    QuorumMissing(
-                        fragment.index,
-                        fragment.machine.version,
-                        effect.num_offers,
-                        effect.quorum,
-                        effect.missing,
-                        effect.seconds,
-                        effect.num_arrivals,
-                    )
-                )
+            elif isinstance(effect, WronglySigned):
+                self.guard.blame(effect.peer_id, "misfit", effect.what)
+            elif (report := report_of(fragment.index, fragment.machine.version, effect)) is not None:
+                self._report(report)
         self._set_timer(fragment)
 
     def _note_expiry(self, fragment: FragmentRuntime, passed: DeadlinePassed) -> None:
-        self._report(
-            DeadlineExpired(
-                fragment.index,
-                fragment.machine.version,
-                passed.awaited,
-                passed.waited_for,
-                passed.seconds,
-                passed.num_arrivals,
-            )
-        )
+        report = report_of(fragment.index, fragment.machine.version, passed)
+        assert report is not None
+        self._report(report)
 
     def _set_timer(self, fragment: FragmentRuntime) -> None:
         if fragment.timer is not None:
@@ -358,6 +322,7 @@ class Exchange:
                 sent.sequence,
                 shard.start,
                 shard.end,
+                sent.tokens,
             )
             blocks = sent.encoded.slice_blocks(shard.start, shard.end - shard.start)
             fragment.up_bytes += self._post_data(reducer, header, blocks.pack())
@@ -432,8 +397,19 @@ class Exchange:
     # --------------------------------------------------------------------------------------------------- commits
 
     async def _apply(self, fragment: FragmentRuntime, commit: Commit) -> None:
+        notary = fragment.machine.notary
         search = ResultSearch(fragment, commit, self.me, self._links, self._clock)
-        payloads = await search.run(lambda passed: self._note_expiry(fragment, passed))
+        # The reducers' signatures are checked while the results arrive.
+        searching = asyncio.ensure_future(search.run(lambda passed: self._note_expiry(fragment, passed)))
+        try:
+            objection = "" if commit.leader == self.me else await self._compute(lambda: notary.objection(commit))
+            if objection:
+                self.guard.unsigned(commit, objection)
+                self._step(fragment, ApplyFailed(commit))
+                return
+            payloads = await searching
+        finally:
+            searching.cancel()
         if payloads is None:
             fragment.unfetchable = commit
             self._ask_repair(fragment, commit.leader, "the results of a committed round cannot be fetched")

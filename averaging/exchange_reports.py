@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from averaging.messages import Commit
-from averaging.round_events import Awaited
+from averaging.round_events import (
+    Awaited,
+    DeadlinePassed,
+    Effect,
+    LeaderReplaced,
+    QuorumAwaited,
+    RoundFailed,
+    RoundStarted,
+)
 from dht.host import PeerId
 
 
@@ -161,3 +169,19 @@ ExchangeReport = (
     | RepairNeeded
     | PeerRefused
 )
+
+
+def report_of(fragment: int, version: int, effect: Effect) -> ExchangeReport | None:
+    """What the owner is told when a round machine at `version` says `effect`; None for what must be done instead."""
+    match effect:
+        case RoundStarted(leader, num_members):
+            return RoundBegan(fragment, version, leader, num_members)
+        case RoundFailed(attempt, reason):
+            return RoundAborted(fragment, version, attempt, reason)
+        case LeaderReplaced(attempt, old, new, reason):
+            return LeaderChanged(fragment, version, attempt, old, new, reason)
+        case DeadlinePassed(awaited, waited_for, seconds, num_arrivals):
+            return DeadlineExpired(fragment, version, awaited, waited_for, seconds, num_arrivals)
+        case QuorumAwaited(num_offers, quorum, missing, seconds, num_arrivals):
+            return QuorumMissing(fragment, version, num_offers, quorum, missing, seconds, num_arrivals)
+    return None

@@ -18,6 +18,7 @@ from averaging.messages import Commit, Message, Offer, Plan, RosterEntry, Versio
 from averaging.robust import RefusedMember
 from averaging.round import RoundMachine
 from averaging.round_timing import RoundTiming
+from dht.errors import PeerFault
 from dht.host import PeerId
 
 SUCCESSION_OF_PACE = 0.2
@@ -113,6 +114,24 @@ class Guard:
         if sender == self._me:
             return ""
         return self._false_claim(offer.fragment, offer.version, _entry(sender, offer), timing)
+
+    def check_leader(self, sender: PeerId, commit: Commit, machine: RoundMachine) -> None:
+        """Refuse a commit that could be followed here and that its leader has not signed.
+
+        Raises:
+            PeerFault: whoever passes on such a commit broke the protocol, since everybody checks first.
+        """
+        is_new = commit.version <= machine.version and machine.known_commit(commit.version) != commit
+        if sender != self._me and is_new and not machine.notary.is_leaders(commit):
+            raise PeerFault(
+                sender,
+                f"sent a commit of version {commit.version} of fragment {commit.fragment} that its leader "
+                f"{commit.leader} has not signed; expected a signed one",
+            )
+
+    def unsigned(self, commit: Commit, what: str) -> None:
+        """A commit that its leader signed lacks a reducer's signature: the leader had to check them all."""
+        self.blame(commit.leader, "unsigned", what, (commit.fragment, commit.version, "signatures"))
 
     def usable(self, plan: Plan, leader: PeerId, members: Sequence[int], timing: RoundTiming) -> tuple[int, ...]:
         """Those roster members whose contributions are reduced here.

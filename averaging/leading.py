@@ -23,7 +23,8 @@ from averaging.messages import (
     ShardResult,
     Wait,
 )
-from averaging.round_events import DeadlinePassed, QuorumAwaited
+from averaging.notary import Notary
+from averaging.round_events import DeadlinePassed, QuorumAwaited, WronglySigned
 from averaging.round_timing import HEARTBEAT_SECONDS, RoundTiming, patience_factor
 from dht.host import PeerId
 
@@ -58,8 +59,11 @@ class Leading:
     send: Send
     shards_for: Shards
     quorum_fraction: float
+    notary: Notary
+    previous: bytes = b""
+    """Digest of the commit that led to `version`; empty when it is not known here."""
     not_before: float = 0.0
-    tell: Callable[[DeadlinePassed | QuorumAwaited], None] = lambda effect: None
+    tell: Callable[[DeadlinePassed | QuorumAwaited | WronglySigned], None] = lambda effect: None
     attempt: int = 0
     offers: dict[PeerId, Offer] = field(default_factory=dict)
     late: set[PeerId] = field(default_factory=set)
@@ -108,9 +112,16 @@ class Leading:
         members = tuple(sorted(set(message.included)))
         if plan.roster[shard.reducer].peer_id != peer_id or any(index >= len(plan.roster) for index in members):
             return False
-        if message.shard not in self.results and members == message.included and members:
-            self.results[message.shard] = ShardResult(shard.start, shard.end, shard.reducer, message.digest, members)
-            self.timing.reduced.observe(peer_id, now - self.planned_at)
+        if message.shard in self.results or members != message.included or not members:
+            return True
+        if peer_id != self.me and not self.notary.is_reducers(plan, self.me, peer_id, message):
+            what = f"its mean of values [{shard.start}, {shard.end}) of fragment {plan.fragment} is not signed by it"
+            self.tell(WronglySigned(peer_id, what))
+            return False
+        self.results[message.shard] = ShardResult(
+            shard.start, shard.end, shard.reducer, message.digest, members, message.signature
+        )
+        self.timing.reduced.observe(peer_id, now - self.planned_at)
         return True
 
     def check(
@@ -269,4 +280,16 @@ class Leading:
         )
         if not any(shard.digest for shard in shards):
             return Abandon(self.fragment, self.version, self.attempt, "no reducer finished before the deadline")
-        return Commit(self.fragment, self.version, self.attempt, self.me, self.anchor_digest, self.plan.roster, shards)
+        roster = self.plan.roster
+        return self.notary.sign_commit(
+            Commit(
+                self.fragment,
+                self.version,
+                self.attempt,
+                self.me,
+                self.anchor_digest,
+                roster,
+                shards,
+                self.previous,
+            )
+        )

@@ -13,6 +13,8 @@ MAX_ROSTER = 256
 MAX_SHARDS = 512
 """So that the commit of a full roster still fits its header (`wire.MAX_HEADER_BYTES`)."""
 DIGEST_BYTES = 16
+SIGNATURE_BYTES = 64
+"""Of an Ed25519 signature; `notary.py` says what is signed."""
 MAX_NUM_ROUNDS = 100
 """Nobody is a newcomer for longer, and one byte of a roster entry holds it."""
 
@@ -40,13 +42,17 @@ class ShardPlan:
 
 @dataclass(frozen=True, slots=True)
 class ShardResult:
-    """What became of a shard: the digest of the encoded mean (empty: void) and which roster members are in it."""
+    """What became of a shard: the digest of the encoded mean (empty: void) and which roster members are in it.
+
+    The reducer signs this (a void shard has no signature).
+    """
 
     start: int
     end: int
     reducer: int
     digest: bytes
     included: tuple[int, ...]
+    signature: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +112,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Reduced:
-    """Reducer to leader: this shard's mean is ready, from these roster members."""
+    """Reducer to leader: this shard's mean is ready, from these roster members, and I sign that it is so."""
 
     KIND: ClassVar[str] = "reduced"
     fragment: int
@@ -115,6 +121,7 @@ class Reduced:
     shard: int
     digest: bytes
     included: tuple[int, ...]
+    signature: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +137,10 @@ class Abandon:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Closes a round: takes the fragment's anchor from `version` to `version + 1`."""
+    """Closes a round: takes the fragment's anchor from `version` to `version + 1`. Signed by its leader.
+
+    `previous` is the digest of the commit that led to `version`; empty when the leader does not know it.
+    """
 
     KIND: ClassVar[str] = "commit"
     fragment: int
@@ -140,6 +150,8 @@ class Commit:
     anchor_digest: bytes
     roster: tuple[RosterEntry, ...]
     shards: tuple[ShardResult, ...]
+    previous: bytes = b""
+    signature: bytes = b""
 
     @property
     def tokens(self) -> int:
@@ -192,6 +204,7 @@ class Contribution:
     sequence: int
     start: int
     end: int
+    tokens: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,9 +32,11 @@ from averaging.messages import (
     Redirect,
     Reduced,
     ShardPlan,
+    ShardResult,
     VersionIs,
     Wait,
 )
+from averaging.notary import Notary
 from averaging.plan import plan_shards
 from averaging.reducing import Reducing
 from averaging.round_events import (
@@ -92,6 +94,7 @@ class RoundMachine:
     num_values: int
     block_size: int
     timing: RoundTiming
+    notary: Notary
     quorum_fraction: float = 0.5
     version: int = 0
     anchor_digest: bytes = b""
@@ -309,7 +312,12 @@ class RoundMachine:
         if reduction is None or not event.included:
             return
         plan = reduction.plan
-        report = Reduced(self.fragment, plan.version, event.attempt, event.shard, event.digest, event.included)
+        shard = plan.shards[event.shard]
+        result = ShardResult(shard.start, shard.end, shard.reducer, event.digest, event.included)
+        signature = self.notary.sign_result(plan, event.leader, result)
+        report = Reduced(
+            self.fragment, plan.version, event.attempt, event.shard, event.digest, event.included, signature
+        )
         self._send(event.leader, report)
         to = tuple(entry.peer_id for entry in plan.roster if entry.peer_id != self.me)
         self._effects.append(SendResult(plan, event.shard, to))
@@ -352,6 +360,8 @@ class RoundMachine:
                 self._send,
                 self._shards_for,
                 self.quorum_fraction,
+                self.notary,
+                previous=commit_digest(previous) if (previous := self.history.get(self.version - 1)) else b"",
                 not_before=self._earliest_start(),
                 tell=self._tell,
             )
@@ -392,6 +402,8 @@ class RoundMachine:
             self._note_ahead(sender, commit.version + 1)
         elif (mine := self.history.get(commit.version)) is not None and mine != commit:
             theirs_weigh, mine_weigh = ((other.tokens, commit_digest(other)) for other in (commit, mine))
+            if theirs_weigh == mine_weigh:
+                return  # signed twice
             if commit.anchor_digest != mine.anchor_digest:
                 self._send(sender, self._version_is())
             elif theirs_weigh > mine_weigh:

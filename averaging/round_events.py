@@ -200,6 +200,14 @@ class QuorumAwaited:
     num_arrivals: int
 
 
+@dataclass(frozen=True, slots=True)
+class WronglySigned:
+    """A member sent something that must be signed by it and is not."""
+
+    peer_id: PeerId
+    what: str
+
+
 Effect = (
     SendMessage
     | SendShards
@@ -212,4 +220,5 @@ Effect = (
     | LeaderReplaced
     | DeadlinePassed
     | QuorumAwaited
+    | WronglySigned
 )

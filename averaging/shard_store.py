@@ -95,7 +95,9 @@ class ShardStore:
             if entry.peer_id not in arrived:
                 continue
             message, payload = arrived[entry.peer_id]
-            if (message.sequence, message.start, message.end) == (entry.sequence, shard.start, shard.end):
+            # What the reducer signs about a member is what that member told it.
+            told = (message.sequence, message.tokens, message.start, message.end)
+            if told == (entry.sequence, entry.tokens, shard.start, shard.end):
                 found.append((member, terms_of(rule, plan, member), self.unpack(shard.end - shard.start, payload)))
         return found
 

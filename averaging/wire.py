@@ -1,6 +1,6 @@
 """Frames of the round protocol: msgpack headers with a strict schema, raw payloads behind them. Pure, torch-free.
 
-A frame is ``version (1 byte) | header length (2 bytes, big-endian) | header | payload``; the header is a msgpack
+A frame is ``version (1 byte) | header length (4 bytes, big-endian) | header | payload``; the header is a msgpack
 array ``[kind, field, field, ...]`` in the order of the dataclass. Only `Contribution` and `Result` carry
 a payload. Sets of roster members (`included`) are bit masks: with lists, a round of 256 members would not fit
 its header. Everything is checked against `Limits`, which follow from the manifest, before it is used; every
@@ -13,7 +13,7 @@ import hashlib
 import math
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import msgpack
@@ -23,6 +23,7 @@ from averaging.messages import (
     MAX_NUM_ROUNDS,
     MAX_ROSTER,
     MAX_SHARDS,
+    SIGNATURE_BYTES,
     Abandon,
     Commit,
     CommitRequest,
@@ -43,10 +44,10 @@ from averaging.messages import (
 from dht.errors import PeerFault
 from dht.host import PeerId
 
-WIRE_VERSION = 2
-MAX_HEADER_BYTES = 60_000
-"""The largest commit, 256 members and 512 shards, takes 57 kB; the two length bytes allow 65535."""
-_PREFIX = struct.Struct(">BH")
+WIRE_VERSION = 3
+MAX_HEADER_BYTES = 96_000
+"""The largest commit, 256 members and 512 signed shards, takes 91 kB."""
+_PREFIX = struct.Struct(">BI")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +116,16 @@ def _digest_or_void(value: Any, limits: Limits) -> bytes:
     return b"" if value == b"" and type(value) is bytes else _digest(value, limits)
 
 
+def _signature(value: Any, _limits: Limits) -> bytes:
+    if type(value) is not bytes or len(value) != SIGNATURE_BYTES:
+        raise _fail(value, f"a signature of {SIGNATURE_BYTES} bytes")
+    return value
+
+
+def _signature_or_void(value: Any, limits: Limits) -> bytes:
+    return b"" if value == b"" and type(value) is bytes else _signature(value, limits)
+
+
 def _fragment(value: Any, limits: Limits) -> int:
     return int(_integer(0, len(limits.fragment_sizes) - 1)(value, limits))
 
@@ -148,14 +159,15 @@ def _shard_plan_row(row: Any, limits: Limits) -> ShardPlan:
 
 
 def _shard_result_row(row: Any, limits: Limits) -> ShardResult:
-    if type(row) is not list or len(row) != 5:
-        raise _fail(row, "[start, end, reducer, digest, included]")
+    if type(row) is not list or len(row) != 6:
+        raise _fail(row, "[start, end, reducer, digest, included, signature]")
     return ShardResult(
         _VALUE(row[0], limits),
         _VALUE(row[1], limits),
         _MEMBER(row[2], limits),
         _digest_or_void(row[3], limits),
         _members(row[4], limits),
+        _signature_or_void(row[5], limits),
     )
 
 
@@ -176,7 +188,8 @@ def _members(value: Any, _limits: Limits) -> tuple[int, ...]:
     return tuple(index for index in range(mask.bit_length()) if mask >> index & 1)
 
 
-def _mask(members: tuple[int, ...]) -> bytes:
+def mask_of(members: tuple[int, ...]) -> bytes:
+    """Roster numbers as the mask that stands for them on the wire."""
     mask = sum(1 << index for index in set(members))
     return mask.to_bytes((mask.bit_length() + 7) // 8, "little")
 
@@ -204,6 +217,8 @@ _CHECKS: dict[str, _Check] = {
     "leader": _peer_id,
     "anchor_digest": _digest,
     "digest": _digest,
+    "previous": _digest_or_void,
+    "signature": _signature,
     "included": _members,
     "roster": _rows(_roster_row, MAX_ROSTER),
 }
@@ -241,7 +256,7 @@ def _plain(value: Any) -> Any:
 
 def _fields_of(value: Any) -> list[Any]:
     named = ((field.name, getattr(value, field.name)) for field in fields(value))
-    return [_mask(item) if name == "included" else _plain(item) for name, item in named]
+    return [mask_of(item) if name == "included" else _plain(item) for name, item in named]
 
 
 def encode(message: Message) -> bytes:
@@ -252,9 +267,15 @@ def encode(message: Message) -> bytes:
     return _PREFIX.pack(WIRE_VERSION, len(header)) + header
 
 
+def commit_digest_whole(commit: Commit) -> bytes:
+    """Identity of a commit: SHA-256 of all its fields but the signatures."""
+    shards = tuple(replace(shard, signature=b"") for shard in commit.shards)
+    return hashlib.sha256(encode(replace(commit, shards=shards, signature=b""))).digest()
+
+
 def commit_digest(commit: Commit) -> bytes:
-    """Identity of a commit: a digest of all its fields, `DIGEST_BYTES` long."""
-    return hashlib.sha256(encode(commit)).digest()[:DIGEST_BYTES]
+    """Its first `DIGEST_BYTES`."""
+    return commit_digest_whole(commit)[:DIGEST_BYTES]
 
 
 def decode(frame: bytes | memoryview, sender: PeerId, limits: Limits) -> tuple[Message, memoryview]:
@@ -264,13 +285,13 @@ def decode(frame: bytes | memoryview, sender: PeerId, limits: Limits) -> tuple[M
         PeerFault: any violation of version, length, type, range or shape; nothing else can escape.
     """
     view = memoryview(frame)
+    if len(view) and view[0] != WIRE_VERSION:
+        raise PeerFault(
+            sender, f"speaks wire version {view[0]}; expected {WIRE_VERSION}: the older side must update its software"
+        )
     if len(view) < _PREFIX.size:
         raise PeerFault(sender, f"got a frame of {len(view)} bytes; expected at least {_PREFIX.size}")
-    version, header_bytes = _PREFIX.unpack_from(view)
-    if version != WIRE_VERSION:
-        raise PeerFault(
-            sender, f"speaks wire version {version}; expected {WIRE_VERSION}: the older side must update its software"
-        )
+    _, header_bytes = _PREFIX.unpack_from(view)
     body = view[_PREFIX.size :]
     if header_bytes > MAX_HEADER_BYTES or header_bytes > len(body):
         raise PeerFault(
@@ -352,3 +373,5 @@ def _check_round(message: Plan | Commit, sender: PeerId, limits: Limits) -> None
                 )
             if bool(result.digest) != bool(result.included):
                 raise PeerFault(sender, "sent a shard result with members but no digest, or the reverse")
+            if bool(result.digest) != bool(result.signature):
+                raise PeerFault(sender, "sent a shard result without its reducer's signature, or a void one with one")

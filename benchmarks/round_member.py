@@ -34,12 +34,13 @@ from averaging.fragment_runtime import FragmentRuntime
 from averaging.fragment_state import FragmentState
 from averaging.links import Links
 from averaging.messages import DIGEST_BYTES
+from averaging.notary import Notary, Scope
 from averaging.round import RoundMachine
 from averaging.round_timing import RoundTiming
 from averaging.shard_store import ShardStore
 from dht.access import AccessRule
 from dht.host import PeerId
-from dht.identity import Identity
+from dht.identity import Identity, verify
 from dht.p2pd_host import P2pdHost
 from peer.doorkeeper import RunDoorkeeper
 from peer.manifest import AveragingSection, RunManifest
@@ -60,7 +61,7 @@ async def _compute(work: Callable[[], T], /) -> T:
 class Member:
     """One peer's network side without DHT, trainer and mailbox."""
 
-    def __init__(self, host: P2pdHost, manifest: RunManifest, sizes: list[int]) -> None:
+    def __init__(self, identity: Identity, host: P2pdHost, manifest: RunManifest, sizes: list[int]) -> None:
         self.host = host
         self.sizes = sizes
         self.closed: dict[int, RoundClosed] = {}
@@ -68,6 +69,7 @@ class Member:
         rule, codec = rule_of(manifest), codec_of(manifest)
         warm_up(codec)
         section = manifest.averaging
+        self.notary = Notary(Scope(manifest.name, manifest.hash), identity.sign, verify)
         self.fragments = [self._fragment(index, size, manifest) for index, size in enumerate(sizes)]
         self.exchange = Exchange(
             host.peer_id,
@@ -99,7 +101,8 @@ class Member:
         state.refresh_digest()
         timing = RoundTiming.with_bounds(section.round_deadline_seconds)
         machine = RoundMachine(
-            self.host.peer_id, manifest.name, index, size, codec.block_size, timing, section.quorum_fraction
+            *(self.host.peer_id, manifest.name, index, size, codec.block_size, timing),
+            *(self.notary, section.quorum_fraction),
         )
         machine.anchor_digest = state.digest[:DIGEST_BYTES]
         return FragmentRuntime(index, state, machine, ShardStore(codec, size))
@@ -177,7 +180,7 @@ async def _serve(options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory(prefix="bench-round-") as folder:
         identity = Identity.load_or_create(Path(folder) / "identity.key")
         async with P2pdHost(identity, [f"/ip4/{options.ip}/tcp/0"]) as host:
-            member = Member(host, manifest, sizes)
+            member = Member(identity, host, manifest, sizes)
             _say(peer_id=host.peer_id, address=host.addresses()[0])
             loop = asyncio.get_running_loop()
             while line := await loop.run_in_executor(None, sys.stdin.readline):

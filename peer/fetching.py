@@ -18,6 +18,7 @@ from averaging.catch_up import Header, fetch_commits, fetch_digest, fetch_header
 from averaging.kept_chunks import KeptChunks
 from averaging.links import Doorkeeper
 from averaging.messages import Commit
+from averaging.notary import Checker
 from averaging.round import HISTORY_COMMITS, KEPT_COMMITS
 from averaging.snapshots import Snapshot
 from averaging.state_messages import chunk_lengths
@@ -101,6 +102,7 @@ class Fetcher:
     """State transfer as a joiner sees it.
 
     Args:
+        checker: of the signatures under commits.
         kept: where chunks of `fetch_better` are kept for a restart; None keeps none.
     """
 
@@ -110,8 +112,10 @@ class Fetcher:
         doorkeeper: Doorkeeper,
         limits: Limits,
         members: Members,
+        checker: Checker,
         kept: KeptChunks | None = None,
     ) -> None:
+        self._checker = checker
         self._kept = kept
         self._host = host
         self._doorkeeper = doorkeeper
@@ -405,6 +409,10 @@ class Fetcher:
             try:
                 args = (self._host, self._doorkeeper, donor, fragment, first, self._limits)
                 commits = {commit.version: commit for commit in await fetch_commits(*args)}
+                for commit in commits.values():
+                    if objection := self._checker.objection(commit):
+                        raise PeerFault(donor, f"gave an unsigned commit: {objection}")
+                    await asyncio.sleep(0)
                 leaving = commits.get(snapshot.version)
                 if leaving is not None:
                     fits = leaving.anchor_digest == snapshot.digest[: len(leaving.anchor_digest)]

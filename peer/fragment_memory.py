@@ -11,6 +11,7 @@ from averaging.codec import Codec
 from averaging.fragment_runtime import FragmentRuntime
 from averaging.fragment_state import FragmentState, Sent
 from averaging.messages import DIGEST_BYTES
+from averaging.notary import Notary
 from averaging.outer import OuterRule
 from averaging.round import RoundMachine
 from averaging.round_timing import RoundTiming
@@ -22,7 +23,13 @@ from peer.manifest import AveragingSection
 
 
 def build_fragments(
-    me: PeerId, run_id: str, section: AveragingSection, rule: OuterRule, codec: Codec, mailbox: Mailbox
+    me: PeerId,
+    run_id: str,
+    section: AveragingSection,
+    rule: OuterRule,
+    codec: Codec,
+    mailbox: Mailbox,
+    notary: Notary,
 ) -> list[FragmentRuntime]:
     """One runtime per fragment; its tensors are those of the mailbox."""
     runtimes = []
@@ -35,6 +42,7 @@ def build_fragments(
             size,
             codec.block_size,
             RoundTiming.with_bounds(section.round_deadline_seconds),
+            notary,
             section.quorum_fraction,
         )
         guard = partial(changing, mailbox, index, state)

@@ -20,10 +20,11 @@ from averaging.exchange_reports import ExchangeReport, PeerRefused
 from averaging.fragment_runtime import Compute
 from averaging.links import Doorkeeper, Links
 from averaging.messages import Commit, Message
+from averaging.notary import Notary, Scope
 from averaging.schedule import effective_sync_every
 from dht.errors import Incompatible, LocalFault
 from dht.host import Host, PeerId
-from dht.identity import Identity
+from dht.identity import Identity, verify
 from dht.records import PeerRecord, VerifiedRecords
 from dht.store import RecordStore
 from peer.checkpoint import CheckpointFolder
@@ -122,7 +123,11 @@ class Node:
         self._moved = asyncio.Event()
         self._leave_reason = "the trainer finished"
         self._state = "joining"
-        self.fragments = build_fragments(self.me, who.run_id, manifest.averaging, self.rule, self.codec, mailbox)
+        scope = Scope(who.run_id, manifest.hash)
+        notary = Notary(scope, who.identity.sign, verify, ports.verified)
+        self.fragments = build_fragments(
+            self.me, who.run_id, manifest.averaging, self.rule, self.codec, mailbox, notary
+        )
         self.desk = TrainerDesk(
             mailbox, self.fragments, manifest.averaging, ports.clock, ports.poll_seconds, self.reporter.last_send_step
         )
@@ -165,7 +170,7 @@ class Node:
             verified=ports.verified,
         )
         kept = None if checkpoints is None else ChunkFiles(checkpoints.path.with_name(INCOMING_NAME))
-        self.fetcher = Fetcher(ports.host, ports.doorkeeper, self.limits, self.membership, kept)
+        self.fetcher = Fetcher(ports.host, ports.doorkeeper, self.limits, self.membership, notary, kept)
         self.repairs = Repairs(self.exchange, self.fetcher, self.membership, self.reporter)
         StateServer(
             ports.host, ports.doorkeeper, self, len(mailbox.sizes), ports.compute, self._serving_bits_per_second

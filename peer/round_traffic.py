@@ -15,6 +15,7 @@ from averaging import wire
 from averaging.encoded import encoded_num_bytes
 from averaging.messages import (
     DIGEST_BYTES,
+    SIGNATURE_BYTES,
     Commit,
     Contribution,
     Message,
@@ -39,6 +40,7 @@ ONE_WAY_MESSAGES = 5
 
 _PEER = PeerId("12D3KooW" + "A" * 44)
 _DIGEST = bytes(DIGEST_BYTES)
+_SIGNATURE = bytes(SIGNATURE_BYTES)
 _VERSION = 1000
 _TOKENS = 1 << 20
 _STEPS = 100
@@ -121,7 +123,7 @@ def round_traffic(
     own_shards = [0] * num_members
     for index, shard in enumerate(shards):
         payload_bytes = blocks.num_bytes(shard.end - shard.start)
-        contribution = Contribution(0, _VERSION, 0, _PEER, index, _SEQUENCE, shard.start, shard.end)
+        contribution = Contribution(0, _VERSION, 0, _PEER, index, _SEQUENCE, shard.start, shard.end, _TOKENS)
         own_values[shard.reducer] += shard.end - shard.start
         own_shards[shard.reducer] += 1
         own_contribution_bytes[shard.reducer] += _frame_bytes(contribution) + payload_bytes
@@ -199,7 +201,9 @@ class _Control:
 def _control_bytes(shards: Sequence[ShardPlan], num_members: int, num_listeners: int, seconds: float) -> _Control:
     everybody = tuple(range(num_members))
     roster = (RosterEntry(_PEER, _TOKENS, _STEPS, _VERSION, _SEQUENCE),) * num_members
-    results = tuple(ShardResult(shard.start, shard.end, shard.reducer, _DIGEST, everybody) for shard in shards)
+    results = tuple(
+        ShardResult(shard.start, shard.end, shard.reducer, _DIGEST, everybody, _SIGNATURE) for shard in shards
+    )
     return _Control(
         num_members,
         len(shards),
@@ -208,8 +212,8 @@ def _control_bytes(shards: Sequence[ShardPlan], num_members: int, num_listeners:
         waits=_frame_bytes(Wait(0, _VERSION, 0, num_members, num_members))
         * (1 + math.floor(seconds / HEARTBEAT_SECONDS)),
         plan=_frame_bytes(Plan(0, _VERSION, 0, _DIGEST, roster, tuple(shards), 10.5, 30.5)),
-        reduced=_frame_bytes(Reduced(0, _VERSION, 0, len(shards) - 1, _DIGEST, everybody)),
-        commit=_frame_bytes(Commit(0, _VERSION, 0, _PEER, _DIGEST, roster, results)),
+        reduced=_frame_bytes(Reduced(0, _VERSION, 0, len(shards) - 1, _DIGEST, everybody, _SIGNATURE)),
+        commit=_frame_bytes(Commit(0, _VERSION, 0, _PEER, _DIGEST, roster, results, _DIGEST, _SIGNATURE)),
     )
 
 

@@ -15,9 +15,10 @@ from typing import Any
 import torch
 
 from averaging.fragment_state import FragmentState
+from averaging.notary import Checker, Scope
 from dht.errors import Incompatible, LocalFault, NobodyReachable, PeerFault, UsageFault
 from dht.host import PeerId
-from dht.identity import peer_id_of
+from dht.identity import peer_id_of, verify
 from dht.records import PeerRecord, decode_run_record
 from peer.checkpoint import CheckpointFolder, CheckpointOwner
 from peer.config import CHECKPOINTS_NAME, RUN_RECORD_NAME
@@ -262,7 +263,8 @@ async def anchors_of_run(source: RunSource, on_progress: Callable[[FetchProgress
         sizes = seed_sizes(manifest)
         members = ObservedMembers(records)
         limits = limits_of(sizes, codec_of(manifest))
-        fetcher = Fetcher(observer.host, observer.doorkeeper, limits, members)
+        checker = Checker(Scope(source.run_id, manifest.hash), verify)
+        fetcher = Fetcher(observer.host, observer.doorkeeper, limits, members, checker)
         found: dict[int, Fetched] = {}
 
         async def adopt(index: int, fetched: Fetched) -> None:

@@ -40,6 +40,7 @@ from tests.chaos_ledger import UNIT, AuditedState, Ledger
 from tests.chaos_liars import spoil
 from tests.chaos_scenario import BLOCK_SIZE
 from tests.memory_networks import named, now
+from tests.notaries import CHECKER, notary_of
 
 RUN_ID = "tiny.abcdefghij234567abcd"
 ACCESS = AccessRule(RUN_ID, bytes(32), "test")
@@ -161,7 +162,7 @@ class ChaosPeer:
         self.links = Links(self.host, doorkeeper, limits, self._on_message, self._on_lost, self._on_refused, self.clock)
         self.links.traffic.upload_bits_per_second = self.profile.upload_bits_per_second
         self.exchange.links = self.links
-        self.fetcher = Fetcher(self.host, doorkeeper, limits, self.company)
+        self.fetcher = Fetcher(self.host, doorkeeper, limits, self.company, CHECKER)
         self.repairs = Repairs(self.exchange, self.fetcher, self.company, self)
         StateServer(self.host, doorkeeper, self, len(scenario.sizes), self._compute)
         for fragment in self.fragments:
@@ -200,6 +201,7 @@ class ChaosPeer:
             size,
             self.codec.block_size,
             RoundTiming.with_bounds(world.scenario.hard_seconds),
+            notary_of(self.name),
             world.scenario.quorum_fraction,
         )
         state.committing = lambda: machine.applying

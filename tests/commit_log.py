@@ -111,7 +111,15 @@ def reduced(
             for part in pending(states[index]).encoded.slice_blocks(shard.start, shard.end - shard.start).pack()
         )
         message = Contribution(
-            0, plan.version, 0, PEERS[0], number, plan.roster[index].sequence, shard.start, shard.end
+            0,
+            plan.version,
+            0,
+            PEERS[0],
+            number,
+            plan.roster[index].sequence,
+            shard.start,
+            shard.end,
+            plan.roster[index].tokens,
         )
         store.take_contribution(PEERS[index], message, memoryview(payload))
     given = store.contributions(rule, plan, PEERS[0], number, arriving)

@@ -26,6 +26,7 @@ from peer.doorkeeper import RunDoorkeeper
 from peer.fetching import Fetched, Fetcher
 from peer.virtual_time import run_virtual
 from tests.memory_networks import MIB, fixed_network, named
+from tests.notaries import CHECKER
 
 RUN_ID = "tiny.abcdefghij234567abcd"
 RULE = AccessRule(RUN_ID, bytes(32), "test")
@@ -157,7 +158,7 @@ class Scene:
     def joiner(self, number: int) -> Fetcher:
         host = MemoryHost(self.network, named(number))
         limits = Limits((NUM_VALUES, NUM_VALUES), 4096)
-        return Fetcher(host, RunDoorkeeper(RULE, named(number), "trainer"), limits, self.company)
+        return Fetcher(host, RunDoorkeeper(RULE, named(number), "trainer"), limits, self.company, CHECKER)
 
     async def fetch(self, fragment: int = 0) -> Fetched:
         names = self.fetcher.best_first(fragment)

@@ -23,6 +23,7 @@ from dht.errors import PeerFault
 from dht.memory_host import MemoryHost, MemoryNetwork
 from peer.virtual_time import run_virtual
 from tests.memory_networks import named
+from tests.notaries import notary_of
 
 SIZES = (300, 20_000)  # one reducer, and two
 RULE = OuterRule("carry", 0.7, 0.5, overlay_gain=0.7)
@@ -95,7 +96,7 @@ class Peer:
         state = FragmentState(rule, self.codec, anchor, torch.zeros(size), torch.zeros(size))
         state.refresh_digest()
         timing = RoundTiming.with_bounds(30.0)
-        machine = RoundMachine(self.name, "run", index, size, self.codec.block_size, timing)
+        machine = RoundMachine(self.name, "run", index, size, self.codec.block_size, timing, notary_of(self.name))
         machine.anchor_digest = state.digest[:DIGEST_BYTES]
         return FragmentRuntime(index, state, machine, ShardStore(self.codec, size), digests={0: state.digest})
 

@@ -155,7 +155,15 @@ class HostileMember:
                 own = [entry for entry in message.roster if entry.peer_id == self.identity.peer_id]
                 for index, shard in enumerate(message.shards):
                     header = Contribution(
-                        0, message.version, message.attempt, sender, index, own[0].sequence, shard.start, shard.end
+                        0,
+                        message.version,
+                        message.attempt,
+                        sender,
+                        index,
+                        own[0].sequence,
+                        shard.start,
+                        shard.end,
+                        own[0].tokens,
                     )
                     nonsense = b"\xff" * codec.encoded_num_bytes(shard.end - shard.start)
                     links.post(message.roster[shard.reducer].peer_id, [wire.encode(header), nonsense], "data")

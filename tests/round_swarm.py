@@ -39,6 +39,7 @@ from averaging.round_timing import RoundTiming
 from averaging.wire import commit_digest
 from dht.host import PeerId
 from tests.memory_networks import named
+from tests.notaries import notary_of
 
 BLOCK = 8192  # the smallest shard, so that a fragment of few blocks has several reducers
 Unit = tuple[PeerId, int, int]
@@ -89,7 +90,7 @@ class RoundSwarm:
 
     def _new_member(self, name: PeerId, hard_seconds: float) -> Member:
         timing = RoundTiming.with_bounds(hard_seconds)
-        machine = RoundMachine(name, "run", 0, self.num_blocks * BLOCK, BLOCK, timing)
+        machine = RoundMachine(name, "run", 0, self.num_blocks * BLOCK, BLOCK, timing, notary_of(name))
         machine.anchor_digest = digest_of("start")
         return Member(machine)
 

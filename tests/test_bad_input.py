@@ -234,8 +234,8 @@ def test_strangers_and_garbage_are_refused_and_harm_nobody(
             refusal(member.identity, mark)
         for frame, word in (
             (b"\xff" + os.urandom(299), "wire version"),
-            (bytes([wire.WIRE_VERSION, 0, 5]) + b"hello", ""),
-            (bytes([wire.WIRE_VERSION, 255, 255]) + bytes(100), "header"),
+            (bytes([wire.WIRE_VERSION, 0, 0, 0, 5]) + b"hello", ""),
+            (bytes([wire.WIRE_VERSION, 0, 255, 255, 255]) + bytes(100), "header"),
         ):
             async with hostile_member(swarm, first.address) as member:
                 stream, reply = await member.open(first.peer_id, ROUND_PROTOCOL)

@@ -45,6 +45,7 @@ from averaging.round_timing import RoundTiming
 from averaging.shard_store import ShardStore
 from averaging.wire import Limits
 from dht.host import PeerId
+from tests.notaries import notary_of
 
 ME, LIAR, HONEST = (PeerId(name * 20) for name in ("m", "x", "h"))
 DIGEST = bytes(16)
@@ -338,7 +339,9 @@ async def compute(work):
 def exchange_of(clock, reports):
     rule, codec = OuterRule("sync", 0.7, 0.5), make_codec("fp32", 16)
     state = FragmentState(rule, codec, torch.zeros(50), torch.zeros(50), torch.zeros(50), version=14)
-    machine = RoundMachine(ME, "run", 0, 50, 16, RoundTiming.with_bounds(60.0), version=14, anchor_digest=DIGEST)
+    machine = RoundMachine(
+        ME, "run", 0, 50, 16, RoundTiming.with_bounds(60.0), notary_of(ME), version=14, anchor_digest=DIGEST
+    )
     exchange = Exchange(
         ME,
         rule,
@@ -374,7 +377,7 @@ def test_whoever_sends_no_numbers_is_out_of_the_next_rounds_and_back_later():
                 5.0,
             )
             for sender, payload in ((HONEST, b"".join(bytes(part) for part in good.pack())), (LIAR, bad)):
-                message = Contribution(0, 14, sequence, HONEST, 0, sequence, 0, 50)
+                message = Contribution(0, 14, sequence, HONEST, 0, sequence, 0, 50, 10)
                 exchange.on_message(sender, message, memoryview(payload), 0)
             await exchange._reduce(fragment, ReduceShard(plan, HONEST, 0, (0, 1)))
         assert {report.peer_id for report in reports} == {LIAR}
@@ -431,7 +434,7 @@ def test_reductions_leave_out_whoever_is_left_out():
         roster = (RosterEntry(HONEST, 10, 1, 14, 0), RosterEntry(LIAR, 10, 1, 14, 0))
         plan = Plan(0, 14, 0, DIGEST, roster, (ShardPlan(0, 50, 0),), 5.0, 5.0)
         for sender in (HONEST, LIAR):
-            exchange.on_message(sender, Contribution(0, 14, 0, HONEST, 0, 0, 0, 50), memoryview(payload), 0)
+            exchange.on_message(sender, Contribution(0, 14, 0, HONEST, 0, 0, 0, 50, 10), memoryview(payload), 0)
         for _ in range(STRIKES):
             exchange.guard.blame(LIAR, "malformed", "sent nonsense")
         kept = exchange.guard.usable(plan, HONEST, (0, 1), fragment.machine.timing)

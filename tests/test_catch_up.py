@@ -243,8 +243,10 @@ def test_server_and_joiner_understand_each_other():
 def largest_commit(version):
     roster = tuple(RosterEntry(peer, 2**50, 2**31, 2**53, 2**53) for peer in sorted(map(named, range(MAX_ROSTER))))
     everyone = tuple(range(MAX_ROSTER))
-    shards = tuple(ShardResult(n, n + 1, n % MAX_ROSTER, bytes([7]) * 16, everyone) for n in range(MAX_SHARDS))
-    return Commit(1, version, 0, DONOR, bytes(16), roster, shards)
+    shards = tuple(
+        ShardResult(n, n + 1, n % MAX_ROSTER, bytes([7]) * 16, everyone, bytes(64)) for n in range(MAX_SHARDS)
+    )
+    return Commit(1, version, 0, DONOR, bytes(16), roster, shards, bytes(16), bytes(64))
 
 
 def test_all_kept_commits_of_a_full_swarm_fit_one_answer():

@@ -41,6 +41,7 @@ from peer.events import (
     Event,
 )
 from peer.mailbox import Mailbox
+from tests.notaries import notary_of
 
 T = TypeVar("T")
 SIZES = (5, 3)
@@ -346,7 +347,8 @@ class Disk:
 def runtimes_of(states: list[FragmentState]) -> list[FragmentRuntime]:
     runtimes = []
     for index, state in enumerate(states):
-        machine = RoundMachine(ME, OWNER.run_id, index, state.num_values, 16, RoundTiming.with_bounds(60.0), 0.5)
+        timing = RoundTiming.with_bounds(60.0)
+        machine = RoundMachine(ME, OWNER.run_id, index, state.num_values, 16, timing, notary_of(ME), 0.5)
         runtimes.append(FragmentRuntime(index, state, machine, ShardStore(state.codec, state.num_values)))
     return runtimes
 

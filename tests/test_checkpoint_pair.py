@@ -42,6 +42,7 @@ from peer.manifest import AveragingSection
 from peer.muon import Muon
 from peer.trainer_desk import TrainerDesk
 from peer.trainer_link import TrainerLink
+from tests.notaries import notary_of
 
 T = TypeVar("T")
 ME = PeerId("12D3KooWMe")
@@ -119,7 +120,7 @@ class Peer:
         self.trainer_keeper._open_file = open_file
         rule = OuterRule(section.mode, 0.7, 0.5)
         self.fragments: list[FragmentRuntime] = build_fragments(
-            ME, self.owner.run_id, section, rule, make_codec("int4", 16), self.mailbox
+            ME, self.owner.run_id, section, rule, make_codec("int4", 16), self.mailbox, notary_of(ME)
         )
         self.desk = TrainerDesk(self.mailbox, self.fragments, section, lambda: 0.0, 0.001, {})
         self.seen: list[Event] = []

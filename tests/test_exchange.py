@@ -173,8 +173,8 @@ def hostile_frames(me, victim):
     yield b""
     yield chance.randbytes(500)
     yield b"\x01\xff\xff" + bytes(100)
-    yield wire.encode(Contribution(1, version, 0, me, 0, 1, 0, 160)) + bytes(5)
-    yield wire.encode(Contribution(1, version, 0, me, 0, 1, 0, 160)) + chance.randbytes(of_a_shard)
+    yield wire.encode(Contribution(1, version, 0, me, 0, 1, 0, 160, 9)) + bytes(5)
+    yield wire.encode(Contribution(1, version, 0, me, 0, 1, 0, 160, 9)) + chance.randbytes(of_a_shard)
     yield wire.encode(Result(1, version, 0, 0, 160)) + chance.randbytes(of_a_shard)
     yield wire.encode(VersionIs(1, 10**9, digest, 2**60))
     yield wire.encode(VersionIs(1, version, digest, 2**59))

@@ -12,8 +12,10 @@ from dht.host import PeerId
 from peer.fragment_memory import build_fragments, inherited, inherited_returned_since, persist
 from peer.mailbox import Mailbox
 from peer.manifest import AveragingSection
+from tests.notaries import notary_of
 
 SIZE = 300
+ME = PeerId("12D3KooWMe")
 RULE = OuterRule("carry", 0.7, 0.5)
 
 
@@ -22,7 +24,7 @@ def written_and_found(
 ) -> tuple[FragmentState, Sent | None, int | None]:
     codec = make_codec(codec_name, 16, scale=scale)
     mailbox = Mailbox.in_process([SIZE], [codec.encoded_num_bytes(SIZE)])
-    (fragment,) = build_fragments(PeerId("12D3KooWMe"), "run", AveragingSection(), RULE, codec, mailbox)
+    (fragment,) = build_fragments(ME, "run", AveragingSection(), RULE, codec, mailbox, notary_of(ME))
     state = fragment.state
     state.version = 6
     state.refresh_digest()

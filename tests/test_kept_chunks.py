@@ -18,6 +18,7 @@ from peer.doorkeeper import RunDoorkeeper
 from peer.fetching import Fetched, Fetcher, FetchProgress
 from tests.donor_scene import JOINER, NUM_VALUES, RULE, Scene, assert_same, empty_state, in_scene
 from tests.memory_networks import named
+from tests.notaries import CHECKER
 
 WHOLE = 8 * NUM_VALUES
 SLACK = 100_000
@@ -26,7 +27,8 @@ SLACK = 100_000
 
 def fetcher_of(scene: Scene, host: MemoryHost, folder: Path) -> Fetcher:
     limits = Limits((NUM_VALUES, NUM_VALUES), 4096)
-    return Fetcher(host, RunDoorkeeper(RULE, host.peer_id, "trainer"), limits, scene.company, ChunkFiles(folder))
+    door = RunDoorkeeper(RULE, host.peer_id, "trainer")
+    return Fetcher(host, door, limits, scene.company, CHECKER, ChunkFiles(folder))
 
 
 async def fetch_all(fetcher: Fetcher, progress: list[FetchProgress]) -> Fetched:

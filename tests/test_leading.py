@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -21,10 +22,22 @@ from averaging.leading import (
     QUORUM_INTERVALS,
     Leading,
 )
-from averaging.messages import DIGEST_BYTES, MAX_ROSTER, Abandon, Commit, Offer, Plan, Reduced, ShardPlan, Wait
+from averaging.messages import (
+    DIGEST_BYTES,
+    MAX_ROSTER,
+    Abandon,
+    Commit,
+    Offer,
+    Plan,
+    Reduced,
+    ShardPlan,
+    ShardResult,
+    Wait,
+)
 from averaging.round_events import DeadlinePassed, QuorumAwaited
 from averaging.round_timing import HEARTBEAT_SECONDS, RoundTiming
 from tests.memory_networks import named
+from tests.notaries import notary_of
 
 DIGEST = bytes(DIGEST_BYTES)
 PEERS = sorted(named(number) for number in range(8))
@@ -53,8 +66,9 @@ class Leader:
             lambda to, message: self.sent.append((to, message)),
             lambda offers: (ShardPlan(0, 10, 0), ShardPlan(10, 20, min(1, len(offers) - 1))),
             quorum_fraction,
-            not_before,
-            self.told.append,
+            notary_of(PEERS[0]),
+            not_before=not_before,
+            tell=self.told.append,
         )
 
     def offers(self, *peers, now=START):
@@ -79,7 +93,13 @@ class Leader:
         return [message for peer, message in self.sent if type(message) is kind and to in (None, peer)]
 
     def reduced(self, shard, reducer, included=(0, 1), now=START + 1, attempt=0):
-        return self.leading.on_reduced(reducer, Reduced(0, 3, attempt, shard, DIGEST, included), now)
+        report = Reduced(0, 3, attempt, shard, DIGEST, included)
+        plan = self.leading.plan
+        if plan is not None and shard < len(plan.shards):
+            part = plan.shards[shard]
+            result = ShardResult(part.start, part.end, part.reducer, DIGEST, included)
+            report = replace(report, signature=notary_of(reducer).sign_result(plan, PEERS[0], result))
+        return self.leading.on_reduced(reducer, report, now)
 
 
 def started(**options):

@@ -27,6 +27,7 @@ from averaging.outer import OuterRule, weights_of
 from averaging.round_timing import RoundTiming
 from averaging.shard_store import terms_of
 from tests.memory_networks import named
+from tests.notaries import notary_of, signed
 
 SIZE = 16
 DIGEST = bytes(DIGEST_BYTES)
@@ -39,7 +40,7 @@ def commit_of(num_rounds, version):
         RosterEntry(peer, 100, 10, max(0, version - 1), 5, count) for peer, count in zip(PEERS, num_rounds, strict=True)
     )
     shards = (ShardResult(0, SIZE, 0, DIGEST, tuple(range(len(PEERS)))),)
-    return Commit(0, version, 0, PEERS[0], DIGEST, roster, shards)
+    return signed(Commit(0, version, 0, PEERS[0], DIGEST, roster, shards))
 
 
 def weights(round_):
@@ -76,6 +77,7 @@ def test_the_plan_says_what_the_offers_said():
         lambda to, message: sent.append(message),
         lambda offers: (ShardPlan(0, SIZE, 0),),
         0.5,
+        notary_of(PEERS[0]),
     )
     counts = dict(zip(PEERS, (7, 0, 100, 3), strict=True))
     for peer, count in counts.items():

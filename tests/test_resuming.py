@@ -24,6 +24,7 @@ from peer.fragment_memory import build_fragments, persist
 from peer.mailbox import MergeKind
 from peer.reporting import Reporter
 from peer.starting import Start
+from tests.notaries import notary_of
 from tests.test_checkpoint_pair import ME, SECTION, Peer, saved_pair
 
 T = TypeVar("T")
@@ -231,7 +232,13 @@ def test_an_anchor_that_is_replaced_leaves_local_work_where_it_is(saved: Peer, k
 def network_process(peer: Peer) -> list[FragmentRuntime]:
     """What a successor finds in the mailbox."""
     fragments = build_fragments(
-        ME, peer.owner.run_id, SECTION, OuterRule("carry", 0.7, 0.5), make_codec("int4", 16), peer.mailbox
+        ME,
+        peer.owner.run_id,
+        SECTION,
+        OuterRule("carry", 0.7, 0.5),
+        make_codec("int4", 16),
+        peer.mailbox,
+        notary_of(ME),
     )
     start = Start(
         ME,

@@ -447,7 +447,7 @@ def test_arrival_order_does_not_change_a_bit(rule):
         store = ShardStore(codec, 50)
         for index in random.Random(seed).sample(range(6), 6):
             payload = b"".join(bytes(part) for part in codec.encode(normal(index)).pack())
-            message = Contribution(0, 0, 0, names[0], 0, index, 0, 50)
+            message = Contribution(0, 0, 0, names[0], 0, index, 0, 50, 100 + index)
             store.take_contribution(names[index], message, memoryview(payload))
         arrived = store.contributions(rule, plan, names[0], 0, range(6))
         reduction = reduce_shard(arrived, rule, codec, 50, None)

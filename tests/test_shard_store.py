@@ -39,9 +39,11 @@ def payload(store, values):
 def contribution(member, shard=0, **changes):
     cut = PLAN.shards[shard]
     fields = {"version": 7, "attempt": 1, "sequence": 50 + member, "start": cut.start, "end": cut.end}
+    fields["tokens"] = PLAN.roster[member].tokens
     values = {**fields, **changes}
     return Contribution(
-        0, values["version"], values["attempt"], PEERS[0], shard, values["sequence"], values["start"], values["end"]
+        *(0, values["version"], values["attempt"], PEERS[0], shard),
+        *(values["sequence"], values["start"], values["end"], values["tokens"]),
     )
 
 
@@ -114,7 +116,7 @@ def fill(store, sender, make_message, limit=100_000):
     "make_message",
     [
         lambda number: contribution(1, sequence=number),
-        lambda number: Contribution(0, 7, 0, PEERS[0], number % 1024, 1, 0, CUT),
+        lambda number: Contribution(0, 7, 0, PEERS[0], number % 1024, 1, 0, CUT, 9),
         lambda number: Result(0, 7, number % 1024, 0, CUT),
     ],
     ids=["same", "other shards", "results"],

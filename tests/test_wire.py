@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import msgpack
 import pytest
@@ -15,6 +16,7 @@ from averaging.messages import (
     MAX_NUM_ROUNDS,
     MAX_ROSTER,
     MAX_SHARDS,
+    SIGNATURE_BYTES,
     Abandon,
     Commit,
     CommitRequest,
@@ -46,6 +48,7 @@ tokens = st.integers(1, 2**50)
 steps = st.integers(1, 2**31)
 num_rounds = st.integers(0, MAX_NUM_ROUNDS)
 digests = st.binary(min_size=DIGEST_BYTES, max_size=DIGEST_BYTES)
+signatures = st.integers(0, 255).map(lambda byte: bytes([byte]) * SIGNATURE_BYTES)
 peer_ids = st.integers(0, 10**6).map(named)
 seconds = st.floats(0, 86_400)
 
@@ -82,10 +85,14 @@ def commits(draw):
 
     def result(start, end):
         included = tuple(sorted(draw(st.sets(members))))
-        return ShardResult(start, end, draw(members), draw(digests) if included else b"", included)
+        signature = draw(signatures) if included else b""
+        return ShardResult(start, end, draw(members), draw(digests) if included else b"", included, signature)
 
     shards = tuple(result(start, end) for start, end in draw(cuts(SIZES[fragment])))
-    return Commit(fragment, draw(versions), draw(attempts), draw(peer_ids), draw(digests), roster, shards)
+    return Commit(
+        *(fragment, draw(versions), draw(attempts), draw(peer_ids), draw(digests), roster, shards),
+        *(draw(st.just(b"") | digests), draw(signatures)),
+    )
 
 
 @st.composite
@@ -123,6 +130,7 @@ all_messages = st.one_of(
         shard_numbers,
         digests,
         st.sets(st.integers(0, MAX_ROSTER - 1), max_size=9).map(lambda members: tuple(sorted(members))),
+        signatures,
     ),
     st.builds(Abandon, fragments, versions, attempts, reasons),
     commits(),
@@ -131,7 +139,15 @@ all_messages = st.one_of(
     st.builds(ResultRequest, fragments, versions, shard_numbers, digests),
     with_range(
         lambda draw, fragment, start, end: Contribution(
-            fragment, draw(versions), draw(attempts), draw(peer_ids), draw(shard_numbers), draw(versions), start, end
+            fragment,
+            draw(versions),
+            draw(attempts),
+            draw(peer_ids),
+            draw(shard_numbers),
+            draw(versions),
+            start,
+            end,
+            draw(tokens),
         )
     ),
     with_range(lambda draw, fragment, start, end: Result(fragment, draw(versions), draw(shard_numbers), start, end)),
@@ -154,7 +170,7 @@ def decode_or_fault(frame, limits=LIMITS):
 
 def packed(values, version=wire.WIRE_VERSION):
     header = msgpack.packb(values, use_bin_type=True)
-    return bytes([version]) + len(header).to_bytes(2, "big") + header
+    return bytes([version]) + len(header).to_bytes(4, "big") + header
 
 
 def test_every_message_of_the_protocol_is_tested_here():
@@ -201,7 +217,7 @@ def test_inserted_bytes_never_escape(message, extra, position):
 @given(st.binary(max_size=200))
 def test_random_bytes_are_refused(data):
     decode_or_fault(data)
-    decode_or_fault(bytes([wire.WIRE_VERSION]) + len(data).to_bytes(2, "big") + data)
+    decode_or_fault(bytes([wire.WIRE_VERSION]) + len(data).to_bytes(4, "big") + data)
 
 
 plain_values = st.recursive(
@@ -225,20 +241,29 @@ def replaced(message, **changes):
     return wire.encode(type(message)(**values))
 
 
+SIGNATURE = bytes(range(SIGNATURE_BYTES))
 ROSTER = tuple(RosterEntry(peer, 10, 2, 3, 4) for peer in sorted([named(1), named(2), named(3)]))
 OFFER = Offer(1, 7, 0, DIGEST, 6, 100, 10, 5, 1e6, True)
 PLAN = Plan(1, 7, 0, DIGEST, ROSTER, (ShardPlan(0, 600, 0), ShardPlan(600, 1000, 2)), 5.0, 9.0)
 COMMIT = Commit(
-    1, 7, 0, named(1), DIGEST, ROSTER, (ShardResult(0, 600, 0, DIGEST, (0, 2)), ShardResult(600, 1000, 2, b"", ()))
+    1,
+    7,
+    0,
+    named(1),
+    DIGEST,
+    ROSTER,
+    (ShardResult(0, 600, 0, DIGEST, (0, 2), SIGNATURE), ShardResult(600, 1000, 2, b"", ())),
+    b"",
+    SIGNATURE,
 )
-CONTRIBUTION = Contribution(1, 7, 0, named(1), 0, 5, 0, 600)
+CONTRIBUTION = Contribution(1, 7, 0, named(1), 0, 5, 0, 600, 100)
 
 
 @pytest.mark.parametrize(
     ("frame", "sentence"),
     [
-        (b"", "got a frame of 0 bytes; expected at least 3"),
-        (b"\x01\x00\x01\xc0", "speaks wire version 1; expected 2: the older side must update its software"),
+        (b"", "got a frame of 0 bytes; expected at least 5"),
+        (b"\x01\x00\x01\xc0", "speaks wire version 1; expected 3: the older side must update its software"),
         (b"\x02\xff\xff" + bytes(65_535), "announced a header of 65535 bytes; .* at most 60000"),
         (b"\x02\x00\x10\x90", "announced a header of 16 bytes; the frame has 1"),
         (packed(["hello"]), "unknown kind 'hello'; expected one of offer"),
@@ -268,7 +293,10 @@ CONTRIBUTION = Contribution(1, 7, 0, named(1), 0, 5, 0, 600)
         (replaced(PLAN, shards=(ShardPlan(0, 0, 0), ShardPlan(0, 1000, 0))), r"shard \[0, 0\)"),
         (replaced(PLAN, shards=(ShardPlan(0, 1000, 3),)), "reducers below 3"),
         (replaced(PLAN, commit_deadline_seconds=86_401.0), "expected a finite number from 0 to 86400"),
-        (replaced(COMMIT, shards=(ShardResult(0, 1000, 0, DIGEST, (0, 3)),)), "member 3 in a shard; .* below 3"),
+        (
+            replaced(COMMIT, shards=(ShardResult(0, 1000, 0, DIGEST, (0, 3), SIGNATURE),)),
+            "member 3 in a shard; .* below 3",
+        ),
         (
             packed(["reduced", 1, 7, 0, 0, DIGEST, b"\x05\x00"]),
             "expected a mask of at most 32 bytes, the last one not zero",
@@ -277,6 +305,11 @@ CONTRIBUTION = Contribution(1, 7, 0, named(1), 0, 5, 0, 600)
         (packed(["reduced", 1, 7, 0, 0, DIGEST, [0, 2]]), "expected a mask"),
         (replaced(COMMIT, shards=(ShardResult(0, 1000, 0, b"", (0,)),)), "members but no digest"),
         (replaced(COMMIT, shards=(ShardResult(0, 1000, 0, DIGEST, ()),)), "members but no digest"),
+        (replaced(COMMIT, shards=(ShardResult(0, 1000, 0, DIGEST, (0,)),)), "without its reducer's signature"),
+        (replaced(COMMIT, shards=(ShardResult(0, 1000, 0, b"", (), SIGNATURE),)), "void one with one"),
+        (replaced(COMMIT, shards=(ShardResult(0, 1000, 0, DIGEST, (0,), b"short"),)), "a signature of 64 bytes"),
+        (replaced(COMMIT, signature=b""), "field signature of commit: .* a signature of 64 bytes"),
+        (replaced(COMMIT, previous=b"short"), "field previous of commit: .* a digest of 16 bytes"),
         (replaced(CONTRIBUTION, end=1001) + bytes(10), r"\[0, 1001\) does not lie in a fragment of 1000 values"),
         (replaced(CONTRIBUTION, start=600) + bytes(10), r"\[600, 600\) does not lie"),
         (wire.encode(CONTRIBUTION) + bytes(601), "sent 601 payload bytes; expected at most 600"),
@@ -305,9 +338,11 @@ def test_lists_beyond_the_limits_are_refused():
 
 def test_a_commit_digest_names_every_field():
     assert wire.commit_digest(COMMIT) == wire.commit_digest(wire.decode(wire.encode(COMMIT), SENDER, LIMITS)[0])
-    for change in ({"version": 8}, {"leader": named(2)}, {"attempt": 1}, {"roster": ROSTER[:1]}):
+    for change in ({"version": 8}, {"leader": named(2)}, {"attempt": 1}, {"roster": ROSTER[:1]}, {"previous": DIGEST}):
         values = {field.name: getattr(COMMIT, field.name) for field in wire.fields(COMMIT)}
         assert wire.commit_digest(Commit(**{**values, **change})) != wire.commit_digest(COMMIT)
+    # A commit that was signed twice is still one commit.
+    assert wire.commit_digest(replace(COMMIT, signature=bytes(SIGNATURE_BYTES))) == wire.commit_digest(COMMIT)
 
 
 def test_a_full_commit_fits_its_header():
@@ -317,7 +352,9 @@ def test_a_full_commit_fits_its_header():
         for peer in sorted(named(n) for n in range(MAX_ROSTER))
     )
     everyone = tuple(range(MAX_ROSTER))
-    shards = tuple(ShardResult(n << 27, (n + 1) << 27, n % MAX_ROSTER, DIGEST, everyone) for n in range(MAX_SHARDS))
-    commit = Commit(63, 2**53, 10_000, named(1), DIGEST, roster, shards)
+    shards = tuple(
+        ShardResult(n << 27, (n + 1) << 27, n % MAX_ROSTER, DIGEST, everyone, SIGNATURE) for n in range(MAX_SHARDS)
+    )
+    commit = Commit(63, 2**53, 10_000, named(1), DIGEST, roster, shards, DIGEST, SIGNATURE)
     limits = wire.Limits((MAX_SHARDS << 27,) * 64, 10)
     assert wire.decode(wire.encode(commit), SENDER, limits)[0] == commit

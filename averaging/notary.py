@@ -1,0 +1,136 @@
+"""Who signs what about a round, so that anybody can check later who took part. Pure.
+
+A reducer signs each mean that it made: run, manifest, fragment, version, anchor, plan, range, result, and whose
+contributions are in it, with their sequences and tokens. The leader signs the whole commit. Both are Ed25519
+signatures (RFC 8032) of 32-byte digests behind a domain of their own, so that none can pass for another kind of
+statement, another run or another manifest. The keys are those inside the PeerIds.
+
+Signing and verifying are injected: what is decided here depends on the arguments alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import msgpack
+
+from averaging.messages import Commit, Plan, Reduced, RosterEntry, ShardResult
+from averaging.wire import encode, mask_of
+from dht.host import PeerId
+
+SHARD_DOMAIN = b"murmuration shard result\0"
+COMMIT_DOMAIN = b"murmuration commit\0"
+
+Sign = Callable[[bytes], bytes]
+"""message -> signature of this peer, `messages.SIGNATURE_BYTES` long."""
+Verify = Callable[[PeerId, bytes, bytes], bool]
+"""(whose, message, signature) -> whether it is theirs; never raises."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What a signature is for: one run under one manifest."""
+
+    run_id: str
+    manifest_hash: bytes
+
+
+class Seen(Protocol):
+    """Port: digests of statements whose signatures were checked before; `dht.records.VerifiedRecords` is one."""
+
+    def seen(self, digest: bytes) -> bool: ...
+    def add(self, digest: bytes) -> None: ...
+
+
+def roster_digest(roster: Sequence[RosterEntry]) -> bytes:
+    """32 bytes that stand for all members of a round and what they contributed."""
+    rows = [[e.peer_id, e.tokens, e.steps, e.base_version, e.sequence, e.num_rounds] for e in roster]
+    return hashlib.sha256(msgpack.packb(rows, use_bin_type=True)).digest()
+
+
+def shard_statement(scope: Scope, round_: Plan | Commit, leader: PeerId, members: bytes, shard: ShardResult) -> bytes:
+    """What the reducer of a shard signs; `members` is the `roster_digest` of the round."""
+    fields = [
+        *(scope.run_id, scope.manifest_hash),
+        *(round_.fragment, round_.version, round_.attempt, leader, round_.anchor_digest, members),
+        *(shard.start, shard.end, shard.digest, mask_of(shard.included)),
+    ]
+    return SHARD_DOMAIN + hashlib.sha256(msgpack.packb(fields, use_bin_type=True)).digest()
+
+
+def commit_statement(scope: Scope, commit: Commit) -> bytes:
+    """What the leader signs: every field of the commit, the reducers' signatures too: nobody can change those."""
+    whole = hashlib.sha256(encode(replace(commit, signature=b""))).digest()
+    fields = [scope.run_id, scope.manifest_hash, whole]
+    return COMMIT_DOMAIN + hashlib.sha256(msgpack.packb(fields, use_bin_type=True)).digest()
+
+
+class Checker:
+    """Checks what others signed.
+
+    Args:
+        verified: statements known to be good. None checks each time; the peers of a simulation share theirs.
+    """
+
+    def __init__(self, scope: Scope, verify: Verify, verified: Seen | None = None) -> None:
+        self.scope = scope
+        self._verify = verify
+        self._verified = verified
+
+    def is_reducers(self, plan: Plan, leader: PeerId, reducer: PeerId, report: Reduced) -> bool:
+        """Whether a report of this plan is signed by the shard's reducer."""
+        shard = plan.shards[report.shard]
+        result = ShardResult(shard.start, shard.end, shard.reducer, report.digest, report.included)
+        statement = shard_statement(self.scope, plan, leader, roster_digest(plan.roster), result)
+        return self._holds(reducer, statement, report.signature)
+
+    def is_leaders(self, commit: Commit) -> bool:
+        """Whether the leader whom a commit names has signed it."""
+        return self._holds(commit.leader, commit_statement(self.scope, commit), commit.signature)
+
+    def objection(self, commit: Commit) -> str:
+        """Why a commit is no proof of anything; empty when its leader and all its reducers have signed it."""
+        if not self.is_leaders(commit):
+            return f"the commit of version {commit.version} of fragment {commit.fragment} is not signed by its leader"
+        members = roster_digest(commit.roster)
+        for shard in commit.shards:
+            if not shard.digest:
+                continue
+            reducer = commit.roster[shard.reducer].peer_id
+            statement = shard_statement(self.scope, commit, commit.leader, members, shard)
+            if not self._holds(reducer, statement, shard.signature):
+                return (
+                    f"in the commit of version {commit.version} of fragment {commit.fragment}, the mean of values "
+                    f"[{shard.start}, {shard.end}) is not signed by its reducer {reducer}"
+                )
+        return ""
+
+    def _holds(self, peer_id: PeerId, statement: bytes, signature: bytes) -> bool:
+        if self._verified is None:
+            return self._verify(peer_id, statement, signature)
+        digest = hashlib.sha256(peer_id.encode() + statement + signature).digest()
+        if self._verified.seen(digest):
+            return True
+        holds = self._verify(peer_id, statement, signature)
+        if holds:
+            self._verified.add(digest)
+        return holds
+
+
+class Notary(Checker):
+    """Signs what this peer reduced and led, too."""
+
+    def __init__(self, scope: Scope, sign: Sign, verify: Verify, verified: Seen | None = None) -> None:
+        super().__init__(scope, verify, verified)
+        self._sign = sign
+
+    def sign_result(self, plan: Plan, leader: PeerId, shard: ShardResult) -> bytes:
+        """The reducer's signature under its own mean."""
+        return self._sign(shard_statement(self.scope, plan, leader, roster_digest(plan.roster), shard))
+
+    def sign_commit(self, commit: Commit) -> Commit:
+        """The commit with its leader's signature."""
+        return replace(commit, signature=self._sign(commit_statement(self.scope, commit)))
