@@ -44,8 +44,9 @@ from averaging.round_events import ReduceShard
 from averaging.round_timing import RoundTiming
 from averaging.shard_store import ShardStore
 from averaging.wire import Limits
+from dht.errors import PeerFault
 from dht.host import PeerId
-from tests.notaries import notary_of
+from tests.notaries import notary_of, signed
 
 ME, LIAR, HONEST = (PeerId(name * 20) for name in ("m", "x", "h"))
 DIGEST = bytes(16)
@@ -411,14 +412,17 @@ def test_a_lone_commit_with_forged_weight_moves_nobody():
         timing.own_pace.observe(0.0)
         timing.own_pace.observe(30.0)
         follow(exchange.guard, clock, timing, range(10, 15), 60.0)
-        exchange.on_message(LIAR, commit_with(2**49), memoryview(b""), 0)
+        exchange.on_message(LIAR, signed(commit_with(2**49)), memoryview(b""), 0)
         assert machine.applying is None
-        true = commit_with(100, 13, leader=HONEST)
+        true = signed(commit_with(100, 13, leader=HONEST))
         machine.history[13] = true
-        exchange.on_message(LIAR, commit_with(2**49, 13), memoryview(b""), 0)
+        exchange.on_message(LIAR, signed(commit_with(2**49, 13)), memoryview(b""), 0)
         assert not [report for report in reports if not isinstance(report, PeerRefused)]
         assert {report.peer_id for report in reports} == {LIAR}
-        exchange.on_message(LIAR, commit_with(200, 13), memoryview(b""), 0)  # heavier, and it can be
+        with pytest.raises(PeerFault, match=r"its leader .* has not signed"):
+            exchange.on_message(LIAR, commit_with(200, 13), memoryview(b""), 0)
+        assert not [report for report in reports if not isinstance(report, PeerRefused)]
+        exchange.on_message(LIAR, signed(commit_with(200, 13)), memoryview(b""), 0)  # heavier, and it can be
         assert isinstance(reports[-1], RepairNeeded)
         await exchange.close()
 

@@ -264,8 +264,8 @@ CONTRIBUTION = Contribution(1, 7, 0, named(1), 0, 5, 0, 600, 100)
     [
         (b"", "got a frame of 0 bytes; expected at least 5"),
         (b"\x01\x00\x01\xc0", "speaks wire version 1; expected 3: the older side must update its software"),
-        (b"\x02\xff\xff" + bytes(65_535), "announced a header of 65535 bytes; .* at most 60000"),
-        (b"\x02\x00\x10\x90", "announced a header of 16 bytes; the frame has 1"),
+        (b"\x03\x00\xff\xff\xff" + bytes(65_535), "announced a header of 16777215 bytes; .* at most 96000"),
+        (b"\x03\x00\x00\x00\x10\x90", "announced a header of 16 bytes; the frame has 1"),
         (packed(["hello"]), "unknown kind 'hello'; expected one of offer"),
         (packed({}), "unknown kind dict"),
         (packed([]), "unknown kind list"),
@@ -298,11 +298,14 @@ CONTRIBUTION = Contribution(1, 7, 0, named(1), 0, 5, 0, 600, 100)
             "member 3 in a shard; .* below 3",
         ),
         (
-            packed(["reduced", 1, 7, 0, 0, DIGEST, b"\x05\x00"]),
+            packed(["reduced", 1, 7, 0, 0, DIGEST, b"\x05\x00", SIGNATURE]),
             "expected a mask of at most 32 bytes, the last one not zero",
         ),
-        (packed(["reduced", 1, 7, 0, 0, DIGEST, bytes(32) + b"\x01"]), "expected a mask of at most 32 bytes"),
-        (packed(["reduced", 1, 7, 0, 0, DIGEST, [0, 2]]), "expected a mask"),
+        (
+            packed(["reduced", 1, 7, 0, 0, DIGEST, bytes(32) + b"\x01", SIGNATURE]),
+            "expected a mask of at most 32 bytes",
+        ),
+        (packed(["reduced", 1, 7, 0, 0, DIGEST, [0, 2], SIGNATURE]), "expected a mask"),
         (replaced(COMMIT, shards=(ShardResult(0, 1000, 0, b"", (0,)),)), "members but no digest"),
         (replaced(COMMIT, shards=(ShardResult(0, 1000, 0, DIGEST, ()),)), "members but no digest"),
         (replaced(COMMIT, shards=(ShardResult(0, 1000, 0, DIGEST, (0,)),)), "without its reducer's signature"),
