@@ -21,6 +21,7 @@ from peer.event_types import AnchorRepaired, RefusedPeer
 from peer.events import Event
 from peer.simulated_spec import Fault, Profile, Quadratic, SimulationSpec, tiny_manifest
 from peer.simulation import simulate
+from tests.notaries import notary_of
 from tests.test_blame import DIGEST, HONEST, LIAR, ME, Clock, commit_with, follow, offer_of
 
 OTHER_DIGEST = bytes(range(16))
@@ -41,7 +42,7 @@ def machine_at(version: int, digest: bytes = DIGEST) -> RoundMachine:
     for _ in range(5):
         timing.reduced.observe(HONEST, 0.5)
         timing.result.observe(HONEST, 0.5)
-    machine = RoundMachine(ME, "run", 0, 50, 16, timing, version=version, anchor_digest=digest)
+    machine = RoundMachine(ME, "run", 0, 50, 16, timing, notary_of(ME), version=version, anchor_digest=digest)
     machine.step(View((ME,), (HONEST, LIAR), 1), 0.0)
     return machine
 
