@@ -104,6 +104,8 @@ async def prepare(database: aiosqlite.Connection, *, is_new: bool, run_id: str, 
     await database.execute("PRAGMA journal_mode = WAL")
     # A power cut may take the last second along, never the file: what was lost is fetched from members again.
     await database.execute("PRAGMA synchronous = NORMAL")
+    # A name that was withdrawn is gone from the file too, not only from its tables.
+    await database.execute("PRAGMA secure_delete = ON")
     if is_new:
         await database.execute("BEGIN IMMEDIATE")
         await database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
