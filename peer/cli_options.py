@@ -57,6 +57,13 @@ Checkpoint = Annotated[
 ModelDevice = Annotated[str, typer.Option("--device", metavar="DEVICE", help="auto, cpu, cuda, cuda:N or mps.")]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON on standard output.")]
 AsPlain = Annotated[bool, typer.Option("--plain", help="One plain line per event, also on a terminal.")]
+MetricsPort = Annotated[
+    int | None,
+    typer.Option("--metrics-port", metavar="N", help="Serve /metrics for Prometheus at this port; 0 takes a free one."),
+]
+MetricsHost = Annotated[
+    str | None, typer.Option("--metrics-host", metavar="ADDRESS", help="Where to serve it; default 127.0.0.1.")
+]
 Port = Annotated[int, typer.Option("--port", min=0, max=65_535, help="Port of the page; 0 takes a free one.")]
 
 

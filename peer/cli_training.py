@@ -21,6 +21,8 @@ from peer.cli_options import (
     IdentityFile,
     JoinTimeout,
     Listen,
+    MetricsHost,
+    MetricsPort,
     Peers,
     RunId,
     output_of,
@@ -107,6 +109,8 @@ def join(
     ] = None,
     checkpoint_minutes: CheckpointMinutes = None,
     checkpoints_kept: CheckpointsKept = None,
+    metrics_port: MetricsPort = None,
+    metrics_host: MetricsHost = None,
     config: ConfigFile = None,
     as_json: AsJson = False,
     plain: AsPlain = False,
@@ -127,6 +131,8 @@ def join(
         "threads": threads,
         "checkpoint_minutes": checkpoint_minutes,
         "checkpoints_kept": checkpoints_kept,
+        "metrics_port": metrics_port,
+        "metrics_host": metrics_host,
         "output": output_of(as_json, plain),
     }
     return _run_peer(flags, config, seed_only=False)
@@ -149,6 +155,8 @@ def seed(
     join_timeout: JoinTimeout = None,
     checkpoint_minutes: CheckpointMinutes = None,
     checkpoints_kept: CheckpointsKept = None,
+    metrics_port: MetricsPort = None,
+    metrics_host: MetricsHost = None,
     config: ConfigFile = None,
     as_json: AsJson = False,
     plain: AsPlain = False,
@@ -165,6 +173,8 @@ def seed(
         "join_timeout_seconds": join_timeout,
         "checkpoint_minutes": checkpoint_minutes,
         "checkpoints_kept": checkpoints_kept,
+        "metrics_port": metrics_port,
+        "metrics_host": metrics_host,
         "output": output_of(as_json, plain),
     }
     return _run_peer(flags, config, seed_only=True)

@@ -89,6 +89,12 @@ class PeerConfig(BaseModel):
     threads: int | None = Field(default=None, ge=1, le=4096, description="CPU threads of the trainer; default: all")
     checkpoint_minutes: float = Field(default=10.0, gt=0, le=10**6, description="minutes between two checkpoints")
     checkpoints_kept: int = Field(default=2, ge=1, le=1000, description="checkpoints that stay on the disk")
+    metrics_port: int | None = Field(
+        default=None, ge=0, le=65_535, description="serve /metrics and /healthz for Prometheus here; 0 takes a free one"
+    )
+    metrics_host: str = Field(
+        default="127.0.0.1", min_length=1, max_length=255, description="address of this machine to serve them at"
+    )
     output: Literal["auto", "panel", "plain", "json"] = Field(
         default="auto", description="auto: the panel on a terminal, else one plain line per event"
     )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import torch
 
@@ -32,10 +33,24 @@ def run_peer(config: PeerConfig, seed_only: bool) -> int:
         LocalFault: what stopped it, with what its owner can do.
     """
     owner = Owner(config)
-    with owner.interruptible():
+    with _figures_shown(config, owner), owner.interruptible():
         if seed_only:
             return _run_seed(config, owner)
         return _run_trainer(config, owner)
+
+
+@contextlib.contextmanager
+def _figures_shown(config: PeerConfig, owner: Owner) -> Iterator[None]:
+    if config.metrics_port is None:
+        yield
+        return
+    from peer.metrics_port import PeerMetrics, serving_metrics
+
+    metrics = PeerMetrics()
+    with serving_metrics(metrics, config.metrics_host, config.metrics_port) as port:
+        owner.on_event = metrics.note
+        owner.note(f"figures for Prometheus at http://{config.metrics_host}:{port}/metrics")
+        yield
 
 
 def _run_trainer(config: PeerConfig, owner: Owner) -> int:

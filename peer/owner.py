@@ -41,11 +41,13 @@ class Owner:
         self._closed = threading.Event()
         self._is_stopping = False
         self.on_stop: Callable[[], object] = lambda: None
+        self.on_event: Callable[[Event], object] = lambda event: None
 
     def show(self, event: Event) -> None:
         """Show an event and keep it in the log; callable from any thread."""
         with self._log_lock:
             self._log.append(event)
+        self.on_event(event)
         self._waiting.append(event)
 
     def note(self, sentence: str) -> None:
