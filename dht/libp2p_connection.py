@@ -16,8 +16,8 @@ from libp2p.crypto.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from libp2p.crypto.keys import KeyPair
 from libp2p.crypto.x25519 import create_new_key_pair
 from libp2p.exceptions import BaseLibp2pError
-from libp2p.network.connection.raw_connection import RawConnection
 from libp2p.peer.id import ID
+from libp2p.security.noise.exceptions import PeerIDMismatchesPubkey
 from libp2p.security.noise.transport import PROTOCOL_ID as NOISE_PROTOCOL
 from libp2p.security.noise.transport import Transport as NoiseTransport
 from noise.exceptions import NoiseHandshakeError, NoiseInvalidMessage, NoiseMaxNonceError, NoiseValueError
@@ -115,7 +115,10 @@ class SecureChannel:
         data = bytes(self._unsent)
         self._unsent.clear()
         if data:
-            await self._session.write(data)
+            try:
+                await self._session.write(data)
+            except _NOISE_ERRORS as error:
+                raise ConnectionResetError(f"the encryption gave out ({type(error).__name__})") from error
 
     async def _read_message(self) -> bytes:
         try:
@@ -132,7 +135,7 @@ class Securer:
         seed = identity.to_bytes()[4:36]
         private_key = Ed25519PrivateKey.from_bytes(seed)
         keys = KeyPair(private_key, Ed25519PublicKey.from_bytes(identity.public_key))
-        self._transport = NoiseTransport(keys, noise_privkey=create_new_key_pair().private_key)
+        self._transport: Any = NoiseTransport(keys, noise_privkey=create_new_key_pair().private_key)
 
     async def dial(self, stream: ByteStream, expected: PeerId) -> SecureChannel:
         """Secure a connection that this side opened.
@@ -143,12 +146,14 @@ class Securer:
         """
         await propose(stream, str(NOISE_PROTOCOL))
         try:
-            session = await self._transport.secure_outbound(_raw(stream, is_dialler=True), ID.from_string(expected))
+            session = await self._transport.secure_outbound(_RawConnection(stream), ID.from_string(expected))
+        except PeerIDMismatchesPubkey as error:
+            raise HandshakeError("another peer lives there") from error
         except _NOISE_ERRORS as error:
             raise HandshakeError(f"no proof of this PeerId was given ({_reason(error)})") from error
         channel = _channel_of(session)
         if channel.remote != expected:
-            raise HandshakeError(f"peer {channel.remote} lives there")
+            raise HandshakeError("another peer lives there")
         await propose(channel, YAMUX_PROTOCOL)
         return channel
 
@@ -156,7 +161,7 @@ class Securer:
         """Secure a connection that the remote opened; raises as `dial`."""
         await choose(stream, (str(NOISE_PROTOCOL),))
         try:
-            session = await self._transport.secure_inbound(_raw(stream, is_dialler=False))
+            session = await self._transport.secure_inbound(_RawConnection(stream))
         except _NOISE_ERRORS as error:
             raise HandshakeError(f"no proof of a PeerId was given ({_reason(error)})") from error
         channel = _channel_of(session)
@@ -239,14 +244,8 @@ def _channel_of(session: Any) -> SecureChannel:
     return SecureChannel(session, PeerId(text))
 
 
-def _raw(stream: ByteStream, is_dialler: bool) -> RawConnection:
-    # Annotated as a socket of trio's; Noise only reads and writes.
-    raw_stream: Any = _NoiseBytes(stream)
-    return RawConnection(raw_stream, is_dialler)
-
-
-class _NoiseBytes:
-    """What py-libp2p reads and writes in place of a trio socket."""
+class _RawConnection:
+    """What py-libp2p's Noise reads and writes, in place of a trio socket."""
 
     def __init__(self, stream: ByteStream) -> None:
         self._stream = stream
@@ -262,6 +261,3 @@ class _NoiseBytes:
 
     async def close(self) -> None:
         """The host owns the connection and closes it."""
-
-    def get_remote_address(self) -> None:
-        return None

@@ -71,6 +71,7 @@ class Connections:
         self._on_stream = on_stream
         self._live: dict[PeerId, list[Connection]] = {}
         self._servers: list[asyncio.Server] = []
+        self._accepted: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._num_handshakes = 0
         self._is_closed = False
@@ -123,8 +124,7 @@ class Connections:
         """
         host, port, family = _tcp_target(address)
         reader, writer = await asyncio.open_connection(host, port, family=family, limit=SOCKET_BUFFER_BYTES)
-        is_loopback = ipaddress.ip_address(writer.get_extra_info("peername")[0].partition("%")[0]).is_loopback
-        return await self._dialled(SocketStream(reader, writer), peer_id, is_loopback, writer.transport.abort)
+        return await self._dialled(SocketStream(reader, writer), peer_id, _is_from_here(writer), writer.transport.abort)
 
     async def dial_through(self, stream: YamuxStream, peer_id: PeerId) -> Connection:
         """The same through a stream that a relay has connected with `peer_id`."""
@@ -142,13 +142,9 @@ class Connections:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def drop(self, peer_id: PeerId) -> None:
-        """End the connections to `peer_id`, and wait until they are gone."""
-        for connection in list(self._live.get(peer_id, ())):
-            await connection.muxer.say_goodbye()
-            connection.muxer.end("our side closed the connection")
-            await connection.ended.wait()
+        # A task that was cancelled before its first step had no chance to close its socket.
+        for writer in list(self._accepted):
+            self._abort(writer)
 
     async def _dialled(
         self, stream: ByteStream, peer_id: PeerId, is_loopback: bool, abort: Callable[[], None]
@@ -166,6 +162,7 @@ class Connections:
         if self._is_closed or self._num_handshakes >= MAX_HANDSHAKES:
             writer.transport.abort()
             return
+        self._accepted.add(writer)
         self._spawn(self._accept(reader, writer))
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -178,16 +175,23 @@ class Connections:
             num_theirs = len(self._live.get(channel.remote, ()))
             if num_incoming >= MAX_INCOMING or num_theirs >= MAX_CONNECTIONS_PER_PEER:
                 raise HandshakeError("too many connections")
-            is_loopback = ipaddress.ip_address(writer.get_extra_info("peername")[0].partition("%")[0]).is_loopback
             connection = self._add(
-                channel.remote, Yamux(channel, is_dialler=False), True, is_loopback, writer.transport.abort
+                channel.remote,
+                Yamux(channel, is_dialler=False),
+                True,
+                _is_from_here(writer),
+                lambda: self._abort(writer),
             )
         except (HandshakeError, OSError, EOFError, TimeoutError) as error:
             logger.info("refused a connection: %s", error or "it was too slow")
         finally:
             self._num_handshakes -= 1
             if connection is None:
-                writer.transport.abort()
+                self._abort(writer)
+
+    def _abort(self, writer: asyncio.StreamWriter) -> None:
+        self._accepted.discard(writer)
+        writer.transport.abort()
 
     def _add(
         self, remote: PeerId, muxer: Yamux, is_incoming: bool, is_loopback: bool, abort: Callable[[], None]
@@ -225,6 +229,12 @@ class Connections:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+
+def _is_from_here(writer: asyncio.StreamWriter) -> bool:
+    # None when the remote was gone before anybody asked.
+    name = writer.get_extra_info("peername")
+    return bool(name) and ipaddress.ip_address(name[0].partition("%")[0]).is_loopback
 
 
 def _tcp_target(address: Multiaddr) -> tuple[str, int, int]:

@@ -374,10 +374,10 @@ class Libp2pHost:
             logger.info("refused a stream of peer %s: too many", remote)
             stream.abort()
             return
+        self._incoming[remote] += 1
         self._spawn(self._serve(remote, stream))
 
     async def _serve(self, remote: PeerId, stream: YamuxStream) -> None:
-        self._incoming[remote] += 1
         protocol = "(not chosen yet)"
         try:
             async with asyncio.timeout(NEGOTIATION_SECONDS):

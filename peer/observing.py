@@ -125,8 +125,9 @@ async def observe(
                 break
             if time.monotonic() >= end:
                 what = f"{num_members} members answered but none knows it" if num_members else "nobody answered"
+                where = "1 address" if len(addresses) == 1 else f"{len(addresses)} addresses"
                 raise NobodyReachable(
-                    f"run {run_id}: {what} at {len(addresses)} addresses within {timeout_seconds:.0f} s"
+                    f"run {run_id}: {what} at {where} within {timeout_seconds:.0f} s"
                     f"{_why(store.dial_faults)}; expected one live member; check the run id and the address"
                 )
             await asyncio.sleep(LOOK_SECONDS)

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 
 import pytest
 
+from dht.errors import PeerUnreachable
 from dht.host import Host, PeerId, StreamHandler
 from dht.identity import Identity
 from dht.p2pd_host import P2pdHost
 from dht.records import run_key
-from tests.host_contract import CONTRACT, Check, HostNetwork, run_check
+from tests.host_contract import CONTRACT, ECHO, Check, HostNetwork, echo, run_check
 
 pytest.importorskip("libp2p", reason="the observer extra is not installed: pip install 'murmuration[observer]'")
 pytest.importorskip("hivemind")
@@ -25,6 +26,7 @@ from dht.hivemind_gate import key_id_of
 from dht.hivemind_store import HivemindStore
 from dht.libp2p_host import Libp2pHost
 from dht.p2pd_control import P2pdControl
+from dht.p2pd_daemon import DaemonOptions
 from tests.test_hivemind_store import RUN_ID, run_record, signed_record
 
 pytestmark = pytest.mark.network
@@ -97,6 +99,9 @@ class Members:
         for member in members[1:]:
             assert await member.store.bootstrap(members[0].host.addresses()) >= 1
         return members
+
+    async def enter(self, host: P2pdHost) -> None:
+        await self._stack.enter_async_context(host)
 
     async def close(self) -> None:
         await self._stack.aclose()
@@ -195,5 +200,53 @@ def test_strangers_are_kept_out_whatever_carries_their_calls() -> None:
             )
             assert answer is None
         assert guarded.store.num_members == 0
+
+    with_members(check)
+
+
+def test_a_daemon_finds_another_through_a_pure_python_host() -> None:
+    async def check(members: Members) -> None:
+        middle = await members.add(Libp2pHost)
+        one, other = await members.add(P2pdHost), await members.add(P2pdHost)
+        other.host.handle(ECHO, echo)
+        for member in (other, one):
+            await member.host.connect(middle.host.addresses()[0], 5.0)
+        # The daemons ask whom they have heard to be routers, which takes them a moment after the connection.
+        async with asyncio.timeout(60):
+            while True:
+                with contextlib.suppress(PeerUnreachable):
+                    stream = await one.host.open_stream(other.identity.peer_id, ECHO, 2.0)
+                    break
+        await stream.send(b"hello")
+        assert await stream.receive(5) == b"hello"
+        await stream.close()
+
+    with_members(check)
+
+
+def test_a_member_behind_a_relay_is_reached_through_it() -> None:
+    async def check(members: Members) -> None:
+        relay = P2pdHost(Identity.generate(), LOOPBACK, options=DaemonOptions(reachability="public"))
+        await members.enter(relay)
+        options = DaemonOptions(reachability="private", trusted_relays=tuple(relay.addresses()))
+        hidden = P2pdHost(Identity.generate(), LOOPBACK, options=options)
+        hidden.handle(ECHO, echo)
+        await members.enter(hidden)
+        observer = await members.add(Libp2pHost, observes=True)
+        address = f"{relay.addresses()[0]}/p2p-circuit/p2p/{hidden.peer_id}"
+        # A reservation at the relay takes the hidden daemon some seconds.
+        async with asyncio.timeout(60):
+            while True:
+                with contextlib.suppress(PeerUnreachable):
+                    await observer.host.connect(address, 5.0)
+                    break
+                await asyncio.sleep(0.2)
+        stream = await observer.host.open_stream(hidden.peer_id, ECHO, 5.0)
+        for frame in (b"hello", bytes(50_000)):
+            await stream.send(frame)
+            assert await stream.receive(len(frame)) == frame
+        await stream.close()
+        with pytest.raises(PeerUnreachable, match="relay refused"):
+            await observer.host.connect(f"{relay.addresses()[0]}/p2p-circuit/p2p/{Identity.generate().peer_id}", 5.0)
 
     with_members(check)
