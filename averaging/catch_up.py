@@ -11,6 +11,7 @@ from typing import Literal
 import torch
 
 from averaging import wire
+from averaging.commit_log import MAX_LOGGED_COMMITS
 from averaging.links import Doorkeeper, open_greeted_stream
 from averaging.messages import Commit
 from averaging.round import KEPT_COMMITS
@@ -50,6 +51,7 @@ __all__ = [
     "fetch_commits",
     "fetch_digest",
     "fetch_header",
+    "fetch_log",
     "fetch_state",
 ]
 
@@ -91,6 +93,27 @@ async def fetch_commits(
         raise PeerFault(donor, "answered a request for commits with something else")
     commits = [wire.decode(frame, donor, limits)[0] for frame in answer[1:]]
     return [commit for commit in commits if isinstance(commit, Commit) and commit.fragment == fragment]
+
+
+async def fetch_log(host: Host, doorkeeper: Doorkeeper, donor: PeerId, fragment: int, from_version: int) -> list[bytes]:
+    """One page of the signed commits that left `from_version` or a later version, as frames, oldest first.
+
+    Nothing in them is checked but their length. The next page begins behind the last one's newest version; an empty
+    page says that the donor knows nothing newer.
+
+    Raises:
+        PeerFault: the donor is gone, refused, or answered nonsense.
+    """
+    stream = await open_greeted_stream(host, doorkeeper, donor, STATE_PROTOCOL)
+    try:
+        await stream.send(pack(["log", fragment, from_version]))
+        answer = unpack(await in_time(stream.receive(MAX_COMMITS_BYTES), donor), donor, MAX_LOGGED_COMMITS + 1)
+        await stream.send(ACKNOWLEDGE)
+    finally:
+        await stream.close()
+    if answer[0] != "log" or not all(type(frame) is bytes for frame in answer[1:]):
+        raise PeerFault(donor, "answered a request for its log of commits with something else")
+    return answer[1:]
 
 
 async def fetch_header(

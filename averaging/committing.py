@@ -86,6 +86,7 @@ async def apply_commit(
 
     change, num_returned = await compute(run)
     fragment.store.settle(commit)
+    fragment.log.add(commit)
     fragment.digests[state.version] = state.digest
     for version in [version for version in fragment.digests if version < state.version - HISTORY_COMMITS]:
         del fragment.digests[version]
@@ -128,6 +129,7 @@ async def adopt_anchor(
     after = await compute(state.shown)
     fragment.digests = {state.version: state.digest}
     fragment.store.forget_errors()
+    fragment.log.replace(commit for commit in commits if commit.version < state.version)
     return after.sub_(before), forgotten
 
 

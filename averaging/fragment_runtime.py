@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
+from averaging.commit_log import CommitLog
 from averaging.fragment_state import FragmentState
 from averaging.messages import DIGEST_BYTES, Commit, VersionIs
 from averaging.receipts import Receipts
@@ -36,6 +37,7 @@ class FragmentRuntime:
     result_arrived: asyncio.Event = field(default_factory=asyncio.Event)
     digests: dict[int, bytes] = field(default_factory=dict)
     receipts: Receipts = field(init=False)
+    log: CommitLog = field(default_factory=CommitLog)
     busy: asyncio.Lock = field(default_factory=asyncio.Lock)
     timer: asyncio.TimerHandle | None = None
     repairing: bool = False

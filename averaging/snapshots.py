@@ -55,6 +55,10 @@ class StateSource(Protocol):
         """Recent commits that left `version` or a later one, oldest first."""
         ...
 
+    def commit_frames(self, fragment: int, version: int) -> Sequence[bytes]:
+        """The oldest signed commits that left `version` or a later one, as frames; see `CommitLog.page`."""
+        ...
+
 
 class SnapshotCompute(Protocol):
     """Port: where heavy work runs; a thread in real life, inline in virtual time."""

@@ -4,6 +4,7 @@ Protocol `/murmuration/state/1`; after the usual hello, requests one after the o
 
     ["digest", fragment, version]        -> ["digest", digest or empty]
     ["commits", fragment, from_version]  -> ["commits", commit frames ...]
+    ["log", fragment, from_version]      -> ["log", commit frames ...], one page; ask again from the next version on
     ["header", fragment]                 -> ["header", version, lineage_tokens, chunk digests]
     ["chunks", fragment, version, digest, first, count] -> ["chunks"] + one frame per chunk, or ["version", own one]
     ["state", fragment]                  -> ["state", version, lineage_tokens, chunk digests] + one frame per chunk

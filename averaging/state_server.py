@@ -78,6 +78,8 @@ class StateServer:
             case ["commits", int(fragment), int(version)] if self._is_well_formed(fragment, version):
                 commits = self._source.commits_from(fragment, version)
                 await stream.send(pack(["commits", *[wire.encode(commit) for commit in commits]]))
+            case ["log", int(fragment), int(version)] if self._is_well_formed(fragment, version):
+                await in_time(stream.send(pack(["log", *self._source.commit_frames(fragment, version)])), stream.remote)
             case ["header", int(fragment)] if self._is_well_formed(fragment):
                 await self._send_header(stream, fragment)
             case ["chunks", int(fragment), int(version), bytes(digest), int(first), int(count)] if (

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -78,17 +80,30 @@ def dashboard(
     """Serve a web page that shows who contributes to a run and how it learns."""
     known, addresses = checked_target(run_id, peers)
     backend = _chosen(host_backend)
+    from averaging.receipt_file import RunFrame
     from dashboard.app import serve_dashboard
     from dashboard.choices import Choices
-    from dashboard.gathering import SignedCommits, unsigned_commits
+    from dashboard.credit import checker_of, proof_line, run_frame
+    from dashboard.gathering import SignedCommits
+    from dashboard.history_types import CommitCredit
     from dht.host import Host
+    from dht.identity import verify
     from dht.multiaddr import parse_peer_multiaddr
-    from dht.records import RunRecord
+    from dht.records import RunRecord, decode_run_record
 
     def signed_commits(host: Host, record: RunRecord) -> SignedCommits:
-        from peer.observing import fragment_sizes, open_commits
+        from peer.observing import open_log
 
-        return unsigned_commits(open_commits(host, record), fragment_sizes(record))
+        run = framed(record)
+        return SignedCommits(open_log(host, record), checker_of(run, verify), sum(run.fragment_sizes))
+
+    def framed(record: RunRecord) -> RunFrame:
+        from peer.observing import fragment_sizes
+
+        return run_frame(record, fragment_sizes(record))
+
+    def check_of_stored(encoded: bytes) -> Callable[[bytes], CommitCredit]:
+        return checker_of(framed(decode_run_record(encoded, run_id=known)), verify)
 
     for address in join_address or ():
         parse_peer_multiaddr(address)
@@ -101,7 +116,14 @@ def dashboard(
         backend=backend,
         is_rebuilding=rebuild,
     )
-    return serve_dashboard(known, addresses, choices, open_commits=signed_commits)
+    return serve_dashboard(
+        known,
+        addresses,
+        choices,
+        open_commits=signed_commits,
+        open_check=check_of_stored,
+        proof_line=partial(proof_line, known),
+    )
 
 
 def _history_of(run_id: str, asked: Path | None) -> Path | None:

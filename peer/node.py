@@ -427,6 +427,10 @@ class Node:
         history = self.fragments[fragment].machine.history
         return [history[key] for key in sorted(history) if key >= version]
 
+    def commit_frames(self, fragment: int, version: int) -> Sequence[bytes]:
+        """Signed commits that left `version` or a later one, as frames."""
+        return self.fragments[fragment].log.page(version)
+
     # ----------------------------------------------------------------------------------------------------- details
 
     def _describe(self) -> PeerRecord:

@@ -8,8 +8,8 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 
-from averaging.catch_up import Snapshot, fetch_commits, fetch_state
-from averaging.messages import Commit
+from averaging.catch_up import Snapshot, fetch_log, fetch_state
+from averaging.receipt_file import RunFrame, receipt_of
 from dht.access import AccessRule
 from dht.errors import Incompatible, LocalFault, NobodyReachable, PeerFault
 from dht.host import Host, PeerId
@@ -21,7 +21,6 @@ from dht.swarm import SwarmView
 from peer.doorkeeper import RunDoorkeeper
 from peer.layouts import seed_sizes
 from peer.manifest import RunManifest
-from peer.run_rules import codec_of, limits_of
 from peer.version import SOFTWARE
 
 LOOK_SECONDS = 1.0
@@ -70,18 +69,19 @@ class Observer:
         )
 
 
-def open_commits(host: Host, record: RunRecord) -> Callable[[PeerId, int, int], Awaitable[list[Commit]]]:
-    """Reads commits of a run from its members: (donor, fragment, from_version) -> commits.
+def open_log(host: Host, record: RunRecord) -> Callable[[PeerId, int, int], Awaitable[list[bytes]]]:
+    """Reads receipts of a run from its members: (donor, fragment, from_version) -> one page, nothing checked.
 
     Raises:
         Incompatible: the run's manifest does not fit this software.
     """
     manifest = _manifest_of(record)
     doorkeeper = RunDoorkeeper(AccessRule(record.run_id, manifest.hash, SOFTWARE), host.peer_id, "observer")
-    limits = limits_of(seed_sizes(manifest), codec_of(manifest))
+    run = RunFrame(record.run_id, manifest.hash, seed_sizes(manifest))
 
-    async def fetch(donor: PeerId, fragment: int, from_version: int) -> list[Commit]:
-        return await fetch_commits(host, doorkeeper, donor, fragment, from_version, limits)
+    async def fetch(donor: PeerId, fragment: int, from_version: int) -> list[bytes]:
+        frames = await fetch_log(host, doorkeeper, donor, fragment, from_version)
+        return [receipt_of(run, frame) for frame in frames]
 
     return fetch
 

@@ -21,6 +21,7 @@ PURE = (
     *("dht.fields", "dht.records", "dht.swarm", "dht.access"),
     *("averaging.fragments", "averaging.codec", "averaging.encoded", "averaging.wire"),
     *("averaging.outer", "averaging.robust", "averaging.schedule", "averaging.round", "averaging.blame"),
+    *("averaging.notary", "averaging.credit", "averaging.receipt_file", "averaging.commit_log", "dashboard.credit"),
     "dashboard.state",
     *("dashboard.history_types", "dashboard.history_rows", "dashboard.known_versions"),
     *("dashboard.ledger", "dashboard.trend"),

@@ -215,7 +215,10 @@ def complaints_about(line: str) -> Iterator[str]:
         if name not in command.commands:
             yield f"peer {name} is no command"
             return
-        parameters = command.commands[name].params
+        command = command.commands[name]
+        while arguments and arguments[0] in getattr(command, "commands", ()):
+            command = command.commands[arguments.pop(0)]
+        parameters = command.params
         known = {option for parameter in parameters for option in (*parameter.opts, *parameter.secondary_opts)}
         known.add("--help")
     for argument in [name, *arguments]:

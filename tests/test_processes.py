@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import json
 import os
 import re
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from averaging.messages import Commit
+from averaging.receipt_file import open_receipt
+from averaging.wire import decode
+from dashboard.credit import proof_line
 from dht.host import PeerId
+from dht.records import decode_run_record
 from peer.events import (
     CaughtUp,
     DaemonRestarted,
@@ -22,7 +29,15 @@ from peer.events import (
     RoundCommitted,
     TrainingProgressed,
 )
-from tests.process_swarm import PeerProcess, ProcessSwarm, free_port, process_swarm, wait_until
+from peer.observing import observe, open_log
+from tests.process_swarm import (
+    PeerProcess,
+    ProcessSwarm,
+    assert_one_sentence,
+    free_port,
+    process_swarm,
+    wait_until,
+)
 
 pytestmark = pytest.mark.network
 
@@ -125,6 +140,46 @@ def test_status_shows_the_run_and_is_not_counted(swarm: ProcessSwarm, first: Pee
     first.wait_common_round(second.peer_id, after=mark)
     seen = {event.remote for event in first.events()[mark:] if isinstance(event, PeerJoined)}
     assert seen <= {peer.peer_id for peer in swarm.peers}
+
+
+async def _receipts_of(run_id: str, peer: PeerProcess) -> list[bytes]:
+    """All that one member remembers of fragment 0, read page by page."""
+    async with observe(run_id, [peer.address], SOON_SECONDS) as observer:
+        encoded = await observer.store.fetch_run(run_id)
+        assert encoded is not None
+        fetch = open_log(observer.host, decode_run_record(encoded, run_id=run_id))
+        found: list[bytes] = []
+        at = 0
+        while page := await fetch(peer.peer_id, 0, at):
+            found += page
+            run, frame = open_receipt(run_id, page[-1])
+            newest, _ = decode(frame, peer.peer_id, run.limits)
+            assert isinstance(newest, Commit)
+            at = newest.version + 1
+    return found
+
+
+def test_what_two_peers_signed_is_proof_to_anybody_until_a_byte_of_it_is_changed(
+    swarm: ProcessSwarm, first: PeerProcess, second: PeerProcess, tmp_path: Path
+) -> None:
+    first.wait_common_round(second.peer_id, after=0)
+    receipts = asyncio.run(_receipts_of(swarm.run_id, first))
+    lines = [proof_line(swarm.run_id, receipt) for receipt in receipts]
+    proof = tmp_path / "proof.jsonl"
+    proof.write_text("\n".join(lines) + "\n")
+    checked = swarm.call("receipts", "verify", str(proof), "--run-id", swarm.run_id, "--json")
+    assert (checked.returncode, checked.stderr) == (0, "")
+    facts = json.loads(checked.stdout)
+    assert facts["receipts"] == len(receipts) == facts["rounds_counted"]
+    credit = {machine["peer_id"]: machine for machine in facts["machines"]}
+    for peer in (first, second):
+        assert 0 < credit[peer.peer_id]["tokens_witnessed"] <= credit[peer.peer_id]["tokens_reported"]
+    place = lines[-1].rindex('"commit":"') + 200
+    other = "A" if lines[-1][place] != "A" else "B"
+    proof.write_text("\n".join([*lines[:-1], lines[-1][:place] + other + lines[-1][place + 1 :]]))
+    refused = swarm.call("receipts", "verify", str(proof))
+    assert refused.returncode == 1
+    assert_one_sentence(refused.stderr, f"line {len(lines)}:")
 
 
 def test_a_killed_daemon_is_back_within_seconds_with_the_same_identity(first: PeerProcess, second: PeerProcess) -> None:

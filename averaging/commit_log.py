@@ -1,0 +1,63 @@
+"""The signed commits that a member keeps for whoever collects proofs: the newest of its own lineage, within limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from averaging.messages import Commit
+from averaging.round import KEPT_COMMITS
+from averaging.wire import encode
+
+MAX_LOGGED_COMMITS = 512
+"""Per fragment: with a round per second, more than eight minutes for somebody who looks every few seconds."""
+MAX_LOGGED_BYTES = 1024 * 1024
+"""Per fragment; a commit of eight members takes 2 kB. The last `KEPT_COMMITS` stay whatever they take."""
+MAX_PAGE_BYTES = 1024 * 1024
+"""Of frames in one answer; whoever wants more asks again from the next version on."""
+
+
+@dataclass
+class CommitLog:
+    """Commits of one fragment as frames, oldest first; each is signed by its leader and its reducers."""
+
+    _frames: dict[int, bytes] = field(default_factory=dict)
+    _num_bytes: int = 0
+
+    def __len__(self) -> int:
+        return len(self._frames)
+
+    @property
+    def num_bytes(self) -> int:
+        """Of all frames."""
+        return self._num_bytes
+
+    def add(self, commit: Commit) -> None:
+        """Keep a commit that was applied; it is newer than all that are here."""
+        frame = encode(commit)
+        self._num_bytes += len(frame) - len(self._frames.get(commit.version, b""))
+        self._frames[commit.version] = frame
+        while len(self._frames) > MAX_LOGGED_COMMITS or (
+            self._num_bytes > MAX_LOGGED_BYTES and len(self._frames) > KEPT_COMMITS
+        ):
+            self._num_bytes -= len(self._frames.pop(next(iter(self._frames))))
+
+    def replace(self, commits: Iterable[Commit]) -> None:
+        """The lineage changed: what was here may be of another one."""
+        self._frames.clear()
+        self._num_bytes = 0
+        for commit in sorted(commits, key=lambda commit: commit.version):
+            self.add(commit)
+
+    def page(self, from_version: int) -> list[bytes]:
+        """The oldest frames that left `from_version` or a later version, as many as one answer holds."""
+        found: list[bytes] = []
+        num_bytes = 0
+        for version, frame in self._frames.items():
+            if version < from_version:
+                continue
+            num_bytes += len(frame)
+            if found and num_bytes > MAX_PAGE_BYTES:
+                break
+            found.append(frame)
+        return found
