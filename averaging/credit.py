@@ -1,8 +1,9 @@
 """From signed commits to credit: whose tokens are in them, who witnessed that, and which of two histories counts. Pure.
 
 A round averages one fragment, so a contribution of n tokens counts n times the share of the model's parameters that it
-got in: one pass over all fragments counts each token once. It is *witnessed* when somebody else signed a mean that it
-is in, and only *reported* when nobody but the contributor did (a peer that trains alone signs everything itself).
+got in: one pass over all fragments counts each token once. It is *witnessed* when somebody else signed for it: the
+reducer of a mean that it is in, who received it, or the leader, who took the offer and judged its tokens. It is only
+*reported* when nobody but the contributor signed, as a peer that trains alone does.
 
 Two commits of one version are a fork. Each names the commit before it, so commits form chains; the chain with more
 witnessed tokens counts (then more tokens, then the greater digest), and nothing of the others. All of this depends on
@@ -61,7 +62,7 @@ def round_of(commit: Commit, num_parameters: int) -> Round:
     for shard in commit.shards:
         for member in shard.included:
             num_values[member] += shard.end - shard.start
-            witnessed[member] |= shard.reducer != member
+            witnessed[member] |= shard.reducer != member or commit.roster[member].peer_id != commit.leader
     shares = tuple(
         MachineShare(entry.peer_id, round(1000 * entry.tokens * num_values[member] / num_parameters), witnessed[member])
         for member, entry in enumerate(commit.roster)

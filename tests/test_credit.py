@@ -89,6 +89,12 @@ def test_who_only_signs_for_itself_is_only_reported():
     }
 
 
+def test_the_leader_is_a_witness_too():
+    """It took the offer, whoever averages the shard."""
+    led_by_b = replace(commit_of(0, shards=((0, (0, 1)),)), leader=B.peer_id)
+    assert credited(rounds_of(led_by_b)) == {A.peer_id: (30_000, 30_000), B.peer_id: (30_000, 30_000)}
+
+
 def test_void_and_missed_parts_are_not_credited():
     rounds = rounds_of(commit_of(0, (A, B, C), shards=((0, (0, 1)), (1, ()), (2, (0, 1)))))
     assert credited(rounds) == {A.peer_id: (20_000,) * 2, B.peer_id: (20_000,) * 2, C.peer_id: (0, 0)}
