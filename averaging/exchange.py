@@ -22,6 +22,7 @@ from averaging.codec import Codec
 from averaging.committing import adopt_anchor, apply_commit
 from averaging.exchange_reports import (
     AnchorMoved,
+    CommitApplied,
     ContributionSent,
     ExchangeReport,
     RepairNeeded,
@@ -397,7 +398,7 @@ class Exchange:
     # --------------------------------------------------------------------------------------------------- commits
 
     async def _apply(self, fragment: FragmentRuntime, commit: Commit) -> None:
-        notary = fragment.machine.notary
+        notary, begun = fragment.machine.notary, self._clock()
         search = ResultSearch(fragment, commit, self.me, self._links, self._clock)
         # The reducers' signatures are checked while the results arrive.
         searching = asyncio.ensure_future(search.run(lambda passed: self._note_expiry(fragment, passed)))
@@ -414,6 +415,7 @@ class Exchange:
             fragment.unfetchable = commit
             self._ask_repair(fragment, commit.leader, "the results of a committed round cannot be fetched")
             return
+        arrived = self._clock()
         async with fragment.busy:
             if fragment.state.version != commit.version or fragment.machine.applying is not commit:
                 return
@@ -421,6 +423,7 @@ class Exchange:
             self._show(fragment, applied.change)
         for report in applied.reports(fragment, commit, self._clock()):
             self._report(report)
+        self._report(CommitApplied(fragment.index, commit.version, arrived - begun, self._clock() - arrived))
         self._after_advance(fragment)
 
     def _after_advance(self, fragment: FragmentRuntime, adopted: tuple[Commit, ...] | None = None) -> None:

@@ -55,6 +55,16 @@ class RoundClosed:
 
 
 @dataclass(frozen=True, slots=True)
+class CommitApplied:
+    """The commit that left `version`: its results came within `receive_seconds`, then it was applied."""
+
+    fragment: int
+    version: int
+    receive_seconds: float
+    apply_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class AnchorMoved:
     fragment: int
     version: int
@@ -158,6 +168,7 @@ ExchangeReport = (
     RoundBegan
     | ContributionSent
     | RoundClosed
+    | CommitApplied
     | AnchorMoved
     | RoundAborted
     | LeaderChanged

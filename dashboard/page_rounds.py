@@ -47,7 +47,7 @@ class _Block:
 
 def timeline(state: DashboardState, history: HistoryView) -> str:
     """One lane per peer over the newest rounds."""
-    blocks = _blocks(history.rounds)
+    blocks = _blocks(history.rounds, state.lanes)
     if not blocks:
         return empty(
             "No round has been seen yet. From the first one on, each peer has a lane here: what it computes, sends, "
@@ -78,10 +78,13 @@ def timeline(state: DashboardState, history: HistoryView) -> str:
     )
 
 
-def _blocks(rounds: Sequence[RoundFacts]) -> dict[str, list[_Block]]:
+def _blocks(rounds: Sequence[RoundFacts], lanes: Sequence[LaneFacts]) -> dict[str, list[_Block]]:
     found: dict[str, list[_Block]] = {}
+    for lane in lanes:
+        found.setdefault(lane.peer_id, []).extend(_lane_blocks(lane))
+    tellers = set(found)
     for row in rounds[:MAX_TIMELINE_ROUNDS]:
-        told = {lane.peer_id for lane in row.lanes}
+        told = tellers | {lane.peer_id for lane in row.lanes}
         for lane in row.lanes:
             found.setdefault(lane.peer_id, []).extend(_lane_blocks(lane))
         # Of those who tell no times only the round itself is known.

@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from averaging.messages import Commit
-from dashboard.history_types import Condition
+from dashboard.history_types import Condition, LaneFacts
+from dashboard.lanes import merge_lanes
 from dht.fields import clean_text
 from dht.host import PeerId
 from dht.records import MAX_LABEL_LENGTH, MAX_SOFTWARE_LENGTH, PeerRecord
@@ -140,6 +141,8 @@ class DashboardState:
     fragments: tuple[FragmentRow, ...] = ()
     rounds: tuple[RoundRow, ...] = ()
     """Newest first."""
+    lanes: tuple[LaneFacts, ...] = ()
+    """How live peers spent their newest rounds, by their own word."""
     committed_tokens: int = 0
     """Tokens in the anchors. Each fragment counts every contributor's tokens once, so a peer's figure is the mean over
     its fragments; this is the (lower) median over peers, and it never falls."""
@@ -208,6 +211,7 @@ def fold(state: DashboardState, look: Look) -> DashboardState:
         problem=look.problem,
     )
     live = [row.record for row in after.here]
+    after = replace(after, lanes=merge_lanes(state.lanes, live, look.now))
     totals = [round(statistics.fmean(record.lineage_tokens)) for record in live if record.lineage_tokens]
     if totals:
         committed_tokens = max(state.committed_tokens, statistics.median_low(totals))

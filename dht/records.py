@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import OrderedDict
-from dataclasses import dataclass, fields
+from dataclasses import astuple, dataclass, fields
 from typing import Any, Final, Literal
 
 import msgpack
@@ -49,10 +49,28 @@ PeerRole = Literal["trainer", "seed"]
 PEER_STATES: Final[tuple[PeerState, ...]] = ("joining", "training", "serving", "leaving", "left")
 PEER_ROLES: Final[tuple[PeerRole, ...]] = ("trainer", "seed")
 
-_FORMAT = 1
+_RUN_FORMAT = 1
+_PEER_FORMAT = 2
 _PEER_DOMAIN = b"murmuration peer record\0"
 _RUN_DOMAIN = b"murmuration run record\0"
 _HEAD_BYTES = SIGNATURE_BYTES + PUBLIC_KEY_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class RoundTimes:
+    """How one peer spent its newest round: the one that left `version` of `fragment`. Seconds, one after the other."""
+
+    fragment: int
+    version: int
+    started_at: float
+    """Unix seconds at which `compute_seconds` began."""
+    compute_seconds: float
+    """Since its round before this one; training goes on in the other phases too."""
+    send_seconds: float
+    """From the plan to the commit: the own part goes out and is averaged with the others'."""
+    receive_seconds: float
+    """From the commit until all results were here."""
+    apply_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +115,11 @@ class PeerRecord:
     """Tokens committed into each fragment's anchor since version 0: the weight of this line of history."""
     started_at: float
     """Unix seconds at which the session began."""
+    newest_round: RoundTimes | None = None
 
 
 _WIRE_FIELDS = tuple(field.name for field in fields(PeerRecord) if field.name != "peer_id")
-"""Their order is the wire format: a change of the dataclass needs another `_FORMAT`."""
+"""Their order is the wire format: a change of the dataclass needs another `_PEER_FORMAT`."""
 _WHOLES = ("session", "sequence", "inner_steps", "tokens", "rounds_contributed", "held_out_version")
 _REALS = ("expires_at", "started_at", "tokens_per_second", "upload_bits_per_second", "download_bits_per_second")
 _LOSSES = ("train_loss", "held_out_loss")
@@ -318,22 +337,22 @@ def _check_signature(
         verified.add(digest)
 
 
-def _unpack_array(body: bytes, num_items: int) -> list[Any]:
+def _unpack_array(body: bytes, num_items: int, record_format: int) -> list[Any]:
     items = unpack(body)
-    if type(items) is not list or not items or type(items[0]) is not int or items[0] != _FORMAT:
-        raise ValueError(f"an unknown format; expected format {_FORMAT}; one of the two peers needs an update")
+    if type(items) is not list or not items or type(items[0]) is not int or items[0] != record_format:
+        raise ValueError(f"an unknown format; expected format {record_format}; one of the two peers needs an update")
     if len(items) != num_items:
         raise ValueError(f"{len(items)} fields; expected {num_items}")
     return items
 
 
 def _pack_run_record(run_id: str, manifest: bytes) -> bytes:
-    packed: bytes = msgpack.packb([_FORMAT, run_id, manifest])
+    packed: bytes = msgpack.packb([_RUN_FORMAT, run_id, manifest])
     return packed
 
 
 def _unpack_run_record(body: bytes) -> tuple[str, bytes]:
-    _, run_id, manifest = _unpack_array(body, 3)
+    _, run_id, manifest = _unpack_array(body, 3, _RUN_FORMAT)
     if type(run_id) is not str or type(manifest) is not bytes:
         raise ValueError("fields of wrong types; expected run id (text) and manifest (bytes)")
     return run_id, manifest
@@ -362,16 +381,22 @@ def _pack_peer_record(record: PeerRecord) -> bytes:
     for name in (*_REALS, *_LOSSES):
         values[name] = None if values[name] is None else float(values[name])
     values["digests"] = b"".join(record.digests)
-    packed: bytes = msgpack.packb([_FORMAT, *values.values()])
+    times = record.newest_round
+    values["newest_round"] = times and [times.fragment, times.version, *(float(x) for x in astuple(times)[2:])]
+    packed: bytes = msgpack.packb([_PEER_FORMAT, *values.values()])
     return packed
 
 
 def _unpack_peer_record(body: bytes, peer_id: PeerId) -> PeerRecord:
-    items = _unpack_array(body, 1 + len(_WIRE_FIELDS))
+    items = _unpack_array(body, 1 + len(_WIRE_FIELDS), _PEER_FORMAT)
     values = dict(zip(_WIRE_FIELDS, items[1:], strict=True))
     digests = values["digests"]
     if type(values["versions"]) is not list or type(digests) is not bytes or type(values["lineage_tokens"]) is not list:
         raise ValueError("versions, digests or lineage tokens of a wrong type; expected array, bytes, array")
+    times = values["newest_round"]
+    if times is not None and (type(times) is not list or len(times) != len(fields(RoundTimes))):
+        raise ValueError(f"a newest round of a wrong form; expected nil or {len(fields(RoundTimes))} numbers")
+    values["newest_round"] = None if times is None else RoundTimes(*times)
     values["versions"] = tuple(values["versions"])
     values["lineage_tokens"] = tuple(values["lineage_tokens"])
     values["digests"] = tuple(digests[start : start + DIGEST_BYTES] for start in range(0, len(digests), DIGEST_BYTES))
@@ -395,6 +420,8 @@ def _check_peer_record(record: PeerRecord) -> None:
     check_bytes("manifest_hash", record.manifest_hash, MANIFEST_HASH_BYTES)
     if type(record.reachable) is not bool:
         raise ValueError(f"reachable of type {type(record.reachable).__name__}; expected true or false")
+    if record.newest_round is not None:
+        _check_times(record.newest_round)
     num_fragments = len(record.versions)
     if not num_fragments == len(record.digests) == len(record.lineage_tokens) or num_fragments > MAX_FRAGMENTS:
         raise ValueError(
@@ -405,3 +432,10 @@ def _check_peer_record(record: PeerRecord) -> None:
         check_whole("versions", version)
         check_whole("lineage_tokens", lineage_tokens)
         check_bytes("digest", digest, DIGEST_BYTES)
+
+
+def _check_times(times: RoundTimes) -> None:
+    for name in ("fragment", "version"):
+        check_whole(f"newest_round.{name}", getattr(times, name))
+    for name in ("started_at", "compute_seconds", "send_seconds", "receive_seconds", "apply_seconds"):
+        check_real(f"newest_round.{name}", getattr(times, name), at_least=0.0)

@@ -463,6 +463,7 @@ class Node:
             digests=tuple((fragment.state.digest or bytes(32))[:8] for fragment in fragments),
             lineage_tokens=tuple(fragment.state.lineage_tokens for fragment in fragments),
             started_at=self.started_at,
+            newest_round=self.reporter.round_clock.newest,
         )
 
     def _build_keeper(self, checkpoints: CheckpointFolder) -> CheckpointKeeper:

@@ -12,6 +12,7 @@ from peer import event_types as events
 from peer.events import Event
 from peer.fetching import FetchProgress
 from peer.mailbox import Mailbox
+from peer.round_clock import RoundClock
 
 REFUSAL_SECONDS = 10.0
 """Between two events about one remote: its owner learns of a fault, and a flood costs 20 bytes per second of disk."""
@@ -32,6 +33,7 @@ class Reporter:
         emit: Callable[[Event], None],
     ) -> None:
         self.last_send_step: dict[int, int] = {}
+        self.round_clock = RoundClock(wall_clock())
         self._me = me
         self._mailbox = mailbox
         self._wall_clock = wall_clock
@@ -197,6 +199,7 @@ class Reporter:
         """One fact about a round."""
         now, me = self._wall_clock(), self._me
         if isinstance(report, reports.RoundBegan):
+            self.round_clock.began(report, now)
             self._emit(
                 events.RoundStarted(
                     at=now,
@@ -223,6 +226,8 @@ class Reporter:
             )
         elif isinstance(report, reports.RoundClosed):
             self._round_closed(report)
+        elif isinstance(report, reports.CommitApplied):
+            self.round_clock.applied(report, now)
         elif isinstance(report, reports.AnchorMoved):
             self._emit(
                 events.AppliedCommit(

@@ -23,8 +23,9 @@ PURE = (
     *("averaging.outer", "averaging.robust", "averaging.schedule", "averaging.round", "averaging.blame"),
     *("averaging.notary", "averaging.credit", "averaging.receipt_file", "averaging.commit_log", "dashboard.credit"),
     "dashboard.state",
-    *("dashboard.history_types", "dashboard.history_rows", "dashboard.known_versions"),
+    *("dashboard.history_types", "dashboard.history_rows", "dashboard.known_versions", "dashboard.lanes"),
     *("dashboard.ledger", "dashboard.trend"),
+    "peer.round_clock",
     *("peer.planning", "peer.planned_memory", "peer.round_traffic", "peer.utilisation", "peer.bandwidth_table"),
 )
 SHOWS_THE_DASHBOARD = "peer.cli_watching"

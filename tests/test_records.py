@@ -23,6 +23,7 @@ from dht.records import (
     PEER_ROLES,
     PEER_STATES,
     PeerRecord,
+    RoundTimes,
     RunRecord,
     VerifiedRecords,
     decode_peer_record,
@@ -106,6 +107,7 @@ def records(draw: st.DrawFn) -> PeerRecord:
         digests=tuple(entry[1] for entry in entries),
         lineage_tokens=tuple(entry[2] for entry in entries),
         started_at=draw(reals),
+        newest_round=draw(st.none() | st.builds(RoundTimes, wholes, wholes, reals, reals, reals, reals, reals)),
     )
 
 
@@ -228,6 +230,9 @@ def test_any_value_in_any_field_is_checked(position: int, value: Any) -> None:
         ({"upload_bits_per_second": 1e19}, "upload_bits_per_second"),
         ({"expires_at": math.inf}, "expires_at"),
         ({"started_at": math.nan}, "started_at"),
+        ({"newest_round": RoundTimes(-1, 0, 0.0, 0.0, 0.0, 0.0, 0.0)}, "newest_round.fragment -1; expected a whole"),
+        ({"newest_round": RoundTimes(0, 0, 0.0, math.nan, 0.0, 0.0, 0.0)}, "newest_round.compute_seconds nan"),
+        ({"newest_round": RoundTimes(0, 0, 0.0, 0.0, 0.0, 0.0, -1.0)}, "newest_round.apply_seconds -1.0"),
         ({"session": -1}, "session -1; expected a whole number"),
         ({"sequence": 2**63}, "sequence"),
         ({"tokens": 1.5}, "tokens 1.5; expected a whole number"),
