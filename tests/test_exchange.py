@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from averaging import wire
-from averaging.exchange_reports import RepairNeeded, RoundBegan, WorkExpired
+from averaging.exchange_reports import CommitApplied, RepairNeeded, RoundBegan, WorkExpired
 from averaging.links import ROUND_PROTOCOL
 from averaging.messages import DIGEST_BYTES, Contribution, Result, VersionIs
 from averaging.outer import OuterRule
@@ -50,6 +50,11 @@ def test_bytes_on_the_wire_are_few():
         down = 8 * sum(one.down_bytes for one in closed) / sum(one.down_values for one in closed)
         assert payload_bits < up < 1.2 * payload_bits
         assert payload_bits < down < 1.2 * payload_bits
+        for peer in swarm.live():
+            # Every applied commit says how long its results took to come, and to be applied.
+            applied = [report for report in peer.reports if isinstance(report, CommitApplied)]
+            assert len(applied) == len(peer.closed())
+            assert all(report.receive_seconds >= 0 and report.apply_seconds >= 0 for report in applied)
         return swarm
 
     scenario(play)
