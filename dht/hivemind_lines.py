@@ -18,7 +18,7 @@ from hivemind.p2p import P2P, P2PContext, P2PDaemonError, P2PHandlerError, PeerI
 from hivemind.proto import p2pd_pb2
 from hivemind.utils.multiaddr import Multiaddr
 
-from dht.errors import PeerUnreachable
+from dht.errors import PeerFault, PeerUnreachable
 from dht.host import PeerId
 from dht.multiaddr import encode_varint
 from dht.p2pd_host import P2pdHost
@@ -88,7 +88,11 @@ class StreamCalls:
         """Answer calls of `name`; `handler(request, context)` returns the answer or raises."""
 
         async def serve(stream: Any, remote: PeerId) -> None:
-            request = await _read(stream)
+            try:
+                async with asyncio.timeout(CALL_SECONDS):
+                    request = await _read(stream)
+            except (DecodeError, ValueError) as error:
+                raise PeerFault(remote, f"sent what is no DHT call ({error}); the stream is closed") from error
             context = P2PContext(handle_name=name, local_id=self.peer_id, remote_id=PeerID.from_base58(remote))
             try:
                 answer = await handler(input_type.FromString(request.callUnary.data), context)
@@ -97,9 +101,11 @@ class StreamCalls:
                 # Refused by the gate, or a request of another form; the caller is told, as the daemon would.
                 logger.debug("a DHT call of %s was refused: %r", remote, error)
                 outcome = p2pd_pb2.CallUnaryResponse(error=repr(error).encode()[:1024])
-            await _write(stream, p2pd_pb2.PersistentConnectionRequest(callId=request.callId, unaryResponse=outcome))
-            stream.close()
-            await stream.wait_closed()
+            # A caller that takes its time to read holds one of few places.
+            async with asyncio.timeout(CALL_SECONDS):
+                await _write(stream, p2pd_pb2.PersistentConnectionRequest(callId=request.callId, unaryResponse=outcome))
+                stream.close()
+                await stream.wait_closed()
 
         self._host.handle_bytes(name, serve)
         self._names.add(name)

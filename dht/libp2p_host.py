@@ -67,6 +67,9 @@ FIND_ROUNDS: Final = 3
 FIND_WIDTH: Final = 4
 """A look-up asks so many of the nearest peers, so many times. Half of a network of 100 knows everybody."""
 
+IDLE_SECONDS: Final = 60.0
+"""Between two questions of a remote on one stream about addresses or life; it can open another."""
+
 PING_BYTES: Final = 32
 
 ByteHandler = Callable[[YamuxStream, PeerId], Awaitable[None]]
@@ -402,7 +405,8 @@ class Libp2pHost:
 
     async def _serve_find_node(self, stream: YamuxStream, remote: PeerId) -> None:
         while True:
-            key = decode_find_node(await _read_message(stream))
+            async with asyncio.timeout(IDLE_SECONDS):
+                key = decode_find_node(await _read_message(stream))
             known = {
                 connection.remote: self._known[connection.remote]
                 for connection in self._connections.live()
@@ -419,8 +423,9 @@ class Libp2pHost:
 
 async def _serve_ping(stream: YamuxStream, remote: PeerId) -> None:
     while True:
-        stream.write(await stream.readexactly(PING_BYTES))
-        await stream.drain()
+        async with asyncio.timeout(IDLE_SECONDS):
+            stream.write(await stream.readexactly(PING_BYTES))
+            await stream.drain()
 
 
 async def _send_message(stream: YamuxStream, message: bytes) -> None:

@@ -16,16 +16,19 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import pytest
+import torch
 
 from averaging.catch_up import fetch_digest
 from averaging.messages import Commit
 from averaging.snapshots import Snapshot
 from averaging.state_server import StateServer
 from dht.host import PeerId, Stream
+from dht.host_backend import HostBackend
+from dht.records import decode_run_record
 from peer.events import AppliedCommit, CaughtUp, RoundCommitted
 from peer.layouts import seed_sizes
 from peer.network_side import RUN_PROTOCOL
-from peer.observing import observe
+from peer.observing import observe, open_commits
 from tests.hostile_member import HostileMember, answering, hostile_member
 from tests.process_swarm import TINY_RUN, PeerProcess, ProcessSwarm, process_swarm, wait_until
 
@@ -65,8 +68,8 @@ def kept() -> Iterator[Kept]:
         yield Kept(swarm, seed, asyncio.run(state_of(swarm, seed)))
 
 
-async def state_of(swarm: ProcessSwarm, seed: PeerProcess) -> list[Snapshot]:
-    async with observe(swarm.run_id, [seed.address], 60.0) as observer:
+async def state_of(swarm: ProcessSwarm, seed: PeerProcess, backend: HostBackend = "p2pd") -> list[Snapshot]:
+    async with observe(swarm.run_id, [seed.address], 60.0, backend) as observer:
         records = await observer.records()
         sizes = enumerate(seed_sizes(swarm.run.manifest))
         return [await observer.fetch(index, num_values, records) for index, num_values in sizes]
@@ -199,6 +202,26 @@ def without_seed(kept: Kept) -> Iterator[None]:
     yield
     kept.seed = kept.swarm.start("seed", command="seed", port=kept.seed.port)
     kept.seed.wait_joined(after=kept.seed.mark(), seconds=MANY_SECONDS)
+
+
+def test_an_observer_without_a_daemon_fetches_the_same_state_and_the_commits(kept: Kept) -> None:
+    pytest.importorskip("libp2p", reason="the observer extra is not installed: pip install 'murmuration[observer]'")
+    found = asyncio.run(state_of(kept.swarm, kept.seed, "libp2p"))
+    assert [snapshot.digest for snapshot in found] == [snapshot.digest for snapshot in kept.snapshots]
+    for ours, theirs in zip(found, kept.snapshots, strict=True):
+        assert torch.equal(ours.anchor, theirs.anchor)
+        assert torch.equal(ours.momentum, theirs.momentum)
+
+    async def commits() -> list[Commit]:
+        async with observe(kept.swarm.run_id, [kept.seed.address], 60.0, "libp2p") as observer:
+            run = await observer.store.fetch_run(kept.swarm.run_id)
+            assert run is not None
+            fetch = open_commits(observer.host, decode_run_record(run, run_id=kept.swarm.run_id))
+            return await fetch(kept.seed.peer_id, 0, 0)
+
+    known = asyncio.run(commits())
+    assert known
+    assert known[-1].version == kept.versions[0] - 1
 
 
 def test_a_donor_that_is_killed_half_way_only_slows_it_down(kept: Kept) -> None:

@@ -20,7 +20,8 @@ from tests.host_contract import CONTRACT, ECHO, Check, HostNetwork, echo, run_ch
 pytest.importorskip("libp2p", reason="the observer extra is not installed: pip install 'murmuration[observer]'")
 pytest.importorskip("hivemind")
 
-from hivemind.p2p import PeerID
+from hivemind.p2p import P2PDaemonError, P2PHandlerError, PeerID
+from hivemind.proto import dht_pb2
 
 from dht.hivemind_gate import key_id_of
 from dht.hivemind_store import HivemindStore
@@ -34,6 +35,20 @@ pytestmark = pytest.mark.network
 LOOPBACK = ("/ip4/127.0.0.1/tcp/0",)
 CHECK_SECONDS = 90.0
 AnyHost = P2pdHost | Libp2pHost
+
+
+async def send_bytes(host: AnyHost, to: Host, protocol: str, data: bytes) -> None:
+    """Send bytes that are no frame, and end the stream."""
+    if isinstance(host, P2pdHost):
+        _, writer = await P2pdControl(host.control_socket).open_stream(to.peer_id, protocol, 10.0)
+        writer.write(data)
+        writer.close()
+        await writer.wait_closed()
+    else:
+        stream = await host.open_bytes(to.peer_id, protocol, 10.0)
+        stream.write(data)
+        stream.close()
+        await stream.wait_closed()
 
 
 class MixedNetwork(HostNetwork):
@@ -53,17 +68,8 @@ class MixedNetwork(HostNetwork):
         return host
 
     async def send_partial_frame(self, host: Host, to: Host, protocol: str, data: bytes) -> bool:
-        if isinstance(host, P2pdHost):
-            _, writer = await P2pdControl(host.control_socket).open_stream(to.peer_id, protocol, 10.0)
-            writer.write(data)
-            writer.close()
-            await writer.wait_closed()
-        else:
-            assert isinstance(host, Libp2pHost)
-            stream = await host.open_bytes(to.peer_id, protocol, 10.0)
-            stream.write(data)
-            stream.close()
-            await stream.wait_closed()
+        assert isinstance(host, AnyHost)
+        await send_bytes(host, to, protocol, data)
         return True
 
     async def close(self) -> None:
@@ -250,3 +256,27 @@ def test_a_member_behind_a_relay_is_reached_through_it() -> None:
             await observer.host.connect(f"{relay.addresses()[0]}/p2p-circuit/p2p/{Identity.generate().peer_id}", 5.0)
 
     with_members(check)
+
+
+@pytest.mark.parametrize("kind", [P2pdHost, Libp2pHost], ids=["p2pd calls", "libp2p calls"])
+def test_garbage_in_place_of_a_dht_call_is_refused(kind: type[AnyHost], caplog: pytest.LogCaptureFixture) -> None:
+    async def check(members: Members) -> None:
+        called, caller = await members.add(Libp2pHost), await members.add(kind)
+        await called.publish()
+        assert await caller.store.bootstrap(called.host.addresses()) == 1
+        assert isinstance(called.host, Libp2pHost)
+        for content in (b"", b"\x00", b"\x05hello", b"\xff\xff\xff\xff\x7f" + bytes(99), b"\x80" * 40, bytes(9000)):
+            await send_bytes(caller.host, called.host, "DHTProtocol.rpc_find", content)
+        line = caller.store._member._line
+        assert line is not None
+        with pytest.raises((P2PHandlerError, P2PDaemonError)):
+            await line.call_protobuf_handler(
+                PeerID.from_base58(called.identity.peer_id),
+                "DHTProtocol.rpc_store",
+                dht_pb2.StoreRequest(keys=[b"short"], values=[b"x"], peer=dht_pb2.NodeInfo(node_id=b"y")),
+                dht_pb2.StoreResponse,
+            )
+        assert len(await caller.seen()) == 1
+
+    with_members(check)
+    assert "bug" not in caplog.text
