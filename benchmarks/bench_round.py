@@ -91,6 +91,20 @@ def numbers(text: str, count: int, option: str) -> list[float]:
     return found
 
 
+def load_lab(path: Path) -> Any:
+    """The class `Lab` of an emulator of lines.
+
+    Raises:
+        SystemExit: the module cannot be loaded.
+    """
+    spec = importlib.util.spec_from_file_location("lab", path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise SystemExit(f"--lab {path}: expected a Python file with a class Lab")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.Lab
+
+
 def open_lab(options: argparse.Namespace) -> AbstractContextManager[Any]:
     """Home lines for all members, or nothing without --lab.
 
@@ -99,16 +113,11 @@ def open_lab(options: argparse.Namespace) -> AbstractContextManager[Any]:
     """
     if options.lab is None:
         return nullcontext()
-    path = Path(options.lab)
-    spec = importlib.util.spec_from_file_location("lab", path)
-    if spec is None or spec.loader is None or not path.is_file():
-        raise SystemExit(f"--lab {path}: expected a Python file with a class Lab")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    laboratory = load_lab(Path(options.lab))
     up = numbers(options.up, options.peers, "--up")
     down = numbers(options.down or options.up, options.peers, "--down")
     hosts = {index: {"up": up[index], "down": down[index]} for index in range(options.peers)}
-    lab: AbstractContextManager[Any] = module.Lab(
+    lab: AbstractContextManager[Any] = laboratory(
         options.peers, up=up[0], down=down[0], rtt=options.rtt, loss=options.loss, hosts=hosts
     )
     return lab

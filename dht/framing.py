@@ -12,6 +12,7 @@ from typing import Protocol
 
 from dht.errors import PeerFault, PeerUnreachable
 from dht.host import FRAME_HEADER_BYTES, PeerId
+from dht.pacing import URGENT_BYTES, Pace, Paces
 
 MAX_FRAME_BYTES = 2**32 - 1
 
@@ -76,12 +77,17 @@ def parse_frame_header(header: bytes) -> int:
 
 
 class FramedStream:
-    """The `Stream` port over asyncio streams. One task may receive at a time; any number may send."""
+    """The `Stream` port over asyncio streams. One task may receive at a time; any number may send.
 
-    def __init__(self, reader: ByteReader, writer: ByteWriter, remote: PeerId) -> None:
+    `paces` are the limits of the host, which all its streams share.
+    """
+
+    def __init__(self, reader: ByteReader, writer: ByteWriter, remote: PeerId, paces: Paces | None = None) -> None:
         self._reader = reader
         self._writer = writer
         self._remote = remote
+        self._paces = paces or Paces()
+        self._received = bytearray()
         self._bytes_sent = 0
         self._bytes_received = 0
         self._announced_bytes: int | None = None
@@ -122,8 +128,16 @@ class FramedStream:
             self._check_open()
             try:
                 self._writer.write(header)
-                for start in range(0, len(payload), WRITE_CHUNK_BYTES):
-                    self._writer.write(payload[start : start + WRITE_CHUNK_BYTES])
+                pace = self._paces.upload
+                is_urgent = len(payload) <= URGENT_BYTES
+                step = WRITE_CHUNK_BYTES if pace is None else pace.piece_bytes
+                if pace is not None and is_urgent:
+                    pace.count(len(payload))
+                for start in range(0, len(payload), step):
+                    piece = payload[start : start + step]
+                    if pace is not None and not is_urgent:
+                        await pace.let_pass(len(piece))
+                    self._writer.write(piece)
                     await self._writer.drain()
                 await self._writer.drain()
             except OSError as error:
@@ -152,7 +166,11 @@ class FramedStream:
                     self._remote,
                     f"announced a frame of {announced_bytes} bytes; expected at most {max_bytes}; the stream is closed",
                 )
-            frame = await self._reader.readexactly(self._announced_bytes)
+            pace = self._paces.download
+            if pace is None:
+                frame = await self._reader.readexactly(self._announced_bytes)
+            else:
+                frame = await self._receive_paced(pace, self._announced_bytes)
         except asyncio.IncompleteReadError as error:
             half = self._announced_bytes is not None or error.partial
             what = "closed the stream in the middle of a frame" if half else "closed the stream"
@@ -161,6 +179,20 @@ class FramedStream:
             raise self._fail(f"the stream broke while receiving ({_reason(error)}); open a new one") from error
         self._announced_bytes = None
         self._bytes_received += FRAME_HEADER_BYTES + len(frame)
+        return frame
+
+    async def _receive_paced(self, pace: Pace, num_bytes: int) -> bytes:
+        if num_bytes <= URGENT_BYTES and not self._received:
+            frame = await self._reader.readexactly(num_bytes)
+            pace.count(num_bytes)
+            return frame
+        # What has arrived stays with the stream, so that a cancelled call loses nothing here either.
+        while (num_missing := num_bytes - len(self._received)) > 0:
+            await pace.let_pass(0)
+            piece = await self._reader.readexactly(min(num_missing, pace.piece_bytes))
+            self._received += piece
+            pace.count(len(piece))
+        frame, self._received = bytes(self._received), bytearray()
         return frame
 
     async def wait_ended(self) -> None:

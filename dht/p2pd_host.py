@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 import weakref
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
@@ -24,6 +25,7 @@ from dht.multiaddr import Multiaddr, parse_multiaddr, parse_peer_multiaddr
 from dht.p2pd_control import Connection, ControlError, P2pdControl, listen_for_streams, read_stream_header
 from dht.p2pd_daemon import DaemonOptions
 from dht.p2pd_supervisor import CONTROL_SECONDS, P2pdSupervisor
+from dht.pacing import RateLimits
 
 MAX_OPENING_STREAMS: Final = 30
 """Opens in progress at once; a burst of 300 lost half of them, 900 in steps of 30 lost none."""
@@ -51,6 +53,7 @@ class P2pdHost:
         listen: multiaddrs to listen on. Port 0 takes a free port, which then stays the same over restarts.
         announce: multiaddrs told to others in place of the found ones; port 0 means the port listened on.
         options: reachability, relays, port mapping.
+        limits: what all streams of this host together may send and take.
         binary: another daemon than the one in hivemind's wheel.
 
     Raises:
@@ -64,6 +67,7 @@ class P2pdHost:
         announce: Sequence[str] = (),
         *,
         options: DaemonOptions | None = None,
+        limits: RateLimits | None = None,
         binary: Path | None = None,
     ) -> None:
         self._identity = identity if isinstance(identity, Identity) else Identity.load(identity)
@@ -77,6 +81,7 @@ class P2pdHost:
             on_healthy=self._refresh_connections,
             on_restarted=self._after_restart,
         )
+        self._paces = (limits or RateLimits()).paces(time.monotonic)
         self._handlers: dict[str, StreamHandler] = {}
         self._restart_listeners: list[RestartListener] = []
         self._opening = asyncio.Semaphore(MAX_OPENING_STREAMS)
@@ -189,7 +194,7 @@ class P2pdHost:
         """Open a stream to a known peer; see the port."""
         async with self._remote_call(peer_id, timeout_seconds, f"open {protocol}") as control, self._opening:
             reader, writer = await control.open_stream(peer_id, protocol, timeout_seconds)
-        stream = FramedStream(reader, writer, peer_id)
+        stream = FramedStream(reader, writer, peer_id, self._paces)
         self._streams.add(stream)
         return stream
 
@@ -337,7 +342,7 @@ class P2pdHost:
             logger.info("refused a stream %s of peer %s: %s", protocol, remote, "too many" if is_full else "no handler")
             writer.transport.abort()
             return
-        await self._serve(handler, FramedStream(reader, writer, remote), protocol)
+        await self._serve(handler, FramedStream(reader, writer, remote, self._paces), protocol)
 
     async def _serve(self, handler: StreamHandler, stream: FramedStream, protocol: str) -> None:
         self._streams.add(stream)

@@ -50,6 +50,14 @@ CheckpointMinutes = Annotated[
 CheckpointsKept = Annotated[
     int | None, typer.Option("--checkpoints-kept", metavar="N", help="Checkpoints that stay on the disk; default 2.")
 ]
+UploadLimit = Annotated[
+    float | None,
+    typer.Option("--upload-limit-mbit", metavar="MBIT", help="Most Mbit/s to send; default: what the line carries."),
+]
+DownloadLimit = Annotated[
+    float | None,
+    typer.Option("--download-limit-mbit", metavar="MBIT", help="Most Mbit/s to take; default: what the line carries."),
+]
 Checkpoint = Annotated[
     Path | None,
     typer.Option("--checkpoint", metavar="DIR", help="Data folder of a peer here, in place of live members."),

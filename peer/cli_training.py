@@ -18,6 +18,7 @@ from peer.cli_options import (
     ConfigFile,
     DataDir,
     DisplayName,
+    DownloadLimit,
     IdentityFile,
     JoinTimeout,
     Listen,
@@ -25,6 +26,7 @@ from peer.cli_options import (
     MetricsPort,
     Peers,
     RunId,
+    UploadLimit,
     output_of,
 )
 from peer.outcome import reporting
@@ -111,6 +113,8 @@ def join(
     checkpoints_kept: CheckpointsKept = None,
     metrics_port: MetricsPort = None,
     metrics_host: MetricsHost = None,
+    upload_limit: UploadLimit = None,
+    download_limit: DownloadLimit = None,
     config: ConfigFile = None,
     as_json: AsJson = False,
     plain: AsPlain = False,
@@ -133,6 +137,8 @@ def join(
         "checkpoints_kept": checkpoints_kept,
         "metrics_port": metrics_port,
         "metrics_host": metrics_host,
+        "upload_limit_mbit": upload_limit,
+        "download_limit_mbit": download_limit,
         "output": output_of(as_json, plain),
     }
     return _run_peer(flags, config, seed_only=False)
@@ -157,6 +163,8 @@ def seed(
     checkpoints_kept: CheckpointsKept = None,
     metrics_port: MetricsPort = None,
     metrics_host: MetricsHost = None,
+    upload_limit: UploadLimit = None,
+    download_limit: DownloadLimit = None,
     config: ConfigFile = None,
     as_json: AsJson = False,
     plain: AsPlain = False,
@@ -175,6 +183,8 @@ def seed(
         "checkpoints_kept": checkpoints_kept,
         "metrics_port": metrics_port,
         "metrics_host": metrics_host,
+        "upload_limit_mbit": upload_limit,
+        "download_limit_mbit": download_limit,
         "output": output_of(as_json, plain),
     }
     return _run_peer(flags, config, seed_only=True)

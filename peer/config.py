@@ -95,6 +95,12 @@ class PeerConfig(BaseModel):
     metrics_host: str = Field(
         default="127.0.0.1", min_length=1, max_length=255, description="address of this machine to serve them at"
     )
+    upload_limit_mbit: float | None = Field(
+        default=None, ge=0.2, le=10**6, description="most Mbit/s that this peer sends; default: what the line carries"
+    )
+    download_limit_mbit: float | None = Field(
+        default=None, ge=0.2, le=10**6, description="most Mbit/s that this peer takes; default: what the line carries"
+    )
     output: Literal["auto", "panel", "plain", "json"] = Field(
         default="auto", description="auto: the panel on a terminal, else one plain line per event"
     )

@@ -57,6 +57,8 @@ def network_spec(config: PeerConfig, role: str) -> NetworkSpec:
         name=config.name,
         checkpoint_minutes=config.checkpoint_minutes,
         checkpoints_kept=config.checkpoints_kept,
+        upload_limit_mbit=config.upload_limit_mbit,
+        download_limit_mbit=config.download_limit_mbit,
     )
 
 

@@ -23,6 +23,7 @@ from dht.host import PeerId, Stream
 from dht.identity import Identity
 from dht.multiaddr import parse_peer_multiaddr
 from dht.p2pd_host import P2pdHost
+from dht.pacing import RateLimits
 from dht.records import MAX_RUN_ID_LENGTH, MAX_RUN_RECORD_BYTES, RunRecord, decode_run_record, encode_run_record
 from peer import event_types as events
 from peer.checkpoint import CheckpointFolder, CheckpointOwner
@@ -70,6 +71,14 @@ class NetworkSpec:
     name: str
     checkpoint_minutes: float
     checkpoints_kept: int
+    upload_limit_mbit: float | None
+    download_limit_mbit: float | None
+
+    @property
+    def limits(self) -> RateLimits:
+        """What the volunteer lets the line carry."""
+        limits = self.upload_limit_mbit, self.download_limit_mbit
+        return RateLimits(*(None if limit is None else 1e6 * limit for limit in limits))
 
 
 class NetworkSide:
@@ -115,7 +124,7 @@ class NetworkSide:
         folder = Path(spec.data_dir)
         identity = Identity.load_or_create(spec.identity)
         async with contextlib.AsyncExitStack() as stack:
-            host = await stack.enter_async_context(P2pdHost(identity, spec.listen, spec.announce))
+            host = await stack.enter_async_context(P2pdHost(identity, spec.listen, spec.announce, limits=spec.limits))
             store = HivemindStore(host)
             await store.start()
             stack.push_async_callback(store.close)
@@ -129,6 +138,8 @@ class NetworkSide:
             mailbox, device = await self._make_mailbox(record, manifest)
             node = self._build_node(identity, host, store, manifest, mailbox, device)
             self._node = node
+            # Until a round has measured the line: nobody should be given more to reduce than may be sent.
+            node.links.traffic.upload_bits_per_second = spec.limits.upload_bits_per_second or 0.0
             if self._leave_reason is not None:
                 node.leave(self._leave_reason)
 

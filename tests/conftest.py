@@ -21,6 +21,7 @@ SIMULATION_SEEDS = range(40)
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--chaos-seed", type=int, metavar="SEED", help="of tests/test_chaos.py, this seed alone")
     parser.addoption("--chaos-seeds", metavar="FIRST:END", help=f"in place of 0:{CHAOS_SEEDS.stop}")
+    parser.addoption("--kills", type=int, metavar="N", default=12, help="of tests/test_kills.py; a multiple of three")
     parser.addoption("--regenerate-golden", action="store_true", help="write tests/golden anew instead of comparing")
 
 
@@ -50,6 +51,11 @@ def _asked_for(config: pytest.Config, seeds: range) -> range:
     if not (colon and first.isdecimal() and end.isdecimal() and int(first) < int(end)):
         raise pytest.UsageError(f"--chaos-seeds {several}; expected FIRST:END with FIRST < END, such as 0:20000")
     return range(int(first), int(end))
+
+
+@pytest.fixture
+def num_kills(request: pytest.FixtureRequest) -> int:
+    return int(request.config.getoption("--kills"))
 
 
 @pytest.fixture

