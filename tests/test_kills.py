@@ -1,7 +1,7 @@
 """Every kind of process of three peers is killed again and again, and nothing that was committed is lost.
 
-How often: `--kills N`. The order of the kills is drawn from `SEED` and printed. Each comes at a random moment: in the middle of whatever the
-victim does just after an event of a kind that is drawn too.
+How often: `--kills N`. The order is drawn from `SEED` and printed. Each kill comes at a random moment: in the middle of
+whatever the victim does just after an event of a kind that is drawn too.
 """
 
 from __future__ import annotations
