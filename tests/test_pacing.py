@@ -153,7 +153,7 @@ def test_a_paced_receive_that_is_given_up_loses_nothing() -> None:
         receiving = asyncio.create_task(near.receive(len(frame)))
         for _ in range(1000):
             await asyncio.sleep(0)
-        assert len(near._received) == half
+        assert 0 < len(near._received) <= half
         receiving.cancel()
         await asyncio.gather(receiving, return_exceptions=True)
         far._writer.write(frame[half:])
