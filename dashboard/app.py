@@ -20,6 +20,7 @@ from dashboard.history import History, OpenCheck, open_history
 from dashboard.live import Live
 from dashboard.observer import Observer
 from dashboard.page_access import PageAccess, read_token
+from dashboard.profile_reading import follow_profiles
 from dashboard.routes import make_app
 from dashboard.state import DashboardState
 from dht.errors import UsageFault
@@ -180,7 +181,9 @@ async def _watch(
             vouched=lambda: history.ledger.machines,
             withdrawn=lambda: history.withdrawn,
         )
-        await observer.run()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(follow_profiles(store, history, run_id, time.time), name="profiles")
+            await observer.run()
 
 
 @contextlib.contextmanager

@@ -38,6 +38,7 @@ from dashboard.ledger import Entry, Outcome, Presence, countries, with_rare_coun
 from dashboard.state import DashboardState
 from dashboard.trend import MAX_POINTS, Trend, point_of, thinned
 from dht.errors import LocalFault
+from dht.profiles import contributor_id_of
 
 WRITE_SECONDS: Final = 1.0
 """Between two transactions: what a kill can take along, and what members are asked for again after it."""
@@ -98,7 +99,7 @@ class History:
     # --- what comes in ---
 
     def look(self, state: DashboardState, contributor_keys: dict[str, str] | None = None) -> None:
-        """Take in a look. `contributor_keys`: per PeerId, the contributor its record names."""
+        """Take in a look. `contributor_keys`: per PeerId its contributor, in place of the one its record names."""
         now = state.now
         if not state.problem:
             if self._last_look_at is not None and now - self._last_look_at > MIN_GAP_SECONDS:
@@ -108,7 +109,7 @@ class History:
         present = [
             Presence(
                 peer_id=row.record.peer_id,
-                contributor_key=keys.get(row.record.peer_id, ""),
+                contributor_key=keys.get(row.record.peer_id) or contributor_id_of(row.record),
                 device=row.record.device,
                 name=row.record.name,
                 condition=row.condition,

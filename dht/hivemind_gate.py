@@ -26,6 +26,7 @@ from dht.fields import unpack
 from dht.hivemind_storage import MAX_DICTIONARY_BYTES
 from dht.host import PeerId
 from dht.identity import public_key_of
+from dht.profiles import claimed_sequence, decode_profile, profile_shard_of, profiles_key
 from dht.records import (
     RunRecord,
     VerifiedRecords,
@@ -124,6 +125,12 @@ class SignedRecords:
             if not (math.isfinite(expires_at) and now < expires_at <= now + MAX_RUN_RECORD_LIFE_SECONDS):
                 raise ValueError(f"a run record that expires at {expires_at}; expected at most eight days from now")
             expected_key, expected_subkey = run_key(run_id), MSGPackSerializer.dumps(None)
+        elif kind.startswith("profiles/"):
+            profile = decode_profile(data, run_id=run_id, now=now)
+            if not abs(profile.expires_at - expires_at) <= EXPIRY_ROUNDING_SECONDS:
+                raise ValueError(f"a profile signed until {profile.expires_at} and stored until {expires_at}")
+            expected_key = profiles_key(run_id, profile_shard_of(profile.contributor_id))
+            expected_subkey = MSGPackSerializer.dumps(profile.contributor_id)
         else:
             record = decode_peer_record(data, run_id=run_id, now=now, verified=self._verified)
             if not abs(record.expires_at - expires_at) <= EXPIRY_ROUNDING_SECONDS:
@@ -139,8 +146,10 @@ class SignedRecords:
         return decode_run_record(data, run_id=key.partition("/")[0], verified=self._verified)
 
     def rank_of(self, value: bytes) -> int:
-        """Revision of a run record; 0 for peer records."""
-        key, _ = unpack_value(value)
+        """Revision of a run record, sequence of a profile; 0 for peer records."""
+        key, data = unpack_value(value)
+        if "/profiles/" in key:
+            return claimed_sequence(data)
         return self.open_run_record(value).revision if key.endswith("/run") else 0
 
 

@@ -29,7 +29,7 @@ class BoundedStorage:
     Args:
         now: returns unix seconds.
         rank_of: a number inside a value that must never go down under one key, whatever the expiry says; the
-            revision of a run record. 0 for values without one.
+            revision of a run record, the sequence of a profile. 0 for values without one.
 
     When a limit is reached, what is there stays and new keys or entries are refused until something expires: refusing
     newcomers for one lifetime of a record is better than letting a flood push the members out.
@@ -94,7 +94,9 @@ class BoundedStorage:
         dictionary = present.value if present is not None else DictionaryDHTValue()
         entries = dict(dictionary.items())
         replaced = entries.get(subkey)
-        if replaced is not None and expiration_time <= replaced.expiration_time:
+        if replaced is not None and (
+            expiration_time <= replaced.expiration_time or self._rank_of(value) < self._rank_of(replaced.value)
+        ):
             return False
         if replaced is None and len(entries) >= MAX_ENTRIES_PER_DICTIONARY:
             return False

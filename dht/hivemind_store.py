@@ -27,6 +27,7 @@ from dht.hivemind_node import BEAM_SIZE, NUM_REPLICAS, OPERATION_SECONDS, DhtHos
 from dht.host import PeerId
 from dht.multiaddr import parse_peer_multiaddr
 from dht.p2pd_host import P2pdHost
+from dht.profiles import profile_shard_of, profiles_key
 from dht.records import NUM_PEER_SHARDS, peers_key, run_key, shard_of
 
 NUM_HOLDERS_READ: Final = 2
@@ -117,6 +118,21 @@ class HivemindStore:
             if expires_at > newest.get(subkey, (b"", self._now()))[1]:
                 newest[subkey] = (value, expires_at)
         return [unpack_value(value)[1] for value, _ in newest.values()]
+
+    async def publish_profile(self, run_id: str, contributor_id: PeerId, record: bytes, expires_at: float) -> int:
+        """Store a contributor's profile; see the port. One older than a holder's is refused there."""
+        key = profiles_key(run_id, profile_shard_of(contributor_id))
+        return await self._publish(key, contributor_id, record, expires_at)
+
+    async def fetch_profiles(self, run_id: str) -> list[bytes]:
+        """All live profiles that the reachable holders have; see the port."""
+        shards = await asyncio.gather(*(self._read(profiles_key(run_id, shard)) for shard in range(NUM_PEER_SHARDS)))
+        newest: dict[Any, tuple[tuple[int, float], bytes]] = {}
+        for subkey, value, expires_at in (item for shard in shards for item in shard):
+            rank = (self._records.rank_of(value), expires_at)
+            if subkey not in newest or rank > newest[subkey][0]:
+                newest[subkey] = (rank, value)
+        return [unpack_value(value)[1] for _, value in newest.values()]
 
     async def bootstrap(self, multiaddrs: list[str]) -> int:
         """Dial members, ping them and everybody connected, look up own and a random id; see the port.

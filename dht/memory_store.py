@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from dht.errors import PeerFault, PeerUnreachable
 from dht.host import PeerId
 from dht.memory_host import MemoryHost, MemoryNetwork
+from dht.profiles import decode_profile
 from dht.records import VerifiedRecords, decode_peer_record, decode_run_record
 
 NUM_COPIES = 5
@@ -83,6 +84,24 @@ class MemoryStore:
     async def fetch_peers(self, run_id: str) -> list[bytes]:
         """See the port; in the order of the publishers' PeerIds."""
         return [entry.record for entry in self._visible(f"{run_id}/peers")]
+
+    async def publish_profile(self, run_id: str, contributor_id: PeerId, record: bytes, expires_at: float) -> int:
+        """See the port.
+
+        Raises:
+            PeerFault: the profile is not valid, or not `contributor_id`'s.
+        """
+        decoded = decode_profile(record, run_id=run_id, now=self._records.now())
+        if decoded.contributor_id != contributor_id or decoded.expires_at != expires_at:
+            raise PeerFault(decoded.contributor_id, f"a profile to be stored as {contributor_id}'s")
+        return self._publish(f"{run_id}/profiles/{contributor_id}", record, float(decoded.sequence), expires_at)
+
+    async def fetch_profiles(self, run_id: str) -> list[bytes]:
+        """See the port; of each contributor the one with the highest sequence."""
+        prefix = f"{run_id}/profiles/"
+        keys = sorted(key for key in self._records.entries if key.startswith(prefix))
+        visible = [self._visible(key) for key in keys]
+        return [max(entries, key=lambda entry: (entry.rank, entry.record)).record for entries in visible if entries]
 
     async def bootstrap(self, multiaddrs: list[str]) -> int:
         """See the port."""

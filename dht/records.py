@@ -116,6 +116,8 @@ class PeerRecord:
     started_at: float
     """Unix seconds at which the session began."""
     newest_round: RoundTimes | None = None
+    contributor_key: bytes = b""
+    """Public key of the person whose machine this is (`profiles.py`), 32 bytes; empty: it stands for itself."""
 
 
 _WIRE_FIELDS = tuple(field.name for field in fields(PeerRecord) if field.name != "peer_id")
@@ -420,6 +422,8 @@ def _check_peer_record(record: PeerRecord) -> None:
     check_bytes("manifest_hash", record.manifest_hash, MANIFEST_HASH_BYTES)
     if type(record.reachable) is not bool:
         raise ValueError(f"reachable of type {type(record.reachable).__name__}; expected true or false")
+    if record.contributor_key != b"":
+        check_bytes("contributor_key", record.contributor_key, PUBLIC_KEY_BYTES)
     if record.newest_round is not None:
         _check_times(record.newest_round)
     num_fragments = len(record.versions)

@@ -29,6 +29,14 @@ class RecordStore(Protocol):
         """All live, valid peer records of the run that the reachable holders have."""
         ...
 
+    async def publish_profile(self, run_id: str, contributor_id: PeerId, record: bytes, expires_at: float) -> int:
+        """Store a contributor's signed profile (`profiles.py`). Returns the number of remote copies."""
+        ...
+
+    async def fetch_profiles(self, run_id: str) -> list[bytes]:
+        """All live, valid profiles of the run that the reachable holders have."""
+        ...
+
     async def bootstrap(self, multiaddrs: list[str]) -> int:
         """Dial the given members and look up own and random ids; returns how many members are known now.
 

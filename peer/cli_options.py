@@ -34,6 +34,10 @@ Announce = Annotated[
 DisplayName = Annotated[
     str | None, typer.Option("--name", metavar="TEXT", help="A name shown to everybody; default: anonymous.")
 ]
+ContributorKey = Annotated[
+    str | None,
+    typer.Option("--contributor-key", metavar="FILE", help="Key file of the person whose machines share one credit."),
+]
 JoinTimeout = Annotated[
     float | None,
     typer.Option("--join-timeout", metavar="SECONDS", help="Give up when nobody answers for so long; default 300."),

@@ -16,6 +16,7 @@ from peer.cli_options import (
     CheckpointMinutes,
     CheckpointsKept,
     ConfigFile,
+    ContributorKey,
     DataDir,
     DisplayName,
     DownloadLimit,
@@ -105,6 +106,7 @@ def join(
         int | None, typer.Option("--max-steps", metavar="N", help="Leave after this many inner steps.")
     ] = None,
     name: DisplayName = None,
+    contributor_key: ContributorKey = None,
     join_timeout: JoinTimeout = None,
     threads: Annotated[
         int | None, typer.Option("--threads", metavar="N", help="CPU threads of the trainer; default: all.")
@@ -131,6 +133,7 @@ def join(
         "data_dir": data_dir,
         "max_steps": max_steps,
         "name": name,
+        "contributor_key": contributor_key,
         "join_timeout_seconds": join_timeout,
         "threads": threads,
         "checkpoint_minutes": checkpoint_minutes,
@@ -158,6 +161,7 @@ def seed(
     announce: Announce = None,
     data_dir: DataDir = None,
     name: DisplayName = None,
+    contributor_key: ContributorKey = None,
     join_timeout: JoinTimeout = None,
     checkpoint_minutes: CheckpointMinutes = None,
     checkpoints_kept: CheckpointsKept = None,
@@ -178,6 +182,7 @@ def seed(
         "announce": announce or None,
         "data_dir": data_dir,
         "name": name,
+        "contributor_key": contributor_key,
         "join_timeout_seconds": join_timeout,
         "checkpoint_minutes": checkpoint_minutes,
         "checkpoints_kept": checkpoints_kept,

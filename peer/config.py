@@ -36,6 +36,11 @@ MAX_CACHED_PEERS_BYTES = 64 * 1024
 _Parsed = TypeVar("_Parsed")
 
 
+def contributor_key_path() -> Path:
+    """Where a person's contributor key is kept unless they say otherwise."""
+    return user_data_dir(os.environ, sys.platform, Path.home()) / "contributor.key"
+
+
 def _data_dir_of(validated: dict[str, Any]) -> Path:
     return user_data_dir(os.environ, sys.platform, Path.home()) / str(validated["run_id"])
 
@@ -85,6 +90,11 @@ class PeerConfig(BaseModel):
         max_length=40,
         examples=["one line of printable text"],
         description="shown to everybody beside the own work; empty: anonymous",
+    )
+    contributor_key: Path | None = Field(
+        default=None,
+        strict=False,
+        description="key file of the person whose machines share one credit (`peer profile`); made when it is missing",
     )
     threads: int | None = Field(default=None, ge=1, le=4096, description="CPU threads of the trainer; default: all")
     checkpoint_minutes: float = Field(default=10.0, gt=0, le=10**6, description="minutes between two checkpoints")

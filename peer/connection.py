@@ -59,6 +59,7 @@ def network_spec(config: PeerConfig, role: str) -> NetworkSpec:
         checkpoints_kept=config.checkpoints_kept,
         upload_limit_mbit=config.upload_limit_mbit,
         download_limit_mbit=config.download_limit_mbit,
+        contributor_key="" if config.contributor_key is None else str(config.contributor_key.absolute()),
     )
 
 

@@ -29,12 +29,14 @@ from peer import event_types as events
 from peer.checkpoint import CheckpointFolder, CheckpointOwner
 from peer.company import ALONE_SECONDS, CONNECTED_SECONDS, Company
 from peer.config import CHECKPOINTS_NAME, RUN_RECORD_NAME, read_cached_peers, write_cached_peers
+from peer.contributing import Contributing
 from peer.doorkeeper import RunDoorkeeper
 from peer.events import Event
 from peer.layouts import layout_digest_of
 from peer.mailbox import Mailbox
 from peer.manifest import RunManifest
 from peer.node import Node, NodeIdentity, NodePorts
+from peer.profile_file import load_contributor
 from peer.version import SOFTWARE
 
 T = TypeVar("T")
@@ -73,6 +75,8 @@ class NetworkSpec:
     checkpoints_kept: int
     upload_limit_mbit: float | None
     download_limit_mbit: float | None
+    contributor_key: str = ""
+    """Path of the contributor's key file; empty: the machine stands for itself."""
 
     @property
     def limits(self) -> RateLimits:
@@ -123,6 +127,8 @@ class NetworkSide:
         spec = self._spec
         folder = Path(spec.data_dir)
         identity = Identity.load_or_create(spec.identity)
+        key_path = Path(spec.contributor_key)
+        contributor = load_contributor(key_path, create=True) if spec.contributor_key else None
         async with contextlib.AsyncExitStack() as stack:
             host = await stack.enter_async_context(P2pdHost(identity, spec.listen, spec.announce, limits=spec.limits))
             store = HivemindStore(host)
@@ -136,7 +142,7 @@ class NetworkSide:
             _keep_record(folder / RUN_RECORD_NAME, record)
             serve_run(host, record)
             mailbox, device = await self._make_mailbox(record, manifest)
-            node = self._build_node(identity, host, store, manifest, mailbox, device)
+            node = self._build_node(identity, contributor, host, store, manifest, mailbox, device)
             self._node = node
             # Until a round has measured the line: nobody should be given more to reduce than may be sent.
             node.links.traffic.upload_bits_per_second = spec.limits.upload_bits_per_second or 0.0
@@ -158,6 +164,9 @@ class NetworkSide:
                 asyncio.create_task(self._build_company(store, host, folder, node).run()),
                 asyncio.create_task(self._republish(store, record)),
             ]
+            if contributor is not None:
+                profile = Contributing(store, contributor, key_path, spec.run_id, identity.peer_id, time.time)
+                background.append(asyncio.create_task(profile.run()))
             try:
                 await node.run()
             finally:
@@ -171,6 +180,7 @@ class NetworkSide:
     def _build_node(
         self,
         identity: Identity,
+        contributor: Identity | None,
         host: P2pdHost,
         store: HivemindStore,
         manifest: RunManifest,
@@ -178,7 +188,9 @@ class NetworkSide:
         device: str,
     ) -> Node:
         spec = self._spec
-        who = NodeIdentity(identity, spec.run_id, secrets.randbits(62), spec.role, device, spec.name, SOFTWARE)
+        key = contributor.public_key if contributor is not None else b""
+        session = secrets.randbits(62)
+        who = NodeIdentity(identity, spec.run_id, session, spec.role, device, spec.name, SOFTWARE, contributor_key=key)
         rule = AccessRule(spec.run_id, manifest.hash, SOFTWARE)
         ports = NodePorts(
             host,

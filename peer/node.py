@@ -73,6 +73,7 @@ class NodeIdentity:
     name: str
     software: str
     reachable: bool = True
+    contributor_key: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +124,7 @@ class Node:
         self._moved = asyncio.Event()
         self._leave_reason = "the trainer finished"
         self._state = "joining"
-        scope = Scope(who.run_id, manifest.hash)
-        notary = Notary(scope, who.identity.sign, verify, ports.verified)
+        notary = Notary(Scope(who.run_id, manifest.hash), who.identity.sign, verify, ports.verified)
         self.fragments = build_fragments(
             self.me, who.run_id, manifest.averaging, self.rule, self.codec, mailbox, notary
         )
@@ -463,6 +463,7 @@ class Node:
             digests=tuple((fragment.state.digest or bytes(32))[:8] for fragment in fragments),
             lineage_tokens=tuple(fragment.state.lineage_tokens for fragment in fragments),
             started_at=self.started_at,
+            contributor_key=self.who.contributor_key,
             newest_round=self.reporter.round_clock.newest,
         )
 

@@ -101,6 +101,12 @@ class FakeStore:
             raise self.fault
         return list(self.peers.values())
 
+    async def publish_profile(self, run_id: str, contributor_id: PeerId, record: bytes, expires_at: float) -> int:
+        raise AssertionError("an observer publishes nothing")
+
+    async def fetch_profiles(self, run_id: str) -> list[bytes]:
+        return []
+
     async def bootstrap(self, multiaddrs: list[str]) -> int:
         self.dialled.append(multiaddrs)
         return self.num_members

@@ -34,7 +34,7 @@ CHANGELOG = ROOT / "CHANGELOG.md"
 MESSAGES: tuple[type[Any], ...] = get_args(Message)
 BOUNDED_MODULES = (
     *("averaging.wire", "averaging.messages", "averaging.links", "averaging.state_messages"),
-    *("dht.access", "dht.records", "dht.hivemind_storage", "dht.hivemind_gate"),
+    *("dht.access", "dht.records", "dht.profiles", "dht.hivemind_storage", "dht.hivemind_gate"),
 )
 
 HIDDEN_FOLDERS = ("node_modules", "build", "dist", "runs")
