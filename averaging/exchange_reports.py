@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from averaging.messages import Commit
 from averaging.round_events import (
@@ -157,11 +157,21 @@ class RepairNeeded:
 
 @dataclass(frozen=True, slots=True)
 class PeerRefused:
-    """Something a remote sent was refused, or (`is_left_out`) it is left out of rounds for a while from now on."""
+    """Something a remote sent was refused, or (`is_left_out`) it is left out of rounds for a while from now on.
+
+    Attributes:
+        counts: (offence, how often) of that remote since it was last forgiven, this one included.
+        left_out_seconds: how long from now on.
+    """
 
     peer_id: PeerId
     reason: str
-    is_left_out: bool = False
+    left_out_seconds: float = 0.0
+    counts: tuple[tuple[str, int], ...] = field(default=(), compare=False)
+
+    @property
+    def is_left_out(self) -> bool:
+        return self.left_out_seconds > 0
 
 
 ExchangeReport = (

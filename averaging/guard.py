@@ -58,13 +58,14 @@ class Guard:
         if peer_id == self._me:
             return
         verdict = self.book.add(peer_id, offence, self._clock(), evidence)
+        counts = tuple(sorted(self.book.counts(peer_id).items()))
         if verdict.is_new:
-            self._report(PeerRefused(peer_id, what))
+            self._report(PeerRefused(peer_id, what, counts=counts))
         if verdict.excluded_seconds:
-            counts = self.book.counts(peer_id)
-            history = ", ".join(f"{OFFENCE_TEXT[offence]} {count}x" for offence, count in sorted(counts.items()))
-            seconds = f"{verdict.excluded_seconds:.0f} s"
-            self._report(PeerRefused(peer_id, f"left out of rounds here for {seconds}, because it {history}", True))
+            seconds = verdict.excluded_seconds
+            history = ", ".join(f"{OFFENCE_TEXT[offence]} {count}x" for offence, count in counts)
+            reason = f"left out of rounds here for {seconds:.0f} s, because it {history}"
+            self._report(PeerRefused(peer_id, reason, seconds, counts))
             self.on_exclusion()
 
     def excluded(self, peer_ids: Sequence[PeerId]) -> set[PeerId]:

@@ -12,7 +12,7 @@ import typer
 
 from dht.errors import UsageFault
 from dht.host_backend import HostBackend, choose_backend
-from peer.cli_options import AsJson, LookTimeout, Peers, Port, RunId, checked_target
+from peer.cli_options import AsJson, DataDir, LookTimeout, Peers, Port, RunId, checked_target
 from peer.outcome import reporting
 
 commands = typer.Typer()
@@ -36,14 +36,17 @@ def status(
     peers: Peers = None,
     timeout: LookTimeout = 20.0,
     host_backend: Backend = None,
+    data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> int:
-    """Show a run from outside: its peers, versions, rates and loss."""
+    """Show a run from outside: its peers, versions, rates and loss; and what a peer on this machine refused."""
     known, addresses = checked_target(run_id, peers)
     backend = _chosen(host_backend)
+    from peer.config import load_config
     from peer.status import show_status
 
-    return show_status(known, addresses, as_json, timeout, backend)
+    choices = {"run_id": known} if data_dir is None else {"run_id": known, "data_dir": data_dir}
+    return show_status(known, addresses, as_json, timeout, backend, load_config(choices).event_log_path)
 
 
 @commands.command(

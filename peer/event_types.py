@@ -393,10 +393,17 @@ class Evaluated(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RefusedPeer(Event):
-    """A remote was turned away, or something it sent was."""
+    """A remote was turned away, or something it sent was.
+
+    `num_times` says how often each of `kinds` (`averaging.blame.Offence`) was counted of it since it was last forgiven.
+    From now on it is left out of rounds until `left_out_until` (unix seconds; None: it is not left out now for this).
+    """
 
     remote: PeerId
     reason: str
+    kinds: tuple[str, ...] = ()
+    num_times: tuple[int, ...] = ()
+    left_out_until: float | None = None
 
     def sentence(self) -> str:
         return f"Refused peer {short_peer(self.remote)}: {_bare(self.reason)}."

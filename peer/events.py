@@ -237,7 +237,9 @@ def _checked(value: Any, kind: str, where: str) -> Any:
             return float(value)
         case "tuple[int, ...]" if isinstance(value, list) and all(type(item) is int for item in value):
             return tuple(value)
-        case "tuple[PeerId, ...]" if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        case "tuple[PeerId, ...]" | "tuple[str, ...]" if isinstance(value, list) and all(
+            isinstance(item, str) for item in value
+        ):
             return tuple(value)
     raise ValueError(f"{where} is {ascii(value)[:60]}; expected {kind.replace('tuple', 'list')}")
 

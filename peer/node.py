@@ -361,7 +361,7 @@ class Node:
 
     def _on_report(self, report: ExchangeReport) -> None:
         if isinstance(report, PeerRefused):
-            self.reporter.refused(report.peer_id, report.reason, is_left_out=report.is_left_out)
+            self.reporter.refused(report)
             return
         self.reporter.round_report(report)
         index = report.fragment

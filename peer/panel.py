@@ -272,6 +272,7 @@ def _facts(state: PanelState, now: float, ascii_only: bool) -> list[tuple[str, l
             [
                 f"{plural(state.num_peers, 'peer')} with this one; last round {last}",
                 f"versions {' '.join(map(str, state.versions)) or 'unknown'}",
+                *_refusals(state, now),
             ],
         ),
         ("Loss", [f"train {train}, held-out {held_out}", sparkline(state.losses, 60, ascii_only=ascii_only)])
@@ -285,6 +286,17 @@ def _facts(state: PanelState, now: float, ascii_only: bool) -> list[tuple[str, l
             ],
         ),
     ]
+
+
+def _refusals(state: PanelState, now: float) -> list[str]:
+    """One line about the remotes of which something was refused; none without any."""
+    if not state.refusals:
+        return []
+    num_refused = sum(one.num_refused for one in state.refusals)
+    left_out = [one for one in state.refusals if one.is_left_out(now)]
+    first = (left_out or state.refusals)[0].sentence(now)
+    others = f"; {num_refused} refusals of {len(state.refusals)} peers" if len(state.refusals) > 1 else ""
+    return [f"refused: {first}{others}"]
 
 
 def _age(at: float, now: float) -> str:

@@ -27,6 +27,7 @@ from peer.events import (
     WaitingForPeers,
     describe,
 )
+from peer.refusals import Refusals, with_refusal
 
 NUM_RECENT = 5
 NUM_LOSSES = 240
@@ -75,6 +76,7 @@ class PanelState:
     bytes_down: int = 0
     traffic: tuple[Traffic, ...] = ()
     recent: tuple[tuple[float, str], ...] = ()
+    refusals: tuple[Refusals, ...] = ()
 
     @property
     def num_peers(self) -> int:
@@ -91,7 +93,7 @@ class PanelState:
 
 def fold(state: PanelState, event: Event) -> PanelState:
     """The state after `event`. Events of one peer, in the order in which they happened."""
-    state = _with_facts(state, event)
+    state = dataclasses.replace(_with_facts(state, event), refusals=with_refusal(state.refusals, event))
     recent = state.recent
     # These come all the time and are on the panel as numbers already.
     if not isinstance(event, TrainingProgressed | RoundStarted | SentContribution | AppliedCommit | CatchUpProgressed):

@@ -43,6 +43,8 @@ class Reporter:
         self._spent_before = 0.0
         self._evaluated = 0
         self._refused_at: dict[PeerId, float] = {}
+        self._said_kinds: dict[PeerId, set[str]] = {}
+        self._unsaid: dict[PeerId, reports.PeerRefused] = {}
         self._fetch_began_at = self._fetch_told_at = 0.0
 
     @property
@@ -76,18 +78,46 @@ class Reporter:
     def peer_left(self, peer_id: PeerId, reason: str) -> None:
         self._emit(events.PeerLeft(at=self._wall_clock(), peer_id=self._me, remote=peer_id, reason=reason))
 
-    def refused(self, peer_id: PeerId, reason: str, *, is_left_out: bool = False) -> None:
-        """A remote was turned away; said again at most once in `REFUSAL_SECONDS`, or it could fill the log.
+    def refused(self, report: reports.PeerRefused) -> None:
+        """A remote was turned away; said at most once in `REFUSAL_SECONDS`, or it could fill the log.
 
-        That it is left out from now on (`is_left_out`) is rare and always said.
+        The last refusal is said in any case, later, so that the counts come out right. What a remote did for the first
+        time, and that it is left out from now on, is rare and said at once.
         """
-        now = self._clock()
-        if not is_left_out and now - self._refused_at.get(peer_id, -math.inf) < REFUSAL_SECONDS:
+        now, remote = self._clock(), report.peer_id
+        kinds = {kind for kind, _ in report.counts}
+        is_news = report.is_left_out or not kinds <= self._said_kinds.get(remote, set())
+        if not is_news and now - self._refused_at.get(remote, -math.inf) < REFUSAL_SECONDS:
+            self._unsaid[remote] = report
             return
         if len(self._refused_at) >= MAX_REFUSED_PEERS:
             self._refused_at.clear()
-        self._refused_at[peer_id] = now
-        self._emit(events.RefusedPeer(at=self._wall_clock(), peer_id=self._me, remote=peer_id, reason=reason))
+            self._unsaid.clear()
+            self._said_kinds.clear()
+        self._refused_at[remote] = now
+        self._said_kinds[remote] = kinds | self._said_kinds.get(remote, set())
+        self._unsaid.pop(remote, None)
+        self._say_refused(report)
+
+    def _say_refused(self, report: reports.PeerRefused) -> None:
+        at = self._wall_clock()
+        self._emit(
+            events.RefusedPeer(
+                at=at,
+                peer_id=self._me,
+                remote=report.peer_id,
+                reason=report.reason,
+                kinds=tuple(kind for kind, _ in report.counts),
+                num_times=tuple(count for _, count in report.counts),
+                left_out_until=at + report.left_out_seconds if report.is_left_out else None,
+            )
+        )
+
+    def _say_what_was_held_back(self) -> None:
+        now = self._clock()
+        for remote, report in list(self._unsaid.items()):
+            if now - self._refused_at.get(remote, -math.inf) >= REFUSAL_SECONDS:
+                self.refused(report)
 
     def catching_up(self, progress: FetchProgress) -> None:
         """Something of what is fetched has arrived; said about once a second."""
@@ -168,7 +198,8 @@ class Reporter:
         )
 
     def progress(self) -> None:
-        """The trainer's counters, and its held-out loss when it is new."""
+        """The trainer's counters, and its held-out loss when it is new; and refusals that were held back."""
+        self._say_what_was_held_back()
         trainer = self._mailbox.trainer
         elapsed = max(self._clock() - self._joined_at, 1e-9)
         spent = trainer.wait_seconds + trainer.exchange_seconds - self._spent_before

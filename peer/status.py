@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -15,21 +17,59 @@ from dht.records import PeerRecord
 from dht.swarm import SwarmView
 from peer.manifest import RunManifest
 from peer.observing import observe
-from peer.quantities import count_text
+from peer.quantities import count_text, seconds_text, short_peer
+from peer.refusals import LoggedRefusals, refusals_in_log
 
 
-def show_status(run_id: str, peers: list[str], as_json: bool, timeout_seconds: float, backend: HostBackend) -> int:
+def show_status(
+    run_id: str, peers: list[str], as_json: bool, timeout_seconds: float, backend: HostBackend, event_log: Path
+) -> int:
     """Print the run, its peers, versions, rates and losses. Returns the exit code.
+
+    What was refused is only known to whoever refused it, so it is shown of the peer on this machine.
+
+    Args:
+        event_log: of the peer that runs, or ran, on this machine; it need not be there.
 
     Raises:
         NobodyReachable: no member answered in time.
     """
     manifest, records = asyncio.run(_read(run_id, peers, timeout_seconds, backend))
     if as_json:
-        print(json.dumps(status_facts(run_id, manifest, records, time.time())))
+        facts = status_facts(run_id, manifest, records, time.time())
+        print(json.dumps({**facts, "local_peer": local_facts(event_log, time.time())}))
     else:
         _print_table(run_id, manifest, records)
+        for line in local_lines(event_log, time.time()):
+            Console().print(line, style="dim", markup=False, highlight=False)
     return 0
+
+
+def local_facts(event_log: Path, now: float) -> dict[str, Any] | None:
+    """What the peer with this log refused in its last session, per remote and kind; None without a readable log."""
+    logged = _logged(event_log)
+    if logged is None:
+        return None
+    refusals = [one.facts(now) for one in logged.refusals]
+    return {"peer_id": logged.peer_id, "last_event_at": logged.at, "refusals": refusals}
+
+
+def local_lines(event_log: Path, now: float) -> list[str]:
+    """The same for people; nothing when nothing was refused."""
+    logged = _logged(event_log)
+    if logged is None or not logged.refusals:
+        return []
+    age = seconds_text(round(max(0.0, now - logged.at)))
+    head = f"The peer on this machine, {short_peer(logged.peer_id)}, as it said {age} ago, refused:"
+    return [head, *(f"  {one.sentence(now)}" for one in logged.refusals)]
+
+
+def _logged(event_log: Path) -> LoggedRefusals | None:
+    try:
+        return refusals_in_log(event_log)
+    except OSError as error:
+        print(f"peer: the event log {event_log} cannot be read ({error.strerror or error}).", file=sys.stderr)
+        return None
 
 
 async def _read(

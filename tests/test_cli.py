@@ -248,7 +248,7 @@ def test_observers_get_run_and_addresses(home: Path, monkeypatch: pytest.MonkeyP
         )
         == 0
     )
-    assert status == [(RUN_ID, [ADDRESS], True, 3.0, "p2pd")]
+    assert status == [(RUN_ID, [ADDRESS], True, 3.0, "p2pd", home / RUN_ID / "events.jsonl")]
     write_cached_peers(home / RUN_ID / "cached_peers.json", [OTHER_ADDRESS])
     assert cli.run(["dashboard", "--run-id", RUN_ID, "--host", "0.0.0.0", "--port", "0"]) == 0
     arguments = ["dashboard", "--run-id", RUN_ID, "--db", ":memory:", "--join-address", ADDRESS, "--token-file", "t"]

@@ -44,6 +44,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "float | None": st.none() | FLOATS,
     "tuple[int, ...]": st.lists(COUNTS, max_size=5).map(tuple),
     "tuple[PeerId, ...]": st.lists(TEXTS, max_size=5).map(tuple),
+    "tuple[str, ...]": st.lists(TEXTS, max_size=5).map(tuple),
 }
 
 
