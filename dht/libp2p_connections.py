@@ -27,7 +27,7 @@ MAX_CONNECTIONS: Final = 192
 
 MAX_INCOMING: Final = 128
 MAX_CONNECTIONS_PER_PEER: Final = 2
-"""Two peers that dial each other at once have two; more is no use to anybody."""
+"""Two peers that dial each other at once have two; more is no use to anybody, and the oldest gives way."""
 
 MAX_HANDSHAKES: Final = 32
 """Incoming ones at a time; a handshake costs three milliseconds of CPU and four signatures."""
@@ -171,9 +171,11 @@ class Connections:
         try:
             async with asyncio.timeout(HANDSHAKE_SECONDS):
                 channel = await self._securer.accept(SocketStream(reader, writer))
-            num_incoming = sum(connection.is_incoming for connection in self.live())
-            num_theirs = len(self._live.get(channel.remote, ()))
-            if num_incoming >= MAX_INCOMING or num_theirs >= MAX_CONNECTIONS_PER_PEER:
+            theirs = self._live.get(channel.remote, [])
+            if len(theirs) >= MAX_CONNECTIONS_PER_PEER:
+                # Whoever comes back before its old connection is known to be dead must not be turned away.
+                theirs[0].muxer.end("the same peer opened another")
+            elif sum(connection.is_incoming for connection in self.live()) >= MAX_INCOMING:
                 raise HandshakeError("too many connections")
             connection = self._add(
                 channel.remote,

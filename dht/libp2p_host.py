@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import hashlib
 import logging
+import socket
 import weakref
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
@@ -238,8 +239,7 @@ class Libp2pHost:
                 peer_id, f"cannot {what}: it closed the connection; it is tried again or left out"
             ) from error
         except (HandshakeError, MessageError, OSError, ValueError) as error:
-            reason = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
-            raise PeerUnreachable(peer_id, f"cannot {what}: {reason}; it is tried again or left out") from error
+            raise PeerUnreachable(peer_id, f"cannot {what}: {_reason(error)}; it is tried again or left out") from error
 
     def _dial_lock(self, peer_id: PeerId) -> asyncio.Lock:
         lock = self._dialling.get(peer_id)
@@ -347,6 +347,9 @@ class Libp2pHost:
         return ()
 
     async def _ask_where(self, router: PeerId, target: PeerId) -> dict[PeerId, tuple[Multiaddr, ...]]:
+        if self._connections.get(router) is None and self._dial_lock(router).locked():
+            # Somebody is looking for it, and may be waiting for us to find `target`.
+            return {}
         try:
             async with asyncio.timeout(ASK_SECONDS):
                 connection = await self._reach(router, may_search=False)
@@ -438,6 +441,14 @@ async def _read_message(stream: YamuxStream) -> bytes:
     if num_bytes > MAX_MESSAGE_BYTES:
         raise MessageError(f"a message of {num_bytes} bytes; expected at most {MAX_MESSAGE_BYTES}")
     return await stream.readexactly(num_bytes)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ConnectionRefusedError):
+        return "nobody listens there"
+    if isinstance(error, socket.gaierror):
+        return "this name has no address"
+    return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
 
 
 def _distance(key: bytes, peer_id: PeerId) -> int:
