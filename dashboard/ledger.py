@@ -179,9 +179,12 @@ class Ledger:
         for machine in listed.values():
             groups.setdefault(self.contributor_of(machine.peer_id), []).append(machine)
         total = sum(machine.milli_witnessed for machine in self.machines.values())
-        rows = [self._row(contributor_id, machines, total, now) for contributor_id, machines in groups.items()]
-        rows.sort(key=lambda row: (-row.tokens_witnessed, -row.tokens_reported, row.first_at, row.contributor_id))
-        return _ranked(rows), len(others) - len(others[:num_free]) + self.num_unlisted
+        ranked = sorted(groups.items(), key=lambda group: _rank_key(*group))
+        rows = [
+            self._row(contributor_id, machines, total, now, index + 1)
+            for index, (contributor_id, machines) in enumerate(ranked)
+        ]
+        return tuple(rows), len(others) - len(others[:num_free]) + self.num_unlisted
 
     @property
     def tokens_witnessed(self) -> float:
@@ -209,7 +212,9 @@ class Ledger:
         keys = {part.contributor_key for part in (machine, presence) if part is not None and part.contributor_key}
         return any(key in self.profiles and self.profiles[key].is_hidden for key in keys)
 
-    def _row(self, contributor_id: str, machines: Sequence[Machine], total: int, now: float) -> ContributorRow:
+    def _row(
+        self, contributor_id: str, machines: Sequence[Machine], total: int, now: float, place: int
+    ) -> ContributorRow:
         profile = self.shown_profile(contributor_id)
         witnessed = sum(machine.milli_witnessed for machine in machines)
         days = {day for machine in machines for day, count in machine.days.items() if count > 0}
@@ -229,6 +234,7 @@ class Ledger:
             is_here=any(row.condition == "here" for row in rows),
             streak_days=streak(days, int(now // SECONDS_PER_DAY)),
             machines=tuple(rows),
+            rank=place if witnessed > 0 else 0,
         )
 
     def _machine_row(self, machine: Machine) -> MachineRow:
@@ -284,8 +290,10 @@ def _weight(credit: CommitCredit) -> tuple[int, bytes, int]:
     return credit.tokens, credit.digest, sum(milli(member.tokens_witnessed) for member in credit.members)
 
 
-def _ranked(rows: Sequence[ContributorRow]) -> tuple[ContributorRow, ...]:
-    return tuple(replace(row, rank=index + 1 if row.tokens_witnessed > 0 else 0) for index, row in enumerate(rows))
+def _rank_key(contributor_id: str, machines: Sequence[Machine]) -> tuple[int, int, float, str]:
+    witnessed = sum(machine.milli_witnessed for machine in machines)
+    reported = sum(machine.milli_reported for machine in machines)
+    return -witnessed, -reported, min(machine.first_at for machine in machines), contributor_id
 
 
 def streak(days: set[int], today: int) -> int:

@@ -229,9 +229,11 @@ def fragment_rows(records: Sequence[PeerRecord]) -> tuple[FragmentRow, ...]:
             (record.lineage_tokens[fragment], record.versions[fragment], record.digests[fragment]) for record in members
         )
         tokens, version, digest = max(heads, key=lambda head: (head[0], heads[head], head[1:]))
-        anchors: dict[int, Counter[bytes]] = {}
-        for record in members:
-            anchors.setdefault(record.versions[fragment], Counter())[record.digests[fragment]] += 1
+        # Far fewer heads than peers: those at one version are compared.
+        anchors: dict[int, dict[bytes, int]] = {}
+        for (_, held, held_digest), count in heads.items():
+            counts = anchors.setdefault(held, {})
+            counts[held_digest] = counts.get(held_digest, 0) + count
         rows.append(
             FragmentRow(
                 fragment=fragment,
@@ -240,7 +242,7 @@ def fragment_rows(records: Sequence[PeerRecord]) -> tuple[FragmentRow, ...]:
                 num_peers=len(members),
                 num_current=heads[(tokens, version, digest)],
                 largest_lag=max(0, version - min(anchors)),
-                num_forked=sum(count.total() - max(count.values()) for count in anchors.values()),
+                num_forked=sum(sum(counts.values()) - max(counts.values()) for counts in anchors.values()),
             )
         )
     return tuple(rows)

@@ -1,0 +1,139 @@
+"""A made-up run for `bench_dashboard`: many peers, many rounds, and what a day of watching adds to the file."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import aiosqlite
+
+from averaging.messages import Commit, RosterEntry, ShardResult
+from averaging.wire import encode
+from dashboard.history import History, open_history
+from dashboard.history_rows import Batch
+from dashboard.history_types import CommitCredit, HistoryPoint, MemberCredit
+from dashboard.history_writing import load, prepare, write
+from dashboard.state import DashboardState, Look, fold
+from dht.host import PeerId
+from tests.dashboard_records import NOW, PEERS, RUN_ID, empty_state, record_of
+
+MEMBERS = 16
+"""Per round: a quorum of a large swarm."""
+FRAGMENTS = 8
+ROUND_SECONDS = 26.0
+"""Between two rounds of the whole run: a hundred thousand take thirty days."""
+DAY = 86_400.0
+_LETTERS = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
+
+
+def peer_ids(count: int) -> list[PeerId]:
+    """Ids of the usual length; the keys behind them do not exist."""
+    chance = random.Random(7)
+    return [PeerId("12D3KooW" + "".join(chance.choices(_LETTERS, k=44))) for _ in range(count)]
+
+
+def full_state(num_peers: int, now: float) -> DashboardState:
+    """All of them live, `FRAGMENTS` fragments each."""
+    model = record_of(PEERS[0], now=now)
+    records = [
+        replace(
+            model,
+            peer_id=peer_id,
+            name=f"volunteer {index}" if index % 3 else "",
+            expires_at=now + 100,
+            tokens=10**7 // (index + 1),
+            versions=tuple(1000 - (index % 5 == 0) for _ in range(FRAGMENTS)),
+            digests=(b"d" * 8,) * FRAGMENTS,
+            lineage_tokens=tuple(10**9 - (index % 5 == 0) for _ in range(FRAGMENTS)),
+        )
+        for index, peer_id in enumerate(peer_ids(num_peers))
+    ]
+    return fold(empty_state(now), Look(now=now, num_members=3, records=records))
+
+
+class Rounds:
+    """Commits as large as real ones; who they credit is drawn by chance."""
+
+    def __init__(self, ids: list[PeerId], end_at: float, num_rounds: int) -> None:
+        self._ids = ids
+        self._chance = random.Random(11)
+        self._begin_at = end_at - num_rounds * ROUND_SECONDS
+
+    def commit(self, number: int) -> tuple[bytes, CommitCredit]:
+        fragment, version = number % FRAGMENTS, number // FRAGMENTS
+        chosen = sorted(self._chance.sample(self._ids, MEMBERS))
+        roster = tuple(RosterEntry(peer_id, 65_536, 64, version, number) for peer_id in chosen)
+        everybody = tuple(range(MEMBERS))
+        shards = tuple(
+            ShardResult(1000 * index, 1000 * (index + 1), index, self._chance.randbytes(16), everybody)
+            for index in range(MEMBERS)
+        )
+        raw = encode(Commit(fragment, version, 0, chosen[0], self._chance.randbytes(16), roster, shards))
+        raw += self._chance.randbytes(64 * (1 + MEMBERS))
+        credited = tuple(MemberCredit(peer_id, 65_536 / FRAGMENTS, 65_536 / FRAGMENTS, True) for peer_id in chosen)
+        at = self._begin_at + number * ROUND_SECONDS
+        digest = hashlib.sha256(raw).digest()
+        credit = CommitCredit(fragment, version, chosen[0], MEMBERS * 65_536, digest, credited, 0, MEMBERS, at, 12.5)
+        return raw, credit
+
+
+async def fill(path: Path, num_peers: int, num_rounds: int) -> dict[str, Any]:
+    """Write the history as the gatherer would; returns sizes."""
+    rounds = Rounds(peer_ids(num_peers), NOW, num_rounds)
+    async with aiosqlite.connect(path, isolation_level=None) as database:
+        await prepare(database, is_new=True, run_id=RUN_ID, now=NOW)
+        history = History(await load(database, 10, 10, 10), path, NOW, print)
+        num_raw = 0
+        for number in range(num_rounds):
+            raw, credit = rounds.commit(number)
+            num_raw += len(raw)
+            history.add_commit(raw, credit, NOW)
+            if not history.has_room or number == num_rounds - 1:
+                await history.flush(database)
+        batch = Batch()
+        loaded = await load(database, 10, 10, 10)
+        for index in range(int(num_rounds * ROUND_SECONDS / 60)):
+            loaded.rollup.add(_point(NOW - num_rounds * ROUND_SECONDS + 60 * index, index), batch)
+        await write(database, batch, loaded.nums)
+        await database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    return {
+        "database_mb": round(path.stat().st_size / 1e6, 1),
+        "signed_commit_bytes": num_raw // num_rounds,
+        "database_bytes_per_round": path.stat().st_size // num_rounds,
+    }
+
+
+async def growth() -> dict[str, float]:
+    """Bytes that a day of watching adds beside the rounds: looks every two seconds, minutes and hours."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "run.sqlite"
+        async with open_history(path, RUN_ID, clock=lambda: NOW, warn=print):
+            pass
+        before = path.stat().st_size
+        async with aiosqlite.connect(path, isolation_level=None) as database:
+            loaded = await load(database, 10, 10, 10)
+            batch = Batch()
+            for index in range(int(DAY / 2)):
+                loaded.rollup.add(_point(NOW + 2 * index, index), batch)
+            await write(database, batch, loaded.nums)
+            await database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            whole = path.stat().st_size - before
+            await database.execute("DELETE FROM looks")
+            await database.execute("VACUUM")
+            await database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            kept = path.stat().st_size - before
+    return {
+        "looks_mb_per_day": round((whole - kept) / 1e6, 2),
+        "minutes_and_hours_mb_per_day": round(kept / 1e6, 3),
+    }
+
+
+def _point(at: float, index: int) -> HistoryPoint:
+    noise = random.Random(index).random()
+    return HistoryPoint(
+        at, 65_536 * index, index, 3.0 + noise, 2.9 + noise, 900, 1000, 1e6 * noise, 2e8 * noise, 3e8 * noise
+    )
