@@ -81,8 +81,7 @@ async def measure_viewers(num_viewers: int, num_seconds: int, num_peers: int) ->
     live = Live(state, "boot")
     runner = await start_site(make_app(live), "127.0.0.1", 0)
     command = [sys.executable, "-m", "benchmarks.bench_dashboard", "read", str(bound_port(runner)), str(num_viewers)]
-    reader = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    os.sched_setaffinity(reader.pid, set(cores[1:] or cores))
+    reader = _reader(command, set(cores[1:] or cores))
     assert reader.stdout is not None
     assert await asyncio.to_thread(reader.stdout.readline) == "ready\n"
     used = []
@@ -108,6 +107,12 @@ async def measure_viewers(num_viewers: int, num_seconds: int, num_peers: int) ->
     }
 
 
+def _reader(command: Sequence[str], cores: set[int]) -> subprocess.Popen[str]:
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    os.sched_setaffinity(process.pid, cores)
+    return process
+
+
 def _changed(state: DashboardState, step: int) -> DashboardState:
     """A second later: a tenth of the peers have a new record."""
     now = time.time()
@@ -118,6 +123,7 @@ def _changed(state: DashboardState, step: int) -> DashboardState:
             sequence=row.record.sequence + 1,
             expires_at=now + 100,
             tokens=row.record.tokens + 4096,
+            tokens_per_second=1000.0 + step,
             train_loss=3.0 - 0.01 * step,
         )
         for row in rows
@@ -135,7 +141,7 @@ async def read_streams(port: int, num_viewers: int) -> None:
         nonlocal num_bytes
         async with open_streams:
             reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 20)
-            writer.write(b"GET /events/stream?after=boot-1 HTTP/1.1\r\nHost: x\r\n\r\n")
+            writer.write(b"GET /events/stream?after=boot-1 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
             await reader.readuntil(b"event: tick")
             is_open.set()
         rest = b""

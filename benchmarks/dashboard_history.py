@@ -101,9 +101,9 @@ async def fill(path: Path, num_peers: int, num_rounds: int) -> dict[str, Any]:
         await write(database, batch, loaded.nums)
         await database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     return {
-        "database_mb": round(path.stat().st_size / 1e6, 1),
+        "database_mb": round(_size(path) / 1e6, 1),
         "signed_commit_bytes": num_raw // num_rounds,
-        "database_bytes_per_round": path.stat().st_size // num_rounds,
+        "database_bytes_per_round": _size(path) // num_rounds,
     }
 
 
@@ -113,7 +113,7 @@ async def growth() -> dict[str, float]:
         path = Path(folder) / "run.sqlite"
         async with open_history(path, RUN_ID, clock=lambda: NOW, warn=print):
             pass
-        before = path.stat().st_size
+        before = _size(path)
         async with aiosqlite.connect(path, isolation_level=None) as database:
             loaded = await load(database, 10, 10, 10)
             batch = Batch()
@@ -121,15 +121,19 @@ async def growth() -> dict[str, float]:
                 loaded.rollup.add(_point(NOW + 2 * index, index), batch)
             await write(database, batch, loaded.nums)
             await database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-            whole = path.stat().st_size - before
+            whole = _size(path) - before
             await database.execute("DELETE FROM looks")
             await database.execute("VACUUM")
             await database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-            kept = path.stat().st_size - before
+            kept = _size(path) - before
     return {
         "looks_mb_per_day": round((whole - kept) / 1e6, 2),
         "minutes_and_hours_mb_per_day": round(kept / 1e6, 3),
     }
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size
 
 
 def _point(at: float, index: int) -> HistoryPoint:

@@ -195,7 +195,7 @@ def events_json(state: DashboardState, events: Sequence[EventRow], after: int) -
                 "at": event.at,
                 "kind": event.kind,
                 "peer_id": event.peer_id or None,
-                "committed_tokens": event.tokens,
+                "tokens": event.tokens,
                 "fragment": event.detail.get("fragment"),
                 "version": event.detail.get("version"),
             }

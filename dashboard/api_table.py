@@ -284,7 +284,7 @@ ANSWERS: Final[Mapping[str, Mapping[str, str]]] = {
         "at": "number",
         "kind": "text",
         "peer_id": "text?",
-        "committed_tokens": "whole",
+        "tokens": "whole",
         "fragment": "whole?",
         "version": "whole?",
     },

@@ -167,7 +167,6 @@ async def _watch(
             assert open_commits is not None
             if opened is None or opened[0] != record:
                 opened = record, await asyncio.to_thread(open_commits, host, record)
-                history.trend.num_parameters = opened[1].num_parameters
                 history.keep_run_record(encode_run_record(record))
             await gatherer.gather(opened[1], state)
 

@@ -104,7 +104,8 @@ class Gatherer:
             credits = await asyncio.to_thread(_checked, source.check, page, donor, fragment, head)
             now = self._clock()
             for raw, credit in zip(page, credits, strict=True):
-                self._history.add_commit(raw, credit, now)
+                # The first answer after a start goes back as far as the donor remembers.
+                self._history.add_commit(raw, credit, now, is_recent=fragment in self._tries)
             end = max(credit.version for credit in credits) + 1
             if end <= at or end >= head or not self._history.has_room:
                 return

@@ -36,7 +36,7 @@ from dashboard.history_writing import CheckCommit, Loaded, forget_old, load, pre
 from dashboard.known_versions import KnownVersions
 from dashboard.ledger import Entry, Outcome, Presence, countries, with_rare_countries_withheld
 from dashboard.state import DashboardState
-from dashboard.trend import MAX_POINTS, Trend, point_of, thinned
+from dashboard.trend import MAX_POINTS, Trend, thinned
 from dht.errors import LocalFault
 from dht.profiles import contributor_id_of
 
@@ -92,9 +92,6 @@ class History:
         self._state: DashboardState | None = None
         self._view: HistoryView | None = None
         self.trend.start_from(loaded.points, loaded.conditions)
-        self.trend.upload_bytes = float(loaded.meta.get("upload_bytes", 0.0))
-        self.trend.download_bytes = float(loaded.meta.get("download_bytes", 0.0))
-        self.trend.data_parallel_bytes = float(loaded.meta.get("data_parallel_bytes", 0.0))
 
     # --- what comes in ---
 
@@ -129,24 +126,25 @@ class History:
                 self._event("revised", "", now, state.committed_tokens, is_kept=True)
             self._revision = state.run.revision
         if not state.problem:
-            self._rollup.add(stored_point(point_of(state, self.ledger.num_rounds)), self._batch)
-        self._batch.meta |= {
-            "upload_bytes": self.trend.upload_bytes,
-            "download_bytes": self.trend.download_bytes,
-            "data_parallel_bytes": self.trend.data_parallel_bytes,
-        }
+            self._rollup.add(stored_point(self.trend.points[-1]), self._batch)
         if self._last_look_at is not None:
             self._batch.meta["last_look_at"] = self._last_look_at
         self._state, self._view = state, None
 
-    def add_commit(self, raw: bytes, credit: CommitCredit, now: float) -> Outcome:
-        """Count a checked commit; `raw` is kept as the proof."""
+    def add_commit(self, raw: bytes, credit: CommitCredit, now: float, *, is_recent: bool = True) -> Outcome:
+        """Count a checked commit; `raw` is kept as the proof.
+
+        Args:
+            is_recent: False for one that closed nobody knows when; it does not count as traffic of this minute.
+        """
         outcome, replaced = self.ledger.add(credit, now)
         if outcome != "counted":
             return outcome
         entry = Entry(credit, now if credit.at is None else credit.at)
         self._batch.commits.append(StoredCommit(self._next_commit, raw, entry, now, replaced))
         self._next_commit += 1
+        if is_recent or credit.at is not None:
+            self.trend.note_traffic(entry.at, credit.payload_bytes)
         for part in (entry, replaced):
             for member in part.credit.members if part is not None else ():
                 machine = self.ledger.machines.get(member.peer_id)
@@ -244,7 +242,7 @@ class History:
             marks=tuple(self._marks),
             rounds=tuple(self._newest_rounds()),
             fragments=self.trend.fragments,
-            bandwidth=self.trend.bandwidth,
+            bandwidth=self.ledger.bandwidth,
             countries=shown,
             num_country_undeclared=num_undeclared,
             gaps=tuple(self._gaps[-MAX_GAPS:]),

@@ -30,7 +30,7 @@ CREATE TABLE rounds (
     id INTEGER PRIMARY KEY, fragment INTEGER NOT NULL, version INTEGER NOT NULL, at REAL NOT NULL,
     seen_at REAL NOT NULL, leader TEXT NOT NULL, tokens INTEGER NOT NULL, num_void INTEGER NOT NULL,
     num_shards INTEGER NOT NULL, duration REAL, reasons TEXT NOT NULL, members TEXT NOT NULL,
-    is_counted INTEGER NOT NULL
+    is_counted INTEGER NOT NULL, payload_bytes INTEGER NOT NULL, data_parallel_bytes INTEGER NOT NULL
 );
 CREATE UNIQUE INDEX rounds_version ON rounds (fragment, version) WHERE is_counted;
 CREATE TABLE machines (

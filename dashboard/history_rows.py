@@ -159,7 +159,8 @@ def members_of_text(text: str, peer_id_of: Callable[[int], str]) -> tuple[Member
 
 
 ROUND_COLUMNS = (
-    "id, fragment, version, at, seen_at, leader, tokens, num_void, num_shards, duration, reasons, members, is_counted"
+    "id, fragment, version, at, seen_at, leader, tokens, num_void, num_shards, duration, reasons, members, is_counted, "
+    "payload_bytes, data_parallel_bytes"
 )
 
 
@@ -180,6 +181,8 @@ def round_row(num: int, entry: Entry, seen_at: float, nums: Mapping[str, int]) -
         json.dumps(credit.drop_reasons),
         members_text(credit, nums),
         1,
+        credit.payload_bytes,
+        credit.data_parallel_bytes,
     )
 
 
@@ -197,6 +200,8 @@ def entry_of_row(row: tuple[Any, ...], digest: bytes, peer_id_of: Callable[[int]
         at=row[3],
         duration_seconds=row[9],
         drop_reasons=reasons_of(row[10]),
+        payload_bytes=row[13],
+        data_parallel_bytes=row[14],
     )
     return Entry(credit, row[3])
 

@@ -48,6 +48,10 @@ class CommitCredit:
     duration_seconds: float | None = None
     drop_reasons: tuple[tuple[str, int], ...] = ()
     """(reason in words, how many)."""
+    payload_bytes: int = 0
+    """Encoded values that the round moved from member to member."""
+    data_parallel_bytes: int = 0
+    """What plain data-parallel training would have moved for the same steps of the same part of the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +115,8 @@ class ContributorRow:
 
 @dataclass(frozen=True, slots=True)
 class HistoryPoint:
-    """The run at one moment. Losses and rates are medians and sums over what live trainers report."""
+    """The run at one moment. Losses and rates are medians and sums over what live trainers report; bits per second are
+    those of the last minute's rounds."""
 
     at: float
     tokens: int
@@ -210,13 +215,14 @@ class FragmentAges:
 
 @dataclass(frozen=True, slots=True)
 class Bandwidth:
-    """Bytes over the peers' lines, summed from the rates they report, while this dashboard watched."""
+    """Encoded values that went over the peers' lines, as the signed commits of all rounds tell; without framing,
+    retries and what joiners fetched."""
 
     upload_bytes: float = 0.0
     download_bytes: float = 0.0
     data_parallel_bytes: float | None = None
-    """What the same inner steps would have uploaded with plain data-parallel training (float32 gradients, a ring over
-    the trainers, every step). None: the model's size is not known."""
+    """What the same inner steps would have uploaded with plain data-parallel training: float32 gradients, a ring over
+    the round's members, every step. None: not known."""
 
     @property
     def times_less(self) -> float | None:

@@ -365,6 +365,9 @@ async def _load_ledger(database: aiosqlite.Connection, loaded: Loaded) -> None:
     ):
         ledger.versions.setdefault(fragment, KnownVersions()).add(version)
         ledger.num_rounds += 1
+    totals = "SELECT sum(payload_bytes), sum(data_parallel_bytes) FROM rounds WHERE is_counted"
+    ((payload, parallel),) = await _rows(database, totals)
+    ledger.payload_bytes, ledger.data_parallel_bytes = payload or 0, parallel or 0
     for fragment, known in ledger.versions.items():
         query = (
             f"SELECT digest, {', '.join('rounds.' + name for name in ROUND_COLUMNS.split(', '))} FROM rounds JOIN "

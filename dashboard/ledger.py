@@ -12,7 +12,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
-from dashboard.history_types import CommitCredit, Condition, ContributorRow, MachineRow, MemberCredit, ProfileFacts
+from dashboard.history_types import (
+    Bandwidth,
+    CommitCredit,
+    Condition,
+    ContributorRow,
+    MachineRow,
+    MemberCredit,
+    ProfileFacts,
+)
 from dashboard.known_versions import KnownVersions
 
 RECENT_VERSIONS: Final = 16
@@ -91,6 +99,9 @@ class Ledger:
     present: dict[str, Presence] = field(default_factory=dict)
     """Machines of the newest look."""
     num_rounds: int = 0
+    payload_bytes: int = 0
+    data_parallel_bytes: int = 0
+    """Both over all counted rounds."""
     num_unlisted: int = 0
     """Credits that found no free row."""
     _recent: dict[int, dict[int, Entry]] = field(default_factory=dict)
@@ -187,6 +198,11 @@ class Ledger:
         return tuple(rows), len(others) - len(others[:num_free]) + self.num_unlisted
 
     @property
+    def bandwidth(self) -> Bandwidth:
+        """Whatever one member sends another one receives."""
+        return Bandwidth(self.payload_bytes, self.payload_bytes, self.data_parallel_bytes or None)
+
+    @property
     def tokens_witnessed(self) -> float:
         return sum(machine.milli_witnessed for machine in self.machines.values()) / 1000
 
@@ -254,6 +270,8 @@ class Ledger:
 
     def _book(self, entry: Entry, sign: int) -> None:
         self.num_rounds += sign
+        self.payload_bytes += sign * entry.credit.payload_bytes
+        self.data_parallel_bytes += sign * entry.credit.data_parallel_bytes
         for member in entry.credit.members:
             machine = self.machines.get(member.peer_id)
             if machine is None:

@@ -64,8 +64,12 @@ def _swarm(state: DashboardState) -> Iterator[Metric]:
     yield _gauge("unlisted_peers", "Peers without a row.", state.num_unlisted)
     yield _gauge("invalid_records", "Records refused in the newest look.", state.num_invalid_records)
     yield _gauge("tokens_per_second", "Sum of what trainers report.", state.tokens_per_second)
-    yield _gauge("upload_bits_per_second", "Sum of reports.", sum(record.upload_bits_per_second for record in here))
-    yield _gauge("download_bits_per_second", "Sum of reports.", sum(record.download_bits_per_second for record in here))
+    yield _gauge(
+        "line_upload_bits_per_second",
+        "Speed of the lines, as reported.",
+        sum(record.upload_bits_per_second for record in here),
+    )
+    yield _gauge("line_download_bits_per_second", "Likewise.", sum(record.download_bits_per_second for record in here))
     for name, loss in (("held_out_loss", state.held_out_loss), ("train_loss", state.train_loss)):
         if loss is not None:
             yield _gauge(name, "Median of what peers report.", loss)
@@ -87,8 +91,7 @@ def _history(history: HistoryView) -> Iterator[Metric]:
     yield _gauge("unverified_peers", "Peers that no commit lists, without a row.", history.num_unverified)
     yield _counter("witnessed_rounds", "Rounds whose signed commits are kept here.", history.num_rounds)
     yield _counter("witnessed_tokens", "Tokens that others in the round signed.", history.tokens_witnessed)
-    yield _counter("upload_bytes", "Summed from reports while this dashboard watched.", history.bandwidth.upload_bytes)
-    yield _counter("download_bytes", "Summed likewise.", history.bandwidth.download_bytes)
+    yield _counter("moved_bytes", "Encoded values that went from member to member.", history.bandwidth.upload_bytes)
     yield _gauge("history_failing", "1 while the history cannot be written.", float(bool(history.problem)))
     missing = sum(row.last_version - row.first_version + 1 for row in history.missing)
     yield _gauge("missing_rounds", "Rounds whose commits no member remembers.", missing)

@@ -1,4 +1,4 @@
-"""`Trend`: how the run went, as a fold of looks: curve points, staleness strip, bandwidth, who came and went. Pure."""
+"""`Trend`: how the run went, as a fold of looks: curve points, staleness strip, who came and went. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
-from dashboard.history_types import AgeAt, Bandwidth, Condition, FragmentAges, HistoryPoint
+from dashboard.history_types import AgeAt, Condition, FragmentAges, HistoryPoint
 from dashboard.state import MAX_FRAGMENTS_SHOWN, DashboardState, PeerRow
 
 MAX_POINTS: Final = 1000
@@ -19,11 +19,8 @@ MAX_AGES: Final = 50
 MAX_NEWS_PER_MINUTE: Final = 60
 """Arrivals and departures of peers that no commit lists; those of the others are always told. A flood of keys would
 else fill the history."""
-MAX_LOOK_SECONDS: Final = 30.0
-"""A longer time between two looks counts as unwatched: nothing is summed over it."""
-
-BYTES_PER_GRADIENT: Final = 4
-"""Plain data-parallel training sends float32 gradients."""
+RATE_SECONDS: Final = 60.0
+"""Traffic is told as an average over this time: several rounds."""
 
 NewsKind = Literal["joined", "left", "silent", "returned"]
 
@@ -41,17 +38,11 @@ class News:
 class Trend:
     """What is folded over looks; bounded whatever is published."""
 
-    num_parameters: int | None = None
-    """Of the model; None: not known, so nothing is compared with data-parallel training."""
     points: list[HistoryPoint] = field(default_factory=list)
     stride: int = 1
     num_points_seen: int = 0
-    upload_bytes: float = 0.0
-    download_bytes: float = 0.0
-    data_parallel_bytes: float = 0.0
-    _looked_at: float = 0.0
     _conditions: dict[str, Condition] = field(default_factory=dict)
-    _inner_steps: dict[str, int] = field(default_factory=dict)
+    _moved: deque[tuple[float, int]] = field(default_factory=deque)
     _strip: dict[int, deque[AgeAt]] = field(default_factory=dict)
     _ages: dict[int, tuple[tuple[str, int], ...]] = field(default_factory=dict)
     _news_minute: int = 0
@@ -59,24 +50,20 @@ class Trend:
 
     def look(self, state: DashboardState, num_rounds: int, credited: Mapping[str, object]) -> list[News]:
         """Take in one look; `credited` holds the peers that commits list. Returns who came and went."""
-        seconds = min(max(0.0, state.now - self._looked_at), MAX_LOOK_SECONDS) if self._looked_at else 0.0
-        if state.now - self._looked_at > MAX_LOOK_SECONDS:
-            self._inner_steps.clear()
-        self._looked_at = state.now
-        self._measure(state, seconds)
         self._take_ages(state)
         if not state.problem:
-            self.add_point(point_of(state, num_rounds))
+            self.add_point(self.point_of(state, num_rounds))
         return self._news(state.peers, state.now, credited)
 
-    @property
-    def looked_at(self) -> float:
-        return self._looked_at
+    def note_traffic(self, at: float, num_bytes: int) -> None:
+        """A round closed that moved so much."""
+        self._moved.append((at, num_bytes))
 
-    @property
-    def bandwidth(self) -> Bandwidth:
-        parallel = self.data_parallel_bytes if self.num_parameters is not None else None
-        return Bandwidth(self.upload_bytes, self.download_bytes, parallel)
+    def bits_per_second(self, now: float) -> float:
+        """Of the last minute's rounds."""
+        while self._moved and self._moved[0][0] <= now - RATE_SECONDS:
+            self._moved.popleft()
+        return 8 * sum(num_bytes for _, num_bytes in self._moved) / RATE_SECONDS
 
     @property
     def fragments(self) -> tuple[FragmentAges, ...]:
@@ -101,18 +88,21 @@ class Trend:
         for point in points:
             self.add_point(point)
 
-    def _measure(self, state: DashboardState, seconds: float) -> None:
-        here = [row.record for row in state.here]
-        self.upload_bytes += seconds * sum(record.upload_bits_per_second for record in here) / 8
-        self.download_bytes += seconds * sum(record.download_bits_per_second for record in here) / 8
-        num_trainers = len(state.trainers)
-        steps = {record.peer_id: record.inner_steps for record in here if record.role == "trainer"}
-        done = sum(max(0, count - self._inner_steps.get(peer_id, count)) for peer_id, count in steps.items())
-        self._inner_steps = {str(peer_id): count for peer_id, count in steps.items()}
-        if self.num_parameters is not None and num_trainers > 1:
-            # A ring all-reduce: every member sends (and receives) 2 (M - 1) / M times the gradients, every step.
-            per_step = 2 * (num_trainers - 1) / num_trainers * BYTES_PER_GRADIENT * self.num_parameters
-            self.data_parallel_bytes += done * per_step
+    def point_of(self, state: DashboardState, num_rounds: int) -> HistoryPoint:
+        """The present as a point of the curves."""
+        rate = self.bits_per_second(state.now)
+        return HistoryPoint(
+            at=state.now,
+            tokens=state.committed_tokens,
+            rounds=max(state.num_rounds, num_rounds),
+            held_out_loss=state.held_out_loss,
+            train_loss=state.train_loss,
+            num_trainers=len(state.trainers),
+            num_peers=len(state.here),
+            tokens_per_second=state.tokens_per_second,
+            upload_bits_per_second=rate,
+            download_bits_per_second=rate,
+        )
 
     def _take_ages(self, state: DashboardState) -> None:
         here = [row.record for row in state.here if len(row.record.versions) >= len(state.fragments)]
@@ -157,23 +147,6 @@ _KINDS: Final[dict[tuple[Condition | None, Condition], NewsKind]] = {
     ("here", "silent"): "silent",
     ("silent", "left"): "left",
 }
-
-
-def point_of(state: DashboardState, num_rounds: int) -> HistoryPoint:
-    """The present as a point of the curves."""
-    here = [row.record for row in state.here]
-    return HistoryPoint(
-        at=state.now,
-        tokens=state.committed_tokens,
-        rounds=max(state.num_rounds, num_rounds),
-        held_out_loss=state.held_out_loss,
-        train_loss=state.train_loss,
-        num_trainers=len(state.trainers),
-        num_peers=len(here),
-        tokens_per_second=state.tokens_per_second,
-        upload_bits_per_second=sum(record.upload_bits_per_second for record in here),
-        download_bits_per_second=sum(record.download_bits_per_second for record in here),
-    )
 
 
 def thinned(points: Sequence[HistoryPoint], max_points: int) -> tuple[HistoryPoint, ...]:

@@ -24,7 +24,7 @@ PURE = (
     *("averaging.notary", "averaging.credit", "averaging.receipt_file", "averaging.commit_log", "dashboard.credit"),
     "dashboard.state",
     *("dashboard.history_types", "dashboard.history_rows", "dashboard.known_versions", "dashboard.lanes"),
-    *("dashboard.ledger", "dashboard.trend"),
+    *("dashboard.ledger", "dashboard.trend", "dashboard.commit_traffic"),
     "peer.round_clock",
     *("peer.planning", "peer.planned_memory", "peer.round_traffic", "peer.utilisation", "peer.bandwidth_table"),
 )
