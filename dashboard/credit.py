@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from averaging.credit import Round, round_of
 from averaging.messages import Commit
 from averaging.notary import Verify
 from averaging.receipt_file import ReceiptFault, RunFrame, commit_of, line_of, open_receipt
+from dashboard.commit_traffic import data_parallel_bytes, payload_bytes
 from dashboard.history_types import CommitCredit, MemberCredit
 from dht.errors import PeerFault
 from dht.host import PeerId
@@ -22,8 +23,12 @@ def run_frame(record: RunRecord, fragment_sizes: Sequence[int]) -> RunFrame:
     return RunFrame(record.run_id, hashlib.sha256(record.manifest).digest(), tuple(fragment_sizes))
 
 
-def checker_of(run: RunFrame, verify: Verify) -> Callable[[bytes], CommitCredit]:
-    """The check of one stored receipt (`receipt_of`): all signatures, then whom it credits.
+def checker_of(
+    run: RunFrame, verify: Verify, encoded_num_bytes: Callable[[int], int] | None = None
+) -> Callable[[bytes], CommitCredit]:
+    """The check of one stored receipt (`receipt_of`): all signatures, then whom it credits and what it moved.
+
+    `encoded_num_bytes`: bytes of so many values, as the run's codec writes them; without it no bytes are counted.
 
     The manifest of the receipt counts, so that what was collected under an earlier revision stays good. Raises
     PeerFault with the reason.
@@ -37,7 +42,14 @@ def checker_of(run: RunFrame, verify: Verify) -> Callable[[bytes], CommitCredit]
             commit = commit_of(frame, of_receipt, verify)
         except ReceiptFault as fault:
             raise PeerFault(PeerId(""), f"gave a commit that proves nothing: {fault}") from fault
-        return credit_of(commit, sum(run.fragment_sizes))
+        credit = credit_of(commit, sum(run.fragment_sizes))
+        if encoded_num_bytes is None:
+            return credit
+        return replace(
+            credit,
+            payload_bytes=payload_bytes(commit, encoded_num_bytes),
+            data_parallel_bytes=data_parallel_bytes(commit, run.fragment_sizes[commit.fragment]),
+        )
 
     return check
 

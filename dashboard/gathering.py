@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from averaging.messages import Commit
-from averaging.wire import encode
 from dashboard.history import History
-from dashboard.history_types import CommitCredit, MemberCredit
+from dashboard.history_types import CommitCredit
 from dashboard.history_writing import CheckCommit
 from dashboard.state import DashboardState
 from dht.errors import PeerFault
@@ -42,12 +39,10 @@ class SignedCommits:
         fetch: (donor, fragment, from_version) -> raw commits from that version on, or from the oldest that the donor
             remembers, ascending; one page of them. Raises PeerFault.
         check: checks all signatures of a raw commit and says whom it credits. Raises PeerFault.
-        num_parameters: of the model; None: not known.
     """
 
     fetch: Callable[[PeerId, int, int], Awaitable[Sequence[bytes]]]
     check: CheckCommit
-    num_parameters: int | None = None
 
 
 class Gatherer:
@@ -129,38 +124,3 @@ def _checked(check: CheckCommit, page: Sequence[bytes], donor: PeerId, fragment:
                 f"{fragment} and a version below {head + AHEAD_VERSIONS}; its page is ignored",
             )
     return credits
-
-
-def unsigned_commits(
-    fetch: Callable[[PeerId, int, int], Awaitable[list[Commit]]], fragment_sizes: Sequence[int]
-) -> SignedCommits:
-    """Commits of a run whose members do not sign them: everything in them is only reported."""
-    total = sum(fragment_sizes)
-    seen: dict[bytes, Commit] = {}
-
-    async def fetch_raw(donor: PeerId, fragment: int, from_version: int) -> list[bytes]:
-        seen.clear()
-        for commit in sorted(await fetch(donor, fragment, from_version), key=lambda commit: commit.version):
-            seen[encode(commit)] = commit
-        return list(seen)
-
-    def check(raw: bytes) -> CommitCredit:
-        commit = seen[raw]
-        share = fragment_sizes[commit.fragment] / total
-        included = {index for shard in commit.shards for index in shard.included}
-        members = tuple(
-            MemberCredit(entry.peer_id, 0.0, entry.tokens * share if index in included else 0.0, index in included)
-            for index, entry in enumerate(commit.roster)
-        )
-        return CommitCredit(
-            fragment=commit.fragment,
-            version=commit.version,
-            leader=commit.leader,
-            tokens=commit.tokens,
-            digest=hashlib.sha256(raw).digest(),
-            members=members,
-            num_void_shards=sum(not shard.digest for shard in commit.shards),
-            num_shards=len(commit.shards),
-        )
-
-    return SignedCommits(fetch_raw, check, total)

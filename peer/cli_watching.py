@@ -83,7 +83,6 @@ def dashboard(
     """Serve a web page that shows who contributes to a run and how it learns."""
     known, addresses = checked_target(run_id, peers)
     backend = _chosen(host_backend)
-    from averaging.receipt_file import RunFrame
     from dashboard.app import serve_dashboard
     from dashboard.choices import Choices
     from dashboard.credit import checker_of, proof_line, run_frame
@@ -97,16 +96,15 @@ def dashboard(
     def signed_commits(host: Host, record: RunRecord) -> SignedCommits:
         from peer.observing import open_log
 
-        run = framed(record)
-        return SignedCommits(open_log(host, record), checker_of(run, verify), sum(run.fragment_sizes))
+        return SignedCommits(open_log(host, record), check_of(record))
 
-    def framed(record: RunRecord) -> RunFrame:
-        from peer.observing import fragment_sizes
+    def check_of(record: RunRecord) -> Callable[[bytes], CommitCredit]:
+        from peer.observing import codec_bytes, fragment_sizes
 
-        return run_frame(record, fragment_sizes(record))
+        return checker_of(run_frame(record, fragment_sizes(record)), verify, codec_bytes(record))
 
     def check_of_stored(encoded: bytes) -> Callable[[bytes], CommitCredit]:
-        return checker_of(framed(decode_run_record(encoded, run_id=known)), verify)
+        return check_of(decode_run_record(encoded, run_id=known))
 
     for address in join_address or ():
         parse_peer_multiaddr(address)

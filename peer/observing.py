@@ -95,6 +95,15 @@ def fragment_sizes(record: RunRecord) -> list[int]:
     return list(seed_sizes(_manifest_of(record)))
 
 
+def codec_bytes(record: RunRecord) -> Callable[[int], int]:
+    """Bytes of so many values, as the run's codec writes them.
+
+    Raises:
+        Incompatible: the run's manifest does not fit this software.
+    """
+    return codec_of(_manifest_of(record)).encoded_num_bytes
+
+
 def _manifest_of(record: RunRecord) -> RunManifest:
     try:
         return RunManifest.from_bytes(record.manifest)

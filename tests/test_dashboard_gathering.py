@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from dashboard.gathering import RETRY_SECONDS, Gatherer, SignedCommits, unsigned_commits
+from dashboard.gathering import RETRY_SECONDS, Gatherer, SignedCommits
 from dashboard.history import History, open_history
 from dashboard.observer import Observer
 from dashboard.state import MAX_PEERS, DashboardState, Look, fold
@@ -26,7 +26,6 @@ from tests.dashboard_records import (
     empty_state,
     record_of,
 )
-from tests.test_dashboard_state import commit_of
 
 IDS = [identity.peer_id for identity in PEERS]
 PAGE = 4
@@ -149,22 +148,6 @@ def test_a_restart_fetches_what_was_committed_meanwhile(tmp_path: Path) -> None:
 
     in_history(before, path)
     in_history(after, path)
-
-
-def test_without_signatures_everything_is_only_reported() -> None:
-    async def check(history: History) -> None:
-        async def fetch(donor: PeerId, fragment: int, from_version: int) -> list[object]:
-            return [commit_of(fragment, version) for version in (1, 0)] if from_version == 0 else []
-
-        source = unsigned_commits(fetch, [30, 70])  # type: ignore[arg-type]
-        await Gatherer(history, Clock()).gather(source, state_at(2))
-        rows = {row.contributor_id: row for row in history.view.contributors}
-        assert rows[IDS[0]].tokens_witnessed == 0
-        assert rows[IDS[0]].tokens_reported == 2 * 100 * 0.3
-        assert (rows[IDS[2]].rounds, rows[IDS[2]].rounds_missed) == (0, 2)
-        assert all(row.rank == 0 for row in rows.values())
-
-    in_history(check)
 
 
 def test_the_observer_gathers_once_it_knows_the_run() -> None:
