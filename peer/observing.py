@@ -21,6 +21,7 @@ from dht.swarm import SwarmView
 from peer.doorkeeper import RunDoorkeeper
 from peer.layouts import seed_sizes
 from peer.manifest import RunManifest
+from peer.run_rules import codec_of
 from peer.version import SOFTWARE
 
 LOOK_SECONDS = 1.0
