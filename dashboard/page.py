@@ -41,7 +41,7 @@ def render_sections(state: DashboardState, history: HistoryView) -> dict[str, st
         "contributors": contributors(history),
         "timeline": timeline(state, history),
         "strip": strip(state, history),
-        "health": health(history),
+        "health": health(state, history),
         "bandwidth": bandwidth(history),
         "countries": countries(history),
         "rounds": rounds_table(state, history.rounds),
@@ -95,7 +95,7 @@ def render_page(
 </div>
 <div class="two">
 {card("Swarm size", "swarm", charts["swarm"], REPORTED)}
-{card("Bandwidth", "bandwidth", section("bandwidth") + charts["lines"], REPORTED)}
+{card("Bandwidth", "bandwidth", section("bandwidth") + charts["lines"], WITNESSED)}
 </div>
 {card("Newest rounds", "rounds", section("rounds"), WITNESSED)}
 {card("Peers right now", "peers", section("peers"), REPORTED)}

@@ -99,19 +99,18 @@ def _swarm(points: Sequence[HistoryPoint]) -> str:
 def _lines(points: Sequence[HistoryPoint]) -> str:
     span = _span(points)
     up = [point.upload_bits_per_second for point in points]
-    down = [point.download_bits_per_second for point in points]
-    if span <= 0 or max(up + down) <= 0:
-        return _empty("The curve begins when a peer has told how fast it sends.", "lines")
+    if span <= 0 or max(up) <= 0:
+        return _empty("The curve begins when the second signed round is known.", "lines")
     return line_chart(
         LineChart(
             key="lines",
             xs=[point.at for point in points],
-            series=(Series("first", "upload", up), Series("second", "download", down)),
-            x_label="time (UTC), all peers together",
+            series=(Series("first", "over all lines, average of a minute", up),),
+            x_label="time (UTC)",
             x_text=lambda at: moment_text(at, span),
             y_text=lambda tick, step: bit_rate_text(tick) if tick else "0",
             cell_text=lambda value: "–" if value is None else bit_rate_text(value),
-            sentence=f"All peers together send {bit_rate_text(up[-1])} and receive {bit_rate_text(down[-1])} now.",
+            sentence=f"All peers together send {bit_rate_text(up[-1])} now, at most {bit_rate_text(max(up))}.",
             from_zero=True,
         )
     )

@@ -181,7 +181,8 @@ def peers(state: DashboardState) -> str:
     return (
         '<table class="stack"><thead><tr><th scope="col">Peer</th><th scope="col">State</th>'
         '<th scope="col" class="number">Tokens</th><th scope="col" class="number">Rounds</th>'
-        '<th scope="col" class="number">Tokens/s</th><th scope="col" class="number">Upload</th>'
+        '<th scope="col" class="number">Tokens/s</th><th scope="col" class="number">'
+        '<abbr title="What its line can send, learned in rounds">Upload line</abbr></th>'
         '<th scope="col" class="number">Training loss</th><th scope="col" class="number">Heard</th></tr></thead>'
         f"<tbody>{body}</tbody></table>" + "".join(f'<p class="quiet">{note}</p>' for note in notes)
     )
@@ -206,7 +207,7 @@ def _peer(row: PeerRow) -> str:
         f'<td data-label="Tokens" class="number">{count_text(float(record.tokens)) if record.tokens else "0"}</td>'
         f'<td data-label="Rounds" class="number">{count_text(record.rounds_contributed)}</td>'
         f'<td data-label="Tokens/s" class="number">{speed}</td>'
-        f'<td data-label="Upload" class="number">{upload}</td>'
+        f'<td data-label="Upload line" class="number">{upload}</td>'
         f'<td data-label="Training loss" class="number">{loss}</td>'
         f'<td data-label="Heard" class="number">{age(row.heard_at)}</td></tr>'
     )

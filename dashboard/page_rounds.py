@@ -232,20 +232,24 @@ def _fragment_row(row: FragmentRow, ages: Sequence[tuple[str, int]], names: Mapp
 # Round health
 
 
-def health(history: HistoryView) -> str:
+def health(state: DashboardState, history: HistoryView) -> str:
     """How the newest rounds went, with the reasons for what was left out, in words."""
     rounds = history.rounds
     if not rounds:
         return empty("No signed round has been collected yet. Once there is one, this says how rounds go and why not.")
     whole = sum(not row.num_missed and not row.num_void_shards for row in rounds)
     durations = [row.duration_seconds for row in rounds if row.duration_seconds is not None]
+    if not durations:
+        durations = [lane.send_seconds + lane.receive_seconds + lane.apply_seconds for lane in state.lanes]
     facts = [
         ("complete", f"{100 * whole / len(rounds):.0f} %", f"{whole} of the newest {len(rounds)}"),
         ("contributors", f"{statistics.mean(len(row.contributors) for row in rounds):.1f}", "in a round, on average"),
     ]
     if durations:
         slow = sorted(durations)[max(0, math.ceil(0.95 * len(durations)) - 1)]
-        facts.append(("took", seconds_text(statistics.median(durations)), f"19 of 20 within {seconds_text(slow)}"))
+        facts.append(
+            ("an exchange took", seconds_text(statistics.median(durations)), f"19 of 20 within {seconds_text(slow)}")
+        )
     cards = "".join(
         f'<div><dt>{title}</dt><dd class="value">{value}</dd><dd class="quiet">{note}</dd></div>'
         for title, value, note in facts

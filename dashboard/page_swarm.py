@@ -15,8 +15,8 @@ MAX_GAPS_SHOWN = 8
 def bandwidth(history: HistoryView) -> str:
     """Bytes over all lines, and the comparison."""
     known = history.bandwidth
-    if known.upload_bytes <= 0 and known.download_bytes <= 0:
-        return empty("No peer has told yet what it sends and receives.")
+    if known.upload_bytes <= 0:
+        return empty("The first signed round says what went over the lines, and what plain training would have sent.")
     times = known.times_less
     lead = ""
     if times is not None and known.data_parallel_bytes is not None:
@@ -35,17 +35,16 @@ def bandwidth(history: HistoryView) -> str:
         word = "less" if times >= 1 else "more"
         factor = times if times >= 1 else 1 / times
         lead = (
-            f'<p class="versus"><strong>{_times_text(factor)} times {word}</strong> upload than plain '
+            f'<p class="versus"><strong>{_times_text(factor)} times {word}</strong> sent than with plain '
             f'data-parallel training of the same steps</p><table class="plain bars"><thead class="unseen"><tr>'
             '<th scope="col">Way of training</th><th scope="col">Compared</th><th scope="col">Uploaded</th>'
             "</tr></thead>"
             f"<tbody>{bars}</tbody></table>"
         )
-    since = datetime.fromtimestamp(history.started_at, UTC)
+    ring = "" if times is None else ", and the comparison is a ring of float32 gradients at every step"
     return (
-        f'{lead}<p class="quiet">{bytes_text(known.upload_bytes)} up and {bytes_text(known.download_bytes)} down '
-        f"by all peers since {since.day} {since:%B %Y}, {since:%H:%M} UTC"
-        f"{'' if times is None else '; the comparison is a ring of float32 gradients at every step'}.</p>"
+        f'{lead}<p class="quiet">{bytes_text(known.upload_bytes)} of encoded values went from peer to peer. It is '
+        f"counted from the signed rounds, without framing and what joiners fetched{ring}.</p>"
     )
 
 

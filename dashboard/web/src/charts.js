@@ -46,8 +46,7 @@ export const CHARTS = {
   lines: {
     hasNoMarks: true,
     series: [
-      ["upload_bits_per_second", "upload", "first"],
-      ["download_bits_per_second", "download", "second"],
+      ["upload_bits_per_second", "over all lines, average of a minute", "first"],
     ],
     axes: ["time"],
     fromZero: true,
@@ -124,6 +123,7 @@ function options(chart, axis, isLog, marks, size, onCursor) {
       {
         ...shared,
         size: 34,
+        space: axis === "time" ? 84 : 60,
         grid: { show: false },
         values:
           axis === "time"
