@@ -20,15 +20,17 @@ import torch
 
 from averaging.catch_up import fetch_digest
 from averaging.messages import Commit
+from averaging.receipt_file import open_receipt
 from averaging.snapshots import Snapshot
 from averaging.state_server import StateServer
+from averaging.wire import decode
 from dht.host import PeerId, Stream
 from dht.host_backend import HostBackend
 from dht.records import decode_run_record
 from peer.events import AppliedCommit, CaughtUp, RoundCommitted
 from peer.layouts import seed_sizes
 from peer.network_side import RUN_PROTOCOL
-from peer.observing import observe, open_commits
+from peer.observing import observe, open_log
 from tests.hostile_member import HostileMember, answering, hostile_member
 from tests.process_swarm import TINY_RUN, PeerProcess, ProcessSwarm, process_swarm, wait_until
 
@@ -216,8 +218,15 @@ def test_an_observer_without_a_daemon_fetches_the_same_state_and_the_commits(kep
         async with observe(kept.swarm.run_id, [kept.seed.address], 60.0, "libp2p") as observer:
             run = await observer.store.fetch_run(kept.swarm.run_id)
             assert run is not None
-            fetch = open_commits(observer.host, decode_run_record(run, run_id=kept.swarm.run_id))
-            return await fetch(kept.seed.peer_id, 0, 0)
+            fetch = open_log(observer.host, decode_run_record(run, run_id=kept.swarm.run_id))
+            found: list[Commit] = []
+            while page := await fetch(kept.seed.peer_id, 0, found[-1].version + 1 if found else 0):
+                for receipt in page:
+                    frame_of, frame = open_receipt(kept.swarm.run_id, receipt)
+                    commit, _ = decode(frame, kept.seed.peer_id, frame_of.limits)
+                    assert isinstance(commit, Commit)
+                    found.append(commit)
+            return found
 
     known = asyncio.run(commits())
     assert known
