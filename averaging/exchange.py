@@ -99,6 +99,8 @@ class Exchange:
     ) -> None:
         self.me = me
         self.rule = rule
+        # The outer rate may change with the version; the owner of this exchange says when.
+        self.rule_at: Callable[[int], OuterRule] = lambda version: rule
         self.codec = codec
         self.fragments = list(fragments)
         self.links: Links | None = None
@@ -419,7 +421,9 @@ class Exchange:
         async with fragment.busy:
             if fragment.state.version != commit.version or fragment.machine.applying is not commit:
                 return
-            applied = await apply_commit(fragment, commit, payloads, self.me, self.rule, self._compute)
+            applied = await apply_commit(
+                fragment, commit, payloads, self.me, self.rule_at(commit.version), self._compute
+            )
             self._show(fragment, applied.change)
         for report in applied.reports(fragment, commit, self._clock()):
             self._report(report)

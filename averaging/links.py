@@ -40,32 +40,36 @@ Lane = Literal["control", "data"]
 class Doorkeeper(Protocol):
     """Port: who may talk to us."""
 
-    def hello(self) -> bytes:
-        """Our own first frame."""
+    def hello(self, remote: PeerId) -> bytes:
+        """Our own first frame to `remote`."""
         ...
 
     def admit(self, remote: PeerId, hello: bytes) -> str:
         """Check the remote's first frame and return its role: trainer, seed or observer.
 
         Raises:
-            PeerFault: it may not talk to us; the text is sent back as the reason.
+            PeerFault: it may not talk to us.
         """
         ...
 
-    def welcome(self) -> bytes:
+    def welcome(self, remote: PeerId, hello: bytes) -> bytes:
         """Our answer to a hello that was admitted."""
         ...
 
-    def refusal(self, reason: str) -> bytes:
-        """Our answer to a hello that was not."""
+    def refusal(self, fault: PeerFault) -> bytes:
+        """Our answer to a hello that was not; empty: no answer at all."""
         ...
 
-    def check_reply(self, remote: PeerId, reply: bytes) -> None:
+    def check_reply(self, remote: PeerId, hello: bytes, reply: bytes) -> None:
         """Check the remote's answer to our hello.
 
         Raises:
             PeerFault: it refused us, with its reason.
         """
+        ...
+
+    def is_excluded(self, remote: PeerId) -> bool:
+        """Whether a remote that was admitted before may not talk to us any more."""
         ...
 
 
@@ -130,7 +134,7 @@ class Links:
     def post(self, to: PeerId, parts: Sequence[bytes | memoryview], lane: Lane = "control") -> int:
         """Queue one frame made of `parts`; never blocks. Returns the bytes it will take on the stream."""
         num_bytes = sum(len(part) for part in parts) + 4
-        if self._closed:
+        if self._closed or self._doorkeeper.is_excluded(to):
             return num_bytes
         key = (to, lane)
         outgoing = self._lanes.get(key)
@@ -246,6 +250,8 @@ class Links:
                 raise PeerFault(remote, "is an observer and opened a stream for rounds; observers take no part")
             while not self._closed:
                 frame = await stream.receive(self._limits.max_frame_bytes)
+                if self._doorkeeper.is_excluded(remote):
+                    raise PeerFault(remote, "is no member any more")
                 self.traffic.received_bytes += len(frame) + 4
                 message, payload = wire.decode(frame, remote, self._limits)
                 self._on_message(remote, message, payload, len(frame) + 4)
@@ -272,8 +278,9 @@ async def open_greeted_stream(host: Host, doorkeeper: Doorkeeper, remote: PeerId
     stream = await host.open_stream(remote, protocol, OPEN_SECONDS)
     try:
         async with asyncio.timeout(OPEN_SECONDS):
-            await stream.send(doorkeeper.hello())
-            doorkeeper.check_reply(remote, await stream.receive(MAX_HELLO_BYTES))
+            hello = doorkeeper.hello(remote)
+            await stream.send(hello)
+            doorkeeper.check_reply(remote, hello, await stream.receive(MAX_HELLO_BYTES))
     except TimeoutError as error:
         await stream.close()
         raise PeerUnreachable(remote, f"did not answer the hello within {OPEN_SECONDS:.0f} s") from error
@@ -288,7 +295,7 @@ async def greet_incoming(stream: Stream, doorkeeper: Doorkeeper) -> str:
 
     Raises:
         PeerUnreachable: the hello was late.
-        PeerFault: it was malformed or refused; the reason was sent back.
+        PeerFault: it was malformed or refused; the reason was sent back, unless the remote is a stranger.
     """
     try:
         async with asyncio.timeout(OPEN_SECONDS):
@@ -298,8 +305,10 @@ async def greet_incoming(stream: Stream, doorkeeper: Doorkeeper) -> str:
     try:
         role = doorkeeper.admit(stream.remote, hello)
     except PeerFault as fault:
-        with contextlib.suppress(PeerFault):
-            await stream.send(doorkeeper.refusal(fault.what))
+        refusal = doorkeeper.refusal(fault)
+        if refusal:
+            with contextlib.suppress(PeerFault):
+                await stream.send(refusal)
         raise
-    await stream.send(doorkeeper.welcome())
+    await stream.send(doorkeeper.welcome(stream.remote, hello))
     return role

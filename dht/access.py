@@ -4,7 +4,7 @@ The caller sends a hello; the called peer answers with a welcome or with a refus
 authenticated the remote's PeerId already, so a hello that names another one is a lie. Frames are msgpack maps: a peer
 of another protocol version can read `protocol_version` and `refused` in any of them, whatever else has changed.
 
-Modes: "open" admits whoever has the same run and manifest. Allow-lists and invites will check `proof`.
+In a private run hello and welcome carry a proof of membership, which `dht.admission` checks before anything here is.
 """
 
 from __future__ import annotations
@@ -14,42 +14,31 @@ from typing import Any, Final, Literal
 
 import msgpack
 
-from dht.errors import PeerFault, UsageFault
+from dht.errors import PeerFault
 from dht.fields import check_bytes, check_choice, check_text, clean_text, unpack
 from dht.host import PeerId
+from dht.proofs import MAX_PROOF_BYTES
 from dht.records import MANIFEST_HASH_BYTES, MAX_RUN_ID_LENGTH, MAX_SOFTWARE_LENGTH
 
 PROTOCOL_VERSION: Final = 1
-MAX_PROOF_BYTES: Final = 512
-"""An invite holds two Ed25519 signatures, a public key and an expiry: about 200 bytes."""
 MAX_HELLO_BYTES: Final = 1024
 MAX_REASON_LENGTH: Final = 300
 MAX_REPLY_BYTES: Final = 2048
 """A reason of 300 characters takes at most 1200 bytes."""
 
-AccessMode = Literal["open"]
 HelloRole = Literal["trainer", "seed", "observer"]
 HELLO_ROLES: Final[tuple[HelloRole, ...]] = ("trainer", "seed", "observer")
 
 
 @dataclass(frozen=True, slots=True)
 class AccessRule:
-    """What this peer demands of others, and shows of itself.
-
-    Raises:
-        UsageFault: a mode this version does not know; it must not fall back to a weaker one.
-    """
+    """What this peer demands of others, and shows of itself."""
 
     run_id: str
     manifest_hash: bytes
     """32 bytes."""
     software: str
     """Version, at most 20 characters; only shown."""
-    mode: AccessMode = "open"
-
-    def __post_init__(self) -> None:
-        if self.mode != "open":
-            raise UsageFault(f"the run's access mode is {self.mode!r}; expected 'open'; update this software to join")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +98,19 @@ def check_hello(rule: AccessRule, remote: PeerId, frame: bytes) -> Hello:
     return hello
 
 
-def make_welcome() -> bytes:
-    """The answer to a hello that was admitted."""
-    packed: bytes = msgpack.packb({"protocol_version": PROTOCOL_VERSION, "refused": None})
+def proof_in(frame: bytes) -> bytes:
+    """The proof in a hello of which nothing was checked yet; empty when there is none."""
+    try:
+        proof = _unpack_map(frame, MAX_HELLO_BYTES, "a hello").get("proof")
+    except ValueError:
+        return b""
+    return proof if type(proof) is bytes else b""
+
+
+def make_welcome(proof: bytes = b"") -> bytes:
+    """The answer to a hello that was admitted; in a private run with a proof of our own."""
+    shown = {"proof": proof} if proof else {}
+    packed: bytes = msgpack.packb({"protocol_version": PROTOCOL_VERSION, "refused": None, **shown})
     return packed
 
 
@@ -122,8 +121,8 @@ def make_refusal(reason: str) -> bytes:
     return packed
 
 
-def check_reply(remote: PeerId, frame: bytes) -> None:
-    """Return when `remote` welcomed us.
+def check_reply(remote: PeerId, frame: bytes) -> bytes:
+    """Return the proof (empty without one) when `remote` welcomed us.
 
     Raises:
         PeerFault: it refused us, with its reason; or garbage.
@@ -135,10 +134,14 @@ def check_reply(remote: PeerId, frame: bytes) -> None:
             check_text("refused", refused, MAX_REASON_LENGTH)
             raise PeerFault(remote, f"refused us: {refused}")
         _check_version(content)
+        proof = content.pop("proof", b"")
         if content.keys() != {"protocol_version", "refused"}:
             raise ValueError(f"an answer with {len(content)} fields; expected protocol_version and refused")
+        if type(proof) is not bytes or len(proof) > MAX_PROOF_BYTES:
+            raise ValueError(f"a proof of a wrong type or length; expected at most {MAX_PROOF_BYTES} bytes")
     except ValueError as error:
         raise PeerFault(remote, f"answered our hello with {error}") from error
+    return proof
 
 
 def _unpack_map(frame: bytes, max_bytes: int, what: str) -> dict[Any, Any]:

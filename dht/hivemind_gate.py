@@ -1,8 +1,9 @@
 """Who may speak DHT with us, and which records are let in: the two guards around hivemind's `DHTNode`.
 
-`Gate` stands between DHTNode and the daemon. The daemon has authenticated the caller, so membership and node ids can
-be checked for every call without another signature. A node id is the hash of the PeerId and nothing else: with ids
-free to choose, five strangers next to a key would become its five holders.
+`Gate` stands between DHTNode and the daemon. The daemon has authenticated the caller's PeerId, so node ids are checked
+for every call without another signature; in a private run every call and every answer carries a proof of membership
+beside it (in the `auth` field that hivemind's messages have). A node id is the hash of the PeerId and nothing else:
+with ids free to choose, five strangers next to a key would become its five holders.
 
 `SignedRecords` is DHTNode's validator. Validators see only the SHA-1 of a key, so each stored value names its key and
 the validator computes the hash again.
@@ -13,20 +14,24 @@ from __future__ import annotations
 import functools
 import logging
 import math
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import msgpack
 from hivemind.dht.routing import DHTID
 from hivemind.p2p import P2PDaemonError, PeerID
+from hivemind.proto import dht_pb2
 from hivemind.utils import MSGPackSerializer
 
+from dht.admission import Admission, NotAdmitted
 from dht.errors import PeerFault, UsageFault
 from dht.fields import unpack
 from dht.hivemind_storage import MAX_DICTIONARY_BYTES
 from dht.host import PeerId
 from dht.identity import public_key_of
 from dht.profiles import claimed_sequence, decode_profile, profile_shard_of, profiles_key
+from dht.proofs import nonce_of
 from dht.records import (
     RunRecord,
     VerifiedRecords,
@@ -47,6 +52,9 @@ does for one invalid entry. Readers filter by their own clock afterwards."""
 MAX_KEYS_PER_REQUEST: Final = 1024
 MAX_VALUE_BYTES: Final = 2 * MAX_DICTIONARY_BYTES
 """A whole dictionary with its msgpack framing; unpacking and checking more than that would block the loop."""
+
+MAX_PROVEN_PEERS: Final = 1024
+"""Members that have shown a proof to this process; others are greeted before they are asked anything."""
 
 EXPIRY_ROUNDING_SECONDS: Final = 1e-3
 
@@ -159,20 +167,29 @@ class Gate:
     Args:
         p2p: the connected `hivemind.p2p.P2P`.
         admit: whether a peer is a member; asked on every call, so a revocation works at once.
+        admission: makes and checks the proofs of a private run; without one nobody shows any.
     """
 
-    def __init__(self, p2p: Any, admit: AdmitPeer) -> None:
+    def __init__(self, p2p: Any, admit: AdmitPeer, admission: Admission | None = None) -> None:
         self._p2p = p2p
         self._admit = admit
+        self._admission = admission
+        self._proven: OrderedDict[bytes, None] = OrderedDict()
         self.peer_id = p2p.peer_id
 
     async def add_protobuf_handler(
         self, name: str, handler: Callable[[Any, Any], Awaitable[Any]], input_type: Any, **options: Any
     ) -> None:
         async def guarded(request: Any, context: Any) -> Any:
-            self._check_remote(context.remote_id.to_bytes(), request.peer.node_id)
+            remote = context.remote_id.to_bytes()
+            nonce = self._admit_caller(remote, request)
+            self._check_remote(remote, request.peer.node_id)
             _check_size(request)
-            return await handler(request, context)
+            response = await handler(request, context)
+            if nonce:
+                assert self._admission is not None
+                response.auth.signature = self._admission.answer(_text_of(remote), nonce)
+            return response
 
         await self._p2p.add_protobuf_handler(name, guarded, input_type, **options)
 
@@ -182,20 +199,59 @@ class Gate:
     async def call_protobuf_handler(self, peer_id: PeerID, name: str, request: Any, output_type: Any) -> Any:
         remote = peer_id.to_bytes()
         self._check_remote(remote, b"")
-        response = await self._p2p.call_protobuf_handler(peer_id, name, request, output_type)
+        if self._is_private and remote not in self._proven:
+            # Nothing but a greeting goes to somebody who has not shown yet that it is a member.
+            await self._call(peer_id, remote, "DHTProtocol.rpc_ping", dht_pb2.PingRequest(), dht_pb2.PingResponse)
+        response = await self._call(peer_id, remote, name, request, output_type)
         self._check_remote(remote, response.peer.node_id)
         for result in getattr(response, "results", ()):
             self._drop_false_neighbours(result)
         return response
 
+    @property
+    def _is_private(self) -> bool:
+        return self._admission is not None and self._admission.is_private
+
+    async def _call(self, peer_id: PeerID, remote: bytes, name: str, request: Any, output_type: Any) -> Any:
+        if self._admission is None or not self._admission.is_private:
+            return await self._p2p.call_protobuf_handler(peer_id, name, request, output_type)
+        proof = self._admission.prove(_text_of(remote), "dht")
+        request.auth.signature = proof
+        response = await self._p2p.call_protobuf_handler(peer_id, name, request, output_type)
+        try:
+            self._admission.check_answer(_text_of(remote), response.auth.signature, nonce_of(proof))
+        except NotAdmitted as fault:
+            self._proven.pop(remote, None)
+            raise GateRefusal(str(fault)) from fault
+        self._proven[remote] = None
+        while len(self._proven) > MAX_PROVEN_PEERS:
+            self._proven.popitem(last=False)
+        return response
+
+    def _admit_caller(self, remote: bytes, request: Any) -> bytes:
+        """The nonce to answer to; empty in an open run."""
+        if self._admission is None or not self._admission.is_private:
+            return b""
+        try:
+            nonce, _ = self._admission.admit(_text_of(remote), request.auth.signature, "dht")
+        except NotAdmitted as fault:
+            # hivemind sends the text to the caller.
+            raise GateRefusal(fault.told) from fault
+        return nonce
+
     def _check_remote(self, remote: bytes, node_id: bytes) -> None:
         text = _peer_text(remote)
-        if text is None or not self._admit(text):
+        if self._is_private and (text is None or self._is_excluded(text)):
+            raise GateRefusal("")
+        if text is None or not self._admit(text) or self._is_excluded(text):
             raise GateRefusal(f"peer {text or remote.hex()[:16]} is no member here; expected a member; ask the owner")
         if node_id and node_id != node_id_of(remote).to_bytes():
             raise GateRefusal(
                 "a DHT node id that is not the hash of the PeerId; expected that hash; update the software"
             )
+
+    def _is_excluded(self, remote: PeerId) -> bool:
+        return self._admission is not None and self._admission.is_excluded(remote)
 
     def _drop_false_neighbours(self, result: Any) -> None:
         pairs = [
@@ -214,6 +270,13 @@ class Gate:
         except GateRefusal:
             return False
         return True
+
+
+def _text_of(remote: bytes) -> PeerId:
+    text = _peer_text(remote)
+    if text is None:
+        raise GateRefusal("")
+    return text
 
 
 def _check_size(request: Any) -> None:

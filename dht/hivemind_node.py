@@ -21,6 +21,7 @@ from hivemind.p2p import P2PDaemonError, P2PHandlerError, PeerID
 from hivemind.proto import dht_pb2
 from hivemind.utils.logging import use_hivemind_log_handler
 
+from dht.admission import Admission
 from dht.errors import LocalFault
 from dht.hivemind_gate import AdmitPeer, Gate, SignedRecords, node_id_of
 from dht.hivemind_lines import Line
@@ -98,6 +99,7 @@ class HivemindNode:
         now: returns unix seconds.
         records: the validator, which also ranks revisions.
         serves: whether others may ask us, and count on us as a holder of records.
+        admission: the proofs of a private run.
 
     The storage outlives the DHTNode, so a restart of the daemon loses nothing that we hold for others.
     """
@@ -110,6 +112,7 @@ class HivemindNode:
         now: Callable[[], float],
         records: SignedRecords,
         serves: bool,
+        admission: Admission | None = None,
     ) -> None:
         self.storage = BoundedStorage(now, records.rank_of)
         # hivemind lets strangers write into the cache of others; ours takes nothing.
@@ -118,6 +121,7 @@ class HivemindNode:
         self._open_line = open_line
         self._serves = serves
         self._admit = admit
+        self._admission = admission
         self._now = now
         self._records = records
         self._node: Any = None
@@ -226,7 +230,7 @@ class HivemindNode:
             async with asyncio.timeout(OPERATION_SECONDS):
                 await self._host.wait_up(OPERATION_SECONDS)
                 self._line = await self._open_line()
-                self._node = await self._join(Gate(self._line, self._admit))
+                self._node = await self._join(Gate(self._line, self._admit, self._admission))
         except (P2PDaemonError, OSError, EOFError) as error:
             await self._drop_node(says_goodbye=False)
             raise LocalFault(

@@ -20,6 +20,7 @@ from hivemind.dht.storage import DictionaryDHTValue
 from hivemind.p2p import PeerID
 from hivemind.utils import MSGPackSerializer
 
+from dht.admission import Admission
 from dht.errors import LocalFault, PeerFault, PeerUnreachable, UsageFault
 from dht.hivemind_gate import AdmitPeer, SignedRecords, key_id_of, pack_value, unpack_value
 from dht.hivemind_lines import ByteHost, Line, StreamCalls, attach_to_daemon
@@ -52,6 +53,7 @@ class HivemindStore:
         now: returns unix seconds.
         serves: False makes a client, which reads and publishes, is in nobody's routing table and holds nothing for
             others: an observer that comes and goes must not be counted on.
+        admission: the proofs of a private run; without one nobody shows any.
 
     Operations never fail because of the network: they end in about `OPERATION_SECONDS` with what could be reached.
     """
@@ -63,11 +65,12 @@ class HivemindStore:
         admit: AdmitPeer = lambda peer_id: True,
         now: Callable[[], float] = time.time,
         serves: bool = True,
+        admission: Admission | None = None,
     ) -> None:
         self._host = host
         self._now = now
         self._records = SignedRecords(now)
-        self._member = HivemindNode(host, _lines_of(host), admit, now, self._records, serves)
+        self._member = HivemindNode(host, _lines_of(host), admit, now, self._records, serves, admission)
         self._bootstrap_lock = asyncio.Lock()
         self._dial_faults: dict[str, str] = {}
 

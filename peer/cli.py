@@ -15,7 +15,15 @@ from typing import NoReturn
 
 import typer
 
-from peer import cli_profile, cli_receipts, cli_taking_home, cli_training, cli_trying, cli_watching
+from peer import (
+    cli_owning,
+    cli_profile,
+    cli_receipts,
+    cli_taking_home,
+    cli_training,
+    cli_trying,
+    cli_watching,
+)
 from peer.address_flags import spread_peers
 
 app = typer.Typer(
@@ -28,7 +36,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-for _module in (cli_training, cli_watching, cli_taking_home, cli_receipts, cli_profile, cli_trying):
+for _module in (cli_training, cli_owning, cli_watching, cli_taking_home, cli_receipts, cli_profile, cli_trying):
     app.add_typer(_module.commands)
 
 

@@ -23,6 +23,10 @@ ConfigFile = Annotated[
 IdentityFile = Annotated[
     str | None, typer.Option("--identity", metavar="FILE", help="Key file of this peer; made when it is missing.")
 ]
+InviteFile = Annotated[
+    str | None,
+    typer.Option("--invite", metavar="FILE", help="An invite to a private run; - reads it from standard input."),
+]
 Listen = Annotated[
     list[str] | None,
     typer.Option("--listen", metavar="MULTIADDR", help="Where to listen; default /ip4/0.0.0.0/tcp/0 (any free port)."),

@@ -21,6 +21,7 @@ from peer.cli_options import (
     DisplayName,
     DownloadLimit,
     IdentityFile,
+    InviteFile,
     JoinTimeout,
     Listen,
     MetricsHost,
@@ -48,6 +49,10 @@ def init(
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Where to write; default: the run's data folder.")
     ] = None,
+    access: Annotated[
+        str | None,
+        typer.Option("--access", metavar="MODE", help="open, allowlist or invite; default: as the file says."),
+    ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Sign again over the run in DIR: same owner key, next revision.")
     ] = False,
@@ -56,11 +61,14 @@ def init(
     """Make a run: the owner's key and the signed manifest that all its peers follow."""
     from peer.new_run import create_run
 
-    made = create_run(name, config, out, replace=force)
+    made = create_run(name, config, out, replace=force, access=access)
+    is_private = made.manifest.access.mode != "open"
     seed_line = f"peer seed --run-id {made.run_id}"
     if out is not None:
         seed_line += f" --data-dir {out}"
     join_line = f"peer join --run-id {made.run_id} --peers ADDRESS"
+    if is_private:
+        join_line = "peer join --invite FILE"
     if as_json:
         facts = {
             "run_id": made.run_id,
@@ -79,7 +87,10 @@ def init(
     print()
     print(f"Start it:   {seed_line}")
     print(f"Join it:    {join_line}")
-    print("            ADDRESS is any of those that `peer seed` prints when it is up.")
+    if is_private:
+        print(f"            FILE is what `peer invite --data-dir {made.folder}` writes, once the seed is up.")
+    else:
+        print("            ADDRESS is any of those that `peer seed` prints when it is up.")
 
 
 @commands.command(
@@ -94,6 +105,7 @@ def join(
     device: Annotated[
         str | None, typer.Option("--device", metavar="DEVICE", help="auto, cpu, cuda, cuda:N or mps; default auto.")
     ] = None,
+    invite: InviteFile = None,
     identity: IdentityFile = None,
     listen: Listen = None,
     announce: Announce = None,
@@ -144,7 +156,7 @@ def join(
         "download_limit_mbit": download_limit,
         "output": output_of(as_json, plain),
     }
-    return _run_peer(flags, config, seed_only=False)
+    return _run_peer(flags, config, invite, seed_only=False)
 
 
 @commands.command(
@@ -156,6 +168,7 @@ def join(
 def seed(
     run_id: RunId = None,
     peers: Peers = None,
+    invite: InviteFile = None,
     identity: IdentityFile = None,
     listen: Listen = None,
     announce: Announce = None,
@@ -192,14 +205,24 @@ def seed(
         "download_limit_mbit": download_limit,
         "output": output_of(as_json, plain),
     }
-    return _run_peer(flags, config, seed_only=True)
+    return _run_peer(flags, config, invite, seed_only=True)
 
 
-def _run_peer(flags: Mapping[str, object], config_path: str | None, *, seed_only: bool) -> int:
+def _run_peer(
+    flags: Mapping[str, object], config_path: str | None, invite_source: str | None, *, seed_only: bool
+) -> int:
+    from dht.identity import Identity
     from peer.config import load_config
 
     # Checked before torch is imported: a mistyped flag must not cost seconds.
-    config = load_config(flags, config_path)
+    if invite_source is None:
+        config = load_config(flags, config_path)
+    else:
+        from peer.invitation import accept_invite, read_invite, with_invite
+
+        invite = read_invite(invite_source)
+        config = load_config(with_invite(flags, invite), config_path)
+        accept_invite(invite, Identity.load_or_create(config.identity), config.data_dir)
     from peer.joining import run_peer
 
     return int(run_peer(config, seed_only))

@@ -27,6 +27,12 @@ CHECKPOINTS_NAME = "checkpoints"
 INCOMING_NAME = "incoming"
 """The folder of unfinished downloads in a peer's data folder."""
 
+IDENTITY_NAME = "identity.key"
+"""The key of a peer, in its data folder."""
+
+ADDRESSES_NAME = "addresses.json"
+"""Where this peer was reached last, in its data folder: what its owner's invites name."""
+
 MAX_CACHED_PEERS = 50
 """Addresses of earlier sessions: far more than one join dials, so that a few survive a month of absence."""
 
@@ -47,7 +53,7 @@ def _data_dir_of(validated: dict[str, Any]) -> Path:
 
 def _identity_of(validated: dict[str, Any]) -> Path:
     folder: Path = validated["data_dir"]
-    return folder / "identity.key"
+    return folder / IDENTITY_NAME
 
 
 class PeerConfig(BaseModel):

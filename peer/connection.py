@@ -95,6 +95,11 @@ class Connection:
         """Where others reach this peer; empty until its host is up."""
         return self._network.addresses
 
+    @property
+    def run_has_ended(self) -> bool:
+        """The run's owner ended it, and this peer has got there: save and stop."""
+        return self._network.run_has_ended
+
     def open(self, stop: Callable[[], bool]) -> RunManifest | None:
         """Start the network process and wait for the run's signed manifest. None: asked to stop.
 

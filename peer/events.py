@@ -45,6 +45,7 @@ from peer.event_types import (
     WorkReturned,
 )
 from peer.line_log import LineLog
+from peer.revision_events import ManifestRevised, RunEnded
 
 SCHEMA = 1
 """Version of the JSON form. Adding an event, or a field with a default, keeps it; any other change raises it."""
@@ -77,6 +78,8 @@ EVENT_TYPES: dict[str, type[Event]] = {
         AnchorRepaired,
         Evaluated,
         RefusedPeer,
+        ManifestRevised,
+        RunEnded,
         DaemonRestarted,
         NetworkRestarted,
         SwarmLost,
@@ -116,6 +119,7 @@ __all__ = [
     "JoinedRun",
     "LeaderReplaced",
     "LeftRun",
+    "ManifestRevised",
     "NetworkRestarted",
     "PeerJoined",
     "PeerLeft",
@@ -124,6 +128,7 @@ __all__ = [
     "RoundAbandoned",
     "RoundCommitted",
     "RoundStarted",
+    "RunEnded",
     "SentContribution",
     "SwarmFound",
     "SwarmLost",

@@ -62,7 +62,7 @@ def _run_trainer(config: PeerConfig, owner: Owner) -> int:
 
     def stop() -> bool:
         connection.check()
-        return owner.stop_asked()
+        return owner.stop_asked() or connection.run_has_ended
 
     try:
         manifest = connection.open(owner.stop_asked)
@@ -71,6 +71,8 @@ def _run_trainer(config: PeerConfig, owner: Owner) -> int:
             _wait_for_start(manifest.starts_at, owner, stop)
             trainer.run(stop, config.max_steps)
         reason = "asked to stop" if owner.stop_asked() else "its steps are done"
+        if connection.run_has_ended:
+            reason = "the run has ended"
         connection.close(reason, *([] if trainer is None else [trainer.training.idle]))
     except BaseException:
         connection.abort()

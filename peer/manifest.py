@@ -13,10 +13,11 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, NoReturn, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from averaging.messages import MAX_NUM_ROUNDS
 from dht.errors import UsageFault
+from peer.manifest_access import MAX_CHANGES, MAX_WHOLE_NUMBER, AccessSection, ChangeSection, Section
 from peer.validation import explain, shown
 
 MAX_MANIFEST_BYTES = 12 * 1024
@@ -26,15 +27,8 @@ ROBUST_CLIP_RATIOS = (2.0, 3.0)
 """Limits of norm and weight, in medians, where the manifest names none and the combination is a robust one: honest
 norms of equal work differ by tens of percent, and honest weights by as much as the speeds of the machines."""
 
-MAX_WHOLE_NUMBER = 2**53 - 1
-"""The largest whole number that every JSON reader, a browser too, reads back exactly."""
 
-
-class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
-
-
-class ModelSection(_Section):
+class ModelSection(Section):
     """The network that is trained; its fragments follow from it."""
 
     kind: Literal["gpt", "custom"] = Field(
@@ -74,7 +68,7 @@ class ModelSection(_Section):
         return self
 
 
-class DataSection(_Section):
+class DataSection(Section):
     """Which text the run reads, and what is kept out of it to measure the loss."""
 
     source: str = Field(
@@ -92,7 +86,7 @@ class DataSection(_Section):
     )
 
 
-class TrainingSection(_Section):
+class TrainingSection(Section):
     """The inner loop: AdamW (arXiv 1711.05101) or Muon with linear warm-up and optional cosine decay."""
 
     optimizer: Literal["adamw", "muon"] = Field(
@@ -125,7 +119,7 @@ class TrainingSection(_Section):
         return self
 
 
-class AveragingSection(_Section):
+class AveragingSection(Section):
     """What is exchanged, how often, and how it is combined."""
 
     mode: Literal["sync", "streaming", "delayed", "eager", "carry", "own"] = Field(
@@ -249,16 +243,15 @@ class AveragingSection(_Section):
         return self
 
 
-class NetworkSection(_Section):
-    """How members announce themselves and who may be one."""
+class NetworkSection(Section):
+    """How members announce themselves."""
 
     announce_seconds: float = Field(
         default=10.0, ge=1, le=600, description="seconds between two peer records of one peer"
     )
-    access: Literal["open"] = Field(default="open", description="who may join")
 
 
-class RunManifest(_Section):
+class RunManifest(Section):
     """One run, frozen. Equal bytes mean the same run; see `to_bytes` and `hash`."""
 
     name: str = Field(
@@ -266,8 +259,8 @@ class RunManifest(_Section):
         examples=["my-run (1 to 40 of a-z, 0-9 and -)"],
         description="first half of the run id",
     )
-    format_version: Literal[2] = Field(
-        default=2, description="grows with any change of a field, a default or a meaning; others are refused"
+    format_version: Literal[3] = Field(
+        default=3, description="grows with any change of a field, a default or a meaning; others are refused"
     )
     revision: int = Field(default=1, ge=1, le=MAX_WHOLE_NUMBER, description="grows when the owner changes the manifest")
     seed: int = Field(
@@ -288,6 +281,13 @@ class RunManifest(_Section):
     training: TrainingSection = TrainingSection()
     averaging: AveragingSection = AveragingSection()
     network: NetworkSection = NetworkSection()
+    access: AccessSection = AccessSection()
+    changes: tuple[ChangeSection, ...] = Field(
+        default=(),
+        strict=False,
+        max_length=MAX_CHANGES,
+        description="what later revisions change in the live run, oldest first; not part of the hash",
+    )
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
@@ -305,8 +305,11 @@ class RunManifest(_Section):
 
     @property
     def hash(self) -> bytes:
-        """SHA-256 of the canonical bytes (32 bytes)."""
-        return hashlib.sha256(self.to_bytes()).digest()
+        """SHA-256 (32 bytes) of the canonical bytes as they were before any of `changes`.
+
+        So peers that know different revisions of one run still talk to each other, and the newer one spreads.
+        """
+        return hashlib.sha256(self.model_copy(update={"revision": 1, "changes": ()}).to_bytes()).digest()
 
     def differences(self, other: RunManifest) -> list[str]:
         """A phrase for each field in which `other` differs, e.g. "averaging.codec is 'int8', not 'int4'"."""

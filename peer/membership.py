@@ -114,7 +114,13 @@ class Membership:
         """Live members other than this one that are not suspected."""
         now, me = self._wall_clock(), self._identity.peer_id
         suspected = {peer_id for peer_id, suspicion in self._suspected.items() if now < suspicion.until}
-        return [record for record in self.view.members(now) if record.peer_id != me and record.peer_id not in suspected]
+        return [
+            record
+            for record in self.view.members(now)
+            if record.peer_id != me
+            and record.peer_id not in suspected
+            and not self._doorkeeper.is_excluded(record.peer_id)
+        ]
 
     def trainers(self) -> list[PeerId]:
         """Live trainers other than this peer."""
@@ -123,7 +129,10 @@ class Membership:
     def num_known_trainers(self) -> int:
         """Trainers other than this peer whose records are alive, suspected ones too."""
         return sum(
-            record.role == "trainer" and record.state == "training" and record.peer_id != self._identity.peer_id
+            record.role == "trainer"
+            and record.state == "training"
+            and record.peer_id != self._identity.peer_id
+            and not self._doorkeeper.is_excluded(record.peer_id)
             for record in self.view.members(self._wall_clock())
         )
 
@@ -263,7 +272,8 @@ class Membership:
     def _refresh(self, reason: str, said_goodbye: Set[PeerId] = frozenset()) -> None:
         live = {record.peer_id: record for record in self.members()}
         for peer_id in sorted(set(self._known) - set(live)):
-            self._on_left(peer_id, "it said goodbye" if peer_id in said_goodbye else reason)
+            why = "it said goodbye" if peer_id in said_goodbye else reason
+            self._on_left(peer_id, "it is no member any more" if self._doorkeeper.is_excluded(peer_id) else why)
         for peer_id in sorted(set(live) - set(self._known)):
             self._on_joined(live[peer_id])
         self._known = live

@@ -17,43 +17,46 @@ from pathlib import Path
 from typing import TypeVar
 
 from dht.access import AccessRule
-from dht.errors import Incompatible, LocalFault, NobodyReachable, PeerFault, PeerUnreachable, UsageFault
+from dht.admission import Admission
+from dht.errors import LocalFault, PeerFault
 from dht.hivemind_store import HivemindStore
-from dht.host import PeerId, Stream
+from dht.host import PeerId
 from dht.identity import Identity
-from dht.multiaddr import parse_peer_multiaddr
+from dht.p2pd_daemon import DaemonOptions
 from dht.p2pd_host import P2pdHost
 from dht.pacing import RateLimits
-from dht.records import MAX_RUN_ID_LENGTH, MAX_RUN_RECORD_BYTES, RunRecord, decode_run_record, encode_run_record
+from dht.proofs import NONCE_BYTES
+from dht.records import RunRecord, decode_run_record, encode_run_record
 from peer import event_types as events
 from peer.checkpoint import CheckpointFolder, CheckpointOwner
-from peer.company import ALONE_SECONDS, CONNECTED_SECONDS, Company
-from peer.config import CHECKPOINTS_NAME, RUN_RECORD_NAME, read_cached_peers, write_cached_peers
+from peer.company import Company
+from peer.config import ADDRESSES_NAME, CHECKPOINTS_NAME, RUN_RECORD_NAME, read_cached_peers, write_cached_peers
 from peer.contributing import Contributing
 from peer.doorkeeper import RunDoorkeeper
-from peer.events import Event
+from peer.events import Event, ManifestRevised, RunEnded
+from peer.invitation import load_pass
 from peer.layouts import layout_digest_of
 from peer.mailbox import Mailbox
 from peer.manifest import RunManifest
 from peer.node import Node, NodeIdentity, NodePorts
 from peer.profile_file import load_contributor
+from peer.revisions import Revisions, told
+from peer.run_finding import Wanted, find_run, go_by, local_record
+from peer.run_protocol import serve_run
 from peer.version import SOFTWARE
 
 T = TypeVar("T")
 
-RUN_PROTOCOL = "/murmuration/run/1"
-ASK_SECONDS = 10.0
-"""For one member to answer with the run's record: a relayed dial and two small frames."""
 LAST_LOOK_SECONDS = 2.0
 """On leaving, to remember who is there for the next time; a daemon that is just being started is not waited for."""
 NUM_SILENT_ANNOUNCEMENTS = 3
 SILENT_SECONDS = 8.0
 """Three announcements and the time to look them up: a member that was not heard of for so long is not there."""
+LOOKS_PER_REVISION_LOOK = 3
+"""A later revision of the manifest is looked for once in three announcements."""
 REPUBLISH_SECONDS = 600.0
 RUN_RECORD_LIFE_SECONDS = 7 * 86400.0 - 3600.0
 """Just under the longest life that holders accept."""
-CACHED_ONLY_SECONDS = 6.0
-"""How long addresses of earlier sessions are tried before a peer that has the run record goes on alone."""
 
 log = logging.getLogger(__name__)
 
@@ -102,7 +105,7 @@ class NetworkSide:
         make_mailbox: Callable[[RunRecord, RunManifest], Awaitable[tuple[Mailbox, str]]],
     ) -> None:
         self._spec = spec
-        self._emit = emit
+        self._tell = emit
         self._on_addresses = on_addresses
         self._make_mailbox = make_mailbox
         self._leave_reason: str | None = None
@@ -110,6 +113,8 @@ class NetworkSide:
         self._met_members = asyncio.Event()
         self._most_members = 0
         self._node: Node | None = None
+        self._record: RunRecord | None = None
+        self._refused_revision = 0
 
     def leave(self, reason: str) -> None:
         """Leave in an orderly way; before the node runs, as soon as it would."""
@@ -117,6 +122,12 @@ class NetworkSide:
         self._leaving.set()
         if self._node is not None:
             self._node.leave(reason)
+
+    def _emit(self, event: Event) -> None:
+        self._tell(event)
+        if isinstance(event, RunEnded) and self._spec.role != "trainer":
+            # A trainer's process decides for itself, when its step is done.
+            self.leave("the run has ended")
 
     async def run(self) -> None:
         """Join, take part, leave.
@@ -129,19 +140,28 @@ class NetworkSide:
         identity = Identity.load_or_create(spec.identity)
         key_path = Path(spec.contributor_key)
         contributor = load_contributor(key_path, create=True) if spec.contributor_key else None
+        local, damage = local_record(folder / RUN_RECORD_NAME, spec.run_id)
+        self._admission = admission = _admission_of(identity, spec.run_id, load_pass(folder), local)
+        admission.on_refused = self._tell_refusal
         async with contextlib.AsyncExitStack() as stack:
-            host = await stack.enter_async_context(P2pdHost(identity, spec.listen, spec.announce, limits=spec.limits))
-            store = HivemindStore(host)
+            options = DaemonOptions(relays_for_others=not admission.is_private)
+            host = await stack.enter_async_context(
+                P2pdHost(identity, spec.listen, spec.announce, options=options, limits=spec.limits)
+            )
+            store = HivemindStore(host, admission=admission)
             await store.start()
             stack.push_async_callback(store.close)
-            self._on_addresses(host.addresses())
-            found = await self._find_unless_left(store, host, folder)
+            self._show_addresses(host, folder)
+            if local is not None:
+                self._record = local
+                serve_run(host, admission, self._current_record)
+            found = await self._find_unless_left(store, host, folder, local, damage)
             if found is None:
                 return
-            record, manifest = found
-            _keep_record(folder / RUN_RECORD_NAME, record)
-            serve_run(host, record)
-            mailbox, device = await self._make_mailbox(record, manifest)
+            self._record, manifest = found
+            _keep_record(folder / RUN_RECORD_NAME, self._record)
+            serve_run(host, admission, self._current_record)
+            mailbox, device = await self._make_mailbox(self._record, manifest)
             node = self._build_node(identity, contributor, host, store, manifest, mailbox, device)
             self._node = node
             # Until a round has measured the line: nobody should be given more to reduce than may be sent.
@@ -155,14 +175,15 @@ class NetworkSide:
                 nonlocal shown
                 if host.addresses() != shown:
                     shown = host.addresses()
-                    self._on_addresses(shown)
+                    self._show_addresses(host, folder)
                 seconds = host.last_downtime_seconds
                 self._emit(events.DaemonRestarted(at=time.time(), peer_id=host.peer_id, seconds=seconds))
 
             host.add_restart_listener(tell_restart)
             background = [
                 asyncio.create_task(self._build_company(store, host, folder, node).run()),
-                asyncio.create_task(self._republish(store, record)),
+                asyncio.create_task(self._republish(store)),
+                asyncio.create_task(self._follow_revisions(store, folder, node)),
             ]
             if contributor is not None:
                 profile = Contributing(store, contributor, key_path, spec.run_id, identity.peer_id, time.time)
@@ -191,16 +212,21 @@ class NetworkSide:
         key = contributor.public_key if contributor is not None else b""
         session = secrets.randbits(62)
         who = NodeIdentity(identity, spec.run_id, session, spec.role, device, spec.name, SOFTWARE, contributor_key=key)
+        assert self._record is not None
         rule = AccessRule(spec.run_id, manifest.hash, SOFTWARE)
+        doorkeeper = RunDoorkeeper(rule, identity.peer_id, spec.role, self._admission)
+        owner_key = self._record.owner_public_key
+        revisions = Revisions(manifest, owner_key, identity.peer_id, doorkeeper, self._admission)
         ports = NodePorts(
             host,
             store,
-            RunDoorkeeper(rule, identity.peer_id, spec.role),
+            doorkeeper,
             time.time,
             time.monotonic,
             _in_thread,
             self._emit,
             random.Random(secrets.randbits(64)),
+            revisions=revisions,
         )
         owner = CheckpointOwner(
             spec.run_id, identity.peer_id, manifest.hash, layout_digest_of(manifest), tuple(mailbox.sizes)
@@ -212,9 +238,15 @@ class NetworkSide:
     # ---------------------------------------------------------------------------------------------- finding the run
 
     async def _find_unless_left(
-        self, store: HivemindStore, host: P2pdHost, folder: Path
+        self, store: HivemindStore, host: P2pdHost, folder: Path, local: RunRecord | None, damage: str
     ) -> tuple[RunRecord, RunManifest] | None:
-        finding = asyncio.create_task(self._find_run(store, host, folder))
+        spec = self._spec
+
+        def tell(reason: str, seconds: float) -> None:
+            self._emit(events.WaitingForPeers(at=time.time(), peer_id=host.peer_id, reason=reason, seconds=seconds))
+
+        wanted = Wanted(spec.run_id, spec.peers, folder, spec.join_timeout_seconds, tell)
+        finding = asyncio.create_task(find_run(wanted, store, host, self._admission, local, damage))
         leaving = asyncio.create_task(self._leaving.wait())
         try:
             await asyncio.wait({finding, leaving}, return_when=asyncio.FIRST_COMPLETED)
@@ -223,50 +255,6 @@ class NetworkSide:
             for task in (finding, leaving):
                 task.cancel()
             await asyncio.gather(finding, leaving, return_exceptions=True)
-
-    async def _find_run(self, store: HivemindStore, host: P2pdHost, folder: Path) -> tuple[RunRecord, RunManifest]:
-        """The run's signed manifest: from any member, or from this machine when the run begins here."""
-        spec = self._spec
-        local, damage = _local_record(folder / RUN_RECORD_NAME, spec.run_id)
-        if local is not None:
-            serve_run(host, local)
-        invalid: list[str] = [damage] if damage else []
-        addresses = list(dict.fromkeys([*spec.peers, *read_cached_peers(folder / "cached_peers.json")]))
-        patience = spec.join_timeout_seconds
-        if local is not None and not spec.peers:
-            patience = min(patience, CACHED_ONLY_SECONDS) if addresses else 0.0
-        began = time.monotonic()
-        pause = ALONE_SECONDS
-        while True:
-            num_members = await store.bootstrap(addresses) if addresses else 0
-            found = await ask_for_run(host, spec.run_id, addresses, invalid.append) if num_members else None
-            if found is None and num_members:
-                found = await store.fetch_run(spec.run_id)
-            if found is not None:
-                record = decode_run_record(found, run_id=spec.run_id)
-                if local is not None and local.revision > record.revision:
-                    record = local
-                manifest = _manifest_of(record)
-                if local is not None:
-                    _refuse_two_manifests(local, record, manifest, folder / RUN_RECORD_NAME)
-                return record, manifest
-            if num_members and local is not None:
-                return local, _manifest_of(local)
-            waited = time.monotonic() - began
-            if waited >= patience:
-                if local is not None and not spec.peers:
-                    return local, _manifest_of(local)
-                raise _not_found(spec, host.peer_id, addresses, num_members, waited, invalid)
-            if local is None and all(parse_peer_multiaddr(address)[0] == host.peer_id for address in addresses):
-                raise _not_found(spec, host.peer_id, addresses, num_members, waited, invalid)
-            reason = (
-                f"{num_members} members answer, but none has the record of {spec.run_id} yet"
-                if num_members
-                else f"none of {len(addresses)} known addresses answers"
-            )
-            self._emit(events.WaitingForPeers(at=time.time(), peer_id=host.peer_id, reason=reason, seconds=waited))
-            await asyncio.sleep(min(pause, max(0.1, patience - waited)))
-            pause = min(2 * pause, CONNECTED_SECONDS)
 
     # ------------------------------------------------------------------------------------------------ staying there
 
@@ -308,6 +296,12 @@ class NetworkSide:
             randomness=random.Random(secrets.randbits(64)),
         )
 
+    def _show_addresses(self, host: P2pdHost, folder: Path) -> None:
+        self._on_addresses(host.addresses())
+        with contextlib.suppress(OSError):
+            # Only a convenience for this machine's owner, who may have a full disk.
+            write_cached_peers(folder / ADDRESSES_NAME, host.addresses())
+
     async def _cache_peers(self, host: P2pdHost, folder: Path) -> None:
         cache = folder / "cached_peers.json"
         connected = await host.connected_addresses()
@@ -315,12 +309,12 @@ class NetworkSide:
         if found:
             write_cached_peers(cache, [*found, *read_cached_peers(cache)])
 
-    async def _republish(self, store: HivemindStore, record: RunRecord) -> None:
+    async def _republish(self, store: HivemindStore) -> None:
         """Any member keeps the run findable, at once when it meets others; the owner's machine may be away."""
-        encoded = encode_run_record(record)
         while True:
             self._met_members.clear()
             try:
+                encoded = encode_run_record(self._current_record())
                 await store.publish_run(self._spec.run_id, encoded, time.time() + RUN_RECORD_LIFE_SECONDS)
             except (PeerFault, LocalFault) as fault:
                 log.warning("publishing the run record failed: %s", fault)
@@ -328,133 +322,69 @@ class NetworkSide:
                 async with asyncio.timeout(REPUBLISH_SECONDS * random.uniform(0.5, 1.0)):
                     await self._met_members.wait()
 
+    # ------------------------------------------------------------------------------------------- the owner's changes
 
-async def ask_for_run(
-    host: P2pdHost, run_id: str, addresses: list[str], on_invalid: Callable[[str], None] = lambda reason: None
-) -> bytes | None:
-    """The run's record from the members at `addresses`, asked directly; None when none of them has it.
-
-    The DHT has it too, but only once its holders have met. `on_invalid` is told of records that are not the owner's.
-    """
-    for address in addresses:
-        peer_id, _ = parse_peer_multiaddr(address)
-        try:
-            stream = await host.open_stream(peer_id, RUN_PROTOCOL, ASK_SECONDS)
+    async def _follow_revisions(self, store: HivemindStore, folder: Path, node: Node) -> None:
+        """Look for later revisions of the manifest, take them over, and pass them on."""
+        while True:
+            pause = LOOKS_PER_REVISION_LOOK * node.manifest.network.announce_seconds
+            await asyncio.sleep(pause * random.uniform(0.7, 1.0))
             try:
-                async with asyncio.timeout(ASK_SECONDS):
-                    await stream.send(run_id.encode())
-                    found = await stream.receive(MAX_RUN_RECORD_BYTES)
-                    if _is_signed(found, run_id, lambda reason: on_invalid(f"{address} gave {reason}")):  # noqa: B023
-                        return found
-            finally:
-                await stream.close()
-        except (PeerFault, TimeoutError) as fault:
-            log.debug("%s did not give the run record: %s", address, fault)
-    return None
+                await self._take_newest(store, folder, node)
+            except (PeerFault, LocalFault) as fault:
+                log.warning("looking for a revision of the manifest failed: %s", fault)
 
-
-def serve_run(host: P2pdHost, record: RunRecord) -> None:
-    """Answer `ask_for_run` of others for this run."""
-    encoded = encode_run_record(record)
-
-    async def serve(stream: Stream) -> None:
+    async def _take_newest(self, store: HivemindStore, folder: Path, node: Node) -> None:
+        found = await store.fetch_run(self._spec.run_id)
+        if found is None:
+            return
+        record, held = decode_run_record(found, run_id=self._spec.run_id), self._current_record()
+        if record.revision <= max(held.revision, self._refused_revision):
+            return
+        before = node.revisions.manifest
         try:
-            async with asyncio.timeout(ASK_SECONDS):
-                asked = await stream.receive(MAX_RUN_ID_LENGTH)
-                if asked != record.run_id.encode():
-                    raise PeerFault(stream.remote, f"asked for another run than {record.run_id}")
-                await stream.send(encoded)
-                # libp2p has no half-close: wait until the other side has read and closed.
-                with contextlib.suppress(PeerFault):
-                    await stream.receive(1)
-        except TimeoutError as error:
-            raise PeerUnreachable(stream.remote, f"asked for no run within {ASK_SECONDS:.0f} s") from error
+            newer = RunManifest.from_bytes(record.manifest)
+        except ValueError as error:
+            newer, what = before, f"it is not followed, because this software cannot read it ({error})"
+        else:
+            differing = before.model_copy(update={"revision": newer.revision, "changes": newer.changes})
+            reason = "; ".join(differing.differences(newer))
+            what = f"it counts once this peer is started again, because it is another run in effect ({reason})"
+        if node.revisions.take(newer):
+            self._record = record
+            _keep_record(folder / RUN_RECORD_NAME, record)
+            what = told(newer, before)
+            self._met_members.set()
+        else:
+            self._refused_revision = record.revision
+        self._emit(ManifestRevised(at=time.time(), peer_id=node.me, revision=record.revision, changes=what))
 
-    host.handle(RUN_PROTOCOL, serve)
+    def _current_record(self) -> RunRecord:
+        assert self._record is not None
+        return self._record
+
+    def _tell_refusal(self, remote: PeerId, rule: str) -> None:
+        if self._node is not None:
+            self._node.reporter.refused(remote, rule)
+
+
+def _admission_of(identity: Identity, run_id: str, ticket_pass: bytes | None, local: RunRecord | None) -> Admission:
+    """Proofs of membership, as far as this machine knows the run."""
+    admission = Admission(
+        identity,
+        run_id,
+        time.time,
+        lambda: secrets.token_bytes(NONCE_BYTES),
+        ticket_pass=ticket_pass or b"",
+        is_private=ticket_pass is not None,
+    )
+    if local is not None:
+        go_by(admission, local)
+    return admission
 
 
 async def _in_thread(work: Callable[[], T], /) -> T:
     return await asyncio.to_thread(work)
-
-
-def _is_signed(record: bytes, run_id: str, on_invalid: Callable[[str], None]) -> bool:
-    try:
-        decode_run_record(record, run_id=run_id)
-    except PeerFault as fault:
-        on_invalid(fault.what)
-        return False
-    return True
-
-
-def _not_found(
-    spec: NetworkSpec, me: PeerId, addresses: list[str], num_members: int, waited: float, invalid: list[str]
-) -> LocalFault:
-    """Why the run was not found, and what to do."""
-    if invalid:
-        return Incompatible(
-            f"no valid record of {spec.run_id} was found: {invalid[0]}; expected one signed by the run's owner; check "
-            "the run id with whoever gave it to you, and give --peers of another member"
-        )
-    if addresses and all(parse_peer_multiaddr(address)[0] == me for address in addresses):
-        return UsageFault(
-            f"{addresses[0]} is the address of this peer's own identity; expected another member's; if another process "
-            "uses this key file, give this one its own --identity file"
-        )
-    return NobodyReachable(_nobody(spec, addresses, num_members, waited))
-
-
-def _nobody(spec: NetworkSpec, addresses: list[str], num_members: int, waited: float) -> str:
-    if not addresses:
-        return (
-            f"no address of a member of {spec.run_id} is known and its run record is not on this machine; expected "
-            "--peers MULTIADDR of any member, or the data folder of the machine that made the run."
-        )
-    if num_members:
-        return (
-            f"{num_members} members answered within {waited:.0f} s, but none knows the run {spec.run_id}; "
-            "check the run id with whoever gave it to you."
-        )
-    return (
-        f"nobody answered at {len(addresses)} known addresses within {waited:.0f} s (first: {addresses[0]}); expected "
-        "one live member of the run; check the address, this machine's network, or raise --join-timeout."
-    )
-
-
-def _local_record(path: Path, run_id: str) -> tuple[RunRecord | None, str]:
-    """The run record on this machine, or why it cannot be used (empty when there is none)."""
-    try:
-        return decode_run_record(path.read_bytes(), run_id=run_id), ""
-    except FileNotFoundError:
-        return None, ""
-    except OSError as error:
-        return None, f"{path} cannot be read ({error.strerror})"
-    except PeerFault as fault:
-        return None, f"{path} holds {fault.what}"
-
-
-def _manifest_of(record: RunRecord) -> RunManifest:
-    try:
-        return RunManifest.from_bytes(record.manifest)
-    except ValueError as error:
-        raise Incompatible(
-            f"the manifest of {record.run_id} does not fit this software ({SOFTWARE}): {error} "
-            "Expected a manifest of this version; install the version that the run's owner uses."
-        ) from error
-
-
-def _refuse_two_manifests(local: RunRecord, found: RunRecord, manifest: RunManifest, path: Path) -> None:
-    """One revision is one manifest; members of two would refuse each other's every stream."""
-    if local.revision != found.revision or local.manifest == found.manifest:
-        return
-    try:
-        different = RunManifest.from_bytes(local.manifest).differences(manifest)
-    except ValueError:  # of other software, which could not run it: only the members' can be meant
-        return
-    raise Incompatible(
-        f"the members of {found.run_id} have another manifest of revision {found.revision} than {path}: "
-        f"{'; '.join(different)}. Expected one manifest per revision: move that file away to join them, or ask the "
-        "run's owner for a new revision."
-    )
 
 
 def _keep_record(path: Path, record: RunRecord) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import tempfile
@@ -14,7 +15,7 @@ from averaging.fragments import build_layout
 from dht.errors import LocalFault, PeerFault, UsageFault
 from dht.identity import Identity, make_run_id
 from dht.records import decode_run_record, encode_run_record, sign_run_record
-from peer.config import RUN_RECORD_NAME, user_data_dir
+from peer.config import IDENTITY_NAME, RUN_RECORD_NAME, user_data_dir
 from peer.manifest import RunManifest
 
 OWNER_KEY_NAME = "owner.key"
@@ -46,7 +47,12 @@ class NamedParameters(Protocol):
 
 
 def create_run(
-    name: str, config_path: str | Path | None = None, folder: Path | None = None, *, replace: bool = False
+    name: str,
+    config_path: str | Path | None = None,
+    folder: Path | None = None,
+    *,
+    replace: bool = False,
+    access: str | None = None,
 ) -> NewRun:
     """Write the owner key and the signed run record.
 
@@ -55,6 +61,8 @@ def create_run(
         config_path: a TOML file with any of the fields of `RunManifest`; defaults otherwise.
         folder: where to write; default: the data folder of the new run, where `peer seed` and `peer join` find it.
         replace: sign again over a run that is already there. Its owner key stays, its revision grows by one.
+        access: "open", "allowlist" or "invite"; None: as the file says. In a private run the peer whose key lies in
+            the same folder (made here) is its first member.
 
     Raises:
         UsageFault: the name or the file is wrong, or the folder holds a run already.
@@ -62,6 +70,12 @@ def create_run(
     """
     # Wrong input is found before a key is made.
     manifest = RunManifest.load_toml(config_path, name=name) if config_path is not None else _default_manifest(name)
+    if access is not None:
+        fields = manifest.model_dump(mode="json")
+        try:
+            manifest = RunManifest.from_fields({**fields, "access": {**fields["access"], "mode": access}})
+        except ValueError as error:
+            raise UsageFault(f"--access: {error}") from error
     return _write_run(manifest, folder, replace)
 
 
@@ -121,7 +135,8 @@ def _write_run(manifest: RunManifest, folder: Path | None, replace: bool) -> New
         owner = Identity.generate()
         run_id = make_run_id(name, owner.public_key)
         folder = user_data_dir(os.environ, sys.platform, Path.home()) / run_id
-        _write_whole(folder / OWNER_KEY_NAME, owner.to_bytes())
+        write_whole(folder / OWNER_KEY_NAME, owner.to_bytes())
+        manifest = _with_own_peer(manifest, folder)
     else:
         if not replace and (folder / OWNER_KEY_NAME).exists():
             raise UsageFault(
@@ -131,10 +146,23 @@ def _write_run(manifest: RunManifest, folder: Path | None, replace: bool) -> New
         _make_folder(folder)
         owner = Identity.load_or_create(folder / OWNER_KEY_NAME)
         run_id = make_run_id(name, owner.public_key)
+        manifest = _with_own_peer(manifest, folder)
         manifest = _as_next_revision(manifest, folder / RUN_RECORD_NAME, run_id)
     record = encode_run_record(sign_run_record(run_id, manifest.to_bytes(), owner))
-    _write_whole(folder / RUN_RECORD_NAME, record)
+    write_whole(folder / RUN_RECORD_NAME, record)
     return NewRun(run_id, manifest, folder)
+
+
+def _with_own_peer(manifest: RunManifest, folder: Path) -> RunManifest:
+    """In a private run somebody must be the first member: the peer whose key lies beside the owner's."""
+    if manifest.access.mode == "open":
+        return manifest
+    first = Identity.load_or_create(folder / IDENTITY_NAME).peer_id
+    members = manifest.access.members
+    if first in members:
+        return manifest
+    access = manifest.access.model_copy(update={"members": (*members, first)})
+    return manifest.model_copy(update={"access": access})
 
 
 def _default_manifest(name: str) -> RunManifest:
@@ -152,7 +180,12 @@ def _as_next_revision(manifest: RunManifest, record_path: Path, run_id: str) -> 
     except PeerFault:
         # Another name with the same key is another run, and a damaged record has no revision to follow.
         return manifest
-    return manifest.model_copy(update={"revision": max(manifest.revision, earlier.revision + 1)})
+    update: dict[str, Any] = {"revision": max(manifest.revision, earlier.revision + 1)}
+    if not manifest.changes:
+        # Whoever was revoked stays revoked.
+        with contextlib.suppress(ValueError):
+            update["changes"] = RunManifest.from_bytes(earlier.manifest).changes
+    return manifest.model_copy(update=update)
 
 
 def _make_folder(folder: Path) -> None:
@@ -162,7 +195,7 @@ def _make_folder(folder: Path) -> None:
         raise _unwritable(folder, error) from error
 
 
-def _write_whole(path: Path, content: bytes) -> None:
+def write_whole(path: Path, content: bytes) -> None:
     """The file appears whole, readable by its owner alone, or not at all."""
     _make_folder(path.parent)
     draft: str | None = None

@@ -40,6 +40,7 @@ from peer.manifest import RunManifest
 from peer.membership import Membership
 from peer.repairing import Repairs
 from peer.reporting import Reporter
+from peer.revisions import Revisions
 from peer.run_rules import codec_of, limits_of, rule_of, warm_up
 from peer.starting import Start
 from peer.trainer_desk import TrainerDesk
@@ -93,6 +94,8 @@ class NodePorts:
     """Waits between two looks into the mailbox; the simulator knows when there is something to see."""
     verified: VerifiedRecords | None = None
     """Records known to be good; None begins with none. The peers of a simulation share theirs."""
+    revisions: Revisions | None = None
+    """The manifest and the owner's changes to it; None: of the manifest alone, and everybody is a member."""
 
 
 class Node:
@@ -143,6 +146,9 @@ class Node:
             first_sequence=int(1000 * self.started_at),
         )
         self.exchange.takes_part = False
+        self.revisions = ports.revisions or Revisions(manifest, bytes(32), self.me)
+        self.revisions.on_end = self.reporter.run_ended
+        self.exchange.rule_at = self.revisions.rule_at
         self.links = Links(
             ports.host,
             ports.doorkeeper,
@@ -216,6 +222,7 @@ class Node:
             self._on_view()
             await self._replay_missed()
             await self._start.hand_over()
+            self.revisions.reached(min(self.versions()))
             self.mailbox.network.ready = 1
             for fragment in self.fragments:
                 await self.exchange.offer(fragment)
@@ -317,6 +324,7 @@ class Node:
         told_at = self.ports.clock()
         while not self._leaving.is_set():
             await self.desk.take_work(self.exchange.work_arrived)
+            self.revisions.check()
             self.desk.retry()
             self.mailbox.network.heartbeat = self.ports.clock()
             if trainer.finished or trainer.stop_requested:
@@ -368,6 +376,8 @@ class Node:
         if self.reporter.moved(report):
             persist(self.mailbox, self.fragments[index])
             self._moved.set()
+            if self.mailbox.network.ready:
+                self.revisions.reached(min(self.versions()))
             if self.rule.mode == "streaming" and self.desk.is_open:
                 self.desk.deliver_anchor(index)
         repair = self.reporter.wanted_repair(report)

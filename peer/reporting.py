@@ -9,7 +9,7 @@ from averaging import exchange_reports as reports
 from dht.host import PeerId
 from dht.records import PeerRecord
 from peer import event_types as events
-from peer.events import Event
+from peer.events import Event, RunEnded
 from peer.fetching import FetchProgress
 from peer.mailbox import Mailbox
 from peer.round_clock import RoundClock
@@ -118,6 +118,10 @@ class Reporter:
         for remote, report in list(self._unsaid.items()):
             if now - self._refused_at.get(remote, -math.inf) >= REFUSAL_SECONDS:
                 self.refused(report)
+
+    def run_ended(self, version: int) -> None:
+        """The owner ended the run at this version."""
+        self._emit(RunEnded(at=self._wall_clock(), peer_id=self._me, version=version))
 
     def catching_up(self, progress: FetchProgress) -> None:
         """Something of what is fetched has arrived; said about once a second."""

@@ -246,7 +246,7 @@ class Swarm:
     def _stop_or_fault(self) -> bool:
         assert self._connection is not None
         self._connection.check()
-        return self._stop()
+        return self._stop() or self._connection.run_has_ended
 
     def _show(self, event: Event) -> None:
         with self._lock:

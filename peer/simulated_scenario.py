@@ -15,7 +15,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from dht.errors import UsageFault
-from peer.manifest import MAX_WHOLE_NUMBER, AveragingSection, ModelSection, TrainingSection, read_toml
+from peer.manifest import AveragingSection, ModelSection, TrainingSection, read_toml
+from peer.manifest_access import MAX_WHOLE_NUMBER
 from peer.simulated_spec import LieKind
 from peer.validation import explain, shown
 

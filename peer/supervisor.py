@@ -23,7 +23,7 @@ from dht.host import PeerId
 from dht.p2pd_directory import remove_stale
 from dht.records import RunRecord, decode_run_record
 from peer import event_types as events
-from peer.events import Event, from_json
+from peer.events import Event, RunEnded, from_json
 from peer.mailbox import Mailbox
 from peer.network_side import NetworkSpec
 
@@ -70,6 +70,7 @@ class NetworkProcess:
         self._show = show
         self._note = note
         self.addresses: tuple[str, ...] = ()
+        self.run_has_ended = False
         self._mailbox: tuple[Mailbox, str] | None = None
         self._record: RunRecord | None = None
         self._fault: LocalFault | None = None
@@ -229,7 +230,9 @@ class NetworkProcess:
     def _take(self, message: dict[str, Any]) -> None:
         kind = message["kind"]
         if kind == "event":
-            self._show(from_json(message["event"]))
+            event = from_json(message["event"])
+            self.run_has_ended |= isinstance(event, RunEnded)
+            self._show(event)
         elif kind == "addresses":
             self.addresses = tuple(message["addresses"])
             self._note("listening on " + "  ".join(self.addresses))

@@ -66,7 +66,8 @@ def expectation(field: FieldInfo) -> str:
         if getattr(rule, "multiple_of", None) is not None:
             extra += f" and a multiple of {rule.multiple_of}"
         if getattr(rule, "max_length", None) is not None:
-            extra += f" of at most {rule.max_length} characters"
+            unit = "entries" if _plain_type(field.annotation) is tuple else "characters"
+            extra += f" of at most {rule.max_length} {unit}"
     if low is not None and high is not None:
         joined = f"from {low} to {high}"
     else:
@@ -122,6 +123,9 @@ def _sentence(detail: dict[str, Any], model: type[BaseModel], name_of: Callable[
     section = _section_of(field.annotation) if field is not None else None
     if section is not None:
         return f"{name} is {got}; expected a section with the fields {', '.join(section.model_fields)}."
+    listed = _listed_section_of(field.annotation) if field is not None else None
+    if listed is not None:
+        return f"{name} is {got}; expected a list of sections with the fields {', '.join(listed.model_fields)}."
     named = _named_section_of(field.annotation) if field is not None else None
     if named is not None:
         if path[-1] in owner.model_fields:
@@ -137,7 +141,12 @@ def _owner_of(path: list[str], model: type[BaseModel]) -> tuple[type[BaseModel],
         if field is not None and not is_named and _named_section_of(field.annotation) is not None:
             is_named = True  # this part is the section's own name
             continue
-        section = _named_section_of(field.annotation) if field is not None and is_named else None
+        if field is not None and not is_named and part.isdecimal() and _listed_section_of(field.annotation) is not None:
+            is_named = True  # and this one its place in a list
+            continue
+        section = None
+        if field is not None and is_named:
+            section = _named_section_of(field.annotation) or _listed_section_of(field.annotation)
         if field is not None and section is None:
             section = _section_of(field.annotation)
         if section is not None:
@@ -156,6 +165,11 @@ def _section_of(annotation: Any) -> type[BaseModel] | None:
 def _named_section_of(annotation: Any) -> type[BaseModel] | None:
     """The model of a field that holds sections by names of the writer's choice."""
     return _section_of(get_args(annotation)[1]) if get_origin(annotation) is dict else None
+
+
+def _listed_section_of(annotation: Any) -> type[BaseModel] | None:
+    """The model of a field that holds sections one after the other."""
+    return _section_of(get_args(annotation)[0]) if get_origin(annotation) is tuple else None
 
 
 def _unknown_name(path: list[str], owner: type[BaseModel], model: type[BaseModel]) -> str:

@@ -32,22 +32,25 @@ RULE = OuterRule("carry", 0.7, 0.5, overlay_gain=0.7)
 class OpenDoor:
     """Whoever knows the word may come in."""
 
-    def hello(self):
+    def hello(self, remote):
         return b"hello"
 
     def admit(self, remote, hello):
         if hello != b"hello":
             raise PeerFault(remote, "does not know the word")
 
-    def welcome(self):
+    def welcome(self, remote, hello):
         return b"welcome"
 
-    def refusal(self, reason):
-        return reason.encode()
+    def refusal(self, fault):
+        return fault.what.encode()
 
-    def check_reply(self, remote, reply):
+    def check_reply(self, remote, hello, reply):
         if reply != b"welcome":
             raise PeerFault(remote, reply.decode())
+
+    def is_excluded(self, remote):
+        return False
 
 
 async def inline(work):

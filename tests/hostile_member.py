@@ -48,7 +48,7 @@ class HostileMember:
 
     def changed_hello(self, **changes: object) -> bytes:
         """A hello that is right but for `changes`."""
-        packed: bytes = msgpack.packb(msgpack.unpackb(self.doorkeeper.hello()) | changes)
+        packed: bytes = msgpack.packb(msgpack.unpackb(self.doorkeeper.hello(self.identity.peer_id)) | changes)
         return packed
 
     async def open_silent(self, remote: PeerId, protocol: str) -> Stream:
@@ -60,7 +60,7 @@ class HostileMember:
     async def open(self, remote: PeerId, protocol: str, hello: bytes | None = None) -> tuple[Stream, bytes]:
         """A stream that has introduced itself, and the answer to that."""
         stream = await self.open_silent(remote, protocol)
-        await stream.send(self.doorkeeper.hello() if hello is None else hello)
+        await stream.send(self.doorkeeper.hello(remote) if hello is None else hello)
         async with asyncio.timeout(PATIENCE_SECONDS):
             return stream, await stream.receive(MAX_HELLO_BYTES)
 

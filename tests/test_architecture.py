@@ -19,6 +19,7 @@ FOLDERS = (*PACKAGES, "tests", "examples", "benchmarks")
 MAX_LINES = 500
 PURE = (
     *("dht.fields", "dht.records", "dht.profiles", "dht.swarm", "dht.access"),
+    *("dht.tickets", "dht.proofs", "dht.admission"),
     *("averaging.fragments", "averaging.codec", "averaging.encoded", "averaging.wire"),
     *("averaging.outer", "averaging.robust", "averaging.schedule", "averaging.round", "averaging.blame"),
     *("averaging.notary", "averaging.credit", "averaging.receipt_file", "averaging.commit_log", "dashboard.credit"),

@@ -22,7 +22,7 @@ from dht.identity import Identity, make_run_id
 from dht.records import encode_run_record, sign_run_record
 from peer.events import CheckpointFailed, CheckpointSaved, LeftRun, RefusedPeer, RoundCommitted, TrainingProgressed
 from peer.membership import RECORD_PROTOCOL
-from peer.network_side import RUN_PROTOCOL
+from peer.run_protocol import RUN_PROTOCOL
 from tests.hostile_member import answering, hostile_member
 from tests.process_swarm import (
     WAIT_SECONDS,

@@ -35,6 +35,7 @@ MESSAGES: tuple[type[Any], ...] = get_args(Message)
 BOUNDED_MODULES = (
     *("averaging.wire", "averaging.messages", "averaging.links", "averaging.state_messages"),
     *("dht.access", "dht.records", "dht.profiles", "dht.hivemind_storage", "dht.hivemind_gate"),
+    *("dht.tickets", "dht.proofs", "dht.admission"),
 )
 
 HIDDEN_FOLDERS = ("node_modules", "build", "dist", "runs")

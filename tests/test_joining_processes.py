@@ -29,8 +29,8 @@ from dht.host_backend import HostBackend
 from dht.records import decode_run_record
 from peer.events import AppliedCommit, CaughtUp, RoundCommitted
 from peer.layouts import seed_sizes
-from peer.network_side import RUN_PROTOCOL
 from peer.observing import observe, open_log
+from peer.run_protocol import RUN_PROTOCOL
 from tests.hostile_member import HostileMember, answering, hostile_member
 from tests.process_swarm import TINY_RUN, PeerProcess, ProcessSwarm, process_swarm, wait_until
 

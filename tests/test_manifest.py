@@ -23,7 +23,7 @@ from peer.manifest import (
     RunManifest,
     TrainingSection,
 )
-from peer.network_side import _manifest_of, _refuse_two_manifests
+from peer.run_finding import manifest_of, refuse_two_manifests
 from peer.run_rules import codec_of, rule_of
 
 DEFAULT = RunManifest(name="demo")
@@ -128,7 +128,7 @@ def test_too_long_is_refused_before_it_is_parsed() -> None:
         ("model.num_heads", 3, "model: d_model is 128 with num_heads 3; expected d_model to be a multiple of 6"),
         ("model.kind", "custom", "expected num_parameters and layout_digest beside it"),
         ("model.num_parameters", 5, "num_parameters and layout_digest are for kind 'custom', remove them"),
-        ("format_version", 1, "format_version is 1; expected 2."),
+        ("format_version", 2, "format_version is 2; expected 3."),
         ("seed", 10**400, "seed is a whole number of 1329 bits; expected a whole number from 0 to"),
         ("training.learning_rate", 10**400, "training.learning_rate is a whole number of 1329 bits; expected a finite"),
         ("data.source", "http://x", "data.source is 'http://x'; expected something like stdlib: or text:PATH"),
@@ -246,7 +246,7 @@ def record_of(manifest: bytes) -> RunRecord:
 
 def test_joining_a_run_with_an_unknown_codec_is_refused_with_the_field() -> None:
     with pytest.raises(Incompatible) as caught:
-        _manifest_of(record_of(changed("averaging.codec", "int3")))
+        manifest_of(record_of(changed("averaging.codec", "int3")))
     assert "averaging.codec is 'int3'; expected one of fp32, fp16, int8, int4, e3m0, int2." in str(caught.value)
     assert "install the version that the run's owner uses" in str(caught.value)
 
@@ -257,9 +257,9 @@ def test_joining_members_with_another_codec_is_refused_with_the_field(tmp_path: 
     theirs = RunManifest(name="demo", averaging=section)
     local, found = record_of(DEFAULT.to_bytes()), record_of(theirs.to_bytes())
     with pytest.raises(Incompatible) as caught:
-        _refuse_two_manifests(local, found, theirs, tmp_path / "run.record")
+        refuse_two_manifests(local, found, theirs, tmp_path / "run.record")
     assert "averaging.codec is 'int8', not 'int4'; averaging.scale is 'pow2', not 'bf16'." in str(caught.value)
     assert str(tmp_path / "run.record") in str(caught.value)
-    _refuse_two_manifests(local, local, DEFAULT, tmp_path)
+    refuse_two_manifests(local, local, DEFAULT, tmp_path)
     newer = theirs.model_copy(update={"revision": 2})
-    _refuse_two_manifests(local, record_of(newer.to_bytes()), newer, tmp_path)
+    refuse_two_manifests(local, record_of(newer.to_bytes()), newer, tmp_path)
