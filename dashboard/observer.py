@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -13,6 +12,7 @@ from dashboard.state import DashboardState, Look, RunFacts, fold, label_text
 from dht.errors import LocalFault, PeerFault
 from dht.records import PeerRecord, RunRecord, VerifiedRecords, decode_peer_record, decode_run_record
 from dht.store import RecordStore
+from peer.manifest import manifest_hash
 
 LOOK_SECONDS: Final = 2.0
 """Between two looks. Peers renew their records every ten seconds or so; a look costs a few KiB."""
@@ -153,7 +153,7 @@ def run_facts(record: RunRecord) -> RunFacts:
         name=record.run_id.partition(".")[0],
         description=label_text(description, 500) if isinstance(description, str) else "",
         revision=record.revision,
-        manifest_hash=hashlib.sha256(record.manifest).digest(),
+        manifest_hash=manifest_hash(record.manifest),
         summary=" · ".join(_summary(manifest)),
     )
 

@@ -374,6 +374,14 @@ class RunManifest(Section):
             raise ValueError(explain(error, cls)) from error
 
 
+def manifest_hash(data: bytes) -> bytes:
+    """`RunManifest.hash` (32 bytes) of signed bytes; of the bytes themselves when other software wrote them."""
+    try:
+        return RunManifest.from_bytes(data).hash
+    except ValueError:
+        return hashlib.sha256(data).digest()
+
+
 def _flat(fields: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, value in fields.items():

@@ -94,8 +94,7 @@ class NodePorts:
     """Waits between two looks into the mailbox; the simulator knows when there is something to see."""
     verified: VerifiedRecords | None = None
     """Records known to be good; None begins with none. The peers of a simulation share theirs."""
-    revisions: Revisions | None = None
-    """The manifest and the owner's changes to it; None: of the manifest alone, and everybody is a member."""
+    revisions: Revisions | None = None  # None: those of the manifest, and everybody is a member
 
 
 class Node:
@@ -222,7 +221,6 @@ class Node:
             self._on_view()
             await self._replay_missed()
             await self._start.hand_over()
-            self.revisions.reached(min(self.versions()))
             self.mailbox.network.ready = 1
             for fragment in self.fragments:
                 await self.exchange.offer(fragment)
@@ -324,7 +322,7 @@ class Node:
         told_at = self.ports.clock()
         while not self._leaving.is_set():
             await self.desk.take_work(self.exchange.work_arrived)
-            self.revisions.check()
+            self.revisions.reached(min(self.versions()))
             self.desk.retry()
             self.mailbox.network.heartbeat = self.ports.clock()
             if trainer.finished or trainer.stop_requested:
@@ -376,8 +374,6 @@ class Node:
         if self.reporter.moved(report):
             persist(self.mailbox, self.fragments[index])
             self._moved.set()
-            if self.mailbox.network.ready:
-                self.revisions.reached(min(self.versions()))
             if self.rule.mode == "streaming" and self.desk.is_open:
                 self.desk.deliver_anchor(index)
         repair = self.reporter.wanted_repair(report)

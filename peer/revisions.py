@@ -135,18 +135,15 @@ class Revisions:
         return True
 
     def reached(self, version: int) -> None:
-        """The lowest version of this peer's fragments, which are whole, is `version` now."""
+        """The lowest version of this peer's fragments, which are whole, is `version` now.
+
+        Raises:
+            Incompatible: from here on this peer's key is revoked, or its software is too old.
+        """
         if version != self._version:
             self._version = version
             self._enforce(version)
             self._look_at_self()
-
-    def check(self) -> None:
-        """Raise what the owner's changes mean for this very peer.
-
-        Raises:
-            Incompatible: its key was revoked, or its software is too old.
-        """
         if self._fault is not None:
             raise self._fault
 
