@@ -38,7 +38,7 @@ from peer.fragment_memory import build_fragments, persist
 from peer.mailbox import Mailbox
 from peer.manifest import RunManifest
 from peer.membership import Membership
-from peer.repairing import Repairs
+from peer.repairing import Repairs, holds
 from peer.reporting import Reporter
 from peer.revisions import Revisions
 from peer.run_rules import codec_of, limits_of, rule_of, warm_up
@@ -306,7 +306,7 @@ class Node:
         goals = [fragment.state.lineage_tokens for fragment in self.fragments]
         while self.ports.clock() < end:
             members = self.membership.members()
-            behind = [index for index, goal in enumerate(goals) if not any(_has(r, index, goal) for r in members)]
+            behind = [index for index, goal in enumerate(goals) if not any(holds(r, index, goal) for r in members)]
             if not members or not behind:
                 return
             for record in members:
@@ -490,12 +490,6 @@ class Node:
             ports.wall_clock,
             ports.emit,
         )
-
-
-def _has(record: PeerRecord, fragment: int, lineage_tokens: int) -> bool:
-    """Whether a member can give newcomers at least these committed tokens of a fragment."""
-    known = record.lineage_tokens
-    return record.state in ("training", "serving") and len(known) > fragment and known[fragment] >= lineage_tokens
 
 
 def _finite(value: float) -> float | None:

@@ -132,3 +132,9 @@ class Repairs:
                 self._reports.repaired(index, snapshot.version, reason)
         finally:
             self._exchange.repaired(index)
+
+
+def holds(record: PeerRecord, fragment: int, lineage_tokens: int) -> bool:
+    """Whether a member can give newcomers at least these committed tokens of a fragment."""
+    known = record.lineage_tokens
+    return record.state in ("training", "serving") and len(known) > fragment and known[fragment] >= lineage_tokens
