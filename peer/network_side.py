@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from averaging.exchange_reports import PeerRefused
 from dht.access import AccessRule
 from dht.admission import Admission
 from dht.errors import LocalFault, PeerFault
@@ -365,7 +366,7 @@ class NetworkSide:
 
     def _tell_refusal(self, remote: PeerId, rule: str) -> None:
         if self._node is not None:
-            self._node.reporter.refused(remote, rule)
+            self._node.reporter.refused(PeerRefused(remote, rule))
 
 
 def _admission_of(identity: Identity, run_id: str, ticket_pass: bytes | None, local: RunRecord | None) -> Admission:
