@@ -23,7 +23,7 @@ from dashboard.page_access import PageAccess, read_token
 from dashboard.profile_reading import follow_profiles
 from dashboard.routes import make_app
 from dashboard.state import DashboardState
-from dht.errors import UsageFault
+from dht.errors import LocalFault, UsageFault
 from dht.host import Host
 from dht.host_backend import HostBackend
 from dht.identity import split_run_id
@@ -127,11 +127,25 @@ async def _serve(
         try:
             await asyncio.wait((watching, stopping), return_when=asyncio.FIRST_COMPLETED)
             if watching.done():
-                watching.result()
+                _end_of(watching)
         finally:
             for task in (watching, stopping):
                 task.cancel()
             await asyncio.gather(watching, stopping, return_exceptions=True)
+
+
+def _end_of(watching: asyncio.Task[None]) -> None:
+    """What ended the watch: of several at once, the one that its owner can act on."""
+    try:
+        watching.result()
+    except BaseExceptionGroup as group:
+        fault = group.subgroup(LocalFault)
+        while isinstance(fault, BaseExceptionGroup):
+            first = fault.exceptions[0]
+            if isinstance(first, LocalFault):
+                raise first from group
+            fault = first if isinstance(first, BaseExceptionGroup) else None
+        raise
 
 
 def _announce(choices: Choices, port: int, *, is_private: bool) -> None:

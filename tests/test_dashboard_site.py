@@ -19,11 +19,11 @@ from aiohttp.test_utils import TestClient, TestServer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dashboard.app import start_site
+from dashboard.app import _end_of, start_site
 from dashboard.live import Live
 from dashboard.routes import make_app
 from dashboard.state import DashboardState, Look, fold
-from dht.errors import UsageFault
+from dht.errors import Incompatible, UsageFault
 from tests.dashboard_records import (
     HOSTILE_NAME,
     NOW,
@@ -220,6 +220,23 @@ def test_a_taken_port_is_one_sentence_and_exit_code_2() -> None:
         with pytest.raises(UsageFault, match=f"port {port} .* is taken .* --port") as caught:
             asyncio.run(check(port))
     assert caught.value.exit_code == 2
+
+
+def test_what_ends_the_watch_is_one_sentence() -> None:
+    async def fail(depth: int) -> None:
+        if not depth:
+            raise Incompatible("the manifest needs newer software")
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(fail(depth - 1))
+
+    async def check() -> None:
+        for depth in range(3):
+            watching = asyncio.create_task(fail(depth))
+            await asyncio.wait([watching])
+            with pytest.raises(Incompatible, match="newer software"):
+                _end_of(watching)
+
+    asyncio.run(check())
 
 
 @pytest.mark.network
