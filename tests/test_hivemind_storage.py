@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dht.identity import Identity, make_run_id, public_key_of
+from dht.profiles import Profile, encode_profile, profile_shard_of, profiles_key
 from dht.records import (
     PeerRecord,
     encode_peer_record,
@@ -168,6 +169,37 @@ def test_a_value_and_a_dictionary_do_not_replace_each_other() -> None:
     assert not storage.store_subkey(KEY, "a", b"x", NOW + 99)
     assert storage.store_subkey(OTHER_KEY, "a", b"x", NOW + 10)
     assert not storage.store(OTHER_KEY, b"value", NOW + 99)
+
+
+def profile_value(person: Identity, sequence: int, life_seconds: float) -> tuple[str, bytes, bytes, float]:
+    """(key, subkey, value, expiry) of a contributor's profile."""
+    expires_at = NOW + life_seconds
+    profile = Profile(RUN_ID, person.peer_id, sequence, NOW, expires_at, "", "", True, ())
+    key = profiles_key(RUN_ID, profile_shard_of(person.peer_id))
+    subkey: bytes = MSGPackSerializer.dumps(person.peer_id)
+    return key, subkey, pack_value(key, encode_profile(profile, person)), expires_at
+
+
+def test_an_older_profile_never_replaces_a_newer_one_however_long_it_lives() -> None:
+    storage = BoundedStorage(Clock(), SignedRecords(Clock()).rank_of)
+    for sequence, life_seconds, is_taken in ((5, 100, True), (4, 200, False), (5, 150, True), (6, 160, True)):
+        _, subkey, value, expires_at = profile_value(OWNER, sequence, life_seconds)
+        assert storage.store_subkey(KEY, subkey, value, expires_at) == is_taken
+
+
+def test_a_profile_is_valid_in_its_own_place_only() -> None:
+    other = Identity.generate()
+    key, subkey, value, expires_at = profile_value(OWNER, 1, 100)
+
+    def is_valid(key: str, subkey: bytes, value: bytes, expires_at: float) -> bool:
+        record = DHTRecord(key_id_of(key).to_bytes(), subkey, value, expires_at)
+        return SignedRecords(Clock()).validate(record)
+
+    assert is_valid(key, subkey, value, expires_at)
+    assert not is_valid(key, MSGPackSerializer.dumps(other.peer_id), value, expires_at)
+    assert not is_valid(f"{RUN_ID}/peers/0", subkey, value, expires_at)
+    assert not is_valid(key, subkey, value, expires_at + 10)
+    assert not is_valid(key, subkey, value[:-1] + b"!", expires_at)
 
 
 def test_a_whole_dictionary_is_taken_entry_by_entry() -> None:
