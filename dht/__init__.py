@@ -13,7 +13,9 @@ Map of the package, from the bottom up::
     memory_host.py   MemoryNetwork, MemoryHost: simulated networks, for tests and the simulator
     memory_store.py  MemoryStore: records in a shared dictionary
     p2pd_host.py     Host over hivemind's libp2p daemon; the bulk data plane
-    hivemind_store.py  RecordStore over hivemind's DHTNode
+    libp2p_host.py   Host in pure Python over py-libp2p; observers
+    hivemind_store.py  RecordStore over hivemind's DHTNode, on either host
+    observer_network.py  a host and a store for somebody who only looks
 
 Imports inside the package go upwards in this list only; `averaging` and `peer` build on it.
 

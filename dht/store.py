@@ -1,6 +1,6 @@
 """`RecordStore`: where signed, expiring records live. Ports only know bytes; `records.py` knows meaning.
 
-Adapters: `MemoryStore` (simulation, tests) and `HivemindStore` (hivemind's DHTNode on a P2pdHost).
+Adapters: `MemoryStore` (simulation, tests) and `HivemindStore` (hivemind's DHTNode on a P2pdHost or a Libp2pHost).
 """
 
 from __future__ import annotations
