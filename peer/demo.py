@@ -122,7 +122,7 @@ class Demo:
     def start_page(self, port: int) -> None:
         """Serve the dashboard beside the swarm."""
         target = ["--run-id", self.run_id, "--peers", self.address]
-        history = ["--db", str(self.folder / "dashboard.sqlite")]
+        history = ["--db", str(self.folder / "dashboard.sqlite"), "--join-address", self.address]
         with open(self.folder / "dashboard.txt", "wb") as output:
             self.page = subprocess.Popen(
                 [sys.executable, "-m", "peer", "dashboard", *target, "--port", str(port), *history],
