@@ -17,8 +17,8 @@ _AGE: Final = re.compile(r'(<span class="age" data-at="([0-9.]+)">)(?=</span>)')
 
 BASES: Final = {
     "reported": "The peer says so itself; nobody has checked it.",
-    "witnessed": "Other peers of the round signed that they received this work.",
-    "verified": "Somebody computed it again and got the same.",
+    "witnessed": "Others signed it: the reducer of a mean that the work is in, or the leader that took it.",
+    "verified": "Somebody computed it again and got the same. Nothing does so at present.",
 }
 
 

@@ -261,10 +261,11 @@ def _reasons(rounds: Sequence[RoundFacts]) -> str:
     reasons: Counter[str] = Counter()
     for row in rounds:
         reasons.update(dict(row.drop_reasons))
-    told = sum(reasons.values())
-    missed, void = sum(row.num_missed for row in rounds), sum(row.num_void_shards for row in rounds)
-    if missed > told:
-        reasons["planned, but nothing of it got in (no reason is in the commit)"] += missed - told
+    # Commits of rounds that were only fetched later may come without reasons.
+    silent = [row for row in rounds if not row.drop_reasons]
+    missed, void = sum(row.num_missed for row in silent), sum(row.num_void_shards for row in silent)
+    if missed:
+        reasons["planned, but nothing of it got in (no reason is known)"] += missed
     if void:
         reasons["shards that no reducer delivered; their part stayed with its owners for the next round"] += void
     if not reasons:

@@ -117,7 +117,7 @@ def rounds_of(num_peers: int = 8, now: float = NOW, number: int = 36) -> tuple[R
                 tokens=81_920 - 900 * index,
                 contributors=tuple(members),
                 num_missed=int(is_late),
-                num_void_shards=int(index == 17),
+                num_void_shards=int(index == 16),
                 duration_seconds=2.1 + 0.2 * (index % 5),
                 drop_reasons=(("was late: the deadline passed while its line was sending", 1),) if is_late else (),
                 lanes=lanes,
