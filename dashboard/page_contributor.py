@@ -91,7 +91,7 @@ def _figures(row: ContributorRow) -> str:
     uptime = sum(machine.uptime_seconds for machine in row.machines)
     planned = row.rounds + row.rounds_missed
     rank = f"rank {count_text(row.rank)}" if row.rank else "not ranked yet"
-    reliable = f"{100 * row.rounds / planned:.0f} % of {count_text(planned)} planned" if planned else "none planned yet"
+    reliable = f"{share_text(row.rounds / planned)} of {count_text(planned)} planned" if planned else "none planned yet"
     return figures(
         [
             ("Tokens", whole_text(row.tokens_witnessed), f"{whole_text(row.tokens_reported)} reported"),
