@@ -124,12 +124,14 @@ async def _dial(host: P2pdHost, addresses: list[str], complaints: _Complaints) -
         try:
             await host.connect(address, DIAL_SECONDS)
         except PeerUnreachable as fault:
-            if "mismatch" in fault.what:
+            # Said once: a second dial fails at once, because the daemon remembers that the first one did.
+            if "mismatch" in fault.what and address not in complaints.wrong_peers:
                 complaints.wrong_peers.append(address)
             return False
+        if address in complaints.wrong_peers:
+            complaints.wrong_peers.remove(address)
         return True
 
-    complaints.wrong_peers.clear()
     dialled = addresses[:MAX_BOOTSTRAP_DIALS]
     answers = await asyncio.gather(*(dial(address) for address in dialled))
     return [address for address, is_there in zip(dialled, answers, strict=True) if is_there]
