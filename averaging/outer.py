@@ -14,8 +14,8 @@ combined in PeerId order, and everyone applies the encoded broadcast bytes.
 
 Sources: DiLoCo (arXiv 2311.08105) for the outer step; Streaming DiLoCo (arXiv 2501.18512) for blending; Eager
 Updates (arXiv 2502.12996) for the overlay `eager`; token weights from Decoupled DiLoCo (arXiv 2604.21428);
-staleness weights and less momentum under delay from Async Local-SGD (arXiv 2401.09135); the weight of newcomers after
-BTARD (arXiv 2106.11257).
+staleness weights and less momentum under delay from Async Local-SGD (arXiv 2401.09135). The weight of newcomers is
+this project's own.
 """
 
 from __future__ import annotations
@@ -121,8 +121,8 @@ def staleness_factor(staleness: int, rule: OuterRule) -> float:
 def newcomer_factor(num_rounds: int, rule: OuterRule) -> float:
     """nu = min(1, (num_rounds + 1) / (newcomer_rounds + 1)): a peer's first rounds weigh less.
 
-    A newcomer's inner optimizer is cold, and a stranger should not decide much at once: influence that grows with
-    participation follows arXiv 2106.11257. `num_rounds` is the peer's own claim, bounded by the fragment's version.
+    A newcomer's inner optimizer is cold, and a stranger should not decide much at once. The ramp is ours and from
+    no paper. `num_rounds` is the peer's own claim, bounded by the fragment's version.
     So nobody gains more than the weight of a peer that was there from the start: whoever lies only skips its own
     warm-up, and the swarm is where it would be without one.
     """

@@ -10,8 +10,9 @@
 
 Norms, radii and weights are bounded relative to the median member (the lower of two, so that half a group of liars
 cannot raise it); nothing has to be tuned to a model. Members are compared within classes of equal staleness: honest
-late work is longer than fresh work. A trimmed mean has no such classes: it compares values, and those of a peer that
-went further lie at the ends more often. It refuses nobody for that, but `centered_clip` uses more of late work.
+late work is longer than fresh work. A trimmed mean, which compares single values, orders them by what they are per
+usual interval of work: those of late work that took k times the steps count as k times smaller there, up to 1 +
+staleness times. Otherwise they would lie at the ends, and honest late work would be left out like a liar's.
 
 Everything is done in roster (PeerId) order, in float32 with sums of squares in float64, one chunk of all members at a
 time and without parallel sums: the result does not depend on arrival order or threads. Beside the encoded inputs, the
@@ -311,20 +312,27 @@ def _mean(group: _Group) -> Tensor:
 def _trimmed_mean(group: _Group, trim_fraction: float, out: Tensor) -> None:
     trimmed = num_trimmed(len(group.members), trim_fraction)
     weights = np.array(group.weights, dtype=np.float32)
+    terms = [member.terms for member in group.members]
+    excuses = [min(1.0 + one.staleness, ratio) for one, ratio in zip(terms, _steps_ratios(terms), strict=True)]
+    sizes = np.array(excuses, dtype=np.float32) if max(excuses) > 1 else None
     for where, rows in group.chunks():
-        out.numpy()[where] = _trimmed_rows(rows, weights, trimmed)
+        out.numpy()[where] = _trimmed_rows(rows, weights, trimmed, sizes)
 
 
-def _trimmed_rows(rows: F32, weights: F32, trimmed: int) -> F32:
-    """Weighted mean of each column without its `trimmed` smallest and largest values; exactly between those kept."""
-    order = np.argsort(rows, axis=0, kind="stable")[trimmed : len(rows) - trimmed]
+def _trimmed_rows(rows: F32, weights: F32, trimmed: int, sizes: F32 | None = None) -> F32:
+    """Weighted mean of each column without its `trimmed` smallest and largest values; exactly between those kept.
+
+    sizes: float32 [num_members], what values are divided by before they are compared; the mean is of the values.
+    """
+    compared = rows if sizes is None else rows / sizes[:, None]
+    order = np.argsort(compared, axis=0, kind="stable")[trimmed : len(rows) - trimmed]
     kept = np.take_along_axis(rows, order, axis=0)
     total, weight_sum = np.zeros_like(kept[0]), np.zeros_like(kept[0])
     for values, weight in zip(kept, weights[order], strict=True):
         total += values * weight
         weight_sum += weight
     total /= weight_sum
-    within: F32 = np.clip(total, kept[0], kept[-1])
+    within: F32 = np.clip(total, kept.min(axis=0), kept.max(axis=0))
     return within
 
 
