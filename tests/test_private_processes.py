@@ -1,0 +1,55 @@
+"""A private run with real processes: an invite lets one peer in, strangers hear nothing, a revocation is followed."""
+
+from __future__ import annotations
+
+import pytest
+
+from dht.identity import Identity
+from peer.events import ManifestRevised, RefusedPeer, RoundCommitted
+from tests.process_swarm import TINY_RUN, assert_one_sentence, process_swarm, wait_until
+
+pytestmark = [pytest.mark.network, pytest.mark.timeout(900)]
+
+RUN = TINY_RUN + '[access]\nmode = "invite"\n'
+SOON_SECONDS = 180.0
+LOCAL = ("--listen", "/ip4/127.0.0.1/tcp/0", "--device", "cpu", "--json")
+
+
+def test_an_invited_peer_trains_strangers_hear_nothing_and_a_revocation_is_followed() -> None:
+    with process_swarm(RUN) as swarm:
+        owner, invite = str(swarm.folder_of("owner")), str(swarm.folder / "friend.invite")
+        seed = swarm.start("owner", command="seed")
+        wait_until(lambda: "listening on" in seed.stderr, "the seed is up", SOON_SECONDS)
+        given = swarm.call("invite", "--data-dir", owner, "--one-time", "--out", invite, seconds=SOON_SECONDS)
+        assert (given.returncode, given.stderr) == (0, "")
+        friend = swarm.start("friend", "--invite", invite, "--max-steps", "1000000")
+        friend.wait_joined(seconds=SOON_SECONDS)
+        friend.wait_for(RoundCommitted, seconds=SOON_SECONDS)
+
+        reused = swarm.call(
+            *("join", "--invite", invite, "--data-dir", str(swarm.folder / "other"), *LOCAL), seconds=SOON_SECONDS
+        )
+        assert reused.returncode == 4
+        assert_one_sentence(reused.stderr, "the one-time invite was used by another key before", "new invite")
+
+        stranger = swarm.call(
+            *("join", "--run-id", swarm.run_id, "--peers", seed.address, "--join-timeout", "0"),
+            *("--data-dir", str(swarm.folder / "stranger"), *LOCAL),
+            seconds=SOON_SECONDS,
+        )
+        assert stranger.returncode == 3
+        assert_one_sentence(stranger.stderr, "nobody answered", "--invite")
+        seed.wait_for(RefusedPeer, lambda event: "no membership proof" in event.reason or "list" in event.reason)
+
+        wrong = seed.address.rpartition("/")[0] + "/" + Identity.generate().peer_id
+        mistaken = swarm.call(
+            *("join", "--run-id", swarm.run_id, "--peers", wrong, "--join-timeout", "10"),
+            *("--data-dir", str(swarm.folder / "mistaken"), *LOCAL),
+            seconds=SOON_SECONDS,
+        )
+        assert mistaken.returncode == 3
+        assert_one_sentence(mistaken.stderr, "another peer than the named one answers")
+
+        revoked = swarm.call("revoke", "--data-dir", owner, "--key", friend.peer_id, seconds=SOON_SECONDS)
+        assert (revoked.returncode, revoked.stderr) == (0, "")
+        seed.wait_for(ManifestRevised, lambda event: event.revision == 2, seconds=SOON_SECONDS)
