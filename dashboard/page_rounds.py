@@ -316,26 +316,18 @@ def _round_row(row: RoundFacts, names: Mapping[str, str]) -> str:
 def _rounds_from_records(state: DashboardState) -> str:
     if not state.rounds:
         return empty("No round has ended since this page began to watch.")
-    names = _names(state)
     body = "".join(
         f'<tr><th scope="row">{row.fragment}</th><td class="number">{count_text(row.version)}</td>'
-        f'<td>{_known(row, names)}</td><td class="number">{age(row.seen_at)}</td></tr>'
+        f'<td>{_known(row)}</td><td class="number">{age(row.seen_at)}</td></tr>'
         for row in state.rounds[:MAX_ROUNDS_SHOWN]
     )
-    is_guess = all(row.leader is None for row in state.rounds)
     note = "Told from the versions in peer records; who took part is not known here yet."
     return (
         '<table><thead><tr><th scope="col">Fragment</th><th scope="col" class="number">Version</th>'
         '<th scope="col">What is known</th><th scope="col" class="number">Seen</th></tr></thead>'
-        f"<tbody>{body}</tbody></table>" + f'<p class="quiet">{note}</p>' * is_guess
+        f"<tbody>{body}</tbody></table>" + f'<p class="quiet">{note}</p>'
     )
 
 
-def _known(row: RoundRow, names: Mapping[str, str]) -> str:
-    if row.leader is None:
-        return "committed" if row.num_rounds == 1 else f"{count_text(row.num_rounds)} rounds committed"
-    known = (
-        f"{plural(len(row.contributors), 'contributor')}, {count_text(float(row.tokens or 0))} tokens, "
-        f"led by <bdi>{escape(names.get(row.leader) or short_peer(row.leader))}</bdi>"
-    )
-    return known + (f", {plural(row.num_void_shards, 'void shard')}" if row.num_void_shards else "")
+def _known(row: RoundRow) -> str:
+    return "committed" if row.num_rounds == 1 else f"{count_text(row.num_rounds)} rounds committed"

@@ -13,7 +13,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from averaging.messages import Commit
 from dashboard.history_types import Condition, LaneFacts
 from dashboard.lanes import merge_lanes
 from dht.fields import clean_text
@@ -48,13 +47,12 @@ class RunFacts:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """One look at the swarm at `now` (unix seconds). Records and commits were checked before."""
+    """One look at the swarm at `now` (unix seconds). Records were checked before."""
 
     now: float
     num_members: int
     """Members of the DHT that answered."""
     records: Sequence[PeerRecord] = ()
-    commits: Sequence[Commit] = ()
     num_invalid_records: int = 0
     run: RunFacts | None = None
     problem: str = ""
@@ -97,17 +95,13 @@ class FragmentRow:
 
 @dataclass(frozen=True, slots=True)
 class RoundRow:
-    """The round that took a fragment to `version`. Without its commit record only the version is known."""
+    """The round that took a fragment to `version`, told from peer records: nothing but the version is known."""
 
     fragment: int
     version: int
     seen_at: float
     num_rounds: int = 1
     """Rounds since the last version that was seen here; records tell only where a peer stands when it writes one."""
-    leader: PeerId | None = None
-    tokens: int | None = None
-    contributors: tuple[PeerId, ...] = ()
-    num_void_shards: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,25 +323,8 @@ def _with_rounds(after: DashboardState, before: DashboardState, look: Look) -> D
         if num_rounds > 0:
             key = (row.fragment, row.version)
             rounds.setdefault(key, RoundRow(row.fragment, row.version, look.now, num_rounds))
-    for commit in look.commits:
-        key = (commit.fragment, commit.version + 1)
-        seen_at = rounds[key].seen_at if key in rounds else look.now
-        rounds[key] = _round_of(commit, seen_at)
     newest = sorted(rounds.values(), key=lambda row: (-row.seen_at, -row.version, row.fragment))
     return replace(after, rounds=tuple(newest[:MAX_ROUNDS]))
-
-
-def _round_of(commit: Commit, seen_at: float) -> RoundRow:
-    included = {index for shard in commit.shards for index in shard.included}
-    return RoundRow(
-        fragment=commit.fragment,
-        version=commit.version + 1,
-        seen_at=seen_at,
-        leader=commit.leader,
-        tokens=commit.tokens,
-        contributors=tuple(entry.peer_id for index, entry in enumerate(commit.roster) if index in included),
-        num_void_shards=sum(not shard.digest for shard in commit.shards),
-    )
 
 
 def _with_point(state: DashboardState) -> DashboardState:
