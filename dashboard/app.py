@@ -27,7 +27,7 @@ from dht.errors import LocalFault, UsageFault
 from dht.host import Host
 from dht.host_backend import HostBackend
 from dht.identity import split_run_id
-from dht.observer_network import observer_network
+from dht.observer_network import ObserverEntry, observer_network
 from dht.records import RunRecord, encode_run_record
 
 SHUTDOWN_SECONDS: Final = 5.0
@@ -45,6 +45,7 @@ def serve_dashboard(
     open_commits: OpenCommits | None = None,
     open_check: OpenCheck | None = None,
     proof_line: Callable[[bytes], str] | None = None,
+    entry: ObserverEntry | None = None,
 ) -> int:
     """Serve the page until SIGINT or SIGTERM; returns the exit code, 0. Blocks.
 
@@ -53,6 +54,7 @@ def serve_dashboard(
         open_commits: how to ask members for signed commits; without it the page shows versions only.
         open_check: from an encoded run record to the check of its commits, for rebuilding.
         proof_line: a stored signed commit as a line of a proof.
+        entry: for a private run.
 
     Raises:
         UsageFault: the run id is none, the port is taken, or a file cannot be used (exit code 2).
@@ -60,7 +62,7 @@ def serve_dashboard(
     """
     split_run_id(run_id)
     access = None if choices.token_file is None else PageAccess(read_token(choices.token_file))
-    asyncio.run(_serve(run_id, peers, choices, access, open_commits, open_check, proof_line))
+    asyncio.run(_serve(run_id, peers, choices, access, open_commits, open_check, proof_line, entry))
     return 0
 
 
@@ -100,6 +102,7 @@ async def _serve(
     open_commits: OpenCommits | None,
     open_check: OpenCheck | None,
     proof_line: Callable[[bytes], str] | None,
+    entry: ObserverEntry | None,
 ) -> None:
     async with contextlib.AsyncExitStack() as stack:
         stopped = asyncio.Event()
@@ -122,7 +125,7 @@ async def _serve(
         runner = await start_site(app, choices.host, choices.port)
         stack.push_async_callback(runner.cleanup)
         _announce(choices, bound_port(runner), is_private=access is not None)
-        watching = asyncio.create_task(_watch(run_id, peers, live, history, open_commits, choices.backend))
+        watching = asyncio.create_task(_watch(run_id, peers, live, history, open_commits, choices.backend, entry))
         stopping = asyncio.create_task(stopped.wait(), name="stop signal")
         try:
             await asyncio.wait((watching, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -167,8 +170,9 @@ async def _watch(
     history: History,
     open_commits: OpenCommits | None,
     backend: HostBackend,
+    entry: ObserverEntry | None,
 ) -> None:
-    async with observer_network(backend, peers) as (host, store):
+    async with observer_network(backend, peers, entry) as (host, store):
         gatherer = Gatherer(history, time.time)
         opened: tuple[RunRecord, SignedCommits] | None = None
 

@@ -54,6 +54,8 @@ class HivemindStore:
         serves: False makes a client, which reads and publishes, is in nobody's routing table and holds nothing for
             others: an observer that comes and goes must not be counted on.
         admission: the proofs of a private run; without one nobody shows any.
+        after_dial: awaited in each `bootstrap` with the addresses that were dialled, before anybody is greeted; what it
+            raises, `bootstrap` raises.
 
     Operations never fail because of the network: they end in about `OPERATION_SECONDS` with what could be reached.
     """
@@ -66,8 +68,10 @@ class HivemindStore:
         now: Callable[[], float] = time.time,
         serves: bool = True,
         admission: Admission | None = None,
+        after_dial: Callable[[list[str]], Awaitable[None]] | None = None,
     ) -> None:
         self._host = host
+        self._after_dial = after_dial
         self._now = now
         self._records = SignedRecords(now)
         self._member = HivemindNode(host, _lines_of(host), admit, now, self._records, serves, admission)
@@ -146,6 +150,8 @@ class HivemindStore:
             chosen = random.sample(multiaddrs, min(MAX_BOOTSTRAP_DIALS, len(multiaddrs)))
             self._dial_faults.clear()
             await asyncio.gather(*(self._dial(multiaddr) for multiaddr in chosen))
+            if self._after_dial is not None:
+                await self._after_dial(chosen)
             return await self._member.greet_connected()
 
     async def close(self) -> None:

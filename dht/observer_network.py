@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import importlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Protocol
 
+from dht.admission import Admission
 from dht.errors import LocalFault
 from dht.host import Host
 from dht.host_backend import INSTALL, HostBackend
@@ -26,20 +29,36 @@ class ObserverStore(RecordStore, Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class ObserverEntry:
+    """What lets an observer into a private run.
+
+    Attributes:
+        learn_rules: awaited with the host and the addresses of members after each dial: asks who is a member.
+    """
+
+    identity: Identity
+    admission: Admission
+    learn_rules: Callable[[Host, list[str]], Awaitable[None]]
+
+
 @contextlib.asynccontextmanager
-async def observer_network(backend: HostBackend, addresses: Sequence[str]) -> AsyncIterator[tuple[Host, ObserverStore]]:
+async def observer_network(
+    backend: HostBackend, addresses: Sequence[str], entry: ObserverEntry | None = None
+) -> AsyncIterator[tuple[Host, ObserverStore]]:
     """A started host and a store on it that reads the DHT and serves nobody; both are closed at the end.
 
-    The key is new each time: an observer has nothing to be recognised by, and publishes no record.
+    In an open run the key is new each time: an observer has nothing to be recognised by, and publishes no record.
 
     Args:
         addresses: of the members that will be dialled; when all are of this machine, so is the daemon's own.
+        entry: for a private run.
 
     Raises:
         LocalFault: the daemon cannot run, or py-libp2p cannot be loaded.
     """
     make_room_for_libp2p()
-    identity = Identity.generate()
+    identity = Identity.generate() if entry is None else entry.identity
     # These load torch, which takes seconds; a page may be up meanwhile.
     hosts = await asyncio.to_thread(_load_hosts, backend)
     stores = await asyncio.to_thread(importlib.import_module, "dht.hivemind_store")
@@ -49,7 +68,9 @@ async def observer_network(backend: HostBackend, addresses: Sequence[str]) -> As
         is_local = bool(addresses) and all("/127.0.0.1/" in address for address in addresses)
         host = hosts.P2pdHost(identity, ["/ip4/127.0.0.1/tcp/0" if is_local else "/ip4/0.0.0.0/tcp/0"])
     async with host:
-        store = stores.HivemindStore(host, serves=False)
+        admission = None if entry is None else entry.admission
+        learn_rules = None if entry is None else functools.partial(entry.learn_rules, host)
+        store = stores.HivemindStore(host, serves=False, admission=admission, after_dial=learn_rules)
         try:
             await store.start()
             yield host, store

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -90,15 +91,42 @@ def output_of(as_json: bool, plain: bool) -> str | None:
     return "json" if as_json else "plain" if plain else None
 
 
-def checked_target(run_id: str | None, peers: list[str] | None) -> tuple[str, list[str]]:
-    """The run and the addresses an observer starts from; without `--peers`, those of earlier sessions here."""
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What an observer looks at.
+
+    Attributes:
+        addresses: of members to dial first.
+        observer_folder: where its key and pass are, if the run is private.
+    """
+
+    run_id: str
+    addresses: list[str]
+    observer_folder: Path
+
+
+def checked_target(run_id: str | None, peers: list[str] | None, invite_source: str | None = None) -> Target:
+    """The run and the addresses an observer starts from; without `--peers`, those of the invite or earlier sessions.
+
+    Raises:
+        UsageFault: no run or no address is known, or the invite cannot be used.
+    """
     from peer.config import load_config, read_cached_peers
 
-    config = load_config({"run_id": run_id, "peers": peers or None})
+    flags: dict[str, object] = {"run_id": run_id, "peers": peers or None}
+    if invite_source is None:
+        config = load_config(flags)
+    else:
+        from peer.invitation import read_invite, with_invite
+        from peer.observer_entry import keep_observer_invite
+
+        invite = read_invite(invite_source)
+        config = load_config(with_invite(flags, invite))
+        keep_observer_invite(invite, config.observer_path)
     addresses = list(config.peers) or read_cached_peers(config.cached_peers_path)
     if not addresses:
         raise UsageFault(
             f"No address of a member of {config.run_id} is known on this machine; expected --peers MULTIADDR; "
             "take one from the run's page or from what `peer seed` prints."
         )
-    return config.run_id, addresses
+    return Target(config.run_id, addresses, config.observer_path)

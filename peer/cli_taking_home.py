@@ -8,7 +8,17 @@ from typing import Annotated
 import typer
 
 from dht.errors import UsageFault
-from peer.cli_options import AsJson, Checkpoint, LookTimeout, ModelDevice, ModelPath, Peers, RunId, checked_target
+from peer.cli_options import (
+    AsJson,
+    Checkpoint,
+    InviteFile,
+    LookTimeout,
+    ModelDevice,
+    ModelPath,
+    Peers,
+    RunId,
+    checked_target,
+)
 from peer.model_source import CheckpointSource, ModelFileSource, ModelSource, RunSource
 from peer.outcome import reporting
 
@@ -25,6 +35,7 @@ commands = typer.Typer()
 def export(
     run_id: RunId = None,
     peers: Peers = None,
+    invite: InviteFile = None,
     checkpoint: Checkpoint = None,
     out: Annotated[
         Path, typer.Option("--out", metavar="FILE", help="Where the model goes; config.json goes beside it.")
@@ -34,7 +45,7 @@ def export(
     as_json: AsJson = False,
 ) -> int:
     """Take the model of a run home: its parameters, confirmed by the members, as a safetensors file."""
-    source = _model_source(None, checkpoint, run_id, peers, timeout)
+    source = _model_source(None, checkpoint, run_id, peers, invite, timeout)
     from peer.taking_home import export_model
 
     return int(export_model(source, out, force, as_json))
@@ -52,6 +63,7 @@ def sample(
     model: ModelPath = None,
     run_id: RunId = None,
     peers: Peers = None,
+    invite: InviteFile = None,
     checkpoint: Checkpoint = None,
     max_tokens: Annotated[
         int, typer.Option("--max-tokens", min=1, max=10**6, metavar="N", help="Tokens to draw.")
@@ -66,7 +78,7 @@ def sample(
     timeout: LookTimeout = 20.0,
 ) -> int:
     """Let a model say something: from a file, from a checkpoint or from a live run."""
-    source = _model_source(model, checkpoint, run_id, peers, timeout)
+    source = _model_source(model, checkpoint, run_id, peers, invite, timeout)
     from peer.taking_home import sample_model
 
     return int(sample_model(source, prompt, max_tokens, temperature, seed, device))
@@ -81,6 +93,7 @@ def evaluate(
     model: ModelPath = None,
     run_id: RunId = None,
     peers: Peers = None,
+    invite: InviteFile = None,
     checkpoint: Checkpoint = None,
     data: Annotated[
         str | None,
@@ -91,27 +104,33 @@ def evaluate(
     as_json: AsJson = False,
 ) -> int:
     """Measure the held-out loss of a model: from a file, from a checkpoint or from a live run."""
-    source = _model_source(model, checkpoint, run_id, peers, timeout)
+    source = _model_source(model, checkpoint, run_id, peers, invite, timeout)
     from peer.taking_home import evaluate_model
 
     return int(evaluate_model(source, data, device, as_json))
 
 
 def _model_source(
-    model: Path | None, checkpoint: Path | None, run_id: str | None, peers: list[str] | None, timeout_seconds: float
+    model: Path | None,
+    checkpoint: Path | None,
+    run_id: str | None,
+    peers: list[str] | None,
+    invite: str | None,
+    timeout_seconds: float,
 ) -> ModelSource:
     """The one place a model is taken from."""
     if model is not None:
-        if checkpoint is not None or run_id is not None or peers:
+        if checkpoint is not None or run_id is not None or peers or invite:
             raise UsageFault("--model is given beside another source; expected --model alone, or --run-id.")
         return ModelFileSource(model)
     if checkpoint is not None:
         from peer.config import load_config
 
-        if peers:
-            raise UsageFault("--checkpoint and --peers are given together; expected one of them.")
+        if peers or invite:
+            other = "--peers" if peers else "--invite"
+            raise UsageFault(f"--checkpoint and {other} are given together; expected one of them.")
         return CheckpointSource(load_config({"run_id": run_id}).run_id, checkpoint)
-    if run_id is None:
+    if run_id is None and invite is None:
         raise UsageFault("No model is named; expected --model FILE, or --run-id RUN with --peers or --checkpoint.")
-    known, addresses = checked_target(run_id, peers)
-    return RunSource(known, tuple(addresses), timeout_seconds)
+    target = checked_target(run_id, peers, invite)
+    return RunSource(target.run_id, tuple(target.addresses), timeout_seconds, target.observer_folder)

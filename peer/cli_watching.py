@@ -12,7 +12,7 @@ import typer
 
 from dht.errors import UsageFault
 from dht.host_backend import HostBackend, choose_backend
-from peer.cli_options import AsJson, DataDir, LookTimeout, Peers, Port, RunId, checked_target
+from peer.cli_options import AsJson, DataDir, InviteFile, LookTimeout, Peers, Port, RunId, checked_target
 from peer.outcome import reporting
 
 commands = typer.Typer()
@@ -34,19 +34,20 @@ Backend = Annotated[
 def status(
     run_id: RunId = None,
     peers: Peers = None,
+    invite: InviteFile = None,
     timeout: LookTimeout = 20.0,
     host_backend: Backend = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> int:
     """Show a run from outside: its peers, versions, rates and loss; and what a peer on this machine refused."""
-    known, addresses = checked_target(run_id, peers)
+    target = checked_target(run_id, peers, invite)
     backend = _chosen(host_backend)
     from peer.config import load_config
     from peer.status import show_status
 
-    choices = {"run_id": known} if data_dir is None else {"run_id": known, "data_dir": data_dir}
-    return show_status(known, addresses, as_json, timeout, backend, load_config(choices).event_log_path)
+    choices = {"run_id": target.run_id, **({} if data_dir is None else {"data_dir": data_dir})}
+    return show_status(target, as_json, timeout, backend, load_config(choices).event_log_path)
 
 
 @commands.command(
@@ -58,6 +59,7 @@ def status(
 def dashboard(
     run_id: RunId = None,
     peers: Peers = None,
+    invite: InviteFile = None,
     host: Annotated[
         str, typer.Option("--host", metavar="ADDRESS", help="Where to serve; 0.0.0.0 shows it to everybody.")
     ] = "127.0.0.1",
@@ -81,8 +83,8 @@ def dashboard(
     host_backend: Backend = None,
 ) -> int:
     """Serve a web page that shows who contributes to a run and how it learns."""
-    known, addresses = checked_target(run_id, peers)
-    backend = _chosen(host_backend)
+    target = checked_target(run_id, peers, invite)
+    known, backend = target.run_id, _chosen(host_backend)
     from dashboard.app import serve_dashboard
     from dashboard.choices import Choices
     from dashboard.credit import checker_of, proof_line, run_frame
@@ -92,11 +94,14 @@ def dashboard(
     from dht.identity import verify
     from dht.multiaddr import parse_peer_multiaddr
     from dht.records import RunRecord, decode_run_record
+    from peer.observer_entry import observer_entry
+
+    entry = observer_entry(known, target.observer_folder)
 
     def signed_commits(host: Host, record: RunRecord) -> SignedCommits:
         from peer.observing import open_log
 
-        return SignedCommits(open_log(host, record), check_of(record))
+        return SignedCommits(open_log(host, record, entry), check_of(record))
 
     def check_of(record: RunRecord) -> Callable[[bytes], CommitCredit]:
         from peer.observing import codec_bytes, fragment_sizes
@@ -119,8 +124,9 @@ def dashboard(
     )
     return serve_dashboard(
         known,
-        addresses,
+        target.addresses,
         choices,
+        entry=entry,
         open_commits=signed_commits,
         open_check=check_of_stored,
         proof_line=partial(proof_line, known),

@@ -22,6 +22,7 @@ RUN_RECORD_NAME = "run.record"
 """The signed manifest in a peer's data folder: made by `peer init`, or kept from the swarm."""
 
 CHECKPOINTS_NAME = "checkpoints"
+OBSERVER_NAME = "observer"
 """The folder of checkpoints in a peer's data folder."""
 
 INCOMING_NAME = "incoming"
@@ -135,6 +136,11 @@ class PeerConfig(BaseModel):
     def checkpoints_path(self) -> Path:
         """Where checkpoints are kept."""
         return self.data_dir / CHECKPOINTS_NAME
+
+    @property
+    def observer_path(self) -> Path:
+        """Where the key and the pass of those who only look at a private run are kept."""
+        return self.data_dir / OBSERVER_NAME
 
     @property
     def event_log_path(self) -> Path:

@@ -41,7 +41,7 @@ MAX_BUSY_ROUNDS = 60
 BLAME_SECONDS = 600.0
 """A donor of wrong chunks is not asked again for so long."""
 FORK_SECONDS = 30.0
-"""A donor on the lighter side of a fork is not asked again before it had time to change sides."""
+"""What a donor on the lighter side of a fork gives is not voted on again for so long; its next anchor is."""
 
 log = logging.getLogger(__name__)
 
@@ -122,6 +122,7 @@ class Fetcher:
         self._limits = limits
         self._members = members
         self._blamed: dict[PeerId, float] = {}
+        self._outvoted: dict[tuple[PeerId, int], tuple[bytes, float]] = {}
 
     # ------------------------------------------------------------------------------------------------ what is wanted
 
@@ -284,6 +285,8 @@ class Fetcher:
                 if isinstance(header, str):
                     num_busy += header == "busy"
                     continue
+                if self._is_outvoted(donor, fragment, header.digest):
+                    continue
                 confirmed_by = await self._confirm(fragment, donor, header.version, header.digest)
                 if confirmed_by is not None:
                     return _Agreed(self._with_known_tokens(fragment, header, confirmed_by), donor, confirmed_by)
@@ -297,8 +300,14 @@ class Fetcher:
         held = {donor: digest} | await self._ask_members(fragment, version, besides=donor)
         heaviest = self._heaviest(fragment, held, {})
         if heaviest.digest != digest:
-            what = f"the digest of its version {version} is not that of {heaviest.num_members} others"
-            self._blame(donor, fragment, what, FORK_SECONDS)
+            log.warning(
+                "version %d of fragment %d is not taken from donor %s: its digest is not that of %d others",
+                version,
+                fragment,
+                donor[-8:],
+                heaviest.num_members,
+            )
+            self._outvoted[donor, fragment] = digest, asyncio.get_running_loop().time() + FORK_SECONDS
             return None
         return tuple(name for name, other in held.items() if other == digest)
 
@@ -384,7 +393,8 @@ class Fetcher:
             arrived += num_bytes
             on_bytes(arrived)
 
-        if self._is_blamed(donor):
+        announced = self._announced(donor, fragment)
+        if self._is_blamed(donor) or (announced and self._is_outvoted(donor, fragment, announced)):
             return None
         try:
             snapshot = await fetch_state(self._host, self._doorkeeper, donor, fragment, num_values, count)
@@ -433,9 +443,18 @@ class Fetcher:
         else:
             self._blame(donor, fragment, fault.what)
 
-    def _blame(self, donor: PeerId, fragment: int, what: str, seconds: float = BLAME_SECONDS) -> None:
-        log.warning("donor %s of fragment %d is avoided for %.0f s: %s", donor[-8:], fragment, seconds, what)
-        self._blamed[donor] = asyncio.get_running_loop().time() + seconds
+    def _blame(self, donor: PeerId, fragment: int, what: str) -> None:
+        log.warning("donor %s of fragment %d is avoided for %.0f s: %s", donor[-8:], fragment, BLAME_SECONDS, what)
+        self._blamed[donor] = asyncio.get_running_loop().time() + BLAME_SECONDS
+
+    def _is_outvoted(self, donor: PeerId, fragment: int, digest: bytes) -> bool:
+        """Whether most others had another digest than this one, or one that begins so."""
+        refused, until = self._outvoted.get((donor, fragment), (b"", 0.0))
+        return asyncio.get_running_loop().time() < until and refused.startswith(digest)
+
+    def _announced(self, donor: PeerId, fragment: int) -> bytes:
+        records = [record for record in self._givers(fragment) if record.peer_id == donor]
+        return records[0].digests[fragment] if records else b""
 
     def _is_blamed(self, peer_id: PeerId) -> bool:
         return asyncio.get_running_loop().time() < self._blamed.get(peer_id, 0.0)

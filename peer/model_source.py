@@ -28,6 +28,8 @@ class RunSource:
     run_id: str
     peers: tuple[str, ...]
     timeout_seconds: float
+    observer_folder: Path
+    """Where an observer's key and pass are, if the run is private."""
 
 
 ModelSource = ModelFileSource | CheckpointSource | RunSource

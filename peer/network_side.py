@@ -41,8 +41,8 @@ from peer.mailbox import Mailbox
 from peer.manifest import RunManifest
 from peer.node import Node, NodeIdentity, NodePorts
 from peer.profile_file import load_contributor
-from peer.revisions import Revisions, told
-from peer.run_finding import Wanted, find_run, go_by, local_record
+from peer.revisions import Revisions, go_by, told
+from peer.run_finding import Wanted, find_run, local_record
 from peer.run_protocol import serve_run
 from peer.version import SOFTWARE
 

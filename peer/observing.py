@@ -14,7 +14,7 @@ from dht.access import AccessRule
 from dht.errors import Incompatible, LocalFault, NobodyReachable, PeerFault
 from dht.host import Host, PeerId
 from dht.host_backend import HostBackend
-from dht.observer_network import observer_network
+from dht.observer_network import ObserverEntry, observer_network
 from dht.records import PeerRecord, RunRecord, VerifiedRecords, decode_peer_record, decode_run_record
 from dht.store import RecordStore
 from dht.swarm import SwarmView
@@ -26,6 +26,7 @@ from peer.version import SOFTWARE
 
 LOOK_SECONDS = 1.0
 MAX_FAULTS_SHOWN = 3
+_HINT = "; a private run needs --invite FILE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +71,20 @@ class Observer:
         )
 
 
-def open_log(host: Host, record: RunRecord) -> Callable[[PeerId, int, int], Awaitable[list[bytes]]]:
+def open_log(
+    host: Host, record: RunRecord, entry: ObserverEntry | None = None
+) -> Callable[[PeerId, int, int], Awaitable[list[bytes]]]:
     """Reads receipts of a run from its members: (donor, fragment, from_version) -> one page, nothing checked.
+
+    Args:
+        entry: for a private run.
 
     Raises:
         Incompatible: the run's manifest does not fit this software.
     """
     manifest = _manifest_of(record)
-    doorkeeper = RunDoorkeeper(AccessRule(record.run_id, manifest.hash, SOFTWARE), host.peer_id, "observer")
+    rule = AccessRule(record.run_id, manifest.hash, SOFTWARE)
+    doorkeeper = RunDoorkeeper(rule, host.peer_id, "observer", None if entry is None else entry.admission)
     run = RunFrame(record.run_id, manifest.hash, seed_sizes(manifest))
 
     async def fetch(donor: PeerId, fragment: int, from_version: int) -> list[bytes]:
@@ -114,19 +121,24 @@ def _manifest_of(record: RunRecord) -> RunManifest:
 
 @contextlib.asynccontextmanager
 async def observe(
-    run_id: str, addresses: list[str], timeout_seconds: float, backend: HostBackend = "p2pd"
+    run_id: str,
+    addresses: list[str],
+    timeout_seconds: float,
+    backend: HostBackend = "p2pd",
+    entry: ObserverEntry | None = None,
 ) -> AsyncIterator[Observer]:
     """Connect to a run as an observer with a throw-away identity.
 
     Args:
         backend: the daemon by default, which is the faster one where models are fetched.
+        entry: for a private run, with an identity that its members know.
 
     Raises:
         NobodyReachable: no member answered, or none knows the run, within the time.
-        Incompatible: the run's manifest does not fit this software.
+        Incompatible: the run's manifest does not fit this software, or members refuse the entry.
         LocalFault: the transport cannot run here.
     """
-    async with observer_network(backend, addresses) as (host, store):
+    async with observer_network(backend, addresses, entry) as (host, store):
         end = time.monotonic() + timeout_seconds
         while True:
             num_members = await store.bootstrap(addresses)
@@ -138,13 +150,15 @@ async def observe(
                 where = "1 address" if len(addresses) == 1 else f"{len(addresses)} addresses"
                 raise NobodyReachable(
                     f"run {run_id}: {what} at {where} within {timeout_seconds:.0f} s"
-                    f"{_why(store.dial_faults)}; expected one live member; check the run id and the address"
+                    f"{_why(store.dial_faults)}; expected one live member; check the run id and the "
+                    f"address{_HINT if entry is None else ''}"
                 )
             await asyncio.sleep(LOOK_SECONDS)
         record = decode_run_record(found, run_id=run_id)
         manifest = _manifest_of(record)
         rule = AccessRule(run_id, manifest.hash, SOFTWARE)
-        yield Observer(run_id, manifest, host, store, RunDoorkeeper(rule, host.peer_id, "observer"))
+        admission = None if entry is None else entry.admission
+        yield Observer(run_id, manifest, host, store, RunDoorkeeper(rule, host.peer_id, "observer", admission))
 
 
 def _why(faults: dict[str, str]) -> str:

@@ -11,7 +11,8 @@ from pathlib import Path
 from dht.host import PeerId
 from dht.identity import Identity
 from dht.profiles import encode_profile
-from peer.cli_options import checked_target
+from peer.cli_options import Target, checked_target
+from peer.observer_entry import observer_entry
 from peer.observing import observe
 from peer.profile_file import Choice, changed, choice_path, load_contributor, profile_of, read_choice, write_choice
 from peer.quantities import plural
@@ -72,14 +73,15 @@ def _keep(contributor: Identity, choice: Choice, key_path: Path, run_id: str | N
     if run_id is None:
         print("Your machines that run with --contributor-key publish it within minutes; --run-id publishes it now.")
         return 0
-    known, addresses = checked_target(run_id, peers)
-    num_copies = asyncio.run(_publish(contributor, choice, known, addresses))
-    print(f"Published in {known}: {plural(num_copies, 'member')} of the run keep it.")
+    target = checked_target(run_id, peers)
+    num_copies = asyncio.run(_publish(contributor, choice, target))
+    print(f"Published in {target.run_id}: {plural(num_copies, 'member')} of the run keep it.")
     return 0 if num_copies else 1
 
 
-async def _publish(contributor: Identity, choice: Choice, run_id: str, addresses: list[str]) -> int:
-    async with observe(run_id, addresses, PUBLISH_SECONDS) as observer:
+async def _publish(contributor: Identity, choice: Choice, target: Target) -> int:
+    run_id, entry = target.run_id, observer_entry(target.run_id, target.observer_folder)
+    async with observe(run_id, target.addresses, PUBLISH_SECONDS, entry=entry) as observer:
         profile = profile_of(choice, contributor, run_id, time.time())
         encoded = encode_profile(profile, contributor)
         return await observer.store.publish_profile(run_id, profile.contributor_id, encoded, profile.expires_at)

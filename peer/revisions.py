@@ -15,6 +15,7 @@ from averaging.outer import OuterRule
 from dht.admission import Admission, MemberRules
 from dht.errors import Incompatible, LocalFault
 from dht.host import PeerId
+from dht.records import RunRecord
 from peer.doorkeeper import RunDoorkeeper
 from peer.manifest import RunManifest
 from peer.manifest_access import MAX_WHOLE_NUMBER, ChangeSection
@@ -45,6 +46,15 @@ def member_rules(manifest: RunManifest, owner_public_key: bytes, version: int) -
         frozenset(map(PeerId, revoked)),
         frozenset(revoked_tickets),
     )
+
+
+def go_by(admission: Admission, record: RunRecord) -> None:
+    """Let the manifest decide from now on who is a member; one that cannot be read decides nothing."""
+    try:
+        manifest = RunManifest.from_bytes(record.manifest)
+    except ValueError:
+        return
+    admission.set_rules(member_rules(manifest, record.owner_public_key, WHEN_JOINING))
 
 
 def outer_lr_at(manifest: RunManifest, version: int) -> float:

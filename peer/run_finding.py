@@ -18,7 +18,7 @@ from dht.records import RunRecord, decode_run_record
 from peer.company import ALONE_SECONDS, CONNECTED_SECONDS
 from peer.config import RUN_RECORD_NAME, read_cached_peers
 from peer.manifest import RunManifest
-from peer.revisions import WHEN_JOINING, member_rules
+from peer.revisions import go_by
 from peer.run_protocol import ask_for_run
 from peer.version import SOFTWARE
 
@@ -135,15 +135,6 @@ async def _dial(host: P2pdHost, addresses: list[str], complaints: _Complaints) -
     dialled = addresses[:MAX_BOOTSTRAP_DIALS]
     answers = await asyncio.gather(*(dial(address) for address in dialled))
     return [address for address, is_there in zip(dialled, answers, strict=True) if is_there]
-
-
-def go_by(admission: Admission, record: RunRecord) -> None:
-    """Let the manifest decide from now on who is a member; one that cannot be read decides nothing."""
-    try:
-        manifest = RunManifest.from_bytes(record.manifest)
-    except ValueError:
-        return
-    admission.set_rules(member_rules(manifest, record.owner_public_key, WHEN_JOINING))
 
 
 def _not_found(

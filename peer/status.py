@@ -15,15 +15,15 @@ from rich.table import Table
 from dht.host_backend import HostBackend
 from dht.records import PeerRecord
 from dht.swarm import SwarmView
+from peer.cli_options import Target
 from peer.manifest import RunManifest
+from peer.observer_entry import observer_entry
 from peer.observing import observe
 from peer.quantities import count_text, seconds_text, short_peer
 from peer.refusals import LoggedRefusals, refusals_in_log
 
 
-def show_status(
-    run_id: str, peers: list[str], as_json: bool, timeout_seconds: float, backend: HostBackend, event_log: Path
-) -> int:
+def show_status(target: Target, as_json: bool, timeout_seconds: float, backend: HostBackend, event_log: Path) -> int:
     """Print the run, its peers, versions, rates and losses. Returns the exit code.
 
     What was refused is only known to whoever refused it, so it is shown of the peer on this machine.
@@ -34,7 +34,8 @@ def show_status(
     Raises:
         NobodyReachable: no member answered in time.
     """
-    manifest, records = asyncio.run(_read(run_id, peers, timeout_seconds, backend))
+    run_id = target.run_id
+    manifest, records = asyncio.run(_read(target, timeout_seconds, backend))
     if as_json:
         facts = status_facts(run_id, manifest, records, time.time())
         print(json.dumps({**facts, "local_peer": local_facts(event_log, time.time())}))
@@ -72,10 +73,9 @@ def _logged(event_log: Path) -> LoggedRefusals | None:
         return None
 
 
-async def _read(
-    run_id: str, peers: list[str], timeout_seconds: float, backend: HostBackend
-) -> tuple[RunManifest, list[PeerRecord]]:
-    async with observe(run_id, peers, timeout_seconds, backend) as observer:
+async def _read(target: Target, timeout_seconds: float, backend: HostBackend) -> tuple[RunManifest, list[PeerRecord]]:
+    entry = observer_entry(target.run_id, target.observer_folder)
+    async with observe(target.run_id, target.addresses, timeout_seconds, backend, entry) as observer:
         return observer.manifest, await observer.records()
 
 

@@ -30,6 +30,7 @@ from peer.manifest import RunManifest
 from peer.model import GPT
 from peer.model_file import Anchors, check_writable, facts_of, model_of, read_model, write_model
 from peer.model_source import CheckpointSource, ModelFileSource, ModelSource, RunSource
+from peer.observer_entry import observer_entry
 from peer.observing import Observer, observe
 from peer.quantities import bytes_text, count_text, plural
 from peer.run_rules import codec_of, limits_of, rule_of
@@ -257,7 +258,8 @@ async def anchors_of_run(source: RunSource, on_progress: Callable[[FetchProgress
         NobodyReachable: no member with a state was found in time.
         LocalFault: a fragment could not be had, or members contradict each other about it.
     """
-    async with observe(source.run_id, list(source.peers), source.timeout_seconds) as observer:
+    entry = observer_entry(source.run_id, source.observer_folder)
+    async with observe(source.run_id, list(source.peers), source.timeout_seconds, entry=entry) as observer:
         records = await _members_with_state(observer, source.timeout_seconds)
         manifest = observer.manifest
         sizes = seed_sizes(manifest)

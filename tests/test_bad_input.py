@@ -143,7 +143,9 @@ WRONG_STARTS = {
     "nobody to ask": WrongStart(3, ("no address", "expected", "--peers"), _no_address),
     "its own address": WrongStart(2, ("own identity", "expected another member", "--identity"), _own_address),
     "dead address": WrongStart(3, ("nobody answered", "expected one live member", "check"), _dead_address),
-    "another PeerId at the address": WrongStart(3, ("nobody answered", "expected one", "check"), _wrong_peer_id),
+    "another PeerId at the address": WrongStart(
+        3, ("another peer than the named one answers", "expected the PeerId", "check the address"), _wrong_peer_id
+    ),
     "run that members do not know": WrongStart(3, ("none knows the run tiny", "check the run id"), _other_run),
     "tampered record": WrongStart(
         4, ("run.record", "signature", "signed by the run's owner", "--peers"), _tampered_record

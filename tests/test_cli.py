@@ -21,6 +21,7 @@ from dht.errors import DeviceFault, Incompatible, LocalFault, MurmurationError, 
 from dht.identity import Identity, fingerprint, make_run_id, split_run_id
 from dht.records import decode_run_record
 from peer import cli
+from peer.cli_options import Target
 from peer.config import PeerConfig, write_cached_peers
 from peer.manifest import RunManifest
 from peer.model_source import CheckpointSource, ModelFileSource, RunSource
@@ -248,7 +249,8 @@ def test_observers_get_run_and_addresses(home: Path, monkeypatch: pytest.MonkeyP
         )
         == 0
     )
-    assert status == [(RUN_ID, [ADDRESS], True, 3.0, "p2pd", home / RUN_ID / "events.jsonl")]
+    target = Target(RUN_ID, [ADDRESS], home / RUN_ID / "observer")
+    assert status == [(target, True, 3.0, "p2pd", home / RUN_ID / "events.jsonl")]
     write_cached_peers(home / RUN_ID / "cached_peers.json", [OTHER_ADDRESS])
     assert cli.run(["dashboard", "--run-id", RUN_ID, "--host", "0.0.0.0", "--port", "0"]) == 0
     arguments = ["dashboard", "--run-id", RUN_ID, "--db", ":memory:", "--join-address", ADDRESS, "--token-file", "t"]
@@ -261,11 +263,11 @@ def test_observers_get_run_and_addresses(home: Path, monkeypatch: pytest.MonkeyP
     assert (second.token_file, second.join_addresses) == (Path("t"), (ADDRESS,))
 
 
-def test_a_model_comes_from_one_source(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_comes_from_one_source(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = stand_in(monkeypatch, "peer.taking_home", "export_model", lambda *_: 0)
     assert cli.run(["export", "--run-id", RUN_ID, "--peers", ADDRESS, "--out", "m", "--force", "--timeout", "9"]) == 0
     assert cli.run(["export", "--run-id", RUN_ID, "--checkpoint", "here", "--json"]) == 0
-    live, saved = RunSource(RUN_ID, (ADDRESS,), 9.0), CheckpointSource(RUN_ID, Path("here"))
+    live, saved = RunSource(RUN_ID, (ADDRESS,), 9.0, home / RUN_ID / "observer"), CheckpointSource(RUN_ID, Path("here"))
     assert calls == [(live, Path("m"), True, False), (saved, Path("model.safetensors"), False, True)]
     calls = stand_in(monkeypatch, "peer.taking_home", "sample_model", lambda *_: 0)
     assert cli.run(["sample", "--model", "m", "--prompt", "a b", "--max-tokens", "3", "--temperature", "0"]) == 0

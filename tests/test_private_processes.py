@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from dht.identity import Identity
@@ -49,6 +51,18 @@ def test_an_invited_peer_trains_strangers_hear_nothing_and_a_revocation_is_follo
         )
         assert mistaken.returncode == 3
         assert_one_sentence(mistaken.stderr, "another peer than the named one answers")
+
+        watching = str(swarm.folder / "watching.invite")
+        assert swarm.call("invite", "--data-dir", owner, "--one-time", "--out", watching).returncode == 0
+        look = ("status", "--run-id", swarm.run_id, "--peers", seed.address, "--timeout", "20", "--json")
+        unseen = swarm.call(*look, seconds=SOON_SECONDS)
+        assert unseen.returncode == 3
+        assert_one_sentence(unseen.stderr, "a private run needs --invite FILE")
+        # The first look uses the invite up, the next ones have what it became; both transports show it.
+        for more in (("--invite", watching, "--host-backend", "p2pd"), ()):
+            seen = swarm.call(*look, *more, seconds=SOON_SECONDS)
+            assert (seen.returncode, seen.stderr) == (0, "")
+            assert friend.peer_id in {peer["peer_id"] for peer in json.loads(seen.stdout)["peers"]}
 
         revoked = swarm.call("revoke", "--data-dir", owner, "--key", friend.peer_id, seconds=SOON_SECONDS)
         assert (revoked.returncode, revoked.stderr) == (0, "")
