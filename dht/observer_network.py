@@ -57,7 +57,8 @@ async def observer_network(
     Raises:
         LocalFault: the daemon cannot run, or py-libp2p cannot be loaded.
     """
-    make_room_for_libp2p()
+    if backend == "libp2p":
+        make_room_for_libp2p()
     identity = Identity.generate() if entry is None else entry.identity
     # These load torch, which takes seconds; a page may be up meanwhile.
     hosts = await asyncio.to_thread(_load_hosts, backend)

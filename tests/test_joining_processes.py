@@ -266,7 +266,7 @@ def test_a_donor_that_sends_other_bytes_is_named_and_avoided(kept: Kept) -> None
         asyncio.run(play())
 
 
-def test_ten_joiners_at_once_share_the_donors_and_the_run_survives_all_of_them(kept: Kept) -> None:
+def test_ten_joiners_at_once_catch_up_and_the_run_survives_all_of_them(kept: Kept) -> None:
     swarm, seed = kept.swarm, kept.seed
     second = swarm.start("second", command="seed", peers=[seed.address])
     second.wait_joined(seconds=MANY_SECONDS)
@@ -277,9 +277,10 @@ def test_ten_joiners_at_once_share_the_donors_and_the_run_survives_all_of_them(k
     for joiner in (*trainers, *seeds):
         caught_up = joiner.wait_for(CaughtUp, seconds=MANY_SECONDS)
         assert caught_up.fragments == (0, 1)
-        donors.add(caught_up.donor)
-    # Each names whoever gave it most; earlier joiners give too.
-    assert len(donors) >= 2
+        donors.update(caught_up.donors)
+    # On loopback the first donor may have sent everything before the stream to another one is open; that joiners spread
+    # over donors whose lines are the limit is tested in tests/test_fetching.py.
+    assert donors <= {peer.peer_id for peer in (seed, second, *trainers, *seeds)}
     # Newcomers are part of the rounds, and everybody follows them.
     trainers[0].wait_common_round(trainers[1].peer_id, after=0, seconds=MANY_SECONDS)
     for follower in (seed, second, *seeds):

@@ -81,7 +81,7 @@ def test_a_look_from_outside_ends_by_sigterm_and_takes_its_sockets_along(swarm: 
     directories = set(swarm.socket_directories())
     target = ["--run-id", swarm.run_id, "--peers", f"{black_hole}{Identity.generate().peer_id}"]
     look = subprocess.Popen(
-        [sys.executable, "-m", "peer", "status", *target, "--timeout", "120"],
+        [sys.executable, "-m", "peer", "status", *target, "--timeout", "120", "--host-backend", "p2pd"],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
