@@ -11,6 +11,7 @@ from unittest import mock
 import pytest
 
 from averaging.messages import Commit, CommitRequest, VersionIs
+from averaging.notary import Notary
 from averaging.round import HISTORY_COMMITS, KEPT_COMMITS
 from averaging.round_events import Heard, Repair, SendMessage
 from averaging.round_timing import RoundTiming
@@ -37,8 +38,8 @@ def assert_whole(swarm):
 
 
 def frozen(value):
-    """A hashable picture of everything that decides what a swarm can still do; learned times are left out."""
-    if isinstance(value, RoundTiming) or (callable(value) and not dataclasses.is_dataclass(value)):
+    """A hashable picture of everything that decides what a swarm can still do; learned times and keys are left out."""
+    if isinstance(value, RoundTiming | Notary) or (callable(value) and not dataclasses.is_dataclass(value)):
         return None
     if dataclasses.is_dataclass(value) and not value.__dataclass_params__.frozen:
         return tuple(frozen(getattr(value, field.name)) for field in dataclasses.fields(value))
