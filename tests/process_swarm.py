@@ -55,7 +55,7 @@ num_fragments = 2
 [network]
 announce_seconds = 2.0
 """
-WAIT_SECONDS = 60.0
+WAIT_SECONDS = 150.0
 """For anything that should take a second or two: several processes import torch at once on two cores."""
 LOOK_SECONDS = 0.05
 """Between two looks at an event log or a process."""
