@@ -21,7 +21,7 @@ SIMULATION_SEEDS = range(40)
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--chaos-seed", type=int, metavar="SEED", help="of tests/test_chaos.py, this seed alone")
     parser.addoption("--chaos-seeds", metavar="FIRST:END", help=f"in place of 0:{CHAOS_SEEDS.stop}")
-    parser.addoption("--kills", type=int, metavar="N", default=12, help="of tests/test_kills.py; a multiple of three")
+    parser.addoption("--kills", type=int, metavar="N", default=30, help="of tests/test_kills.py; a multiple of three")
     parser.addoption("--regenerate-golden", action="store_true", help="write tests/golden anew instead of comparing")
 
 
