@@ -5,14 +5,13 @@
 
 A frame like a shard of a round (540 kB) follows the other for so long; the first second is not counted. With --lab the
 two hosts live in network namespaces joined by lines of 200 Mbit/s and 30 ms, whose emulator counts every byte; without
-it they talk over loopback and only the bytes of the frames are known. NETLAB.py: see `bench_round`.
+it they talk over loopback and only the bytes of the frames are known. NETLAB.py: see `benchmarks/lines.py`.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import json
 import subprocess
 import sys
@@ -21,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.bench_round import load_lab
+from benchmarks.lines import home_lines
 from benchmarks.machine import machine
 from dht.host import Stream
 from dht.identity import Identity
@@ -120,9 +119,9 @@ def main() -> None:
     if options.role == "receive":
         asyncio.run(_receive(options.ip, RateLimits(download_bits_per_second=bits)))
         return
-    laboratory = load_lab(options.lab) if options.lab else None
-    opened = laboratory(2, up=LINE_MBIT, down=LINE_MBIT, rtt=RTT_MS) if laboratory else contextlib.nullcontext()
-    with opened as lab:
+    if not (options.mbit > 0 and options.seconds > 0):
+        parser.error(f"--mbit {options.mbit:g} --seconds {options.seconds:g}: expected both above 0")
+    with home_lines(options.lab, [LINE_MBIT] * 2, [LINE_MBIT] * 2, RTT_MS) as lab:
         result = _measure(options, lab)
     command = "python -m benchmarks.bench_limits " + " ".join(sys.argv[1:])
     if options.json:

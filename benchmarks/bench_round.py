@@ -6,8 +6,7 @@
 
 A round's time is from the first member's offer (the work lies ready, nothing is encoded yet) until the last member has
 applied the commit. The first round is told apart: streams are opened and no deadline is learned yet. Without --lab the
-members talk over loopback at whatever speed it has. NETLAB.py is a module with a class
-`Lab(num_hosts, up=, down=, rtt=, loss=, hosts=)` that has `ip(i)`, `run(i, command)` and `stats()`.
+members talk over loopback at whatever speed it has. NETLAB.py: see `benchmarks/lines.py`.
 
 The limit beside it is what the bytes alone need: every member sends its contribution to the other reducers and its
 reduced shard to the other members, 2 (M-1)/M of the encoded size, at its upload rate.
@@ -16,16 +15,15 @@ reduced shard to the other members, 2 (M-1)/M of the encoded size, at its upload
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import json
 import subprocess
 import sys
-from contextlib import AbstractContextManager, nullcontext
-from pathlib import Path
 from statistics import median
 from typing import IO, Any
 
 from averaging.codec import make_codec
+from averaging.encoded import CODE_FORMATS
+from benchmarks.lines import MAX_HOSTS, home_lines, numbers
 from benchmarks.machine import machine
 
 
@@ -72,55 +70,6 @@ class MemberProcess:
 def _pipe(pipe: IO[str] | None) -> IO[str]:
     assert pipe is not None, "members are started with pipes"
     return pipe
-
-
-def numbers(text: str, count: int, option: str) -> list[float]:
-    """`count` numbers from ``a`` or ``a/b/...``.
-
-    Raises:
-        SystemExit: not numbers, not positive, or neither one nor `count` of them.
-    """
-    try:
-        found = [float(part) for part in text.split("/")]
-    except ValueError:
-        found = []
-    if len(found) == 1:
-        found *= count
-    if len(found) != count or min(found) <= 0:
-        raise SystemExit(f"{option} {text}: expected one positive number, or {count} with / between them")
-    return found
-
-
-def load_lab(path: Path) -> Any:
-    """The class `Lab` of an emulator of lines.
-
-    Raises:
-        SystemExit: the module cannot be loaded.
-    """
-    spec = importlib.util.spec_from_file_location("lab", path)
-    if spec is None or spec.loader is None or not path.is_file():
-        raise SystemExit(f"--lab {path}: expected a Python file with a class Lab")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.Lab
-
-
-def open_lab(options: argparse.Namespace) -> AbstractContextManager[Any]:
-    """Home lines for all members, or nothing without --lab.
-
-    Raises:
-        SystemExit: the module cannot be loaded.
-    """
-    if options.lab is None:
-        return nullcontext()
-    laboratory = load_lab(Path(options.lab))
-    up = numbers(options.up, options.peers, "--up")
-    down = numbers(options.down or options.up, options.peers, "--down")
-    hosts = {index: {"up": up[index], "down": down[index]} for index in range(options.peers)}
-    lab: AbstractContextManager[Any] = laboratory(
-        options.peers, up=up[0], down=down[0], rtt=options.rtt, loss=options.loss, hosts=hosts
-    )
-    return lab
 
 
 def start_members(options: argparse.Namespace, lab: Any) -> list[MemberProcess]:
@@ -209,7 +158,11 @@ def main() -> int:
     options = parser.parse_args()
     if options.peers < 2 or options.values < 1 or options.rounds < 1 or not 1 <= options.fragments <= options.values:
         parser.error("expected at least 2 peers, 1 value, 1 round, and from 1 fragment to one per value")
-    with open_lab(options) as lab:
+    if options.peers > MAX_HOSTS or options.codec not in CODE_FORMATS:
+        parser.error(f"expected at most {MAX_HOSTS} peers and a codec of {', '.join(CODE_FORMATS)}")
+    up = numbers(options.up, options.peers, "--up")
+    down = numbers(options.down or options.up, options.peers, "--down")
+    with home_lines(options.lab, up, down, options.rtt, options.loss) as lab:
         members = start_members(options, lab)
         try:
             rounds = run_rounds(options, members)

@@ -12,7 +12,8 @@ import pytest
 
 from averaging.codec import make_codec
 from benchmarks import bench_memory
-from benchmarks.bench_round import limit_seconds, numbers, open_lab
+from benchmarks.bench_round import limit_seconds
+from benchmarks.lines import home_lines, numbers
 
 
 def lines(peers, up, down=None, values=1_000_000):
@@ -32,15 +33,37 @@ def test_a_slow_line_costs_its_own_contribution_and_no_more():
     assert limit_seconds(lines(4, "100/100/100/100", "20/100/100/100")) > limit_seconds(lines(4, "100"))
 
 
-@pytest.mark.parametrize("text", ["", "fast", "1/2", "0", "-3", "1/2/3/x"])
+@pytest.mark.parametrize("text", ["", "fast", "1/2", "0", "-3", "1/2/3/x", "nan", "inf"])
 def test_rates_that_make_no_sense_are_named(text):
-    with pytest.raises(SystemExit, match=r"--up .*expected one positive number, or 4"):
+    with pytest.raises(SystemExit, match=r"--up .*expected one number of Mbit/s above 0 .* or 4 with /"):
         numbers(text, 4, "--up")
 
 
-def test_a_lab_that_is_no_file_is_named(tmp_path: Path):
-    with pytest.raises(SystemExit, match="expected a Python file with a class Lab"):
-        open_lab(Namespace(lab=str(tmp_path / "none.py"), peers=2))
+@pytest.mark.parametrize("source", [None, "Lab = 1 / 0", "import sys; sys.exit(3)", "Other = 1", "def ("])
+def test_a_lab_that_cannot_be_loaded_is_named(tmp_path: Path, source):
+    path = tmp_path / "lab.py"
+    if source is not None:
+        path.write_text(source)
+    with pytest.raises(SystemExit, match=r"lab\.py.*expected "), home_lines(path, [1.0], [1.0], 10.0):
+        pass
+
+
+def test_lines_that_cannot_be_laid_say_who_may(tmp_path: Path):
+    path = tmp_path / "lab.py"
+    path.write_text(
+        "class Lab:\n"
+        "    def __init__(self, num_hosts, **line): pass\n"
+        "    def __enter__(self): raise PermissionError(1, 'Operation not permitted')\n"
+        "    def __exit__(self, *error): pass\n"
+    )
+    with pytest.raises(SystemExit, match=r"Operation not permitted.*expected root"), home_lines(path, [1], [1], 10.0):
+        pass
+
+
+@pytest.mark.parametrize(("rtt", "loss"), [(-1, 0), (float("nan"), 0), (30, 1), (30, float("nan"))])
+def test_impossible_lines_are_named(tmp_path: Path, rtt, loss):
+    with pytest.raises(SystemExit, match="expected 1 to 64 lines"), home_lines(tmp_path, [1.0], [1.0], rtt, loss):
+        pass
 
 
 @pytest.mark.network
