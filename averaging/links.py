@@ -119,6 +119,7 @@ class Links:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.traffic = Traffic()
+        self.max_queued_bytes = MAX_QUEUED_BYTES
         self._host = host
         self._doorkeeper = doorkeeper
         self._limits = limits
@@ -145,7 +146,7 @@ class Links:
         outgoing.queue.append(list(parts))
         outgoing.queued_bytes += num_bytes
         outgoing.filled.set()
-        if outgoing.queued_bytes > MAX_QUEUED_BYTES:
+        if outgoing.queued_bytes > self.max_queued_bytes:
             outgoing.task.cancel()
             self._on_lost(to, f"it stopped reading with {outgoing.queued_bytes >> 20} MiB queued")
         return num_bytes

@@ -37,6 +37,7 @@ class StateServer:
     Args:
         compute: where the digests of a snapshot are computed.
         most_bits_per_second: what all transfers together may take of the line now.
+        max_transfers: pieces that are served at once.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class StateServer:
         num_fragments: int,
         compute: SnapshotCompute = compute_inline,
         most_bits_per_second: Callable[[], float] = lambda: math.inf,
+        max_transfers: int = MAX_TRANSFERS,
     ) -> None:
         self._most_bits_per_second = most_bits_per_second
         self._free_at = 0.0
@@ -54,7 +56,7 @@ class StateServer:
         self._source = source
         self._num_fragments = num_fragments
         self._snapshots = HeldSnapshots(source, compute)
-        self._slots = asyncio.Semaphore(MAX_TRANSFERS)
+        self._slots = asyncio.Semaphore(max_transfers)
         self._num_transfers: dict[PeerId, int] = {}
         self.served_bytes = 0
         host.handle(STATE_PROTOCOL, self._serve)

@@ -59,6 +59,14 @@ class ByteWriter(Protocol):
     async def wait_closed(self) -> None: ...
 
 
+class FrameMemory(Protocol):
+    """What `FramedStream` asks before it reads a frame."""
+
+    async def reserve(self, remote: PeerId, num_bytes: int, /) -> None: ...
+
+    def release(self, remote: PeerId, num_bytes: int, /) -> None: ...
+
+
 def frame_header(num_bytes: int) -> bytes:
     """The header of a frame of `num_bytes`.
 
@@ -79,14 +87,24 @@ def parse_frame_header(header: bytes) -> int:
 class FramedStream:
     """The `Stream` port over asyncio streams. One task may receive at a time; any number may send.
 
-    `paces` are the limits of the host, which all its streams share.
+    `paces` and `memory` are the limits of the host, which all its streams share; without `memory` a frame is read
+    whenever its reader allows its length.
     """
 
-    def __init__(self, reader: ByteReader, writer: ByteWriter, remote: PeerId, paces: Paces | None = None) -> None:
+    def __init__(
+        self,
+        reader: ByteReader,
+        writer: ByteWriter,
+        remote: PeerId,
+        paces: Paces | None = None,
+        memory: FrameMemory | None = None,
+    ) -> None:
         self._reader = reader
         self._writer = writer
         self._remote = remote
         self._paces = paces or Paces()
+        self._memory = memory
+        self._reserved_bytes = 0
         self._received = bytearray()
         self._bytes_sent = 0
         self._bytes_received = 0
@@ -166,6 +184,7 @@ class FramedStream:
                     self._remote,
                     f"announced a frame of {announced_bytes} bytes; expected at most {max_bytes}; the stream is closed",
                 )
+            await self._reserve(self._announced_bytes)
             pace = self._paces.download
             if pace is None:
                 frame = await self._reader.readexactly(self._announced_bytes)
@@ -178,8 +197,26 @@ class FramedStream:
         except OSError as error:
             raise self._fail(f"the stream broke while receiving ({_reason(error)}); open a new one") from error
         self._announced_bytes = None
+        self._release()
         self._bytes_received += FRAME_HEADER_BYTES + len(frame)
         return frame
+
+    async def _reserve(self, num_bytes: int) -> None:
+        if self._memory is None or self._reserved_bytes:
+            return
+        try:
+            await self._memory.reserve(self._remote, num_bytes)
+        except PeerFault:
+            self._abort("the remote announced a frame that is too long")
+            raise
+        self._reserved_bytes = num_bytes
+        if self._end is not None:
+            self._release()
+
+    def _release(self) -> None:
+        if self._memory is not None and self._reserved_bytes:
+            self._memory.release(self._remote, self._reserved_bytes)
+        self._reserved_bytes = 0
 
     async def _receive_paced(self, pace: Pace, num_bytes: int) -> bytes:
         if num_bytes <= URGENT_BYTES and not self._received:
@@ -225,6 +262,7 @@ class FramedStream:
 
     def _mark_ended(self, why: str) -> None:
         self._end = self._end or why
+        self._release()
         self._ended.set()
 
 

@@ -44,7 +44,11 @@ class ObserverEntry:
 
 @contextlib.asynccontextmanager
 async def observer_network(
-    backend: HostBackend, addresses: Sequence[str], entry: ObserverEntry | None = None
+    backend: HostBackend,
+    addresses: Sequence[str],
+    entry: ObserverEntry | None = None,
+    listen: Sequence[str] = (),
+    announce: Sequence[str] = (),
 ) -> AsyncIterator[tuple[Host, ObserverStore]]:
     """A started host and a store on it that reads the DHT and serves nobody; both are closed at the end.
 
@@ -53,6 +57,7 @@ async def observer_network(
     Args:
         addresses: of the members that will be dialled; when all are of this machine, so is the daemon's own.
         entry: for a private run.
+        listen, announce: of the daemon; none: as it needs to dial.
 
     Raises:
         LocalFault: the daemon cannot run, or py-libp2p cannot be loaded.
@@ -67,7 +72,8 @@ async def observer_network(
         host = hosts.Libp2pHost(identity)
     else:
         is_local = bool(addresses) and all("/127.0.0.1/" in address for address in addresses)
-        host = hosts.P2pdHost(identity, ["/ip4/127.0.0.1/tcp/0" if is_local else "/ip4/0.0.0.0/tcp/0"])
+        to_dial = "/ip4/127.0.0.1/tcp/0" if is_local else "/ip4/0.0.0.0/tcp/0"
+        host = hosts.P2pdHost(identity, listen or [to_dial], announce)
     async with host:
         admission = None if entry is None else entry.admission
         learn_rules = None if entry is None else functools.partial(entry.learn_rules, host)

@@ -29,7 +29,8 @@ MAX_CONTROL_BYTES: Final = 4 * 1024 * 1024
 LISTEN_BACKLOG: Final = 1024
 """Incoming streams waiting to be accepted: the daemon drops a stream when the queue is full, and 100 was too few."""
 
-_IDENTIFY, _CONNECT, _STREAM_OPEN, _STREAM_HANDLER, _DHT, _LIST_PEERS, _PERSISTENT_CONN_UPGRADE = 0, 1, 2, 3, 4, 5, 9
+_IDENTIFY, _CONNECT, _STREAM_OPEN, _STREAM_HANDLER, _DHT, _LIST_PEERS = 0, 1, 2, 3, 4, 5
+_DISCONNECT, _PERSISTENT_CONN_UPGRADE = 7, 9
 
 
 class ControlError(Exception):
@@ -51,8 +52,9 @@ AcceptConnection = Callable[[asyncio.StreamReader, asyncio.StreamWriter], None]
 class P2pdControl:
     """Requests to one daemon. Calls raise ControlError or OSError when the daemon is gone; callers set deadlines."""
 
-    def __init__(self, socket_path: Path) -> None:
+    def __init__(self, socket_path: Path, read_buffer_bytes: int = READ_BUFFER_BYTES) -> None:
         self._socket_path = socket_path
+        self._read_buffer_bytes = read_buffer_bytes
 
     async def identify(self) -> tuple[PeerId, list[Multiaddr]]:
         """The daemon's PeerId and the addresses it tells others."""
@@ -75,6 +77,10 @@ class P2pdControl:
                 peer_id = _peer_id(peer.bytes_of(1))
                 connections += [Connection(peer_id, address) for address in _known_addresses(peer.all_bytes_of(2))]
         return connections
+
+    async def disconnect(self, peer_id: PeerId) -> None:
+        """Close all connections to a peer, with the streams on them."""
+        await self._request(_DISCONNECT, _bytes_field(7, _bytes_field(1, _peer_bytes(peer_id))))
 
     async def find_peer(self, peer_id: PeerId) -> list[Multiaddr]:
         """Addresses under which a peer says it can be dialled; for a connected one they are known already."""
@@ -124,12 +130,14 @@ class P2pdControl:
             writer.transport.abort()
 
     async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        return await asyncio.open_unix_connection(self._socket_path, limit=READ_BUFFER_BYTES)
+        return await asyncio.open_unix_connection(self._socket_path, limit=self._read_buffer_bytes)
 
 
-async def listen_for_streams(socket_path: Path, accept: AcceptConnection) -> asyncio.Server:
+async def listen_for_streams(
+    socket_path: Path, accept: AcceptConnection, read_buffer_bytes: int = READ_BUFFER_BYTES
+) -> asyncio.Server:
     """Accept the streams that the daemon hands over at `socket_path`."""
-    return await asyncio.start_unix_server(accept, path=socket_path, limit=READ_BUFFER_BYTES, backlog=LISTEN_BACKLOG)
+    return await asyncio.start_unix_server(accept, path=socket_path, limit=read_buffer_bytes, backlog=LISTEN_BACKLOG)
 
 
 async def read_stream_header(reader: asyncio.StreamReader) -> tuple[PeerId, str]:

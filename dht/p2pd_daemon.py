@@ -65,8 +65,10 @@ def find_p2pd() -> Path:
     )
 
 
-def claim_ports(listen: list[Multiaddr]) -> list[Multiaddr]:
-    """Replace port 0 by a free port (the same for TCP and UDP where both ask), and check that fixed ones are free.
+def claim_ports(listen: list[Multiaddr], port_range: range | None = None) -> list[Multiaddr]:
+    """Replace port 0 by a free port (the same wherever it is asked for), and check that fixed ones are free.
+
+    The free port is the first of `port_range` at which all that ask for it can listen; without a range, any.
 
     A daemon behind NAT opens its ports so that another one can share them, and then each loses half of its callers
     in silence; hence this check before every start.
@@ -75,16 +77,35 @@ def claim_ports(listen: list[Multiaddr]) -> list[Multiaddr]:
         LocalFault: the port is taken.
         UsageFault: the address is not one of this machine.
     """
-    chosen_port = 0
-    claimed = []
+    open_ones = [address for address in listen if address.port == 0]
     for address in listen:
-        if address.port == 0:
-            chosen_port = _bind_once(address.with_port(chosen_port)) if chosen_port else _bind_once(address)
-            claimed.append(address.with_port(chosen_port))
-        else:
+        if address.port != 0:
             _bind_once(address)
-            claimed.append(address)
-    return claimed
+    port = _free_port(open_ones, port_range) if open_ones else 0
+    return [address.with_port(port) if address.port == 0 else address for address in listen]
+
+
+def _free_port(addresses: list[Multiaddr], port_range: range | None) -> int:
+    """One that is free at all `addresses`."""
+    first, *others = addresses
+    if port_range is None:
+        port = _bind_once(first)
+        for other in others:
+            _bind_once(other.with_port(port))
+        return port
+    for port in port_range:
+        try:
+            for address in addresses:
+                _bind_once(address.with_port(port))
+        except UsageFault:
+            raise
+        except LocalFault:
+            continue
+        return port
+    raise LocalFault(
+        f"no port from {port_range.start} to {port_range.stop - 1} is free for {', '.join(map(str, addresses))}; "
+        "expected one; give a wider --port-range, or end what else listens there"
+    )
 
 
 def announced_addresses(announce: list[Multiaddr], listen: list[Multiaddr]) -> list[Multiaddr]:

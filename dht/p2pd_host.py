@@ -15,7 +15,7 @@ import weakref
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from dht.errors import LocalFault, PeerFault, PeerUnreachable
 from dht.framing import FramedStream
@@ -26,6 +26,7 @@ from dht.p2pd_control import Connection, ControlError, P2pdControl, listen_for_s
 from dht.p2pd_daemon import DaemonOptions
 from dht.p2pd_supervisor import CONTROL_SECONDS, P2pdSupervisor
 from dht.pacing import RateLimits
+from dht.remote_memory import RemoteMemory
 
 MAX_OPENING_STREAMS: Final = 30
 """Opens in progress at once; a burst of 300 lost half of them, 900 in steps of 30 lost none."""
@@ -39,6 +40,8 @@ MAX_REMEMBERED_PEERS: Final = 64
 """Peers dialled again after a restart; the rest is found through them."""
 
 MAX_ADDRESSES_PER_PEER: Final = 4
+
+T = TypeVar("T")
 
 RestartListener = Callable[[], Awaitable[None]]
 
@@ -54,6 +57,9 @@ class P2pdHost:
         announce: multiaddrs told to others in place of the found ones; port 0 means the port listened on.
         options: reachability, relays, port mapping.
         limits: what all streams of this host together may send and take.
+        memory: what is kept of one remote's frames.
+        max_streams_per_peer: that one remote may have open towards us.
+        port_range: where port 0 is taken from.
         binary: another daemon than the one in hivemind's wheel.
 
     Raises:
@@ -68,6 +74,9 @@ class P2pdHost:
         *,
         options: DaemonOptions | None = None,
         limits: RateLimits | None = None,
+        memory: RemoteMemory | None = None,
+        max_streams_per_peer: int = MAX_INCOMING_STREAMS_PER_PEER,
+        port_range: range | None = None,
         binary: Path | None = None,
     ) -> None:
         self._identity = identity if isinstance(identity, Identity) else Identity.load(identity)
@@ -77,11 +86,14 @@ class P2pdHost:
             [parse_multiaddr(text) for text in announce],
             options or DaemonOptions(),
             binary,
+            port_range,
             on_launch=self._register_all,
             on_healthy=self._refresh_connections,
             on_restarted=self._after_restart,
         )
         self._paces = (limits or RateLimits()).paces(time.monotonic)
+        self.memory = memory or RemoteMemory(max_streams=max_streams_per_peer)
+        self._max_streams_per_peer = max_streams_per_peer
         self._handlers: dict[str, StreamHandler] = {}
         self._restart_listeners: list[RestartListener] = []
         self._opening = asyncio.Semaphore(MAX_OPENING_STREAMS)
@@ -141,7 +153,9 @@ class P2pdHost:
         """
         try:
             self._supervisor.open_directory()
-            self._server = await listen_for_streams(self._streams_socket, self._on_connection)
+            self._server = await listen_for_streams(
+                self._streams_socket, self._on_connection, self.memory.read_buffer_bytes
+            )
             await self._supervisor.start()
         except BaseException:
             await self.close()
@@ -194,9 +208,26 @@ class P2pdHost:
         """Open a stream to a known peer; see the port."""
         async with self._remote_call(peer_id, timeout_seconds, f"open {protocol}") as control, self._opening:
             reader, writer = await control.open_stream(peer_id, protocol, timeout_seconds)
-        stream = FramedStream(reader, writer, peer_id, self._paces)
+        stream = FramedStream(reader, writer, peer_id, self._paces, self.memory)
         self._streams.add(stream)
         return stream
+
+    async def disconnect(self, peer_id: PeerId) -> None:
+        """Close all connections to a peer, with the streams on them; nothing happens when there are none."""
+        with contextlib.suppress(PeerUnreachable):
+            async with self._remote_call(peer_id, CONTROL_SECONDS, "disconnect") as control:
+                await control.disconnect(peer_id)
+
+    async def connections(self) -> dict[PeerId, list[Multiaddr]]:
+        """For each connected peer the other end of every connection: relayed ones name their relay.
+
+        Raises:
+            LocalFault: the daemon does not answer.
+        """
+        found: dict[PeerId, list[Multiaddr]] = {}
+        for connection in await self._ask(self._supervisor.control.list_connections()):
+            found.setdefault(connection.peer_id, []).append(connection.address)
+        return found
 
     async def connected_addresses(self) -> dict[PeerId, list[str]]:
         """For each connected peer the multiaddrs (with PeerId) where it listens; empty while it has not told yet.
@@ -204,14 +235,7 @@ class P2pdHost:
         Raises:
             LocalFault: the daemon does not answer.
         """
-        await self.wait_up(CONTROL_SECONDS)
-        try:
-            async with asyncio.timeout(CONTROL_SECONDS):
-                await self._refresh_connections()
-        except (ControlError, OSError, EOFError) as error:
-            raise LocalFault(
-                f"the network daemon does not answer ({error or type(error).__name__}); expected its peers; try again"
-            ) from error
+        await self._ask(self._refresh_connections())
         return {
             peer_id: [str(address.with_peer_id(peer_id)) for address in addresses]
             for peer_id, addresses in self._dialable.items()
@@ -230,6 +254,18 @@ class P2pdHost:
 
     # Calls to the daemon
 
+    async def _ask(self, question: Coroutine[None, None, T]) -> T:
+        try:
+            await self.wait_up(CONTROL_SECONDS)
+            async with asyncio.timeout(CONTROL_SECONDS):
+                return await question
+        except (ControlError, OSError, EOFError) as error:
+            raise LocalFault(
+                f"the network daemon does not answer ({error or type(error).__name__}); expected its peers; try again"
+            ) from error
+        finally:
+            question.close()
+
     @contextlib.asynccontextmanager
     async def _remote_call(self, peer_id: PeerId, timeout_seconds: float, what: str) -> AsyncIterator[P2pdControl]:
         try:
@@ -238,7 +274,7 @@ class P2pdHost:
                 await self._supervisor.wait_up()
                 if self._supervisor.is_closed:
                     raise PeerUnreachable(peer_id, f"cannot {what}: this host is closed; expected an open one")
-                yield self._supervisor.control
+                yield P2pdControl(self.control_socket, self.memory.read_buffer_bytes)
         except TimeoutError as error:
             raise PeerUnreachable(
                 peer_id, f"did not answer within {timeout_seconds:g} s (to {what}); it is tried again or left out"
@@ -335,14 +371,12 @@ class P2pdHost:
             writer.transport.abort()
             raise
         handler = self._handlers.get(protocol)
-        is_full = (
-            self._incoming.total() >= MAX_INCOMING_STREAMS or self._incoming[remote] >= MAX_INCOMING_STREAMS_PER_PEER
-        )
+        is_full = self._incoming.total() >= MAX_INCOMING_STREAMS or self._incoming[remote] >= self._max_streams_per_peer
         if handler is None or is_full or self._supervisor.is_closed:
             logger.info("refused a stream %s of peer %s: %s", protocol, remote, "too many" if is_full else "no handler")
             writer.transport.abort()
             return
-        await self._serve(handler, FramedStream(reader, writer, remote, self._paces), protocol)
+        await self._serve(handler, FramedStream(reader, writer, remote, self._paces, self.memory), protocol)
 
     async def _serve(self, handler: StreamHandler, stream: FramedStream, protocol: str) -> None:
         self._streams.add(stream)

@@ -46,6 +46,7 @@ class P2pdSupervisor:
             has taken it when the daemon must be started again.
         options: reachability, relays, port mapping.
         binary: another daemon than the one in hivemind's wheel.
+        port_range: where port 0 is taken from; None: anywhere.
         on_launch: awaited in each start before the daemon counts as up; it registers the protocols.
         on_healthy: awaited after each answered question.
         on_restarted: awaited after each restart, one after the other.
@@ -58,6 +59,7 @@ class P2pdSupervisor:
         announce: list[Multiaddr],
         options: DaemonOptions,
         binary: Path | None,
+        port_range: range | None = None,
         *,
         on_launch: Callable[[], Awaitable[None]],
         on_healthy: Callable[[], Awaitable[None]],
@@ -70,6 +72,7 @@ class P2pdSupervisor:
         self._announce = announce
         self._options = options
         self._binary = binary
+        self._port_range = port_range
         self._on_launch = on_launch
         self._on_healthy = on_healthy
         self._on_restarted = on_restarted
@@ -234,7 +237,7 @@ class P2pdSupervisor:
                 )
 
     def _claim(self, listen: list[Multiaddr]) -> None:
-        self._listen = claim_ports(listen)
+        self._listen = claim_ports(listen, self._port_range)
         self._announce = announced_addresses(self._asked_announce, self._listen)
 
     def _claim_again(self) -> None:

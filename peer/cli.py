@@ -16,6 +16,7 @@ from typing import NoReturn
 import typer
 
 from peer import (
+    cli_doctor,
     cli_owning,
     cli_profile,
     cli_receipts,
@@ -36,7 +37,9 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-for _module in (cli_training, cli_owning, cli_watching, cli_taking_home, cli_receipts, cli_profile, cli_trying):
+for _module in (
+    *(cli_training, cli_owning, cli_doctor, cli_watching, cli_taking_home, cli_receipts, cli_profile, cli_trying),
+):
     app.add_typer(_module.commands)
 
 

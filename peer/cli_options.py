@@ -30,7 +30,7 @@ InviteFile = Annotated[
 ]
 Listen = Annotated[
     list[str] | None,
-    typer.Option("--listen", metavar="MULTIADDR", help="Where to listen; default /ip4/0.0.0.0/tcp/0 (any free port)."),
+    typer.Option("--listen", metavar="MULTIADDR", help="Where to listen; default: everywhere, any free port."),
 ]
 Announce = Annotated[
     list[str] | None,
@@ -66,6 +66,39 @@ UploadLimit = Annotated[
 DownloadLimit = Annotated[
     float | None,
     typer.Option("--download-limit-mbit", metavar="MBIT", help="Most Mbit/s to take; default: what the line carries."),
+]
+IpVersionFlag = Annotated[
+    str | None, typer.Option("--ip-version", metavar="V", help="Without --listen: auto (both), 4 or 6; default auto.")
+]
+PortRange = Annotated[
+    str | None, typer.Option("--port-range", metavar="A-B", help="Ports that port 0 is taken from; default: any.")
+]
+MapPorts = Annotated[
+    bool | None, typer.Option("--map-ports/--no-map-ports", help="Ask the router to forward the port; default: no.")
+]
+Relay = Annotated[
+    bool | None, typer.Option("--relay/--no-relay", help="Be reached through relays if nobody can dial; default: yes.")
+]
+RelayForOthers = Annotated[
+    bool | None,
+    typer.Option("--relay-for-others/--no-relay-for-others", help="Relay for members nobody can dial; default: yes."),
+]
+StreamsPerPeer = Annotated[
+    int | None,
+    typer.Option("--max-streams-per-peer", metavar="N", help="Streams one remote may open; default 64."),
+]
+MemoryPerPeer = Annotated[
+    int | None,
+    typer.Option(
+        "--max-memory-mb-per-peer", metavar="MB", help="Most kept of what a remote sends; default: as needed."
+    ),
+]
+ServeLimit = Annotated[
+    float | None,
+    typer.Option("--serve-limit-mbit", metavar="MBIT", help="Most Mbit/s of state for others; default: what is left."),
+]
+MaxTransfers = Annotated[
+    int | None, typer.Option("--max-transfers", metavar="N", help="Pieces of state served at once; default 4.")
 ]
 Checkpoint = Annotated[
     Path | None,

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from dht.errors import UsageFault
 from dht.identity import split_run_id
 from dht.multiaddr import parse_multiaddr, parse_peer_multiaddr
+from peer.listening import default_listen
 from peer.manifest import read_toml
 from peer.validation import explain
 
@@ -34,6 +35,8 @@ IDENTITY_NAME = "identity.key"
 ADDRESSES_NAME = "addresses.json"
 """Where this peer was reached last, in its data folder: what its owner's invites name."""
 
+MAX_PORT = 65_535
+
 MAX_CACHED_PEERS = 50
 """Addresses of earlier sessions: far more than one join dials, so that a few survive a month of absence."""
 
@@ -43,13 +46,18 @@ MAX_CACHED_PEERS_BYTES = 64 * 1024
 _Parsed = TypeVar("_Parsed")
 
 
+def user_data_dir_here() -> Path:
+    """The folder of this machine's user; see `user_data_dir`."""
+    return user_data_dir(os.environ, sys.platform, Path.home())
+
+
 def contributor_key_path() -> Path:
     """Where a person's contributor key is kept unless they say otherwise."""
-    return user_data_dir(os.environ, sys.platform, Path.home()) / "contributor.key"
+    return user_data_dir_here() / "contributor.key"
 
 
 def _data_dir_of(validated: dict[str, Any]) -> Path:
-    return user_data_dir(os.environ, sys.platform, Path.home()) / str(validated["run_id"])
+    return user_data_dir_here() / str(validated["run_id"])
 
 
 def _identity_of(validated: dict[str, Any]) -> Path:
@@ -75,8 +83,36 @@ class PeerConfig(BaseModel):
     )
     identity: Path = Field(default_factory=_identity_of, strict=False, description="key file; made when it is missing")
     listen: tuple[str, ...] = Field(
-        default=("/ip4/0.0.0.0/tcp/0",), strict=False, description="addresses to listen on; port 0 takes a free one"
+        default=(), strict=False, description="addresses to listen on; port 0 takes a free one; default: everywhere"
     )
+    ip_version: Literal["auto", "4", "6"] = Field(
+        default="auto", description="where to listen without listen: each IP version this machine has, or one"
+    )
+    port_range: str | None = Field(
+        default=None,
+        pattern="^[0-9]{1,5}-[0-9]{1,5}$",
+        examples=["40000-40100"],
+        description="ports that port 0 is taken from, both ends included",
+    )
+    map_ports: bool = Field(
+        default=False, description="ask the router to forward the port (UPnP, NAT-PMP): multicast in the local network"
+    )
+    relay: bool = Field(
+        default=True, description="be reached through members that relay, should nobody be able to dial this peer"
+    )
+    relay_for_others: bool = Field(
+        default=True, description="relay for members that nobody can dial; in private runs never done"
+    )
+    max_streams_per_peer: int = Field(
+        default=64, ge=8, le=4096, description="streams that one remote may have open towards this peer"
+    )
+    max_memory_mb_per_peer: int | None = Field(
+        default=None, ge=4, le=1_000_000, description="most MB kept of what one remote sends; default: as the run needs"
+    )
+    serve_limit_mbit: float | None = Field(
+        default=None, ge=0.2, le=10**6, description="most Mbit/s of state for newcomers; default: what rounds leave"
+    )
+    max_transfers: int = Field(default=4, ge=1, le=64, description="pieces of state served at once")
     announce: tuple[str, ...] = Field(
         default=(), strict=False, description="addresses told to others, for a forwarded port; default: found out"
     )
@@ -121,6 +157,19 @@ class PeerConfig(BaseModel):
     output: Literal["auto", "panel", "plain", "json"] = Field(
         default="auto", description="auto: the panel on a terminal, else one plain line per event"
     )
+
+    @property
+    def listen_addresses(self) -> tuple[str, ...]:
+        """Where to listen, on this machine."""
+        return self.listen or default_listen(self.ip_version)
+
+    @property
+    def ports(self) -> range | None:
+        """Those that port 0 is taken from; None: any."""
+        if self.port_range is None:
+            return None
+        first, last = map(int, self.port_range.split("-"))
+        return range(first, last + 1)
 
     @property
     def cached_peers_path(self) -> Path:
@@ -175,6 +224,15 @@ class PeerConfig(BaseModel):
         if not addresses:
             raise ValueError("the list is empty; expected at least one address such as /ip4/0.0.0.0/tcp/0")
         return addresses
+
+    @field_validator("port_range")
+    @classmethod
+    def _check_port_range(cls, text: str | None) -> str | None:
+        if text is not None:
+            first, last = map(int, text.split("-"))
+            if not 1 <= first <= last <= MAX_PORT:
+                raise ValueError(f"{text!r} is no range of ports; expected two from 1 to {MAX_PORT}, the smaller first")
+        return text
 
     @field_validator("announce")
     @classmethod

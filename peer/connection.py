@@ -51,7 +51,7 @@ def network_spec(config: PeerConfig, role: str) -> NetworkSpec:
         peers=config.peers,
         data_dir=str(config.data_dir),
         identity=str(config.identity),
-        listen=config.listen,
+        listen=config.listen_addresses,
         announce=config.announce,
         join_timeout_seconds=config.join_timeout_seconds,
         name=config.name,
@@ -59,6 +59,14 @@ def network_spec(config: PeerConfig, role: str) -> NetworkSpec:
         checkpoints_kept=config.checkpoints_kept,
         upload_limit_mbit=config.upload_limit_mbit,
         download_limit_mbit=config.download_limit_mbit,
+        port_range=None if config.ports is None else (config.ports.start, config.ports.stop),
+        map_ports=config.map_ports,
+        uses_relays=config.relay,
+        relays_for_others=config.relay_for_others,
+        max_streams_per_peer=config.max_streams_per_peer,
+        max_memory_mb_per_peer=config.max_memory_mb_per_peer,
+        serve_limit_mbit=config.serve_limit_mbit,
+        max_transfers=config.max_transfers,
         contributor_key="" if config.contributor_key is None else str(config.contributor_key.absolute()),
     )
 

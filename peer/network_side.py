@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import random
 import secrets
 import time
@@ -19,7 +20,8 @@ from typing import TypeVar
 from averaging.exchange_reports import PeerRefused
 from dht.access import AccessRule
 from dht.admission import Admission
-from dht.errors import LocalFault, PeerFault
+from dht.errors import LocalFault, PeerFault, UsageFault
+from dht.fresh_dial import dial_freshly
 from dht.hivemind_store import HivemindStore
 from dht.host import PeerId
 from dht.identity import Identity
@@ -28,6 +30,7 @@ from dht.p2pd_host import P2pdHost
 from dht.pacing import RateLimits
 from dht.proofs import NONCE_BYTES
 from dht.records import RunRecord, decode_run_record, encode_run_record
+from dht.remote_memory import DEFAULT_BYTES_PER_PEER, RemoteMemory
 from peer import event_types as events
 from peer.checkpoint import CheckpointFolder, CheckpointOwner
 from peer.company import Company
@@ -40,10 +43,13 @@ from peer.layouts import layout_digest_of
 from peer.mailbox import Mailbox
 from peer.manifest import RunManifest
 from peer.node import Node, NodeIdentity, NodePorts
+from peer.probe_server import ProbeServer
 from peer.profile_file import load_contributor
+from peer.quantities import bytes_text
 from peer.revisions import Revisions, go_by, told
 from peer.run_finding import Wanted, find_run, local_record
 from peer.run_protocol import serve_run
+from peer.serving import ServingLimits
 from peer.version import SOFTWARE
 
 T = TypeVar("T")
@@ -79,6 +85,15 @@ class NetworkSpec:
     checkpoints_kept: int
     upload_limit_mbit: float | None
     download_limit_mbit: float | None
+    port_range: tuple[int, int] | None = None
+    """First port, and the one behind the last."""
+    map_ports: bool = False
+    uses_relays: bool = True
+    relays_for_others: bool = True
+    max_streams_per_peer: int = 64
+    max_memory_mb_per_peer: int | None = None
+    serve_limit_mbit: float | None = None
+    max_transfers: int = 4
     contributor_key: str = ""
     """Path of the contributor's key file; empty: the machine stands for itself."""
 
@@ -145,10 +160,7 @@ class NetworkSide:
         self._admission = admission = _admission_of(identity, spec.run_id, load_pass(folder), local)
         admission.on_refused = self._tell_refusal
         async with contextlib.AsyncExitStack() as stack:
-            options = DaemonOptions(relays_for_others=not admission.is_private)
-            host = await stack.enter_async_context(
-                P2pdHost(identity, spec.listen, spec.announce, options=options, limits=spec.limits)
-            )
+            host = await stack.enter_async_context(self._make_host(identity, admission.is_private))
             store = HivemindStore(host, admission=admission)
             await store.start()
             stack.push_async_callback(store.close)
@@ -165,6 +177,7 @@ class NetworkSide:
             mailbox, device = await self._make_mailbox(self._record, manifest)
             node = self._build_node(identity, contributor, host, store, manifest, mailbox, device)
             self._node = node
+            self._fit_memory(host, node)
             # Until a round has measured the line: nobody should be given more to reduce than may be sent.
             node.links.traffic.upload_bits_per_second = spec.limits.upload_bits_per_second or 0.0
             if self._leave_reason is not None:
@@ -181,6 +194,7 @@ class NetworkSide:
                 self._emit(events.DaemonRestarted(at=time.time(), peer_id=host.peer_id, seconds=seconds))
 
             host.add_restart_listener(tell_restart)
+            ProbeServer(host, node.ports.doorkeeper, dial_freshly, wall_clock=time.time, clock=time.monotonic)
             background = [
                 asyncio.create_task(self._build_company(store, host, folder, node).run()),
                 asyncio.create_task(self._republish(store)),
@@ -198,6 +212,39 @@ class NetworkSide:
                 with contextlib.suppress(PeerFault, LocalFault, OSError, TimeoutError):
                     async with asyncio.timeout(LAST_LOOK_SECONDS):
                         await self._cache_peers(host, folder)
+
+    def _make_host(self, identity: Identity, is_private: bool) -> P2pdHost:
+        spec = self._spec
+        # Members of a private run do not relay for strangers, and a relay does not know who is one.
+        options = DaemonOptions(relays_for_others=spec.relays_for_others and not is_private, map_ports=spec.map_ports)
+        most = spec.max_memory_mb_per_peer
+        return P2pdHost(
+            *(identity, spec.listen, spec.announce),
+            options=options,
+            limits=spec.limits,
+            memory=RemoteMemory(DEFAULT_BYTES_PER_PEER if most is None else most * 10**6, spec.max_streams_per_peer),
+            max_streams_per_peer=spec.max_streams_per_peer,
+            port_range=None if spec.port_range is None else range(*spec.port_range),
+        )
+
+    def _fit_memory(self, host: P2pdHost, node: Node) -> None:
+        """The run says how large its frames are; what one remote may send must hold the largest.
+
+        Raises:
+            UsageFault: the volunteer allows less.
+        """
+        # Two frames of one remote at once, and as much again for read buffers.
+        needed = 4 * node.limits.max_frame_bytes
+        asked = self._spec.max_memory_mb_per_peer
+        if asked is None:
+            host.memory.raise_to(needed)
+        elif host.memory.frame_bytes < node.limits.max_frame_bytes:
+            raise UsageFault(
+                f"--max-memory-mb-per-peer is {asked} and a frame of this run takes "
+                f"{bytes_text(node.limits.max_frame_bytes)}; expected at least {-(-needed // 2 // 10**6)}; allow more, "
+                "or join a run with a smaller model"
+            )
+        node.links.max_queued_bytes = max(host.memory.bytes_per_peer, needed)
 
     def _build_node(
         self,
@@ -228,6 +275,9 @@ class NetworkSide:
             self._emit,
             random.Random(secrets.randbits(64)),
             revisions=revisions,
+            serving=ServingLimits(
+                math.inf if spec.serve_limit_mbit is None else 1e6 * spec.serve_limit_mbit, spec.max_transfers
+            ),
         )
         owner = CheckpointOwner(
             spec.run_id, identity.peer_id, manifest.hash, layout_digest_of(manifest), tuple(mailbox.sizes)

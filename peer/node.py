@@ -42,6 +42,7 @@ from peer.repairing import Repairs, holds
 from peer.reporting import Reporter
 from peer.revisions import Revisions
 from peer.run_rules import codec_of, limits_of, rule_of, warm_up
+from peer.serving import FREELY, ServingLimits
 from peer.starting import Start
 from peer.trainer_desk import TrainerDesk
 
@@ -51,8 +52,6 @@ SETTLE_SECONDS = 5.0
 """A leaving peer waits this long at most for the round that carries its last work."""
 HAND_OVER_SECONDS = 5.0
 """And then so long until some other member has what it has: a fragment of a small model over a slow line."""
-SERVING_SHARE = 0.5
-"""Of the measured upload rate: a newcomer has other donors, and a round that is late costs everybody."""
 REPLAY_SECONDS = 5.0
 """For a joiner to apply what was committed while it downloaded: a few small messages and result shards per version;
 whoever takes longer begins with what it has, and the commits come meanwhile."""
@@ -73,7 +72,6 @@ class NodeIdentity:
     device: str
     name: str
     software: str
-    reachable: bool = True
     contributor_key: bytes = b""
 
 
@@ -95,6 +93,7 @@ class NodePorts:
     verified: VerifiedRecords | None = None
     """Records known to be good; None begins with none. The peers of a simulation share theirs."""
     revisions: Revisions | None = None  # None: those of the manifest, and everybody is a member
+    serving: ServingLimits = FREELY
 
 
 class Node:
@@ -177,8 +176,11 @@ class Node:
         kept = None if checkpoints is None else ChunkFiles(checkpoints.path.with_name(INCOMING_NAME))
         self.fetcher = Fetcher(ports.host, ports.doorkeeper, self.limits, self.membership, notary, kept)
         self.repairs = Repairs(self.exchange, self.fetcher, self.membership, self.reporter)
+        serving = ports.serving
         StateServer(
-            ports.host, ports.doorkeeper, self, len(mailbox.sizes), ports.compute, self._serving_bits_per_second
+            *(ports.host, ports.doorkeeper, self, len(mailbox.sizes), ports.compute),
+            most_bits_per_second=lambda: serving.now(self.links),
+            max_transfers=serving.max_transfers,
         )
         self.keeper = None if checkpoints is None else self._build_keeper(checkpoints)
         self._start = Start(
@@ -419,11 +421,6 @@ class Node:
             commits = tuple(runtime.machine.history[version] for version in sorted(runtime.machine.history))
             return Snapshot(state.version, state.lineage_tokens, anchor, momentum, state.digest, commits)
 
-    def _serving_bits_per_second(self) -> float:
-        """What newcomers may have of the upload line: half of it while rounds, which have deadlines, want it."""
-        rate = self.links.traffic.upload_bits_per_second
-        return SERVING_SHARE * rate if rate and self.links.has_bulk_waiting else math.inf
-
     def digest_at(self, fragment: int, version: int) -> bytes:
         """The digest this peer had at a recent version; empty when unknown."""
         return self.fragments[fragment].digests.get(version, b"")
@@ -455,7 +452,7 @@ class Node:
             device=self.who.device,
             name=self.who.name,
             software=self.who.software,
-            reachable=self.who.reachable,
+            reachable=self.exchange.reachable,
             inner_steps=trainer.inner_steps,
             tokens=trainer.tokens,
             rounds_contributed=self.reporter.rounds_contributed,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from averaging.catch_up import Snapshot, fetch_log, fetch_state
@@ -126,19 +126,23 @@ async def observe(
     timeout_seconds: float,
     backend: HostBackend = "p2pd",
     entry: ObserverEntry | None = None,
+    *,
+    listen: Sequence[str] = (),
+    announce: Sequence[str] = (),
 ) -> AsyncIterator[Observer]:
     """Connect to a run as an observer with a throw-away identity.
 
     Args:
         backend: the daemon by default, which is the faster one where models are fetched.
         entry: for a private run, with an identity that its members know.
+        listen, announce: for an observer that asks whether it can be reached there; only the daemon takes them.
 
     Raises:
         NobodyReachable: no member answered, or none knows the run, within the time.
         Incompatible: the run's manifest does not fit this software, or members refuse the entry.
         LocalFault: the transport cannot run here.
     """
-    async with observer_network(backend, addresses, entry) as (host, store):
+    async with observer_network(backend, addresses, entry, listen, announce) as (host, store):
         end = time.monotonic() + timeout_seconds
         while True:
             num_members = await store.bootstrap(addresses)

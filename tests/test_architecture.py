@@ -27,6 +27,7 @@ PURE = (
     *("dashboard.history_types", "dashboard.history_rows", "dashboard.known_versions", "dashboard.lanes"),
     *("dashboard.ledger", "dashboard.trend", "dashboard.commit_traffic"),
     "peer.round_clock",
+    *("peer.doctor_facts", "peer.doctor_findings", "peer.doctor_prediction", "peer.probe_messages"),
     *("peer.planning", "peer.planned_memory", "peer.round_traffic", "peer.utilisation", "peer.bandwidth_table"),
 )
 SHOWS_THE_DASHBOARD = "peer.cli_watching"

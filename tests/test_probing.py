@@ -1,0 +1,162 @@
+"""The probe protocol: what a member measures and dials for others, and where it stops."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+import pytest
+
+from dht.access import AccessRule
+from dht.errors import PeerFault
+from dht.host import PeerId
+from dht.identity import Identity, make_run_id
+from dht.memory_host import MemoryHost, MemoryNetwork
+from dht.multiaddr import Multiaddr, parse_multiaddr
+from peer.doorkeeper import RunDoorkeeper
+from peer.probe_messages import MAX_LISTED, PROBE_PROTOCOL, pack, to_dial
+from peer.probe_server import MAX_BYTES_PER_PEER, ProbeServer
+from peer.probing import Busy, DialBack, Probe, probing
+from peer.virtual_time import run_virtual
+from tests.memory_networks import fixed_network, named
+
+RULE = AccessRule(make_run_id("tiny", Identity.generate().public_key), bytes(32), "0.1.0")
+MEMBER, ASKER = named(1), named(2)
+SEEN = parse_multiaddr("/ip4/203.0.113.9/tcp/55555")
+AHEAD_SECONDS = 42.0
+
+
+class SeeingHost(MemoryHost):
+    """A memory host that is told where its connections come from."""
+
+    seen: Sequence[Multiaddr] = (SEEN,)
+
+    async def connections(self) -> dict[PeerId, list[Multiaddr]]:
+        return {ASKER: list(self.seen)}
+
+
+class Dialler:
+    """Dials nobody; answers as it was told and keeps what it was asked."""
+
+    def __init__(self, why_not: str = "") -> None:
+        self.asked: list[str] = []
+        self.why_not = why_not
+
+    async def __call__(self, addresses: Sequence[str]) -> dict[str, str]:
+        self.asked += addresses
+        return dict.fromkeys(addresses, self.why_not)
+
+
+def probed(ask: Callable[[Probe, Dialler], Awaitable[None]], dialler: Dialler | None = None) -> None:
+    """Run `ask` with a probe of one member, whose line carries 8 Mbit/s up and 80 down."""
+
+    async def scene() -> None:
+        clock = asyncio.get_running_loop().time
+        network: MemoryNetwork = fixed_network()
+        member, asker = SeeingHost(network, MEMBER), MemoryHost(network, ASKER)
+        dial = dialler or Dialler()
+        ProbeServer(
+            member,
+            RunDoorkeeper(RULE, MEMBER, "seed"),
+            dial,
+            wall_clock=lambda: clock() + AHEAD_SECONDS,
+            clock=clock,
+        )
+        async with probing(asker, RunDoorkeeper(RULE, ASKER, "observer"), MEMBER, clock, clock) as probe:
+            await ask(probe, dial)
+        await member.close()
+        await asker.close()
+
+    run_virtual(scene())
+
+
+def test_the_clock_offset_is_found() -> None:
+    async def ask(probe: Probe, dialler: Dialler) -> None:
+        reading = await probe.read_clock()
+        assert reading.offset_seconds == pytest.approx(AHEAD_SECONDS, abs=0.01)
+        assert reading.round_trip_seconds >= 0.1
+
+    probed(ask)
+
+
+def test_rates_are_those_of_the_slower_side() -> None:
+    async def ask(probe: Probe, dialler: Dialler) -> None:
+        assert await probe.download_bits_per_second() == pytest.approx(8e6, rel=0.25)
+        assert await probe.upload_bits_per_second() == pytest.approx(8e6, rel=0.25)
+
+    probed(ask)
+
+
+def test_a_member_gives_so_much_per_minute_and_no_more() -> None:
+    async def ask(probe: Probe, dialler: Dialler) -> None:
+        moved, last = 0, None
+        while last is None and moved <= MAX_BYTES_PER_PEER:
+            try:
+                await probe._download_seconds(4 * 1024 * 1024)
+                moved += 4 * 1024 * 1024
+            except Busy as busy:
+                last = busy
+        assert last is not None
+        assert 0 < moved <= MAX_BYTES_PER_PEER
+        assert 0 < last.seconds <= 60
+        # The next minute is a new one.
+        await asyncio.sleep(last.seconds + 0.1)
+        await probe._download_seconds(1024)
+
+    probed(ask)
+
+
+def test_only_the_address_that_is_seen_is_dialled() -> None:
+    async def ask(probe: Probe, dialler: Dialler) -> None:
+        elsewhere = f"/ip4/198.51.100.1/tcp/4001/p2p/{ASKER}"
+        inside = f"/ip4/192.168.1.5/udp/4001/quic-v1/p2p/{ASKER}"
+        found = await probe.dial_back([elsewhere, inside, f"/ip6/2001:db8::1/tcp/4001/p2p/{ASKER}"])
+        here = [f"/ip4/203.0.113.9/tcp/4001/p2p/{ASKER}", f"/ip4/203.0.113.9/udp/4001/quic-v1/p2p/{ASKER}"]
+        assert dialler.asked == here
+        assert found == DialBack((SEEN,), tuple(here), ())
+
+    probed(ask)
+
+
+def test_why_nobody_answers_there_is_told() -> None:
+    async def ask(probe: Probe, dialler: Dialler) -> None:
+        found = await probe.dial_back([f"/ip4/10.0.0.2/tcp/4001/p2p/{ASKER}"])
+        assert found.failed == ((f"/ip4/203.0.113.9/tcp/4001/p2p/{ASKER}", "did not answer"),)
+        with pytest.raises(Busy):
+            await probe.dial_back([f"/ip4/10.0.0.2/tcp/4001/p2p/{ASKER}"])
+
+    probed(ask, Dialler("did not\n answer"))
+
+
+def test_who_is_seen_through_a_relay_is_not_dialled() -> None:
+    relayed = parse_multiaddr(f"/ip4/203.0.113.1/tcp/4001/p2p/{MEMBER}/p2p-circuit")
+    assert to_dial([relayed], [parse_multiaddr("/ip4/10.0.0.1/tcp/1")], ASKER) == []
+    assert to_dial([SEEN], [relayed], ASKER) == []
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        ["unheard"],
+        [],
+        7,
+        ["give", 0],
+        ["give", 10**9],
+        ["give", True],
+        ["take", "1"],
+        ["dial", ["/ip4/1.2.3.4/tcp/1"] * (MAX_LISTED + 1)],
+        ["dial", "x"],
+        ["dial", ["not an address"]],
+    ],
+)
+def test_nonsense_ends_the_stream_and_nothing_else(request_: object) -> None:
+    async def ask(probe: Probe, dialler: Dialler) -> None:
+        stream = probe._stream
+        await stream.send(pack(request_) if isinstance(request_, list) else b"\x07")
+        with pytest.raises(PeerFault):
+            await stream.receive(1024)
+        assert dialler.asked == []
+        assert stream.remote == MEMBER
+        assert PROBE_PROTOCOL.startswith("/murmuration/")
+
+    probed(ask)
