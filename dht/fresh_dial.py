@@ -18,9 +18,6 @@ from dht.p2pd_host import P2pdHost
 DIAL_BACK_SECONDS: Final = 5.0
 """For one address: a handshake takes four round trips, and a firewall that drops answers nothing at all."""
 
-_LISTEN: Final = "/ip4/127.0.0.1/tcp/0"
-"""Nobody outside learns of it; the daemon wants something to listen on."""
-
 
 async def dial_freshly(addresses: Sequence[str], seconds: float = DIAL_BACK_SECONDS) -> dict[str, str]:
     """Dial each address with a PeerId, one after the other; returns address -> why it failed, empty: it answered.
@@ -30,7 +27,7 @@ async def dial_freshly(addresses: Sequence[str], seconds: float = DIAL_BACK_SECO
         UsageFault: an address is none.
     """
     outcomes: dict[str, str] = {}
-    async with P2pdHost(Identity.generate(), [_LISTEN], options=DaemonOptions(relays_for_others=False)) as host:
+    async with P2pdHost(Identity.generate(), [], options=DaemonOptions(relays_for_others=False)) as host:
         for address in addresses:
             peer_id = parse_multiaddr(address).peer_id
             try:

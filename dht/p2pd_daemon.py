@@ -251,7 +251,7 @@ def daemon_flags(listen: list[Multiaddr], announce: list[Multiaddr], options: Da
         f"-natPortMap={int(options.map_ports)}",
         f"-idleTimeout={LIFELINE_SECONDS}s",
         f"-persistentConnMaxMsgSize={4 * 1024 * 1024}",
-        "-hostAddrs=" + ",".join(map(str, listen)),
+        "-hostAddrs=" + ",".join(map(str, listen)) if listen else "-noListenAddrs=1",
     ]
     if announce:
         flags.append("-announceAddrs=" + ",".join(map(str, announce)))

@@ -23,7 +23,7 @@ from dht.host import PeerId, Stream, StreamHandler
 from dht.identity import Identity, public_key_of
 from dht.multiaddr import Multiaddr, parse_multiaddr, parse_peer_multiaddr
 from dht.p2pd_control import Connection, ControlError, P2pdControl, listen_for_streams, read_stream_header
-from dht.p2pd_daemon import DaemonOptions
+from dht.p2pd_daemon import START_SECONDS, DaemonOptions
 from dht.p2pd_supervisor import CONTROL_SECONDS, P2pdSupervisor
 from dht.pacing import RateLimits
 from dht.remote_memory import RemoteMemory
@@ -53,7 +53,7 @@ class P2pdHost:
 
     Args:
         identity: the peer's key, or the path of its key file.
-        listen: multiaddrs to listen on. Port 0 takes a free port, which then stays the same over restarts.
+        listen: multiaddrs to listen on; none: it only dials. Port 0 takes a free port, which stays over restarts.
         announce: multiaddrs told to others in place of the found ones; port 0 means the port listened on.
         options: reachability, relays, port mapping.
         limits: what all streams of this host together may send and take.
@@ -193,6 +193,33 @@ class P2pdHost:
             ) from error
         if self._supervisor.is_closed:
             raise LocalFault("the network host is closed; expected an open one; join again")
+
+    @property
+    def options(self) -> DaemonOptions:
+        """What kind of member the daemon is."""
+        return self._supervisor.options
+
+    async def change(self, options: DaemonOptions, announce: Sequence[str] | None = None) -> None:
+        """Restart the daemon as another kind of member: streams end; key, port and protocols stay.
+
+        Args:
+            announce: None: as now.
+
+        Raises:
+            LocalFault: it does not come back.
+        """
+        await self._supervisor.change(
+            options, None if announce is None else [parse_multiaddr(text) for text in announce]
+        )
+        await self.wait_up(START_SECONDS)
+
+    def moved_bytes(self, peer_id: PeerId) -> int:
+        """By the open streams to and from a peer; the same number twice: nothing moves."""
+        return sum(
+            stream.bytes_sent + stream.bytes_received
+            for stream in list(self._streams)
+            if stream.remote == peer_id and stream.is_open
+        )
 
     async def connect(self, multiaddr: str, timeout_seconds: float) -> PeerId:
         """Dial `multiaddr`; see the port. A peer that is connected already counts as reached."""

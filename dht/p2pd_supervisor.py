@@ -80,6 +80,7 @@ class P2pdSupervisor:
         self._closed = False
         self._visible: list[Multiaddr] = []
         self._num_restarts = 0
+        self._is_changing = False
         self._last_downtime_seconds = 0.0
         self._directory: SocketDirectory | None = None
         self._daemon: P2pdProcess | None = None
@@ -150,6 +151,21 @@ class P2pdSupervisor:
             ) from error
         self._watcher = asyncio.create_task(self._supervise(), name="p2pd supervisor")
 
+    @property
+    def options(self) -> DaemonOptions:
+        """Of the daemon that runs now."""
+        return self._options
+
+    async def change(self, options: DaemonOptions, announce: list[Multiaddr] | None = None) -> None:
+        """Restart the daemon, with the same key and port, as another kind of member; None: announce as before."""
+        self._options = options
+        if announce is not None:
+            self._asked_announce = announce
+        self._is_changing = True
+        self._up.clear()
+        if self._daemon is not None:
+            await self._daemon.stop()
+
     async def wait_up(self) -> None:
         """Wait until the daemon can be used or the supervisor is closed."""
         await self._up.wait()
@@ -210,11 +226,15 @@ class P2pdSupervisor:
             self._drop_lifeline()
             # Only to collect its log reader; the process is gone.
             await self._daemon.stop()
-            logger.warning("the network daemon ended with status %d; it is started again", status)
+            if self._is_changing:
+                logger.info("the network daemon is started again with other options")
+            else:
+                logger.warning("the network daemon ended with status %d; it is started again", status)
             if loop.time() - started_at > _STABLE_SECONDS:
                 pause_seconds = _FIRST_PAUSE_SECONDS
             pause_seconds = await self._restart(pause_seconds)
-            self._num_restarts += 1
+            self._num_restarts += not self._is_changing
+            self._is_changing = False
             self._last_downtime_seconds = loop.time() - ended_at
             greeter = asyncio.create_task(self._greet_again(), name="p2pd restarted")
             self._greeters.add(greeter)

@@ -81,7 +81,7 @@ Relay = Annotated[
 ]
 RelayForOthers = Annotated[
     bool | None,
-    typer.Option("--relay-for-others/--no-relay-for-others", help="Relay for members nobody can dial; default: yes."),
+    typer.Option("--relay-for-others/--no-relay-for-others", help="Relay for members nobody can dial; default: seeds."),
 ]
 StreamsPerPeer = Annotated[
     int | None,

@@ -100,8 +100,8 @@ class PeerConfig(BaseModel):
     relay: bool = Field(
         default=True, description="be reached through members that relay, should nobody be able to dial this peer"
     )
-    relay_for_others: bool = Field(
-        default=True, description="relay for members that nobody can dial; in private runs never done"
+    relay_for_others: bool | None = Field(
+        default=None, description="relay for members that nobody can dial; default: seeds do; in private runs nobody"
     )
     max_streams_per_peer: int = Field(
         default=64, ge=8, le=4096, description="streams that one remote may have open towards this peer"

@@ -10,6 +10,7 @@ from dataclasses import asdict, replace
 from typing import Any, Final
 
 from dht.errors import LocalFault, PeerFault
+from dht.multiaddr import parse_peer_multiaddr
 from dht.records import PeerRecord
 from peer.cli_options import Target
 from peer.config import PeerConfig
@@ -160,11 +161,13 @@ async def _ask_members(
     )
     # Those that can be dialled first: whoever is behind a relay would measure the relay.
     ordered = sorted(records, key=lambda record: (not record.reachable, record.role != "seed", record.peer_id))
-    for record in ordered[:MAX_ASKED]:
+    # Members that have no record yet, such as a seed that waits for the first trainer, answer all the same.
+    given = [parse_peer_multiaddr(address)[0] for address in target.addresses]
+    for member in list(dict.fromkeys([*(record.peer_id for record in ordered), *given]))[:MAX_ASKED]:
         try:
-            async with probing(observer.host, observer.doorkeeper, record.peer_id, time.monotonic, time.time) as probe:
+            async with probing(observer.host, observer.doorkeeper, member, time.monotonic, time.time) as probe:
                 line = await _ask(probe, line, observer.host.addresses())
-                line = replace(line, asked=(*line.asked, record.peer_id))
+                line = replace(line, asked=(*line.asked, member))
         except PeerFault as fault:
             line = replace(line, faults=(*line.faults, str(fault)))
         if line.asked and line.dial_back.is_known:

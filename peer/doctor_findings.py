@@ -15,6 +15,7 @@ from peer.version import SOFTWARE, is_older
 
 CLOCK_NOTED_SECONDS: Final = 5.0
 """Time services keep clocks within a tenth of a second; this far off, none is at work."""
+CLOCK_SAME_SECONDS: Final = 0.1
 TIGHT_SHARE: Final = 0.85
 """Of free memory or disk: above it the next program that starts is too much."""
 SMALLEST_SHARE: Final = 0.05
@@ -157,7 +158,9 @@ def _manifest(run: RunFacts) -> Finding:
         what = f"{shown}; {plural(run.num_others, 'member')} of them follow another manifest"
         return Finding("manifest", "note", what, "ask the run's owner which one counts")
     if not run.num_members:
-        return Finding("manifest", "note", f"{shown}: nobody is in the run now", "start a seed, or come back later")
+        return Finding(
+            "manifest", "note", f"{shown}: nobody trains now", "join all the same: the first trainer starts the run"
+        )
     return Finding("manifest", "ok", shown)
 
 
@@ -165,13 +168,13 @@ def _clock(line: LineFacts) -> Finding:
     offset = line.clock_offset_seconds
     if offset is None:
         return Finding("clock", "note", "no member told its clock", "ask again in a minute")
-    shown = f"{seconds_text(abs(offset))} {'behind' if offset > 0 else 'ahead of'} the members' clocks"
+    shown = f"{seconds_text(round(abs(offset), 1))} {'behind' if offset > 0 else 'ahead of'} the members' clocks"
     remedy = "switch the system's time service on, for example: timedatectl set-ntp true"
     if abs(offset) > CLOCK_SKEW_SECONDS:
         return Finding("clock", "stop", f"{shown}: they take this peer's records for expired", remedy)
     if abs(offset) > CLOCK_NOTED_SECONDS:
         return Finding("clock", "note", shown, remedy)
-    return Finding("clock", "ok", shown)
+    return Finding("clock", "ok", shown if abs(offset) >= CLOCK_SAME_SECONDS else "as the members' clocks")
 
 
 def _reachable(line: LineFacts) -> Finding:

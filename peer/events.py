@@ -45,6 +45,7 @@ from peer.event_types import (
     WorkReturned,
 )
 from peer.line_log import LineLog
+from peer.path_events import PathFound, ReachabilityFound, RelayChecked, RelayFound, RelayLost
 from peer.revision_events import ManifestRevised, RunEnded
 
 SCHEMA = 1
@@ -80,6 +81,11 @@ EVENT_TYPES: dict[str, type[Event]] = {
         RefusedPeer,
         ManifestRevised,
         RunEnded,
+        ReachabilityFound,
+        RelayFound,
+        RelayLost,
+        RelayChecked,
+        PathFound,
         DaemonRestarted,
         NetworkRestarted,
         SwarmLost,
@@ -121,10 +127,15 @@ __all__ = [
     "LeftRun",
     "ManifestRevised",
     "NetworkRestarted",
+    "PathFound",
     "PeerJoined",
     "PeerLeft",
     "QuorumAwaited",
+    "ReachabilityFound",
     "RefusedPeer",
+    "RelayChecked",
+    "RelayFound",
+    "RelayLost",
     "RoundAbandoned",
     "RoundCommitted",
     "RoundStarted",

@@ -30,6 +30,7 @@ from dht.p2pd_host import P2pdHost
 from dht.pacing import RateLimits
 from dht.proofs import NONCE_BYTES
 from dht.records import RunRecord, decode_run_record, encode_run_record
+from dht.relay_check import check_relay
 from dht.remote_memory import DEFAULT_BYTES_PER_PEER, RemoteMemory
 from peer import event_types as events
 from peer.checkpoint import CheckpointFolder, CheckpointOwner
@@ -43,7 +44,9 @@ from peer.layouts import layout_digest_of
 from peer.mailbox import Mailbox
 from peer.manifest import RunManifest
 from peer.node import Node, NodeIdentity, NodePorts
+from peer.paths import PathPorts, Paths
 from peer.probe_server import ProbeServer
+from peer.probing import DialBack, probing
 from peer.profile_file import load_contributor
 from peer.quantities import bytes_text
 from peer.revisions import Revisions, go_by, told
@@ -89,7 +92,8 @@ class NetworkSpec:
     """First port, and the one behind the last."""
     map_ports: bool = False
     uses_relays: bool = True
-    relays_for_others: bool = True
+    relays_for_others: bool | None = None
+    """None: seeds do, trainers do not."""
     max_streams_per_peer: int = 64
     max_memory_mb_per_peer: int | None = None
     serve_limit_mbit: float | None = None
@@ -160,7 +164,7 @@ class NetworkSide:
         self._admission = admission = _admission_of(identity, spec.run_id, load_pass(folder), local)
         admission.on_refused = self._tell_refusal
         async with contextlib.AsyncExitStack() as stack:
-            host = await stack.enter_async_context(self._make_host(identity, admission.is_private))
+            host = await stack.enter_async_context(self._make_host(identity))
             store = HivemindStore(host, admission=admission)
             await store.start()
             stack.push_async_callback(store.close)
@@ -183,15 +187,16 @@ class NetworkSide:
             if self._leave_reason is not None:
                 node.leave(self._leave_reason)
 
-            shown = host.addresses()
+            shown, num_restarts = host.addresses(), host.num_restarts
 
             async def tell_restart() -> None:
-                nonlocal shown
+                nonlocal shown, num_restarts
                 if host.addresses() != shown:
                     shown = host.addresses()
                     self._show_addresses(host, folder)
-                seconds = host.last_downtime_seconds
-                self._emit(events.DaemonRestarted(at=time.time(), peer_id=host.peer_id, seconds=seconds))
+                if host.num_restarts > num_restarts:
+                    num_restarts, seconds = host.num_restarts, host.last_downtime_seconds
+                    self._emit(events.DaemonRestarted(at=time.time(), peer_id=host.peer_id, seconds=seconds))
 
             host.add_restart_listener(tell_restart)
             ProbeServer(host, node.ports.doorkeeper, dial_freshly, wall_clock=time.time, clock=time.monotonic)
@@ -199,6 +204,7 @@ class NetworkSide:
                 asyncio.create_task(self._build_company(store, host, folder, node).run()),
                 asyncio.create_task(self._republish(store)),
                 asyncio.create_task(self._follow_revisions(store, folder, node)),
+                asyncio.create_task(self._build_paths(host, node).run()),
             ]
             if contributor is not None:
                 profile = Contributing(store, contributor, key_path, spec.run_id, identity.peer_id, time.time)
@@ -213,10 +219,9 @@ class NetworkSide:
                     async with asyncio.timeout(LAST_LOOK_SECONDS):
                         await self._cache_peers(host, folder)
 
-    def _make_host(self, identity: Identity, is_private: bool) -> P2pdHost:
+    def _make_host(self, identity: Identity) -> P2pdHost:
         spec = self._spec
-        # Members of a private run do not relay for strangers, and a relay does not know who is one.
-        options = DaemonOptions(relays_for_others=spec.relays_for_others and not is_private, map_ports=spec.map_ports)
+        options = DaemonOptions(relays_for_others=self._relays_for_others, map_ports=spec.map_ports)
         most = spec.max_memory_mb_per_peer
         return P2pdHost(
             *(identity, spec.listen, spec.announce),
@@ -226,6 +231,28 @@ class NetworkSide:
             max_streams_per_peer=spec.max_streams_per_peer,
             port_range=None if spec.port_range is None else range(*spec.port_range),
         )
+
+    @property
+    def _relays_for_others(self) -> bool:
+        """Seeds do, unless told not to. Members of a private run do not: a relay does not know who is a stranger."""
+        asked = self._spec.relays_for_others
+        return (self._spec.role == "seed" if asked is None else asked) and not self._admission.is_private
+
+    def _build_paths(self, host: P2pdHost, node: Node) -> Paths:
+        async def dial_back(member: PeerId, addresses: list[str]) -> DialBack:
+            async with probing(host, node.ports.doorkeeper, member, time.monotonic, time.time) as probe:
+                return await probe.dial_back(addresses)
+
+        def tell(is_dialable: bool, can_reduce: bool) -> None:
+            node.is_dialable, node.exchange.reachable = is_dialable, can_reduce
+
+        ports = PathPorts(
+            *(node.membership.members, dial_back, check_relay, tell, self._emit, time.monotonic, time.time),
+            randomness=random.Random(secrets.randbits(64)),
+        )
+        spec = self._spec
+        relays = self._relays_for_others
+        return Paths(host, ports, uses_relays=spec.uses_relays, relays=relays, announce=spec.announce)
 
     def _fit_memory(self, host: P2pdHost, node: Node) -> None:
         """The run says how large its frames are; what one remote may send must hold the largest.

@@ -144,6 +144,7 @@ class Node:
             first_sequence=int(1000 * self.started_at),
         )
         self.exchange.takes_part = False
+        self.is_dialable = True
         self.revisions = ports.revisions or Revisions(manifest, bytes(32), self.me)
         self.revisions.on_end = self.reporter.run_ended
         self.exchange.rule_at = self.revisions.rule_at
@@ -452,7 +453,7 @@ class Node:
             device=self.who.device,
             name=self.who.name,
             software=self.who.software,
-            reachable=self.exchange.reachable,
+            reachable=self.is_dialable,
             inner_steps=trainer.inner_steps,
             tokens=trainer.tokens,
             rounds_contributed=self.reporter.rounds_contributed,

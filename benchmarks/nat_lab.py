@@ -1,0 +1,250 @@
+"""What works behind which home router: real peers in network namespaces whose routers translate addresses.
+
+    sudo python -m benchmarks.nat_lab [--nats cone,cone] [--seeds 5] [--transport both] [--minutes 1.5] [--json]
+
+Public seeds, and one home per kind of router: `public` (none), `cone` (one public port for all remotes) and `symmetric`
+(another port for each remote); `NAT-alone` joins with `--no-relay`. Each home runs `peer join` on a tiny model. The
+table says for each home whether members could dial it, and in how many committed rounds its work was; and for each
+pair how they talked in the end: direct, punched (a hole in both routers), relayed, or not at all. See
+docs/home-networks.md. Needs root, `ip`, `nft`, and nf_tables' masquerade in the kernel.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import itertools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.machine import machine
+from benchmarks.nat_spaces import NATS, NatLab, what_is_missing
+from dht.identity import Identity
+from peer.events import Event, PathFound, ReachabilityFound, RelayChecked, RelayFound, RoundCommitted, from_json
+from peer.new_run import create_run
+
+RUN = """
+seed = 1
+[model]
+num_layers = 1
+d_model = 64
+num_heads = 2
+context = 32
+[data]
+source = "text:{text}"
+evaluation_batches = 1
+[training]
+batch_size = 1
+[averaging]
+sync_every = 100
+num_fragments = 2
+[network]
+announce_seconds = 2.0
+"""
+PORT = 4001
+START_SECONDS = 60.0
+"""For all seeds to listen: several processes load torch at once."""
+LOOK_SECONDS = 0.5
+
+
+@dataclass
+class Member:
+    """One process of the lab.
+
+    Attributes:
+        kind: seed, or the router before it.
+        uses_relays: whether relays may lead to it.
+    """
+
+    name: str
+    kind: str
+    uses_relays: bool
+    identity: Identity
+    folder: Path
+    process: subprocess.Popen[Any] | None = None
+    events: list[Event] = field(default_factory=list)
+
+    def read(self) -> list[Event]:
+        """Everything it has told so far."""
+        lines = (self.folder / "out").read_bytes().splitlines()
+        for line in lines[len(self.events) :]:
+            with contextlib.suppress(ValueError):
+                self.events.append(from_json(line))
+        return self.events
+
+    def last(self, kind: type[Event]) -> Any:
+        return next((event for event in reversed(self.events) if isinstance(event, kind)), None)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point; returns the exit code."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nats", default="public,cone,cone,symmetric,cone-alone", help="one home for each")
+    parser.add_argument("--seeds", type=int, default=4, help="public seeds, at addresses of their own; 1 to 16")
+    parser.add_argument("--transport", choices=("tcp", "quic", "both"), default="both")
+    parser.add_argument("--minutes", type=float, default=1.5, help="how long they train")
+    parser.add_argument("--json", action="store_true")
+    asked = parser.parse_args(arguments)
+    homes = asked.nats.split(",")
+    if not 1 <= len(homes) <= 16 or any(home.removesuffix("-alone") not in NATS for home in homes):
+        raise SystemExit(f"--nats {asked.nats}: expected 1 to 16 of {', '.join(NATS)}, each with -alone or not")
+    if not 1 <= asked.seeds <= 16 or not 0 < asked.minutes <= 60:
+        raise SystemExit("expected --seeds from 1 to 16 and --minutes above 0 and up to 60")
+    if missing := what_is_missing():
+        raise SystemExit(f"nat_lab: {missing}.")
+    with tempfile.TemporaryDirectory(prefix="mmnat", dir="/tmp") as folder:
+        members = play(Path(folder), homes, asked.seeds, asked.transport, asked.minutes)
+        facts = facts_of(members)
+    command = " ".join(["python -m benchmarks.nat_lab", *(sys.argv[1:] if arguments is None else arguments)])
+    if asked.json:
+        print(json.dumps({"command": command, "machine": machine(), **facts}))
+    else:
+        print_facts(command, facts)
+    return 0
+
+
+def play(folder: Path, homes: Sequence[str], num_seeds: int, transport: str, minutes: float) -> list[Member]:
+    """Let them all train for so long; returns them with everything they told."""
+    text = folder / "text.txt"
+    text.write_text("".join(f"line {number}: {number * number}\n" for number in range(20_000)))
+    (folder / "run.toml").write_text(RUN.format(text=text))
+    run = create_run("natlab", folder / "run.toml", folder / "owner")
+    seeds = [f"seed{number}" for number in range(num_seeds)]
+    names = {f"{home}{number}": home for number, home in enumerate(homes)}
+    members = []
+    for name in (*seeds, *names):
+        kind = names.get(name, "seed")
+        place = folder / name
+        place.mkdir(mode=0o700)
+        (place / "run.record").write_bytes(run.run_record_path.read_bytes())
+        identity = Identity.load_or_create(place / "identity.key")
+        members.append(Member(name, kind.removesuffix("-alone"), not kind.endswith("-alone"), identity, place))
+    with NatLab(seeds, {name: kind.removesuffix("-alone") for name, kind in names.items()}) as lab:  # type: ignore[misc]
+        addresses: list[str] = []
+        try:
+            for member in members[:num_seeds]:
+                _start(lab, member, run.run_id, addresses[:1], transport)
+                addresses += _addresses(lab, member, transport)[:1]
+            _wait_up(members[:num_seeds])
+            for member in members[num_seeds:]:
+                _start(lab, member, run.run_id, addresses, transport)
+            time.sleep(60 * minutes)
+        finally:
+            for member in members:
+                if member.process is not None:
+                    member.process.kill()
+            for member in members:
+                if member.process is not None:
+                    member.process.wait()
+        for member in members:
+            member.read()
+    return members
+
+
+def _start(lab: NatLab, member: Member, run_id: str, peers: Sequence[str], transport: str) -> None:
+    command = "seed" if member.kind == "seed" else "join"
+    given = [sys.executable, "-m", "peer", command, "--run-id", run_id, "--data-dir", str(member.folder), "--json"]
+    for address in _listen("0.0.0.0", transport):
+        given += ["--listen", address]
+    for address in peers:
+        given += ["--peers", address]
+    if command == "join":
+        given += ["--device", "cpu", "--threads", "1"]
+    if not member.uses_relays:
+        given += ["--no-relay"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(member.folder.parent)}
+    with (member.folder / "out").open("ab") as out, (member.folder / "err").open("ab") as err:
+        member.process = lab.run(member.name, given, stdout=out, stderr=err, stdin=subprocess.DEVNULL, env=environment)
+
+
+def _listen(ip: str, transport: str) -> list[str]:
+    kinds = {"tcp": [f"/ip4/{ip}/tcp/{PORT}"], "quic": [f"/ip4/{ip}/udp/{PORT}/quic-v1"]}
+    return kinds["quic"] + kinds["tcp"] if transport == "both" else kinds[transport]
+
+
+def _addresses(lab: NatLab, member: Member, transport: str) -> list[str]:
+    ip = lab.places[member.name].public_ip
+    return [f"{address}/p2p/{member.identity.peer_id}" for address in _listen(ip, transport)]
+
+
+def _wait_up(seeds: Sequence[Member]) -> None:
+    end = time.monotonic() + START_SECONDS
+    for seed in seeds:
+        while "listening on" not in (seed.folder / "err").read_text(errors="replace"):
+            if time.monotonic() > end:
+                said = (seed.folder / "err").read_text(errors="replace")[-300:]
+                raise SystemExit(f"nat_lab: {seed.name} did not come up within {START_SECONDS:.0f} s: {said}")
+            time.sleep(LOOK_SECONDS)
+
+
+def facts_of(members: Sequence[Member]) -> dict[str, Any]:
+    """What the members told, as plain values."""
+    homes = [member for member in members if member.kind != "seed"]
+    names = {member.identity.peer_id: member.name for member in members}
+    rounds: dict[tuple[int, int], Counter[str]] = {}
+    for member in members:
+        for event in member.events:
+            if isinstance(event, RoundCommitted) and len(event.contributors) > 1:
+                rounds[event.fragment, event.version] = Counter(names.get(one, "?") for one in event.contributors)
+    contributed = sum(rounds.values(), Counter[str]())
+    return {
+        "relays": Counter(
+            checked.relaying if (checked := member.last(RelayChecked)) else "not tried"
+            for member in members
+            if member.kind == "seed"
+        ),
+        "rounds": len(rounds),
+        "homes": [_home_facts(home, contributed, names) for home in homes],
+        "pairs": [
+            {"of": one.name, "with": other.name, "path": _path(one, other)}
+            for one, other in itertools.combinations(homes, 2)
+        ],
+    }
+
+
+def _home_facts(home: Member, contributed: Counter[str], names: dict[Any, str]) -> dict[str, Any]:
+    found, relay = home.last(ReachabilityFound), home.last(RelayFound)
+    return {
+        "name": home.name,
+        "dialable": None if found is None else found.reachable,
+        "relays": [] if relay is None else [names.get(one, "?") for one in relay.relays],
+        "rounds": contributed[home.name],
+    }
+
+
+def _path(one: Member, other: Member) -> str:
+    """The last word of either side."""
+    told = [
+        event
+        for member, remote in ((one, other), (other, one))
+        for event in member.events
+        if isinstance(event, PathFound) and event.remote == remote.identity.peer_id
+    ]
+    return max(told, key=lambda event: event.at).path if told else "none"
+
+
+def print_facts(command: str, facts: dict[str, Any]) -> None:
+    """The two tables, as they stand in docs/home-networks.md."""
+    print(f"{command}\n{machine()}\n")
+    print("relays of the seeds: " + ", ".join(f"{count} {kind}" for kind, count in facts["relays"].items()))
+    print(f"rounds of at least two: {facts['rounds']}\n")
+    print("| home | can be dialled | relays that lead to it | rounds with its work |\n|---|---|---|---|")
+    for home in facts["homes"]:
+        dialable = {True: "yes", False: "no", None: "not asked"}[home["dialable"]]
+        print(f"| {home['name']} | {dialable} | {', '.join(home['relays']) or '-'} | {home['rounds']} |")
+    print("\n| pair | path |\n|---|---|")
+    for pair in facts["pairs"]:
+        print(f"| {pair['of']}, {pair['with']} | {pair['path']} |")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

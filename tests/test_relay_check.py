@@ -1,0 +1,57 @@
+"""Real daemons on loopback: a relay that lets enough pass, one that does not, and a daemon that changes its kind."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from dht.fresh_dial import dial_freshly
+from dht.identity import Identity
+from dht.p2pd_daemon import DaemonOptions
+from dht.p2pd_host import P2pdHost
+from dht.relay_check import check_relay
+from tests.host_contract import ECHO, echo
+
+pytestmark = pytest.mark.network
+
+LOOPBACK = "/ip4/127.0.0.1/tcp/0"
+
+
+def test_a_relay_tells_by_what_it_lets_pass_and_a_changed_daemon_keeps_key_port_and_protocols() -> None:
+    async def scene() -> None:
+        # What only members of private runs would be: the daemon relays all the same, 128 KiB at most.
+        options = DaemonOptions(reachability="private", relays_for_others=False)
+        async with P2pdHost(Identity.generate(), [LOOPBACK], options=options) as relay:
+            assert await check_relay(relay.addresses()) == "limited"
+            relay.handle(ECHO, echo)
+            addresses = relay.addresses()
+            # Which of its two relays a public daemon serves with is a matter of chance, but five in a row are not.
+            for _ in range(5):
+                await relay.change(DaemonOptions(reachability="public"))
+                if (relaying := await check_relay(relay.addresses())) == "full":
+                    break
+            assert relaying == "full"
+            assert relay.addresses() == addresses
+            assert relay.num_restarts == 0
+            async with P2pdHost(Identity.generate(), [LOOPBACK]) as caller:
+                await caller.connect(addresses[0], 20.0)
+                stream = await caller.open_stream(relay.peer_id, ECHO, 20.0)
+                await stream.send(b"hello")
+                assert await stream.receive(5) == b"hello"
+                await caller.disconnect(relay.peer_id)
+                assert relay.peer_id not in await caller.connections()
+
+    asyncio.run(scene())
+
+
+def test_a_fresh_daemon_reaches_who_is_there_and_says_why_not_otherwise() -> None:
+    async def scene() -> None:
+        async with P2pdHost(Identity.generate(), [LOOPBACK]) as there:
+            (address,) = there.addresses()
+            nowhere = address.replace(f"/tcp/{address.split('/')[4]}/", "/tcp/1/")
+            found = await dial_freshly([address, nowhere], 10.0)
+            assert found[address] == ""
+            assert found[nowhere]
+
+    asyncio.run(scene())
