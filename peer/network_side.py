@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from averaging.exchange_reports import PeerRefused
+from averaging.links import MAX_QUEUED_BYTES
 from dht.access import AccessRule
 from dht.admission import Admission
-from dht.errors import LocalFault, PeerFault, UsageFault
+from dht.errors import LocalFault, PeerFault
 from dht.fresh_dial import dial_freshly
 from dht.hivemind_store import HivemindStore
 from dht.host import PeerId
@@ -48,11 +49,10 @@ from peer.paths import PathPorts, Paths
 from peer.probe_server import ProbeServer
 from peer.probing import DialBack, probing
 from peer.profile_file import load_contributor
-from peer.quantities import bytes_text
 from peer.revisions import Revisions, go_by, told
 from peer.run_finding import Wanted, find_run, local_record
 from peer.run_protocol import serve_run
-from peer.serving import ServingLimits
+from peer.serving import ServingLimits, bytes_per_peer
 from peer.version import SOFTWARE
 
 T = TypeVar("T")
@@ -181,7 +181,9 @@ class NetworkSide:
             mailbox, device = await self._make_mailbox(self._record, manifest)
             node = self._build_node(identity, contributor, host, store, manifest, mailbox, device)
             self._node = node
-            self._fit_memory(host, node)
+            allowed = bytes_per_peer(spec.max_memory_mb_per_peer, node.limits.max_frame_bytes)
+            host.memory.raise_to(allowed)
+            node.links.max_queued_bytes = max(allowed, MAX_QUEUED_BYTES)
             # Until a round has measured the line: nobody should be given more to reduce than may be sent.
             node.links.traffic.upload_bits_per_second = spec.limits.upload_bits_per_second or 0.0
             if self._leave_reason is not None:
@@ -253,25 +255,6 @@ class NetworkSide:
         spec = self._spec
         relays = self._relays_for_others
         return Paths(host, ports, uses_relays=spec.uses_relays, relays=relays, announce=spec.announce)
-
-    def _fit_memory(self, host: P2pdHost, node: Node) -> None:
-        """The run says how large its frames are; what one remote may send must hold the largest.
-
-        Raises:
-            UsageFault: the volunteer allows less.
-        """
-        # Two frames of one remote at once, and as much again for read buffers.
-        needed = 4 * node.limits.max_frame_bytes
-        asked = self._spec.max_memory_mb_per_peer
-        if asked is None:
-            host.memory.raise_to(needed)
-        elif host.memory.frame_bytes < node.limits.max_frame_bytes:
-            raise UsageFault(
-                f"--max-memory-mb-per-peer is {asked} and a frame of this run takes "
-                f"{bytes_text(node.limits.max_frame_bytes)}; expected at least {-(-needed // 2 // 10**6)}; allow more, "
-                "or join a run with a smaller model"
-            )
-        node.links.max_queued_bytes = max(host.memory.bytes_per_peer, needed)
 
     def _build_node(
         self,

@@ -1,4 +1,4 @@
-"""What a peer gives of its line to newcomers that fetch its state."""
+"""What a peer gives of its line to newcomers that fetch its state, and of its memory to any one remote."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Final
 
 from averaging.links import Links
 from averaging.state_messages import MAX_TRANSFERS
+from dht.errors import UsageFault
+from peer.quantities import bytes_text
 
 SERVING_SHARE: Final = 0.5
 """Of the measured upload rate: a newcomer has other donors, and a round that is late costs everybody."""
@@ -33,3 +35,22 @@ class ServingLimits:
 
 FREELY: Final = ServingLimits()
 """As much as rounds leave."""
+
+
+def bytes_per_peer(asked_mb: int | None, max_frame_bytes: int) -> int:
+    """Memory for what one remote sends, in a run with frames of at most `max_frame_bytes`.
+
+    Half of it is for frames under way: unless somebody asked for less, two of the largest.
+
+    Raises:
+        UsageFault: not even one of the largest frames fits into what was asked for.
+    """
+    if asked_mb is None:
+        return 4 * max_frame_bytes
+    if asked_mb * 10**6 < 2 * max_frame_bytes:
+        raise UsageFault(
+            f"--max-memory-mb-per-peer is {asked_mb} and a frame of this run takes up to "
+            f"{bytes_text(max_frame_bytes)}; expected at least {math.ceil(2 * max_frame_bytes / 10**6)}; allow more, or "
+            "join a run with a smaller model"
+        )
+    return asked_mb * 10**6

@@ -25,7 +25,7 @@ from dht.pacing import URGENT_BYTES
 from dht.remote_memory import RemoteMemory
 from peer.config import load_config
 from peer.listening import IPV4_ANYWHERE, IPV6_ANYWHERE, default_listen, has_ipv6
-from peer.serving import ServingLimits
+from peer.serving import ServingLimits, bytes_per_peer
 from tests.host_contract import ECHO, echo
 from tests.memory_networks import named
 
@@ -209,6 +209,18 @@ def test_where_to_listen_follows_the_flags() -> None:
     assert load_config({"run_id": RUN_ID}).listen_addresses == default_listen("auto")
     assert load_config({"run_id": RUN_ID, "listen": [LOOPBACK], "ip_version": "6"}).listen_addresses == (LOOPBACK,)
     assert load_config({"run_id": RUN_ID, "port_range": "4000-4002"}).ports == range(4000, 4003)
+
+
+def test_memory_per_remote_fits_the_run_or_its_owner_is_told_the_number() -> None:
+    assert bytes_per_peer(None, 50_000_000) == 200_000_000
+    assert bytes_per_peer(100, 50_000_000) == 100_000_000
+    with pytest.raises(UsageFault, match=r"per-peer is 99 .* takes up to 50 MB; expected at least 100; allow more"):
+        bytes_per_peer(99, 50_000_000)
+    # What is asked for holds one of the largest frames, whatever its size.
+    for frame in (1, 999_999, 50_000_000, 2**31):
+        least = -(-2 * frame // 10**6)
+        if least >= 4:
+            assert RemoteMemory(bytes_per_peer(least, frame)).frame_bytes >= frame
 
 
 class Lanes:
