@@ -1,4 +1,4 @@
-"""Dials a peer as somebody would who has never met it: from a daemon and a key of its own, made for this one time.
+"""Dials a peer as somebody would who has never met it: from a daemon and a key made for this one time.
 
 Whoever is connected to a peer already reaches it through that connection, whatever stands between them. Only a daemon
 without any connection finds out whether others can dial it (docs/home-networks.md).
@@ -11,7 +11,6 @@ from typing import Final
 
 from dht.errors import PeerUnreachable
 from dht.identity import Identity
-from dht.multiaddr import parse_multiaddr
 from dht.p2pd_daemon import DaemonOptions
 from dht.p2pd_host import P2pdHost
 
@@ -26,15 +25,14 @@ async def dial_freshly(addresses: Sequence[str], seconds: float = DIAL_BACK_SECO
         LocalFault: no second daemon can run here.
         UsageFault: an address is none.
     """
-    outcomes: dict[str, str] = {}
+    return {address: await _dial(address, seconds) for address in addresses}
+
+
+async def _dial(address: str, seconds: float) -> str:
+    # A daemon for each address: one that has met a peer dials all the addresses it knows of it, whichever was meant.
     async with P2pdHost(Identity.generate(), [], options=DaemonOptions(relays_for_others=False)) as host:
-        for address in addresses:
-            peer_id = parse_multiaddr(address).peer_id
-            try:
-                await host.connect(address, seconds)
-                outcomes[address] = ""
-            except PeerUnreachable as fault:
-                outcomes[address] = fault.what
-            if peer_id is not None:
-                await host.disconnect(peer_id)
-    return outcomes
+        try:
+            await host.connect(address, seconds)
+        except PeerUnreachable as fault:
+            return fault.what
+    return ""

@@ -33,7 +33,7 @@ MAX_BYTES_PER_PEER: Final = 32 * 1024 * 1024
 MAX_BYTES_IN_ALL: Final = 64 * 1024 * 1024
 """Per minute: 8.5 Mbit/s of a member's line on average, should somebody ask all the time."""
 DIAL_PAUSE_SECONDS: Final = 2.0
-"""Between two dials for anybody: each starts a daemon (40 MB, 0.3 s of one core)."""
+"""Between two dials for anybody: each starts a daemon per address (40 MB, 0.3 s of one core)."""
 MAX_ASKERS: Final = 256
 """Whose use is remembered; more within a minute share what is left."""
 

@@ -50,7 +50,7 @@ def bytes_per_peer(asked_mb: int | None, max_frame_bytes: int) -> int:
     if asked_mb * 10**6 < 2 * max_frame_bytes:
         raise UsageFault(
             f"--max-memory-mb-per-peer is {asked_mb} and a frame of this run takes up to "
-            f"{bytes_text(max_frame_bytes)}; expected at least {math.ceil(2 * max_frame_bytes / 10**6)}; allow more, or "
-            "join a run with a smaller model"
+            f"{bytes_text(max_frame_bytes)}; expected at least {math.ceil(2 * max_frame_bytes / 10**6)}; allow more, "
+            "or join a run with a smaller model"
         )
     return asked_mb * 10**6
