@@ -37,10 +37,6 @@ def test_a_machine_that_can_join_is_told_so() -> None:
         assert len(line["dial_back"]["reached"]) == 1
         assert 0 < told["facts"]["share_of_rounds"] <= 1
 
-        # The seed's own port is taken, and an address where nobody is.
-        taken = swarm.call(*look, "--listen", f"/ip4/127.0.0.1/tcp/{seed.port}", seconds=SOON_SECONDS)
-        assert taken.returncode == 1
-        assert "is taken by another program" in taken.stdout
         seed.kill_all()
         alone = swarm.call(*look, "--timeout", "1", seconds=SOON_SECONDS)
         assert alone.returncode == 3
