@@ -54,6 +54,8 @@ PORT = 4001
 START_SECONDS = 60.0
 """For all seeds to listen: several processes load torch at once."""
 LOOK_SECONDS = 0.5
+END_SECONDS = 40.0
+"""For all to leave: each waits for its last round, and for members that are gone already."""
 
 
 @dataclass
@@ -92,6 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=4, help="public seeds, at addresses of their own; 1 to 16")
     parser.add_argument("--transport", choices=("tcp", "quic", "both"), default="both")
     parser.add_argument("--minutes", type=float, default=1.5, help="how long they train")
+    parser.add_argument("--logs", type=Path, metavar="DIR", help="keep what every process said here; a new folder")
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args(arguments)
     homes = asked.nats.split(",")
@@ -101,8 +104,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         raise SystemExit("expected --seeds from 1 to 16 and --minutes above 0 and up to 60")
     if missing := what_is_missing():
         raise SystemExit(f"nat_lab: {missing}.")
-    with tempfile.TemporaryDirectory(prefix="mmnat", dir="/tmp") as folder:
-        members = play(Path(folder), homes, asked.seeds, asked.transport, asked.minutes)
+    with contextlib.ExitStack() as stack:
+        folder = asked.logs
+        if folder is None:
+            temporary = tempfile.TemporaryDirectory(prefix="mmnat", ignore_cleanup_errors=True)
+            folder = Path(stack.enter_context(temporary))
+        folder.mkdir(exist_ok=True)
+        members = play(folder, homes, asked.seeds, asked.transport, asked.minutes)
         facts = facts_of(members)
     command = " ".join(["python -m benchmarks.nat_lab", *(sys.argv[1:] if arguments is None else arguments)])
     if asked.json:
@@ -139,15 +147,23 @@ def play(folder: Path, homes: Sequence[str], num_seeds: int, transport: str, min
                 _start(lab, member, run.run_id, addresses, transport)
             time.sleep(60 * minutes)
         finally:
-            for member in members:
-                if member.process is not None:
-                    member.process.kill()
-            for member in members:
-                if member.process is not None:
-                    member.process.wait()
+            _end([member.process for member in members if member.process is not None])
         for member in members:
             member.read()
     return members
+
+
+def _end(processes: Sequence[subprocess.Popen[Any]]) -> None:
+    """Let them say goodbye; whoever takes too long is killed, and its children with its namespace."""
+    for process in processes:
+        process.terminate()
+    end = time.monotonic() + END_SECONDS
+    for process in processes:
+        try:
+            process.wait(max(0.0, end - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def _start(lab: NatLab, member: Member, run_id: str, peers: Sequence[str], transport: str) -> None:

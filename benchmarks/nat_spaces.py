@@ -12,6 +12,7 @@ import contextlib
 import ctypes
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -181,8 +182,12 @@ class NatLab:
             os.close(descriptor)
 
     def close(self) -> None:
-        """Remove all namespaces. Never raises."""
+        """End what still runs in the namespaces, and remove them. Never raises."""
         for space in reversed(self._spaces):
+            found = subprocess.run(["ip", "netns", "pids", space], check=False, capture_output=True, text=True)
+            for process_id in found.stdout.split():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(process_id), signal.SIGKILL)
             subprocess.run(["ip", "netns", "del", space], check=False, capture_output=True)
         self._spaces.clear()
 

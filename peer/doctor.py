@@ -156,6 +156,7 @@ async def _ask_members(
     observer: Observer, records: Sequence[PeerRecord], target: Target, config: PeerConfig
 ) -> LineFacts:
     line = LineFacts(
+        own_addresses=tuple(observer.host.addresses()),
         upload_limit_bits_per_second=_bits(config.upload_limit_mbit),
         download_limit_bits_per_second=_bits(config.download_limit_mbit),
     )

@@ -84,6 +84,7 @@ class LineFacts:
     Attributes:
         asked: PeerIds of the members that answered.
         upload_limit_bits_per_second, download_limit_bits_per_second: what the owner of this machine allows.
+        own_addresses: what this machine listens on, as it sees itself, with its PeerId.
         faults: why members did not answer a part of it.
     """
 
@@ -95,6 +96,7 @@ class LineFacts:
     upload_limit_bits_per_second: float | None = None
     download_limit_bits_per_second: float | None = None
     dial_back: DialBack = NOT_DIALLED
+    own_addresses: tuple[str, ...] = ()
     faults: tuple[str, ...] = ()
 
 

@@ -193,6 +193,8 @@ def _reachable(line: LineFacts) -> Finding:
         "reduces nothing for others, and reaches other homes by hole punching or through relays"
     )
     remedy = f"forward {ports} in the router to this machine (a fixed port: --listen /ip4/0.0.0.0/tcp/4001)"
+    if any(address in line.own_addresses for address, _ in back.failed):
+        remedy = f"open {ports} in the firewall of this machine: no router stands between"
     return Finding("reachable", "note", what, remedy)
 
 

@@ -127,6 +127,18 @@ PROBLEMS: list[tuple[str, DoctorFacts, str, str, str, int]] = [
         "forward TCP 4001 in the router",
         0,
     ),
+    (
+        "reachable",
+        changed(
+            "line",
+            dial_back=DialBack(failed=((f"{HERE}/p2p/{MEMBER}", "timeout"),)),
+            own_addresses=(f"{HERE}/p2p/{MEMBER}",),
+        ),
+        "note",
+        "nobody answers",
+        "open TCP 4001 in the firewall of this machine",
+        0,
+    ),
     ("upload", changed("line", upload_bits_per_second=4e6), "note", "4 Mbit/s with .* want 9 Mbit/s", "cable", 0),
     ("upload", changed("line", upload_limit_bits_per_second=1e6), "note", "limited to 1 Mbit/s", "--upload-limit", 0),
     ("upload", changed("line", upload_bits_per_second=None), "note", "not measured", "again", 0),
