@@ -45,7 +45,7 @@ evaluation_batches = 1
 [training]
 batch_size = 1
 [averaging]
-sync_every = 100
+sync_every = 1000
 num_fragments = 2
 [network]
 announce_seconds = 2.0
