@@ -94,6 +94,12 @@ class Multiaddr:
     def is_loopback(self) -> bool:
         return self.ip is not None and self.ip.is_loopback
 
+    def on_this_machine(self) -> Multiaddr:
+        """Where one dials, on the same machine, what listens here: everywhere includes the loopback address."""
+        if self.ip is None or not self.ip.is_unspecified:
+            return self
+        return Multiaddr(((self.parts[0][0], "127.0.0.1" if self.ip.version == 4 else "::1"), *self.parts[1:]))
+
     @property
     def is_relayed(self) -> bool:
         return any(name == "p2p-circuit" for name, _ in self.parts)

@@ -167,6 +167,10 @@ class P2pdHost:
         outside = [address for address in addresses if not address.is_loopback]
         return [str(address.with_peer_id(self.peer_id)) for address in outside or addresses]
 
+    def local_addresses(self) -> list[str]:
+        """Where this machine itself reaches the daemon, with this PeerId, whatever others are told."""
+        return [str(address.on_this_machine().with_peer_id(self.peer_id)) for address in self._supervisor.listens]
+
     def handle(self, protocol: str, handler: StreamHandler) -> None:
         """Serve incoming streams of `protocol`; a second call replaces the handler. Survives daemon restarts."""
         is_new = protocol not in self._handlers

@@ -129,6 +129,11 @@ class P2pdSupervisor:
         """What others are told: the announced addresses, else what the daemon found."""
         return self._announce or [address for address in self._visible if address.port != 0]
 
+    @property
+    def listens(self) -> list[Multiaddr]:
+        """Where the daemon listens, with its ports."""
+        return list(self._listen)
+
     def open_directory(self) -> None:
         """Make the private directory, and delete those of killed processes."""
         remove_stale()

@@ -57,6 +57,8 @@ class PathHost(Protocol):
 
     def addresses(self) -> list[str]: ...
 
+    def local_addresses(self) -> list[str]: ...
+
     async def change(self, options: DaemonOptions, announce: Sequence[str] | None = None) -> None: ...
 
     def moved_bytes(self, peer_id: PeerId) -> int: ...
@@ -225,7 +227,7 @@ class Paths:
         relaying: Relaying = "none"
         for _ in range(MAX_RELAY_STARTS):
             try:
-                relaying = await self._ports.check_relay(self._own_addresses()[:1])
+                relaying = await self._ports.check_relay(self._host.local_addresses()[:1])
             except (PeerFault, UsageFault) as fault:
                 log.info("the own relay could not be tried: %s", fault)
             if relaying != "limited":

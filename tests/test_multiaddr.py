@@ -125,3 +125,16 @@ def test_parts() -> None:
         "/9/", "/7/"
     )
     assert Multiaddr((("unix", "/tmp/a.sock"),)).to_bytes() == b"\x90\x03\x0b/tmp/a.sock"
+
+
+@pytest.mark.parametrize(
+    ("listens", "dialled"),
+    [
+        ("/ip4/0.0.0.0/tcp/4001", "/ip4/127.0.0.1/tcp/4001"),
+        ("/ip6/::/udp/4001/quic-v1", "/ip6/::1/udp/4001/quic-v1"),
+        ("/ip4/203.0.113.5/tcp/4001", "/ip4/203.0.113.5/tcp/4001"),
+        ("/dns4/example.org/tcp/1", "/dns4/example.org/tcp/1"),
+    ],
+)
+def test_what_listens_everywhere_is_dialled_on_the_same_machine(listens: str, dialled: str) -> None:
+    assert str(parse_multiaddr(listens).on_this_machine()) == dialled

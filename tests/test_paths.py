@@ -52,6 +52,9 @@ class ToldHost:
     def addresses(self) -> list[str]:
         return self.own
 
+    def local_addresses(self) -> list[str]:
+        return ["/ip4/127.0.0.1/tcp/4001"]
+
     async def change(self, options: DaemonOptions, announce: Sequence[str] | None = None) -> None:
         self.options = options
         self.changes.append((options, None if announce is None else list(announce)))
@@ -95,6 +98,7 @@ class Scene:
         return self.answer
 
     async def check_relay(self, addresses: Sequence[str]) -> Relaying:
+        assert addresses == ["/ip4/127.0.0.1/tcp/4001"], "the router may not lead back to where it came from"
         return self.relaying.pop(0)
 
     def play(self, script: Callable[[Scene], Awaitable[None]]) -> None:
