@@ -12,6 +12,7 @@ import torch
 
 from averaging import wire
 from averaging.commit_log import MAX_LOGGED_COMMITS
+from averaging.finite import all_finite
 from averaging.links import Doorkeeper, open_greeted_stream
 from averaging.messages import Commit
 from averaging.round import KEPT_COMMITS
@@ -246,7 +247,7 @@ class FragmentValues:
     def check_finite(self, donor: PeerId, fragment: int) -> None:
         """Raises PeerFault when a value is not finite."""
         for tensor in (self.anchor, self.momentum):
-            if not bool(torch.isfinite(tensor).all()):
+            if not all_finite(tensor):
                 raise PeerFault(donor, f"sent values of fragment {fragment} that are not finite")
 
     def snapshot(self, header: Header) -> Snapshot:

@@ -1,9 +1,12 @@
-"""How fast the codecs are on this machine, beside a plain copy and a plain float32 accumulate.
+"""How fast the codecs are on this machine, beside a plain copy, a plain float32 accumulate, and what others use.
 
     python -m benchmarks.bench_codec [--json] [--values 25000000] [--threads 1,2] [--repeats 7] [--codecs int4,int8]
+                                     [--others]
 
 Rates are gigabytes (10^9 bytes) of float32 input or output a second, median and best of the repeats. With more than
 one thread, torch kernels use torch's own threads; numba kernels, which use one each, run on as many slices at once.
+With one thread the share of a core is what the operation takes at a line of 400 Mbit/s whose every bit it makes or
+reads. `--others` adds hivemind's compressions and bitsandbytes (see `codec_others.py`), in the same run.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -23,9 +26,11 @@ from torch import Tensor
 
 from averaging.codec import DEFAULT_BLOCK_SIZE, Codec, KernelChoice, make_codec
 from averaging.encoded import CODE_FORMATS
+from benchmarks.codec_others import others
 from benchmarks.machine import machine
 
 WEIGHT = 0.3
+LINE_BITS_PER_SECOND = 400e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +43,13 @@ class Rate:
     threads: int
     median_gigabytes_per_second: float
     best_gigabytes_per_second: float
+    bits_per_value: float = 32.0
+
+    @property
+    def share_of_core(self) -> float:
+        """Of one core, at the line of `LINE_BITS_PER_SECOND`."""
+        values_per_second = LINE_BITS_PER_SECOND / self.bits_per_value
+        return 4 * values_per_second / (1e9 * self.median_gigabytes_per_second)
 
 
 def measure(
@@ -97,7 +109,11 @@ def bench_codec(codec: Codec, values: Tensor, threads: int, repeats: int, execut
         ),
     ]
     return [
-        Rate(codec.name, codec.kernels, name, threads, *measure(num_values, repeats, action, prepare))
+        Rate(
+            *(codec.name, codec.kernels, name, threads),
+            *measure(num_values, repeats, action, prepare),
+            codec.bits_per_value,
+        )
         for name, action, prepare in operations
     ]
 
@@ -111,6 +127,15 @@ def bench_anchors(values: Tensor, threads: int, repeats: int) -> list[Rate]:
     ]
 
 
+def bench_others(values: Tensor, threads: int, repeats: int, say: Callable[[str], None]) -> Iterator[Rate]:
+    """Rates of encoding and decoding with what others use."""
+    for other in others(values, say):
+        for operation, action in (("encode", other.encode), ("decode", other.decode)):
+            if action is not None:
+                rates = measure(values.numel(), repeats, action)
+                yield Rate(other.name, "theirs", operation, threads, *rates, other.bits_per_value)
+
+
 def quality(name: str, values: Tensor) -> dict[str, Any]:
     """Size, and the relative root-mean-square error of a round trip of normal data."""
     codec = make_codec(name)
@@ -121,9 +146,21 @@ def quality(name: str, values: Tensor) -> dict[str, Any]:
 
 
 def run(
-    names: Sequence[str], num_values: int, threads: Sequence[int], repeats: int, report: Callable[[Rate], None]
+    names: Sequence[str],
+    num_values: int,
+    threads: Sequence[int],
+    repeats: int,
+    report: Callable[[Rate], None],
+    with_others: bool = False,
 ) -> dict[str, Any]:
     """Every figure; `report` sees each as it comes."""
+    left_out: list[str] = []
+
+    def say(sentence: str) -> None:
+        if sentence not in left_out:
+            left_out.append(sentence)
+            print(sentence, file=sys.stderr)
+
     values = torch.randn(num_values, generator=torch.Generator().manual_seed(1))
     rates: list[Rate] = []
 
@@ -139,7 +176,10 @@ def run(
             for name in names:
                 for kernels in kernel_choices(name):
                     add(bench_codec(make_codec(name, kernels=kernels), values, num_threads, repeats, executor))
-    return {"quality": [quality(name, values) for name in names], "rates": [asdict(rate) for rate in rates]}
+        for rate in bench_others(values, num_threads, repeats, say) if with_others else ():
+            add([rate])
+    described = [{**asdict(rate), "share_of_core_at_400_mbit": rate.share_of_core} for rate in rates]
+    return {"quality": [quality(name, values) for name in names], "rates": described, "left_out": left_out}
 
 
 def kernel_choices(name: str) -> list[KernelChoice]:
@@ -163,6 +203,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--threads", type=counts, default=[1], help="thread counts to try, e.g. 1,2 (default 1)")
     parser.add_argument("--repeats", type=int, default=7, help="timed repeats of each operation (default 7)")
     parser.add_argument("--codecs", default=",".join(CODE_FORMATS), help="comma-separated (default: all)")
+    parser.add_argument("--others", action="store_true", help="also hivemind's compressions and bitsandbytes")
     options = parser.parse_args(arguments)
     names = options.codecs.split(",")
     if options.values < 1 or options.repeats < 1:
@@ -174,20 +215,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     described = {"command": command, "machine": machine(), "values": options.values, "repeats": options.repeats}
 
     def show(rate: Rate) -> None:
+        share = f"{rate.share_of_core:8.1%}" if rate.threads == 1 and rate.bits_per_value < 32 else ""
         print(
-            f"{rate.codec:6} {rate.kernels:6} {rate.operation:21} {rate.threads:7} "
-            f"{rate.median_gigabytes_per_second:8.2f} {rate.best_gigabytes_per_second:8.2f}",
+            f"{rate.codec:33} {rate.kernels:6} {rate.operation:21} {rate.threads:7} "
+            f"{rate.median_gigabytes_per_second:8.2f} {rate.best_gigabytes_per_second:8.2f} {share}",
             flush=True,
         )
 
     if options.json:
-        print(json.dumps({**described, **run(names, options.values, options.threads, options.repeats, lambda _: None)}))
+        found = run(names, options.values, options.threads, options.repeats, lambda _: None, options.others)
+        print(json.dumps({**described, **found}))
         return
     print(command)
     print(", ".join(f"{key} {value}" for key, value in machine().items()))
     print(f"{options.values} values, {options.repeats} repeats; GB/s of float32")
-    print(f"{'codec':6} {'kernel':6} {'operation':21} {'threads':>7} {'median':>8} {'best':>8}")
-    for line in run(names, options.values, options.threads, options.repeats, show)["quality"]:
+    print(f"{'codec':33} {'kernel':6} {'operation':21} {'threads':>7} {'median':>8} {'best':>8} {'core':>8}")
+    for line in run(names, options.values, options.threads, options.repeats, show, options.others)["quality"]:
         print(
             f"{line['codec']:6} {line['bits_per_value']:6.3f} bits a value, relative error {line['relative_error']:.5f}"
         )

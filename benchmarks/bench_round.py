@@ -57,6 +57,15 @@ class MemberProcess:
         self.tell(**order)
         return self.read()
 
+    @property
+    def process_id(self) -> int:
+        """Of the process that was started."""
+        return self._process.pid
+
+    def kill(self) -> None:
+        """End it at once, without its children."""
+        self._process.kill()
+
     def stop(self) -> None:
         """Close its input, which ends it."""
         _pipe(self._process.stdin).close()

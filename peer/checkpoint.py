@@ -28,6 +28,7 @@ from pydantic import ValidationError
 from torch import Tensor
 
 from averaging.encoded import EncodedBlocks
+from averaging.finite import all_finite
 from averaging.fragment_state import FragmentState, Sent, Settled
 from averaging.outer import anchor_digest
 from averaging.own_work import OwnWork, give_back_own_work, own_work_of
@@ -359,7 +360,7 @@ def _check_fragment(path: Path, index: int, facts: FragmentFacts) -> None:
         names = [*_VALUES, *(["velocity"] if facts.has_velocity else [])]
         for name in names:
             file.check(TensorSpec(name, torch.float32, (facts.num_values,)))
-            if not bool(torch.isfinite(file.get(name)).all()):
+            if not all_finite(file.get(name)):
                 raise ValueError(f"{name} in {path.name} has values that are not finite")
         if anchor_digest(file.get("anchor"), file.get("momentum")).hex() != facts.digest:
             raise ValueError(f"the anchor of fragment {index} does not have its digest")

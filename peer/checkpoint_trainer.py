@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from averaging.finite import all_finite
 from peer.checkpoint import TRAINER_FACTS_NAME, TRAINER_TENSORS_NAME, checkpoint_path, draft_path
 from peer.checkpoint_files import (
     OpenFile,
@@ -128,7 +129,7 @@ class TrainerKeeper:
         counters = self._link.mailbox.trainer
         counters.moment_written = 0
         counters.moment_sequence = self._link.mailbox.outbox.last_sequence
-        if not all(bool(torch.isfinite(live).all()) for live in self._link.parameters.values()):
+        if not all(all_finite(live) for live in self._link.parameters.values()):
             counters.moment_written = -errno.EDOM
             counters.moment = self._link.mailbox.network.wanted_moment
             return None

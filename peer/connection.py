@@ -19,7 +19,7 @@ from peer.events import Event
 from peer.layouts import layout_digest_of, layout_of
 from peer.mailbox import Mailbox
 from peer.manifest import RunManifest
-from peer.network_side import NetworkSpec
+from peer.network_spec import NetworkSpec
 from peer.run_rules import sent_bytes_of
 from peer.supervisor import NetworkProcess
 from peer.trainer import describe_device

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 import torch
 
 from dht.errors import Incompatible
+from dht.hivemind_parts import allow_parts_of_hivemind
 from dht.records import RunRecord
 from peer.config import PeerConfig
 from peer.connection import READY_SECONDS, Connection, network_spec
@@ -18,7 +19,6 @@ from peer.layouts import seed_sizes
 from peer.mailbox import Mailbox
 from peer.manifest import RunManifest
 from peer.model import build_model
-from peer.network_side import NetworkSide
 from peer.owner import Owner
 from peer.trainer import Trainer, select_device
 
@@ -119,6 +119,10 @@ def _build_trainer(config: PeerConfig, manifest: RunManifest, connection: Connec
 
 
 def _run_seed(config: PeerConfig, owner: Owner) -> int:
+    # A trainer's process has no use for it: its network side is another process.
+    allow_parts_of_hivemind()
+    from peer.network_side import NetworkSide
+
     async def make_mailbox(record: RunRecord, manifest: RunManifest) -> tuple[Mailbox, str]:
         return Mailbox.in_process(seed_sizes(manifest)), "seed"
 

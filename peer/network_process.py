@@ -16,11 +16,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from dht.errors import LocalFault, MurmurationError
+from dht.hivemind_parts import allow_parts_of_hivemind
 from dht.records import RunRecord, encode_run_record
 from peer.events import Event, to_json
 from peer.mailbox import Mailbox
 from peer.manifest import RunManifest
-from peer.network_side import NetworkSide, NetworkSpec
+from peer.network_spec import NetworkSpec
 
 MAX_LINE_BYTES = 1 << 20
 
@@ -63,6 +64,9 @@ def main() -> int:
 
 
 async def _run(channel: _Channel) -> None:
+    allow_parts_of_hivemind()
+    from peer.network_side import NetworkSide
+
     lines: asyncio.Queue[tuple[dict[str, Any], list[int]]] = asyncio.Queue()
     orders: asyncio.Queue[tuple[dict[str, Any], list[int]]] = asyncio.Queue()
     loop = asyncio.get_running_loop()

@@ -13,7 +13,6 @@ import random
 import secrets
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -28,7 +27,6 @@ from dht.host import PeerId
 from dht.identity import Identity
 from dht.p2pd_daemon import DaemonOptions
 from dht.p2pd_host import P2pdHost
-from dht.pacing import RateLimits
 from dht.proofs import NONCE_BYTES
 from dht.records import RunRecord, decode_run_record, encode_run_record
 from dht.relay_check import check_relay
@@ -44,6 +42,7 @@ from peer.invitation import load_pass
 from peer.layouts import layout_digest_of
 from peer.mailbox import Mailbox
 from peer.manifest import RunManifest
+from peer.network_spec import NetworkSpec
 from peer.node import Node, NodeIdentity, NodePorts
 from peer.paths import PathPorts, Paths
 from peer.probe_server import ProbeServer
@@ -69,43 +68,6 @@ RUN_RECORD_LIFE_SECONDS = 7 * 86400.0 - 3600.0
 """Just under the longest life that holders accept."""
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class NetworkSpec:
-    """What the network side needs to know; plain values, so that it can be sent to another process."""
-
-    run_id: str
-    role: str
-    peers: tuple[str, ...]
-    data_dir: str
-    identity: str
-    listen: tuple[str, ...]
-    announce: tuple[str, ...]
-    join_timeout_seconds: float
-    name: str
-    checkpoint_minutes: float
-    checkpoints_kept: int
-    upload_limit_mbit: float | None
-    download_limit_mbit: float | None
-    port_range: tuple[int, int] | None = None
-    """First port, and the one behind the last."""
-    map_ports: bool = False
-    uses_relays: bool = True
-    relays_for_others: bool | None = None
-    """None: seeds do, trainers do not."""
-    max_streams_per_peer: int = 64
-    max_memory_mb_per_peer: int | None = None
-    serve_limit_mbit: float | None = None
-    max_transfers: int = 4
-    contributor_key: str = ""
-    """Path of the contributor's key file; empty: the machine stands for itself."""
-
-    @property
-    def limits(self) -> RateLimits:
-        """What the volunteer lets the line carry."""
-        limits = self.upload_limit_mbit, self.download_limit_mbit
-        return RateLimits(*(None if limit is None else 1e6 * limit for limit in limits))
 
 
 class NetworkSide:

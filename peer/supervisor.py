@@ -25,7 +25,7 @@ from dht.records import RunRecord, decode_run_record
 from peer import event_types as events
 from peer.events import Event, RunEnded, from_json
 from peer.mailbox import Mailbox
-from peer.network_side import NetworkSpec
+from peer.network_spec import NetworkSpec
 
 MAX_RESTARTS = 20
 """In one session; a process that dies more often will not get better, and its owner should hear of it."""
@@ -220,7 +220,8 @@ class NetworkProcess:
 
     def _read_until_closed(self) -> None:
         assert self._connection is not None
-        with self._connection.makefile("rb") as lines:
+        # A child that dies with lines unread resets the connection, which is an end like any other.
+        with self._connection.makefile("rb") as lines, contextlib.suppress(ConnectionError):
             for line in lines:
                 try:
                     self._take(json.loads(line))

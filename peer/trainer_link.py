@@ -17,6 +17,7 @@ from functools import partial
 
 import torch
 
+from averaging.finite import all_finite
 from averaging.fragments import Fragment, FragmentLayout
 from averaging.schedule import fragments_due
 from dht.errors import LocalFault
@@ -395,7 +396,7 @@ class TrainerLink:
 
     def _gather_finite_work(self, fragment: Fragment, out: torch.Tensor) -> None:
         self._gather_work(fragment, out)
-        if not torch.isfinite(out).all():
+        if not all_finite(out):
             names = ", ".join(piece.name for piece in fragment.pieces[:3])
             raise LocalFault(
                 f"the live parameters of fragment {fragment.index} ({names}) are NaN or infinite after inner step "

@@ -1,0 +1,44 @@
+"""What a network side is told when it starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dht.pacing import RateLimits
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkSpec:
+    """What the network side needs to know; plain values, so that it can be sent to another process."""
+
+    run_id: str
+    role: str
+    peers: tuple[str, ...]
+    data_dir: str
+    identity: str
+    listen: tuple[str, ...]
+    announce: tuple[str, ...]
+    join_timeout_seconds: float
+    name: str
+    checkpoint_minutes: float
+    checkpoints_kept: int
+    upload_limit_mbit: float | None
+    download_limit_mbit: float | None
+    port_range: tuple[int, int] | None = None
+    """First port, and the one behind the last."""
+    map_ports: bool = False
+    uses_relays: bool = True
+    relays_for_others: bool | None = None
+    """None: seeds do, trainers do not."""
+    max_streams_per_peer: int = 64
+    max_memory_mb_per_peer: int | None = None
+    serve_limit_mbit: float | None = None
+    max_transfers: int = 4
+    contributor_key: str = ""
+    """Path of the contributor's key file; empty: the machine stands for itself."""
+
+    @property
+    def limits(self) -> RateLimits:
+        """What the volunteer lets the line carry."""
+        limits = self.upload_limit_mbit, self.download_limit_mbit
+        return RateLimits(*(None if limit is None else 1e6 * limit for limit in limits))
