@@ -311,8 +311,8 @@ def test_every_benchmark_is_listed_with_a_section_of_its_own() -> None:
     text = (folder / "README.md").read_text()
     table = {cells[0]: cells[2] for cells in rows(text)}
     for path in sorted(folder.rglob("*.py")):
-        if 'if __name__ == "__main__"' in path.read_text() and path.stem.startswith(("bench_", "convergence")):
-            module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        if f"python -m {module} " in path.read_text() or path.stem.startswith("bench_"):
             assert f"`python -m {module}`" in table, f"{module} has no row"
             title = table[f"`python -m {module}`"].partition("[")[2].partition("]")[0]
             assert section(text, title).strip(), f"{module} has no section"
