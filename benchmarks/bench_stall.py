@@ -5,9 +5,9 @@
 
 One peer trains the built-in GPT on one core; a second one computes nothing but takes part in every round, so that
 rounds follow each other as fast as the line, the protocol and these cores allow. The same trainer process first trains
-without a swarm, then in it, then the next arm. `apart`: its network process and daemon have another core, which they
+without a swarm, then in it. `apart`: its network process and daemon have another core, which they
 share with the other peer and the emulator; `same`: they share the trainer's, and only the others are elsewhere. Each
-arm ends with as long a time without a swarm again in a fresh process, so that a machine that slowed down shows.
+arm ends with as long a time without a swarm again, so that a machine that slowed down shows.
 
 Reported: inner steps per second off and on; the share of wall time that the trainer waited for the network side
 (the mailbox's own counter), and the share that it copied to and from the mailbox, also in milliseconds per 25 M values
@@ -39,9 +39,7 @@ def measure(options: argparse.Namespace, arm: str, own: int, other: int) -> dict
     shape |= {"sync_every": options.sync_every, "fragments": options.fragments}
     up = numbers(options.up, 2, "--up")
     os.sched_setaffinity(0, {other})
-    # The third line is for the trainer that checks how fast the machine still is.
-    lines = [*up, up[0]]
-    with home_lines(options.lab, lines, lines, options.rtt) as lab, real_swarm(lab, **shape) as swarm:
+    with home_lines(options.lab, up, up, options.rtt) as lab, real_swarm(lab, **shape) as swarm:
         trainer = swarm.start(company=False, cores=[own])
         trainer.ask(do="train", seconds=WARM_UP_SECONDS)
         before = trainer.ask(do="train", seconds=options.seconds)
@@ -53,11 +51,9 @@ def measure(options: argparse.Namespace, arm: str, own: int, other: int) -> dict
         company.ask(do="company")
         trainer.ask(do="train", seconds=WARM_UP_SECONDS, commits=FIRST_COMMITS)
         on = trainer.ask(do="train", seconds=options.seconds)
+        trainer.ask(do="leave")
         company.stop()
-        trainer.stop()
-        again = swarm.start(company=False, cores=[own])
-        again.ask(do="train", seconds=WARM_UP_SECONDS)
-        after = again.ask(do="train", seconds=options.seconds)
+        after = trainer.ask(do="train", seconds=options.seconds)
     return facts(arm, [before, after], on)
 
 

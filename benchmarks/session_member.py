@@ -6,6 +6,7 @@ It is driven by lines of JSON on standard input and answers with lines of JSON o
     {"do": "pin", "cores": [...]}    -> {"cores"}                 this thread and what it starts from now on
     {"do": "train", "seconds": s,
      "commits": n}                   -> steps and what they cost  for s seconds and until n commits of several peers
+    {"do": "leave"}                  -> {}                        and trains alone from now on
     {"do": "usage"}                  -> {"processes"}             CPU seconds and memory of each
     {"do": "company"}                -> {}                        computes nothing, but takes part in every round until
                                                                   the input ends
@@ -78,6 +79,7 @@ class Member:
         """Say goodbye, if there is anybody."""
         if self.swarm is not None:
             self.swarm.__exit__(None, None, None)
+            self.swarm = None
 
     def train(self, seconds: float, num_commits: int) -> dict[str, Any]:
         """Inner steps for so long, and until so many commits with work of several peers were seen."""
@@ -167,6 +169,9 @@ def _do(member: Member, order: dict[str, Any]) -> None:
         _say(cores=order["cores"])
     elif order["do"] == "train":
         _say(**member.train(order["seconds"], order.get("commits", 0)))
+    elif order["do"] == "leave":
+        member.leave()
+        _say()
     elif order["do"] == "usage":
         _say(processes=[{"role": role(process), **asdict(process)} for process in family(os.getpid())])
     elif order["do"] == "company":

@@ -317,4 +317,4 @@ def test_every_benchmark_is_listed_with_a_section_of_its_own() -> None:
             title = table[f"`python -m {module}`"].partition("[")[2].partition("]")[0]
             assert section(text, title).strip(), f"{module} has no section"
         else:
-            assert f"`{path.name}`" in text, f"{path.name} is not named"
+            assert f"`{path.relative_to(folder)}`" in text, f"{path.name} is not named"
