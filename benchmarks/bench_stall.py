@@ -111,16 +111,16 @@ def main() -> int:
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     if len(cores) < 2:
         parser.error(f"{len(cores)} cores that can be chosen; expected Linux and two: the trainer's and everybody's")
-    found = [measure(options, arm, cores[0], cores[1]) for arm in arms]
     command = " ".join(["python -m benchmarks.bench_stall", *sys.argv[1:]])
     line = "loopback" if options.lab is None else f"{options.up} Mbit/s, {options.rtt:g} ms"
     if options.json:
+        found = [measure(options, arm, cores[0], cores[1]) for arm in arms]
         print(json.dumps({"command": command, "machine": machine(), "line": line, "arms": found}))
         return 0
     print(command)
-    print(", ".join(f"{key} {value}" for key, value in machine().items()))
-    for one in found:
-        print_arm(one, line)
+    print(", ".join(f"{key} {value}" for key, value in machine().items()), flush=True)
+    for arm in arms:
+        print_arm(measure(options, arm, cores[0], cores[1]), line)
     return 0
 
 
