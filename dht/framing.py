@@ -7,6 +7,7 @@ compared with the caller's limit first, and the buffer then grows only with what
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import struct
 from typing import Protocol
 
@@ -155,6 +156,8 @@ class FramedStream:
                     piece = payload[start : start + step]
                     if pace is not None and not is_urgent:
                         await pace.let_pass(len(piece))
+                    # Another task may have closed the stream meanwhile.
+                    self._check_open()
                     self._writer.write(piece)
                     await self._writer.drain()
                 await self._writer.drain()
@@ -245,7 +248,7 @@ class FramedStream:
         flushing = asyncio.ensure_future(self._writer.wait_closed())
         flushing.add_done_callback(lambda task: task.cancelled() or task.exception())
         await asyncio.wait({flushing}, timeout=CLOSE_SECONDS)
-        self._writer.transport.abort()
+        self._cut()
         await asyncio.wait({flushing}, timeout=CLOSE_SECONDS)
 
     def _check_open(self) -> None:
@@ -258,7 +261,12 @@ class FramedStream:
 
     def _abort(self, why: str) -> None:
         self._mark_ended(why)
-        self._writer.transport.abort()
+        self._cut()
+
+    def _cut(self) -> None:
+        # A transport that was closed and has flushed since is gone already, and asyncio's own abort() fails on that.
+        with contextlib.suppress(AttributeError):
+            self._writer.transport.abort()
 
     def _mark_ended(self, why: str) -> None:
         self._end = self._end or why

@@ -203,3 +203,20 @@ def test_close_does_not_wait_for_a_remote_that_reads_nothing(monkeypatch: pytest
             await sending
 
     on_socket(check)
+
+
+def test_a_stream_that_is_closed_while_a_frame_is_being_sent_ends_that_send():
+    async def check(stream: FramedStream, far: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        sending = asyncio.create_task(stream.send(bytes(8 << 20)))
+        await loop.sock_recv(far, 1)
+        closing = asyncio.create_task(stream.close())
+        await asyncio.sleep(0)
+        # What was written before is flushed, which is what ends the transport.
+        while await loop.sock_recv(far, 1 << 20):
+            pass
+        await closing
+        with pytest.raises(PeerUnreachable):
+            await sending
+
+    on_socket(check)
