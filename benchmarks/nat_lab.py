@@ -1,6 +1,7 @@
 """What works behind which home router: real peers in network namespaces whose routers translate addresses.
 
-    sudo python -m benchmarks.nat_lab [--nats cone,cone] [--seeds 5] [--transport both] [--minutes 1.5] [--json]
+    sudo python -m benchmarks.nat_lab [--nats cone,cone] [--seeds 4] [--transport both] [--minutes 1.5] [--json]
+    sudo python -m benchmarks.nat_lab --paths ...     (without DHT and training; then 512 KiB from each home to each)
 
 Public seeds, and one home per kind of router: `public` (none), `cone` (one public port for all remotes) and `symmetric`
 (another port for each remote); `NAT-alone` joins with `--no-relay`. Each home runs `peer join` on a tiny model. The
@@ -54,6 +55,8 @@ PORT = 4001
 START_SECONDS = 60.0
 """For all seeds to listen: several processes load torch at once."""
 LOOK_SECONDS = 0.5
+PATHS_PATIENCE_SECONDS = 120.0
+"""Beyond their time, for light members to push to each other; a push that fails takes 20 s."""
 END_SECONDS = 40.0
 """For all to leave: each waits for its last round, and for members that are gone already."""
 
@@ -74,11 +77,16 @@ class Member:
     folder: Path
     process: subprocess.Popen[Any] | None = None
     events: list[Event] = field(default_factory=list)
+    passed: dict[str, bool] = field(default_factory=dict)
 
     def read(self) -> list[Event]:
         """Everything it has told so far."""
         lines = (self.folder / "out").read_bytes().splitlines()
-        for line in lines[len(self.events) :]:
+        self.events = []
+        for line in lines:
+            if line.startswith(b'{"passed"'):
+                self.passed = json.loads(line)["passed"]
+                continue
             with contextlib.suppress(ValueError):
                 self.events.append(from_json(line))
         return self.events
@@ -94,6 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=4, help="public seeds, at addresses of their own; 1 to 16")
     parser.add_argument("--transport", choices=("tcp", "quic", "both"), default="both")
     parser.add_argument("--minutes", type=float, default=1.5, help="how long they train")
+    parser.add_argument("--paths", action="store_true", help="hosts and path managers only, in light processes")
     parser.add_argument("--logs", type=Path, metavar="DIR", help="keep what every process said here; a new folder")
     parser.add_argument("--json", action="store_true")
     asked = parser.parse_args(arguments)
@@ -110,7 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             temporary = tempfile.TemporaryDirectory(prefix="mmnat", ignore_cleanup_errors=True)
             folder = Path(stack.enter_context(temporary))
         folder.mkdir(exist_ok=True)
-        members = play(folder, homes, asked.seeds, asked.transport, asked.minutes)
+        members = play(folder, homes, asked.seeds, asked.transport, asked.minutes, asked.paths)
         facts = facts_of(members)
     command = " ".join(["python -m benchmarks.nat_lab", *(sys.argv[1:] if arguments is None else arguments)])
     if asked.json:
@@ -120,7 +129,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def play(folder: Path, homes: Sequence[str], num_seeds: int, transport: str, minutes: float) -> list[Member]:
+def play(
+    folder: Path, homes: Sequence[str], num_seeds: int, transport: str, minutes: float, paths_only: bool
+) -> list[Member]:
     """Let them all train for so long; returns them with everything they told."""
     text = folder / "text.txt"
     text.write_text("".join(f"line {number}: {number * number}\n" for number in range(20_000)))
@@ -139,6 +150,9 @@ def play(folder: Path, homes: Sequence[str], num_seeds: int, transport: str, min
     with NatLab(seeds, {name: kind.removesuffix("-alone") for name, kind in names.items()}) as lab:  # type: ignore[misc]
         addresses: list[str] = []
         try:
+            if paths_only:
+                _play_paths(lab, members, run.run_id, transport, 60 * minutes)
+                return members
             for member in members[:num_seeds]:
                 _start(lab, member, run.run_id, addresses[:1], transport)
                 addresses += _addresses(lab, member, transport)[:1]
@@ -148,9 +162,41 @@ def play(folder: Path, homes: Sequence[str], num_seeds: int, transport: str, min
             time.sleep(60 * minutes)
         finally:
             _end([member.process for member in members if member.process is not None])
-        for member in members:
-            member.read()
+            for member in members:
+                member.read()
     return members
+
+
+def _play_paths(lab: NatLab, members: Sequence[Member], run_id: str, transport: str, seconds: float) -> None:
+    homes = [member.identity.peer_id for member in members if member.kind != "seed"]
+    seeds = [_addresses(lab, member, transport)[0] for member in members if member.kind == "seed"]
+    for member in members:
+        me = member.identity.peer_id
+        told = {
+            "key": str(member.folder / "identity.key"),
+            "run_id": run_id,
+            "listen": _listen("0.0.0.0", transport),
+            "is_seed": member.kind == "seed",
+            "uses_relays": member.uses_relays,
+            "seconds": seconds,
+            "seeds": [] if member.kind == "seed" else seeds,
+            "homes": [] if member.kind == "seed" else [home for home in homes if home != me],
+            "members": [
+                {
+                    "peer_id": other.identity.peer_id,
+                    "role": "seed" if other.kind == "seed" else "trainer",
+                    "reachable": other.kind in ("seed", "public"),
+                }
+                for other in members
+                if other is not member
+            ],
+        }
+        with (member.folder / "out").open("ab") as out, (member.folder / "err").open("ab") as err:
+            command = [sys.executable, "-m", "benchmarks.nat_member", json.dumps(told)]
+            member.process = lab.run(member.name, command, stdout=out, stderr=err, stdin=subprocess.DEVNULL)
+    for member in members:
+        assert member.process is not None
+        member.process.wait(seconds + PATHS_PATIENCE_SECONDS)
 
 
 def _end(processes: Sequence[subprocess.Popen[Any]]) -> None:
@@ -221,7 +267,13 @@ def facts_of(members: Sequence[Member]) -> dict[str, Any]:
         "rounds": len(rounds),
         "homes": [_home_facts(home, contributed, names) for home in homes],
         "pairs": [
-            {"of": one.name, "with": other.name, "path": _path(one, other)}
+            {
+                "of": one.name,
+                "with": other.name,
+                "path": _path(one, other),
+                "passed": one.passed.get(other.identity.peer_id),
+                "passed_back": other.passed.get(one.identity.peer_id),
+            }
             for one, other in itertools.combinations(homes, 2)
         ],
     }
@@ -257,9 +309,11 @@ def print_facts(command: str, facts: dict[str, Any]) -> None:
     for home in facts["homes"]:
         dialable = {True: "yes", False: "no", None: "not asked"}[home["dialable"]]
         print(f"| {home['name']} | {dialable} | {', '.join(home['relays']) or '-'} | {home['rounds']} |")
-    print("\n| pair | path |\n|---|---|")
+    print("\n| pair | path | 512 KiB pass, and back |\n|---|---|---|")
+    words = {True: "yes", False: "no", None: "-"}
     for pair in facts["pairs"]:
-        print(f"| {pair['of']}, {pair['with']} | {pair['path']} |")
+        passed = f"{words[pair['passed']]}, {words[pair['passed_back']]}"
+        print(f"| {pair['of']}, {pair['with']} | {pair['path']} | {passed} |")
 
 
 if __name__ == "__main__":
