@@ -30,7 +30,7 @@ TICK_SECONDS: Final = 2.0
 """As often as the daemon's connections are looked at anyway."""
 CHECK_SECONDS: Final = 1800.0
 """Between two questions whether this peer can be dialled; routers forget forwarded ports, and machines move."""
-CHECK_AGAIN_SECONDS: Final = 10.0
+CHECK_AGAIN_SECONDS: Final = 4.0
 """When nobody was there to ask, or all were busy."""
 NUM_REFUTALS: Final = 2
 """Members that must fail to dial before this peer takes itself for unreachable; one where no other is there."""

@@ -32,8 +32,10 @@ MAX_BYTES_PER_PEER: Final = 32 * 1024 * 1024
 """Per minute: one run of `peer doctor`, which takes 13 MiB each way at most."""
 MAX_BYTES_IN_ALL: Final = 64 * 1024 * 1024
 """Per minute: 8.5 Mbit/s of a member's line on average, should somebody ask all the time."""
+MAX_DIALLING: Final = 3
+"""Askers that are dialled at once: each costs a daemon per address, 40 MB and 0.3 s of one core."""
 DIAL_PAUSE_SECONDS: Final = 2.0
-"""Between two dials for anybody: each starts a daemon per address (40 MB, 0.3 s of one core)."""
+"""Between two dials for anybody."""
 MAX_ASKERS: Final = 256
 """Whose use is remembered; more within a minute share what is left."""
 
@@ -73,6 +75,7 @@ class ProbeServer:
         self._window_from = clock()
         self._used: dict[PeerId, int] = {}
         self._next_dial_at = clock()
+        self._num_dialling = 0
         host.handle(PROBE_PROTOCOL, self._serve)
 
     async def _serve(self, stream: Stream) -> None:
@@ -120,10 +123,11 @@ class ProbeServer:
 
     async def _dial_back(self, stream: Stream, named: list[Multiaddr]) -> None:
         now = self._clock()
-        if now < self._next_dial_at:
-            await stream.send(pack(["busy", self._next_dial_at - now]))
+        if now < self._next_dial_at or self._num_dialling >= MAX_DIALLING:
+            await stream.send(pack(["busy", max(1.0, self._next_dial_at - now)]))
             return
-        self._next_dial_at = now + REQUEST_SECONDS
+        self._next_dial_at = now + DIAL_PAUSE_SECONDS
+        self._num_dialling += 1
         outcomes: dict[str, str] = {}
         seen: Sequence[Multiaddr] = []
         try:
@@ -133,7 +137,7 @@ class ProbeServer:
                 if wanted := to_dial(seen, named, stream.remote):
                     outcomes = await self._dial(wanted)
         finally:
-            self._next_dial_at = self._clock() + DIAL_PAUSE_SECONDS
+            self._num_dialling -= 1
         told = [[address, clean_text(why, MAX_REASON_LENGTH)] for address, why in outcomes.items()]
         await stream.send(pack(["dialled", [str(address) for address in seen][: len(named)], told]))
 
