@@ -7,11 +7,13 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from averaging.digest_ahead import StepKey
 from averaging.exchange_reports import ExchangeReport, RoundClosed, WorkForgotten, WorkReturned
 from averaging.fragment_runtime import Compute, FragmentRuntime
-from averaging.fragment_state import CommittedShard, FragmentState, shard_rates
-from averaging.messages import Commit, ShardResult, own_entry, own_ranges
+from averaging.fragment_state import CommittedShard, FragmentState
+from averaging.messages import Commit, Plan, ShardResult, own_entry, own_ranges
 from averaging.outer import OuterRule, weights_of
+from averaging.reduction import shard_rates
 from averaging.round import HISTORY_COMMITS
 from averaging.shard_store import terms_of
 from dht.host import PeerId
@@ -22,12 +24,10 @@ class AppliedCommit:
     """A commit that was applied.
 
     Attributes:
-        change: what to add to the live parameters, float32 [num_values].
         num_returned: values of own work that travelled and did not get in.
         own_included: whether own work is in the roster.
     """
 
-    change: Tensor
     num_returned: int
     own_included: bool
     outer_lr: float
@@ -59,11 +59,13 @@ async def apply_commit(
     me: PeerId,
     rule: OuterRule,
     compute: Compute,
+    change: Tensor,
 ) -> AppliedCommit:
     """Take the fragment from the version that `commit` leaves to the next; the caller holds `fragment.busy`.
 
     Args:
         payloads: per shard that is not void, its encoded mean.
+        change: what to add to the live parameters is written here, float32 [num_values].
     """
     state = fragment.state
     own = own_entry(commit.roster, me)
@@ -78,13 +80,15 @@ async def apply_commit(
         terms = [terms_of(rule, commit, member) for member in range(len(commit.roster))]
         state.own_share = weights_of(terms, rule)[own_index]
 
-    def run() -> tuple[Tensor, int]:
-        with fragment.changing():
-            change, num_returned = state.apply(shards, commit.tokens)
-            state.refresh_digest()
-        return change, num_returned
+    known = fragment.ahead.known(commit.version, _step_keys(commit, rule))
 
-    change, num_returned = await compute(run)
+    def run() -> int:
+        with fragment.changing():
+            _, num_returned = state.apply(shards, commit.tokens, change)
+            state.refresh_digest(known)
+        return num_returned
+
+    num_returned = await compute(run)
     fragment.store.settle(commit)
     fragment.log.add(commit)
     fragment.digests[state.version] = state.digest
@@ -94,7 +98,7 @@ async def apply_commit(
     if sent is not None:
         is_committed = any(shard.own_included for shard in shards)
         fragment.receipts.note(sent, commit.version, is_committed=is_committed)
-    return AppliedCommit(change, num_returned if sent is not None else 0, own_index >= 0, outer_lr)
+    return AppliedCommit(num_returned if sent is not None else 0, own_index >= 0, outer_lr)
 
 
 async def adopt_anchor(
@@ -131,6 +135,19 @@ async def adopt_anchor(
     fragment.store.forget_errors()
     fragment.log.replace(commit for commit in commits if commit.version < state.version)
     return after.sub_(before), forgotten
+
+
+def step_key(
+    round_: Plan | Commit, start: int, end: int, digest: bytes, included: Sequence[int], rule: OuterRule
+) -> StepKey:
+    """What decides the anchor's values [start, end) after this round, if these members are in their mean."""
+    terms = [terms_of(rule, round_, member) for member in included]
+    return StepKey(start, end, digest, *shard_rates(terms, rule))
+
+
+def _step_keys(commit: Commit, rule: OuterRule) -> list[StepKey]:
+    shards = [shard for shard in commit.shards if shard.digest]
+    return [step_key(commit, shard.start, shard.end, shard.digest, shard.included, rule) for shard in shards]
 
 
 def _committed_shard(

@@ -17,7 +17,8 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-from averaging import wire
+from averaging import bulk, wire
+from averaging.buffers import Buffers
 from averaging.codec import Codec
 from averaging.committing import adopt_anchor, apply_commit
 from averaging.exchange_reports import (
@@ -30,9 +31,10 @@ from averaging.exchange_reports import (
     report_of,
 )
 from averaging.fragment_runtime import Compute, FragmentRuntime
-from averaging.fragment_state import FragmentState, Reduction, Sent, reduce_shard
+from averaging.fragment_state import Announced, FragmentState, Sent
 from averaging.guard import Guard
 from averaging.links import Links
+from averaging.looking_ahead import expect, look_ahead
 from averaging.messages import (
     DIGEST_BYTES,
     Abandon,
@@ -48,6 +50,7 @@ from averaging.messages import (
     own_entry,
 )
 from averaging.outer import OuterRule, staleness_of
+from averaging.reduction import Reduction, reduce_shard
 from averaging.result_search import ResultSearch
 from averaging.round import HISTORY_COMMITS
 from averaging.round_events import (
@@ -76,7 +79,7 @@ from dht.host import PeerId
 
 T = TypeVar("T")
 Deliver = Callable[[int, Tensor, int], None]
-"""(fragment, change of the live parameters, version): must not block."""
+"""(fragment, change of the live parameters, version): must not block. The change is overwritten once it returns."""
 
 log = logging.getLogger(__name__)
 
@@ -116,6 +119,7 @@ class Exchange:
         for fragment in self.fragments:
             fragment.machine.objection = partial(self.guard.claim_objection, timing=fragment.machine.timing)
         self._seen: tuple[Sequence[PeerId], Sequence[PeerId], int] = ((), (), 0)
+        self._buffers = Buffers()
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
 
@@ -171,7 +175,7 @@ class Exchange:
             if stored is not None and commit is not None and message.shard < len(commit.shards):
                 shard = commit.shards[message.shard]
                 header = Result(fragment.index, message.version, message.shard, shard.start, shard.end)
-                self._post_data(sender, header, [stored])
+                bulk.post_data(self._links, sender, header, [stored])
             else:
                 self.audit(fragment.index, sender)
         else:
@@ -192,7 +196,11 @@ class Exchange:
         await self.offer(fragment)
 
     async def offer(self, fragment: FragmentRuntime) -> None:
-        """Encode the waiting work and go for the next round, unless a contribution is under way already."""
+        """Go for the next round with the waiting work, unless a contribution is under way already.
+
+        The offer leaves before the work is encoded: the plan takes a round trip, and encoding as long. What is said of
+        the work cannot change meanwhile, and no shard leaves before all of it can be found by a restarted process.
+        """
         state, machine = fragment.state, fragment.machine
         async with fragment.busy:
             sent = state.pending
@@ -202,45 +210,62 @@ class Exchange:
             ready = (is_new or is_inherited) and machine.applying is None
             if not ready or fragment.repairing or not self.takes_part or self._closed:
                 return
-            if sent is None:
-                sent = await self._encode(fragment)
-                fragment.persist()
-                if sent is None:
-                    return
-            version = state.version
+            if sent is not None:
+                self._begin_round(fragment, sent)
+            elif not await self._has_expired(fragment):
+                self._sequence += 1
+                await self._send_work(fragment, state.announce(self._sequence))
+
+    def _begin_round(self, fragment: FragmentRuntime, work: Announced | Sent) -> None:
+        machine = fragment.machine
         fragment.round_began_at = self._clock()
         fragment.up_bytes = fragment.up_values = fragment.down_bytes = fragment.down_values = 0
         rate = self.links.traffic.upload_bits_per_second if self.links else 0.0
         offer = Offer(
             fragment.index,
-            version,
+            fragment.state.version,
             0,
             machine.anchor_digest,
-            sent.base_version,
-            sent.tokens,
-            sent.steps,
-            sent.sequence,
+            work.base_version,
+            work.tokens,
+            work.steps,
+            work.sequence,
             rate,
             self.reachable,
-            state.num_rounds,
+            fragment.state.num_rounds,
         )
         self._step(fragment, Ready(offer))
 
-    async def _encode(self, fragment: FragmentRuntime) -> Sent | None:
-        """The waiting work as a contribution; None when it is older than anyone may apply."""
+    async def _has_expired(self, fragment: FragmentRuntime) -> bool:
+        """Whether the waiting work was older than anyone may apply; it is dropped then."""
         state = fragment.state
         staleness = staleness_of(self.rule.mode, state.version, state.unsent_base_version)
-        if staleness > self.rule.staleness_limit:
-            num_tokens = state.unsent_tokens
-            change = await self._compute(state.drop_waiting)
-            self._show(fragment, change)
-            self._report(WorkExpired(fragment.index, state.version, staleness, num_tokens))
-            return None
-        self._sequence += 1
-        sequence = self._sequence
-        sent, shown = await self._compute(lambda: state.send(sequence))
-        self._show(fragment, shown)
-        return sent
+        if staleness <= self.rule.staleness_limit:
+            return False
+        num_tokens = state.unsent_tokens
+        change = await self._compute(state.drop_waiting)
+        self._show(fragment, change)
+        fragment.persist()
+        self._report(WorkExpired(fragment.index, state.version, staleness, num_tokens))
+        return True
+
+    async def _send_work(self, fragment: FragmentRuntime, told: Announced) -> None:
+        """Offer and encode; the caller holds `fragment.busy`. After work that cannot be encoded, offers come last."""
+        state = fragment.state
+        fragment.encoded.clear()
+        try:
+            if not fragment.encodes_first:
+                self._begin_round(fragment, told)
+            fragment.encodes_first = True
+            sent = await self._compute(lambda: state.encode_work(told.sequence))
+            fragment.encodes_first = False
+            fragment.persist()
+            if not fragment.machine.is_offering:
+                self._begin_round(fragment, told)
+        finally:
+            fragment.encoded.set()
+        with self._buffers.lent(state.num_values) as change:
+            self._show(fragment, await self._compute(lambda: state.after_send(sent, change)))
 
     async def adopt(self, index: int, set_state: Callable[[FragmentState], None], commits: Sequence[Commit]) -> None:
         """Replace the fragment's anchor by one fetched from the swarm; `commits` are recent ones of its lineage.
@@ -281,7 +306,7 @@ class Exchange:
             elif isinstance(effect, ReduceShard):
                 self._spawn(self._reduce(fragment, effect))
             elif isinstance(effect, SendResult):
-                self._send_result(fragment, effect)
+                bulk.post_result(self._links, fragment, effect)
             elif isinstance(effect, Apply):
                 self._spawn(self._apply(fragment, effect.commit))
             elif isinstance(effect, Repair):
@@ -308,46 +333,26 @@ class Exchange:
             fragment.timer = loop.call_later(delay, self._step, fragment, Tick())
 
     def _send_shards(self, fragment: FragmentRuntime, effect: SendShards) -> None:
-        sent = fragment.state.pending
-        if sent is None:
-            return
-        plan = effect.plan
-        for index, shard in enumerate(plan.shards):
-            reducer = plan.roster[shard.reducer].peer_id
-            if reducer == self.me:
-                continue
-            header = Contribution(
-                fragment.index,
-                plan.version,
-                plan.attempt,
-                effect.leader,
-                index,
-                sent.sequence,
-                shard.start,
-                shard.end,
-                sent.tokens,
-            )
-            blocks = sent.encoded.slice_blocks(shard.start, shard.end - shard.start)
-            fragment.up_bytes += self._post_data(reducer, header, blocks.pack())
-            fragment.up_values += shard.end - shard.start
+        if fragment.encoded.is_set():
+            self._post_shards(fragment, effect)
+        else:
+            self._spawn(self._send_shards_later(fragment, effect))
+
+    async def _send_shards_later(self, fragment: FragmentRuntime, effect: SendShards) -> None:
+        await fragment.encoded.wait()
+        if fragment.machine.version == effect.plan.version:
+            self._post_shards(fragment, effect)
+
+    def _post_shards(self, fragment: FragmentRuntime, effect: SendShards) -> None:
+        sent, plan = fragment.state.pending, effect.plan
         entry = own_entry(plan.roster, self.me)
-        staleness = staleness_of(self.rule.mode, plan.version, entry[1].base_version) if entry else 0
+        if sent is None or entry is None or entry[1].sequence != sent.sequence:
+            return
+        bulk.post_shards(self._links, fragment, effect, sent, self.me)
+        staleness = staleness_of(self.rule.mode, plan.version, entry[1].base_version)
         self._report(
             ContributionSent(fragment.index, plan.version, fragment.up_bytes, sent.tokens, sent.steps, staleness)
         )
-
-    def _send_result(self, fragment: FragmentRuntime, effect: SendResult) -> None:
-        shard = effect.plan.shards[effect.shard]
-        payload = fragment.store.own_result(effect.plan.version, effect.shard, shard.start, shard.end)
-        header = Result(fragment.index, effect.plan.version, effect.shard, shard.start, shard.end)
-        for peer_id in effect.to:
-            self._post_data(peer_id, header, [payload])
-
-    def _post_data(
-        self, to: PeerId, header: Contribution | Result, payload: Sequence[bytes | bytearray | memoryview]
-    ) -> int:
-        parts: list[bytes | memoryview] = [wire.encode(header), *(memoryview(part) for part in payload)]
-        return self._links.post(to, parts, "data")
 
     # ------------------------------------------------------------------------------------------------ bulk data
 
@@ -365,16 +370,21 @@ class Exchange:
         self, fragment: FragmentRuntime, sender: PeerId, message: Result, payload: memoryview, frame_bytes: int
     ) -> None:
         version = fragment.machine.version
-        if version <= message.version <= version + 1 and fragment.store.take_result(sender, message, payload):
+        if not version <= message.version <= version + 1:
+            return
+        digest = fragment.store.take_result(sender, message, payload)
+        if digest:
             fragment.down_bytes += frame_bytes
             fragment.down_values += message.end - message.start
             fragment.result_arrived.set()
             if message.version == version:
+                self._expect(fragment, message.shard, digest, sender)
                 self._step(fragment, ResultArrived(sender, message.shard))
 
     async def _reduce(self, fragment: FragmentRuntime, effect: ReduceShard) -> None:
         plan, index = effect.plan, effect.shard
         shard = plan.shards[index]
+        await fragment.encoded.wait()
         members = self.guard.usable(plan, effect.leader, effect.members, fragment.machine.timing)
         contributions = fragment.store.contributions(self.rule, plan, effect.leader, index, members)
         self.guard.misfits(plan, members, [member for member, _, _ in contributions])
@@ -395,7 +405,13 @@ class Exchange:
             return
         digest = fragment.store.add_reduction(plan.version, index, shard.start, shard.end, reduction)
         fragment.result_arrived.set()
+        self._expect(fragment, index, digest, self.me)
         self._step(fragment, ShardReduced(plan.attempt, effect.leader, index, digest, reduction.included))
+
+    def _expect(self, fragment: FragmentRuntime, index: int, digest: bytes, reducer: PeerId) -> None:
+        plan = fragment.machine.plan
+        if plan is not None and expect(fragment, plan, index, digest, reducer, self.rule_at(plan.version)):
+            self._spawn(look_ahead(fragment, self._compute))
 
     # --------------------------------------------------------------------------------------------------- commits
 
@@ -421,10 +437,10 @@ class Exchange:
         async with fragment.busy:
             if fragment.state.version != commit.version or fragment.machine.applying is not commit:
                 return
-            applied = await apply_commit(
-                fragment, commit, payloads, self.me, self.rule_at(commit.version), self._compute
-            )
-            self._show(fragment, applied.change)
+            with self._buffers.lent(fragment.state.num_values) as change:
+                rule = self.rule_at(commit.version)
+                applied = await apply_commit(fragment, commit, payloads, self.me, rule, self._compute, change)
+                self._show(fragment, change)
         for report in applied.reports(fragment, commit, self._clock()):
             self._report(report)
         self._report(CommitApplied(fragment.index, commit.version, arrived - begun, self._clock() - arrived))

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from averaging.commit_log import CommitLog
+from averaging.digest_ahead import DigestAhead
 from averaging.fragment_state import FragmentState
 from averaging.messages import DIGEST_BYTES, Commit, VersionIs
 from averaging.receipts import Receipts
@@ -37,9 +38,16 @@ class FragmentRuntime:
     result_arrived: asyncio.Event = field(default_factory=asyncio.Event)
     digests: dict[int, bytes] = field(default_factory=dict)
     receipts: Receipts = field(init=False)
+    ahead: DigestAhead = field(init=False)
+    looks_ahead: bool = False
+    """A task is at work on `ahead`."""
     log: CommitLog = field(default_factory=CommitLog)
     busy: asyncio.Lock = field(default_factory=asyncio.Lock)
     timer: asyncio.TimerHandle | None = None
+    encoded: asyncio.Event = field(default_factory=asyncio.Event)
+    """Not set while work that was offered is being encoded."""
+    encodes_first: bool = False
+    """The last work that was offered could not be encoded: nobody should wait for such work again."""
     repairing: bool = False
     unfetchable: Commit | None = None
     """The commit whose results nobody has, while the repair that this asks for is under way."""
@@ -52,6 +60,8 @@ class FragmentRuntime:
 
     def __post_init__(self) -> None:
         self.receipts = Receipts(self.machine.me)
+        self.ahead = DigestAhead(self.state.codec, self.state.num_values)
+        self.encoded.set()
 
     def known_anchors(self) -> dict[int, bytes]:
         """Per version that is remembered here, the digest of its anchor, as messages have it."""

@@ -20,16 +20,12 @@ from averaging.messages import MAX_NUM_ROUNDS
 from averaging.outer import (
     CHUNK_VALUES,
     OuterRule,
-    Terms,
     anchor_digest,
-    effective_outer_lr,
-    effective_outer_momentum,
-    outer_step_,
+    outer_step_into,
     overlay_of,
     staleness_reach,
     uses_velocity,
 )
-from averaging.robust import RefusedMember, ShardContribution, combine
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +39,16 @@ class Sent:
     base_version: int
     returned_since: int | None = None
     """Version of the oldest round whose returned work is in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Announced:
+    """What an offer says about work that is not encoded yet."""
+
+    sequence: int
+    tokens: int
+    steps: int
+    base_version: int
 
 
 RECENT_CONTRIBUTIONS = 3
@@ -133,34 +139,49 @@ class FragmentState:
         ceiling, self.base_ceiling = self.base_ceiling, None
         self._wait(tokens, steps, base_version if ceiling is None else min(base_version, ceiling))
 
+    def announce(self, sequence: int) -> Announced:
+        """What `send` of the waiting work will say about it, before anything is encoded.
+
+        Raises:
+            ValueError: nothing waits, or a contribution is under way.
+        """
+        if self.pending is not None or not self.unsent_tokens:
+            raise ValueError("send() needs waiting work and no contribution under way")
+        # After a repair the anchor can be at a lower version than the one the work began on.
+        base_version = min(self.unsent_base_version, self.version)
+        return Announced(sequence, self.unsent_tokens, self.unsent_steps, base_version)
+
     def send(self, sequence: int) -> tuple[Sent, Tensor | None]:
+        """`encode_work` and `after_send` in one: (contribution, what to add to the live parameters; None: nothing)."""
+        sent = self.encode_work(sequence)
+        return sent, self.after_send(sent)
+
+    def encode_work(self, sequence: int) -> Sent:
         """Encode all waiting work; the codec's error stays in the residual (error feedback, arXiv 1901.09847).
 
-        Returns the contribution and what to add to the live parameters (None: nothing).
+        `after_send` says what that changes in the live parameters.
 
         Raises:
             ValueError: nothing waits, a contribution is under way, or the work is not finite.
         """
-        if self.pending is not None or not self.unsent_tokens:
-            raise ValueError("send() needs waiting work and no contribution under way")
+        told = self.announce(sequence)
         encoded = self.codec.encode_with_residual(self.residual)
-        # After a repair the anchor can be at a lower version than the one the work began on.
-        base_version = min(self.unsent_base_version, self.version)
         since, self.returned_since = self.returned_since, None
-        self.pending = Sent(sequence, encoded, self.unsent_tokens, self.unsent_steps, base_version, since)
+        self.pending = Sent(sequence, encoded, told.tokens, told.steps, told.base_version, since)
         self.unsent_tokens = self.unsent_steps = 0
         # What the overlay adds now it must take away later, whatever the share becomes in between.
         self.shown_share = self.own_share
-        return self.pending, self._after_send(self.pending)
+        return self.pending
 
-    def _after_send(self, sent: Sent) -> Tensor | None:
+    def after_send(self, sent: Sent, out: Tensor | None = None) -> Tensor | None:
+        """What to add to the live parameters now that this work travels (None: nothing); into `out` if it is given."""
         rule = self.rule
         full_overlay = rule.mode == "carry" and rule.overlay_gain == 1.0
         if rule.mode == "streaming" or (full_overlay and rule.residual_decay == 1.0):
             if rule.residual_decay != 1.0:
                 self.residual.mul_(rule.residual_decay)
             return None
-        change = torch.empty_like(self.anchor)
+        change = torch.empty_like(self.anchor) if out is None else out
         for start, end in self._chunks():
             work = self._decoded(sent.encoded, start, end)
             part = change[start:end]
@@ -187,37 +208,38 @@ class FragmentState:
         self._note_return(sent, self.version)
         return change
 
-    def apply(self, shards: Sequence[CommittedShard], commit_tokens: int) -> tuple[Tensor, int]:
+    def apply(
+        self, shards: Sequence[CommittedShard], commit_tokens: int, out: Tensor | None = None
+    ) -> tuple[Tensor, int]:
         """Take the anchor from `version` to `version + 1`; everything about own work follows.
 
         Own work in a committed shard leaves the overlay; own work that travelled but is in no result (void shard,
         missed deadline) returns to the residual, so that nothing is lost. In mode streaming it does not return: the
         blend has kept `merge_alpha` of it in the live parameters, and the next outer gradient contains that.
 
+        Args:
+            out: the change is written here (the shards then cover all values), float32 [num_values].
+
         Returns:
             (change, num_returned): what to add to the live parameters, float32 [num_values], and how many values of
             own work were returned.
         """
-        change = torch.zeros_like(self.anchor)
+        change = torch.zeros_like(self.anchor) if out is None else out
         sent = self.pending
         num_returned = 0
+        gradient = torch.empty(min(self.num_values, CHUNK_VALUES))
         for shard in shards:
             beta = self.rule.outer_momentum if shard.outer_momentum is None else shard.outer_momentum
             for start, end in self._chunks(shard.start, shard.end):
+                part = change[start:end]
                 if shard.gradient is not None:
-                    gradient = torch.empty(end - start)
-                    piece = shard.gradient.slice_blocks(start - shard.start, end - start)
-                    self.codec.decode(piece, gradient)
-                    moved = outer_step_(
-                        self.anchor[start:end], self.momentum[start:end], gradient, shard.outer_lr, beta
-                    )
-                    change[start:end].add_(moved)
+                    mean = gradient[: end - start]
+                    self.codec.decode(shard.gradient.slice_blocks(start - shard.start, end - start), mean)
+                    outer_step_into(self.anchor[start:end], self.momentum[start:end], mean, shard.outer_lr, beta, part)
+                elif out is not None:
+                    part.zero_()
                 if sent is not None and shard.own_included:
-                    work = self._decoded(sent.encoded, start, end)
-                    overlay = self._overlay(work, start, end)
-                    if overlay is not None:
-                        change[start:end].add_(overlay)
-                    self._advance_velocity(work, start, end, beta)
+                    self._take_from_overlay(sent, start, end, part, beta)
                     continue
                 if sent is not None and self.rule.mode != "streaming":
                     self._return_work(sent, start, end, change)
@@ -348,9 +370,9 @@ class FragmentState:
                 self.residual[start:end].add_(self._decoded(entry.sent.encoded, start, end).mul_(moves))
         return net_values / self.num_values
 
-    def refresh_digest(self) -> bytes:
-        """Recompute and remember the digest of (A, m)."""
-        self.digest = anchor_digest(self.anchor, self.momentum)
+    def refresh_digest(self, known: Mapping[int, tuple[bytes, bytes]] | None = None) -> bytes:
+        """Recompute and remember the digest of (A, m); digests of chunks that are `known` are taken as they are."""
+        self.digest = anchor_digest(self.anchor, self.momentum, known)
         return self.digest
 
     def shown(self) -> Tensor:
@@ -403,6 +425,18 @@ class FragmentState:
         velocity = self._velocity_slice(start, end)
         return overlay_of(self.rule, [work], velocity, self.rule.outer_lr, self.shown_share)
 
+    def _take_from_overlay(self, sent: Sent, start: int, end: int, part: Tensor, beta: float) -> None:
+        """Own work in a committed shard: what the live parameters showed of it goes, into `part` of the change."""
+        if self.rule.mode == "carry":
+            piece = sent.encoded.slice_blocks(start, end - start)
+            self.codec.decode_accumulate(piece, self.rule.overlay_gain, part)
+            return
+        work = self._decoded(sent.encoded, start, end)
+        overlay = self._overlay(work, start, end)
+        if overlay is not None:
+            part.add_(overlay)
+        self._advance_velocity(work, start, end, beta)
+
     def _return_work(self, sent: Sent, start: int, end: int, change: Tensor) -> None:
         work = self._decoded(sent.encoded, start, end)
         self.residual[start:end].add_(work)
@@ -425,53 +459,3 @@ class FragmentState:
             velocity.mul_(beta)
             if work is not None:
                 velocity.add_(work)
-
-
-@dataclass(frozen=True, slots=True)
-class Reduction:
-    """The outcome of averaging one shard: the encoded mean, who is in it, and the codec's error for the next time.
-
-    `refused` are the contributions that were left out through their senders' fault.
-    """
-
-    encoded: EncodedBlocks
-    included: tuple[int, ...]
-    error: Tensor
-    refused: tuple[RefusedMember, ...] = ()
-
-
-def reduce_shard(
-    contributions: Sequence[ShardContribution],
-    rule: OuterRule,
-    codec: Codec,
-    num_values: int,
-    carried_error: Tensor | None,
-) -> Reduction | None:
-    """The contributions to one shard combined as the rule says, in the given (PeerId) order, encoded for the broadcast.
-
-    Args:
-        contributions: (roster index, terms, encoded blocks) of each member whose work arrived, in roster order.
-        carried_error: what earlier broadcasts of these values lost in encoding, float32 [num_values]; it is added to
-            this mean, so that the sum of all broadcasts equals the sum of all means.
-
-    Returns:
-        None when no contribution counts (all beyond the staleness limit or not decodable), or when the mean is too
-        large to be encoded.
-    """
-    combined = combine(contributions, rule, codec, num_values)
-    if not combined.included:
-        return None
-    mean = combined.values
-    if carried_error is not None:
-        mean.add_(carried_error)
-    try:
-        encoded = codec.encode_with_residual(mean)
-    except ValueError:
-        # Each contribution is within the codec's range, yet their mean with the carried error can just leave it.
-        return None
-    return Reduction(encoded, combined.included, mean, combined.refused)
-
-
-def shard_rates(included: Sequence[Terms], rule: OuterRule) -> tuple[float, float]:
-    """(outer learning rate, outer momentum) of one shard, from the terms of the contributions in it."""
-    return effective_outer_lr(included, rule), effective_outer_momentum(included, rule)

@@ -18,6 +18,7 @@ from typing import Any, Literal, Protocol
 
 from averaging import wire
 from averaging.messages import Message
+from averaging.upload_rate import UploadRate
 from dht.errors import PeerFault, PeerUnreachable
 from dht.host import Host, PeerId, Stream
 
@@ -75,24 +76,18 @@ class Doorkeeper(Protocol):
 
 @dataclass
 class Traffic:
-    """Bytes of round messages, frame headers included, and the pace of the uploads."""
+    """Bytes of round messages, frame headers included, and what the lines take (0: not known)."""
 
     sent_bytes: int = 0
     received_bytes: int = 0
     upload_bits_per_second: float = 0.0
     download_bits_per_second: float = 0.0
 
-    def observe_upload(self, num_bytes: int, seconds: float) -> None:
-        """Learn the upload rate from one frame large enough to fill the pipe."""
-        if num_bytes >= 64 * 1024 and seconds > 0:
-            rate = 8 * num_bytes / seconds
-            old = self.upload_bits_per_second
-            self.upload_bits_per_second = rate if old == 0 else 0.8 * old + 0.2 * rate
-
 
 @dataclass
 class _OutgoingLane:
     remote: PeerId
+    name: Lane
     queue: deque[list[bytes | memoryview]] = field(default_factory=deque)
     queued_bytes: int = 0
     filled: asyncio.Event = field(default_factory=asyncio.Event)
@@ -120,6 +115,7 @@ class Links:
     ) -> None:
         self.traffic = Traffic()
         self.max_queued_bytes = MAX_QUEUED_BYTES
+        self._rate = UploadRate()
         self._host = host
         self._doorkeeper = doorkeeper
         self._limits = limits
@@ -140,9 +136,11 @@ class Links:
         key = (to, lane)
         outgoing = self._lanes.get(key)
         if outgoing is None or outgoing.task is None or outgoing.task.done():
-            outgoing = _OutgoingLane(to)
-            outgoing.task = asyncio.get_running_loop().create_task(self._run_lane(outgoing, lane))
+            outgoing = _OutgoingLane(to, lane)
+            outgoing.task = asyncio.get_running_loop().create_task(self._run_lane(outgoing))
             self._lanes[key] = outgoing
+        if lane == "data":
+            self._rate.began(to)
         outgoing.queue.append(list(parts))
         outgoing.queued_bytes += num_bytes
         outgoing.filled.set()
@@ -180,11 +178,11 @@ class Links:
                 return
             await asyncio.sleep(0.02)
 
-    async def _run_lane(self, lane: _OutgoingLane, name: Lane) -> None:
+    async def _run_lane(self, lane: _OutgoingLane) -> None:
         try:
             stream = await open_greeted_stream(self._host, self._doorkeeper, lane.remote, ROUND_PROTOCOL)
         except PeerFault as fault:
-            self._lost(lane, name, fault)
+            self._lost(lane, fault)
             return
         watcher = asyncio.ensure_future(stream.receive(64))
         watcher.add_done_callback(lambda _: lane.filled.set())
@@ -199,7 +197,7 @@ class Links:
                     watcher.result()
                     raise PeerFault(lane.remote, "answered on a one-way stream")
         except PeerFault as fault:
-            self._lost(lane, name, fault)
+            self._lost(lane, fault)
         finally:
             watcher.cancel()
             with contextlib.suppress(asyncio.CancelledError, PeerFault):
@@ -210,7 +208,6 @@ class Links:
         parts = lane.queue[0]
         frame = parts[0] if len(parts) == 1 else b"".join(parts)
         deadline = SEND_GRACE_SECONDS + len(frame) / SLOWEST_BYTES_PER_SECOND
-        began = self._clock()
         sending = asyncio.ensure_future(stream.send(frame))
         try:
             # Most frames fit the transport's buffer and are gone at once.
@@ -232,11 +229,20 @@ class Links:
         lane.queue.popleft()
         lane.queued_bytes -= len(frame) + 4
         self.traffic.sent_bytes += len(frame) + 4
-        self.traffic.observe_upload(len(frame), self._clock() - began)
+        if lane.name == "data":
+            self._rate.sent(lane.remote, len(frame) + 4, self._clock())
+            if not lane.queue:
+                self._end_of_queue(lane)
 
-    def _lost(self, lane: _OutgoingLane, name: Lane, fault: PeerFault) -> None:
-        if self._lanes.get((lane.remote, name)) is lane:
-            del self._lanes[(lane.remote, name)]
+    def _end_of_queue(self, lane: _OutgoingLane) -> None:
+        self._rate.ended(lane.remote, self._clock())
+        self.traffic.upload_bits_per_second = self._rate.bits_per_second or self.traffic.upload_bits_per_second
+
+    def _lost(self, lane: _OutgoingLane, fault: PeerFault) -> None:
+        if lane.name == "data":
+            self._end_of_queue(lane)
+        if self._lanes.get((lane.remote, lane.name)) is lane:
+            del self._lanes[(lane.remote, lane.name)]
         if not self._closed:
             self._on_lost(lane.remote, fault.what)
 

@@ -22,17 +22,19 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal
 from functools import lru_cache
 from typing import Literal
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 Mode = Literal["sync", "streaming", "delayed", "eager", "own", "carry"]
+F32 = npt.NDArray[np.float32]
 Combination = Literal["mean", "trimmed_mean", "centered_clip", "radial_directional"]
 
 CHUNK_VALUES = 1 << 18
@@ -200,6 +202,30 @@ def outer_step_(anchor: Tensor, momentum: Tensor, gradient: Tensor, outer_lr: fl
     return torch.sub(anchor, before, out=before)
 
 
+def outer_step_into(
+    anchor: Tensor, momentum: Tensor, gradient: Tensor, outer_lr: float, outer_momentum: float, change: Tensor
+) -> None:
+    """`outer_step_`, with the change of A in `change`: compiled where numba is installed, the same bits anywhere.
+
+    All tensors: float32 [n], CPU, contiguous, without overlap.
+    """
+    step = _compiled_step()
+    if step is None:
+        change.copy_(outer_step_(anchor, momentum, gradient, outer_lr, outer_momentum))
+    else:
+        step(anchor.numpy(), momentum.numpy(), gradient.numpy(), outer_lr, outer_momentum, change.numpy())
+
+
+@lru_cache(maxsize=1)
+def _compiled_step() -> Callable[[F32, F32, F32, float, float, F32], None] | None:
+    # At first use, because importing numba takes longer than many a command runs.
+    try:
+        from averaging.outer_numba import step
+    except ImportError:
+        return None
+    return step
+
+
 def overlay_terms(rule: OuterRule, num_pending: int, outer_lr: float, own_share: float) -> list[tuple[float, float]]:
     """Coefficients (on the work itself, on the own velocity after it) of each pending contribution in the overlay O.
 
@@ -256,21 +282,31 @@ def overlay_of(
     return overlay
 
 
-def anchor_digest(anchor: Tensor, momentum: Tensor) -> bytes:
+def tensor_digest(values: Tensor) -> bytes:
+    """SHA-256 of the little-endian float32 bytes of a chunk: [n], float32, CPU, contiguous."""
+    return hashlib.sha256(memoryview(values.numpy().view(np.uint8).data)).digest()
+
+
+def anchor_digest(anchor: Tensor, momentum: Tensor, known: Mapping[int, tuple[bytes, bytes]] | None = None) -> bytes:
     """32-byte digest of (A, m): SHA-256 over the SHA-256 of each MiB of their little-endian float32 bytes.
 
-    The two levels let a joiner check every chunk as it arrives.
+    The two levels let a joiner check every chunk as it arrives. `known`: as `chunk_digests` has it.
     """
-    return digest_of_chunks(chunk_digests(anchor, momentum))
+    return digest_of_chunks(chunk_digests(anchor, momentum, known))
 
 
-def chunk_digests(anchor: Tensor, momentum: Tensor) -> list[bytes]:
-    """SHA-256 of each `DIGEST_CHUNK_BYTES` of A, then of each of m. Tensors: [n], float32, CPU, contiguous."""
+def chunk_digests(
+    anchor: Tensor, momentum: Tensor, known: Mapping[int, tuple[bytes, bytes]] | None = None
+) -> list[bytes]:
+    """SHA-256 of each `DIGEST_CHUNK_BYTES` of A, then of each of m. Tensors: [n], float32, CPU, contiguous.
+
+    Args:
+        known: per chunk the digests of its A and m, where they are known already.
+    """
     digests = []
-    for tensor in (anchor, momentum):
-        view = memoryview(tensor.numpy().view(np.uint8).data)
-        for start in range(0, len(view), DIGEST_CHUNK_BYTES):
-            digests.append(hashlib.sha256(view[start : start + DIGEST_CHUNK_BYTES]).digest())
+    for part, tensor in enumerate((anchor, momentum)):
+        for index, chunk in enumerate(torch.split(tensor.detach(), DIGEST_CHUNK_BYTES // 4)):
+            digests.append(known[index][part] if known and index in known else tensor_digest(chunk))
     return digests
 
 

@@ -1,22 +1,30 @@
-"""Which member reduces which shard of a fragment. Pure."""
+"""Which member reduces which shard of a fragment. Pure.
+
+A member that reduces the share s of a fragment sends, in encoded fragments, 1 - s of contributions and s * (M - 1) of
+means. With its upload rate u it is done after (1 + s * (M - 2)) / u. The shares make the last of the reducers finish as
+early as it can: all of them at the same time T, with s = (u * T - 1) / (M - 2), and those with less than 1/T only
+contribute. Received is as much as sent, so a line whose download is at least its upload is never held up by it.
+"""
 
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from averaging.messages import MAX_SHARDS, ShardPlan
 
 MIN_SHARD_VALUES = 8192
 """Smaller shards (4 kB at 4 bits) would spend more than 3 % of their bytes on frame headers."""
-MAX_SHARD_VALUES = 1 << 20
-"""Larger shards (half a MiB at 4 bits) would delay the reducer's first result for no gain."""
+MAX_SHARD_VALUES = 1 << 19
+"""A quarter of a MiB at 4 bits: larger ones delay the first mean and the last one, smaller ones cost more messages."""
+EVEN_RATIO = 0.7
+"""Rates that differ by less count as equal. They are measured, and shares follow them with three times their noise."""
 
 
 def plan_shards(
     num_values: int, block_size: int, upload_bits_per_second: Sequence[float], reachable: Sequence[bool]
 ) -> tuple[ShardPlan, ...]:
-    """Divide a fragment among the members of a round, in proportion to their upload rate.
+    """Divide a fragment among the members of a round, so that all lines are done with it at the same time.
 
     Args:
         num_values: size of the fragment.
@@ -28,22 +36,56 @@ def plan_shards(
     known = [rate for rate in upload_bits_per_second if rate > 0]
     typical = statistics.median(known) if known else 1.0
     candidates = [index for index, ok in enumerate(reachable) if ok] or [0]
-    # A very slow line gets nothing rather than a shard that everyone waits for.
-    rates = {index: upload_bits_per_second[index] or typical for index in candidates}
-    rates = {index: rate for index, rate in rates.items() if rate >= max(rates.values()) / 50}
+    rates = evened({index: upload_bits_per_second[index] or typical for index in candidates})
     most = max(1, num_values // MIN_SHARD_VALUES)
-    reducers = sorted(sorted(rates, key=lambda index: (-rates[index], index))[:most])
-    total_rate = sum(rates[index] for index in reducers)
+    fastest = sorted(rates, key=lambda index: (-rates[index], index))[:most]
+    shares = _shares({index: rates[index] for index in fastest}, len(reachable))
+    while len(shares) > 1 and min(shares.values()) * num_values < MIN_SHARD_VALUES / 2:
+        del fastest[-1]
+        shares = _shares({index: rates[index] for index in fastest}, len(reachable))
+    reducers = sorted(shares)
     shards: list[ShardPlan] = []
     start, passed = 0, 0.0
     longest = max(block_size, max(MAX_SHARD_VALUES, num_values // (MAX_SHARDS // 2)) // block_size * block_size)
     for position, reducer in enumerate(reducers):
-        passed += rates[reducer]
-        exact = num_values * passed / total_rate
-        end = num_values if position == len(reducers) - 1 else round(exact / block_size) * block_size
+        passed += shares[reducer]
+        end = num_values if position == len(reducers) - 1 else round(num_values * passed / block_size) * block_size
         end = min(end, num_values)
         while start < end:
             cut = min(start + longest, end)
             shards.append(ShardPlan(start, cut, reducer))
             start = cut
     return tuple(shards)
+
+
+def evened(rates: Mapping[int, float]) -> dict[int, float]:
+    """The rates with those that differ by little replaced by their median, from the fastest down."""
+    found: dict[int, float] = {}
+    alike: list[int] = []
+    for index in sorted(rates, key=lambda index: (-rates[index], index)):
+        if alike and rates[index] < EVEN_RATIO * rates[alike[0]]:
+            alike = []
+        alike.append(index)
+        found.update(dict.fromkeys(alike, statistics.median(rates[one] for one in alike)))
+    return found
+
+
+def _shares(rates: Mapping[int, float], num_members: int) -> dict[int, float]:
+    """Share of the fragment per reducer, sum 1; who is too slow to reduce anything is left out."""
+    ordered = sorted(rates, key=lambda index: (-rates[index], index))
+    extra = num_members - 2
+    if extra <= 0:
+        # Both send one encoded fragment, whoever reduces.
+        return _in_proportion({index: rates[index] for index in ordered if rates[index] >= rates[ordered[0]] / 50})
+    total, seconds, count = 0.0, 0.0, 0
+    for count, index in enumerate(ordered, 1):
+        total += rates[index]
+        seconds = (extra + count) / total
+        if count < len(ordered) and rates[ordered[count]] * seconds <= 1.0:
+            break
+    return _in_proportion({index: (rates[index] * seconds - 1.0) / extra for index in ordered[:count]})
+
+
+def _in_proportion(sizes: Mapping[int, float]) -> dict[int, float]:
+    total = sum(sizes.values())
+    return {index: size / total for index, size in sizes.items()}

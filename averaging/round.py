@@ -150,6 +150,11 @@ class RoundMachine:
         return self._offer is not None
 
     @property
+    def plan(self) -> Plan | None:
+        """The plan that this peer follows in the current version."""
+        return self._member.plan if self._member is not None else None
+
+    @property
     def is_reducing(self) -> bool:
         """Whether an own reduction of the current version is waited for or done."""
         return self._reducing.is_active
@@ -298,8 +303,7 @@ class RoundMachine:
 
     def _note_result(self, event: ResultArrived, now: float) -> None:
         """Members see how long each reducer takes, and know it when they lead."""
-        member = self._member
-        plan = member.plan if member is not None else None
+        member, plan = self._member, self.plan
         if member is None or plan is None or event.shard >= len(plan.shards) or member.leader == self.me:
             return
         if plan.roster[plan.shards[event.shard].reducer].peer_id == event.sender:

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from averaging.codec import Codec
 from averaging.encoded import EncodedBlocks
-from averaging.fragment_state import Reduction
 from averaging.messages import DIGEST_BYTES, Commit, Contribution, Plan, Result
 from averaging.outer import OuterRule, Terms, staleness_of
+from averaging.reduction import Reduction
 from dht.errors import PeerFault
 from dht.host import PeerId
 
@@ -57,18 +57,19 @@ class ShardStore:
         key = (message.version, message.attempt, message.leader, message.shard)
         self._inbound.setdefault(key, {})[sender] = (message, bytes(payload))
 
-    def take_result(self, sender: PeerId, message: Result, payload: memoryview) -> bool:
-        """Keep a result; returns whether it is new.
+    def take_result(self, sender: PeerId, message: Result, payload: memoryview) -> bytes:
+        """Keep a result; returns its digest if it is new, else nothing.
 
         Raises:
             PeerFault: as `take_contribution`.
         """
         self._admit(sender, message, payload)
         data = bytes(payload)
-        key = (message.version, message.shard, payload_digest(data))
+        digest = payload_digest(data)
+        key = (message.version, message.shard, digest)
         is_new = key not in self._results
         self._results[key] = data
-        return is_new
+        return digest if is_new else b""
 
     def result(self, version: int, shard: int, digest: bytes) -> bytes | None:
         """The result with this digest, if it is here."""

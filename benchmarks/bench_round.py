@@ -18,7 +18,7 @@ import argparse
 import json
 import subprocess
 import sys
-from statistics import median
+from statistics import mean, median
 from typing import IO, Any
 
 from averaging.codec import make_codec
@@ -100,7 +100,7 @@ def start_members(options: argparse.Namespace, lab: Any) -> list[MemberProcess]:
 def run_rounds(options: argparse.Namespace, members: list[MemberProcess]) -> list[dict[str, Any]]:
     """Each round's time, bytes and whether every member was in it with the same outcome."""
     rounds = []
-    sent_before = [0] * len(members)
+    sent_before, received_before = [0] * len(members), [0] * len(members)
     for number in range(options.rounds + 1):
         for index, member in enumerate(members):
             member.tell(do="prepare", seed=1000 * number + index)
@@ -110,18 +110,22 @@ def run_rounds(options: argparse.Namespace, members: list[MemberProcess]) -> lis
             member.tell(do="round")
         answers = [member.read() for member in members]
         sent = [answer["sent_bytes"] for answer in answers]
+        received = [answer["received_bytes"] for answer in answers]
         first = min(answer["offered_at"] for answer in answers)
         rounds.append(
             {
                 "seconds": max(answer["applied_at"] for answer in answers) - first,
                 "sent_bytes": [now - before for now, before in zip(sent, sent_before, strict=True)],
+                "received_bytes": [now - before for now, before in zip(received, received_before, strict=True)],
+                "cpu_seconds": mean(answer["cpu_seconds"] for answer in answers),
+                "daemon_cpu_seconds": mean(answer["daemon_cpu_seconds"] for answer in answers),
                 "members": min(answer["members"] for answer in answers),
                 "in_all": all(answer["in_all"] for answer in answers),
                 "void_shards": max(answer["void_shards"] for answer in answers),
                 "equal": len({tuple(answer["digests"]) for answer in answers}) == 1,
             }
         )
-        sent_before = sent
+        sent_before, received_before = sent, received
         print(f"round {number}: {rounds[-1]['seconds']:.3f} s", file=sys.stderr, flush=True)
     return rounds
 
@@ -205,11 +209,10 @@ def summary(options: argparse.Namespace, rounds: list[dict[str, Any]], usage: li
         "median_seconds": median(timed),
         "limit_seconds": limit,
         "ratio_to_limit": None if limit is None else median(timed) / limit,
-        "megabytes_sent_per_peer": median(sum(one["sent_bytes"]) / options.peers / 1e6 for one in rounds[1:]),
-        "cpu_seconds_per_round_and_peer": sum(one["cpu_seconds"] for one in usage) / len(usage) / len(rounds),
-        "daemon_cpu_seconds_per_round_and_peer": sum(one.get("daemon_cpu_seconds", 0.0) for one in usage)
-        / len(usage)
-        / len(rounds),
+        "megabytes_sent_per_peer": median(mean(one["sent_bytes"]) / 1e6 for one in rounds[1:]),
+        "megabytes_received_per_peer": median(mean(one["received_bytes"]) / 1e6 for one in rounds[1:]),
+        "cpu_seconds_per_round_and_peer": median(one["cpu_seconds"] for one in rounds[1:]),
+        "daemon_cpu_seconds_per_round_and_peer": median(one["daemon_cpu_seconds"] for one in rounds[1:]),
         "peak_mb": max(one["peak_mb"] for one in usage),
         "daemon_peak_mb": max(one.get("daemon_peak_mb", 0.0) for one in usage),
         "all_equal": all(one["equal"] for one in rounds),
@@ -229,9 +232,10 @@ def print_summary(result: dict[str, Any]) -> None:
     print(f"round, median      {result['median_seconds']:.3f} s ({spread})")
     if result["limit_seconds"] is not None:
         print(f"limit of the line  {result['limit_seconds']:.3f} s, ratio {result['ratio_to_limit']:.2f}")
-    print(f"sent per peer      {result['megabytes_sent_per_peer']:.2f} MB a round")
+    up, down = result["megabytes_sent_per_peer"], result["megabytes_received_per_peer"]
+    print(f"bytes per peer     {up:.2f} MB sent, {down:.2f} MB received a round")
     own, daemon = result["cpu_seconds_per_round_and_peer"], result["daemon_cpu_seconds_per_round_and_peer"]
-    print(f"CPU per round      {own:.2f} s in the process (its start and made-up work included), {daemon:.2f} s daemon")
+    print(f"CPU per round      {own:.2f} s in the process of each peer, {daemon:.2f} s in its daemon")
     print(f"peak resident      {result['peak_mb']:.0f} MB process, {result['daemon_peak_mb']:.0f} MB daemon")
     print(f"anchors equal      {'yes' if result['all_equal'] else 'NO'}")
     print(f"everyone in        {'yes' if result['all_members_in_all_rounds'] else 'NO'}")

@@ -19,9 +19,10 @@ import torch
 from torch import Tensor, nn
 
 from averaging.codec import Codec, make_codec
-from averaging.fragment_state import CommittedShard, FragmentState, reduce_shard, shard_rates
+from averaging.fragment_state import CommittedShard, FragmentState
 from averaging.fragments import FragmentLayout, build_layout
 from averaging.outer import Terms, staleness_of, weights_of
+from averaging.reduction import reduce_shard, shard_rates
 from averaging.schedule import fragments_due
 from benchmarks.convergence_arms import DATA_PARALLEL, Arm, Outcome, Task
 from benchmarks.convergence_liars import lie_of

@@ -129,6 +129,7 @@ class Member:
     async def round(self) -> dict[str, Any]:
         """Offer all fragments at once and wait until every one of them was applied."""
         self.closed.clear()
+        before = self.usage()
         offered_at = time.monotonic()
         for fragment in self.fragments:
             fragment.machine.timing.own_pace.observe(offered_at)
@@ -138,6 +139,7 @@ class Member:
                 self.changed.clear()
                 await self.changed.wait()
         applied_at = time.monotonic()
+        after = self.usage()
         closed = list(self.closed.values())
         return {
             "offered_at": offered_at,
@@ -148,6 +150,8 @@ class Member:
             "in_all": all(report.own_included for report in closed),
             "up_bytes": sum(report.up_bytes for report in closed),
             "down_bytes": sum(report.down_bytes for report in closed),
+            "cpu_seconds": after["cpu_seconds"] - before["cpu_seconds"],
+            "daemon_cpu_seconds": after.get("daemon_cpu_seconds", 0.0) - before.get("daemon_cpu_seconds", 0.0),
             "sent_bytes": self.links.traffic.sent_bytes,
             "received_bytes": self.links.traffic.received_bytes,
         }

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from averaging.codec import Codec, make_codec
-from averaging.outer import OuterRule
+from averaging.outer import OuterRule, outer_step_into
 from averaging.wire import Limits
 from peer.manifest import ROBUST_CLIP_RATIOS, RunManifest
 
@@ -61,3 +61,4 @@ def warm_up(codec: Codec) -> None:
     encoded = codec.encode_with_residual(values)
     codec.decode(encoded, values)
     codec.decode_accumulate(encoded, 1.0, values)
+    outer_step_into(values, values.clone(), values.clone(), 0.0, 0.0, values.clone())

@@ -9,8 +9,9 @@ from torch import Tensor
 
 from averaging.codec import make_codec
 from averaging.encoded import EncodedBlocks
-from averaging.fragment_state import CommittedShard, FragmentState, reduce_shard, shard_rates
+from averaging.fragment_state import CommittedShard, FragmentState
 from averaging.outer import OuterRule, Terms, staleness_of, weights_of
+from averaging.reduction import reduce_shard, shard_rates
 
 
 class Swarm:

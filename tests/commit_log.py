@@ -16,9 +16,10 @@ import numpy as np
 import torch
 
 from averaging.codec import Codec, Rounding, make_codec
-from averaging.fragment_state import CommittedShard, FragmentState, Sent, reduce_shard, shard_rates
+from averaging.fragment_state import CommittedShard, FragmentState, Sent
 from averaging.messages import Contribution, Plan, RosterEntry, ShardPlan
 from averaging.outer import OuterRule
+from averaging.reduction import reduce_shard, shard_rates
 from averaging.shard_store import ShardStore, terms_of
 from dht.host import PeerId
 

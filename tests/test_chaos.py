@@ -133,7 +133,7 @@ MUTATIONS = {
     "stores forget nothing": Mutation(frozenset({"memory"}), lambda: [_patch(ShardStore, "prune", lambda *_: None)]),
     "sent work still shows": Mutation(
         frozenset({"shown"}),
-        lambda: [_patch(FragmentState, "_after_send", lambda *_: None)],
+        lambda: [_patch(FragmentState, "after_send", lambda *_: None)],
         lambda scenario: scenario.mode == "delayed",
     ),
 }

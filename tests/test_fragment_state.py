@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from averaging.codec import make_codec
 from averaging.encoded import EncodedBlocks
-from averaging.fragment_state import CommittedShard, FragmentState, reduce_shard, shard_rates
+from averaging.fragment_state import CommittedShard, FragmentState
 from averaging.outer import OuterRule, Terms, effective_outer_lr, effective_outer_momentum
+from averaging.reduction import reduce_shard, shard_rates
 
 CODECS = ("fp32", "fp16", "int8", "int4", "e3m0", "int2")
 SIZE, BLOCK = 45, 8

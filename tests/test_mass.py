@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from averaging.codec import make_codec
 from averaging.encoded import EncodedBlocks
-from averaging.fragment_state import CommittedShard, FragmentState, reduce_shard
+from averaging.fragment_state import CommittedShard, FragmentState
 from averaging.outer import OuterRule, Terms, staleness_of
+from averaging.reduction import reduce_shard
 
 SIZE, BLOCK, CUT = 40, 8, 24
 CODECS = ("fp32", "fp16", "int8", "int4", "e3m0", "int2")

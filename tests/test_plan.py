@@ -44,12 +44,33 @@ def test_no_shard_is_too_large_and_few_members_reduce_small_fragments(num_values
     assert len({shard.reducer for shard in shards}) <= max(1, num_values // MIN_SHARD_VALUES)
 
 
-@given(st.lists(st.floats(1e6, 4e7), min_size=1, max_size=32), st.integers(2_000_000, 50_000_000))
-def test_work_follows_the_upload_rate(upload, num_values):
+def seconds_of(upload, given_to):
+    """When each line has sent its contribution and its means, in encoded fragments per bit and second."""
+    others, total = len(upload) - 1, sum(given_to)
+    return [(1 + (others - 1) * values / total) / rate for rate, values in zip(upload, given_to, strict=True)]
+
+
+@given(st.lists(st.sampled_from([1e6, 2e6, 5e6, 2e7, 5e7]), min_size=3, max_size=32), st.integers(10**7, 5 * 10**7))
+def test_all_reducers_are_done_at_once_and_the_others_later_anyway(upload, num_values):
     given_to = values_of(plan_shards(num_values, 128, upload, [True] * len(upload)), len(upload))
-    for rate, values in zip(upload, given_to, strict=True):
-        # Both ends of a member's part are rounded to blocks.
-        assert abs(values - num_values * rate / sum(upload)) <= 128
+    seconds = seconds_of(upload, given_to)
+    reducing = [taken for taken, values in zip(seconds, given_to, strict=True) if values]
+    # Shares are rounded to blocks, and none is made for less than a small shard.
+    slack = 2 * len(upload) * MIN_SHARD_VALUES / num_values * max(reducing)
+    assert max(reducing) - min(reducing) <= slack
+    assert all(taken >= max(reducing) - slack for taken, values in zip(seconds, given_to, strict=True) if not values)
+
+
+@given(st.lists(st.floats(7.1e6, 1e7), min_size=2, max_size=16), st.integers(10**6, 10**7))
+def test_lines_that_measure_alike_get_equal_shares(upload, num_values):
+    given_to = values_of(plan_shards(num_values, 128, upload, [True] * len(upload)), len(upload))
+    assert max(given_to) - min(given_to) <= 256
+
+
+def test_a_slow_line_among_fast_ones_contributes_and_reduces_nothing():
+    given_to = values_of(plan_shards(25_000_000, 128, [20e6, 60e6, 100e6, 100e6], [True] * 4), 4)
+    assert given_to[0] == 0
+    assert 0 < given_to[1] < given_to[2] / 3
 
 
 @given(st.integers(1, 5_000_000), st.lists(st.floats(1e6, 1e8), min_size=1, max_size=9))

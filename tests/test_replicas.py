@@ -15,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from averaging.codec import make_codec
-from averaging.fragment_state import CommittedShard, FragmentState, reduce_shard
+from averaging.fragment_state import CommittedShard, FragmentState
 from averaging.outer import OuterRule, Terms, staleness_of, weights_of
+from averaging.reduction import reduce_shard
 
 SIZE, CUT, BLOCK = 24, 16, 8
 NUM_PEERS, NUM_ROUNDS = 3, 25

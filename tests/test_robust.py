@@ -16,9 +16,10 @@ from hypothesis import strategies as st
 
 from averaging.codec import make_codec
 from averaging.encoded import EncodedBlocks
-from averaging.fragment_state import CommittedShard, FragmentState, reduce_shard, shard_rates
+from averaging.fragment_state import CommittedShard, FragmentState
 from averaging.messages import Contribution, Plan, RosterEntry, ShardPlan
 from averaging.outer import OuterRule, Terms, weights_of
+from averaging.reduction import reduce_shard, shard_rates
 from averaging.robust import bounded_weights, combine, limits_in_classes, num_trimmed
 from averaging.shard_store import ShardStore
 from dht.host import PeerId

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from averaging.codec import make_codec
-from averaging.fragment_state import reduce_shard
 from averaging.messages import Commit, Contribution, Plan, Result, RosterEntry, ShardPlan, ShardResult
 from averaging.outer import OuterRule
+from averaging.reduction import reduce_shard
 from averaging.shard_store import ShardStore, payload_digest, terms_of
 from dht.errors import PeerFault
 from tests.memory_networks import named

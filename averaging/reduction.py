@@ -1,0 +1,63 @@
+"""How one shard's contributions become the encoded mean that everybody applies, and at which rates. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from averaging.codec import Codec
+from averaging.encoded import EncodedBlocks
+from averaging.outer import OuterRule, Terms, effective_outer_lr, effective_outer_momentum
+from averaging.robust import RefusedMember, ShardContribution, combine
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """The outcome of averaging one shard: the encoded mean, who is in it, and the codec's error for the next time.
+
+    `refused` are the contributions that were left out through their senders' fault.
+    """
+
+    encoded: EncodedBlocks
+    included: tuple[int, ...]
+    error: Tensor
+    refused: tuple[RefusedMember, ...] = ()
+
+
+def reduce_shard(
+    contributions: Sequence[ShardContribution],
+    rule: OuterRule,
+    codec: Codec,
+    num_values: int,
+    carried_error: Tensor | None,
+) -> Reduction | None:
+    """The contributions to one shard combined as the rule says, in the given (PeerId) order, encoded for the broadcast.
+
+    Args:
+        contributions: (roster index, terms, encoded blocks) of each member whose work arrived, in roster order.
+        carried_error: what earlier broadcasts of these values lost in encoding, float32 [num_values]; it is added to
+            this mean, so that the sum of all broadcasts equals the sum of all means.
+
+    Returns:
+        None when no contribution counts (all beyond the staleness limit or not decodable), or when the mean is too
+        large to be encoded.
+    """
+    combined = combine(contributions, rule, codec, num_values)
+    if not combined.included:
+        return None
+    mean = combined.values
+    if carried_error is not None:
+        mean.add_(carried_error)
+    try:
+        encoded = codec.encode_with_residual(mean)
+    except ValueError:
+        # Each contribution is within the codec's range, yet their mean with the carried error can just leave it.
+        return None
+    return Reduction(encoded, combined.included, mean, combined.refused)
+
+
+def shard_rates(included: Sequence[Terms], rule: OuterRule) -> tuple[float, float]:
+    """(outer learning rate, outer momentum) of one shard, from the terms of the contributions in it."""
+    return effective_outer_lr(included, rule), effective_outer_momentum(included, rule)

@@ -1,0 +1,111 @@
+"""The digest of the next anchor is worked out early, and is never another one than that of the anchor itself."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from averaging.buffers import Buffers
+from averaging.codec import make_codec
+from averaging.digest_ahead import CHUNK_VALUES, DigestAhead, StepKey
+from averaging.fragment_state import CommittedShard, FragmentState
+from averaging.outer import OuterRule, anchor_digest, outer_step_, outer_step_into
+
+NUM_VALUES = 3 * CHUNK_VALUES + 1000
+CUTS = [(0, 200_064), (200_064, 600_064), (600_064, NUM_VALUES)]
+CODEC = make_codec("int4")
+RULE = OuterRule("sync", 0.7, 0.9)
+
+
+def normal(seed, size=NUM_VALUES):
+    return torch.randn(size, generator=torch.Generator().manual_seed(seed))
+
+
+def state_of():
+    return FragmentState(RULE, CODEC, normal(1), normal(2), torch.zeros(NUM_VALUES))
+
+
+def shards_of(rate=0.7):
+    encoded = CODEC.encode(normal(3))
+    found = []
+    for number, (start, end) in enumerate(CUTS):
+        gradient = encoded.slice_blocks(start, end - start)
+        key = StepKey(start, end, bytes([number]) * 16, rate, 0.9)
+        found.append((key, gradient, CommittedShard(start, end, gradient, rate, True, 0.9)))
+    return found
+
+
+def ahead_of(state, shards, order):
+    ahead = DigestAhead(CODEC, NUM_VALUES)
+    ahead.begin(0)
+    for number in order:
+        key, gradient, _ = shards[number]
+        ahead.add(key, gradient)
+        ahead.work(state, ahead.ready())
+    return ahead
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2], [2, 0, 1], [1, 2]])
+def test_chunks_known_early_are_those_of_the_anchor_that_follows(order):
+    state, shards = state_of(), shards_of()
+    before = anchor_digest(state.anchor, state.momentum)
+    known = ahead_of(state, shards, order).known(0, [key for key, _, _ in shards])
+    assert anchor_digest(state.anchor, state.momentum) == before, "looking ahead moved the anchor"
+    assert len(known) == (4 if len(order) == 3 else 3)
+    state.apply([shard for _, _, shard in shards], 1)
+    assert state.refresh_digest(known) == anchor_digest(state.anchor, state.momentum)
+
+
+def test_what_the_commit_says_otherwise_is_not_known():
+    state, shards = state_of(), shards_of()
+    ahead = ahead_of(state, shards, [0, 1, 2])
+    keys = [key for key, _, _ in shards]
+    # Another mean, other rates, or a void shard: whatever touches its chunks is hashed anew.
+    for changed in (StepKey(*CUTS[1], b"x" * 16, 0.7, 0.9), StepKey(*CUTS[1], keys[1].digest, 0.6, 0.9), None):
+        commit = [keys[0], keys[2]] + ([changed] if changed else [])
+        assert set(ahead.known(0, commit)) == {3}
+    assert ahead.known(1, keys) == {}
+    ahead.begin(1)
+    assert ahead.known(0, keys) == ahead.known(1, keys) == {}
+    assert ahead.ready() == []
+
+
+def test_a_second_mean_of_the_same_values_changes_nothing():
+    state, shards = state_of(), shards_of()
+    ahead = ahead_of(state, shards, [0, 1, 2])
+    liar = StepKey(100_096, 300_032, b"y" * 16, 0.7, 0.9)
+    ahead.add(liar, CODEC.encode(normal(5, liar.end - liar.start)))
+    assert ahead.ready() == []
+    assert len(ahead.known(0, [key for key, _, _ in shards])) == 4
+
+
+def test_means_that_cannot_be_decoded_are_left_to_the_commit():
+    state, (first, second, third) = state_of(), shards_of()
+    broken = CODEC.unpack(CUTS[0][1], b"\xff" * CODEC.encoded_num_bytes(CUTS[0][1]))
+    ahead = ahead_of(state, [(first[0], broken, None), second, third], [0, 1, 2])
+    assert ahead.ready() == []
+    assert set(ahead.known(0, [first[0], second[0], third[0]])) == {1, 2, 3}
+
+
+@pytest.mark.parametrize(("outer_lr", "beta"), [(0.7, 0.9), (0.4, 0.5), (1.0, 0.0), (0.0, 0.3)])
+def test_the_compiled_outer_step_has_the_bits_of_the_reference(outer_lr, beta):
+    rates = [float(torch.tensor(rate)) for rate in (outer_lr, beta)]
+    scales = 2.0 ** torch.randint(-30, 30, (10_001,), generator=torch.Generator().manual_seed(4))
+    anchor, momentum, gradient = (normal(seed, 10_001) * scales for seed in (1, 2, 3))
+    expected = [anchor.clone(), momentum.clone()]
+    expected.append(outer_step_(*expected, gradient.clone(), *rates))
+    change = torch.empty(10_001)
+    outer_step_into(anchor, momentum, gradient, *rates, change)
+    for got, wanted in zip((anchor, momentum, change), expected, strict=True):
+        assert torch.equal(got.view(torch.int32), wanted.view(torch.int32))
+
+
+def test_buffers_are_lent_to_one_at_a_time_and_again():
+    buffers = Buffers()
+    with buffers.lent(100) as first, buffers.lent(50) as second:
+        first.fill_(1.0)
+        second.fill_(2.0)
+        assert float(first.sum()) == 100.0
+    with buffers.lent(80) as again:
+        assert again.numel() == 80
+        assert again.data_ptr() == first.data_ptr()
