@@ -2,8 +2,9 @@
 
 Each remote has two outgoing lanes, so that a plan never waits behind bulk data: `control` and `data`. A lane opens its
 stream when the first message is posted, introduces itself with a hello, and stays open; when it breaks, everything
-queued on it is dropped and the owner is told once. Messages are one-way: what needs an answer says so in its own
-protocol.
+queued on it is dropped and the owner is told once. A data lane with more waiting opens further streams, which take
+turns at its queue: a multiplexed stream may only have so much under way, and permission for more comes back behind the
+bulk data of the other direction. Messages are one-way: what needs an answer says so in its own protocol.
 """
 
 from __future__ import annotations
@@ -31,8 +32,13 @@ SEND_GRACE_SECONDS = 20.0
 """On top of the slowest transfer time of a frame; home routers stall for several seconds under load."""
 MAX_QUEUED_BYTES = 256 * 1024 * 1024
 """Per lane. A peer's largest sensible queue is one encoded fragment; above this the remote has stopped reading."""
-MAX_INCOMING_STREAMS_PER_PEER = 8
-"""Two lanes, doubled while an old pair is being replaced after a reconnect, doubled again for slack."""
+DATA_STREAMS = 3
+"""Of one data lane. With one, home lines stood idle for a quarter of a round."""
+ALL_DATA_STREAMS = 24
+"""Of all data lanes, beyond the first of each: with many remotes, none of them needs much under way, and all of a large
+roster's streams must find room at each of its members."""
+MAX_INCOMING_STREAMS_PER_PEER = 16
+"""Four streams of two lanes, doubled while old ones are being replaced after a reconnect, doubled again for slack."""
 MAX_HELLO_BYTES = 4096
 
 Lane = Literal["control", "data"]
@@ -91,7 +97,17 @@ class _OutgoingLane:
     queue: deque[list[bytes | memoryview]] = field(default_factory=deque)
     queued_bytes: int = 0
     filled: asyncio.Event = field(default_factory=asyncio.Event)
-    task: asyncio.Task[None] | None = None
+    tasks: list[asyncio.Task[None]] = field(default_factory=list)
+    num_waiting: int = 0
+    """Streams that have nothing to send."""
+    is_over: bool = False
+
+    def wants_stream(self, num_lanes: int) -> bool:
+        """Whether more waits than its streams can take up at once; `num_lanes` with data are in use."""
+        if self.name == "control" or not self.tasks:
+            return not self.tasks
+        most = min(DATA_STREAMS, ALL_DATA_STREAMS // num_lanes)
+        return len(self.tasks) < most and len(self.queue) > 1 and not self.num_waiting
 
 
 MessageHandler = Callable[[PeerId, Message, memoryview, int], None]
@@ -135,18 +151,20 @@ class Links:
             return num_bytes
         key = (to, lane)
         outgoing = self._lanes.get(key)
-        if outgoing is None or outgoing.task is None or outgoing.task.done():
-            outgoing = _OutgoingLane(to, lane)
-            outgoing.task = asyncio.get_running_loop().create_task(self._run_lane(outgoing))
-            self._lanes[key] = outgoing
+        if outgoing is None or outgoing.is_over:
+            outgoing = self._lanes[key] = _OutgoingLane(to, lane)
         if lane == "data":
             self._rate.began(to)
         outgoing.queue.append(list(parts))
         outgoing.queued_bytes += num_bytes
         outgoing.filled.set()
+        if outgoing.wants_stream(sum(name == "data" for _, name in self._lanes)):
+            running = self._run_stream(outgoing, is_first=not outgoing.tasks)
+            outgoing.tasks.append(asyncio.get_running_loop().create_task(running))
         if outgoing.queued_bytes > self.max_queued_bytes:
-            outgoing.task.cancel()
-            self._on_lost(to, f"it stopped reading with {outgoing.queued_bytes >> 20} MiB queued")
+            reason = f"it stopped reading with {outgoing.queued_bytes >> 20} MiB queued"
+            self._end(outgoing)
+            self._on_lost(to, reason)
         return num_bytes
 
     @property
@@ -157,32 +175,31 @@ class Links:
     def drop(self, peer_id: PeerId) -> None:
         """Close the lanes to a peer that has left."""
         for key in [key for key in self._lanes if key[0] == peer_id]:
-            outgoing = self._lanes.pop(key)
-            if outgoing.task is not None:
-                outgoing.task.cancel()
+            self._end(self._lanes[key])
 
     async def close(self) -> None:
         """End all lanes."""
         self._closed = True
-        tasks = [lane.task for lane in self._lanes.values() if lane.task is not None]
-        for task in tasks:
-            task.cancel()
+        tasks = [task for lane in self._lanes.values() for task in lane.tasks]
+        for lane in list(self._lanes.values()):
+            self._end(lane)
         await asyncio.gather(*tasks, return_exceptions=True)
-        self._lanes.clear()
 
     async def flush(self, seconds: float) -> None:
         """Wait until every queue is empty, at most `seconds`."""
         end = self._clock() + seconds
-        while any(lane.queued_bytes and lane.task and not lane.task.done() for lane in self._lanes.values()):
+        while any(lane.queued_bytes for lane in self._lanes.values()):
             if self._clock() >= end:
                 return
             await asyncio.sleep(0.02)
 
-    async def _run_lane(self, lane: _OutgoingLane) -> None:
+    async def _run_stream(self, lane: _OutgoingLane, *, is_first: bool) -> None:
         try:
             stream = await open_greeted_stream(self._host, self._doorkeeper, lane.remote, ROUND_PROTOCOL)
         except PeerFault as fault:
-            self._lost(lane, fault)
+            # A remote that takes no further streams has the first one all the same.
+            if is_first:
+                self._lost(lane, fault)
             return
         watcher = asyncio.ensure_future(stream.receive(64))
         watcher.add_done_callback(lambda _: lane.filled.set())
@@ -192,7 +209,11 @@ class Links:
                     await self._send_next(lane, stream, watcher)
                 lane.filled.clear()
                 if not watcher.done():
-                    await lane.filled.wait()
+                    lane.num_waiting += 1
+                    try:
+                        await lane.filled.wait()
+                    finally:
+                        lane.num_waiting -= 1
                 if watcher.done():
                     watcher.result()
                     raise PeerFault(lane.remote, "answered on a one-way stream")
@@ -205,7 +226,7 @@ class Links:
             await stream.close()
 
     async def _send_next(self, lane: _OutgoingLane, stream: Stream, watcher: asyncio.Future[bytes]) -> None:
-        parts = lane.queue[0]
+        parts = lane.queue.popleft()
         frame = parts[0] if len(parts) == 1 else b"".join(parts)
         deadline = SEND_GRACE_SECONDS + len(frame) / SLOWEST_BYTES_PER_SECOND
         sending = asyncio.ensure_future(stream.send(frame))
@@ -226,23 +247,34 @@ class Links:
                 watcher.result()
             raise PeerUnreachable(lane.remote, f"took no data for {deadline:.0f} s")
         sending.result()
-        lane.queue.popleft()
         lane.queued_bytes -= len(frame) + 4
         self.traffic.sent_bytes += len(frame) + 4
         if lane.name == "data":
             self._rate.sent(lane.remote, len(frame) + 4, self._clock())
-            if not lane.queue:
+            if not lane.queued_bytes:
                 self._end_of_queue(lane)
 
     def _end_of_queue(self, lane: _OutgoingLane) -> None:
         self._rate.ended(lane.remote, self._clock())
         self.traffic.upload_bits_per_second = self._rate.bits_per_second or self.traffic.upload_bits_per_second
 
-    def _lost(self, lane: _OutgoingLane, fault: PeerFault) -> None:
+    def _end(self, lane: _OutgoingLane) -> None:
+        """Close all streams of a lane and forget what waits in it."""
+        lane.is_over = True
+        lane.queue.clear()
+        lane.queued_bytes = 0
         if lane.name == "data":
             self._end_of_queue(lane)
         if self._lanes.get((lane.remote, lane.name)) is lane:
             del self._lanes[(lane.remote, lane.name)]
+        for task in lane.tasks:
+            if task is not asyncio.current_task():
+                task.cancel()
+
+    def _lost(self, lane: _OutgoingLane, fault: PeerFault) -> None:
+        if lane.is_over:
+            return
+        self._end(lane)
         if not self._closed:
             self._on_lost(lane.remote, fault.what)
 

@@ -1,0 +1,148 @@
+"""Lanes over several streams: bulk data may take more than one, nothing is lost or doubled, one end ends all."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from averaging import wire
+from averaging.links import DATA_STREAMS, Links
+from averaging.messages import Contribution, VersionIs
+from dht.errors import PeerUnreachable
+from dht.host import PeerId
+from dht.memory_host import MemoryHost, MemoryNetwork
+from peer.virtual_time import run_virtual
+from tests.exchange_swarm import OpenDoor
+from tests.memory_networks import named
+
+A, B = named(1), named(2)
+LIMITS = wire.Limits((1_000_000,), 1_000_000)
+PAYLOAD = bytes(4096)
+
+
+def contribution(number):
+    return wire.encode(Contribution(0, 0, 0, A, number, 1, 0, 8192, 1))
+
+
+class Pair:
+    """Two hosts with links; what B heard, and what A lost."""
+
+    def __init__(self):
+        self.network = network = MemoryNetwork(seed=1)
+        self.heard, self.lost, self.opened = [], [], 0
+        self.changed = asyncio.Event()
+        here, there = MemoryHost(network, A), MemoryHost(network, B)
+        open_stream = here.open_stream
+
+        async def counted(remote, protocol, seconds):
+            self.opened += 1
+            if self.opened in self.refused:
+                raise PeerUnreachable(remote, "takes no more streams")
+            return await open_stream(remote, protocol, seconds)
+
+        self.refused = set()
+        here.open_stream = counted
+        clock = asyncio.get_running_loop().time
+        self.sending = Links(here, OpenDoor(), LIMITS, self._hear, self._lose, self._lose, clock)
+        self.receiving = Links(there, OpenDoor(), LIMITS, self._hear, self._lose, self._lose, clock)
+
+    def _hear(self, sender: PeerId, message, payload, num_bytes):
+        self.heard.append(message)
+        self.changed.set()
+
+    def _lose(self, peer_id, reason):
+        self.lost.append((peer_id, reason))
+        self.changed.set()
+
+    def post(self, count):
+        for number in range(count):
+            self.sending.post(B, [contribution(number), PAYLOAD], "data")
+
+    async def until_heard(self, count):
+        await self.until(lambda: len(self.heard) >= count)
+
+    async def until(self, condition):
+        async with asyncio.timeout(60):
+            while not condition():
+                self.changed.clear()
+                await self.changed.wait()
+
+    async def close(self):
+        await self.sending.close()
+        await self.receiving.close()
+
+
+def shards(messages):
+    return sorted(message.shard for message in messages if isinstance(message, Contribution))
+
+
+def test_bulk_data_takes_several_streams_and_every_frame_arrives_once():
+    async def scenario():
+        pair = Pair()
+        pair.post(40)
+        await pair.until_heard(40)
+        assert shards(pair.heard) == list(range(40))
+        assert pair.opened == DATA_STREAMS
+        assert not pair.sending.has_bulk_waiting
+        await pair.close()
+
+    run_virtual(scenario())
+
+
+def test_small_messages_and_single_frames_need_one_stream_each():
+    async def scenario():
+        pair = Pair()
+        for number in range(5):
+            pair.sending.post(B, [wire.encode(VersionIs(0, number, bytes(16), 0))])
+            pair.post(1)
+            await pair.until_heard(2 * number + 2)
+        assert pair.opened == 2
+        await pair.close()
+
+    run_virtual(scenario())
+
+
+@pytest.mark.parametrize("refused", [{2}, {2, 3}])
+def test_a_remote_that_takes_no_more_streams_gets_everything_on_the_first(refused):
+    async def scenario():
+        pair = Pair()
+        pair.refused = refused
+        pair.post(40)
+        await pair.until_heard(40)
+        assert shards(pair.heard) == list(range(40))
+        assert not pair.lost
+        await pair.close()
+
+    run_virtual(scenario())
+
+
+def test_a_remote_that_takes_no_stream_at_all_is_lost_once():
+    async def scenario():
+        pair = Pair()
+        pair.refused = {1, 2, 3}
+        pair.post(40)
+        await asyncio.sleep(1)
+        assert pair.lost == [(B, "takes no more streams")]
+        assert not pair.sending.has_bulk_waiting
+        pair.refused = set()
+        pair.post(1)
+        await pair.until_heard(1)
+        await pair.close()
+
+    run_virtual(scenario())
+
+
+def test_when_the_remote_goes_all_streams_end_and_it_is_lost_once():
+    async def scenario():
+        pair = Pair()
+        pair.post(40)
+        await pair.until_heard(40)
+        pair.network.crash(B)
+        await pair.until(lambda: pair.lost)
+        await asyncio.sleep(5)
+        assert [peer_id for peer_id, _ in pair.lost] == [B]
+        assert pair.sending._lanes == {}
+        await pair.close()
+
+    run_virtual(scenario())
