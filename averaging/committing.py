@@ -60,12 +60,14 @@ async def apply_commit(
     rule: OuterRule,
     compute: Compute,
     change: Tensor,
+    on_applied: Callable[[], None],
 ) -> AppliedCommit:
     """Take the fragment from the version that `commit` leaves to the next; the caller holds `fragment.busy`.
 
     Args:
         payloads: per shard that is not void, its encoded mean.
         change: what to add to the live parameters is written here, float32 [num_values].
+        on_applied: called once it is complete, where `compute` works; the digest is still being made then.
     """
     state = fragment.state
     own = own_entry(commit.roster, me)
@@ -85,6 +87,7 @@ async def apply_commit(
     def run() -> int:
         with fragment.changing():
             _, num_returned = state.apply(shards, commit.tokens, change)
+            on_applied()
             state.refresh_digest(known)
         return num_returned
 

@@ -49,6 +49,7 @@ from averaging.messages import (
     VersionIs,
     own_entry,
 )
+from averaging.offering import offer_of
 from averaging.outer import OuterRule, staleness_of
 from averaging.reduction import Reduction, reduce_shard
 from averaging.result_search import ResultSearch
@@ -217,24 +218,10 @@ class Exchange:
                 await self._send_work(fragment, state.announce(self._sequence))
 
     def _begin_round(self, fragment: FragmentRuntime, work: Announced | Sent) -> None:
-        machine = fragment.machine
         fragment.round_began_at = self._clock()
         fragment.up_bytes = fragment.up_values = fragment.down_bytes = fragment.down_values = 0
         rate = self.links.traffic.upload_bits_per_second if self.links else 0.0
-        offer = Offer(
-            fragment.index,
-            fragment.state.version,
-            0,
-            machine.anchor_digest,
-            work.base_version,
-            work.tokens,
-            work.steps,
-            work.sequence,
-            rate,
-            self.reachable,
-            fragment.state.num_rounds,
-        )
-        self._step(fragment, Ready(offer))
+        self._step(fragment, Ready(offer_of(fragment, work, rate, reachable=self.reachable)))
 
     async def _has_expired(self, fragment: FragmentRuntime) -> bool:
         """Whether the waiting work was older than anyone may apply; it is dropped then."""
@@ -411,7 +398,7 @@ class Exchange:
     def _expect(self, fragment: FragmentRuntime, index: int, digest: bytes, reducer: PeerId) -> None:
         plan = fragment.machine.plan
         if plan is not None and expect(fragment, plan, index, digest, reducer, self.rule_at(plan.version)):
-            self._spawn(look_ahead(fragment, self._compute))
+            self._spawn(look_ahead(fragment, self._compute, self._clock))
 
     # --------------------------------------------------------------------------------------------------- commits
 
@@ -437,10 +424,20 @@ class Exchange:
         async with fragment.busy:
             if fragment.state.version != commit.version or fragment.machine.applying is not commit:
                 return
+            rule, shown, loop = self.rule_at(commit.version), asyncio.Event(), asyncio.get_running_loop()
             with self._buffers.lent(fragment.state.num_values) as change:
-                rule = self.rule_at(commit.version)
-                applied = await apply_commit(fragment, commit, payloads, self.me, rule, self._compute, change)
-                self._show(fragment, change)
+
+                def show() -> None:
+                    self._show(fragment, change)
+                    shown.set()
+
+                def on_applied() -> None:
+                    loop.call_soon_threadsafe(show)
+
+                applied = await apply_commit(
+                    *(fragment, commit, payloads, self.me, rule, self._compute, change, on_applied)
+                )
+                await shown.wait()
         for report in applied.reports(fragment, commit, self._clock()):
             self._report(report)
         self._report(CommitApplied(fragment.index, commit.version, arrived - begun, self._clock() - arrived))

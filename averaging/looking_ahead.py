@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from functools import partial
 
 from averaging.committing import step_key
@@ -12,6 +14,8 @@ from dht.host import PeerId
 
 CHUNKS_AT_ONCE = 4
 """MiB of anchor between two looks at what else the fragment is wanted for: about 10 ms."""
+PAUSES_PER_WORK = 2.0
+"""A round that wants the whole processor for its transfer gets most of it; what is not known then is hashed later."""
 
 
 def expect(fragment: FragmentRuntime, plan: Plan, index: int, digest: bytes, reducer: PeerId, rule: OuterRule) -> bool:
@@ -38,15 +42,17 @@ def expect(fragment: FragmentRuntime, plan: Plan, index: int, digest: bytes, red
     return True
 
 
-async def look_ahead(fragment: FragmentRuntime, compute: Compute) -> None:
+async def look_ahead(fragment: FragmentRuntime, compute: Compute, clock: Callable[[], float]) -> None:
     """Work until nothing is ready; the anchor does not move meanwhile."""
     ahead, state = fragment.ahead, fragment.state
     try:
         while True:
             async with fragment.busy:
+                began = clock()
                 chunks = ahead.ready()[:CHUNKS_AT_ONCE]
                 if not chunks or state.version != ahead.version:
                     return
                 await compute(partial(ahead.work, state, chunks))
+            await asyncio.sleep(PAUSES_PER_WORK * (clock() - began))
     finally:
         fragment.looks_ahead = False

@@ -1,7 +1,8 @@
 """How a member gets the results of a commit: they come by themselves, and what does not is asked for, holder by holder.
 
 Reducers send their means to the other members of the round unasked, others ask the reducer. What is missing after a
-learned time is asked of the leader, then of everybody in the roster; each of them has its own learned time.
+learned time is asked of the leader, then of everybody in the roster; each of them has its own learned time. It counts
+from the last result that a holder sent: while they keep coming, asking for the others would only send them twice.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ class ResultSearch:
         self._clock = clock
         self._missing = {index: shard.digest for index, shard in enumerate(commit.shards) if shard.digest}
         self._found: dict[int, bytes] = {}
+        self._came_at: dict[PeerId, float] = {}
 
     async def run(self, on_expired: Callable[[DeadlinePassed], None]) -> dict[int, bytes] | None:
         """All result payloads by shard, or None when nobody has them (any more)."""
@@ -41,6 +43,7 @@ class ResultSearch:
         for attempt in range(2 + 2 * len(commit.roster)):
             began = self._clock()
             holders = self._holders(attempt)
+            self._came_at.clear()
             if attempt or not is_member:
                 self._ask(holders)
             longest = fragment.machine.timing.result.longest(holders.values())
@@ -52,7 +55,9 @@ class ResultSearch:
                 if fragment.is_outrun:
                     return None
                 try:
-                    async with asyncio.timeout(max(0.0, began + longest.seconds - self._clock())):
+                    async with asyncio.timeout(
+                        max(0.0, self._quiet_since(holders, began) + longest.seconds - self._clock())
+                    ):
                         await fragment.result_arrived.wait()
                 except TimeoutError:
                     break
@@ -71,7 +76,14 @@ class ResultSearch:
                 self._found[index] = payload
                 del self._missing[index]
                 if index in holders:
+                    self._came_at[holders[index]] = self._clock()
                     self._fragment.machine.timing.result.observe(holders[index], self._clock() - began)
+
+    def _quiet_since(self, holders: dict[int, PeerId], began: float) -> float:
+        """When the last of those who still owe something sent something."""
+        return max(
+            (self._came_at.get(holders[index], began) for index in self._missing if index in holders), default=began
+        )
 
     def _holders(self, attempt: int) -> dict[int, PeerId]:
         """Whom each missing result is expected from in this attempt; nobody, when this peer is alone in the round."""

@@ -5,8 +5,10 @@
     python -m benchmarks.bench_round --lab NETLAB.py --up 20/50/100/100     (one line each)
 
 A round's time is from the first member's offer (the work lies ready, nothing is encoded yet) until the last member has
-applied the commit. The first round is told apart: streams are opened and no deadline is learned yet. Without --lab the
-members talk over loopback at whatever speed it has. NETLAB.py: see `benchmarks/lines.py`.
+applied the commit: its anchor has moved and the change lies ready for its trainer. The digest that the next round of
+the fragment begins with can be known a little later, which is said beside it. The first round is told apart: streams
+are opened and no deadline is learned yet. Without --lab the members talk over loopback at whatever speed it has.
+NETLAB.py: see `benchmarks/lines.py`.
 
 The limit beside it is what the bytes alone need: every member sends its contribution to the other reducers and its
 reduced shard to the other members, 2 (M-1)/M of the encoded size, at its upload rate.
@@ -115,6 +117,7 @@ def run_rounds(options: argparse.Namespace, members: list[MemberProcess]) -> lis
         rounds.append(
             {
                 "seconds": max(answer["applied_at"] for answer in answers) - first,
+                "settled_seconds": max(answer["settled_at"] for answer in answers) - first,
                 "sent_bytes": [now - before for now, before in zip(sent, sent_before, strict=True)],
                 "received_bytes": [now - before for now, before in zip(received, received_before, strict=True)],
                 "cpu_seconds": mean(answer["cpu_seconds"] for answer in answers),
@@ -207,6 +210,7 @@ def summary(options: argparse.Namespace, rounds: list[dict[str, Any]], usage: li
         "first_seconds": rounds[0]["seconds"],
         "seconds": timed,
         "median_seconds": median(timed),
+        "median_settled_seconds": median(one["settled_seconds"] for one in rounds[1:]),
         "limit_seconds": limit,
         "ratio_to_limit": None if limit is None else median(timed) / limit,
         "megabytes_sent_per_peer": median(mean(one["sent_bytes"]) / 1e6 for one in rounds[1:]),
@@ -230,6 +234,7 @@ def print_summary(result: dict[str, Any]) -> None:
     print(f"first round        {result['first_seconds']:.3f} s")
     spread = f"{min(result['seconds']):.3f} to {max(result['seconds']):.3f}"
     print(f"round, median      {result['median_seconds']:.3f} s ({spread})")
+    print(f"digests known      {result['median_settled_seconds']:.3f} s")
     if result["limit_seconds"] is not None:
         print(f"limit of the line  {result['limit_seconds']:.3f} s, ratio {result['ratio_to_limit']:.2f}")
     up, down = result["megabytes_sent_per_peer"], result["megabytes_received_per_peer"]

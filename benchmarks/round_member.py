@@ -5,7 +5,7 @@ It is driven by lines of JSON on standard input and answers with lines of JSON o
     (start)                                     -> {"peer_id", "address"}
     {"do": "meet", "members": {peer_id: addr}}  -> {"met": n}            dials everybody, sends the view
     {"do": "prepare", "seed": s}                -> {"prepared": true}    work for every fragment, not yet encoded
-    {"do": "round"}                             -> {"offered_at", "applied_at", "digests", "up_bytes", "members"}
+    {"do": "round"}                             -> {"offered_at", "applied_at", "settled_at", "digests", ...}
     {"do": "usage"}                             -> CPU seconds and peak resident memory of this process and its daemon
     end of input                                -> leaves
 
@@ -65,6 +65,7 @@ class Member:
         self.host = host
         self.sizes = sizes
         self.closed: dict[int, RoundClosed] = {}
+        self.shown_at: dict[int, float] = {}
         self.changed = asyncio.Event()
         rule, codec = rule_of(manifest), codec_of(manifest)
         warm_up(codec)
@@ -78,7 +79,7 @@ class Member:
             self.fragments,
             clock=time.monotonic,
             compute=_compute,
-            deliver=lambda fragment, change, version: None,
+            deliver=self._on_change,
             report=self._on_report,
             first_sequence=1,
         )
@@ -106,6 +107,9 @@ class Member:
         )
         machine.anchor_digest = state.digest[:DIGEST_BYTES]
         return FragmentRuntime(index, state, machine, ShardStore(codec, size))
+
+    def _on_change(self, fragment: int, change: Tensor, version: int) -> None:
+        self.shown_at[fragment] = time.monotonic()
 
     def _on_report(self, report: ExchangeReport) -> None:
         if isinstance(report, RoundClosed):
@@ -138,12 +142,13 @@ class Member:
             while len(self.closed) < len(self.fragments):
                 self.changed.clear()
                 await self.changed.wait()
-        applied_at = time.monotonic()
+        settled_at = time.monotonic()
         after = self.usage()
         closed = list(self.closed.values())
         return {
             "offered_at": offered_at,
-            "applied_at": applied_at,
+            "applied_at": max(self.shown_at.values()),
+            "settled_at": settled_at,
             "digests": [fragment.state.digest.hex() for fragment in self.fragments],
             "members": min(len(report.commit.roster) for report in closed),
             "void_shards": sum(not shard.digest for report in closed for shard in report.commit.shards),
