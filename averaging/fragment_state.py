@@ -227,7 +227,7 @@ class FragmentState:
         change = torch.zeros_like(self.anchor) if out is None else out
         sent = self.pending
         num_returned = 0
-        gradient = torch.empty(min(self.num_values, CHUNK_VALUES))
+        gradient = torch.empty(min(self.num_values, self._chunk_values))
         for shard in shards:
             beta = self.rule.outer_momentum if shard.outer_momentum is None else shard.outer_momentum
             for start, end in self._chunks(shard.start, shard.end):
@@ -410,11 +410,14 @@ class FragmentState:
         self.unsent_steps += steps
 
     def _chunks(self, start: int = 0, end: int | None = None) -> Iterator[tuple[int, int]]:
-        stop = self.num_values if end is None else end
-        # Encoded blocks can only be cut between blocks, whatever their size.
-        step = max(1, CHUNK_VALUES // self.codec.block_size) * self.codec.block_size
+        stop, step = self.num_values if end is None else end, self._chunk_values
         for position in range(start, stop, step):
             yield position, min(position + step, stop)
+
+    @property
+    def _chunk_values(self) -> int:
+        # Encoded blocks can only be cut between blocks, whatever their size.
+        return max(1, CHUNK_VALUES // self.codec.block_size) * self.codec.block_size
 
     def _decoded(self, encoded: EncodedBlocks, start: int, end: int) -> Tensor:
         work = torch.empty(end - start)

@@ -10,7 +10,7 @@ import torch
 
 from averaging import wire
 from averaging.exchange_reports import CommitApplied, RepairNeeded, RoundBegan, WorkExpired
-from averaging.links import ROUND_PROTOCOL
+from averaging.links import DATA_STREAMS, ROUND_PROTOCOL
 from averaging.messages import DIGEST_BYTES, Contribution, Result, VersionIs
 from averaging.outer import OuterRule
 from dht.errors import PeerFault
@@ -252,7 +252,7 @@ def test_nothing_is_left_behind_after_many_rounds():
                 assert len(fragment.store._results) <= 5 * 2
                 assert len(fragment.digests) <= 5
                 assert len(fragment.store._inbound) <= 2
-        assert swarm.network.num_streams <= 2 * 3 * 2
+        assert swarm.network.num_streams <= (1 + DATA_STREAMS) * 3 * 2
         return swarm
 
     scenario(play)
