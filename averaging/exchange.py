@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import threading
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, TypeVar
@@ -424,7 +425,8 @@ class Exchange:
         async with fragment.busy:
             if fragment.state.version != commit.version or fragment.machine.applying is not commit:
                 return
-            rule, shown, loop = self.rule_at(commit.version), asyncio.Event(), asyncio.get_running_loop()
+            rule, shown = self.rule_at(commit.version), asyncio.Event()
+            loop, here = asyncio.get_running_loop(), threading.get_ident()
             with self._buffers.lent(fragment.state.num_values) as change:
 
                 def show() -> None:
@@ -432,7 +434,10 @@ class Exchange:
                     shown.set()
 
                 def on_applied() -> None:
-                    loop.call_soon_threadsafe(show)
+                    if threading.get_ident() == here:
+                        show()
+                    else:
+                        loop.call_soon_threadsafe(show)
 
                 applied = await apply_commit(
                     *(fragment, commit, payloads, self.me, rule, self._compute, change, on_applied)

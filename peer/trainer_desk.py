@@ -132,7 +132,8 @@ class TrainerDesk:
         waiting = self._backlog.pop(index, None)
         total = change if waiting is None else waiting.add_(change)
         if self._rebasing or not self._mailbox.inbox.try_deliver(MergeKind.ADD, index, total, version=version):
-            self._backlog[index] = total
+            # The change is only lent to us.
+            self._backlog[index] = total.clone() if waiting is None else total
 
     def _show(self, index: int) -> None:
         """Mode sync: hand over what the live parameters show now as a whole, so that no rounding adds up in them.

@@ -155,8 +155,8 @@ class Ledger:
         for work in self.sent.values():
             work.pieces = np.vstack([work.pieces, np.zeros((1, size), dtype=np.int8)])
 
-    def send(self, sequence: int, work: SentWork, decayed: Values) -> None:
-        self.residual -= work.values + decayed
+    def send(self, sequence: int, work: SentWork) -> None:
+        self.residual -= work.values
         self.waiting = np.zeros_like(self.waiting)
         self.sent[sequence] = self.lineages.sent[(self.me, sequence)] = work
         self.under_way = sequence
@@ -302,25 +302,30 @@ class AuditedState(FragmentState):
         self.bases.append(base_version)
         self.audit("work arrived")
 
-    def send(self, sequence: int) -> tuple[Sent, torch.Tensor | None]:
-        before = self.residual.numpy().astype(np.float64)
-        sent, change = super().send(sequence)
+    def encode_work(self, sequence: int) -> Sent:
+        sent = super().encode_work(sequence)
         decoded = torch.empty(self.num_values)
         self.codec.decode(sent.encoded, decoded)
-        values = decoded.numpy().astype(np.float64)
-        decays = self.rule.residual_decay != 1.0
-        decayed = before - values - self.residual.numpy() if decays else np.zeros(self.num_values)
         oldest = min([*self.bases, self.version])
         self.bases = []
-        self.ledger.send(sequence, SentWork(values, sent.encoded, oldest, self.ledger.waiting), decayed)
+        values = decoded.numpy().astype(np.float64)
+        self.ledger.send(sequence, SentWork(values, sent.encoded, oldest, self.ledger.waiting))
         if sent.base_version > oldest:
             self.blame("age", f"sent work on version {oldest} as work on version {sent.base_version}")
         self.audit("a send")
-        return sent, change
+        return sent
 
-    def apply(self, shards, commit_tokens):  # type: ignore[no-untyped-def]
+    def after_send(self, sent: Sent, out: torch.Tensor | None = None) -> torch.Tensor | None:
+        before = self.residual.numpy().astype(np.float64)
+        change = super().after_send(sent, out)
+        if self.rule.residual_decay != 1.0:
+            self.ledger.residual -= before - self.residual.numpy()
+        self.audit("a send was shown")
+        return change
+
+    def apply(self, shards, commit_tokens, out=None):  # type: ignore[no-untyped-def]
         parent, sent, version = self.digest, self.pending, self.version
-        outcome = super().apply(shards, commit_tokens)
+        outcome = super().apply(shards, commit_tokens, out)
         commit = self.committing()
         if commit is None or commit.version != version:
             self.blame("fork", f"applied something to version {version} while no commit of it was being applied")
