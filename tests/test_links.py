@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from averaging import wire
-from averaging.links import DATA_STREAMS, Links
+from averaging.links import Links
 from averaging.messages import Contribution, VersionIs
 from dht.errors import PeerUnreachable
 from dht.host import PeerId
@@ -19,6 +19,12 @@ from tests.memory_networks import named
 A, B = named(1), named(2)
 LIMITS = wire.Limits((1_000_000,), 1_000_000)
 PAYLOAD = bytes(4096)
+NUM_STREAMS = 3
+
+
+@pytest.fixture(autouse=True)
+def several_streams(monkeypatch):
+    monkeypatch.setattr("averaging.links.DATA_STREAMS", NUM_STREAMS)
 
 
 def contribution(number):
@@ -83,7 +89,7 @@ def test_bulk_data_takes_several_streams_and_every_frame_arrives_once():
         pair.post(40)
         await pair.until_heard(40)
         assert shards(pair.heard) == list(range(40))
-        assert pair.opened == DATA_STREAMS
+        assert pair.opened == NUM_STREAMS
         assert not pair.sending.has_bulk_waiting
         await pair.close()
 
