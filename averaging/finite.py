@@ -11,7 +11,7 @@ from torch import Tensor
 def all_finite(values: Tensor) -> bool:
     """True when no value is NaN or infinite. values: any floating dtype and shape.
 
-    A sum is finite only if every term is; it is four times as fast as looking at every value, which is left for sums
-    that overflow.
+    A sum is finite only if every term is; adding is many times as fast as looking at every value, which is left for
+    sums that overflow.
     """
     return math.isfinite(float(values.detach().sum())) or bool(torch.isfinite(values).all())
