@@ -17,8 +17,8 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from benchmarks.convergence_arms import Arm, Task, replace_model
 from peer.data import block_positions
 from peer.inner_optimizer import make_optimizer
+from peer.inner_step import learning_rate_at
 from peer.model import GPT, build_model
-from peer.trainer import learning_rate_at
 
 
 class Replica:

@@ -65,7 +65,7 @@ class Admission:
 
     Attributes:
         on_refused: told of every refusal: (remote, rule).
-        on_used: told when a one-time ticket was used for the first time: (serial, PeerId).
+        on_used: told when a one-time ticket was used for the first time: (ticket, PeerId).
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Admission:
     ) -> None:
         self.run_id = run_id
         self.on_refused: Callable[[PeerId, str], None] = lambda remote, rule: None
-        self.on_used: Callable[[bytes, PeerId], None] = lambda serial, peer_id: None
+        self.on_used: Callable[[Ticket, PeerId], None] = lambda ticket, peer_id: None
         self._identity = identity
         self._ticket_pass = ticket_pass
         self._now = now
@@ -233,7 +233,7 @@ class Admission:
             if len(self._users) >= MAX_KNOWN_TICKETS:
                 raise self._refuse(remote, f"is one more than the {MAX_KNOWN_TICKETS} users of one-time invites known")
             self._users[ticket.serial] = remote
-            self.on_used(ticket.serial, remote)
+            self.on_used(ticket, remote)
         elif user != remote:
             raise self._refuse(
                 remote,

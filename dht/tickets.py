@@ -190,6 +190,12 @@ def decode_invite(text: str) -> Invite:
             f"the invite was changed or is not by the owner of {invite.run_id}; expected the owner's signature; ask "
             "the owner for a new one"
         )
+    ticket = invite.ticket
+    if ticket is not None and ticket.kind == "once" and Identity.from_seed(invite.secret).public_key != ticket.holder:
+        raise UsageFault(
+            "the invite holds the secret of another one; expected its own, which nobody can use it without; copy it "
+            "whole, or ask the owner for a new one"
+        )
     return invite
 
 

@@ -114,6 +114,15 @@ def join(
     device: Annotated[
         str | None, typer.Option("--device", metavar="DEVICE", help="auto, cpu, cuda, cuda:N or mps; default auto.")
     ] = None,
+    devices: Annotated[
+        int | None, typer.Option("--devices", metavar="N", help="Train on N GPUs (on cpu: N processes) as one peer.")
+    ] = None,
+    shard: Annotated[
+        bool | None, typer.Option("--shard", help="Leave each device a part of the model (FSDP2), not all of it.")
+    ] = None,
+    offload: Annotated[
+        bool | None, typer.Option("--offload", help="Keep reference copies in host memory; with --shard also the rest.")
+    ] = None,
     invite: InviteFile = None,
     identity: IdentityFile = None,
     listen: Listen = None,
@@ -156,6 +165,9 @@ def join(
         "run_id": run_id,
         "peers": peers or None,
         "device": device,
+        "devices": devices,
+        "shard": shard,
+        "offload": offload,
         "identity": identity,
         "listen": listen or None,
         "announce": announce or None,

@@ -78,6 +78,14 @@ class PeerConfig(BaseModel):
         examples=["auto", "cpu", "cuda", "cuda:1", "mps"],
         description="where to train; auto takes the fastest there is",
     )
+    devices: int | None = Field(
+        default=None, ge=1, le=64, description="GPUs (or, on cpu, processes) that train as this one peer; default: one"
+    )
+    shard: bool = Field(default=False, description="leave each device a part of the model (FSDP2) instead of all of it")
+    offload: bool = Field(
+        default=False,
+        description="keep reference copies in host memory; with shard also parameters and optimizer state",
+    )
     data_dir: Path = Field(
         default_factory=_data_dir_of, strict=False, description="key, checkpoints, logs of this peer"
     )

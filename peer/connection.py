@@ -20,6 +20,7 @@ from peer.layouts import layout_digest_of, layout_of
 from peer.mailbox import Mailbox
 from peer.manifest import RunManifest
 from peer.network_spec import NetworkSpec
+from peer.ranks import Ranks
 from peer.run_rules import sent_bytes_of
 from peer.supervisor import NetworkProcess
 from peer.trainer import describe_device
@@ -120,11 +121,16 @@ class Connection:
         return None if record is None else RunManifest.from_bytes(record.manifest)
 
     def link(
-        self, manifest: RunManifest, parameters: Sequence[tuple[str, torch.Tensor]], device: torch.device
+        self,
+        manifest: RunManifest,
+        parameters: Sequence[tuple[str, torch.Tensor]],
+        device: torch.device,
+        ranks: Ranks | None = None,
+        ref_device: torch.device | None = None,
     ) -> TrainerLink:
         """Connect parameters, as named and ordered by their module, to the network process.
 
-        Counting goes on where this peer's newest checkpoint stopped.
+        `ranks` and `ref_device` as in `TrainerLink`. Counting goes on where this peer's newest checkpoint stopped.
 
         Raises:
             Incompatible: they are not those of the run.
@@ -143,8 +149,10 @@ class Connection:
             sync_every=manifest.averaging.sync_every,
             mode=manifest.averaging.mode,
             start_inner_step=totals.inner_steps,
+            ranks=ranks,
+            ref_device=ref_device,
         )
-        self._network.give_mailbox(mailbox, describe_device(device))
+        self._network.give_mailbox(mailbox, describe_device(device, 1 if ranks is None else ranks.size))
         return link
 
     def check(self) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import time
 from collections.abc import Callable, Iterator
 
 import torch
+from torch import nn
 
-from dht.errors import Incompatible
+from dht.errors import Incompatible, UsageFault
 from dht.hivemind_parts import allow_parts_of_hivemind
 from dht.records import RunRecord
 from peer.config import PeerConfig
@@ -20,6 +22,10 @@ from peer.mailbox import Mailbox
 from peer.manifest import RunManifest
 from peer.model import build_model
 from peer.owner import Owner
+from peer.rank_groups import Place, RankGroup, RankSetup, check_division, device_of, place_from
+from peer.rank_process import follow
+from peer.ranks import OrderKind, Ranks
+from peer.sharding import check_can_shard, shard
 from peer.trainer import Trainer, select_device
 
 EVALUATE_EVERY_SYNCS = 4
@@ -32,11 +38,14 @@ def run_peer(config: PeerConfig, seed_only: bool) -> int:
     Raises:
         LocalFault: what stopped it, with what its owner can do.
     """
+    place = None if seed_only else place_from(os.environ)
+    if place is not None and place.rank:
+        return follow(place)
     owner = Owner(config)
     with _figures_shown(config, owner), owner.interruptible():
         if seed_only:
             return _run_seed(config, owner)
-        return _run_trainer(config, owner)
+        return _run_trainer(config, owner, place)
 
 
 @contextlib.contextmanager
@@ -53,31 +62,64 @@ def _figures_shown(config: PeerConfig, owner: Owner) -> Iterator[None]:
         yield
 
 
-def _run_trainer(config: PeerConfig, owner: Owner) -> int:
-    device = select_device(config.device)
+def _run_trainer(config: PeerConfig, owner: Owner, place: Place | None) -> int:
+    group = _group_of(config, place)
+    device = select_device(config.device) if group is None else device_of(config.device, group.place)
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     connection = Connection(config, owner.show, owner.note)
     trainer: Trainer | None = None
+    is_orderly = False
 
     def stop() -> bool:
         connection.check()
+        if group is not None:
+            group.check()
         return owner.stop_asked() or connection.run_has_ended
 
     try:
-        manifest = connection.open(owner.stop_asked)
+        manifest = connection.open(lambda: stop() or owner.stop_asked())
         if manifest is not None:
-            trainer = _build_trainer(config, manifest, connection, device)
+            trainer = _build_trainer(config, manifest, connection, device, group)
             _wait_for_start(manifest.starts_at, owner, stop)
             trainer.run(stop, config.max_steps)
         reason = "asked to stop" if owner.stop_asked() else "its steps are done"
         if connection.run_has_ended:
             reason = "the run has ended"
         connection.close(reason, *([] if trainer is None else [trainer.training.idle]))
-    except BaseException:
+        if group is not None and group.ranks is not None:
+            group.ranks.order(OrderKind.END)
+        is_orderly = True
+    except BaseException as error:
         connection.abort()
+        explained = None if group is None else group.explain(error)
+        if explained is not None and explained is not error:
+            raise explained from error
         raise
+    finally:
+        if group is not None:
+            group.end(is_orderly=is_orderly and group.ranks is not None)
     return 0
+
+
+def _group_of(config: PeerConfig, place: Place | None) -> RankGroup | None:
+    """The processes of this peer, the others on their way; None: this one is alone.
+
+    Raises:
+        UsageFault: torchrun and the flags contradict each other.
+        DeviceFault: there are fewer GPUs.
+    """
+    if place is not None and config.devices not in (None, place.size):
+        raise UsageFault(
+            f"--devices {config.devices} is given, and torchrun started {place.size} processes; expected the same; "
+            "drop --devices, or start without torchrun"
+        )
+    size = place.size if place is not None else config.devices or 1
+    if size == 1 and not config.shard:
+        return None
+    for rank in range(size if place is None else 0):
+        device_of(config.device, Place(rank, rank, size, "", 0))
+    return RankGroup(size, place)
 
 
 def _wait_for_start(starts_at: float | None, owner: Owner, stop: Callable[[], bool]) -> None:
@@ -88,20 +130,29 @@ def _wait_for_start(starts_at: float | None, owner: Owner, stop: Callable[[], bo
             time.sleep(min(0.5, max(0.0, starts_at - time.time())))
 
 
-def _build_trainer(config: PeerConfig, manifest: RunManifest, connection: Connection, device: torch.device) -> Trainer:
+def _build_trainer(
+    config: PeerConfig,
+    manifest: RunManifest,
+    connection: Connection,
+    device: torch.device,
+    group: RankGroup | None,
+) -> Trainer:
     if manifest.model.kind != "gpt":
         raise Incompatible(
             f"run {config.run_id} trains a model from its owner's own code (kind {manifest.model.kind!r}); expected "
             "the built-in GPT; join it from that code with peer.session.join"
         )
-    model = build_model(manifest.model, manifest.seed).to(device)
+    ranks = None if group is None else _meet(config, manifest, device, group)
+    model: nn.Module = build_model(manifest.model, manifest.seed)
+    model = shard(model, device, offloads=config.offload) if config.shard else model.to(device)
     corpus = open_corpus(
         config.data or manifest.data.source,
         vocab_size=manifest.model.vocab_size,
         context=manifest.model.context,
         held_out_fraction=manifest.data.held_out_fraction,
     )
-    link = connection.link(manifest, list(model.named_parameters()), device)
+    ref_device = torch.device("cpu") if config.offload else None
+    link = connection.link(manifest, list(model.named_parameters()), device, ranks, ref_device)
     return Trainer(
         model,
         corpus,
@@ -115,7 +166,26 @@ def _build_trainer(config: PeerConfig, manifest: RunManifest, connection: Connec
         ready_timeout_seconds=READY_SECONDS,
         checkpoints=config.checkpoints_path,
         first_read=connection.totals.reads,
+        ranks=ranks,
     )
+
+
+def _meet(config: PeerConfig, manifest: RunManifest, device: torch.device, group: RankGroup) -> Ranks:
+    training = manifest.training
+    check_division(training.batch_size * training.accumulation_steps, group.place.size)
+    if config.shard:
+        check_can_shard(training.optimizer)
+    setup = RankSetup(
+        manifest=manifest.to_bytes().hex(),
+        data=config.data or manifest.data.source,
+        device=config.device,
+        threads=config.threads,
+        is_sharded=config.shard,
+        offloads=config.offload,
+        evaluation_batches=manifest.data.evaluation_batches,
+        checkpoints=str(config.checkpoints_path.absolute()),
+    )
+    return group.meet(setup, device)
 
 
 def _run_seed(config: PeerConfig, owner: Owner) -> int:

@@ -28,6 +28,7 @@ from torch.utils.hooks import RemovableHandle
 from dht.errors import LocalFault
 from peer.checkpoint_trainer import KeptCounts, TrainerKeeper
 from peer.data import block_positions
+from peer.ranks import Ranks
 from peer.trainer_link import TrainerLink
 
 FLUSH_SECONDS = 5.0
@@ -49,6 +50,7 @@ class LocalTraining:
         checkpoints: folder in which this side of checkpoints is kept; None keeps none.
         first_read: how often earlier sessions have read data.
         loop: what else checkpoints keep.
+        ranks: the other processes of this peer, which follow this one (see `ranks.py`); None: it is alone.
 
     Raises:
         LocalFault: the optimizer lacks an averaged parameter, or (on entering) no anchors came in time.
@@ -67,6 +69,7 @@ class LocalTraining:
         checkpoints: Path | None = None,
         first_read: int = 0,
         loop: KeptCounts | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
         optimized = {id(tensor) for group in optimizer.param_groups for tensor in group["params"]}
         for name, parameter in module.named_parameters():
@@ -89,7 +92,9 @@ class LocalTraining:
         self._losses: list[float] = []
         self._keeper: TrainerKeeper | None = None
         if checkpoints is not None:
-            self._keeper = TrainerKeeper(checkpoints, link, module, optimizer, lambda: self._num_reads, loop)
+            self._keeper = TrainerKeeper(
+                checkpoints, link, module, optimizer, lambda: self._num_reads, loop, ranks=ranks
+            )
 
     def __enter__(self) -> Self:
         self._hook = self._optimizer.register_step_post_hook(self._after_step)

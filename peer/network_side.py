@@ -25,6 +25,7 @@ from dht.fresh_dial import dial_freshly
 from dht.hivemind_store import HivemindStore
 from dht.host import PeerId
 from dht.identity import Identity
+from dht.multiaddr import parse_peer_multiaddr
 from dht.p2pd_daemon import DaemonOptions
 from dht.p2pd_host import P2pdHost
 from dht.proofs import NONCE_BYTES
@@ -39,6 +40,7 @@ from peer.contributing import Contributing
 from peer.doorkeeper import RunDoorkeeper
 from peer.events import Event, ManifestRevised, RunEnded
 from peer.invitation import load_pass
+from peer.invite_users import remember_users
 from peer.layouts import layout_digest_of
 from peer.mailbox import Mailbox
 from peer.manifest import RunManifest
@@ -50,7 +52,7 @@ from peer.probing import DialBack, probing
 from peer.profile_file import load_contributor
 from peer.revisions import Revisions, go_by, told
 from peer.run_finding import Wanted, find_run, local_record
-from peer.run_protocol import serve_run
+from peer.run_protocol import ask_for_run, serve_run
 from peer.serving import ServingLimits, bytes_per_peer
 from peer.version import SOFTWARE
 
@@ -63,6 +65,8 @@ SILENT_SECONDS = 8.0
 """Three announcements and the time to look them up: a member that was not heard of for so long is not there."""
 LOOKS_PER_REVISION_LOOK = 3
 """A later revision of the manifest is looked for once in three announcements."""
+MAX_ASKED_MEMBERS = 5
+"""Of a private run, for its manifest: until one gives it, or says why it does not."""
 REPUBLISH_SECONDS = 600.0
 RUN_RECORD_LIFE_SECONDS = 7 * 86400.0 - 3600.0
 """Just under the longest life that holders accept."""
@@ -125,6 +129,7 @@ class NetworkSide:
         local, damage = local_record(folder / RUN_RECORD_NAME, spec.run_id)
         self._admission = admission = _admission_of(identity, spec.run_id, load_pass(folder), local)
         admission.on_refused = self._tell_refusal
+        remember_users(admission, folder, time.time())
         async with contextlib.AsyncExitStack() as stack:
             host = await stack.enter_async_context(self._make_host(identity))
             store = HivemindStore(host, admission=admission)
@@ -167,7 +172,7 @@ class NetworkSide:
             background = [
                 asyncio.create_task(self._build_company(store, host, folder, node).run()),
                 asyncio.create_task(self._republish(store)),
-                asyncio.create_task(self._follow_revisions(store, folder, node)),
+                asyncio.create_task(self._follow_revisions(store, host, folder, node)),
                 asyncio.create_task(self._build_paths(host, node).run()),
             ]
             if contributor is not None:
@@ -347,18 +352,30 @@ class NetworkSide:
 
     # ------------------------------------------------------------------------------------------- the owner's changes
 
-    async def _follow_revisions(self, store: HivemindStore, folder: Path, node: Node) -> None:
+    async def _follow_revisions(self, store: HivemindStore, host: P2pdHost, folder: Path, node: Node) -> None:
         """Look for later revisions of the manifest, take them over, and pass them on."""
         while True:
             pause = LOOKS_PER_REVISION_LOOK * node.manifest.network.announce_seconds
             await asyncio.sleep(pause * random.uniform(0.7, 1.0))
             try:
-                await self._take_newest(store, folder, node)
+                self._take_newer(await store.fetch_run(self._spec.run_id), folder, node)
+                if self._admission.is_private:
+                    self._take_newer(await self._ask_members(host, folder, node), folder, node)
             except (PeerFault, LocalFault) as fault:
                 log.warning("looking for a revision of the manifest failed: %s", fault)
 
-    async def _take_newest(self, store: HivemindStore, folder: Path, node: Node) -> None:
-        found = await store.fetch_run(self._spec.run_id)
+    async def _ask_members(self, host: P2pdHost, folder: Path, node: Node) -> bytes | None:
+        """The manifest from a member itself: whom the DHT does not answer any more hears here why."""
+        refusals: dict[PeerId, str] = {}
+        addresses = [*read_cached_peers(folder / "cached_peers.json"), *self._spec.peers]
+        found = await ask_for_run(
+            host, self._admission, _some_of(addresses, host.peer_id), on_refused=refusals.__setitem__
+        )
+        if found is None and refusals:
+            node.revisions.refused(next(iter(refusals.values())))
+        return found
+
+    def _take_newer(self, found: bytes | None, folder: Path, node: Node) -> None:
         if found is None:
             return
         record, held = decode_run_record(found, run_id=self._spec.run_id), self._current_record()
@@ -404,6 +421,13 @@ def _admission_of(identity: Identity, run_id: str, ticket_pass: bytes | None, lo
     if local is not None:
         go_by(admission, local)
     return admission
+
+
+def _some_of(addresses: list[str], me: PeerId) -> list[str]:
+    """One address each of some other peers, in any order."""
+    named = {parse_peer_multiaddr(address)[0]: address for address in reversed(addresses)}
+    named.pop(me, None)
+    return random.sample(list(named.values()), min(len(named), MAX_ASKED_MEMBERS))
 
 
 async def _in_thread(work: Callable[[], T], /) -> T:

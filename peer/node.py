@@ -38,7 +38,8 @@ from peer.fragment_memory import build_fragments, persist
 from peer.mailbox import Mailbox
 from peer.manifest import RunManifest
 from peer.membership import Membership
-from peer.repairing import Repairs, holds
+from peer.parting import Parting
+from peer.repairing import Repairs
 from peer.reporting import Reporter
 from peer.revisions import Revisions
 from peer.run_rules import codec_of, limits_of, rule_of, warm_up
@@ -48,15 +49,9 @@ from peer.trainer_desk import TrainerDesk
 
 POLL_SECONDS = 0.02
 """How often the outbox is looked at: far below an inner step of any model worth training over the internet."""
-SETTLE_SECONDS = 5.0
-"""A leaving peer waits this long at most for the round that carries its last work."""
-HAND_OVER_SECONDS = 5.0
-"""And then so long until some other member has what it has: a fragment of a small model over a slow line."""
 REPLAY_SECONDS = 5.0
 """For a joiner to apply what was committed while it downloaded: a few small messages and result shards per version;
 whoever takes longer begins with what it has, and the commits come meanwhile."""
-FAREWELL_SECONDS = 3.0
-"""To tell the others; whoever is not reached learns it when the record expires."""
 
 log = logging.getLogger(__name__)
 
@@ -184,6 +179,8 @@ class Node:
             max_transfers=serving.max_transfers,
         )
         self.keeper = None if checkpoints is None else self._build_keeper(checkpoints)
+        exchange, keeper = self.exchange, self.keeper
+        self._parting = Parting(exchange, self.links, self.membership, self.desk, mailbox, keeper, ports.clock)
         self._start = Start(
             self.me,
             mailbox,
@@ -234,8 +231,12 @@ class Node:
                 tasks.append(loop.create_task(self.keeper.run()))
             tasks.append(loop.create_task(_wait(self._leaving)))
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
+            try:
+                for task in done:
+                    task.result()
+            except Incompatible:
+                await self._parting.keep_work_in_time()
+                raise
             await self._settle()
         finally:
             tasks += self._repairing
@@ -284,39 +285,10 @@ class Node:
         return tuple(fragment.machine.version for fragment in self.fragments)
 
     async def _settle(self) -> None:
-        """Let rounds that carry own work finish, tell the others, say goodbye."""
-        end = self.ports.clock() + SETTLE_SECONDS
-        while self.ports.clock() < end:
-            await self.desk.take_work(self.exchange.work_arrived)
-            if not any(f.state.pending is not None or f.state.unsent_tokens for f in self.fragments):
-                break
-            await asyncio.sleep(POLL_SECONDS)
-        await self.links.flush(2.0)
-        await self._hand_over()
+        await self._parting.finish_rounds()
         self._state = "left"
-        # Members that are gone by now are waited for in vain.
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(FAREWELL_SECONDS):
-                await self.membership.introduce()
-                await self.membership.announce()
-        if self.keeper is not None:
-            self.exchange.takes_part = False
-            await self.keeper.save(is_last=True)
-
-    async def _hand_over(self) -> None:
-        """Leave nobody with less than this peer has: the last trainer's commits live on in the seeds."""
-        end = self.ports.clock() + HAND_OVER_SECONDS
-        goals = [fragment.state.lineage_tokens for fragment in self.fragments]
-        while self.ports.clock() < end:
-            members = self.membership.members()
-            behind = [index for index, goal in enumerate(goals) if not any(holds(r, index, goal) for r in members)]
-            if not members or not behind:
-                return
-            for record in members:
-                for index in behind:
-                    self.exchange.audit(index, record.peer_id)
-            await asyncio.sleep(HAND_OVER_SECONDS / 10)
-            await self.membership.introduce()
+        await self._parting.say_goodbye()
+        await self._parting.keep_work()
 
     # ------------------------------------------------------------------------------------------------- the mailbox
 

@@ -148,7 +148,7 @@ class Revisions:
         """The lowest version of this peer's fragments, which are whole, is `version` now.
 
         Raises:
-            Incompatible: from here on this peer's key is revoked, or its software is too old.
+            Incompatible: from here on this peer's key is revoked, members refuse it, or its software is too old.
         """
         if version != self._version:
             self._version = version
@@ -156,6 +156,12 @@ class Revisions:
             self._look_at_self()
         if self._fault is not None:
             raise self._fault
+
+    def refused(self, told: str) -> None:
+        """Members do not admit this peer any more: `reached` says so from now on."""
+        self._fault = self._fault or Incompatible(
+            f"members of the run refuse this peer ({told}); expected to stay a member; ask the owner of the run"
+        )
 
     def _enforce(self, version: int) -> None:
         rules = member_rules(self.manifest, self._owner_public_key, version)

@@ -25,6 +25,7 @@ from peer.events import Event
 from peer.mailbox import Mailbox
 from peer.mailbox_slots import NUM_SLOTS
 from peer.node import Node, NodeIdentity, NodePorts
+from peer.revisions import Revisions
 from peer.run_rules import codec_of, limits_of, sent_bytes_of
 from peer.simulated_liars import lying_host
 from peer.simulated_spec import SimulationSpec
@@ -57,6 +58,8 @@ class World:
     emit: Callable[[int, Event], None]
     over: asyncio.Event
     """Set when the swarm has settled: everybody leaves."""
+    entry: Callable[[Identity], tuple[RunDoorkeeper, Revisions]] | None = None
+    """A peer's membership and the owner's changes; None: everybody is a member of the manifest as it is."""
 
     @staticmethod
     def now() -> float:
@@ -151,12 +154,15 @@ class Life:
         me = self._identity.peer_id
         host = self._host()
         rule = AccessRule(world.run_id, spec.manifest.hash, SOFTWARE)
+        doorkeeper, revisions = RunDoorkeeper(rule, me, "trainer"), None
+        if world.entry is not None:
+            doorkeeper, revisions = world.entry(self._identity)
         session = self.randomness.getrandbits(62)
         who = NodeIdentity(self._identity, world.run_id, session, "trainer", "simulated", "", SOFTWARE)
         ports = NodePorts(
             host,
             MemoryStore(world.records, host),
-            RunDoorkeeper(rule, me, "trainer"),
+            doorkeeper,
             lambda: world.wall_clock() + self.profile.clock_skew_seconds,
             world.now,
             _inline,
@@ -165,6 +171,7 @@ class Life:
             poll_seconds=LOOK_SECONDS,
             rest=self._rest,
             verified=world.records.verified,
+            revisions=revisions,
         )
         self.node = Node(who, spec.manifest, ports, self.mailbox)
         self.running = self._spawn(self._run_node(self.node, host), "network process")

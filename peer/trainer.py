@@ -7,71 +7,24 @@ bfloat16 autocast on CUDA.
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Literal, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from dht.errors import DeviceFault, LocalFault
 from peer.data import Corpus
-from peer.inner_optimizer import make_optimizer
+from peer.inner_step import InnerStep, TrainingSettings
 from peer.local_training import LocalTraining
 from peer.quantities import plural
+from peer.ranks import Ranks
 from peer.trainer_link import TrainerLink
 
 MAX_SKIPPED_IN_A_ROW = 50
 """Steps with a non-finite loss or gradient before the trainer gives up: beyond a bad batch or a passing spike, well
 below an hour of wasted electricity."""
-
-_COSINE_FLOOR = 0.1
-
-
-class TrainingSettings(Protocol):
-    """What the trainer reads of the manifest's training section."""
-
-    @property
-    def batch_size(self) -> int:
-        """Sequences per backward pass."""
-        ...
-
-    @property
-    def accumulation_steps(self) -> int:
-        """Backward passes per inner step."""
-        ...
-
-    @property
-    def optimizer(self) -> Literal["adamw", "muon"]: ...
-    @property
-    def learning_rate(self) -> float: ...
-    @property
-    def warmup_steps(self) -> int: ...
-    @property
-    def total_steps(self) -> int | None:
-        """Inner steps of the cosine; None keeps the rate constant after the warm-up."""
-        ...
-
-    @property
-    def weight_decay(self) -> float: ...
-    @property
-    def beta1(self) -> float: ...
-    @property
-    def beta2(self) -> float: ...
-    @property
-    def grad_clip(self) -> float: ...
-
-
-class LanguageModel(Protocol):
-    """What the trainer needs of a model besides being a module."""
-
-    context: int
-
-    def loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """Mean cross-entropy in nats per token; both int64 [batch, context]."""
-        ...
 
 
 def select_device(name: str) -> torch.device:
@@ -94,23 +47,13 @@ def select_device(name: str) -> torch.device:
     return torch.device(wanted)
 
 
-def describe_device(device: torch.device) -> str:
-    """Short name for people, e.g. ``NVIDIA H200`` or ``cpu, 8 threads``; at most 40 characters."""
+def describe_device(device: torch.device, num_devices: int = 1) -> str:
+    """Short name for people, e.g. ``NVIDIA H200``, ``2 x NVIDIA H200`` or ``cpu, 8 threads``; at most 40 characters."""
+    if num_devices > 1:
+        return f"{num_devices} x {describe_device(device)}"[:40]
     if device.type == "cuda":
         return str(torch.cuda.get_device_name(device))[:40]
     return f"cpu, {plural(torch.get_num_threads(), 'thread')}" if device.type == "cpu" else device.type
-
-
-def learning_rate_at(step: int, settings: TrainingSettings) -> float:
-    """Rate of the optimizer's inner step `step`, from 0: a new one's moments need the warm-up, a restored one's not."""
-    rate = settings.learning_rate
-    if step < settings.warmup_steps:
-        return rate * (step + 1) / settings.warmup_steps
-    if settings.total_steps is None:
-        return rate
-    progress = (step - settings.warmup_steps) / max(1, settings.total_steps - settings.warmup_steps)
-    cosine = 0.5 * (1 + math.cos(math.pi * min(1.0, progress)))
-    return rate * (_COSINE_FLOOR + (1 - _COSINE_FLOOR) * cosine)
 
 
 class Trainer:
@@ -122,7 +65,7 @@ class Trainer:
         seed, peer_id: choose this peer's data.
         evaluate_every_steps: inner steps between two measurements of the held-out loss; 0 never measures.
         evaluation_batches: batches of each measurement, the same ones every time.
-        checkpoints, first_read: see `LocalTraining`.
+        checkpoints, first_read, ranks: see `LocalTraining`.
     """
 
     def __init__(
@@ -140,21 +83,20 @@ class Trainer:
         ready_timeout_seconds: float | None = None,
         checkpoints: Path | None = None,
         first_read: int = 0,
+        ranks: Ranks | None = None,
     ) -> None:
         self.device = device or torch.device("cpu")
         self.link = link
-        self._model = model
-        self._language_model: LanguageModel = _as_language_model(model)
+        self._ranks = ranks
         self._corpus = corpus
         self._settings = settings
         self._evaluate_every_steps = evaluate_every_steps
         self._evaluation_batches = evaluation_batches
-        self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self._optimizer = make_optimizer(model.named_parameters(), settings, fused=self.device.type == "cuda")
+        self._inner = InnerStep(model, corpus, settings, self.device, ranks)
         self._stop: Callable[[], bool] = lambda: False
         self.training = LocalTraining(
             model,
-            self._optimizer,
+            self._inner.optimizer,
             link,
             seed=seed,
             peer_id=peer_id,
@@ -163,6 +105,7 @@ class Trainer:
             checkpoints=checkpoints,
             first_read=first_read,
             loop=self,
+            ranks=ranks,
         )
         self._num_steps = 0
         self._skipped_in_a_row = 0
@@ -175,29 +118,22 @@ class Trainer:
         Raises:
             LocalFault: `MAX_SKIPPED_IN_A_ROW` such steps in a row, or live parameters that are no longer finite.
         """
-        settings, context = self._settings, self._language_model.context
-        stream = self._corpus.training
-        num_passes = settings.accumulation_steps
-        positions = self.training.next_positions(settings.batch_size * num_passes, context, stream.num_tokens)
-        self._optimizer.zero_grad(set_to_none=True)
-        total = torch.zeros((), device=self.device)
-        for start in range(0, len(positions), settings.batch_size):
-            inputs, targets = stream.batch(positions[start : start + settings.batch_size], context)
-            with self._autocast():
-                loss = self._language_model.loss(inputs.to(self.device), targets.to(self.device)) / num_passes
-            loss.backward()  # type: ignore[no-untyped-call]
-            total += loss.detach()
-        norm = nn.utils.clip_grad_norm_(self._parameters, settings.grad_clip)
-        mean_loss = float(total)
-        if not (math.isfinite(mean_loss) and math.isfinite(float(norm))):
-            self._skip(mean_loss, float(norm))
+        settings = self._settings
+        positions = self.training.next_positions(
+            settings.batch_size * settings.accumulation_steps,
+            self._inner.language_model.context,
+            self._corpus.training.num_tokens,
+        )
+        if self._ranks is not None:
+            self._ranks.step(positions, self._num_steps)
+        mean_loss, norm = self._inner.gradient(positions)
+        if not (math.isfinite(mean_loss) and math.isfinite(norm)):
+            self._skip(mean_loss, norm)
             return mean_loss
         self._skipped_in_a_row = 0
-        for group in self._optimizer.param_groups:
-            group["lr"] = learning_rate_at(self._num_steps, settings)
         self.training.report(mean_loss)
         self._num_steps += 1
-        self._optimizer.step()
+        self._inner.update(self._num_steps - 1)
         return mean_loss
 
     def run(self, stop: Callable[[], bool] = lambda: False, max_steps: int | None = None) -> None:
@@ -231,25 +167,12 @@ class Trainer:
         """(held-out loss of the anchor in nats per token, sum of its versions); None while the anchor is torn."""
         return self.training.evaluate(self.held_out_loss)
 
-    @torch.no_grad()
     def held_out_loss(self) -> float:
         """Mean loss of the live parameters over the fixed held-out batches, in nats per token."""
-        total = 0.0
-        batches = self._corpus.held_out_batches(
-            self._evaluation_batches, self._settings.batch_size, self._language_model.context
-        )
-        for inputs, targets in batches:
-            with self._autocast():
-                total += float(self._language_model.loss(inputs.to(self.device), targets.to(self.device)))
-        return total / self._evaluation_batches
-
-    def _autocast(self) -> contextlib.AbstractContextManager[object]:
-        if self.device.type == "cuda":
-            return torch.autocast("cuda", dtype=torch.bfloat16)
-        return contextlib.nullcontext()
+        return self._inner.held_out_loss(self._evaluation_batches)
 
     def _skip(self, loss: float, norm: float) -> None:
-        self._optimizer.zero_grad(set_to_none=True)
+        self._inner.optimizer.zero_grad(set_to_none=True)
         self.training.skip_step()
         self._skipped_in_a_row += 1
         if self._skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW:
@@ -257,12 +180,3 @@ class Trainer:
                 f"{self._skipped_in_a_row} inner steps in a row had loss {loss} and gradient norm {norm}; expected "
                 "finite numbers; nothing of them was sent: check the data and the device's memory, then join again"
             )
-
-
-def _as_language_model(model: nn.Module) -> LanguageModel:
-    if not (callable(getattr(model, "loss", None)) and isinstance(getattr(model, "context", None), int)):
-        raise LocalFault(
-            f"{type(model).__name__} has no loss(tokens, targets) and context; the built-in trainer expects them; "
-            "write an own loop on LocalTraining instead"
-        )
-    return model  # type: ignore[return-value]

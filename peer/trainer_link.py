@@ -22,6 +22,8 @@ from averaging.fragments import Fragment, FragmentLayout
 from averaging.schedule import fragments_due
 from dht.errors import LocalFault
 from peer.mailbox import Mailbox, MergeKind, MergeMessage, WorkKind
+from peer.portion import Portion
+from peer.ranks import OrderKind, Ranks
 
 _POLL_SECONDS = 0.001
 """Pause between two looks into the mailbox while blocked: far below a round, far above the cost of looking."""
@@ -61,6 +63,7 @@ class TrainerLink:
         pause: sleeps while blocked. None never blocks: the caller looks at `is_blocked` and calls `poll` (simulation).
         ref_device: where the float32 reference copies live; by default with their parameters.
         start_inner_step: inner steps already done in earlier sessions.
+        ranks: the other processes of this peer, which this one leads; None: it is alone.
 
     Raises:
         LocalFault: a parameter of the layout is missing, has another size, or is not contiguous.
@@ -78,20 +81,17 @@ class TrainerLink:
         pause: Callable[[float], None] | None = time.sleep,
         ref_device: torch.device | None = None,
         start_inner_step: int = 0,
+        ranks: Ranks | None = None,
     ) -> None:
         self.layout = layout
         self.mailbox = mailbox
-        self._parameters = dict(parameters)
+        self._portion = Portion(dict(parameters), layout, ref_device)
+        self._ranks = ranks
         self._sync_every = sync_every
         self._blocks = mode == "sync"
         self._blends = mode == "streaming"
         self._clock = clock
         self._pause = pause
-        _check_parameters(self._parameters, layout)
-        self._refs = {
-            name: parameter.detach().to(ref_device or parameter.device, torch.float32, copy=True).view(-1)
-            for name, parameter in self._parameters.items()
-        }
         self._progress = [_Progress() for _ in layout.fragments]
         self._last_step_at: float | None = None
         self._seconds_per_token = 0.0
@@ -130,14 +130,9 @@ class TrainerLink:
     # --- checkpoints ---------------------------------------------------------------------------------------------
 
     @property
-    def parameters(self) -> Mapping[str, torch.Tensor]:
-        """The live parameters by name, detached."""
-        return {name: parameter.detach() for name, parameter in self._parameters.items()}
-
-    @property
-    def references(self) -> Mapping[str, torch.Tensor]:
-        """The points from which local work is measured: float32 [numel] per parameter."""
-        return self._refs
+    def portion(self) -> Portion:
+        """The parameters, as far as this process holds them, and the points from which local work is measured."""
+        return self._portion
 
     def accounts(self) -> list[dict[str, int]]:
         """Per fragment: inner steps and tokens since its previous send, base and applied version, and if it is due."""
@@ -271,16 +266,20 @@ class TrainerLink:
             (what `evaluate` returned, sum of the anchor versions it was measured on), also noted in the mailbox; None
             when an anchor stayed torn for a second (the network process is being restarted).
         """
-        live = {name: parameter.detach().to("cpu", copy=True) for name, parameter in self._parameters.items()}
+        if self._is_sharded:
+            self._leads(OrderKind.MEASURE)
+        self._portion.put_aside()
         try:
-            versions = [self._load_anchor(fragment) for fragment in self.layout.fragments]
-            if None in versions:
+            versions = [self._show_anchor(fragment) for fragment in self.layout.fragments]
+            is_whole = None not in versions
+            if self._is_sharded:
+                self._leads(OrderKind.LOSS, is_whole)
+            if not is_whole:
                 return None
             total = sum(version for version in versions if version is not None)
             loss = evaluate()
         finally:
-            for name, parameter in self._parameters.items():
-                parameter.detach().copy_(live[name])
+            self._portion.take_back()
             self._last_step_at = None  # the time of an evaluation says nothing about the speed of training
         self._counters.held_out_loss, self._counters.held_out_version = loss, total
         self._counters.heartbeat = self._clock()
@@ -319,8 +318,10 @@ class TrainerLink:
             inner_step=self.inner_steps,
         )
         if posted:
-            for live, ref, _ in self._pieces(fragment):
-                ref.copy_(live)
+            if self._ranks is None:
+                self._portion.measure_anew(fragment)
+            else:
+                self._ranks.measure_anew(self._portion, fragment)
             progress.num_steps = progress.num_tokens = 0
             progress.base_version = progress.applied_version
             progress.awaits_newer_than = progress.applied_version if self._blocks else None
@@ -334,29 +335,13 @@ class TrainerLink:
             progress.is_set = True
             return
         posted = self._unabsorbed(message.fragment) if message.kind == MergeKind.REBASE else []
-        for live, ref, place in self._pieces(self.layout.fragments[message.fragment]):
-            values = message.values[place]
-            for work in posted:
-                values = values - work[place]
-            if message.kind in (MergeKind.ADD, MergeKind.REBASE):
-                is_add = message.kind == MergeKind.ADD
-                if is_add and live.dtype == torch.float32:
-                    live.add_(values.to(live.device))
-                    ref.add_(values.to(ref.device))
-                    continue
-                work = ref - live.to(ref.device, torch.float32)
-                ref.copy_(ref + values.to(ref.device) if is_add else values)
-                live.copy_(ref - work)
-                if live.dtype != torch.float32:
-                    # x rounded coarsely; taking ref from the rounded x keeps L what it was.
-                    torch.add(live.to(ref.device, torch.float32), work, out=ref)
-                continue
-            ref.copy_(values)
-            if message.kind == MergeKind.BLEND:
-                alpha = message.merge_alpha
-                live.copy_(live.to(torch.float32) * alpha + values.to(live.device) * (1 - alpha))
-            else:
-                live.copy_(values)
+        fragment, values = self.layout.fragments[message.fragment], message.values
+        for work in posted:
+            values = values - work
+        if self._ranks is None:
+            self._portion.merge(fragment, message.kind, values, message.merge_alpha)
+        else:
+            self._ranks.merge(self._portion, fragment, message.kind, values, message.merge_alpha)
         if message.kind == MergeKind.SET:
             progress.num_steps = progress.num_tokens = 0
         progress.is_set |= message.kind in (MergeKind.SET, MergeKind.REBASE)
@@ -380,19 +365,11 @@ class TrainerLink:
             if message.kind == WorkKind.WORK and message.fragment == fragment and message.sequence > absorbed
         ]
 
-    def _pieces(self, fragment: Fragment) -> Iterable[tuple[torch.Tensor, torch.Tensor, slice]]:
-        for piece in fragment.pieces:
-            inside = slice(piece.start, piece.start + piece.length)
-            live = self._parameters[piece.name].detach().view(-1)[inside]
-            yield live, self._refs[piece.name][inside], slice(piece.offset, piece.offset + piece.length)
-
-    @torch.no_grad()
     def _gather_work(self, fragment: Fragment, out: torch.Tensor) -> None:
-        for live, ref, place in self._pieces(fragment):
-            if live.device.type == ref.device.type == "cpu" and live.dtype == torch.float32:
-                torch.sub(ref, live, out=out[place])
-            else:
-                out[place].copy_(ref - live.to(ref.device, torch.float32))
+        if self._ranks is None:
+            self._portion.gather_work(fragment, out)
+        else:
+            self._ranks.gather(self._portion, fragment, OrderKind.SEND_WORK, out)
 
     def _gather_finite_work(self, fragment: Fragment, out: torch.Tensor) -> None:
         self._gather_work(fragment, out)
@@ -405,16 +382,28 @@ class TrainerLink:
             )
 
     def _gather_live(self, fragment: Fragment, out: torch.Tensor) -> None:
-        for live, _, place in self._pieces(fragment):
-            out[place].copy_(live)
+        if self._ranks is None:
+            self._portion.gather_live(fragment, out)
+        else:
+            self._ranks.gather(self._portion, fragment, OrderKind.SEND_LIVE, out)
 
-    def _load_anchor(self, fragment: Fragment) -> int | None:
+    @property
+    def _is_sharded(self) -> bool:
+        return self._ranks is not None and self._ranks.is_sharded
+
+    def _leads(self, kind: OrderKind, *numbers: float) -> None:
+        assert self._ranks is not None
+        self._ranks.order(kind, *numbers)
+
+    def _show_anchor(self, fragment: Fragment) -> int | None:
         state = self.mailbox.states[fragment.index]
         for _ in range(_ANCHOR_READ_TRIES if self._pause is not None else 1):
             version = state.version
             if not state.writing:
-                for live, _, place in self._pieces(fragment):
-                    live.copy_(state.anchor[place])
+                if self._ranks is not None and self._is_sharded:
+                    self._ranks.show(self._portion, fragment, state.anchor)
+                else:
+                    self._portion.show(fragment, state.anchor)
                 if not state.writing and state.version == version:
                     return version
             if self._pause is not None:
@@ -444,21 +433,3 @@ class TrainerLink:
                 )
             self._rest()
         return True
-
-
-def _check_parameters(parameters: dict[str, torch.Tensor], layout: FragmentLayout) -> None:
-    covered: dict[str, int] = {}
-    for fragment in layout.fragments:
-        for piece in fragment.pieces:
-            covered[piece.name] = covered.get(piece.name, 0) + piece.length
-    for name, num_values in covered.items():
-        if name not in parameters:
-            raise LocalFault(f"the run averages a parameter {name!r}; this module has none of that name; use its model")
-        if parameters[name].numel() != num_values:
-            raise LocalFault(
-                f"parameter {name!r} has {parameters[name].numel()} values; the run's has {num_values}; use its model"
-            )
-        if not parameters[name].is_contiguous():
-            raise LocalFault(f"parameter {name!r} is not contiguous; make it so with .contiguous() before joining")
-    for name in parameters.keys() - covered.keys():
-        del parameters[name]

@@ -1,4 +1,4 @@
-"""A private run with real processes: an invite lets one peer in, strangers hear nothing, a revocation is followed."""
+"""A private run with real processes: who gets in, who hears nothing, and what the owner changes while it goes on."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import json
 import pytest
 
 from dht.identity import Identity
-from peer.events import ManifestRevised, RefusedPeer, RoundCommitted
+from peer import cli
+from peer.events import CheckpointSaved, LeftRun, ManifestRevised, RefusedPeer, RoundCommitted, RunEnded
 from tests.process_swarm import TINY_RUN, assert_one_sentence, process_swarm, wait_until
 
 pytestmark = [pytest.mark.network, pytest.mark.timeout(900)]
@@ -26,6 +27,9 @@ def test_an_invited_peer_trains_strangers_hear_nothing_and_a_revocation_is_follo
         assert (given.returncode, given.stderr) == (0, "")
         friend = swarm.start("friend", "--invite", invite, "--max-steps", "1000000")
         friend.wait_joined(seconds=SOON_SECONDS)
+        # The seed remembers who used the invite, also when it is started again.
+        seed.kill_all()
+        seed = swarm.start("owner", command="seed", port=seed.port)
         friend.wait_for(RoundCommitted, seconds=SOON_SECONDS)
 
         reused = swarm.call(
@@ -64,6 +68,34 @@ def test_an_invited_peer_trains_strangers_hear_nothing_and_a_revocation_is_follo
             assert (seen.returncode, seen.stderr) == (0, "")
             assert friend.peer_id in {peer["peer_id"] for peer in json.loads(seen.stdout)["peers"]}
 
+        site = str(swarm.folder / "site.invite")
+        key = swarm.identity_of("site").peer_id
+        assert cli.run(["invite", "--data-dir", owner, "--key", key, "--out", site]) == 0
+        trainer = swarm.start("site", "--invite", site)
+        trainer.wait_joined(seconds=SOON_SECONDS)
+        trainer.wait_common_round(friend.peer_id, after=0, seconds=SOON_SECONDS)
+
         revoked = swarm.call("revoke", "--data-dir", owner, "--key", friend.peer_id, seconds=SOON_SECONDS)
         assert (revoked.returncode, revoked.stderr) == (0, "")
-        seed.wait_for(ManifestRevised, lambda event: event.revision == 2, seconds=SOON_SECONDS)
+        trainer.wait_for(ManifestRevised, lambda event: event.revision == 2, seconds=SOON_SECONDS)
+        assert friend.wait_end(SOON_SECONDS) == 4
+        assert_one_sentence(friend.stderr, "the owner of the run revoked this peer's key", "ask the owner")
+        assert any(isinstance(event, CheckpointSaved) for event in friend.events())
+        assert not friend.family()
+        again = swarm.call("join", "--run-id", swarm.run_id, "--data-dir", str(swarm.folder_of("friend")), *LOCAL)
+        assert again.returncode == 4
+        assert_one_sentence(again.stderr, "the owner of the run revoked this", "ask the owner")
+
+        # It goes on for those who stay, and ends on all of them at the stated version.
+        end = max(trainer.versions().values()) + 10
+        assert cli.run(["manifest", "edit", "--data-dir", owner, "--at-version", str(end), "--end"]) == 0
+        assert cli.run(["manifest", "sign", "--data-dir", owner]) == 0
+        published = swarm.call("manifest", "publish", "--data-dir", owner, seconds=SOON_SECONDS)
+        assert (published.returncode, published.stderr) == (0, "")
+        assert trainer.wait_end(SOON_SECONDS) == 0, trainer.last_words()
+        assert seed.wait_end(SOON_SECONDS) == 0
+        for peer in (trainer, seed):
+            assert [event.version for event in peer.events() if isinstance(event, RunEnded)] == [end]
+            left = [event for event in peer.events() if isinstance(event, LeftRun)]
+            assert left[-1].reason == "the run has ended"
+        assert not swarm.processes()

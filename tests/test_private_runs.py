@@ -204,7 +204,7 @@ def test_an_invite_for_a_key_lets_that_key_in_and_no_other() -> None:
 def test_a_one_time_invite_has_one_user() -> None:
     door = side(ALICE, rules("invite"))
     used: list[tuple[bytes, PeerId]] = []
-    door.on_used = lambda serial, peer_id: used.append((serial, peer_id))
+    door.on_used = lambda ticket, peer_id: used.append((ticket.serial, peer_id))
     eve = side(EVE, rules("invite"), one_time(EVE.peer_id))
     for _ in range(2):
         door.admit(EVE.peer_id, eve.prove(ALICE.peer_id, "stream"), "stream")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 import torch
@@ -11,10 +12,11 @@ import torch
 from averaging.fragments import build_layout
 from dht.errors import DeviceFault, LocalFault
 from peer.data import Corpus, block_positions, open_corpus
+from peer.inner_step import learning_rate_at
 from peer.local_training import LocalTraining
 from peer.mailbox import Mailbox, MergeKind
 from peer.model import GPT, initialise
-from peer.trainer import MAX_SKIPPED_IN_A_ROW, Trainer, learning_rate_at, select_device
+from peer.trainer import MAX_SKIPPED_IN_A_ROW, Trainer, select_device
 from peer.trainer_link import TrainerLink
 
 CONTEXT = 16
@@ -160,7 +162,8 @@ def test_a_step_that_is_not_finite_changes_nothing_and_the_next_goes_on(corpus, 
 
 def test_a_trainer_that_only_skips_gives_up_with_a_sentence(corpus, monkeypatch):
     trainer = trainer_of(corpus)
-    monkeypatch.setattr(trainer._model, "loss", lambda *tokens: trainer._model(tokens[0]).sum() * math.nan)
+    model: Any = trainer.training.module
+    monkeypatch.setattr(model, "loss", lambda *tokens: model(tokens[0]).sum() * math.nan)
     with pytest.raises(LocalFault, match=f"{MAX_SKIPPED_IN_A_ROW} inner steps in a row had loss nan"):
         trainer.run()
     assert trainer.link.mailbox.trainer.finished == 1

@@ -1,0 +1,256 @@
+"""What a checkpoint has of one process of a peer: parameters, references, buffers, optimizer, as far as they are here.
+
+Alone that is all of the trainer's tensors. Of a sharded model each rank sends its rows to rank 0, tensor by tensor, so
+that the file is the same whatever the number of ranks, and reads its rows of it when it comes back.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from averaging.finite import all_finite
+from peer.checkpoint import TRAINER_FACTS_NAME, TRAINER_TENSORS_NAME, checkpoint_path
+from peer.checkpoint_files import TensorFile, TensorSpec, can_hold, open_tensors, read_json
+from peer.portion import Part, Portion, is_sharded, part_of
+from peer.ranks import Ranks
+
+Held = Tensor | Part
+"""A tensor, or this process's rows of one."""
+
+log = logging.getLogger(__name__)
+
+
+class PortionKeeper:
+    """Collects and restores one process's tensors.
+
+    Args:
+        folder: of the checkpoints.
+        ranks: the processes of this peer; None: this one is alone.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        portion: Portion,
+        module: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        ranks: Ranks | None = None,
+    ) -> None:
+        self._folder = folder
+        self._portion = portion
+        self._module = module
+        self._optimizer = optimizer
+        self._ranks = ranks
+        self._has_complained = False
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether other ranks hold what is missing here."""
+        return self._ranks is not None and self._ranks.is_sharded
+
+    def is_finite(self) -> bool:
+        """Whether all live parameters are finite, on all ranks of a sharded model, which call it together."""
+        is_finite = all(all_finite(part.local) for part in self._portion.live.values())
+        return self._ranks.agree(is_finite) if self._ranks is not None and self.is_sharded else is_finite
+
+    def content(self) -> tuple[dict[str, Held], dict[str, Any] | None]:
+        """(tensors by name, the optimizer's state as JSON; None when it cannot be kept)."""
+        tensors: dict[str, Held] = {}
+        references = self._portion.references
+        for name, part in self._portion.live.items():
+            tensors[f"live.{name}"] = _held(part)
+            tensors[f"reference.{name}"] = _held(references[name])
+        tensors |= {f"buffer.{name}": buffer for name, buffer in self._module.named_buffers() if can_hold(buffer)}
+        return tensors, self._optimizer_state(tensors)
+
+    def copy_of(self, held: Held) -> Tensor:
+        """The whole tensor on the CPU, to keep; of a part all ranks call it, and rank 0 gets it."""
+        if isinstance(held, Part):
+            assert self._ranks is not None
+            return self._ranks.whole(held)
+        return held.detach().to("cpu", copy=True)
+
+    def in_place(self, held: Held) -> Tensor:
+        """The whole tensor on the CPU, from where it is, when nothing changes it any more."""
+        return self.copy_of(held) if isinstance(held, Part) else held.detach().cpu()
+
+    def send_parts(self) -> None:
+        """The other ranks' share of a moment."""
+        if not self.is_finite():
+            return
+        tensors, _ = self.content()
+        for spec in specs_of(tensors):
+            held = tensors[spec.name]
+            if isinstance(held, Part):
+                self.copy_of(held)
+
+    def restore(self, number: int, num_fragments: int) -> Mapping[str, Any] | None:
+        """Take the checkpoint of this number over and return its facts; None, with a warning, when that cannot be.
+
+        All ranks call it; nothing is changed unless names, shapes and types of all tensors fit on each of them.
+        """
+        path = checkpoint_path(self._folder, number)
+        facts, complaint = None, ""
+        try:
+            facts = read_json(path / TRAINER_FACTS_NAME)
+            with open_tensors(path / TRAINER_TENSORS_NAME) as file:
+                self._check(facts, file, num_fragments)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            complaint = str(error)
+        if self._ranks is not None and not self._ranks.agree(not complaint):
+            complaint = complaint or "another rank cannot read it"
+        if not complaint and facts is not None:
+            try:
+                with open_tensors(path / TRAINER_TENSORS_NAME) as file:
+                    self._take(facts, file)
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                complaint = str(error)
+        if complaint:
+            log.warning("the trainer's side of %s was not used, its optimizer begins anew: %s", path, complaint)
+            return None
+        return facts
+
+    def _optimizer_state(self, tensors: dict[str, Held]) -> dict[str, Any] | None:
+        found: dict[str, Held] = {}
+        try:
+            state = split(self._optimizer.state_dict(), "optimizer", found)
+            for name, held in found.items():
+                if isinstance(held, Tensor) and not can_hold(held):
+                    raise TypeError(f"{name} is a {held.layout} tensor of {held.dtype}")
+        except TypeError as error:
+            if not self._has_complained:
+                log.warning("checkpoints are without the optimizer's state, which begins anew then: %s", error)
+            self._has_complained = True
+            return None
+        tensors.update(found)
+        return {"kind": type(self._optimizer).__name__, "state": state}
+
+    def _check(self, facts: Mapping[str, Any], file: TensorFile, num_fragments: int) -> None:
+        references = self._portion.references
+        for name, part in self._portion.live.items():
+            file.check(TensorSpec(f"live.{name}", part.local.dtype, part.shape))
+            file.check(TensorSpec(f"reference.{name}", torch.float32, references[name].shape))
+        if len(facts["accounts"]) != num_fragments:
+            raise ValueError(f"it has {len(facts['accounts'])} fragments; expected {num_fragments}")
+
+    @torch.no_grad()
+    def _take(self, facts: Mapping[str, Any], file: TensorFile) -> None:
+        self._take_optimizer(facts["optimizer"], file)
+        references = self._portion.references
+        for name, part in self._portion.live.items():
+            for kind, target in (("live", part), ("reference", references[name])):
+                target.local.copy_(file.get(f"{kind}.{name}").view(-1)[target.start : target.end])
+        for name, buffer in self._module.named_buffers():
+            if f"buffer.{name}" in file.names:
+                buffer.copy_(file.get(f"buffer.{name}"))
+        _set_random_states(_joined(facts["random"], file, keep=True), self._portion.device)
+
+    def _take_optimizer(self, saved: Mapping[str, Any] | None, file: TensorFile) -> None:
+        kind = type(self._optimizer).__name__
+        if saved is None or saved["kind"] != kind:
+            log.warning("the checkpoint has no state of an optimizer %s; it begins anew", kind)
+            return
+        # Tensors of the file itself must not stay in an optimizer; for another device they are copied anyway.
+        state = _joined(saved["state"], file, keep=self._portion.device.type == "cpu")
+        if self.is_sharded:
+            self._cut_rows(state)
+        try:
+            self._optimizer.load_state_dict(state)
+        except (ValueError, KeyError, RuntimeError) as error:
+            log.warning("the optimizer refuses its saved state and begins anew: %s", error)
+
+    def _cut_rows(self, state: dict[str, Any]) -> None:
+        """Of whole tensors of an optimizer's state, the rows that belong to this rank's parameters."""
+        from torch.distributed.tensor import DTensor
+
+        parameters: list[Any] = [one for group in self._optimizer.param_groups for one in group["params"]]
+        for index, values in state["state"].items():
+            parameter = parameters[index]
+            part = part_of(parameter)
+            for name, value in values.items():
+                if isinstance(value, Tensor) and tuple(value.shape) == part.shape and is_sharded(parameter):
+                    rows = value.view(-1)[part.start : part.end].view(parameter.to_local().shape).clone()
+                    values[name] = DTensor.from_local(
+                        rows.to(part.local.device),
+                        parameter.device_mesh,
+                        parameter.placements,
+                        run_check=False,
+                        shape=parameter.shape,
+                        stride=parameter.stride(),
+                    )
+
+
+def _held(part: Part) -> Held:
+    return part if part.is_sharded else part.local.view(part.shape)
+
+
+def _dtype_of(held: Held) -> torch.dtype:
+    return held.local.dtype if isinstance(held, Part) else held.dtype
+
+
+def specs_of(tensors: Mapping[str, Held]) -> list[TensorSpec]:
+    """Of all tensors of a checkpoint, wider types first."""
+    specs = [TensorSpec(name, _dtype_of(held), tuple(held.shape)) for name, held in tensors.items()]
+    return sorted(specs, key=lambda spec: -spec.dtype.itemsize)
+
+
+def split(value: Any, place: str, tensors: dict[str, Held]) -> Any:
+    """`value` as JSON; its tensors go to `tensors` under names that begin with `place`."""
+    if isinstance(value, Tensor):
+        tensors[place] = part_of(value) if is_sharded(value) else value
+        return {"tensor": place}
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, list | tuple):
+        items = [split(item, f"{place}.{index}", tensors) for index, item in enumerate(value)]
+        return {"tuple" if isinstance(value, tuple) else "list": items}
+    if isinstance(value, Mapping) and all(type(key) in (int, str) for key in value):
+        return {"mapping": [[key, split(item, f"{place}.{key}", tensors)] for key, item in value.items()]}
+    raise TypeError(f"{place} is a {type(value).__name__}; expected tensors, numbers, text, lists and mappings")
+
+
+def _joined(value: Any, file: TensorFile, *, keep: bool) -> Any:
+    """The reverse of `_split`; `keep`: the tensors outlive the file."""
+    if not isinstance(value, dict):
+        return value
+    ((kind, inner),) = value.items()
+    match kind:
+        case "tensor":
+            tensor = file.get(inner)
+            return tensor.clone() if keep else tensor
+        case "mapping":
+            return {key: _joined(item, file, keep=keep) for key, item in inner}
+        case "list" | "tuple":
+            items = [_joined(item, file, keep=keep) for item in inner]
+            return tuple(items) if kind == "tuple" else items
+    raise ValueError(f"it holds a {kind!r:.20}; expected a tensor, mapping, list or tuple")
+
+
+def random_states(device: torch.device) -> dict[str, Any]:
+    """Of every generator that a training loop may use."""
+    kind, keys, *rest = np.random.get_state(legacy=True)
+    states: dict[str, Any] = {
+        "python": random.getstate(),
+        "numpy": (kind, torch.from_numpy(np.asarray(keys, np.int64)), *rest),
+        "torch": torch.get_rng_state(),
+    }
+    if device.type == "cuda":
+        states["cuda"] = torch.cuda.get_rng_state(device)
+    return states
+
+
+def _set_random_states(states: Mapping[str, Any], device: torch.device) -> None:
+    random.setstate(states["python"])
+    kind, keys, *rest = states["numpy"]
+    np.random.set_state((kind, keys.numpy().astype(np.uint32), *rest))
+    torch.set_rng_state(states["torch"])
+    if device.type == "cuda" and "cuda" in states:
+        torch.cuda.set_rng_state(states["cuda"], device)

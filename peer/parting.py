@@ -1,0 +1,87 @@
+"""How a node leaves: its last work reaches a round, others have what it has, everybody is told, the disk has it all."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from averaging.exchange import Exchange
+from averaging.links import Links
+from peer.checkpoint_keeper import CheckpointKeeper
+from peer.mailbox import Mailbox
+from peer.membership import Membership
+from peer.repairing import holds
+from peer.trainer_desk import TrainerDesk
+
+POLL_SECONDS = 0.02
+"""How often it is looked whether the last round has ended."""
+SETTLE_SECONDS = 5.0
+"""A leaving peer waits this long at most for the round that carries its last work."""
+HAND_OVER_SECONDS = 5.0
+"""And then so long until some other member has what it has: a fragment of a small model over a slow line."""
+FAREWELL_SECONDS = 3.0
+"""To tell the others; whoever is not reached learns it when the record expires."""
+KEEP_SECONDS = 30.0
+"""For the checkpoint of a peer that may not stay; its trainer writes its part when its inner step is done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parting:
+    """The last things a node does; `keeper` is None where nothing is kept."""
+
+    exchange: Exchange
+    links: Links
+    membership: Membership
+    desk: TrainerDesk
+    mailbox: Mailbox
+    keeper: CheckpointKeeper | None
+    clock: Callable[[], float]
+
+    async def finish_rounds(self) -> None:
+        """Let rounds that carry own work finish, and leave nobody with less than this peer has."""
+        end = self.clock() + SETTLE_SECONDS
+        while self.clock() < end:
+            await self.desk.take_work(self.exchange.work_arrived)
+            if not any(f.state.pending is not None or f.state.unsent_tokens for f in self.exchange.fragments):
+                break
+            await asyncio.sleep(POLL_SECONDS)
+        await self.links.flush(2.0)
+        await self._hand_over()
+
+    async def say_goodbye(self) -> None:
+        """Tell the others, whose records say so from now on; members that are gone by now are waited for in vain."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FAREWELL_SECONDS):
+                await self.membership.introduce()
+                await self.membership.announce()
+
+    async def keep_work(self) -> None:
+        """The last checkpoint: nothing is sent any more."""
+        self.exchange.takes_part = False
+        if self.keeper is not None:
+            await self.keeper.save(is_last=True)
+
+    async def keep_work_in_time(self) -> None:
+        """The same for a peer that may not stay: its trainer ends, also one that waits for a round in vain."""
+        self.mailbox.network.stop = 1
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(KEEP_SECONDS):
+                await self.keep_work()
+
+    async def _hand_over(self) -> None:
+        """The last trainer's commits live on in the seeds."""
+        end = self.clock() + HAND_OVER_SECONDS
+        fragments = self.exchange.fragments
+        goals = [fragment.state.lineage_tokens for fragment in fragments]
+        while self.clock() < end:
+            members = self.membership.members()
+            behind = [index for index, goal in enumerate(goals) if not any(holds(r, index, goal) for r in members)]
+            if not members or not behind:
+                return
+            for record in members:
+                for index in behind:
+                    self.exchange.audit(index, record.peer_id)
+            await asyncio.sleep(HAND_OVER_SECONDS / 10)
+            await self.membership.introduce()
