@@ -190,13 +190,19 @@ def decode_invite(text: str) -> Invite:
             f"the invite was changed or is not by the owner of {invite.run_id}; expected the owner's signature; ask "
             "the owner for a new one"
         )
-    ticket = invite.ticket
-    if ticket is not None and ticket.kind == "once" and Identity.from_seed(invite.secret).public_key != ticket.holder:
+    if not _holds_its_secret(invite):
         raise UsageFault(
-            "the invite holds the secret of another one; expected its own, which nobody can use it without; copy it "
-            "whole, or ask the owner for a new one"
+            "the invite does not hold the secret of its ticket; expected it, because the ticket is of no use without; "
+            "copy it whole, or ask the owner for a new one"
         )
     return invite
+
+
+def _holds_its_secret(invite: Invite) -> bool:
+    ticket = invite.ticket
+    if ticket is None or ticket.kind != "once":
+        return True
+    return len(invite.secret) == SEED_BYTES and Identity.from_seed(invite.secret).public_key == ticket.holder
 
 
 def _invite_of(content: Any) -> Invite:

@@ -44,7 +44,7 @@ def remember_users(admission: Admission, folder: Path, now: float) -> None:
         LocalFault: the file cannot be read or written.
     """
     path = folder / INVITE_USERS_NAME
-    uses = [use for use in _read(path) if use.expires_at > now]
+    uses = [use for use in read_users(path) if use.expires_at > now]
     for use in uses:
         admission.note_user(use.serial, use.peer_id)
     if path.exists():
@@ -68,7 +68,12 @@ def remember_users(admission: Admission, folder: Path, now: float) -> None:
     admission.on_used = keep
 
 
-def _read(path: Path) -> list[InviteUse]:
+def read_users(path: Path) -> list[InviteUse]:
+    """The uses in a file; damaged lines are left out with a warning.
+
+    Raises:
+        LocalFault: it cannot be read.
+    """
     try:
         with path.open("rb") as file:
             data = file.read(MAX_KNOWN_TICKETS * MAX_LINE_BYTES + 1)

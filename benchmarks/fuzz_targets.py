@@ -1,0 +1,395 @@
+"""Everything that reads bytes of others, or of a disk, as functions that a fuzzer can call.
+
+A target takes any bytes and may raise what its decoder documents: `PeerFault` or `LocalFault`, or ValueError where the
+decoder says so and its callers turn that into one of the two. Everything else is a finding. Where a signature stands
+before the decoder, a second target signs the bytes first: an attacker signs its own garbage, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import base64
+import contextlib
+import hashlib
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import torch
+
+from averaging import state_messages, wire
+from averaging.encoded import EncodedBlocks
+from averaging.messages import (
+    Abandon,
+    Commit,
+    CommitRequest,
+    Contribution,
+    Message,
+    Offer,
+    Plan,
+    Redirect,
+    Reduced,
+    Result,
+    ResultRequest,
+    RosterEntry,
+    ShardPlan,
+    ShardResult,
+    VersionIs,
+    Wait,
+)
+from averaging.receipt_file import ReceiptFault, RunFrame, line_of, open_receipt, read_line, receipt_of
+from dht import multiaddr, profiles, tickets
+from dht.access import AccessRule, check_hello, check_reply, make_hello, make_welcome, proof_in
+from dht.errors import LocalFault, PeerFault
+from dht.framing import FramedStream, frame_header
+from dht.identity import Identity, make_run_id, split_run_id
+from dht.libp2p_yamux import Yamux
+from dht.proofs import make_proof, open_proof
+from dht.records import (
+    PeerRecord,
+    decode_peer_record,
+    decode_run_record,
+    encode_peer_record,
+    encode_run_record,
+    sign_run_record,
+)
+from peer.checkpoint_facts import Metadata
+from peer.checkpoint_files import TensorSpec, open_tensors, read_json, write_json, write_tensors
+from peer.events import ManifestRevised, from_json, to_json
+from peer.invite_users import INVITE_USERS_NAME, read_users
+from peer.manifest import RunManifest
+
+ALICE, BOB, OWNER = (Identity.from_seed(bytes([number]) * 32) for number in (1, 2, 3))
+RUN_ID = make_run_id("tiny", OWNER.public_key)
+NOW = 1_800_000_000.0
+ADDRESS = f"/ip4/203.0.113.5/tcp/4001/p2p/{ALICE.peer_id}"
+LIMITS = wire.Limits((40, 1000, 8), max_payload_bytes=600)
+RULE = AccessRule(RUN_ID, bytes(32), "0.1.0")
+MAX_FRAME_BYTES = 4096
+_FAULTS = (PeerFault, LocalFault)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """`read` takes any bytes; `seeds` are valid ones; `allowed` is what it may raise."""
+
+    name: str
+    read: Callable[[bytes], object]
+    seeds: tuple[bytes, ...]
+    allowed: tuple[type[Exception], ...] = _FAULTS
+
+    def take(self, data: bytes) -> None:
+        """Read once; what is allowed is over, what is not goes up."""
+        with contextlib.suppress(*self.allowed):
+            self.read(data)
+
+
+def all_targets() -> dict[str, Target]:
+    """By name, those of an optional extra only where it is installed."""
+    made = [*_wire(), *_records(), *_membership(), *_addresses(), *_streams(), *_files()]
+    with contextlib.suppress(ImportError):
+        made += _libp2p()
+    return {target.name: target for target in made}
+
+
+def _wire() -> list[Target]:
+    digest = bytes(range(16))
+    frames = [wire.encode(message) for message in _some_messages(digest)]
+    run = RunFrame(RUN_ID, bytes(32), (40, 1000, 8))
+    blocks = EncodedBlocks("int4", 8, 16, bytes(4), bytes(8))
+    return [
+        Target("wire", lambda data: wire.decode(data, BOB.peer_id, LIMITS), tuple(frames)),
+        Target(
+            "wire_header",
+            # The prefix is right, so that all of it goes into the header.
+            lambda data: wire.decode(frames[0][:1] + len(data).to_bytes(4, "big") + data, BOB.peer_id, LIMITS),
+            tuple(frame[5:] for frame in frames),
+        ),
+        Target("state_message", lambda data: state_messages.unpack(data, BOB.peer_id, 6), (state_messages.NONE,)),
+        Target("receipt", lambda data: open_receipt(RUN_ID, data), (receipt_of(run, frames[0]),), (ReceiptFault,)),
+        Target(
+            "receipt_line",
+            # Whatever is signed: the fuzzer shall get past the signatures.
+            lambda data: read_line(data.decode("utf-8", "replace"), lambda *_: True),
+            (line_of(frames[0], run).encode(),),
+            (ReceiptFault,),
+        ),
+        Target(
+            "encoded_blocks",
+            lambda data: EncodedBlocks.unpack("int4", 8, data[0] if data else 0, data[1:], blocks.scale),
+            (bytes([16]) + bytes(12),),
+            (ValueError,),
+        ),
+    ]
+
+
+def _some_messages(digest: bytes) -> list[Message]:
+    """One of each kind, two members, two shards."""
+    first, second = sorted((ALICE.peer_id, BOB.peer_id))
+    roster = (RosterEntry(first, 100, 10, 4, 7, 2), RosterEntry(second, 50, 5, 3, 9))
+    plan_shards = (ShardPlan(0, 500, 0), ShardPlan(500, 1000, 1))
+    results = (ShardResult(0, 500, 0, digest, (0, 1), bytes(64)), ShardResult(500, 1000, 1, b"", ()))
+    return [
+        Commit(1, 4, 0, first, digest, roster, results, digest, bytes(64)),
+        Plan(1, 4, 0, digest, roster, plan_shards, 5.0, 9.0),
+        Offer(1, 4, 0, digest, 4, 100, 10, 7, 1e6, True, 2),
+        Wait(1, 4, 0, 1, 2),
+        Redirect(1, 4, second),
+        Reduced(1, 4, 0, 0, digest, (0, 1), bytes(64)),
+        Abandon(1, 4, 0, "too late"),
+        CommitRequest(1, 4),
+        VersionIs(1, 5, digest, 300),
+        ResultRequest(1, 4, 0, digest),
+        Contribution(1, 4, 0, first, 0, 7, 0, 500, 100),
+        Result(1, 4, 0, 0, 500),
+    ]
+
+
+def _records() -> list[Target]:
+    record = PeerRecord(
+        run_id=RUN_ID,
+        peer_id=ALICE.peer_id,
+        session=1,
+        sequence=7,
+        expires_at=NOW + 60,
+        manifest_hash=bytes(32),
+        state="training",
+        role="trainer",
+        device="cpu",
+        name="Ada",
+        software="0.1.0",
+        reachable=True,
+        inner_steps=5,
+        tokens=80,
+        rounds_contributed=1,
+        tokens_per_second=10.0,
+        upload_bits_per_second=1e6,
+        download_bits_per_second=1e6,
+        train_loss=2.0,
+        held_out_loss=None,
+        held_out_version=0,
+        versions=(1, 2),
+        digests=(bytes(8), bytes(8)),
+        lineage_tokens=(3, 4),
+        started_at=NOW - 10,
+    )
+    peer = encode_peer_record(record, ALICE)
+    manifest = RunManifest(name="tiny").to_bytes()
+    run = encode_run_record(sign_run_record(RUN_ID, manifest, OWNER))
+    profile = profiles.Profile(RUN_ID, BOB.peer_id, 1, NOW, NOW + 60, "Bob", "NL", False, (ALICE.peer_id,))
+    whole = profiles.encode_profile(profile, BOB)
+
+    def signed(domain: bytes, who: Identity, body: bytes) -> bytes:
+        return who.sign(domain + who.public_key + body) + who.public_key + body
+
+    def read_run_manifest(data: bytes) -> object:
+        # The owner's key is stolen, or the owner careless: what is signed is any bytes.
+        message = b"murmuration run record\0" + RUN_ID.encode() + b"\0" + data
+        body: bytes = msgpack.packb([1, RUN_ID, data])
+        found = decode_run_record(OWNER.sign(message) + OWNER.public_key + body, run_id=RUN_ID)
+        return RunManifest.from_bytes(found.manifest)
+
+    return [
+        Target("peer_record", lambda data: decode_peer_record(data, run_id=RUN_ID, now=NOW), (peer,)),
+        Target(
+            "peer_record_signed",
+            lambda data: decode_peer_record(signed(b"murmuration peer record\0", ALICE, data), run_id=RUN_ID, now=NOW),
+            (peer[96:],),
+        ),
+        Target("run_record", lambda data: decode_run_record(data, run_id=RUN_ID), (run,)),
+        Target("run_record_signed", read_run_manifest, (manifest,), (*_FAULTS, ValueError)),
+        Target("manifest", RunManifest.from_bytes, (manifest,), (ValueError,)),
+        Target("profile", lambda data: profiles.decode_profile(data, run_id=RUN_ID, now=NOW), (whole,)),
+        Target(
+            "profile_signed",
+            lambda data: profiles.decode_profile(signed(b"murmuration profile\0", BOB, data), run_id=RUN_ID, now=NOW),
+            (whole[96:],),
+        ),
+        Target("run_id", lambda data: split_run_id(data.decode("utf-8", "replace")), (RUN_ID.encode(),)),
+    ]
+
+
+def _membership() -> list[Target]:
+    seed = b"s" * 32
+    once = tickets.issue_ticket(OWNER, RUN_ID, "once", Identity.from_seed(seed).public_key, 2**35, b"12345678")
+    invite = tickets.encode_invite(tickets.Invite(RUN_ID, (ADDRESS,), OWNER.public_key, once, seed))
+    packed = base64.urlsafe_b64decode(invite.removeprefix(tickets.INVITE_PREFIX) + "==")[:-4]
+    held = tickets.encode_pass(tickets.bind_ticket(RUN_ID, once, seed, ALICE.peer_id))
+    proof = make_proof(ALICE, RUN_ID, BOB.peer_id, "stream", NOW, bytes(16), held)
+    hello = make_hello(RULE, ALICE.peer_id, "trainer", proof)
+
+    def read_packed_invite(data: bytes) -> object:
+        checked = data + hashlib.sha256(data).digest()[:4]
+        text = base64.urlsafe_b64encode(checked).decode().rstrip("=")
+        found = tickets.decode_invite(tickets.INVITE_PREFIX + text)
+        if found.ticket is not None and found.ticket.kind == "once":
+            tickets.bind_ticket(found.run_id, found.ticket, found.secret, BOB.peer_id)
+        return found
+
+    return [
+        Target("invite", lambda data: tickets.decode_invite(data.decode("utf-8", "replace")), (invite.encode(),)),
+        Target("invite_packed", read_packed_invite, (packed,)),
+        Target("pass", tickets.decode_pass, (held,), (ValueError,)),
+        Target(
+            "proof",
+            lambda data: open_proof(data, RUN_ID, ALICE.peer_id, BOB.peer_id, "stream"),
+            (proof,),
+            (ValueError,),
+        ),
+        Target("hello", lambda data: check_hello(RULE, ALICE.peer_id, data), (hello,)),
+        Target("proof_in_hello", proof_in, (hello,)),
+        Target("reply", lambda data: check_reply(BOB.peer_id, data), (make_welcome(),)),
+    ]
+
+
+def _addresses() -> list[Target]:
+    plain = b"/dns4/example.org/tcp/4001"
+    encoded = multiaddr.parse_multiaddr("/ip6/2001:db8::1/udp/4001/quic-v1").to_bytes()
+    return [
+        Target("multiaddr", lambda data: multiaddr.parse_multiaddr(data.decode("utf-8", "replace")), (plain,)),
+        Target(
+            "peer_multiaddr",
+            lambda data: multiaddr.parse_peer_multiaddr(data.decode("utf-8", "replace")),
+            (ADDRESS.encode(), f"{ADDRESS}/p2p-circuit/p2p/{BOB.peer_id}".encode()),
+        ),
+        Target("multiaddr_bytes", multiaddr.multiaddr_from_bytes, (encoded,), (*_FAULTS, ValueError)),
+    ]
+
+
+class _Channel:
+    """What a remote sent, and nowhere to answer."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+        self.transport = self
+
+    async def readexactly(self, num_bytes: int) -> bytes:
+        if num_bytes > len(self._data):
+            raise asyncio.IncompleteReadError(self._data, num_bytes)
+        taken, self._data = self._data[:num_bytes], self._data[num_bytes:]
+        return taken
+
+    async def read_some(self, max_bytes: int) -> bytes:
+        if not self._data:
+            raise asyncio.IncompleteReadError(b"", 1)
+        return await self.readexactly(min(max_bytes, len(self._data)))
+
+    async def read(self, max_bytes: int) -> bytes:
+        return await self.readexactly(min(max_bytes, len(self._data)))
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        pass
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        pass
+
+    async def drain(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def abort(self) -> None:
+        pass
+
+    async def wait_closed(self) -> None:
+        pass
+
+
+def _streams() -> list[Target]:
+    loop = asyncio.new_event_loop()
+    atexit.register(loop.close)
+
+    def read_frames(data: bytes) -> None:
+        async def receive() -> None:
+            channel: Any = _Channel(data)
+            stream = FramedStream(channel, channel, BOB.peer_id)
+            while True:
+                frame = await stream.receive(MAX_FRAME_BYTES)
+                assert len(frame) <= MAX_FRAME_BYTES
+
+        loop.run_until_complete(receive())
+
+    def read_yamux(data: bytes) -> None:
+        async def receive() -> None:
+            muxer = Yamux(_Channel(data), is_dialler=False)
+            said = await muxer.run(lambda stream: None)
+            assert isinstance(said, str)
+
+        loop.run_until_complete(receive())
+
+    opened = bytes([0, 1]) + (1).to_bytes(2, "big") + (1).to_bytes(4, "big") + bytes(4)
+    sent = bytes([0, 0]) + bytes(2) + (1).to_bytes(4, "big") + (5).to_bytes(4, "big") + b"hello"
+    ping = bytes([0, 2]) + (1).to_bytes(2, "big") + bytes(8)
+    return [
+        Target("frames", read_frames, (frame_header(5) + b"hello" + frame_header(0),)),
+        Target("yamux", read_yamux, (opened + sent + ping, ping + opened)),
+    ]
+
+
+def _files() -> list[Target]:
+    folder = Path(tempfile.mkdtemp(prefix="fuzz"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    json_path, tensor_path, users = folder / "x.json", folder / "x.safetensors", folder / INVITE_USERS_NAME
+    part = {"num_bytes": 1, "digest": "0" * 64}
+    counts = ("num_values", "version", "lineage_tokens", "unsent_tokens", "unsent_steps", "unsent_base_version")
+    fragment = dict.fromkeys((*counts, "num_rounds"), 1) | {"own_share": 0.5, "shown_share": 0.5, "digest": "0" * 64}
+    fragment |= {"returned_since": None, "contributions": [], "has_velocity": False, "file": part}
+    facts = {"format_version": 2, "number": 1, "run_id": RUN_ID, "peer_id": ALICE.peer_id, "manifest_hash": "0" * 64}
+    facts |= {"layout_digest": "0" * 64, "software": "x", "is_last": True, "totals": {}, "fragments": [fragment]}
+    facts["trainer"] = part
+    write_json(folder / "good.json", facts)
+    spec = TensorSpec("live.a", torch.float32, (2, 2))
+    write_tensors(folder / "good.safetensors", [spec], [torch.zeros(2, 2)])
+    event = ManifestRevised(at=NOW, peer_id=ALICE.peer_id, revision=2, changes="nothing")
+    use = {"serial": "00" * 8, "peer_id": ALICE.peer_id, "expires_at": 2**40}
+
+    def read_facts(data: bytes) -> object:
+        json_path.write_bytes(data)
+        return read_json(json_path)
+
+    def read_checked_facts(data: bytes) -> object:
+        content: Mapping[str, Any] = json.loads(data)
+        return Metadata.model_validate_json(json.dumps(content))
+
+    def read_tensors(data: bytes) -> object:
+        tensor_path.write_bytes(data)
+        with open_tensors(tensor_path) as file:
+            file.check(spec)
+            return file.get("live.a").sum()
+
+    def read_used(data: bytes) -> object:
+        users.write_bytes(data)
+        return read_users(users)
+
+    return [
+        Target("checkpoint_json", read_facts, ((folder / "good.json").read_bytes(),), (ValueError,)),
+        Target("checkpoint_facts", read_checked_facts, (json.dumps(facts).encode(),), (ValueError, RecursionError)),
+        Target("checkpoint_tensors", read_tensors, ((folder / "good.safetensors").read_bytes(),), (ValueError,)),
+        Target("event", from_json, (to_json(event).encode(),), (ValueError,)),
+        Target("used_invites", read_used, (json.dumps(use).encode() + b"\n",)),
+    ]
+
+
+def _libp2p() -> list[Target]:
+    from dht import libp2p_messages as messages
+
+    address = multiaddr.parse_multiaddr("/ip4/203.0.113.5/tcp/4001")
+    identify = messages.encode_identify(ALICE.peer_id, [address], ["/a/1"], "x")
+    question = messages.encode_find_node(ALICE.peer_id)
+    answer = messages.encode_closer_peers(b"k", [(BOB.peer_id, [address])])
+    hop = bytes([0x08, 2, 0x28, 100])
+    allowed = (*_FAULTS, messages.MessageError)
+    return [
+        Target("identify", messages.decode_identify, (identify,), allowed),
+        Target("find_node", messages.decode_find_node, (question,), allowed),
+        Target("closer_peers", messages.decode_closer_peers, (answer,), allowed),
+        Target("hop_status", messages.check_hop_status, (hop,), allowed),
+        Target("peer_id_bytes", messages.peer_id_of_bytes, (messages.peer_id_bytes(ALICE.peer_id),), allowed),
+    ]
