@@ -1,4 +1,4 @@
-"""One target under atheris (libFuzzer): `python -m benchmarks.fuzz_guided TARGET SEEDS FLAG...`, started by `fuzz`."""
+"""One target under atheris (libFuzzer), in a process that `fuzz` starts with TARGET SEEDS FLAG..."""
 
 from __future__ import annotations
 
