@@ -63,11 +63,13 @@ def _figures_shown(config: PeerConfig, owner: Owner) -> Iterator[None]:
 
 
 def _run_trainer(config: PeerConfig, owner: Owner, place: Place | None) -> int:
-    group = _group_of(config, place)
-    device = select_device(config.device) if group is None else device_of(config.device, group.place)
+    size = _num_devices(config, place)
+    here = place or Place(0, 0, size, "", 0)
+    device = device_of(config.device, here) if size > 1 else select_device(config.device)
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     connection = Connection(config, owner.show, owner.note)
+    group = RankGroup(size, place) if size > 1 or config.shard else None
     trainer: Trainer | None = None
     is_orderly = False
 
@@ -78,7 +80,7 @@ def _run_trainer(config: PeerConfig, owner: Owner, place: Place | None) -> int:
         return owner.stop_asked() or connection.run_has_ended
 
     try:
-        manifest = connection.open(lambda: stop() or owner.stop_asked())
+        manifest = connection.open(stop)
         if manifest is not None:
             trainer = _build_trainer(config, manifest, connection, device, group)
             _wait_for_start(manifest.starts_at, owner, stop)
@@ -102,8 +104,8 @@ def _run_trainer(config: PeerConfig, owner: Owner, place: Place | None) -> int:
     return 0
 
 
-def _group_of(config: PeerConfig, place: Place | None) -> RankGroup | None:
-    """The processes of this peer, the others on their way; None: this one is alone.
+def _num_devices(config: PeerConfig, place: Place | None) -> int:
+    """How many processes train as this peer.
 
     Raises:
         UsageFault: torchrun and the flags contradict each other.
@@ -114,12 +116,12 @@ def _group_of(config: PeerConfig, place: Place | None) -> RankGroup | None:
             f"--devices {config.devices} is given, and torchrun started {place.size} processes; expected the same; "
             "drop --devices, or start without torchrun"
         )
-    size = place.size if place is not None else config.devices or 1
-    if size == 1 and not config.shard:
-        return None
-    for rank in range(size if place is None else 0):
+    if place is not None:
+        return place.size
+    size = config.devices or 1
+    for rank in range(size if size > 1 else 0):
         device_of(config.device, Place(rank, rank, size, "", 0))
-    return RankGroup(size, place)
+    return size
 
 
 def _wait_for_start(starts_at: float | None, owner: Owner, stop: Callable[[], bool]) -> None:

@@ -148,6 +148,8 @@ class RankGroup:
         host, port = ("127.0.0.1", 0) if place is None else (place.host, place.port)
         self._children: list[subprocess.Popen[bytes]] = []
         self._is_ending = False
+        self.ranks: Ranks | None = None
+        self.died: str | None = None
         try:
             self._store = TCPStore(
                 host, port, is_master=place is None, wait_for_workers=False, timeout=timedelta(seconds=MEET_SECONDS)
@@ -160,8 +162,6 @@ class RankGroup:
         if place is None:
             self._children = [self._start(rank) for rank in range(1, num_ranks)]
             threading.Thread(target=self._watch, name="ranks", daemon=True).start()
-        self.ranks: Ranks | None = None
-        self.died: str | None = None
 
     def _start(self, rank: int) -> subprocess.Popen[bytes]:
         place = Place(rank, rank, self.place.size, self.place.host, self.place.port)

@@ -117,9 +117,11 @@ class OnePeer:
 
 
 @contextmanager
-def two_ranks(manifest: RunManifest, folder: Path, *, is_sharded: bool) -> Iterator[tuple[Ranks, RankGroup]]:
-    """Rank 0 in this process, rank 1 in a real one."""
-    group = RankGroup(2, None)
+def some_ranks(
+    manifest: RunManifest, folder: Path, *, is_sharded: bool, size: int = 2
+) -> Iterator[tuple[Ranks, RankGroup]]:
+    """Rank 0 in this process, the others in real ones."""
+    group = RankGroup(size, None)
     is_orderly = False
     try:
         setup = RankSetup(
@@ -147,7 +149,7 @@ def two_ranks(manifest: RunManifest, folder: Path, *, is_sharded: bool) -> Itera
 def test_two_processes_are_one_peer(manifest: RunManifest, tmp_path: Path, is_sharded: bool) -> None:
     alone = OnePeer(manifest)
     alone.work(9)
-    with two_ranks(manifest, tmp_path, is_sharded=is_sharded) as (ranks, _):
+    with some_ranks(manifest, tmp_path, is_sharded=is_sharded) as (ranks, _):
         pair = OnePeer(manifest, ranks, is_sharded=is_sharded)
         start = pair.live()
         for one, other in zip(start, OnePeer(manifest).live(), strict=True):
@@ -169,9 +171,19 @@ def test_two_processes_are_one_peer(manifest: RunManifest, tmp_path: Path, is_sh
         assert held < 0.6 * everything if is_sharded else held == everything
 
 
+def test_one_device_may_be_sharded_too(manifest: RunManifest, tmp_path: Path) -> None:
+    alone = OnePeer(manifest)
+    alone.work(3)
+    with some_ranks(manifest, tmp_path, is_sharded=True, size=1) as (ranks, _):
+        single = OnePeer(manifest, ranks, is_sharded=True)
+        single.work(3)
+        for one, other in zip(single.live(), alone.live(), strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.network
 def test_a_process_that_dies_ends_the_peer_with_a_sentence(manifest: RunManifest, tmp_path: Path) -> None:
-    with two_ranks(manifest, tmp_path, is_sharded=True) as (ranks, group):
+    with some_ranks(manifest, tmp_path, is_sharded=True) as (ranks, group):
         pair = OnePeer(manifest, ranks, is_sharded=True)
         pair.work(1)
         group._children[0].send_signal(signal.SIGTERM)  # a terminal's signals are rank 0's to answer
