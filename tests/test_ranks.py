@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from dht.errors import DeviceFault, LocalFault, UsageFault
+from peer.checkpoint import checkpoint_path, draft_path
 from peer.data import Corpus, open_corpus
 from peer.layouts import layout_of
 from peer.mailbox import Mailbox, MergeKind
@@ -144,13 +145,33 @@ def some_ranks(
         assert all(child.poll() is not None for child in group._children)
 
 
+def keep(peer: OnePeer, folder: Path) -> list[torch.Tensor]:
+    """Write checkpoint 1 as the trainer does when it is asked; the live parameters in it."""
+    draft_path(folder, 1).mkdir()
+    peer.mailbox.network.wanted_moment = 1
+    keeper = peer.trainer.training._keeper
+    assert keeper is not None
+    keeper.after_step()
+    assert keeper._writer is not None
+    keeper._writer.join()
+    assert peer.mailbox.trainer.moment_written == 1
+    draft_path(folder, 1).rename(checkpoint_path(folder, 1))
+    return peer.live()
+
+
+def optimizer_values(peer: OnePeer) -> list[torch.Tensor]:
+    """What this process holds of the optimizer's state, flat."""
+    states = peer.trainer._inner.optimizer.state.values()
+    return [part_of(value).local.clone() for state in states for value in state.values() if value.dim()]
+
+
 @pytest.mark.network
 @pytest.mark.parametrize("is_sharded", [False, True], ids=["replicated", "sharded"])
 def test_two_processes_are_one_peer(manifest: RunManifest, tmp_path: Path, is_sharded: bool) -> None:
     alone = OnePeer(manifest)
     alone.work(9)
     with some_ranks(manifest, tmp_path, is_sharded=is_sharded) as (ranks, _):
-        pair = OnePeer(manifest, ranks, is_sharded=is_sharded)
+        pair = OnePeer(manifest, ranks, is_sharded=is_sharded, folder=tmp_path)
         start = pair.live()
         for one, other in zip(start, OnePeer(manifest).live(), strict=True):
             assert torch.equal(one, other)
@@ -166,6 +187,19 @@ def test_two_processes_are_one_peer(manifest: RunManifest, tmp_path: Path, is_sh
         before = pair.live()
         assert pair.evaluate() == pytest.approx(alone.evaluate(), rel=1e-5)
         assert all(torch.equal(one, other) for one, other in zip(before, pair.live(), strict=True))
+        # What both wrote together either takes up again, and so does a lone process.
+        saved, optimizer = keep(pair, tmp_path), optimizer_values(pair)
+        pair.work(2)
+        assert not torch.equal(pair.live()[0], saved[0])
+        third = OnePeer(manifest, folder=tmp_path)
+        for peer in (pair, third):
+            keeper = peer.trainer.training._keeper
+            assert keeper is not None
+            assert keeper.restore(1)
+            assert all(torch.equal(one, other) for one, other in zip(peer.live(), saved, strict=True))
+        assert all(torch.equal(one, other) for one, other in zip(optimizer_values(pair), optimizer, strict=True))
+        third.trainer.training._num_reads = pair.trainer.training._num_reads
+        torch.testing.assert_close(pair.trainer.step(), third.trainer.step(), rtol=2e-4, atol=0)
         held = sum(part_of(value).local.numel() for value in pair.model.parameters())
         everything = sum(pair.layout.sizes)
         assert held < 0.6 * everything if is_sharded else held == everything
