@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from averaging import wire
+from averaging.cell_messages import Partial
 from averaging.fragment_runtime import FragmentRuntime
 from averaging.fragment_state import Sent
 from averaging.links import Links
-from averaging.messages import Contribution, Result
+from averaging.messages import Contribution, Result, ResultRequest
 from averaging.round_events import SendResult, SendShards
 from dht.host import PeerId
 
@@ -46,8 +47,20 @@ def post_result(links: Links, fragment: FragmentRuntime, effect: SendResult) -> 
 
 
 def post_data(
-    links: Links, to: PeerId, header: Contribution | Result, payload: Sequence[bytes | bytearray | memoryview]
+    links: Links, to: PeerId, header: Contribution | Result | Partial, payload: Sequence[bytes | bytearray | memoryview]
 ) -> int:
     """Queue one frame; returns the bytes it will take on the stream."""
     parts: list[bytes | memoryview] = [wire.encode(header), *(memoryview(part) for part in payload)]
     return links.post(to, parts, "data")
+
+
+def post_stored(links: Links, fragment: FragmentRuntime, to: PeerId, request: ResultRequest) -> bool:
+    """Queue a result that is kept here; False when it is not."""
+    stored = fragment.store.result(request.version, request.shard, request.digest)
+    commit = fragment.machine.known_commit(request.version)
+    if stored is None or commit is None or request.shard >= len(commit.results):
+        return False
+    result = commit.results[request.shard]
+    header = Result(fragment.index, request.version, request.shard, result.start, result.end)
+    post_data(links, to, header, [stored])
+    return True

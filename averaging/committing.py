@@ -7,12 +7,14 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from averaging.cell_commits import own_share_of, rates_of
+from averaging.cell_messages import CellsCommit
 from averaging.digest_ahead import StepKey
 from averaging.exchange_reports import ExchangeReport, RoundClosed, WorkForgotten, WorkReturned
 from averaging.fragment_runtime import Compute, FragmentRuntime
 from averaging.fragment_state import CommittedShard, FragmentState
-from averaging.messages import Commit, Plan, ShardResult, own_entry, own_ranges
-from averaging.outer import OuterRule, weights_of
+from averaging.messages import Commit, Plan, own_entry, own_ranges
+from averaging.outer import OuterRule
 from averaging.reduction import shard_rates
 from averaging.round import HISTORY_COMMITS
 from averaging.shard_store import terms_of
@@ -75,12 +77,11 @@ async def apply_commit(
     own_index = own[0] if own is not None and in_roster else -1
     sent = state.pending
     shards = [
-        _committed_shard(fragment, commit, shard, payloads.get(index), own_index, rule)
-        for index, shard in enumerate(commit.shards)
+        _committed_shard(fragment, commit, index, payloads.get(index), own_index, rule)
+        for index in range(len(commit.results))
     ]
     if own_index >= 0:
-        terms = [terms_of(rule, commit, member) for member in range(len(commit.roster))]
-        state.own_share = weights_of(terms, rule)[own_index]
+        state.own_share = own_share_of(commit, own_index, rule)
 
     known = fragment.ahead.known(commit.version, _step_keys(commit, rule))
 
@@ -121,14 +122,16 @@ async def adopt_anchor(
         (what to add to the live parameters, float32 [num_values]; own work that is lost or counts twice).
     """
     state = fragment.state
-    own = {commit.version: own_ranges(commit, me) for commit in commits}
+    # The commit of a two-level round with the part of another cell says nothing about own work.
+    telling = [commit for commit in commits if fragment.tells_of_own_work(commit)]
+    own = {commit.version: own_ranges(commit, me) for commit in telling}
     before = await compute(state.shown)
 
     def replace_anchor() -> list[WorkForgotten]:
         left_version, left_digest, known = state.version, state.digest, fragment.known_anchors()
         with fragment.changing():
             set_state(state)
-        forgotten = list(fragment.receipts.settle(fragment.index, state, left_version, left_digest, commits))
+        forgotten = list(fragment.receipts.settle(fragment.index, state, left_version, left_digest, telling))
         state.settle_in_new_lineage(left_version, own, fragment.common_version(known, commits))
         return forgotten
 
@@ -149,20 +152,16 @@ def step_key(
 
 
 def _step_keys(commit: Commit, rule: OuterRule) -> list[StepKey]:
-    shards = [shard for shard in commit.shards if shard.digest]
+    # The slices of a two-level round are not expected ahead.
+    shards = [] if isinstance(commit, CellsCommit) else [shard for shard in commit.shards if shard.digest]
     return [step_key(commit, shard.start, shard.end, shard.digest, shard.included, rule) for shard in shards]
 
 
 def _committed_shard(
-    fragment: FragmentRuntime,
-    commit: Commit,
-    shard: ShardResult,
-    payload: bytes | None,
-    own_index: int,
-    rule: OuterRule,
+    fragment: FragmentRuntime, commit: Commit, index: int, payload: bytes | None, own_index: int, rule: OuterRule
 ) -> CommittedShard:
-    gradient = None if payload is None else fragment.store.unpack(shard.end - shard.start, payload)
-    terms = [terms_of(rule, commit, member) for member in shard.included]
-    outer_lr, outer_momentum = shard_rates(terms, rule)
-    own_included = own_index in shard.included
-    return CommittedShard(shard.start, shard.end, gradient, outer_lr, own_included, outer_momentum)
+    result = commit.results[index]
+    gradient = None if payload is None else fragment.store.unpack(result.end - result.start, payload)
+    outer_lr, outer_momentum = rates_of(commit, index, rule)
+    own_included = own_index in commit.members_in(index)
+    return CommittedShard(result.start, result.end, gradient, outer_lr, own_included, outer_momentum)

@@ -13,9 +13,10 @@ which commits there are, and not on their order or on how often each came.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
+from averaging.cell_messages import CellsCommit
 from averaging.messages import DIGEST_BYTES, Commit
 from averaging.wire import commit_digest_whole
 from dht.host import PeerId
@@ -59,16 +60,21 @@ def round_of(commit: Commit, num_parameters: int) -> Round:
     """Whom a commit credits; `num_parameters` of the whole model."""
     num_values = [0] * len(commit.roster)
     witnessed = [False] * len(commit.roster)
-    for shard in commit.shards:
-        for member in shard.included:
-            num_values[member] += shard.end - shard.start
-            witnessed[member] |= shard.reducer != member or commit.roster[member].peer_id != commit.leader
+    for index, result in enumerate(commit.results):
+        reducer = commit.holder(index)
+        for member in commit.members_in(index):
+            peer_id = commit.roster[member].peer_id
+            num_values[member] += result.end - result.start
+            witnessed[member] |= not reducer == peer_id == commit.leader
     shares = tuple(
         MachineShare(entry.peer_id, round(1000 * entry.tokens * num_values[member] / num_parameters), witnessed[member])
         for member, entry in enumerate(commit.roster)
     )
     digest = commit_digest_whole(commit)
-    return Round(commit.fragment, commit.version, digest, commit.previous, commit.leader, commit.tokens, shares)
+    leader, previous = commit.leader, commit.previous
+    if isinstance(commit, CellsCommit):
+        leader, previous = commit.upper.leader, commit.upper.previous
+    return Round(commit.fragment, commit.version, digest, previous, leader, commit.tokens, shares)
 
 
 def counted(rounds: Iterable[Round]) -> list[Round]:
@@ -78,8 +84,15 @@ def counted(rounds: Iterable[Round]) -> list[Round]:
     """
     by_fragment: dict[int, dict[bytes, Round]] = {}
     for one in rounds:
-        by_fragment.setdefault(one.fragment, {})[one.digest] = one
+        same = by_fragment.setdefault(one.fragment, {})
+        same[one.digest] = _with_shares_of(same[one.digest], one) if one.digest in same else one
     return [one for fragment in sorted(by_fragment) for one in _heaviest_chain(by_fragment[fragment].values())]
+
+
+def _with_shares_of(one: Round, other: Round) -> Round:
+    """Two receipts of one commit: the same, or those of two cells of one round."""
+    shares = {share.peer_id: share for share in (*one.shares, *other.shares)}
+    return one if len(shares) == len(one.shares) else replace(one, shares=tuple(shares[key] for key in sorted(shares)))
 
 
 def missing_versions(rounds: Iterable[Round]) -> dict[int, list[range]]:

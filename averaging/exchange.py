@@ -1,9 +1,8 @@
 """The async shell around the round machines: performs their effects on a Host and feeds back what happens.
 
-One `Exchange` per peer and run owns, per fragment, a `FragmentState` (tensors), a `RoundMachine` (protocol) and the
-bytes under way. It never waits for the trainer: changes for the live parameters are handed to `deliver`, which must
-return at once. Heavy tensor work goes through the injected `compute` port (a thread in real life, inline in virtual
-time), one piece at a time per fragment.
+Per fragment it owns a `FragmentState` (tensors), a `RoundMachine` (protocol) and the bytes under way. It never waits
+for the trainer: `deliver` takes changes for the live parameters and returns at once. Tensor work goes through the
+`compute` port (a thread in real life, inline in virtual time).
 """
 
 from __future__ import annotations
@@ -14,12 +13,13 @@ import math
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from torch import Tensor
 
 from averaging import bulk, wire
 from averaging.buffers import Buffers
+from averaging.cell_exchange import CellEffect, CellExchange
 from averaging.codec import Codec
 from averaging.committing import adopt_anchor, apply_commit
 from averaging.exchange_reports import (
@@ -39,6 +39,7 @@ from averaging.looking_ahead import expect, look_ahead
 from averaging.messages import (
     DIGEST_BYTES,
     Abandon,
+    CellLevel,
     Commit,
     Contribution,
     Message,
@@ -79,7 +80,6 @@ from averaging.round_events import (
 from averaging.shard_store import terms_of
 from dht.host import PeerId
 
-T = TypeVar("T")
 Deliver = Callable[[int, Tensor, int], None]
 """(fragment, change of the live parameters, version): must not block. The change is overwritten once it returns."""
 
@@ -124,6 +124,7 @@ class Exchange:
         self._buffers = Buffers()
         self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
+        self._cells = CellExchange(me, rule, codec, self.guard, compute, self._step, lambda: self._links, self._spawn)
 
     # --------------------------------------------------------------------------------------- inputs from outside
 
@@ -138,8 +139,8 @@ class Exchange:
         live, others = tuple(sorted(set(trainers) - excluded)), tuple(sorted({*followers, *excluded}))
         view = View(live, others, max(len(live), num_known - len(excluded)))
         for fragment in self.fragments:
-            machine = fragment.machine
-            if (machine.trainers, machine.followers, machine.num_known) != (live, others, view.num_known):
+            if fragment.view != view:
+                fragment.view = view
                 self._step(fragment, view)
 
     def audit(self, index: int, peer_id: PeerId) -> None:
@@ -167,18 +168,14 @@ class Exchange:
                     sender, [wire.encode(Abandon(fragment.index, message.version, message.attempt, reason))]
                 )
             return
+        if isinstance(message, CellLevel) and self._cells.take(fragment, sender, message, payload):
+            return
         if isinstance(message, Contribution):
             self._take_contribution(fragment, sender, message, payload)
         elif isinstance(message, Result):
             self._take_result(fragment, sender, message, payload, frame_bytes)
         elif isinstance(message, ResultRequest):
-            stored = fragment.store.result(message.version, message.shard, message.digest)
-            commit = fragment.machine.known_commit(message.version)
-            if stored is not None and commit is not None and message.shard < len(commit.shards):
-                shard = commit.shards[message.shard]
-                header = Result(fragment.index, message.version, message.shard, shard.start, shard.end)
-                bulk.post_data(self._links, sender, header, [stored])
-            else:
+            if not bulk.post_stored(self._links, fragment, sender, message):
                 self.audit(fragment.index, sender)
         else:
             if isinstance(message, VersionIs):
@@ -295,6 +292,8 @@ class Exchange:
                 self._spawn(self._reduce(fragment, effect))
             elif isinstance(effect, SendResult):
                 bulk.post_result(self._links, fragment, effect)
+            elif isinstance(effect, CellEffect):
+                self._cells.perform(fragment, effect)
             elif isinstance(effect, Apply):
                 self._spawn(self._apply(fragment, effect.commit))
             elif isinstance(effect, Repair):
@@ -337,10 +336,8 @@ class Exchange:
         if sent is None or entry is None or entry[1].sequence != sent.sequence:
             return
         bulk.post_shards(self._links, fragment, effect, sent, self.me)
-        staleness = staleness_of(self.rule.mode, plan.version, entry[1].base_version)
-        self._report(
-            ContributionSent(fragment.index, plan.version, fragment.up_bytes, sent.tokens, sent.steps, staleness)
-        )
+        late = staleness_of(self.rule.mode, plan.version, entry[1].base_version)
+        self._report(ContributionSent(fragment.index, plan.version, fragment.up_bytes, sent.tokens, sent.steps, late))
 
     # ------------------------------------------------------------------------------------------------ bulk data
 
@@ -365,13 +362,13 @@ class Exchange:
             fragment.down_bytes += frame_bytes
             fragment.down_values += message.end - message.start
             fragment.result_arrived.set()
+            self._cells.relay(fragment, sender, message, payload)
             if message.version == version:
                 self._expect(fragment, message.shard, digest, sender)
                 self._step(fragment, ResultArrived(sender, message.shard))
 
     async def _reduce(self, fragment: FragmentRuntime, effect: ReduceShard) -> None:
-        plan, index = effect.plan, effect.shard
-        shard = plan.shards[index]
+        plan, index, shard = effect.plan, effect.shard, effect.plan.shards[effect.shard]
         await fragment.encoded.wait()
         members = self.guard.usable(plan, effect.leader, effect.members, fragment.machine.timing)
         contributions = fragment.store.contributions(self.rule, plan, effect.leader, index, members)
@@ -381,6 +378,9 @@ class Exchange:
             blocks = sent.encoded.slice_blocks(shard.start, shard.end - shard.start)
             contributions.append((own[0], terms_of(self.rule, plan, own[0]), blocks))
             contributions.sort(key=lambda contribution: contribution[0])
+        if self._cells.is_in_cell(fragment):
+            await self._cells.reduce(fragment, effect, contributions)
+            return
         carried = fragment.store.carried_error(shard.start, shard.end)
 
         def run() -> Reduction | None:
@@ -397,7 +397,7 @@ class Exchange:
         self._step(fragment, ShardReduced(plan.attempt, effect.leader, index, digest, reduction.included))
 
     def _expect(self, fragment: FragmentRuntime, index: int, digest: bytes, reducer: PeerId) -> None:
-        plan = fragment.machine.plan
+        plan = None if self._cells.is_in_cell(fragment) else fragment.machine.plan
         if plan is not None and expect(fragment, plan, index, digest, reducer, self.rule_at(plan.version)):
             self._spawn(look_ahead(fragment, self._compute, self._clock))
 
@@ -405,11 +405,12 @@ class Exchange:
 
     async def _apply(self, fragment: FragmentRuntime, commit: Commit) -> None:
         notary, begun = fragment.machine.notary, self._clock()
+        is_own = commit.leader == self.me and commit.results is commit.shards
         search = ResultSearch(fragment, commit, self.me, self._links, self._clock)
         # The reducers' signatures are checked while the results arrive.
         searching = asyncio.ensure_future(search.run(lambda passed: self._note_expiry(fragment, passed)))
         try:
-            objection = "" if commit.leader == self.me else await self._compute(lambda: notary.objection(commit))
+            objection = "" if is_own else await self._compute(lambda: notary.objection(commit))
             if objection:
                 self.guard.unsigned(commit, objection)
                 self._step(fragment, ApplyFailed(commit))
@@ -456,6 +457,7 @@ class Exchange:
         self._step(fragment, Advanced(state.version, state.digest[:DIGEST_BYTES], state.lineage_tokens, adopted))
         for sender, attempt, leader, shard in fragment.store.arrived(state.version):
             self._step(fragment, ContributionArrived(sender, attempt, leader, shard))
+        self._cells.advanced(fragment)
         self._spawn(self.offer(fragment))
 
     # ------------------------------------------------------------------------------------------------------ small
@@ -466,8 +468,8 @@ class Exchange:
         return self.links
 
     def _ask_repair(self, fragment: FragmentRuntime, peer_id: PeerId, reason: str) -> None:
-        if not fragment.repairing:
-            fragment.repairing = True
+        asked, fragment.repairing = fragment.repairing, True
+        if not asked:
             self._report(RepairNeeded(fragment.index, fragment.machine.version, peer_id, reason))
 
     def repaired(self, index: int) -> None:

@@ -8,12 +8,14 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
+from averaging.cell_round import CellRoundMachine
 from averaging.commit_log import CommitLog
 from averaging.digest_ahead import DigestAhead
 from averaging.fragment_state import FragmentState
 from averaging.messages import DIGEST_BYTES, Commit, VersionIs
 from averaging.receipts import Receipts
 from averaging.round import HISTORY_COMMITS, RoundMachine
+from averaging.round_events import View
 from averaging.shard_store import ShardStore
 
 T = TypeVar("T")
@@ -49,6 +51,8 @@ class FragmentRuntime:
     encodes_first: bool = False
     """The last work that was offered could not be encoded: nobody should wait for such work again."""
     repairing: bool = False
+    view: View | None = None
+    """The last one that the machine was told."""
     unfetchable: Commit | None = None
     """The commit whose results nobody has, while the repair that this asks for is under way."""
     is_outrun: bool = False
@@ -62,6 +66,10 @@ class FragmentRuntime:
         self.receipts = Receipts(self.machine.me)
         self.ahead = DigestAhead(self.state.codec, self.state.num_values)
         self.encoded.set()
+
+    def tells_of_own_work(self, commit: Commit) -> bool:
+        """Whether a commit says what became of own work."""
+        return not isinstance(self.machine, CellRoundMachine) or self.machine.knows_own_part(commit)
 
     def known_anchors(self) -> dict[int, bytes]:
         """Per version that is remembered here, the digest of its anchor, as messages have it."""

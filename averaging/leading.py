@@ -63,6 +63,7 @@ class Leading:
     previous: bytes = b""
     """Digest of the commit that led to `version`; empty when it is not known here."""
     not_before: float = 0.0
+    max_roster: int = MAX_ROSTER
     tell: Callable[[DeadlinePassed | QuorumAwaited | WronglySigned], None] = lambda effect: None
     attempt: int = 0
     offers: dict[PeerId, Offer] = field(default_factory=dict)
@@ -85,7 +86,7 @@ class Leading:
             self.heartbeat_at = now + HEARTBEAT_SECONDS
         if peer_id not in self.offers and peer_id not in self.late:
             self.timing.offer.observe(peer_id, now - self.first_at)
-        if self.plan is None and (len(self.offers) < MAX_ROSTER or peer_id in self.offers):
+        if self.plan is None and (len(self.offers) < self.max_roster or peer_id in self.offers):
             self.offers[peer_id] = offer
             self.attempt = max(self.attempt, offer.attempt)
         elif peer_id not in self.offers and len(self.late) < MAX_ROSTER:

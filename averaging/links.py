@@ -85,6 +85,8 @@ class Traffic:
     """Bytes of round messages, frame headers included, and what the lines take (0: not known)."""
 
     sent_bytes: int = 0
+    sent_abroad_bytes: int = 0
+    """Those to peers of other sites."""
     received_bytes: int = 0
     upload_bits_per_second: float = 0.0
     download_bits_per_second: float = 0.0
@@ -132,6 +134,7 @@ class Links:
         self.traffic = Traffic()
         self.max_queued_bytes = MAX_QUEUED_BYTES
         self._rate = UploadRate()
+        self.is_abroad: Callable[[PeerId], bool] = lambda remote: False
         self._host = host
         self._doorkeeper = doorkeeper
         self._limits = limits
@@ -249,6 +252,7 @@ class Links:
         sending.result()
         lane.queued_bytes -= len(frame) + 4
         self.traffic.sent_bytes += len(frame) + 4
+        self.traffic.sent_abroad_bytes += len(frame) + 4 if self.is_abroad(lane.remote) else 0
         if lane.name == "data":
             self._rate.sent(lane.remote, len(frame) + 4, self._clock())
             if not lane.queued_bytes:

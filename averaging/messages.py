@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 from dht.host import PeerId
 
 MAX_ROSTER = 256
 """Members of one round; larger swarms average in cells."""
 MAX_SHARDS = 512
-"""So that the commit of a full roster still fits its header (`wire.MAX_HEADER_BYTES`)."""
+"""So that the commit of a full roster still fits its header (`wire_fields.MAX_HEADER_BYTES`)."""
 DIGEST_BYTES = 16
 SIGNATURE_BYTES = 64
 """Of an Ed25519 signature; `notary.py` says what is signed."""
@@ -53,6 +53,17 @@ class ShardResult:
     digest: bytes
     included: tuple[int, ...]
     signature: bytes = b""
+
+
+class CommittedResult(Protocol):
+    """Values [start, end) of a commit; without a digest they are void."""
+
+    @property
+    def start(self) -> int: ...
+    @property
+    def end(self) -> int: ...
+    @property
+    def digest(self) -> bytes: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +170,23 @@ class Commit:
         included = {index for shard in self.shards for index in shard.included}
         return sum(self.roster[index].tokens for index in included)
 
+    @property
+    def results(self) -> Sequence[CommittedResult]:
+        """What is applied, in the order of the values; in a two-level round the slices, and not the cell's shards."""
+        return self.shards
+
+    def members_in(self, index: int) -> tuple[int, ...]:
+        """Roster members whose work is in result `index`."""
+        return self.shards[index].included
+
+    def holder(self, index: int) -> PeerId:
+        """Who sends result `index` to the members."""
+        return self.roster[self.shards[index].reducer].peer_id
+
+    def makers(self, index: int) -> tuple[PeerId, ...]:
+        """Who else made result `index`."""
+        return ()
+
 
 @dataclass(frozen=True, slots=True)
 class CommitRequest:
@@ -219,6 +247,16 @@ class Result:
     end: int
 
 
+@dataclass(frozen=True, slots=True)
+class CellLevel:
+    """What the messages between cells have in common; `cell_messages.py` has them."""
+
+    KIND: ClassVar[str] = ""
+    fragment: int
+    version: int
+    attempt: int
+
+
 Message = (
     Offer
     | Wait
@@ -232,6 +270,7 @@ Message = (
     | ResultRequest
     | Contribution
     | Result
+    | CellLevel
 )
 
 
@@ -248,4 +287,5 @@ def own_ranges(commit: Commit, peer_id: PeerId) -> tuple[int, tuple[tuple[int, i
     own = own_entry(commit.roster, peer_id)
     if own is None:
         return -1, ()
-    return own[1].sequence, tuple((shard.start, shard.end) for shard in commit.shards if own[0] in shard.included)
+    included = (result for index, result in enumerate(commit.results) if own[0] in commit.members_in(index))
+    return own[1].sequence, tuple((result.start, result.end) for result in included)

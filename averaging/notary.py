@@ -17,12 +17,17 @@ from typing import Protocol
 
 import msgpack
 
+from averaging.cell_messages import CellRow, CellsCommit, Cross, Crossed, CrossPlan, SliceResult, Upper, part_of
 from averaging.messages import Commit, Plan, Reduced, RosterEntry, ShardResult
-from averaging.wire import encode, mask_of
+from averaging.wire import commit_digest_whole, encode, mask_of
 from dht.host import PeerId
 
 SHARD_DOMAIN = b"murmuration shard result\0"
 COMMIT_DOMAIN = b"murmuration commit\0"
+CREDENTIAL_DOMAIN = b"murmuration cell reducer\0"
+SLICE_DOMAIN = b"murmuration slice result\0"
+CROSS_PLAN_DOMAIN = b"murmuration plan of slices\0"
+UPPER_DOMAIN = b"murmuration commit of cells\0"
 
 Sign = Callable[[bytes], bytes]
 """message -> signature of this peer, `messages.SIGNATURE_BYTES` long."""
@@ -63,9 +68,49 @@ def shard_statement(scope: Scope, round_: Plan | Commit, leader: PeerId, members
 
 def commit_statement(scope: Scope, commit: Commit) -> bytes:
     """What the leader signs: every field of the commit, the reducers' signatures too: nobody can change those."""
-    whole = hashlib.sha256(encode(replace(commit, signature=b""))).digest()
+    whole = hashlib.sha256(encode(replace(part_of(commit), signature=b""))).digest()
     fields = [scope.run_id, scope.manifest_hash, whole]
     return COMMIT_DOMAIN + hashlib.sha256(msgpack.packb(fields, use_bin_type=True)).digest()
+
+
+def cells_digest(cells: Sequence[CellRow]) -> bytes:
+    """32 bytes that stand for all cells of a round and what they bring."""
+    fields = [[getattr(row, name) for name in CellRow.__slots__] for row in cells]
+    return hashlib.sha256(msgpack.packb(fields, use_bin_type=True)).digest()
+
+
+def credential_statement(
+    scope: Scope, fragment: int, version: int, part_digest: bytes, reducer: PeerId, run: tuple[int, int]
+) -> bytes:
+    """What a cell's leader signs for a reducer: it made the cell's mean of values [run), in the part of that digest."""
+    fields = [scope.run_id, scope.manifest_hash, fragment, version, part_digest, reducer, *run]
+    return CREDENTIAL_DOMAIN + hashlib.sha256(msgpack.packb(fields, use_bin_type=True)).digest()
+
+
+def slice_statement(
+    scope: Scope, round_: CrossPlan | Cross | Upper, leader: PeerId, cells: bytes, one: SliceResult
+) -> bytes:
+    """What the owner of a slice signs; `cells` is the `cells_digest` of the round."""
+    fields = [
+        *(scope.run_id, scope.manifest_hash),
+        *(round_.fragment, round_.version, round_.attempt, leader, round_.anchor_digest, cells),
+        *(one.start, one.end, one.digest, mask_of(one.included)),
+    ]
+    return SLICE_DOMAIN + hashlib.sha256(msgpack.packb(fields, use_bin_type=True)).digest()
+
+
+def cross_plan_statement(scope: Scope, plan: CrossPlan) -> bytes:
+    """What the top leader signs before: every field of the plan of slices."""
+    whole = hashlib.sha256(encode(replace(plan, signature=b""))).digest()
+    fields = [scope.run_id, scope.manifest_hash, whole]
+    return CROSS_PLAN_DOMAIN + hashlib.sha256(msgpack.packb(fields, use_bin_type=True)).digest()
+
+
+def upper_statement(scope: Scope, upper: Upper) -> bytes:
+    """What the top leader signs: every field of the commit of all cells."""
+    whole = hashlib.sha256(encode(replace(upper, signature=b""))).digest()
+    fields = [scope.run_id, scope.manifest_hash, whole]
+    return UPPER_DOMAIN + hashlib.sha256(msgpack.packb(fields, use_bin_type=True)).digest()
 
 
 class Checker:
@@ -88,7 +133,9 @@ class Checker:
         return self._holds(reducer, statement, report.signature)
 
     def is_leaders(self, commit: Commit) -> bool:
-        """Whether the leader whom a commit names has signed it."""
+        """Whether the leader whom a commit names has signed it; of a two-level round, both leaders."""
+        if isinstance(commit, CellsCommit) and not self.is_tops(commit.upper):
+            return False
         return self._holds(commit.leader, commit_statement(self.scope, commit), commit.signature)
 
     def objection(self, commit: Commit) -> str:
@@ -105,6 +152,42 @@ class Checker:
                 return (
                     f"in the commit of version {commit.version} of fragment {commit.fragment}, the mean of values "
                     f"[{shard.start}, {shard.end}) is not signed by its reducer {reducer}"
+                )
+        return self._upper_objection(commit) if isinstance(commit, CellsCommit) else ""
+
+    def is_tops(self, upper: Upper) -> bool:
+        """Whether the top leader whom a commit of cells names has signed it."""
+        return self._holds(upper.leader, upper_statement(self.scope, upper), upper.signature)
+
+    def is_planned(self, plan: CrossPlan) -> bool:
+        """Whether the top leader whom a plan of slices names has signed it."""
+        return self._holds(plan.leader, cross_plan_statement(self.scope, plan), plan.signature)
+
+    def is_owners(self, plan: CrossPlan, leader: PeerId, report: Crossed) -> bool:
+        """Whether a report of this plan is signed by the slice's owner."""
+        row = plan.slices[report.slice]
+        result = SliceResult(row.start, row.end, row.cell, row.owner, report.digest, report.included)
+        statement = slice_statement(self.scope, plan, leader, cells_digest(plan.cells), result)
+        return self._holds(row.owner, statement, report.signature)
+
+    def is_reducer_of(
+        self, row: CellRow, fragment: int, version: int, reducer: PeerId, run: tuple[int, int], credential: bytes
+    ) -> bool:
+        """Whether a cell's leader says that `reducer` made its mean of values [run)."""
+        statement = credential_statement(self.scope, fragment, version, row.digest, reducer, run)
+        return self._holds(row.leader, statement, credential)
+
+    def _upper_objection(self, commit: CellsCommit) -> str:
+        upper = commit.upper
+        if commit_digest_whole(commit.part) != upper.cells[commit.cell].digest:
+            return f"the part of cell {upper.cells[commit.cell].name!r} is not the one that its round has averaged"
+        cells = cells_digest(upper.cells)
+        for one in upper.slices:
+            statement = slice_statement(self.scope, upper, upper.leader, cells, one)
+            if one.digest and not self._holds(one.owner, statement, one.signature):
+                return (
+                    f"in the commit of version {upper.version} of fragment {upper.fragment}, the mean of values "
+                    f"[{one.start}, {one.end}) is not signed by its owner {one.owner}"
                 )
         return ""
 
@@ -134,3 +217,21 @@ class Notary(Checker):
     def sign_commit(self, commit: Commit) -> Commit:
         """The commit with its leader's signature."""
         return replace(commit, signature=self._sign(commit_statement(self.scope, commit)))
+
+    def sign_slice(self, plan: CrossPlan | Cross, leader: PeerId, result: SliceResult) -> bytes:
+        """The owner's signature under the mean of a slice."""
+        return self._sign(slice_statement(self.scope, plan, leader, cells_digest(plan.cells), result))
+
+    def sign_cross_plan(self, plan: CrossPlan) -> CrossPlan:
+        """The plan of slices with its top leader's signature."""
+        return replace(plan, signature=self._sign(cross_plan_statement(self.scope, plan)))
+
+    def sign_upper(self, upper: Upper) -> Upper:
+        """The commit of all cells with its top leader's signature."""
+        return replace(upper, signature=self._sign(upper_statement(self.scope, upper)))
+
+    def sign_credential(
+        self, fragment: int, version: int, part_digest: bytes, reducer: PeerId, run: tuple[int, int]
+    ) -> bytes:
+        """A cell leader's word for one of its reducers."""
+        return self._sign(credential_statement(self.scope, fragment, version, part_digest, reducer, run))

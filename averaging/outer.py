@@ -151,14 +151,18 @@ def portable_power(base: float, exponent: float) -> float:
 
 def weights_of(terms: Sequence[Terms], rule: OuterRule) -> list[float]:
     """Weights w_j = nu_j * rho_j * n_j^p * (n_j / h_j)^q, normalised, rounded to float32; all 0 when nothing counts."""
-    raw = [
+    raw = [raw_weight(term, rule) for term in terms]
+    total = math.fsum(raw)
+    return [float(np.float32(weight / total)) if total > 0 else 0.0 for weight in raw]
+
+
+def raw_weight(term: Terms, rule: OuterRule) -> float:
+    """A weight before it is normalised."""
+    return (
         staleness_factor(term.staleness, rule)
         * size_factor(term.tokens, term.steps, rule)
         * newcomer_factor(term.num_rounds, rule)
-        for term in terms
-    ]
-    total = math.fsum(raw)
-    return [float(np.float32(weight / total)) if total > 0 else 0.0 for weight in raw]
+    )
 
 
 def effective_outer_lr(terms: Sequence[Terms], rule: OuterRule) -> float:
@@ -169,7 +173,17 @@ def effective_outer_lr(terms: Sequence[Terms], rule: OuterRule) -> float:
     """
     rho = _token_mean(terms, rule, [staleness_factor(term.staleness, rule) for term in terms])
     rounds_late = _token_mean(terms, rule, [term.staleness for term in terms])
-    return float(np.float32(rule.outer_lr * rho / (1.0 + rule.lag_penalty * rounds_late)))
+    return outer_lr_of(rho, rounds_late, rule)
+
+
+def outer_lr_of(mean_rho: float, rounds_late: float, rule: OuterRule) -> float:
+    """eta_r from the means of rho and of the staleness, rounded to float32."""
+    return float(np.float32(rule.outer_lr * mean_rho / (1.0 + rule.lag_penalty * rounds_late)))
+
+
+def outer_momentum_of(rounds_late: float, rule: OuterRule) -> float:
+    """beta_r from the mean staleness, rounded to float32."""
+    return float(np.float32(rule.outer_momentum / (1.0 + rule.momentum_lag_penalty * rounds_late)))
 
 
 def effective_outer_momentum(terms: Sequence[Terms], rule: OuterRule) -> float:
@@ -178,8 +192,7 @@ def effective_outer_momentum(terms: Sequence[Terms], rule: OuterRule) -> float:
     Momentum on stale work is what makes late updates oscillate (arXiv 2401.09135). The one round of delay that every
     mode but sync implies is beta0's business, because it is there in every round: 0.9 in lock step, 0.5 otherwise.
     """
-    rounds_late = _token_mean(terms, rule, [term.staleness for term in terms])
-    return float(np.float32(rule.outer_momentum / (1.0 + rule.momentum_lag_penalty * rounds_late)))
+    return outer_momentum_of(_token_mean(terms, rule, [term.staleness for term in terms]), rule)
 
 
 def _token_mean(terms: Sequence[Terms], rule: OuterRule, values: Sequence[float]) -> float:

@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable
 
 from averaging import wire
+from averaging.cell_round import CellRoundMachine
 from averaging.fragment_runtime import FragmentRuntime
 from averaging.links import Links
 from averaging.messages import Commit, ResultRequest, own_entry
@@ -29,7 +30,7 @@ class ResultSearch:
         self._me = me
         self._links = links
         self._clock = clock
-        self._missing = {index: shard.digest for index, shard in enumerate(commit.shards) if shard.digest}
+        self._missing = {index: shard.digest for index, shard in enumerate(commit.results) if shard.digest}
         self._found: dict[int, bytes] = {}
         self._came_at: dict[PeerId, float] = {}
 
@@ -45,7 +46,7 @@ class ResultSearch:
             holders = self._holders(attempt)
             self._came_at.clear()
             if attempt or not is_member:
-                self._ask(holders)
+                self._ask({index: holder for index, holder in holders.items() if attempt or self._asks_first(index)})
             longest = fragment.machine.timing.result.longest(holders.values())
             while True:
                 fragment.result_arrived.clear()
@@ -89,15 +90,20 @@ class ResultSearch:
         """Whom each missing result is expected from in this attempt; nobody, when this peer is alone in the round."""
         found = {}
         for index in self._missing:
-            reducer = self._commit.roster[self._commit.shards[index].reducer].peer_id
-            members = [entry.peer_id for entry in self._commit.roster if entry.peer_id != reducer]
-            holders = [peer_id for peer_id in (reducer, self._commit.leader, *members) if peer_id != self._me]
+            first = (self._commit.holder(index), *self._commit.makers(index))
+            members = [entry.peer_id for entry in self._commit.roster if entry.peer_id not in first]
+            holders = [peer_id for peer_id in (*first, self._commit.leader, *members) if peer_id != self._me]
             if holders:
                 found[index] = holders[attempt % len(holders)]
         return found
 
+    def _asks_first(self, index: int) -> bool:
+        """Whether this peer asks before others of its cell had the time to get it for all of them."""
+        machine = self._fragment.machine
+        return not isinstance(machine, CellRoundMachine) or machine.fetches(index)
+
     def _ask(self, holders: dict[int, PeerId]) -> None:
         for index, holder in holders.items():
-            shard = self._commit.shards[index]
+            shard = self._commit.results[index]
             request = ResultRequest(self._fragment.index, self._commit.version, index, shard.digest)
             self._links.post(holder, [wire.encode(request)])

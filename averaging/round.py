@@ -238,10 +238,7 @@ class RoundMachine:
         if self._leading is not None:
             closing = self._leading.check(self.trainers, self._avoid - {self.me}, now, self.num_known)
             if isinstance(closing, Commit):
-                for peer_id in sorted(
-                    {self.me, *self.trainers, *self.followers, *(entry.peer_id for entry in closing.roster)}
-                ):
-                    self._send(peer_id, closing)
+                self._publish(closing)
             elif closing is not None:
                 waiting, self._leading = self._leading.waiting, None
                 for peer_id in waiting:
@@ -252,6 +249,10 @@ class RoundMachine:
             arrivals = self.timing.leader_silence.allowance(member.leader).num_arrivals
             silence = f"the leader was silent for {now - member.heard_at:.1f} s"
             self._take_over(f"{silence} (allowed: learned from {arrivals} signs of life)", now)
+
+    def _publish(self, commit: Commit) -> None:
+        for peer_id in sorted({self.me, *self.trainers, *self.followers, *(entry.peer_id for entry in commit.roster)}):
+            self._send(peer_id, commit)
 
     # ------------------------------------------------------------------------------------------------- member
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from averaging.cell_messages import Cross
 from averaging.messages import Commit, Message, Offer, Plan
 from dht.host import PeerId
 
@@ -98,11 +99,45 @@ class ApplyFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class PartialArrived:
+    """Cell number `cell`'s mean of a slice is here, from `sender`, for the round above the cells (attempt, leader)."""
+
+    sender: PeerId
+    attempt: int
+    leader: PeerId
+    slice: int
+    cell: int
+
+
+@dataclass(frozen=True, slots=True)
+class SliceReduced:
+    """The own averaging of slice `cross.numbers[position]` across cells finished; `included` are cells."""
+
+    cross: Cross
+    position: int
+    digest: bytes
+    included: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time passed."""
 
 
-Event = Ready | View | Heard | Lost | ContributionArrived | ResultArrived | ShardReduced | Advanced | ApplyFailed | Tick
+Event = (
+    Ready
+    | View
+    | Heard
+    | Lost
+    | ContributionArrived
+    | ResultArrived
+    | ShardReduced
+    | Advanced
+    | ApplyFailed
+    | PartialArrived
+    | SliceReduced
+    | Tick
+)
 
 # ------------------------------------------------------------------------------------------------ effects, out
 
@@ -137,6 +172,33 @@ class SendResult:
 
     plan: Plan
     shard: int
+    to: tuple[PeerId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SendPartials:
+    """Send the own cell's means of these slices to their owners; `leader` is the cell's."""
+
+    cross: Cross
+    leader: PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class ReduceSlice:
+    """Average these cells' means of slice `cross.numbers[position]`, encode, report `SliceReduced`."""
+
+    cross: Cross
+    leader: PeerId
+    position: int
+    cells: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SendSlice:
+    """Stream the encoded mean of a slice of which this peer is the owner."""
+
+    cross: Cross
+    position: int
     to: tuple[PeerId, ...]
 
 
@@ -213,6 +275,9 @@ Effect = (
     | SendShards
     | ReduceShard
     | SendResult
+    | SendPartials
+    | ReduceSlice
+    | SendSlice
     | Apply
     | Repair
     | RoundStarted

@@ -124,14 +124,14 @@ class ShardStore:
 
     def settle(self, commit: Commit) -> None:
         """Keep encoding errors only where the commit contains exactly our result; elsewhere nothing was broadcast."""
-        for shard in commit.shards:
+        for shard in commit.results:
             digest, error = self._tentative.get((shard.start, shard.end), (b"", None))
             if error is None or digest != shard.digest:
                 continue
             self._errors.pop((shard.start, shard.end), None)
             if bool(error.any()):
                 self._errors[(shard.start, shard.end)] = error
-        cuts = {(shard.start, shard.end) for shard in commit.shards}
+        cuts = {(result.start, result.end) for result in commit.results}
         self._errors = {cut: error for cut, error in self._errors.items() if cut in cuts}
         self._tentative.clear()
 

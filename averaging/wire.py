@@ -1,8 +1,8 @@
 """Frames of the round protocol: msgpack headers with a strict schema, raw payloads behind them. Pure, torch-free.
 
 A frame is ``version (1 byte) | header length (4 bytes, big-endian) | header | payload``; the header is a msgpack
-array ``[kind, field, field, ...]`` in the order of the dataclass. Only `Contribution` and `Result` carry
-a payload. Sets of roster members (`included`) are bit masks: with lists, a round of 256 members would not fit
+array ``[kind, field, field, ...]`` in the order of the dataclass. Only `Contribution`, `Result` and `Partial`
+carry a payload. Sets of roster members (`included`) are bit masks: with lists, a round of 256 members would not fit
 its header. Everything is checked against `Limits`, which follow from the manifest, before it is used; every
 violation is a `PeerFault` that names what was got and what was expected. docs/protocol.md lists all messages.
 """
@@ -10,20 +10,18 @@ violation is a `PeerFault` that names what was got and what was expected. docs/p
 from __future__ import annotations
 
 import hashlib
-import math
 import struct
-from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import Any
 
 import msgpack
 
+from averaging.cell_messages import CellOffer, CellPart, CellsCommit, Partial, Upper, part_of
+from averaging.cell_wire import CELL_CHECKS, CELL_KINDS, SLICE_CHECKS, check_cells
 from averaging.messages import (
     DIGEST_BYTES,
-    MAX_NUM_ROUNDS,
     MAX_ROSTER,
     MAX_SHARDS,
-    SIGNATURE_BYTES,
     Abandon,
     Commit,
     CommitRequest,
@@ -41,191 +39,126 @@ from averaging.messages import (
     VersionIs,
     Wait,
 )
+from averaging.wire_fields import (
+    ATTEMPT,
+    MAX_HEADER_BYTES,
+    MEMBER,
+    NUM_ROUNDS,
+    STEPS,
+    TOKENS,
+    VALUE,
+    VERSION,
+    Check,
+    Limits,
+    boolean,
+    digest,
+    digest_or_void,
+    fail,
+    fragment,
+    integer,
+    mask_of,
+    members,
+    number,
+    peer_id,
+    rows,
+    signature,
+    signature_or_void,
+    text,
+)
 from dht.errors import PeerFault
 from dht.host import PeerId
 
+__all__ = [
+    "MAX_HEADER_BYTES",
+    "WIRE_VERSION",
+    "Limits",
+    "commit_digest",
+    "commit_digest_whole",
+    "decode",
+    "encode",
+    "mask_of",
+    "upper_digest",
+]
+
 WIRE_VERSION = 3
-MAX_HEADER_BYTES = 96_000
-"""The largest commit, 256 members and 512 signed shards, takes 91 kB."""
 _PREFIX = struct.Struct(">BI")
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What the manifest allows on the wire: sizes of the fragments (values) and the longest payload (bytes)."""
-
-    fragment_sizes: tuple[int, ...]
-    max_payload_bytes: int
-
-    @property
-    def max_frame_bytes(self) -> int:
-        return _PREFIX.size + MAX_HEADER_BYTES + self.max_payload_bytes
-
-
-_Check = Callable[[Any, Limits], Any]
-
-
-def _fail(got: object, expected: str) -> ValueError:
-    shown = repr(got)
-    return ValueError(f"got {shown[:60]}{'...' if len(shown) > 60 else ''}; expected {expected}")
-
-
-def _integer(low: int, high: int) -> _Check:
-    def check(value: Any, _limits: Limits) -> int:
-        if type(value) is not int or not low <= value <= high:
-            raise _fail(value, f"a whole number from {low} to {high}")
-        return value
-
-    return check
-
-
-def _number(high: float) -> _Check:
-    def check(value: Any, _limits: Limits) -> float:
-        if type(value) not in (int, float) or not math.isfinite(value) or not 0 <= value <= high:
-            raise _fail(value, f"a finite number from 0 to {high:g}")
-        return float(value)
-
-    return check
-
-
-def _boolean(value: Any, _limits: Limits) -> bool:
-    if type(value) is not bool:
-        raise _fail(value, "true or false")
-    return value
-
-
-def _text(value: Any, _limits: Limits) -> str:
-    if type(value) is not str or len(value) > 200 or not value.isprintable():
-        raise _fail(value, "printable text of at most 200 characters")
-    return value
-
-
-def _peer_id(value: Any, _limits: Limits) -> PeerId:
-    if type(value) is not str or not 20 <= len(value) <= 80 or not value.isascii() or not value.isalnum():
-        raise _fail(value, "a peer id")
-    return PeerId(value)
-
-
-def _digest(value: Any, _limits: Limits) -> bytes:
-    if type(value) is not bytes or len(value) != DIGEST_BYTES:
-        raise _fail(value, f"a digest of {DIGEST_BYTES} bytes")
-    return value
-
-
-def _digest_or_void(value: Any, limits: Limits) -> bytes:
-    return b"" if value == b"" and type(value) is bytes else _digest(value, limits)
-
-
-def _signature(value: Any, _limits: Limits) -> bytes:
-    if type(value) is not bytes or len(value) != SIGNATURE_BYTES:
-        raise _fail(value, f"a signature of {SIGNATURE_BYTES} bytes")
-    return value
-
-
-def _signature_or_void(value: Any, limits: Limits) -> bytes:
-    return b"" if value == b"" and type(value) is bytes else _signature(value, limits)
-
-
-def _fragment(value: Any, limits: Limits) -> int:
-    return int(_integer(0, len(limits.fragment_sizes) - 1)(value, limits))
-
-
-def _rows(check_row: Callable[[list[Any], Limits], Any], most: int) -> _Check:
-    def check(value: Any, limits: Limits) -> tuple[Any, ...]:
-        if type(value) is not list or len(value) > most:
-            raise _fail(value, f"a list of at most {most}")
-        return tuple(check_row(row, limits) for row in value)
-
-    return check
 
 
 def _roster_row(row: Any, limits: Limits) -> RosterEntry:
     if type(row) is not list or len(row) != 6:
-        raise _fail(row, "[peer_id, tokens, steps, base_version, sequence, num_rounds]")
+        raise fail(row, "[peer_id, tokens, steps, base_version, sequence, num_rounds]")
     return RosterEntry(
-        _peer_id(row[0], limits),
-        _TOKENS(row[1], limits),
-        _STEPS(row[2], limits),
-        _VERSION(row[3], limits),
-        _VERSION(row[4], limits),
-        _NUM_ROUNDS(row[5], limits),
+        peer_id(row[0], limits),
+        TOKENS(row[1], limits),
+        STEPS(row[2], limits),
+        VERSION(row[3], limits),
+        VERSION(row[4], limits),
+        NUM_ROUNDS(row[5], limits),
     )
 
 
 def _shard_plan_row(row: Any, limits: Limits) -> ShardPlan:
     if type(row) is not list or len(row) != 3:
-        raise _fail(row, "[start, end, reducer]")
-    return ShardPlan(_VALUE(row[0], limits), _VALUE(row[1], limits), _MEMBER(row[2], limits))
+        raise fail(row, "[start, end, reducer]")
+    return ShardPlan(VALUE(row[0], limits), VALUE(row[1], limits), MEMBER(row[2], limits))
 
 
 def _shard_result_row(row: Any, limits: Limits) -> ShardResult:
     if type(row) is not list or len(row) != 6:
-        raise _fail(row, "[start, end, reducer, digest, included, signature]")
+        raise fail(row, "[start, end, reducer, digest, included, signature]")
     return ShardResult(
-        _VALUE(row[0], limits),
-        _VALUE(row[1], limits),
-        _MEMBER(row[2], limits),
-        _digest_or_void(row[3], limits),
-        _members(row[4], limits),
-        _signature_or_void(row[5], limits),
+        VALUE(row[0], limits),
+        VALUE(row[1], limits),
+        MEMBER(row[2], limits),
+        digest_or_void(row[3], limits),
+        members(row[4], limits),
+        signature_or_void(row[5], limits),
     )
 
 
-_VERSION = _integer(0, 2**53)
-_TOKENS = _integer(1, 2**50)
-_STEPS = _integer(1, 2**31)
-_VALUE = _integer(0, 2**40)
-_MEMBER = _integer(0, MAX_ROSTER - 1)
-_ATTEMPT = _integer(0, 10_000)
-_NUM_ROUNDS = _integer(0, MAX_NUM_ROUNDS)
-
-
-def _members(value: Any, _limits: Limits) -> tuple[int, ...]:
-    """Roster numbers from their mask: bit n of the little-endian number stands for member n."""
-    if type(value) is not bytes or len(value) > MAX_ROSTER // 8 or value.endswith(b"\0"):
-        raise _fail(value, f"a mask of at most {MAX_ROSTER // 8} bytes, the last one not zero")
-    mask = int.from_bytes(value, "little")
-    return tuple(index for index in range(mask.bit_length()) if mask >> index & 1)
-
-
-def mask_of(members: tuple[int, ...]) -> bytes:
-    """Roster numbers as the mask that stands for them on the wire."""
-    mask = sum(1 << index for index in set(members))
-    return mask.to_bytes((mask.bit_length() + 7) // 8, "little")
-
-
-_CHECKS: dict[str, _Check] = {
-    "fragment": _fragment,
-    "version": _VERSION,
-    "base_version": _VERSION,
-    "sequence": _VERSION,
-    "attempt": _ATTEMPT,
-    "num_rounds": _NUM_ROUNDS,
-    "tokens": _TOKENS,
-    "lineage_tokens": _integer(0, 2**60),
-    "steps": _STEPS,
-    "shard": _integer(0, MAX_SHARDS - 1),
-    "start": _VALUE,
-    "end": _VALUE,
-    "num_offers": _integer(0, MAX_ROSTER),
-    "quorum": _integer(0, 2**20),
-    "upload_bits_per_second": _number(1e15),
-    "contribution_deadline_seconds": _number(86_400),
-    "commit_deadline_seconds": _number(86_400),
-    "reachable": _boolean,
-    "reason": _text,
-    "leader": _peer_id,
-    "anchor_digest": _digest,
-    "digest": _digest,
-    "previous": _digest_or_void,
-    "signature": _signature,
-    "included": _members,
-    "roster": _rows(_roster_row, MAX_ROSTER),
+_CHECKS: dict[str, Check] = {
+    "fragment": fragment,
+    "version": VERSION,
+    "base_version": VERSION,
+    "sequence": VERSION,
+    "attempt": ATTEMPT,
+    "num_rounds": NUM_ROUNDS,
+    "tokens": TOKENS,
+    "lineage_tokens": integer(0, 2**60),
+    "steps": STEPS,
+    "shard": integer(0, MAX_SHARDS - 1),
+    "start": VALUE,
+    "end": VALUE,
+    "num_offers": integer(0, MAX_ROSTER),
+    "quorum": integer(0, 2**20),
+    "upload_bits_per_second": number(1e15),
+    "contribution_deadline_seconds": number(86_400),
+    "commit_deadline_seconds": number(86_400),
+    "reachable": boolean,
+    "reason": text,
+    "leader": peer_id,
+    "anchor_digest": digest,
+    "digest": digest,
+    "previous": digest_or_void,
+    "signature": signature,
+    "included": members,
+    "roster": rows(_roster_row, MAX_ROSTER),
+    **CELL_CHECKS,
 }
-_SHARD_CHECKS: dict[type, _Check] = {
-    Plan: _rows(_shard_plan_row, MAX_SHARDS),
-    Commit: _rows(_shard_result_row, MAX_SHARDS),
+_SHARD_CHECKS: dict[type, Check] = {
+    Plan: rows(_shard_plan_row, MAX_SHARDS),
+    **dict.fromkeys((Commit, CellPart, CellsCommit), rows(_shard_result_row, MAX_SHARDS)),
 }
+
+
+def _part(value: Any, limits: Limits) -> Commit:
+    """A commit within another message."""
+    if type(value) is not list or len(value) != len(fields(Commit)):
+        raise fail(value, f"the {len(fields(Commit))} fields of a commit")
+    named = zip(fields(Commit), value, strict=True)
+    return Commit(**{field.name: _check_of(Commit, field.name)(item, limits) for field, item in named})
+
+
 _KINDS: dict[str, type[Any]] = {
     kind.KIND: kind
     for kind in (
@@ -241,9 +174,10 @@ _KINDS: dict[str, type[Any]] = {
         ResultRequest,
         Contribution,
         Result,
+        *CELL_KINDS,
     )
 }
-_WITH_PAYLOAD = (Contribution, Result)
+_WITH_PAYLOAD = (Contribution, Result, Partial)
 
 
 def _plain(value: Any) -> Any:
@@ -268,9 +202,18 @@ def encode(message: Message) -> bytes:
 
 
 def commit_digest_whole(commit: Commit) -> bytes:
-    """Identity of a commit: SHA-256 of all its fields but the signatures."""
+    """Identity of a commit: SHA-256 of all its fields but the signatures; of a two-level round, without the part."""
+    if isinstance(commit, CellsCommit):
+        return upper_digest(commit.upper)
+    commit = part_of(commit)
     shards = tuple(replace(shard, signature=b"") for shard in commit.shards)
     return hashlib.sha256(encode(replace(commit, shards=shards, signature=b""))).digest()
+
+
+def upper_digest(upper: Upper) -> bytes:
+    """The same of the commit of all cells, 32 bytes."""
+    slices = tuple(replace(one, signature=b"") for one in upper.slices)
+    return hashlib.sha256(encode(replace(upper, slices=slices, signature=b""))).digest()
 
 
 def commit_digest(commit: Commit) -> bytes:
@@ -321,13 +264,21 @@ def decode(frame: bytes | memoryview, sender: PeerId, limits: Limits) -> tuple[M
     checked: dict[str, Any] = {}
     for name, value in zip(names, values[1:], strict=True):
         try:
-            checked[name] = (_SHARD_CHECKS[message_type] if name == "shards" else _CHECKS[name])(value, limits)
+            checked[name] = _check_of(message_type, name)(value, limits)
         except ValueError as error:
             raise PeerFault(sender, f"field {name} of {kind}: {error}") from error
     message: Message = message_type(**checked)
     payload = body[header_bytes:]
     _check_whole(message, payload, sender, limits)
     return message, payload
+
+
+def _check_of(message_type: type[Any], name: str) -> Check:
+    if name == "shards":
+        return _SHARD_CHECKS[message_type]
+    if name == "part":
+        return _part
+    return SLICE_CHECKS[message_type] if name == "slices" else _CHECKS[name]
 
 
 def _check_whole(message: Message, payload: memoryview, sender: PeerId, limits: Limits) -> None:
@@ -343,6 +294,9 @@ def _check_whole(message: Message, payload: memoryview, sender: PeerId, limits: 
         raise PeerFault(sender, f"sent {len(payload)} bytes behind a {message.KIND}; expected none")
     if isinstance(message, Plan | Commit):
         _check_round(message, sender, limits)
+    elif isinstance(message, CellOffer):
+        _check_round(message.part, sender, limits)
+    check_cells(message, sender, limits)
 
 
 def _check_round(message: Plan | Commit, sender: PeerId, limits: Limits) -> None:

@@ -50,7 +50,7 @@ PEER_STATES: Final[tuple[PeerState, ...]] = ("joining", "training", "serving", "
 PEER_ROLES: Final[tuple[PeerRole, ...]] = ("trainer", "seed")
 
 _RUN_FORMAT = 1
-_PEER_FORMAT = 2
+_PEER_FORMAT = 3
 _PEER_DOMAIN = b"murmuration peer record\0"
 _RUN_DOMAIN = b"murmuration run record\0"
 _HEAD_BYTES = SIGNATURE_BYTES + PUBLIC_KEY_BYTES
@@ -118,6 +118,8 @@ class PeerRecord:
     newest_round: RoundTimes | None = None
     contributor_key: bytes = b""
     """Public key of the person whose machine this is (`profiles.py`), 32 bytes; empty: it stands for itself."""
+    site: str = ""
+    """Where the machine is, as its owner calls it; at most 40 printable characters."""
 
 
 _WIRE_FIELDS = tuple(field.name for field in fields(PeerRecord) if field.name != "peer_id")
@@ -416,6 +418,7 @@ def _check_peer_record(record: PeerRecord) -> None:
     check_text("run_id", record.run_id, MAX_RUN_ID_LENGTH)
     check_text("device", record.device, MAX_LABEL_LENGTH)
     check_text("name", record.name, MAX_LABEL_LENGTH)
+    check_text("site", record.site, MAX_LABEL_LENGTH)
     check_text("software", record.software, MAX_SOFTWARE_LENGTH)
     check_choice("state", record.state, PEER_STATES)
     check_choice("role", record.role, PEER_ROLES)

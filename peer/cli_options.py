@@ -39,6 +39,9 @@ Announce = Annotated[
 DisplayName = Annotated[
     str | None, typer.Option("--name", metavar="TEXT", help="A name shown to everybody; default: anonymous.")
 ]
+Site = Annotated[
+    str | None, typer.Option("--site", metavar="NAME", help="Where this machine is, told to everybody; default: none.")
+]
 ContributorKey = Annotated[
     str | None,
     typer.Option("--contributor-key", metavar="FILE", help="Key file of the person whose machines share one credit."),

@@ -142,6 +142,12 @@ class PeerConfig(BaseModel):
         examples=["one line of printable text"],
         description="shown to everybody beside the own work; empty: anonymous",
     )
+    site: str = Field(
+        default="",
+        pattern="^[a-z0-9-]{0,40}$",
+        examples=["1 to 40 of a-z, 0-9 and -"],
+        description="where this machine is, told to everybody; a run may average inside a site first; empty: none",
+    )
     contributor_key: Path | None = Field(
         default=None,
         strict=False,

@@ -69,6 +69,7 @@ def network_spec(config: PeerConfig, role: str) -> NetworkSpec:
         serve_limit_mbit=config.serve_limit_mbit,
         max_transfers=config.max_transfers,
         contributor_key="" if config.contributor_key is None else str(config.contributor_key.absolute()),
+        site=config.site,
     )
 
 

@@ -95,6 +95,8 @@ class TrainingProgressed(Event):
     train_loss: float | None
     tokens_per_second: float
     wait_fraction: float
+    sent_abroad_bytes: int = 0
+    """By the network process since it started, in rounds, to peers of other sites."""
 
     def sentence(self) -> str:
         loss = "not a number" if self.train_loss is None else f"{self.train_loss:.4f}"
@@ -154,9 +156,12 @@ class RoundCommitted(Event):
     bytes_down: int
     contribution_values_sent: int
     result_values_received: int
+    num_cells: int = 0
+    """Of a two-level round, whose `contributors` are those of the own cell; 0 in a flat round."""
 
     def sentence(self) -> str:
         void = f", {plural(self.num_void_shards, 'shard')} void" if self.num_void_shards else ""
+        void += f", {plural(self.num_cells, 'cell')} in all" if self.num_cells else ""
         return (
             f"Fragment {self.fragment} reached version {self.version + 1}: {count_text(self.tokens)} tokens from "
             f"{plural(len(self.contributors), 'peer')} in {seconds_text(self.seconds)}, "

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
 from averaging.catch_up import Snapshot
+from averaging.cell_commits import weigh
+from averaging.cell_round import CellRoundMachine
+from averaging.cells import CellRule
 from averaging.codec import Codec
+from averaging.crossing import CellTiming
 from averaging.fragment_runtime import FragmentRuntime
 from averaging.fragment_state import FragmentState, Sent
 from averaging.messages import DIGEST_BYTES
 from averaging.notary import Notary
 from averaging.outer import OuterRule
-from averaging.round import RoundMachine
 from averaging.round_timing import RoundTiming
 from averaging.shard_store import ShardStore
 from dht.host import PeerId
@@ -30,12 +33,14 @@ def build_fragments(
     codec: Codec,
     mailbox: Mailbox,
     notary: Notary,
+    site_of: Callable[[PeerId], str] = lambda peer_id: "",
 ) -> list[FragmentRuntime]:
     """One runtime per fragment; its tensors are those of the mailbox."""
+    cells = CellRule(section.cell_size, site_of if section.cell_by == "site" else None)
     runtimes = []
     for index, (size, shared) in enumerate(zip(mailbox.sizes, mailbox.states, strict=True)):
         state = FragmentState(rule, codec, shared.anchor, shared.momentum, shared.residual)
-        machine = RoundMachine(
+        machine = CellRoundMachine(
             me,
             run_id,
             index,
@@ -44,6 +49,9 @@ def build_fragments(
             RoundTiming.with_bounds(section.round_deadline_seconds),
             notary,
             section.quorum_fraction,
+            cell_rule=cells,
+            cell_timing=CellTiming.with_bounds(section.round_deadline_seconds),
+            weigh=partial(weigh, rule),
         )
         guard = partial(changing, mailbox, index, state)
         runtimes.append(

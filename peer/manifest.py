@@ -11,9 +11,9 @@ import json
 import tomllib
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal, NoReturn, Self
+from typing import Annotated, Any, Literal, NoReturn, Self
 
-from pydantic import Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from averaging.messages import MAX_NUM_ROUNDS
 from dht.errors import UsageFault
@@ -22,6 +22,9 @@ from peer.validation import explain, shown
 
 MAX_MANIFEST_BYTES = 12 * 1024
 """Leaves 4 KiB of the 16 KiB run record for key, signature and framing; today's manifests take about 1.5 KiB."""
+
+SITE_PATTERN = "^[a-z0-9-]{1,40}$"
+"""Of the name of a site."""
 
 ROBUST_CLIP_RATIOS = (2.0, 3.0)
 """Limits of norm and weight, in medians, where the manifest names none and the combination is a robust one: honest
@@ -197,6 +200,17 @@ class AveragingSection(Section):
         le=10,
         description="and outer_momentum by 1 + this * (mean staleness in a commit) (arXiv 2401.09135)",
     )
+    cell_size: int = Field(
+        default=32,
+        ge=4,
+        le=64,
+        description="members of a cell: rounds of more than 1.5 times as many average in cells first, then across them",
+    )
+    cell_by: Literal["hash", "site"] = Field(
+        default="hash",
+        description="which members form a cell: hash: as many cells as the swarm needs; site: those of one site, "
+        "however few, so that little passes between sites",
+    )
     quorum_fraction: float = Field(
         default=0.5, gt=0, le=1, description="share of live trainers that opens a round (arXiv 2604.21428)"
     )
@@ -249,6 +263,20 @@ class NetworkSection(Section):
     announce_seconds: float = Field(
         default=10.0, ge=1, le=600, description="seconds between two peer records of one peer"
     )
+    sites: tuple[Annotated[str, Field(pattern=SITE_PATTERN)], ...] = Field(
+        default=(),
+        strict=False,
+        max_length=64,
+        examples=['["east", "west"]'],
+        description="names that peers may give as their site; empty: any",
+    )
+
+    @field_validator("sites")
+    @classmethod
+    def _check_sites(cls, sites: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(sites)) != len(sites):
+            raise ValueError(f"{len(sites)} sites, one of them twice; expected each once")
+        return sites
 
 
 class RunManifest(Section):
@@ -259,8 +287,8 @@ class RunManifest(Section):
         examples=["my-run (1 to 40 of a-z, 0-9 and -)"],
         description="first half of the run id",
     )
-    format_version: Literal[3] = Field(
-        default=3, description="grows with any change of a field, a default or a meaning; others are refused"
+    format_version: Literal[4] = Field(
+        default=4, description="grows with any change of a field, a default or a meaning; others are refused"
     )
     revision: int = Field(default=1, ge=1, le=MAX_WHOLE_NUMBER, description="grows when the owner changes the manifest")
     seed: int = Field(

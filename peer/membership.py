@@ -91,7 +91,7 @@ class Membership:
         self._on_left = on_left
         self._on_refused = on_refused
         own = describe()
-        self._run_id, self._manifest_hash = own.run_id, own.manifest_hash
+        self._run_id, self._manifest_hash, self._own_site = own.run_id, own.manifest_hash, own.site
         self._verified = VerifiedRecords() if verified is None else verified
         self._sequence = 0
         self._suspected: dict[PeerId, _Suspicion] = {}
@@ -140,6 +140,18 @@ class Membership:
         """The speed that a live member announces; 0 when it is not known."""
         known = self._known.get(peer_id)
         return known.tokens_per_second if known is not None else 0.0
+
+    def site_of(self, peer_id: PeerId) -> str:
+        """The site that this peer or a live member announces; empty when it has none or is not known."""
+        if peer_id == self._identity.peer_id:
+            return self._own_site
+        known = self._known.get(peer_id)
+        return known.site if known is not None else ""
+
+    def is_abroad(self, peer_id: PeerId) -> bool:
+        """Whether this peer and a live member are at different sites."""
+        theirs = self.site_of(peer_id)
+        return bool(theirs and self._own_site) and theirs != self._own_site
 
     def heaviest(self, fragment: int) -> HeaviestAnchor | None:
         """The heaviest anchor of a fragment that live members announce."""

@@ -53,6 +53,7 @@ from peer.profile_file import load_contributor
 from peer.revisions import Revisions, go_by, told
 from peer.run_finding import Wanted, find_run, local_record
 from peer.run_protocol import ask_for_run, serve_run
+from peer.run_rules import check_site
 from peer.serving import ServingLimits, bytes_per_peer
 from peer.version import SOFTWARE
 
@@ -236,7 +237,18 @@ class NetworkSide:
         spec = self._spec
         key = contributor.public_key if contributor is not None else b""
         session = secrets.randbits(62)
-        who = NodeIdentity(identity, spec.run_id, session, spec.role, device, spec.name, SOFTWARE, contributor_key=key)
+        check_site(manifest, spec.site, trains=spec.role == "trainer")
+        who = NodeIdentity(
+            identity,
+            spec.run_id,
+            session,
+            spec.role,
+            device,
+            spec.name,
+            SOFTWARE,
+            contributor_key=key,
+            site=spec.site,
+        )
         assert self._record is not None
         rule = AccessRule(spec.run_id, manifest.hash, SOFTWARE)
         doorkeeper = RunDoorkeeper(rule, identity.peer_id, spec.role, self._admission)

@@ -36,6 +36,7 @@ class NetworkSpec:
     max_transfers: int = 4
     contributor_key: str = ""
     """Path of the contributor's key file; empty: the machine stands for itself."""
+    site: str = ""
 
     @property
     def limits(self) -> RateLimits:

@@ -68,6 +68,7 @@ class NodeIdentity:
     name: str
     software: str
     contributor_key: bytes = b""
+    site: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +98,8 @@ class Node:
     `checkpoints` is where the state is kept on disk; None keeps nothing (simulation).
     """
 
+    membership: Membership
+
     def __init__(
         self,
         who: NodeIdentity,
@@ -121,9 +124,8 @@ class Node:
         self._leave_reason = "the trainer finished"
         self._state = "joining"
         notary = Notary(Scope(who.run_id, manifest.hash), who.identity.sign, verify, ports.verified)
-        self.fragments = build_fragments(
-            self.me, who.run_id, manifest.averaging, self.rule, self.codec, mailbox, notary
-        )
+        section, site_of = manifest.averaging, lambda peer_id: self.membership.site_of(peer_id)
+        self.fragments = build_fragments(self.me, who.run_id, section, self.rule, self.codec, mailbox, notary, site_of)
         self.desk = TrainerDesk(
             mailbox, self.fragments, manifest.averaging, ports.clock, ports.poll_seconds, self.reporter.last_send_step
         )
@@ -152,7 +154,7 @@ class Node:
             self._on_refused,
             ports.clock,
         )
-        self.exchange.links = self.links
+        self.exchange.links, self.links.is_abroad = self.links, lambda remote: self.membership.is_abroad(remote)
         self.exchange.guard.speed_of = lambda peer_id: self.membership.tokens_per_second(peer_id)
         self.membership = Membership(
             who.identity,
@@ -293,8 +295,7 @@ class Node:
     # ------------------------------------------------------------------------------------------------- the mailbox
 
     async def _follow_trainer(self) -> None:
-        trainer = self.mailbox.trainer
-        told_at = self.ports.clock()
+        trainer, told_at = self.mailbox.trainer, self.ports.clock()
         while not self._leaving.is_set():
             await self.desk.take_work(self.exchange.work_arrived)
             self.revisions.reached(min(self.versions()))
@@ -305,7 +306,7 @@ class Node:
                 self.leave("the trainer finished" if trainer.finished else "asked to stop")
             if self.ports.clock() - told_at >= self.manifest.network.announce_seconds / 2:
                 told_at = self.ports.clock()
-                self.reporter.progress()
+                self.reporter.progress(self.links.traffic.sent_abroad_bytes)
                 self._set_pace()
             await self.ports.rest(self.ports.poll_seconds)
 
@@ -410,9 +411,7 @@ class Node:
     # ----------------------------------------------------------------------------------------------------- details
 
     def _describe(self) -> PeerRecord:
-        trainer = self.mailbox.trainer
-        fragments = self.fragments
-        traffic = self.links.traffic
+        trainer, fragments, traffic = self.mailbox.trainer, self.fragments, self.links.traffic
         return PeerRecord(
             run_id=self.who.run_id,
             peer_id=self.me,
@@ -440,6 +439,7 @@ class Node:
             lineage_tokens=tuple(fragment.state.lineage_tokens for fragment in fragments),
             started_at=self.started_at,
             contributor_key=self.who.contributor_key,
+            site=self.who.site,
             newest_round=self.reporter.round_clock.newest,
         )
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 
 from averaging import exchange_reports as reports
+from averaging.cell_messages import CellsCommit
 from dht.host import PeerId
 from dht.records import PeerRecord
 from peer import event_types as events
@@ -201,7 +202,7 @@ class Reporter:
             )
         )
 
-    def progress(self) -> None:
+    def progress(self, sent_abroad_bytes: int = 0) -> None:
         """The trainer's counters, and its held-out loss when it is new; and refusals that were held back."""
         self._say_what_was_held_back()
         trainer = self._mailbox.trainer
@@ -217,6 +218,7 @@ class Reporter:
                 train_loss=loss,
                 tokens_per_second=trainer.tokens_per_second,
                 wait_fraction=min(1.0, max(0.0, spent) / elapsed),
+                sent_abroad_bytes=sent_abroad_bytes,
             )
         )
         if trainer.held_out_version > self._evaluated and math.isfinite(trainer.held_out_loss):
@@ -376,7 +378,8 @@ class Reporter:
                 contributors=tuple(commit.roster[index].peer_id for index in included),
                 outer_lr=report.outer_lr,
                 tokens=commit.tokens,
-                num_void_shards=sum(not shard.digest for shard in commit.shards),
+                num_void_shards=sum(not result.digest for result in commit.results),
+                num_cells=len(commit.upper.cells) if isinstance(commit, CellsCommit) else 0,
                 seconds=report.seconds,
                 bytes_up=report.up_bytes,
                 bytes_down=report.down_bytes,

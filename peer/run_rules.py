@@ -6,10 +6,16 @@ from collections.abc import Sequence
 
 import torch
 
+from averaging.cell_exchange import cell_codec_of
+from averaging.cells import grid_of
 from averaging.codec import Codec, make_codec
 from averaging.outer import OuterRule, outer_step_into
 from averaging.wire import Limits
+from dht.errors import UsageFault
 from peer.manifest import ROBUST_CLIP_RATIOS, RunManifest
+
+SMALLEST_CELL = 4
+"""Of `averaging.cell_size`; its grid has the longest shards."""
 
 
 def rule_of(manifest: RunManifest) -> OuterRule:
@@ -45,8 +51,28 @@ def codec_of(manifest: RunManifest) -> Codec:
 
 
 def limits_of(sizes: Sequence[int], codec: Codec) -> Limits:
-    """What a remote may send: at most one whole encoded fragment behind a header."""
-    return Limits(tuple(sizes), max(codec.encoded_num_bytes(size) for size in sizes))
+    """What a remote may send: at most one whole encoded fragment behind a header, or a cell's mean of a shard of it."""
+    cell_codec = cell_codec_of(codec)
+    shards = (max(end - start for start, end in grid_of(size, codec.block_size, SMALLEST_CELL)) for size in sizes)
+    longest = max(cell_codec.encoded_num_bytes(values) for values in shards)
+    return Limits(tuple(sizes), max(longest, *(codec.encoded_num_bytes(size) for size in sizes)))
+
+
+def check_site(manifest: RunManifest, site: str, *, trains: bool = True) -> None:
+    """Whether a peer of the run may say that it is there.
+
+    Raises:
+        UsageFault: the manifest lists other sites, or its cells are sites and this peer trains and names none.
+    """
+    sites = manifest.network.sites
+    if sites and site and site not in sites:
+        raise UsageFault(
+            f"site {site!r} is not one of the run's; expected {', '.join(sites)}; change --site, or ask the run's owner"
+        )
+    if trains and sites and not site and manifest.averaging.cell_by == "site":
+        raise UsageFault(
+            f"this run averages site by site and no site was given; expected --site with one of {', '.join(sites)}"
+        )
 
 
 def sent_bytes_of(manifest: RunManifest, sizes: Sequence[int]) -> tuple[int, ...]:

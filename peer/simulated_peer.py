@@ -158,7 +158,9 @@ class Life:
         if world.entry is not None:
             doorkeeper, revisions = world.entry(self._identity)
         session = self.randomness.getrandbits(62)
-        who = NodeIdentity(self._identity, world.run_id, session, "trainer", "simulated", "", SOFTWARE)
+        who = NodeIdentity(
+            self._identity, world.run_id, session, "trainer", "simulated", "", SOFTWARE, site=self.profile.site
+        )
         ports = NodePorts(
             host,
             MemoryStore(world.records, host),

@@ -57,7 +57,8 @@ class Trace:
         self._group_of = group_of
         self._is_training = is_training
         self._index_of: dict[PeerId, int] = {}
-        self._committed: set[tuple[int, int, tuple[PeerId, ...]]] = set()
+        self._seen_in: dict[tuple[int, int, int | tuple[PeerId, ...]], set[int]] = {}
+        self._counted: dict[tuple[int, int, int | tuple[PeerId, ...]], set[int]] = {}
         self._abandoned: set[tuple[int, int, int]] = set()
         self._started: dict[tuple[int, int], tuple[int, float]] = {}
         self._chances: Counter[str] = Counter()
@@ -96,7 +97,7 @@ class Trace:
     @property
     def rounds_committed(self) -> int:
         """Different commits that anybody applied."""
-        return len(self._committed)
+        return len(self._seen_in)
 
     @property
     def rounds_abandoned(self) -> int:
@@ -113,17 +114,22 @@ class Trace:
             self.round_seconds.append(event.at - began_at)
         if event.seconds > 0:
             self.wait_seconds.append(event.seconds)
-        key = (event.fragment, event.version, event.contributors)
-        if key in self._committed:
-            return
-        self._committed.add(key)
+        # Members of different cells of one round know it by what all cells have in common.
+        common = event.tokens if event.num_cells else event.contributors
+        seen = self._seen_in.setdefault((event.fragment, event.version, common), set())
+        if not seen:
+            counted = self._counted[event.fragment, event.version, common] = {
+                peer for peer in range(len(self._group_of)) if self._is_training(peer)
+            }
+            self._chances.update(self._group_of[peer] for peer in counted)
+        counted = self._counted[event.fragment, event.version, common]
+        for peer in {self._index_of[peer_id] for peer_id in event.contributors} - seen:
+            seen.add(peer)
+            self._part[self._group_of[peer]] += 1
+            if peer not in counted:
+                counted.add(peer)
+                self._chances[self._group_of[peer]] += 1
         self.contributors.update(event.contributors)
-        part = {self._index_of[peer_id] for peer_id in event.contributors}
-        for peer, group in enumerate(self._group_of):
-            if peer in part:
-                self._part[group] += 1
-            if peer in part or self._is_training(peer):
-                self._chances[group] += 1
 
     def _line(self, index: int, event: Event) -> str:
         left_out = FROM_TENSORS.get(type(event), ())

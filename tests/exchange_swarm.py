@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import random
 
 import torch
 
 from averaging import wire
+from averaging.cell_commits import weigh
+from averaging.cell_round import CellRoundMachine
 from averaging.codec import make_codec
 from averaging.exchange import Exchange
 from averaging.exchange_reports import RepairNeeded, RoundClosed
@@ -99,7 +102,12 @@ class Peer:
         state = FragmentState(rule, self.codec, anchor, torch.zeros(size), torch.zeros(size))
         state.refresh_digest()
         timing = RoundTiming.with_bounds(30.0)
-        machine = RoundMachine(self.name, "run", index, size, self.codec.block_size, timing, notary_of(self.name))
+        settings = (self.name, "run", index, size, self.codec.block_size, timing, notary_of(self.name))
+        if self.swarm.cell_rule is None:
+            machine = RoundMachine(*settings)
+        else:
+            row = functools.partial(weigh, rule)
+            machine = CellRoundMachine(*settings, cell_rule=self.swarm.cell_rule, weigh=row)
         machine.anchor_digest = state.digest[:DIGEST_BYTES]
         return FragmentRuntime(index, state, machine, ShardStore(self.codec, size), digests={0: state.digest})
 
@@ -143,7 +151,10 @@ class Peer:
 
 
 class Swarm:
-    def __init__(self, num_peers, *, seed=1, rule=RULE, codec="int4", num_trainers=None, sizes=SIZES, **network):
+    def __init__(
+        self, num_peers, *, seed=1, rule=RULE, codec="int4", num_trainers=None, sizes=SIZES, cell_rule=None, **network
+    ):
+        self.cell_rule = cell_rule
         self.sizes, self.block_size = sizes, 16 if max(sizes) < 100_000 else 128
         self.network = MemoryNetwork(seed, **network)
         self.tasks = []

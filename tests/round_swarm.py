@@ -22,6 +22,7 @@ from averaging.round_events import (
     Apply,
     ApplyFailed,
     ContributionArrived,
+    Effect,
     Event,
     Heard,
     Lost,
@@ -214,27 +215,31 @@ class RoundSwarm:
         member = self.members[name]
         member.num_steps += 1
         for effect in member.machine.step(event, self.now):
-            if isinstance(effect, SendMessage):
-                self._post(name, effect.to, "control", effect.message)
-            elif isinstance(effect, SendShards) and member.pending is not None:
-                for index, shard in enumerate(effect.plan.shards):
-                    reducer = effect.plan.roster[shard.reducer].peer_id
-                    key = (effect.plan.version, effect.plan.attempt, effect.leader, index)
-                    if reducer != name:
-                        self._post(name, reducer, "data", ("contribution", key, member.pending[0]))
-            elif isinstance(effect, ReduceShard):
-                self.tasks.append(("reduce", name, effect))
-            elif isinstance(effect, SendResult):
-                for to in effect.to:
-                    self._post(name, to, "data", ("result", self.reduced[(name, effect.plan, effect.shard)]))
-            elif isinstance(effect, Apply):
-                machine = member.machine
-                assert effect.commit is machine.applying
-                assert (effect.commit.version, effect.commit.anchor_digest) == (machine.version, machine.anchor_digest)
-                self.tasks.append(("apply", name, effect.commit))
-            elif isinstance(effect, Repair):
-                self._ask_repair(name, effect.peer_id)
+            self._perform(name, effect)
         self._check(member)
+
+    def _perform(self, name: PeerId, effect: Effect) -> None:
+        member = self.members[name]
+        if isinstance(effect, SendMessage):
+            self._post(name, effect.to, "control", effect.message)
+        elif isinstance(effect, SendShards) and member.pending is not None:
+            for index, shard in enumerate(effect.plan.shards):
+                reducer = effect.plan.roster[shard.reducer].peer_id
+                key = (effect.plan.version, effect.plan.attempt, effect.leader, index)
+                if reducer != name:
+                    self._post(name, reducer, "data", ("contribution", key, member.pending[0]))
+        elif isinstance(effect, ReduceShard):
+            self.tasks.append(("reduce", name, effect))
+        elif isinstance(effect, SendResult):
+            for to in effect.to:
+                self._post(name, to, "data", ("result", self.reduced[(name, effect.plan, effect.shard)]))
+        elif isinstance(effect, Apply):
+            machine = member.machine
+            assert effect.commit is machine.applying
+            assert (effect.commit.version, effect.commit.anchor_digest) == (machine.version, machine.anchor_digest)
+            self.tasks.append(("apply", name, effect.commit))
+        elif isinstance(effect, Repair):
+            self._ask_repair(name, effect.peer_id)
 
     def _check(self, member: Member) -> None:
         machine = member.machine
@@ -294,7 +299,7 @@ class RoundSwarm:
         member, machine = self.members[name], self.members[name].machine
         if machine.applying is not commit:
             return
-        needed = {shard.digest for shard in commit.shards if shard.digest}
+        needed = {result.digest for result in commit.results if result.digest}
         for other in self.live():
             if frozenset((name, other)) not in self.cut:
                 member.results |= needed & self.members[other].results
@@ -310,6 +315,10 @@ class RoundSwarm:
         member.lineage = (*member.lineage, commit)
         digest = digest_of(machine.anchor_digest, commit_digest(commit))
         self._advance(name, commit.version + 1, digest, machine.lineage_tokens + commit.tokens)
+
+    def _tells(self, name: PeerId, commit: Commit) -> bool:
+        """Whether a commit says what became of the work of `name`."""
+        return True
 
     def _own_units(self, commit: Commit, name: PeerId, sequence: int) -> frozenset[Unit]:
         in_commit, ranges = own_ranges(commit, name)
@@ -358,11 +367,11 @@ class RoundSwarm:
         member, other = self.members[name], self.members[donor]
         reachable = other.is_live and frozenset((name, donor)) not in self.cut
         if reachable and _weight(other.machine) > _weight(member.machine):
-            commits = {commit.version: commit for commit in other.machine.history.values()}
+            commits = {commit.version: commit for commit in other.machine.history.values() if self._tells(name, commit)}
             self._settle(name, commits, other.machine.version)
             member.lineage = other.lineage
             machine = other.machine
-            adopted = tuple(commits.values())
+            adopted = tuple(other.machine.history.values())
             self._advance(name, machine.version, machine.anchor_digest, machine.lineage_tokens, adopted)
         member.repairing = False
         if member.machine.applying is not None:

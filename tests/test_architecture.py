@@ -21,6 +21,8 @@ PURE = (
     *("dht.fields", "dht.records", "dht.profiles", "dht.swarm", "dht.access"),
     *("dht.tickets", "dht.proofs", "dht.admission"),
     *("averaging.fragments", "averaging.codec", "averaging.encoded", "averaging.wire"),
+    *("averaging.wire_fields", "averaging.cell_messages", "averaging.cell_wire", "averaging.cells"),
+    *("averaging.cell_seat", "averaging.crossing", "averaging.cell_round"),
     *("averaging.outer", "averaging.robust", "averaging.schedule", "averaging.round", "averaging.blame"),
     *("averaging.notary", "averaging.credit", "averaging.receipt_file", "averaging.commit_log", "dashboard.credit"),
     "dashboard.state",

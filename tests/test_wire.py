@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from averaging import messages, wire
+from averaging import cell_messages, messages, wire
+from averaging.cell_messages import Partial
 from averaging.messages import (
     DIGEST_BYTES,
     MAX_NUM_ROUNDS,
@@ -34,6 +35,7 @@ from averaging.messages import (
     Wait,
 )
 from dht.errors import PeerFault
+from tests.cell_frames import cell_strategies
 from tests.memory_networks import named
 
 SIZES = (40, 1000, 8)
@@ -151,11 +153,12 @@ all_messages = st.one_of(
         )
     ),
     with_range(lambda draw, fragment, start, end: Result(fragment, draw(versions), draw(shard_numbers), start, end)),
+    *cell_strategies(commits(), SIZES),
 )
 
 
 def payload_for(message, data):
-    return data if isinstance(message, Contribution | Result) else b""
+    return data if isinstance(message, Contribution | Result | Partial) else b""
 
 
 def decode_or_fault(frame, limits=LIMITS):
@@ -174,7 +177,8 @@ def packed(values, version=wire.WIRE_VERSION):
 
 
 def test_every_message_of_the_protocol_is_tested_here():
-    kinds = {value.KIND for value in vars(messages).values() if hasattr(value, "KIND")}
+    both = (*vars(messages).values(), *vars(cell_messages).values())
+    kinds = {value.KIND for value in both if getattr(value, "KIND", "")}
     assert kinds == set(wire._KINDS)
     assert len(kinds) == len(all_messages.original_strategies)
 
@@ -264,7 +268,7 @@ CONTRIBUTION = Contribution(1, 7, 0, named(1), 0, 5, 0, 600, 100)
     [
         (b"", "got a frame of 0 bytes; expected at least 5"),
         (b"\x01\x00\x01\xc0", "speaks wire version 1; expected 3: the older side must update its software"),
-        (b"\x03\x00\xff\xff\xff" + bytes(65_535), "announced a header of 16777215 bytes; .* at most 96000"),
+        (b"\x03\x00\xff\xff\xff" + bytes(65_535), "announced a header of 16777215 bytes; .* at most 128000"),
         (b"\x03\x00\x00\x00\x10\x90", "announced a header of 16 bytes; the frame has 1"),
         (packed(["hello"]), "unknown kind 'hello'; expected one of offer"),
         (packed({}), "unknown kind dict"),

@@ -1,0 +1,412 @@
+"""One round of a large swarm, by the real round machines over modelled lines: bytes, time, and the busiest leader.
+
+    python -m benchmarks.bench_scale [--peers 32,128,512,2048,4096] [--values 4194304] [--mbit 50] [--json]
+
+What is real: every peer's `CellRoundMachine` with its effects, and every frame's bytes, made by the real encoder
+(headers) and counted by the codec's sizes (payloads). What is modelled: a line that sends one frame after the other at
+its upload rate and takes them at five times that, and a fixed one-way latency. What is left out: tensors, computing,
+TCP, libp2p's framing and handshakes, signatures (64 bytes that prove nothing), losses, churn. All peers offer within
+0.4 s, as peers of one speed do.
+
+Views hold what a machine needs: its own cell, the cell of the top leader, and one name of each other cell. The DHT's
+figures are those of a store that does not exist yet: records under one key for each prefix, at most 128 in one, of
+which a look reads the own one, that of the top leader's cell and two others in turn. Today's store has four keys in all
+and reads each of them at each look, which holds 512 peers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import heapq
+import itertools
+import json
+import math
+import random
+import statistics
+import sys
+import time
+from collections import Counter
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+from averaging import wire
+from averaging.cell_commits import weigh
+from averaging.cell_exchange import cell_codec_of
+from averaging.cell_messages import Partial, Upper
+from averaging.cell_round import CellRoundMachine
+from averaging.cells import CellRule, depth_for, hash_cell
+from averaging.codec import make_codec
+from averaging.crossing import CellTiming
+from averaging.messages import Commit, Contribution, Message, Offer, Result
+from averaging.notary import Notary, Scope
+from averaging.outer import OuterRule
+from averaging.round_events import (
+    Apply,
+    ContributionArrived,
+    Effect,
+    Event,
+    Heard,
+    PartialArrived,
+    Ready,
+    ReduceShard,
+    ReduceSlice,
+    ResultArrived,
+    SendMessage,
+    SendPartials,
+    SendResult,
+    SendShards,
+    SendSlice,
+    ShardReduced,
+    SliceReduced,
+    Tick,
+    View,
+)
+from averaging.round_timing import RoundTiming
+from averaging.schedule import rank_leaders
+from benchmarks.machine import machine
+from dht.host import PeerId
+
+CELL_SIZE = 32
+LATENCY_SECONDS = 0.03
+DOWNLOAD_RATIO = 5.0
+OFFERS_WITHIN_SECONDS = 0.4
+BLOCK_SIZE = 128
+FRAME_OVERHEAD_BYTES = 4
+LOOKS_PER_MINUTE = 12
+"""Two per announcement of ten seconds."""
+RECORDS_PER_KEY = 128
+SIGNATURE = bytes(64)
+DIGEST = bytes(16)
+RULE = OuterRule("carry", 0.7, 0.5)
+CODEC = make_codec("int4", BLOCK_SIZE, kernels="torch")
+CELL_CODEC = cell_codec_of(CODEC)
+MOST_SECONDS = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One size of swarm. Bytes and messages are sent ones, per round.
+
+    Attributes:
+        round_seconds: from the last offer to the last peer that had the commit and all means.
+        requests_per_minute: to the DHT, per peer; `records` that a peer holds.
+    """
+
+    peers: int
+    cells: int
+    bytes_per_peer: float
+    bytes_of_values: float
+    most_bytes: int
+    leader_bytes: int
+    leader_messages: int
+    leader_received: int
+    median_messages: float
+    round_seconds: float
+    requests_per_minute: float
+    records: int
+    real_seconds: float
+
+
+class _Line:
+    """Sends one frame after the other, takes one after the other."""
+
+    __slots__ = ("free_down", "free_up")
+
+    def __init__(self) -> None:
+        self.free_up = self.free_down = 0.0
+
+
+class ScaleSwarm:
+    """Machines, lines and a queue of what happens when."""
+
+    def __init__(self, num_peers: int, num_values: int, bits_per_second: float, seed: int) -> None:
+        self.num_values, self.rate = num_values, bits_per_second
+        self.random = random.Random(seed)
+        self.names = sorted(
+            PeerId("12D3KooW" + hashlib.sha256(f"{seed} {n}".encode()).hexdigest()[:44]) for n in range(num_peers)
+        )
+        self.now = 0.0
+        self.queue: list[tuple[float, int, PeerId, Any]] = []
+        self.order = itertools.count()
+        self.lines = {name: _Line() for name in self.names}
+        self.sent_bytes: Counter[PeerId] = Counter()
+        self.sent_messages: Counter[PeerId] = Counter()
+        self.received_messages: Counter[PeerId] = Counter()
+        self.control_bytes: Counter[PeerId] = Counter()
+        self.value_bytes = 0
+        self.ticks: dict[PeerId, float] = {}
+        self.commits: dict[PeerId, Commit] = {}
+        self.missing: dict[PeerId, set[int]] = {}
+        self.early: dict[PeerId, set[int]] = {name: set() for name in self.names}
+        self.done_at: dict[PeerId, float] = {}
+        self.leaders: set[PeerId] = set()
+        self.frames: dict[int, tuple[Message, int]] = {}
+        self.depth = depth_for(num_peers, 0, CELL_SIZE)
+        notary = Notary(Scope("scale", bytes(32)), lambda message: SIGNATURE, lambda *given: True)
+        self.machines = {name: self._machine(name, notary) for name in self.names}
+        self._set_views()
+
+    def _machine(self, name: PeerId, notary: Notary) -> CellRoundMachine:
+        found = CellRoundMachine(
+            name,
+            "scale",
+            0,
+            self.num_values,
+            BLOCK_SIZE,
+            RoundTiming.with_bounds(60.0),
+            notary,
+            cell_rule=CellRule(CELL_SIZE),
+            cell_timing=CellTiming.with_bounds(60.0),
+            weigh=partial(weigh, RULE),
+        )
+        found.anchor_digest = DIGEST
+        # As a commit before this round would say it.
+        found._hint = (0, self.depth)
+        return found
+
+    def _set_views(self) -> None:
+        cells: dict[str, list[PeerId]] = {}
+        for name in self.names:
+            cells.setdefault(hash_cell(name, self.depth), []).append(name)
+        self.cells = cells
+        top = rank_leaders("scale", 0, 0, [PeerId(cell) for cell in cells])[0]
+        for name, held in self.machines.items():
+            known = {*cells[hash_cell(name, self.depth)], *cells[str(top)]} if self.depth else set(self.names)
+            # One member of each other cell stands for its name, which the commit before would give.
+            known |= {members[0] for members in cells.values()} if self.depth else set()
+            self._step(name, View(tuple(sorted(known)), (), len(known)))
+            self.records = len(known) if held.cell else len(self.names)
+
+    # --------------------------------------------------------------------------------------------------------- time
+
+    def run(self) -> None:
+        """One round, until everybody has its commit and all means."""
+        for name in self.names:
+            self._at(self.random.uniform(0, OFFERS_WITHIN_SECONDS), name, self._offer(name))
+        while self.queue and len(self.done_at) < len(self.names):
+            self.now, _, name, what = heapq.heappop(self.queue)
+            if self.now > MOST_SECONDS:
+                raise RuntimeError(
+                    f"{len(self.done_at)} of {len(self.names)} peers had the commit after {MOST_SECONDS:.0f} s"
+                )
+            if isinstance(what, Tick):
+                if self.machines[name].next_time <= self.now:
+                    self._step(name, what)
+                else:
+                    self._set_timer(name)
+            elif isinstance(what, tuple):
+                self._deliver(name, *what)
+            else:
+                self._step(name, what)
+
+    def _at(self, when: float, name: PeerId, what: Any) -> None:
+        heapq.heappush(self.queue, (when, next(self.order), name, what))
+
+    def _offer(self, name: PeerId) -> Ready:
+        return Ready(Offer(0, 0, 0, DIGEST, 0, 4096, 20, 1, self.rate, True))
+
+    def _set_timer(self, name: PeerId) -> None:
+        when = self.machines[name].next_time
+        if when < math.inf and self.ticks.get(name, math.inf) != when:
+            self.ticks[name] = when
+            self._at(max(when, self.now), name, Tick())
+
+    # -------------------------------------------------------------------------------------------------------- lines
+
+    def _send(self, sender: PeerId, to: PeerId, message: Message, payload_bytes: int) -> None:
+        key = id(message)
+        if key not in self.frames:
+            self.frames[key] = (message, len(wire.encode(message)))  # kept, so that no other gets its id
+        num_bytes = self.frames[key][1] + payload_bytes + FRAME_OVERHEAD_BYTES
+        if payload_bytes:
+            self.value_bytes += payload_bytes
+        else:
+            self.control_bytes[sender] += num_bytes
+        self.sent_bytes[sender] += num_bytes
+        self.sent_messages[sender] += 1
+        self.received_messages[to] += 1
+        up, down = self.lines[sender], self.lines[to]
+        # Control has a stream of its own: it shares the line, and does not wait for what is queued before it.
+        seconds = 8 * num_bytes / self.rate
+        if payload_bytes:
+            up.free_up = max(self.now, up.free_up) + seconds
+            sent_at = up.free_up
+        else:
+            up.free_up = max(self.now, up.free_up) + seconds
+            sent_at = self.now + 2 * seconds
+        down.free_down = max(sent_at, down.free_down) + seconds / DOWNLOAD_RATIO
+        self._at(down.free_down + LATENCY_SECONDS, to, (sender, message))
+
+    def _deliver(self, name: PeerId, sender: PeerId, message: Message) -> None:
+        if isinstance(message, Contribution):
+            self._step(name, ContributionArrived(sender, message.attempt, message.leader, message.shard))
+        elif isinstance(message, Partial):
+            self._step(name, PartialArrived(sender, message.attempt, message.leader, message.slice, message.cell))
+        elif isinstance(message, Result):
+            if message.shard in self.early[name]:
+                return
+            self.early[name].add(message.shard)
+            for other in self.machines[name].relays(sender, message.shard):
+                self._send(name, other, message, CODEC.encoded_num_bytes(message.end - message.start))
+            self._step(name, ResultArrived(sender, message.shard))
+            self._check(name)
+        else:
+            self._step(name, Heard(sender, message))
+
+    # ------------------------------------------------------------------------------------------------------- effects
+
+    def _step(self, name: PeerId, event: Event) -> None:
+        for effect in self.machines[name].step(event, self.now):
+            self._perform(name, effect)
+        self._set_timer(name)
+
+    def _perform(self, name: PeerId, effect: Effect) -> None:
+        if isinstance(effect, SendMessage):
+            if isinstance(effect.message, Commit | Upper):
+                self.leaders.add(name)
+            self._send(name, effect.to, effect.message, 0)
+        elif isinstance(effect, SendShards):
+            plan = effect.plan
+            for index, shard in enumerate(plan.shards):
+                reducer = plan.roster[shard.reducer].peer_id
+                if reducer != name:
+                    header = Contribution(0, 0, plan.attempt, effect.leader, index, 1, shard.start, shard.end, 4096)
+                    self._send(name, reducer, header, CODEC.encoded_num_bytes(shard.end - shard.start))
+        elif isinstance(effect, ReduceShard):
+            digest = self._digest("shard", effect.leader, effect.shard)
+            self._at(
+                self.now, name, ShardReduced(effect.plan.attempt, effect.leader, effect.shard, digest, effect.members)
+            )
+        elif isinstance(effect, SendResult):
+            shard = effect.plan.shards[effect.shard]
+            header = Result(0, 0, effect.shard, shard.start, shard.end)
+            self.early[name].add(effect.shard)
+            for to in effect.to:
+                self._send(name, to, header, CODEC.encoded_num_bytes(shard.end - shard.start))
+            self._check(name)
+        elif isinstance(effect, SendPartials):
+            cross = effect.cross
+            for number, row in zip(cross.numbers, cross.slices, strict=True):
+                if row.owner != name:
+                    partial_ = Partial(
+                        *(0, 0, cross.attempt, cross.leader, number, row.start, row.end, cross.cell, 1.0),
+                        *(cross.run_start, cross.run_end, cross.credential),
+                    )
+                    self._send(name, row.owner, partial_, CELL_CODEC.encoded_num_bytes(row.end - row.start))
+        elif isinstance(effect, ReduceSlice):
+            digest = self._digest("slice", effect.cross.leader, effect.cross.numbers[effect.position])
+            self._at(self.now, name, SliceReduced(effect.cross, effect.position, digest, effect.cells))
+        elif isinstance(effect, SendSlice):
+            row, number = effect.cross.slices[effect.position], effect.cross.numbers[effect.position]
+            header = Result(0, 0, number, row.start, row.end)
+            self.early[name].add(number)
+            for to in effect.to:
+                self._send(name, to, header, CODEC.encoded_num_bytes(row.end - row.start))
+            self._check(name)
+        elif isinstance(effect, Apply):
+            self.commits[name] = effect.commit
+            self._check(name)
+
+    def _digest(self, *of: object) -> bytes:
+        return hashlib.sha256(repr(of).encode()).digest()[:16]
+
+    def _check(self, name: PeerId) -> None:
+        commit = self.commits.get(name)
+        if commit is not None and name not in self.done_at:
+            needed = {index for index, result in enumerate(commit.results) if result.digest}
+            if needed <= self.early[name]:
+                self.done_at[name] = self.now
+
+
+def measure(num_peers: int, num_values: int, mbit: float, seed: int) -> Row:
+    """One round of a swarm of this size."""
+    began = time.perf_counter()
+    swarm = ScaleSwarm(num_peers, num_values, 1e6 * mbit, seed)
+    swarm.run()
+    commit = next(iter(swarm.commits.values()))
+    void = [result for commit in swarm.commits.values() for result in commit.results if not result.digest]
+    if void or len({commit.tokens for commit in swarm.commits.values()}) != 1:
+        raise RuntimeError(f"{len(void)} void results; expected a whole round")
+    if commit.tokens != 4096 * num_peers:
+        raise RuntimeError(f"{commit.tokens} tokens in the commit; expected all of {4096 * num_peers}")
+    busiest = max(swarm.leaders, key=lambda name: swarm.control_bytes[name])
+    num_keys = max(4, -(-num_peers // RECORDS_PER_KEY))
+    return Row(
+        num_peers,
+        len(swarm.cells) if swarm.depth else 0,
+        sum(swarm.sent_bytes.values()) / num_peers,
+        swarm.value_bytes / num_peers,
+        max(swarm.sent_bytes.values()),
+        swarm.control_bytes[busiest],
+        swarm.sent_messages[busiest],
+        swarm.received_messages[busiest],
+        statistics.median(swarm.sent_messages.values()),
+        max(swarm.done_at.values()) - OFFERS_WITHIN_SECONDS,
+        LOOKS_PER_MINUTE * min(num_keys, 4),
+        swarm.records,
+        time.perf_counter() - began,
+    )
+
+
+def main() -> int:
+    """Measure and print. Returns 1 when bytes per peer or the round's time grow more than they may."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--peers", default="32,128,512,2048,4096", help="sizes of the swarm, from 2 to 8192")
+    parser.add_argument("--values", type=int, default=1 << 22, help="of the fragment, 100 000 to 100 000 000")
+    parser.add_argument("--mbit", type=float, default=50.0, help="upload of every peer, Mbit/s")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    try:
+        sizes = [int(text) for text in given.peers.split(",")]
+    except ValueError:
+        parser.error(f"--peers is {given.peers!r}; expected whole numbers with commas between them")
+    if not all(2 <= size <= 8192 for size in sizes):
+        parser.error(f"--peers is {given.peers!r}; expected sizes from 2 to 8192")
+    if not 100_000 <= given.values <= 10**8 or not 0.1 <= given.mbit <= 10_000:
+        parser.error("--values from 100 000 to 100 000 000, --mbit from 0.1 to 10 000 are expected")
+    rows = []
+    for size in sizes:
+        rows.append(measure(size, given.values, given.mbit, given.seed))
+        if not given.json:
+            _print(rows[-1], is_first=len(rows) == 1)
+    faults = _faults(rows)
+    if given.json:
+        facts = {"values": given.values, "mbit": given.mbit, "rows": [asdict(row) for row in rows]}
+        print(json.dumps({**facts, "faults": faults, "machine": machine()}, indent=2))
+    for fault in faults:
+        print(f"bench_scale: {fault}", file=sys.stderr)
+    return 1 if faults else 0
+
+
+def _faults(rows: list[Row]) -> list[str]:
+    found = []
+    least, most = (pick(row.bytes_per_peer for row in rows) for pick in (min, max))
+    if most > 1.2 * least:
+        found.append(f"bytes per peer from {least / 1e6:.2f} to {most / 1e6:.2f} MB; expected within 20 %")
+    first, last = rows[0], rows[-1]
+    allowed = first.round_seconds * math.log2(last.peers) / math.log2(first.peers)
+    if last.round_seconds > allowed:
+        found.append(
+            f"a round of {last.peers} takes {last.round_seconds:.2f} s, of {first.peers} {first.round_seconds:.2f} s; "
+            f"expected at most {allowed:.2f} s: growth with the logarithm of the peers"
+        )
+    return found
+
+
+def _print(row: Row, *, is_first: bool) -> None:
+    if is_first:
+        print("  peers cells  MB/peer  values  busiest |  round s | leader MB   sent    got | DHT/min records")
+    print(
+        f"{row.peers:7} {row.cells:5} {row.bytes_per_peer / 1e6:8.3f} {row.bytes_of_values / 1e6:7.3f} "
+        f"{row.most_bytes / 1e6:8.2f} | {row.round_seconds:8.2f} | {row.leader_bytes / 1e6:9.2f} "
+        f"{row.leader_messages:6} {row.leader_received:6} | {row.requests_per_minute:7.0f} {row.records:7}  "
+        f"({row.real_seconds:.0f} s)",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

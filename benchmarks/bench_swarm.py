@@ -1,0 +1,205 @@
+"""Many real peers on one machine for some minutes: do their rounds go on without failures?
+
+    python -m benchmarks.bench_swarm [--peers 24] [--minutes 10] [--cell-size 8] [--sync-every 400] [--json]
+    python -m benchmarks.bench_swarm --sites east,west --peers 4 --minutes 2
+
+Every peer is a `peer join` with its network process and its libp2p daemon, on loopback, with a model of 33 thousand
+parameters. They start two by two; the measured time begins when all are members. Then it is counted: commits, how many
+of the peers were in them, attempts that anybody gave up, refusals, peers that ended, and whether all who applied a
+commit have the same digest after it. Returns 0 when there were rounds and nothing failed, else 1.
+
+With `--sites` the peers are dealt out to sites and average site by site; `abroad` are the bytes that they sent in
+rounds to peers of other sites, per commit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+import time
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+# The harness that starts peers is the tests'.
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from benchmarks.machine import machine
+from peer.event_types import TrainingProgressed
+from peer.events import AppliedCommit, RefusedPeer, RoundAbandoned, RoundCommitted, WorkReturned
+from tests.process_swarm import PeerProcess, ProcessSwarm, process_swarm
+
+RUN = """
+description = "many peers"
+seed = 1
+[model]
+num_layers = 2
+d_model = 32
+num_heads = 2
+context = 32
+[data]
+source = "text:{{text}}"
+evaluation_batches = 1
+[training]
+batch_size = 1
+warmup_steps = 5
+[averaging]
+sync_every = {sync_every}
+num_fragments = 2
+cell_size = {cell_size}
+cell_by = "{cell_by}"
+[network]
+announce_seconds = 10.0
+sites = {sites}
+"""
+JOIN_SECONDS = 300.0
+AT_ONCE = 2
+"""Peers that start together: each imports torch twice, and the machine has few cores."""
+LEAST_SHARE = 0.5
+"""Of the peers must be in the mean commit: rounds of a few would be no rounds of the swarm."""
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What happened between the last join and the end."""
+
+    peers: int
+    minutes: float
+    commits: int = 0
+    cells: dict[str, int] = field(default_factory=dict)
+    mean_contributors: float = 0.0
+    abandoned: int = 0
+    refused: int = 0
+    returned: int = 0
+    ended: int = 0
+    differing: int = 0
+    abroad_bytes_per_commit: float = 0.0
+    median_round_seconds: float = 0.0
+    reasons: dict[str, int] = field(default_factory=dict)
+
+    def faults(self) -> list[str]:
+        """In sentences; empty when all went well."""
+        found = []
+        if not self.commits:
+            found.append("no round was committed")
+        if self.mean_contributors < LEAST_SHARE * self.peers:
+            found.append(f"{self.mean_contributors:.1f} of {self.peers} peers were in the mean commit")
+        for count, what in (
+            (self.abandoned, "attempts were given up"),
+            (self.refused, "refusals"),
+            (self.ended, "peers ended"),
+            (self.differing, "commits after which peers had different digests"),
+        ):
+            if count:
+                found.append(f"{count} {what}")
+        return found
+
+
+def start_all(swarm: ProcessSwarm, count: int, sites: list[str]) -> list[PeerProcess]:
+    """All peers, each a member; the first alone, because the others dial it."""
+    peers: list[PeerProcess] = []
+    while len(peers) < count:
+        batch = []
+        for number in range(len(peers), min(len(peers) + (AT_ONCE if peers else 1), count)):
+            site = ["--site", sites[number % len(sites)]] if sites else []
+            known = [peers[0].address] if peers else []
+            batch.append(swarm.start(f"p{number}", *site, peers=known, has_record=not peers))
+        for peer in batch:
+            peer.wait_joined(seconds=JOIN_SECONDS)
+        peers += batch
+        print(f"{len(peers)} of {count} peers have joined", file=sys.stderr, flush=True)
+    return peers
+
+
+def judge(peers: list[PeerProcess], marks: list[int], abroad_before: list[int], minutes: float) -> Verdict:
+    """Fold the events of the measured time."""
+    verdict = Verdict(len(peers), minutes)
+    contributors: dict[tuple[int, int], set[str]] = {}
+    digests: dict[tuple[int, int], set[str]] = {}
+    cells: dict[tuple[int, int], int] = {}
+    reasons: Counter[str] = Counter()
+    seconds: list[float] = []
+    abroad = 0
+    for peer, mark, before in zip(peers, marks, abroad_before, strict=True):
+        events = peer.events()[mark:]
+        verdict.ended += not peer.is_alive
+        for event in events:
+            if isinstance(event, RoundCommitted):
+                key = (event.fragment, event.version)
+                contributors.setdefault(key, set()).update(event.contributors)
+                cells[key] = event.num_cells
+                if event.seconds > 0:
+                    seconds.append(event.seconds)
+            elif isinstance(event, AppliedCommit):
+                digests.setdefault((event.fragment, event.version), set()).add(event.digest)
+            elif isinstance(event, RoundAbandoned):
+                verdict.abandoned += 1
+                reasons[_plain(event.reason)] += 1
+            elif isinstance(event, RefusedPeer):
+                verdict.refused += 1
+                reasons[_plain(event.reason)] += 1
+            verdict.returned += isinstance(event, WorkReturned)
+        abroad += abroad_of(peer) - before
+    verdict.commits = len(contributors)
+    verdict.cells = {str(number): count for number, count in sorted(Counter(cells.values()).items())}
+    verdict.mean_contributors = sum(map(len, contributors.values())) / max(1, len(contributors))
+    verdict.differing = sum(len(found) > 1 for found in digests.values())
+    verdict.abroad_bytes_per_commit = abroad / max(1, len(contributors))
+    verdict.median_round_seconds = sorted(seconds)[len(seconds) // 2] if seconds else 0.0
+    verdict.reasons = dict(reasons.most_common(10))
+    return verdict
+
+
+def abroad_of(peer: PeerProcess) -> int:
+    """Bytes to other sites so far, as last reported."""
+    return max((event.sent_abroad_bytes for event in peer.events() if isinstance(event, TrainingProgressed)), default=0)
+
+
+def _plain(reason: str) -> str:
+    return re.sub(r"[-+]?\d[\d.,]*", "#", re.sub(r"12D3KooW\w+", "a peer", reason))[:90]
+
+
+def main() -> int:
+    """Start, wait, judge."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--peers", type=int, default=24, help="from 2 to 64")
+    parser.add_argument("--minutes", type=float, default=10.0, help="of measuring, above 0")
+    parser.add_argument("--cell-size", type=int, default=8, help="from 4 to 64; more than 1.5 times as many form cells")
+    parser.add_argument("--sync-every", type=int, default=400, help="inner steps between two sends of a fragment")
+    parser.add_argument("--sites", default="", help="names with commas between them; cells are sites then")
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    sites = [name for name in given.sites.split(",") if name]
+    if not 2 <= given.peers <= 64 or not 0 < given.minutes <= 1440:
+        parser.error("--peers from 2 to 64 and --minutes above 0 and at most 1440 are expected")
+    if not 4 <= given.cell_size <= 64 or given.sync_every < 1:
+        parser.error("--cell-size from 4 to 64 and --sync-every from 1 are expected")
+    if any(not re.fullmatch("[a-z0-9-]{1,40}", name) for name in sites):
+        parser.error(f"--sites is {given.sites!r}; expected names of a-z, 0-9 and '-' with commas between them")
+    run = RUN.format(
+        sync_every=given.sync_every,
+        cell_size=given.cell_size,
+        cell_by="site" if sites else "hash",
+        sites=json.dumps(sites),
+    )
+    with process_swarm(run) as swarm:
+        peers = start_all(swarm, given.peers, sites)
+        marks, before = [peer.mark() for peer in peers], [abroad_of(peer) for peer in peers]
+        end = time.monotonic() + 60 * given.minutes
+        while time.monotonic() < end and all(peer.is_alive for peer in peers):
+            time.sleep(1.0)
+        verdict = judge(peers, marks, before, given.minutes)
+    faults = verdict.faults()
+    if given.json:
+        print(json.dumps({**asdict(verdict), "faults": faults, "machine": machine()}, indent=2))
+    else:
+        for name, value in asdict(verdict).items():
+            print(f"{name:24} {value:.1f}" if isinstance(value, float) else f"{name:24} {value}")
+        print("good: rounds went on and nothing failed" if not faults else "bad: " + "; ".join(faults))
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
