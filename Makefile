@@ -31,8 +31,9 @@ $(STAMP): pyproject.toml constraints.txt
 demo: venv
 	$(BIN)/peer demo
 
+# Two at a time, whole files: most of these minutes are spent waiting for real processes.
 test: venv
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 check: venv
 	$(BIN)/ruff check .
