@@ -226,7 +226,11 @@ BAD_FILES: list[tuple[Callable[[Path], object], str, int]] = [
 ]
 
 
-@pytest.mark.parametrize(("spoil", "sentence", "exit_code"), BAD_FILES)
+@pytest.mark.parametrize(
+    ("spoil", "sentence", "exit_code"),
+    BAD_FILES,
+    ids=["text", "no database", "another program", "same mark", "damaged", "newer", "another run"],
+)
 def test_a_file_that_cannot_be_used_is_named_and_left_alone(
     tmp_path: Path, spoil: Callable[[Path], object], sentence: str, exit_code: int
 ) -> None:

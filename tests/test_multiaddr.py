@@ -101,7 +101,11 @@ def test_wrong_text_is_refused_with_an_example(text: str) -> None:
         parse_multiaddr(text)
 
 
-@pytest.mark.parametrize("text", ["/ip4/1.2.3.4/tcp/1", f"/p2p/{ALICE}", f"/ip4/1.2.3.4/tcp/1/p2p/{ALICE}/p2p-circuit"])
+@pytest.mark.parametrize(
+    "text",
+    ["/ip4/1.2.3.4/tcp/1", f"/p2p/{ALICE}", f"/ip4/1.2.3.4/tcp/1/p2p/{ALICE}/p2p-circuit"],
+    ids=["no peer", "no place", "a relay's"],
+)
 def test_an_address_without_its_peer_cannot_be_dialled(text: str) -> None:
     with pytest.raises(UsageFault, match="copy it whole"):
         parse_peer_multiaddr(text)
