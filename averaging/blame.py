@@ -1,8 +1,9 @@
 """Who sent what had to be refused, and who is left out for it. Pure: time is an argument.
 
-Only what a remote proves against itself counts towards leaving it out: bytes on its own authenticated streams, and
-claims in its own offers. What a third peer can bring about (a leader that tells members different plans) is counted
-and shown, no more; otherwise one liar could make honest peers leave each other out.
+Only what a remote proves against itself counts towards leaving it out: bytes on its own authenticated streams, claims
+in its own offers, what it signed; and what it did not answer this very peer. What a third peer can bring about (a
+leader that tells members different plans) is counted and shown, no more; otherwise one liar could make honest peers
+leave each other out.
 """
 
 from __future__ import annotations
@@ -14,12 +15,29 @@ from typing import Literal
 
 from dht.host import PeerId
 
-Offence = Literal["malformed", "undecodable", "beyond_norm", "implausible", "misfit", "overweight", "unsigned"]
+Offence = Literal[
+    "malformed",
+    "undecodable",
+    "beyond_norm",
+    "implausible",
+    "misfit",
+    "overweight",
+    "unsigned",
+    "wrong_mean",
+    "two_faced",
+    "evasive",
+    "false_alarm",
+    "hasty",
+    "partial",
+]
 """malformed: a frame, hello or payload against the protocol; undecodable: values that are no numbers; beyond_norm: far
 longer than the group's; implausible: more tokens than its speed allows, or work on a version of the future; misfit: a
 contribution of another sequence or shard than the plan's, or a mean signed for another plan; overweight: a commit with
 tokens that nobody can have trained, made by a leader that may have had no way to tell; unsigned: a commit signed by its
-leader with means in it that their reducers have not signed."""
+leader with means in it that their reducers have not signed; wrong_mean: a mean that is not that of the contributions in
+it; two_faced: signed two things of which only one can be true; evasive: did not show an auditor what it had sent;
+false_alarm: accused a reducer whose mean is right; hasty: closed a round without the quorum, or with members that took
+no part in it; partial: as a leader, left out members that had offered in time."""
 
 OFFENCE_TEXT: dict[Offence, str] = {
     "malformed": "broke the protocol",
@@ -29,14 +47,25 @@ OFFENCE_TEXT: dict[Offence, str] = {
     "misfit": "sent another shard than planned",
     "overweight": "made a commit with forged tokens in it",
     "unsigned": "made a commit that its reducers have not signed",
+    "wrong_mean": "signed a wrong mean",
+    "two_faced": "signed two contradicting things",
+    "evasive": "did not answer an audit",
+    "false_alarm": "accused an honest reducer",
+    "hasty": "closed rounds without the others",
+    "partial": "left out members as a leader",
 }
-UNPROVEN: frozenset[Offence] = frozenset({"misfit", "overweight"})
+UNPROVEN: frozenset[Offence] = frozenset({"misfit", "overweight", "partial"})
+CONVICTING: frozenset[Offence] = frozenset({"wrong_mean", "two_faced"})
+"""Both signatures are there: one is enough, and it takes longer until it is forgotten."""
 
 STRIKES = 3
 """One refusal may be a flipped bit or a diverged model; the third in a row is a habit."""
 FIRST_SECONDS = 60.0
 """As long as a few rounds; a peer that was restarted with better software is soon back."""
 LONGEST_SECONDS = 3600.0
+FIRST_CONVICTED_SECONDS = 1800.0
+"""A wrong mean moves everybody's anchor; software that computes wrong ones by mistake needs its owner's hand too."""
+LONGEST_CONVICTED_SECONDS = 86_400.0
 FORGIVEN_SECONDS = 600.0
 """Quiet time after which all is forgotten; twice the last exclusion when that is longer."""
 MAX_REMEMBERED_PEERS = 1024
@@ -86,11 +115,14 @@ class BlameBook:
         record.last_at = max(record.last_at, now)
         if offence in UNPROVEN or now < record.excluded_until:
             return Verdict(True)
-        record.strikes += 1
+        is_convicted = offence in CONVICTING
+        record.strikes += STRIKES if is_convicted else 1
         if record.strikes < STRIKES:
             return Verdict(True)
         record.strikes = 0
-        record.excluded_seconds = min(2 * record.excluded_seconds or FIRST_SECONDS, LONGEST_SECONDS)
+        longest = LONGEST_CONVICTED_SECONDS if is_convicted else LONGEST_SECONDS
+        first = FIRST_CONVICTED_SECONDS if is_convicted else FIRST_SECONDS
+        record.excluded_seconds = max(first, min(2 * record.excluded_seconds, longest))
         record.excluded_until = now + record.excluded_seconds
         return Verdict(True, record.excluded_seconds)
 

@@ -2,20 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from averaging import wire
 from averaging.cell_messages import Partial
+from averaging.encoded import Buffer
 from averaging.fragment_runtime import FragmentRuntime
 from averaging.fragment_state import Sent
 from averaging.links import Links
-from averaging.messages import Contribution, Result, ResultRequest
+from averaging.messages import Contribution, Plan, Result, ResultRequest, ShardPlan, own_entry
+from averaging.outer import OuterRule
+from averaging.robust import ShardContribution
 from averaging.round_events import SendResult, SendShards
+from averaging.shard_store import terms_of
 from dht.host import PeerId
 
 
-def post_shards(links: Links, fragment: FragmentRuntime, effect: SendShards, sent: Sent, me: PeerId) -> None:
-    """Queue the own contribution's shards for their reducers, and count them in `fragment`."""
+def with_own(
+    contributions: list[ShardContribution],
+    fragment: FragmentRuntime,
+    plan: Plan,
+    shard: ShardPlan,
+    me: PeerId,
+    rule: OuterRule,
+) -> list[ShardContribution]:
+    """The contributions to a shard with this peer's own, if it is in the plan, in roster order."""
+    sent, own = fragment.state.pending, own_entry(plan.roster, me)
+    if sent is None or own is None or own[1].sequence != sent.sequence:
+        return contributions
+    blocks = sent.encoded.slice_blocks(shard.start, shard.end - shard.start)
+    return sorted([*contributions, (own[0], terms_of(rule, plan, own[0]), blocks)], key=lambda one: one[0])
+
+
+def post_shards(
+    links: Links,
+    fragment: FragmentRuntime,
+    effect: SendShards,
+    sent: Sent,
+    me: PeerId,
+    signed: Callable[[Contribution, Sequence[Buffer]], Contribution],
+) -> None:
+    """Queue the own contribution's shards for their reducers, `signed`, and count them in `fragment`."""
     plan = effect.plan
     for index, shard in enumerate(plan.shards):
         reducer = plan.roster[shard.reducer].peer_id
@@ -32,8 +59,8 @@ def post_shards(links: Links, fragment: FragmentRuntime, effect: SendShards, sen
             shard.end,
             sent.tokens,
         )
-        blocks = sent.encoded.slice_blocks(shard.start, shard.end - shard.start)
-        fragment.up_bytes += post_data(links, reducer, header, blocks.pack())
+        payload = sent.encoded.slice_blocks(shard.start, shard.end - shard.start).pack()
+        fragment.up_bytes += post_data(links, reducer, signed(header, payload), payload)
         fragment.up_values += shard.end - shard.start
 
 

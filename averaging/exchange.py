@@ -11,13 +11,14 @@ import asyncio
 import logging
 import math
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 from torch import Tensor
 
 from averaging import bulk, wire
+from averaging.audit import AUDIT_MESSAGES, AuditPorts, Audits
+from averaging.background import Background
 from averaging.buffers import Buffers
 from averaging.cell_exchange import CellEffect, CellExchange
 from averaging.codec import Codec
@@ -77,7 +78,6 @@ from averaging.round_events import (
     View,
     WronglySigned,
 )
-from averaging.shard_store import terms_of
 from dht.host import PeerId
 
 Deliver = Callable[[int, Tensor, int], None]
@@ -106,6 +106,7 @@ class Exchange:
         self.rule = rule
         # The outer rate may change with the version; the owner of this exchange says when.
         self.rule_at: Callable[[int], OuterRule] = lambda version: rule
+        self.reduce = reduce_shard
         self.codec = codec
         self.fragments = list(fragments)
         self.links: Links | None = None
@@ -118,11 +119,16 @@ class Exchange:
         self._sequence = first_sequence
         self.guard = Guard(me, rule.staleness_limit, clock, report)
         self.guard.on_exclusion = lambda: self.set_view(*self._seen)
+        self.guard.leaders.is_strict = rule.is_strict
         for fragment in self.fragments:
             fragment.machine.objection = partial(self.guard.claim_objection, timing=fragment.machine.timing)
+        self._background = Background()
+        self._spawn = self._background.spawn
+        heard = lambda: (*self._seen[0], *self._seen[1])  # noqa: E731
+        ports = AuditPorts(compute, lambda: self._links, self.guard.blame, heard, self._spawn)
+        self.audits = Audits(me, rule, codec, self.fragments, ports)
         self._seen: tuple[Sequence[PeerId], Sequence[PeerId], int] = ((), (), 0)
         self._buffers = Buffers()
-        self._tasks: set[asyncio.Task[None]] = set()
         self._closed = False
         self._cells = CellExchange(me, rule, codec, self.guard, compute, self._step, lambda: self._links, self._spawn)
 
@@ -167,10 +173,14 @@ class Exchange:
                 self._links.post(
                     sender, [wire.encode(Abandon(fragment.index, message.version, message.attempt, reason))]
                 )
+            if isinstance(message, Commit) and self.guard.leaders.gives_up(message, fragment.machine.leader):
+                self._step(fragment, Lost(message.leader, reason))
             return
         if isinstance(message, CellLevel) and self._cells.take(fragment, sender, message, payload):
             return
-        if isinstance(message, Contribution):
+        if isinstance(message, AUDIT_MESSAGES):
+            self.audits.hear(sender, message, payload)
+        elif isinstance(message, Contribution):
             self._take_contribution(fragment, sender, message, payload)
         elif isinstance(message, Result):
             self._take_result(fragment, sender, message, payload, frame_bytes)
@@ -271,10 +281,7 @@ class Exchange:
         for fragment in self.fragments:
             if fragment.timer is not None:
                 fragment.timer.cancel()
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._background.close()
 
     # ------------------------------------------------------------------------------------------ machine and effects
 
@@ -335,7 +342,8 @@ class Exchange:
         entry = own_entry(plan.roster, self.me)
         if sent is None or entry is None or entry[1].sequence != sent.sequence:
             return
-        bulk.post_shards(self._links, fragment, effect, sent, self.me)
+        self.guard.leaders.sent(fragment.index, plan.version, plan.attempt, effect.leader)
+        bulk.post_shards(self._links, fragment, effect, sent, self.me, self.audits.signed)
         late = staleness_of(self.rule.mode, plan.version, entry[1].base_version)
         self._report(ContributionSent(fragment.index, plan.version, fragment.up_bytes, sent.tokens, sent.steps, late))
 
@@ -371,20 +379,18 @@ class Exchange:
         plan, index, shard = effect.plan, effect.shard, effect.plan.shards[effect.shard]
         await fragment.encoded.wait()
         members = self.guard.usable(plan, effect.leader, effect.members, fragment.machine.timing)
+        members = await self.audits.proven(fragment, plan, effect.leader, index, members)
         contributions = fragment.store.contributions(self.rule, plan, effect.leader, index, members)
         self.guard.misfits(plan, members, [member for member, _, _ in contributions])
-        sent, own = fragment.state.pending, own_entry(plan.roster, self.me)
-        if sent is not None and own is not None and own[1].sequence == sent.sequence:
-            blocks = sent.encoded.slice_blocks(shard.start, shard.end - shard.start)
-            contributions.append((own[0], terms_of(self.rule, plan, own[0]), blocks))
-            contributions.sort(key=lambda contribution: contribution[0])
+        contributions = bulk.with_own(contributions, fragment, plan, shard, self.me, self.rule)
         if self._cells.is_in_cell(fragment):
             await self._cells.reduce(fragment, effect, contributions)
             return
-        carried = fragment.store.carried_error(shard.start, shard.end)
+        # What earlier broadcasts lost, nobody else can know.
+        carried = None if self.audits.is_on else fragment.store.carried_error(shard.start, shard.end)
 
         def run() -> Reduction | None:
-            return reduce_shard(contributions, self.rule, self.codec, shard.end - shard.start, carried)
+            return self.reduce(contributions, self.rule, self.codec, shard.end - shard.start, carried)
 
         reduction = await self._compute(run)
         if reduction is not None:
@@ -422,7 +428,10 @@ class Exchange:
             fragment.unfetchable = commit
             self._ask_repair(fragment, commit.leader, "the results of a committed round cannot be fetched")
             return
-        arrived = self._clock()
+        arrived, leader = self._clock(), fragment.machine.leader
+        if not await self.audits.passes(fragment, commit, payloads):
+            self._step(fragment, ApplyFailed(commit))
+            return
         async with fragment.busy:
             if fragment.state.version != commit.version or fragment.machine.applying is not commit:
                 return
@@ -447,13 +456,16 @@ class Exchange:
         for report in applied.reports(fragment, commit, self._clock()):
             self._report(report)
         self._report(CommitApplied(fragment.index, commit.version, arrived - begun, self._clock() - arrived))
+        self.guard.closed(commit, leader, fragment.round_began_at, fragment.machine.timing)
         self._after_advance(fragment)
+        await self.audits.applied(fragment, commit, payloads)
 
     def _after_advance(self, fragment: FragmentRuntime, adopted: tuple[Commit, ...] | None = None) -> None:
         state = fragment.state
         fragment.store.prune(state.version, state.version - HISTORY_COMMITS)
         self.guard.advanced(fragment.index, state.version, fragment.machine.timing, is_adopted=adopted is not None)
         self._report(AnchorMoved(fragment.index, state.version, state.digest))
+        fragment.machine.passed_over = frozenset(self.guard.leaders.passed_over(self._clock()))
         self._step(fragment, Advanced(state.version, state.digest[:DIGEST_BYTES], state.lineage_tokens, adopted))
         for sender, attempt, leader, shard in fragment.store.arrived(state.version):
             self._step(fragment, ContributionArrived(sender, attempt, leader, shard))
@@ -485,16 +497,3 @@ class Exchange:
     def _show(self, fragment: FragmentRuntime, change: Tensor | None) -> None:
         if change is not None:
             self._deliver(fragment.index, change, fragment.state.version)
-
-    def _spawn(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        if self._closed:
-            coroutine.close()
-            return
-        task = asyncio.get_running_loop().create_task(coroutine)
-        self._tasks.add(task)
-        task.add_done_callback(self._finished)
-
-    def _finished(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            log.error("a round task failed", exc_info=task.exception())

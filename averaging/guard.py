@@ -14,10 +14,12 @@ from collections.abc import Callable, Hashable, Sequence
 
 from averaging.blame import OFFENCE_TEXT, BlameBook, Offence, most_tokens
 from averaging.exchange_reports import ExchangeReport, PeerRefused
+from averaging.leaders import Leaders, num_members
 from averaging.messages import Commit, Message, Offer, Plan, RosterEntry, VersionIs
 from averaging.robust import RefusedMember
 from averaging.round import RoundMachine
 from averaging.round_timing import RoundTiming
+from averaging.wire import commit_digest
 from dht.errors import PeerFault
 from dht.host import PeerId
 
@@ -45,6 +47,7 @@ class Guard:
         self.book = BlameBook()
         self.speed_of: Callable[[PeerId], float] = lambda _peer_id: 0.0
         self.on_exclusion: Callable[[], None] = lambda: None
+        self.leaders = Leaders(me)
         self._me = me
         # Work of the staleness limit, one version of delay, and a commit or two that were on the way meanwhile.
         self._num_remembered = staleness_limit + 3
@@ -76,6 +79,7 @@ class Guard:
     def advanced(self, fragment: int, version: int, timing: RoundTiming, *, is_adopted: bool = False) -> None:
         """The anchor of a fragment is at `version` now; `is_adopted`: it may be of another lineage than before."""
         now, came_at = self._clock(), self._came_at.setdefault(fragment, {})
+        self.leaders.advanced(fragment, version, now)
         last_version, last_at = self._last.get(fragment, (-1, now))
         self._last[fragment] = (version, now)
         # What was fetched, or made up for in quick succession, came to the others at an unknown time before.
@@ -107,7 +111,7 @@ class Guard:
             if members and members == self.excluded(sorted(members)):
                 return _LEFT_OUT
             if message.anchor_digest == machine.anchor_of(message.version):
-                return self._forged_weight(sender, message, machine.timing)
+                return self._forged_weight(sender, message, machine.timing) or self._of_few(message, machine)
         return ""
 
     def claim_objection(self, sender: PeerId, offer: Offer, timing: RoundTiming) -> str:
@@ -163,6 +167,47 @@ class Guard:
             entry = plan.roster[member]
             what = f"its contribution to fragment {plan.fragment} is not the one in the plan"
             self.blame(entry.peer_id, "misfit", what, (plan.fragment, entry.sequence))
+
+    def closed(self, commit: Commit, leader: PeerId | None, offered_at: float, timing: RoundTiming) -> None:
+        """A commit was applied; `leader` had this peer's offer since `offered_at`."""
+        waited = self._clock() - offered_at
+        what = self.leaders.closed(commit, leader, waited, 2 * _slack_seconds(timing))
+        if what:
+            self._left_out(commit, what)
+
+    def _of_few(self, commit: Commit, machine: RoundMachine) -> str:
+        if not self.leaders.is_strict:
+            return ""
+        mine = machine.known_commit(commit.version)
+        if mine == commit:
+            return ""
+        if mine is not None:
+            self._compare_histories(mine, commit, machine)
+        now = self._clock()
+        what = self.leaders.objection(commit, machine.trainers, mine, machine.timing, now)
+        if not what or mine is not None:
+            return what
+        if self.leaders.is_hasty(commit, now):
+            self.blame(commit.leader, "hasty", what, (commit.version, "hasty"))
+        if machine.leader == commit.leader:
+            self._left_out(commit, self.leaders.ignored(commit.leader))
+        return what
+
+    def _compare_histories(self, mine: Commit, other: Commit, machine: RoundMachine) -> None:
+        """A leader closes an attempt once. (A restarted process may do so again, but with nobody beside it.)"""
+        are_of_one_round = (mine.leader, mine.attempt) == (other.leader, other.attempt)
+        if not are_of_one_round or commit_digest(mine) == commit_digest(other):
+            return
+        if min(num_members(mine), num_members(other)) > 1 and machine.notary.is_leaders(other):
+            what = f"signed two commits of version {mine.version} of fragment {mine.fragment}"
+            self.blame(mine.leader, "two_faced", what, (mine.fragment, mine.version, "commits"))
+
+    def _left_out(self, commit: Commit, what: str) -> None:
+        """A leader closed a round without this peer, which had offered to it."""
+        seconds = self.leaders.judge(commit.leader, self._clock())
+        if seconds:
+            what = f"asked last to lead for {seconds:.0f} s, because it {what}"
+            self.blame(commit.leader, "partial", what, (commit.fragment, commit.version, "partial"))
 
     def _forged_weight(self, sender: PeerId, commit: Commit, timing: RoundTiming) -> str:
         """Tokens in a commit that its members cannot have trained: neither applied nor compared with another commit.

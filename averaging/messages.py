@@ -221,7 +221,10 @@ class ResultRequest:
 
 @dataclass(frozen=True, slots=True)
 class Contribution:
-    """Member to reducer: the encoded outer gradient of one shard; the payload is the encoded blocks."""
+    """Member to reducer: the encoded outer gradient of one shard; the payload is the encoded blocks.
+
+    Signed where means are audited (`audit.py`), empty elsewhere.
+    """
 
     KIND: ClassVar[str] = "contribution"
     fragment: int
@@ -233,6 +236,7 @@ class Contribution:
     start: int
     end: int
     tokens: int
+    signature: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +261,66 @@ class CellLevel:
     attempt: int
 
 
+@dataclass(frozen=True, slots=True)
+class AuditRequest:
+    """Auditor to member: please show me what you sent to the reducer of values [start, end) of `version`."""
+
+    KIND: ClassVar[str] = "audit_request"
+    fragment: int
+    version: int
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class AuditShare:
+    """Member to auditor: this is it, signed as it was then; the payload is the encoded blocks."""
+
+    KIND: ClassVar[str] = "audit_share"
+    fragment: int
+    version: int
+    sequence: int
+    start: int
+    end: int
+    tokens: int
+    signature: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Accusation:
+    """Auditor to everybody: the mean of this shard is not that of its contributions; see for yourselves.
+
+    `digest` is that of the commit; `signature` is the auditor's.
+    """
+
+    KIND: ClassVar[str] = "accusation"
+    fragment: int
+    version: int
+    shard: int
+    digest: bytes
+    signature: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SignedInput:
+    """Digest of the contribution that a roster member sent to a reducer, and the member's signature."""
+
+    member: int
+    digest: bytes
+    signature: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Defence:
+    """Accused reducer to everybody: these are the contributions that I combined, as their senders signed them."""
+
+    KIND: ClassVar[str] = "defence"
+    fragment: int
+    version: int
+    shard: int
+    inputs: tuple[SignedInput, ...]
+
+
 Message = (
     Offer
     | Wait
@@ -271,6 +335,10 @@ Message = (
     | Contribution
     | Result
     | CellLevel
+    | AuditRequest
+    | AuditShare
+    | Accusation
+    | Defence
 )
 
 

@@ -1,9 +1,10 @@
 """Who signs what about a round, so that anybody can check later who took part. Pure.
 
 A reducer signs each mean that it made: run, manifest, fragment, version, anchor, plan, range, result, and whose
-contributions are in it, with their sequences and tokens. The leader signs the whole commit. Both are Ed25519
-signatures (RFC 8032) of 32-byte digests behind a domain of their own, so that none can pass for another kind of
-statement, another run or another manifest. The keys are those inside the PeerIds.
+contributions are in it, with their sequences and tokens. The leader signs the whole commit. Where means are audited,
+members sign each shard of their contributions, and auditors what they found. All are Ed25519 signatures (RFC 8032) of
+32-byte digests behind a domain of their own, so that none can pass for another kind of statement, another run or
+another manifest. The keys are those inside the PeerIds.
 
 Signing and verifying are injected: what is decided here depends on the arguments alone.
 """
@@ -18,7 +19,7 @@ from typing import Protocol
 import msgpack
 
 from averaging.cell_messages import CellRow, CellsCommit, Cross, Crossed, CrossPlan, SliceResult, Upper, part_of
-from averaging.messages import Commit, Plan, Reduced, RosterEntry, ShardResult
+from averaging.messages import Accusation, AuditShare, Commit, Contribution, Plan, Reduced, RosterEntry, ShardResult
 from averaging.wire import commit_digest_whole, encode, mask_of
 from dht.host import PeerId
 
@@ -28,6 +29,8 @@ CREDENTIAL_DOMAIN = b"murmuration cell reducer\0"
 SLICE_DOMAIN = b"murmuration slice result\0"
 CROSS_PLAN_DOMAIN = b"murmuration plan of slices\0"
 UPPER_DOMAIN = b"murmuration commit of cells\0"
+CONTRIBUTION_DOMAIN = b"murmuration contribution\0"
+ACCUSATION_DOMAIN = b"murmuration accusation\0"
 
 Sign = Callable[[bytes], bytes]
 """message -> signature of this peer, `messages.SIGNATURE_BYTES` long."""
@@ -113,6 +116,24 @@ def upper_statement(scope: Scope, upper: Upper) -> bytes:
     return UPPER_DOMAIN + hashlib.sha256(msgpack.packb(fields, use_bin_type=True)).digest()
 
 
+def contribution_statement(scope: Scope, sent: Contribution | AuditShare, digest: bytes) -> bytes:
+    """What a member signs about one shard of its contribution; `digest` is that of the payload.
+
+    Nothing of the plan is in it: whoever signs two payloads for the same values of one version has two faces.
+    """
+    fields = [
+        *(scope.run_id, scope.manifest_hash, sent.fragment, sent.version),
+        *(sent.sequence, sent.start, sent.end, sent.tokens, digest),
+    ]
+    return CONTRIBUTION_DOMAIN + hashlib.sha256(msgpack.packb(fields, use_bin_type=True)).digest()
+
+
+def accusation_statement(scope: Scope, said: Accusation) -> bytes:
+    """What an auditor signs."""
+    fields = [scope.run_id, scope.manifest_hash, said.fragment, said.version, said.shard, said.digest]
+    return ACCUSATION_DOMAIN + hashlib.sha256(msgpack.packb(fields, use_bin_type=True)).digest()
+
+
 class Checker:
     """Checks what others signed.
 
@@ -191,6 +212,14 @@ class Checker:
                 )
         return ""
 
+    def is_contributors(self, member: PeerId, sent: Contribution | AuditShare, digest: bytes) -> bool:
+        """Whether a member has signed this shard of its contribution, with a payload of this digest."""
+        return self._holds(member, contribution_statement(self.scope, sent, digest), sent.signature)
+
+    def is_accusers(self, auditor: PeerId, said: Accusation) -> bool:
+        """Whether an accusation is signed by who made it."""
+        return self._holds(auditor, accusation_statement(self.scope, said), said.signature)
+
     def _holds(self, peer_id: PeerId, statement: bytes, signature: bytes) -> bool:
         if self._verified is None:
             return self._verify(peer_id, statement, signature)
@@ -235,3 +264,11 @@ class Notary(Checker):
     ) -> bytes:
         """A cell leader's word for one of its reducers."""
         return self._sign(credential_statement(self.scope, fragment, version, part_digest, reducer, run))
+
+    def sign_contribution(self, sent: Contribution | AuditShare, digest: bytes) -> bytes:
+        """This member's signature under one shard of its own contribution."""
+        return self._sign(contribution_statement(self.scope, sent, digest))
+
+    def sign_accusation(self, said: Accusation) -> bytes:
+        """This auditor's signature."""
+        return self._sign(accusation_statement(self.scope, said))

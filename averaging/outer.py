@@ -67,6 +67,7 @@ class OuterRule:
         clip_weight_ratio: largest weight, in median weights; None: no limit.
         trim_fraction: trimmed_mean: share of the members left out at each end.
         clip_radius_ratio: centered_clip: longest pull, in median distances.
+        audit_fraction: share of the rounds of which somebody recomputes a mean; see `audit.py`.
     """
 
     mode: Mode
@@ -87,6 +88,12 @@ class OuterRule:
     clip_weight_ratio: float | None = None
     trim_fraction: float = 0.25
     clip_radius_ratio: float = 1.0
+    audit_fraction: float = 0.0
+
+    @property
+    def is_strict(self) -> bool:
+        """Whether nobody's claims are believed: where the combination is a robust one, strangers take part."""
+        return self.combine != "mean"
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ contribute. Received is as much as sent, so a line whose download is at least it
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 
@@ -19,10 +20,16 @@ MAX_SHARD_VALUES = 1 << 19
 """A quarter of a MiB at 4 bits: larger ones delay the first mean and the last one, smaller ones cost more messages."""
 EVEN_RATIO = 0.7
 """Rates that differ by less count as equal. They are measured, and shares follow them with three times their noise."""
+MOST_OF_MEDIAN = 4.0
+"""A claimed upload rate beyond so many medians gives no larger part of a fragment where claims are not believed."""
 
 
 def plan_shards(
-    num_values: int, block_size: int, upload_bits_per_second: Sequence[float], reachable: Sequence[bool]
+    num_values: int,
+    block_size: int,
+    upload_bits_per_second: Sequence[float],
+    reachable: Sequence[bool],
+    most_of_median: float = math.inf,
 ) -> tuple[ShardPlan, ...]:
     """Divide a fragment among the members of a round, so that all lines are done with it at the same time.
 
@@ -32,11 +39,16 @@ def plan_shards(
         upload_bits_per_second: per roster member; 0 means unknown and counts as the median of the known ones.
         reachable: per roster member; nobody can send shards to an unreachable one, so it reduces nothing (unless
             nobody is reachable: then every member could at best average alone, and the first reduces all).
+        most_of_median: rates count up to so many times the median one.
     """
     known = [rate for rate in upload_bits_per_second if rate > 0]
     typical = statistics.median(known) if known else 1.0
     candidates = [index for index, ok in enumerate(reachable) if ok] or [0]
-    rates = evened({index: upload_bits_per_second[index] or typical for index in candidates})
+    rates = {index: upload_bits_per_second[index] or typical for index in candidates}
+    if math.isfinite(most_of_median):
+        middle = statistics.median_low(rates.values())
+        rates = {index: min(rate, most_of_median * middle) for index, rate in rates.items()}
+    rates = evened(rates)
     most = max(1, num_values // MIN_SHARD_VALUES)
     fastest = sorted(rates, key=lambda index: (-rates[index], index))[:most]
     shares = _shares({index: rates[index] for index in fastest}, len(reachable))

@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from averaging.leading import Leading
+from averaging.member import Membership
 from averaging.messages import (
     MAX_ROSTER,
     Abandon,
@@ -74,17 +75,6 @@ KEPT_COMMITS = 16
 
 
 @dataclass
-class _Membership:
-    attempt: int
-    leader: PeerId
-    asked_at: float
-    heard_at: float
-    plan: Plan | None = None
-    planned_at: float = 0.0
-    redirects: int = 0
-
-
-@dataclass
 class RoundMachine:
     """All rounds of one fragment at one peer; see the module docstring."""
 
@@ -104,10 +94,13 @@ class RoundMachine:
     num_known: int = 0
     objection: Callable[[PeerId, Offer], str] = lambda sender, offer: ""
     """Why a remote's offer on the anchor that is here is not taken; empty when it is."""
+    leading_type: type[Leading] = Leading
+    passed_over: frozenset[PeerId] = frozenset()  # not asked to lead from the next version on
+    most_of_median: float = math.inf  # see `plan_shards`
     history: dict[int, Commit] = field(default_factory=dict)
     applying: Commit | None = None
     _offer: Offer | None = None
-    _member: _Membership | None = None
+    _member: Membership | None = None
     _leading: Leading | None = None
     _reducing: Reducing = field(init=False)
     _avoid: set[PeerId] = field(default_factory=set)
@@ -261,10 +254,10 @@ class RoundMachine:
         ranked = [peer_id for peer_id in self._ranked() if peer_id not in self._avoid]
         chosen = leader or (ranked[0] if ranked else self.me)
         redirects = self._member.redirects if self._member is not None else 0
-        self._member = _Membership(attempt, chosen, now, now, redirects=redirects)
+        self._member = Membership(attempt, chosen, now, now, redirects=redirects)
         self._send(chosen, replace(self._offer, attempt=attempt))
 
-    def _silent_at(self, member: _Membership) -> float:
+    def _silent_at(self, member: Membership) -> float:
         if member.leader == self.me:
             return math.inf
         patience = self.timing.leader_silence.allowance(member.leader).seconds
@@ -280,7 +273,7 @@ class RoundMachine:
         assert self._member is not None
         self._effects.append(LeaderReplaced(self._member.attempt, old, self._member.leader, reason))
 
-    def _follow_redirect(self, member: _Membership, message: Redirect, now: float) -> None:
+    def _follow_redirect(self, member: Membership, message: Redirect, now: float) -> None:
         member.redirects += 1
         if member.redirects <= 2 and message.leader not in self._avoid and message.leader != member.leader:
             self._join_round(member.attempt, now, leader=message.leader)
@@ -356,7 +349,7 @@ class RoundMachine:
             self._send(sender, Redirect(self.fragment, self.version, ranked[0]))
             return
         if self._leading is None:
-            self._leading = Leading(
+            self._leading = self.leading_type(
                 self.me,
                 self.fragment,
                 self.version,
@@ -390,6 +383,7 @@ class RoundMachine:
             self.block_size,
             [offer.upload_bits_per_second for offer in offers],
             [offer.reachable for offer in offers],
+            self.most_of_median,
         )
 
     # --------------------------------------------------------------------------------- commits, forks, catching up
@@ -464,7 +458,7 @@ class RoundMachine:
         self._offer = self._member = self._leading = None
         self._reducing.advance()
         # A leader that was silent is not asked again for the next version before it was heard of.
-        self._avoid = set(self._silent)
+        self._avoid = {*self._silent, *self.passed_over}
         self._asked.clear()
         early, self._early = self._early, {}
         for sender, offer in sorted(early.items()):
@@ -475,6 +469,11 @@ class RoundMachine:
             self._note_ahead(peer_id, version)
 
     # ------------------------------------------------------------------------------------------------- shared
+
+    @property
+    def leader(self) -> PeerId | None:
+        """Who has this peer's offer for the current version."""
+        return self._member.leader if self._member is not None else None
 
     def _lose(self, peer_id: PeerId, reason: str, now: float) -> None:
         self._reducing.on_lost(peer_id)

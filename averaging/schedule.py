@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+import statistics
+from collections.abc import Iterable, Sequence
 
 from dht.host import PeerId
 
@@ -35,6 +36,18 @@ def rank_leaders(run_id: str, fragment: int, version: int, trainers: Iterable[Pe
         return hashlib.sha256(f"{run_id}|{fragment}|{version}|{peer_id}".encode()).digest()
 
     return sorted(set(trainers), key=lambda peer_id: (score(peer_id), peer_id))
+
+
+MOST_OF_MEDIAN_SPEED = 8.0
+"""A phone and a data centre are further apart, but somebody who announces any speed must not make all others send
+after every step."""
+
+
+def fastest_believed(tokens_per_second: Sequence[float], *, is_strict: bool) -> float:
+    """The fastest of the announced speeds; where strangers take part, at most some times the median one. Not empty."""
+    fastest = max(tokens_per_second)
+    known = [speed for speed in tokens_per_second if speed > 0]
+    return min(fastest, MOST_OF_MEDIAN_SPEED * statistics.median_low(known)) if is_strict and known else fastest
 
 
 def effective_sync_every(sync_every: int, tokens_per_second: float, fastest_tokens_per_second: float) -> int:

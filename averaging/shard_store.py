@@ -84,6 +84,12 @@ class ShardStore:
             for sender in senders
         )
 
+    def arrivals(
+        self, version: int, attempt: int, leader: PeerId, shard: int
+    ) -> dict[PeerId, tuple[Contribution, bytes]]:
+        """What came for one shard of one plan, by sender."""
+        return dict(self._inbound.get((version, attempt, leader, shard), {}))
+
     def contributions(
         self, rule: OuterRule, plan: Plan, leader: PeerId, shard_index: int, members: Sequence[int]
     ) -> list[tuple[int, Terms, EncodedBlocks]]:

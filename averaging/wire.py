@@ -1,10 +1,10 @@
 """Frames of the round protocol: msgpack headers with a strict schema, raw payloads behind them. Pure, torch-free.
 
 A frame is ``version (1 byte) | header length (4 bytes, big-endian) | header | payload``; the header is a msgpack
-array ``[kind, field, field, ...]`` in the order of the dataclass. Only `Contribution`, `Result` and `Partial`
-carry a payload. Sets of roster members (`included`) are bit masks: with lists, a round of 256 members would not fit
-its header. Everything is checked against `Limits`, which follow from the manifest, before it is used; every
-violation is a `PeerFault` that names what was got and what was expected. docs/protocol.md lists all messages.
+array ``[kind, field, field, ...]`` in the order of the dataclass. Only `Contribution`, `Result`, `Partial` and
+`AuditShare` carry a payload. Sets of roster members (`included`) are bit masks: with lists, a round of 256 members
+would not fit its header. Everything is checked against `Limits`, which follow from the manifest, before it is used;
+every violation is a `PeerFault` that names what was got and what was expected. docs/protocol.md lists all messages.
 """
 
 from __future__ import annotations
@@ -23,9 +23,13 @@ from averaging.messages import (
     MAX_ROSTER,
     MAX_SHARDS,
     Abandon,
+    Accusation,
+    AuditRequest,
+    AuditShare,
     Commit,
     CommitRequest,
     Contribution,
+    Defence,
     Message,
     Offer,
     Plan,
@@ -36,6 +40,7 @@ from averaging.messages import (
     RosterEntry,
     ShardPlan,
     ShardResult,
+    SignedInput,
     VersionIs,
     Wait,
 )
@@ -80,7 +85,7 @@ __all__ = [
     "upper_digest",
 ]
 
-WIRE_VERSION = 3
+WIRE_VERSION = 4
 _PREFIX = struct.Struct(">BI")
 
 
@@ -116,6 +121,12 @@ def _shard_result_row(row: Any, limits: Limits) -> ShardResult:
     )
 
 
+def _signed_input_row(row: Any, limits: Limits) -> SignedInput:
+    if type(row) is not list or len(row) != 3:
+        raise fail(row, "[member, digest, signature]")
+    return SignedInput(MEMBER(row[0], limits), digest(row[1], limits), signature(row[2], limits))
+
+
 _CHECKS: dict[str, Check] = {
     "fragment": fragment,
     "version": VERSION,
@@ -143,6 +154,7 @@ _CHECKS: dict[str, Check] = {
     "signature": signature,
     "included": members,
     "roster": rows(_roster_row, MAX_ROSTER),
+    "inputs": rows(_signed_input_row, MAX_ROSTER),
     **CELL_CHECKS,
 }
 _SHARD_CHECKS: dict[type, Check] = {
@@ -174,10 +186,15 @@ _KINDS: dict[str, type[Any]] = {
         ResultRequest,
         Contribution,
         Result,
+        AuditRequest,
+        AuditShare,
+        Accusation,
+        Defence,
         *CELL_KINDS,
     )
 }
-_WITH_PAYLOAD = (Contribution, Result, Partial)
+_WITH_PAYLOAD = (Contribution, Result, Partial, AuditShare)
+_IN_FRAGMENT = (*_WITH_PAYLOAD, AuditRequest)
 
 
 def _plain(value: Any) -> Any:
@@ -276,13 +293,15 @@ def decode(frame: bytes | memoryview, sender: PeerId, limits: Limits) -> tuple[M
 def _check_of(message_type: type[Any], name: str) -> Check:
     if name == "shards":
         return _SHARD_CHECKS[message_type]
+    if name == "signature" and message_type is Contribution:
+        return signature_or_void
     if name == "part":
         return _part
     return SLICE_CHECKS[message_type] if name == "slices" else _CHECKS[name]
 
 
 def _check_whole(message: Message, payload: memoryview, sender: PeerId, limits: Limits) -> None:
-    if isinstance(message, _WITH_PAYLOAD):
+    if isinstance(message, _IN_FRAGMENT):
         size = limits.fragment_sizes[message.fragment]
         if not message.start < message.end <= size:
             raise PeerFault(
@@ -290,7 +309,7 @@ def _check_whole(message: Message, payload: memoryview, sender: PeerId, limits: 
             )
         if len(payload) > limits.max_payload_bytes:
             raise PeerFault(sender, f"sent {len(payload)} payload bytes; expected at most {limits.max_payload_bytes}")
-    elif len(payload):
+    if len(payload) and not isinstance(message, _WITH_PAYLOAD):
         raise PeerFault(sender, f"sent {len(payload)} bytes behind a {message.KIND}; expected none")
     if isinstance(message, Plan | Commit):
         _check_round(message, sender, limits)

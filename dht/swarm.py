@@ -31,6 +31,14 @@ class Side:
         return (self.num_members >= 2, self.lineage_tokens, self.num_members, self.digest)
 
 
+def heaviest_side(sides: Iterable[Side]) -> Side:
+    """Of the sides at one version. Tokens are claims of their members, so those of a few do not outweigh the heads of
+    many: a side with less than half as many members as another one does not count."""
+    known = list(sides)
+    most = max(side.num_members for side in known)
+    return max((side for side in known if 2 * side.num_members >= most), key=lambda side: side.weight)
+
+
 class HeaviestAnchor(NamedTuple):
     """The anchor of a fragment that most work stands behind, and who announces it."""
 
@@ -148,11 +156,10 @@ class SwarmView:
                     sides.setdefault((fragment, version), {}).setdefault(digest, []).append(record)
         found: dict[PeerId, tuple[int, ...]] = {}
         for (fragment, _), by_digest in sorted(sides.items()):
-            weights = {
-                digest: Side(digest, max(record.lineage_tokens[fragment] for record in records), len(records)).weight
+            heaviest = heaviest_side(
+                Side(digest, max(record.lineage_tokens[fragment] for record in records), len(records))
                 for digest, records in by_digest.items()
-            }
-            heaviest = max(weights, key=lambda digest: weights[digest])
+            ).digest
             for digest, records in by_digest.items():
                 if digest != heaviest:
                     for record in records:

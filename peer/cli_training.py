@@ -71,7 +71,7 @@ def init(
     """Make a run: the owner's key and the signed manifest that all its peers follow."""
     from peer.new_run import create_run
 
-    made = create_run(name, config, out, replace=force, access=access)
+    made = create_run(name, config, out, replace=force, access=access, for_strangers=True)
     is_private = made.manifest.access.mode != "open"
     seed_line = f"peer seed --run-id {made.run_id}"
     if out is not None:
@@ -84,6 +84,7 @@ def init(
             "run_id": made.run_id,
             "manifest_hash": made.manifest.hash.hex(),
             "revision": made.manifest.revision,
+            "combine": made.manifest.averaging.combine,
             "owner_key": str(made.owner_key_path),
             "run_record": str(made.run_record_path),
             "seed": seed_line,
@@ -94,6 +95,10 @@ def init(
     print(f"Run id      {made.run_id}")
     print(f"Owner key   {made.owner_key_path}  (keep a copy: it alone can change the run)")
     print(f"Manifest    {made.run_record_path}")
+    if not is_private:
+        combine = made.manifest.averaging.combine
+        who = "trusts every member" if combine == "mean" else "resists a quarter of hostile members"
+        print(f"Combine     {combine}  ({who}; docs/open-run.md)")
     print()
     print(f"Start it:   {seed_line}")
     print(f"Join it:    {join_line}")

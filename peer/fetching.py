@@ -27,7 +27,7 @@ from averaging.wire import Limits
 from dht.errors import PeerFault, PeerUnreachable
 from dht.host import Host, PeerId
 from dht.records import PeerRecord
-from dht.swarm import Side
+from dht.swarm import Side, heaviest_side
 
 MAX_WITNESSES = 12
 """Other members asked for their digest, at once; those who share the donor's become donors too."""
@@ -326,7 +326,7 @@ class Fetcher:
             names = [name for name, digest in held.items() if digest == shared]
             return Side(shared, max((tokens.get(name, 0) for name in names), default=0), len(names))
 
-        return max((side(digest) for digest in set(held.values())), key=lambda side: side.weight)
+        return heaviest_side(side(digest) for digest in set(held.values()))
 
     async def _ask_digest(self, witness: PeerId, fragment: int, version: int) -> bytes:
         try:

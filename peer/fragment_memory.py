@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -17,6 +18,7 @@ from averaging.fragment_state import FragmentState, Sent
 from averaging.messages import DIGEST_BYTES
 from averaging.notary import Notary
 from averaging.outer import OuterRule
+from averaging.plan import MOST_OF_MEDIAN
 from averaging.round_timing import RoundTiming
 from averaging.shard_store import ShardStore
 from dht.host import PeerId
@@ -52,6 +54,7 @@ def build_fragments(
             cell_rule=cells,
             cell_timing=CellTiming.with_bounds(section.round_deadline_seconds),
             weigh=partial(weigh, rule),
+            most_of_median=MOST_OF_MEDIAN if rule.is_strict else math.inf,
         )
         guard = partial(changing, mailbox, index, state)
         runtimes.append(

@@ -31,6 +31,10 @@ ROBUST_CLIP_RATIOS = (2.0, 3.0)
 norms of equal work differ by tens of percent, and honest weights by as much as the speeds of the machines."""
 
 
+ROBUST_AUDIT_FRACTION = 0.25
+"""Where the manifest names none: with 12 members or more it keeps a round within 4.25 bits a parameter each way."""
+
+
 class ModelSection(Section):
     """The network that is trained; its fragments follow from it."""
 
@@ -238,9 +242,23 @@ class AveragingSection(Section):
     clip_radius_ratio: float = Field(
         default=1.0, ge=0.1, le=100, description="centered_clip: longest pull, in median distances from the median"
     )
+    audit_fraction: float | None = Field(
+        default=None,
+        ge=0,
+        le=16,
+        description="rounds of which a member recomputes one reducer's mean, as a share of all; above 1: several means "
+        f"a round; absent: none with combine mean, {ROBUST_AUDIT_FRACTION:g} with the others",
+    )
     round_deadline_seconds: float = Field(
         default=60.0, ge=1, le=3600, description="upper bound of the deadlines that peers learn from past rounds"
     )
+
+    @property
+    def effective_audit_fraction(self) -> float:
+        """With the default filled in."""
+        if self.audit_fraction is None:
+            return 0.0 if self.combine == "mean" else ROBUST_AUDIT_FRACTION
+        return self.audit_fraction
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:

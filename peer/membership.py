@@ -190,7 +190,7 @@ class Membership:
 
     async def announce(self) -> None:
         """Publish this peer's record in the DHT."""
-        record = self._own_record()
+        record = self.next_record()
         self.view = self.view.merge([record], self._wall_clock())
         encoded = encode_peer_record(record, self._identity)
         await self._store.publish_peer(self._run_id, record.peer_id, encoded, record.expires_at)
@@ -205,7 +205,7 @@ class Membership:
         Returns:
             Why members refused this peer, when some answered and none of them welcomed it; empty otherwise.
         """
-        encoded = encode_peer_record(self._own_record(), self._identity)
+        encoded = encode_peer_record(self.next_record(), self._identity)
         members = self.members()
         self._random.shuffle(members)
         chosen = members[:MAX_INTRODUCTIONS]
@@ -251,13 +251,14 @@ class Membership:
         if record.peer_id != stream.remote:
             raise PeerFault(stream.remote, f"introduced itself with the record of {record.peer_id}")
         self._merge([data])
-        await stream.send(encode_peer_record(self._own_record(), self._identity))
+        await stream.send(encode_peer_record(self.next_record(), self._identity))
         # libp2p has no half-close: wait until the other side has read and closed.
         with contextlib.suppress(PeerFault, TimeoutError):
             async with asyncio.timeout(OPEN_SECONDS):
                 await stream.receive(1)
 
-    def _own_record(self) -> PeerRecord:
+    def next_record(self) -> PeerRecord:
+        """This peer's record as of now, newer than all before it."""
         self._sequence += 1
         return replace(self._describe(), sequence=self._sequence, expires_at=self._wall_clock() + self.life_seconds)
 

@@ -19,6 +19,8 @@ from peer.config import IDENTITY_NAME, RUN_RECORD_NAME, user_data_dir
 from peer.manifest import RunManifest
 
 OWNER_KEY_NAME = "owner.key"
+ROBUST_COMBINE = "centered_clip"
+"""What an open run is made with: with the mean, one member that commits alone moves everybody (docs/security.md)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,7 @@ def create_run(
     *,
     replace: bool = False,
     access: str | None = None,
+    for_strangers: bool = False,
 ) -> NewRun:
     """Write the owner key and the signed run record.
 
@@ -63,6 +66,8 @@ def create_run(
         replace: sign again over a run that is already there. Its owner key stays, its revision grows by one.
         access: "open", "allowlist" or "invite"; None: as the file says. In a private run the peer whose key lies in
             the same folder (made here) is its first member.
+        for_strangers: an open run gets a robust combination where the file names none; one that is signed again keeps
+            its own.
 
     Raises:
         UsageFault: the name or the file is wrong, or the folder holds a run already.
@@ -70,13 +75,17 @@ def create_run(
     """
     # Wrong input is found before a key is made.
     manifest = RunManifest.load_toml(config_path, name=name) if config_path is not None else _default_manifest(name)
+    is_combine_named = "combine" in manifest.averaging.model_fields_set
     if access is not None:
         fields = manifest.model_dump(mode="json")
         try:
             manifest = RunManifest.from_fields({**fields, "access": {**fields["access"], "mode": access}})
         except ValueError as error:
             raise UsageFault(f"--access: {error}") from error
-    return _write_run(manifest, folder, replace)
+    is_chosen_here = for_strangers and manifest.access.mode == "open" and not is_combine_named
+    if is_chosen_here:
+        manifest = _with_combine(manifest, ROBUST_COMBINE)
+    return _write_run(manifest, folder, replace, keeps_combine=is_chosen_here)
 
 
 def create_custom_run(
@@ -129,7 +138,7 @@ def trained_parameters(module: NamedParameters) -> list[tuple[str, Any]]:
     ]
 
 
-def _write_run(manifest: RunManifest, folder: Path | None, replace: bool) -> NewRun:
+def _write_run(manifest: RunManifest, folder: Path | None, replace: bool, *, keeps_combine: bool = False) -> NewRun:
     name = manifest.name
     if folder is None:
         owner = Identity.generate()
@@ -147,7 +156,7 @@ def _write_run(manifest: RunManifest, folder: Path | None, replace: bool) -> New
         owner = Identity.load_or_create(folder / OWNER_KEY_NAME)
         run_id = make_run_id(name, owner.public_key)
         manifest = _with_own_peer(manifest, folder)
-        manifest = _as_next_revision(manifest, folder / RUN_RECORD_NAME, run_id)
+        manifest = _as_next_revision(manifest, folder / RUN_RECORD_NAME, run_id, keeps_combine=keeps_combine)
     record = encode_run_record(sign_run_record(run_id, manifest.to_bytes(), owner))
     write_whole(folder / RUN_RECORD_NAME, record)
     return NewRun(run_id, manifest, folder)
@@ -170,7 +179,12 @@ def _default_manifest(name: str) -> RunManifest:
     return RunManifest(name=name)
 
 
-def _as_next_revision(manifest: RunManifest, record_path: Path, run_id: str) -> RunManifest:
+def _with_combine(manifest: RunManifest, combine: str) -> RunManifest:
+    averaging = manifest.averaging.model_copy(update={"combine": combine})
+    return manifest.model_copy(update={"averaging": averaging})
+
+
+def _as_next_revision(manifest: RunManifest, record_path: Path, run_id: str, *, keeps_combine: bool) -> RunManifest:
     try:
         earlier = decode_run_record(record_path.read_bytes(), run_id=run_id)
     except FileNotFoundError:
@@ -185,6 +199,10 @@ def _as_next_revision(manifest: RunManifest, record_path: Path, run_id: str) -> 
         # Whoever was revoked stays revoked.
         with contextlib.suppress(ValueError):
             update["changes"] = RunManifest.from_bytes(earlier.manifest).changes
+    if keeps_combine:
+        # Nobody asked for another one, and it would be another run.
+        with contextlib.suppress(ValueError):
+            manifest = _with_combine(manifest, RunManifest.from_bytes(earlier.manifest).averaging.combine)
     return manifest.model_copy(update=update)
 
 

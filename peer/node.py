@@ -21,7 +21,7 @@ from averaging.fragment_runtime import Compute
 from averaging.links import Doorkeeper, Links
 from averaging.messages import Commit, Message
 from averaging.notary import Notary, Scope
-from averaging.schedule import effective_sync_every
+from averaging.schedule import effective_sync_every, fastest_believed
 from dht.errors import Incompatible, LocalFault
 from dht.host import Host, PeerId
 from dht.identity import Identity, verify
@@ -142,6 +142,7 @@ class Node:
         )
         self.exchange.takes_part = False
         self.is_dialable = True
+        self.exchange.audits.chance = ports.randomness.random
         self.revisions = ports.revisions or Revisions(manifest, bytes(32), self.me)
         self.revisions.on_end = self.reporter.run_ended
         self.exchange.rule_at = self.revisions.rule_at
@@ -313,9 +314,9 @@ class Node:
     def _set_pace(self) -> None:
         """Slow peers send after fewer inner steps, so that everybody is ready at about the same time."""
         speeds = [record.tokens_per_second for record in self.membership.members() if record.state == "training"]
-        own = self.mailbox.trainer.tokens_per_second
-        sync_every = self.manifest.averaging.sync_every
-        self.mailbox.network.sync_every = effective_sync_every(sync_every, own, max([*speeds, own]))
+        own, sync_every = self.mailbox.trainer.tokens_per_second, self.manifest.averaging.sync_every
+        fastest = fastest_believed([*speeds, own], is_strict=self.rule.is_strict)
+        self.mailbox.network.sync_every = effective_sync_every(sync_every, own, fastest)
         self.mailbox.network.num_peers = len(speeds)
 
     # ---------------------------------------------------------------------------------------- callbacks of the parts

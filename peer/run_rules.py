@@ -41,6 +41,7 @@ def rule_of(manifest: RunManifest) -> OuterRule:
         clip_weight_ratio=weight_ratio if section.clip_weight_ratio is None else section.clip_weight_ratio,
         trim_fraction=section.trim_fraction,
         clip_radius_ratio=section.clip_radius_ratio,
+        audit_fraction=section.effective_audit_fraction,
     )
 
 

@@ -9,15 +9,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, TypeVar
 
 from torch import Tensor
 
+from averaging.notary import Notary, Scope
 from dht.access import AccessRule
-from dht.identity import Identity
+from dht.host import PeerId
+from dht.identity import Identity, verify
 from dht.memory_host import LineSettings, MemoryHost, MemoryNetwork
 from dht.memory_store import MemoryRecords, MemoryStore
 from peer.doorkeeper import RunDoorkeeper
@@ -27,7 +29,8 @@ from peer.mailbox_slots import NUM_SLOTS
 from peer.node import Node, NodeIdentity, NodePorts
 from peer.revisions import Revisions
 from peer.run_rules import codec_of, limits_of, sent_bytes_of
-from peer.simulated_liars import lying_host
+from peer.simulated_hostility import node_type_of, turn_hostile
+from peer.simulated_liars import LIES_IN_FRAMES, lying_host
 from peer.simulated_spec import SimulationSpec
 from peer.simulated_workload import GptWorkload, QuadraticWorkload, Workload
 
@@ -69,6 +72,12 @@ class World:
     def wall_clock(self) -> float:
         """Virtual unix seconds."""
         return EPOCH_SECONDS + self.now()
+
+    def hostile_peers(self) -> Iterator[PeerId]:
+        """Those that do the others harm: all of them know each other."""
+        for index in range(self.spec.num_peers):
+            if self.spec.profile(index).lie is not None:
+                yield simulated_identity(self.spec.seed, index).peer_id
 
     @property
     def is_training(self) -> bool:
@@ -175,8 +184,14 @@ class Life:
             verified=world.records.verified,
             revisions=revisions,
         )
-        self.node = Node(who, spec.manifest, ports, self.mailbox)
+        self.node = node_type_of(self.profile.lie)(who, spec.manifest, ports, self.mailbox)
         self.running = self._spawn(self._run_node(self.node, host), "network process")
+        if self.profile.lie is not None:
+            friends = frozenset(world.hostile_peers())
+            harm = turn_hostile(self.node, host, self.profile.lie, friends, self.randomness)
+            if harm is not None:
+                self._harming = self._spawn(harm, "harm")
+                self.running.add_done_callback(lambda _: self._harming.cancel())
 
     def _host(self) -> MemoryHost:
         world, profile, me = self._world, self.profile, self._identity.peer_id
@@ -187,11 +202,14 @@ class Life:
             profile.stream_loss,
             profile.site,
         )
-        if profile.lie is None:
+        if profile.lie is None or profile.lie.kind not in LIES_IN_FRAMES:
             return MemoryHost(world.network, me, line=line)
         codec = codec_of(world.spec.manifest)
         limits = limits_of(self.mailbox.sizes, codec)
-        return lying_host(world.network, me, line, profile.lie, codec, limits, self.randomness.getrandbits(32))
+        scope = Scope(world.run_id, world.spec.manifest.hash)
+        notary = Notary(scope, self._identity.sign, verify, world.records.verified)
+        seed = self.randomness.getrandbits(32)
+        return lying_host(world.network, me, line, profile.lie, codec, limits, notary, seed)
 
     async def _rest(self, _poll_seconds: float) -> None:
         """Until the trainer has posted or taken something, instead of looking many times a second."""

@@ -123,14 +123,14 @@ class GroupSection(_Section):
     clock_skew_seconds: Skew = Field(default=(0.0, 0.0), description="of the wall clock, ahead when positive")
     lie: LieKind | None = Field(
         default=None,
-        description="what these peers send in place of their work: it turned round, enlarged, noise, no numbers at "
-        "all; forged_tokens: honest work with too many tokens; absent: honest",
+        description="what these peers do to the others, see the kinds below; absent: nothing, they are honest",
     )
     lie_scale: float = Field(
         default=10.0,
         gt=0,
         le=1e9,
-        description="how large the lie is, in honest lengths (forged_tokens: in honest counts)",
+        description="how large the lie is, in honest lengths (forged_tokens: in honest counts; wrong_mean: in honest "
+        "means)",
     )
 
     @model_validator(mode="after")

@@ -20,7 +20,28 @@ FaultKind = Literal[
     "crash_leader",
     "crash_reducer",
 ]
-LieKind = Literal["sign_flipped", "scaled", "random", "nan", "forged_tokens"]
+LieKind = Literal[
+    "sign_flipped",
+    "scaled",
+    "random",
+    "constant",
+    "nan",
+    "inf",
+    "replayed",
+    "copied",
+    "forged_tokens",
+    "wrong_mean",
+    "drops_members",
+    "lone_commits",
+    "two_histories",
+    "wrong_state",
+    "flood_records",
+    "flood_streams",
+    "huge_frames",
+    "slow_reads",
+    "garbage",
+]
+"""`simulated_liars` says what the first nine send in place of their work, `simulated_hostility` what the others do."""
 
 START_SECONDS = 5.0
 """Peers without an own start time start within so many seconds."""
@@ -64,7 +85,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Lie:
-    """What a liar sends in place of its work; see `peer.simulated_liars`."""
+    """What a hostile peer does beside taking part; see `LieKind`."""
 
     kind: LieKind
     scale: float = 10.0

@@ -75,6 +75,15 @@ class ProcessInfo:
     parent: int
     command: str
 
+    @property
+    def resident_bytes(self) -> int:
+        """Of its memory now; 0 when it is gone."""
+        try:
+            status = Path(f"/proc/{self.pid}/status").read_text()
+        except OSError:
+            return 0
+        return next((1024 * int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS")), 0)
+
 
 def free_port() -> int:
     """A TCP port that nobody listens on now."""

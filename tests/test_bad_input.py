@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -266,6 +268,28 @@ def test_strangers_and_garbage_are_refused_and_harm_nobody(
                 await member.wait_closed(stream)
 
     asyncio.run(attack())
+    assert_unharmed(first, second)
+
+
+def test_a_hostile_process_is_a_burden_and_no_more(
+    swarm: ProcessSwarm, first: PeerProcess, second: PeerProcess
+) -> None:
+    """Floods, huge frames, slow reads and garbage from a process of its own: rounds go on, and memory stays."""
+    mark, daemon, before = first.mark(), first.daemon(), first.network().resident_bytes
+    command = [sys.executable, "-m", "tests.hostile_process", str(swarm.run.run_record_path)]
+    with subprocess.Popen([*command, swarm.run_id, first.address], stdout=subprocess.PIPE, text=True) as hostile:
+        try:
+            assert hostile.stdout is not None
+            said = json.loads(hostile.stdout.readline())
+            assert min(said["done"].values()) >= 20
+            for _ in range(3):
+                first.wait_common_round(second.peer_id, after=first.mark())
+            grown = first.network().resident_bytes - before
+        finally:
+            hostile.kill()
+    assert grown < 100 << 20
+    first.wait_for(RefusedPeer, lambda event: event.remote == said["peer_id"], after=mark)
+    assert first.daemon().pid == daemon.pid
     assert_unharmed(first, second)
 
 

@@ -23,7 +23,7 @@ from dht.records import decode_run_record
 from peer import cli
 from peer.cli_options import Target
 from peer.config import PeerConfig, write_cached_peers
-from peer.manifest import RunManifest
+from peer.manifest import AveragingSection, RunManifest
 from peer.model_source import CheckpointSource, ModelFileSource, RunSource
 
 OWNER = Identity.generate()
@@ -97,7 +97,9 @@ def test_init_makes_a_key_and_a_signed_manifest(home: Path, capsys: pytest.Captu
     owner = Identity.load(folder / "owner.key")
     assert split_run_id(run_id) == ("tinybytes", fingerprint(owner.public_key))
     record = decode_run_record((folder / "run.record").read_bytes(), run_id=run_id)
-    assert RunManifest.from_bytes(record.manifest) == RunManifest(name="tinybytes")
+    assert RunManifest.from_bytes(record.manifest) == RunManifest(
+        name="tinybytes", averaging=AveragingSection(combine="centered_clip")
+    )
     assert sorted(entry.name for entry in folder.iterdir()) == ["owner.key", "run.record"]
 
 
@@ -118,6 +120,27 @@ def test_init_reads_a_file_and_signs_again_only_when_forced(tmp_path: Path, caps
     manifest = RunManifest.from_bytes(record.manifest)
     assert (manifest.averaging.sync_every, manifest.revision) == (77, 2)
     assert manifest.hash.hex() == second["manifest_hash"]
+    assert first["combine"] == second["combine"] == "centered_clip"
+
+
+def test_open_runs_are_made_for_strangers_and_others_as_they_say(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mean.toml").write_text('[averaging]\ncombine = "mean"\n')
+
+    def combine_of(*words: str) -> str:
+        assert cli.run(["init", "mine", *words, "--json"]) == 0
+        combine: str = json.loads(capsys.readouterr().out)["combine"]
+        return combine
+
+    assert combine_of("--out", "open") == "centered_clip"
+    assert combine_of("--out", "ours", "--access", "invite") == "mean"
+    assert combine_of("--out", "named", "--config", "mean.toml") == "mean"
+    # Signing again changes nothing that was not asked for.
+    assert combine_of("--out", "named", "--force") == "mean"
+    assert combine_of("--out", "open", "--force") == "centered_clip"
+    assert cli.run(["init", "mine", "--out", "shown"]) == 0
+    assert "Combine     centered_clip  (resists a quarter of hostile members" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

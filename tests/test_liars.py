@@ -84,7 +84,7 @@ def swarm_with_liar(monkeypatch, spoil, seed=7, **averaging):
 def assert_only_the_liar_was_left_out(refusals, seed=7):
     liar = simulated_identity(seed, LIAR).peer_id
     assert {event.remote for event in refusals} == {liar}
-    assert any(event.reason.startswith("left out of rounds here for 60 s") for event in refusals)
+    assert any(event.reason.startswith("left out of rounds here for") for event in refusals)
 
 
 @pytest.mark.parametrize("combine", ["trimmed_mean", "centered_clip", "radial_directional"])

@@ -39,7 +39,7 @@ def assert_whole(swarm):
 
 def frozen(value):
     """A hashable picture of everything that decides what a swarm can still do; learned times and keys are left out."""
-    if isinstance(value, RoundTiming | Notary) or (callable(value) and not dataclasses.is_dataclass(value)):
+    if isinstance(value, RoundTiming | Notary | type) or (callable(value) and not dataclasses.is_dataclass(value)):
         return None
     if dataclasses.is_dataclass(value) and not value.__dataclass_params__.frozen:
         return tuple(frozen(getattr(value, field.name)) for field in dataclasses.fields(value))

@@ -19,9 +19,13 @@ from averaging.messages import (
     MAX_SHARDS,
     SIGNATURE_BYTES,
     Abandon,
+    Accusation,
+    AuditRequest,
+    AuditShare,
     Commit,
     CommitRequest,
     Contribution,
+    Defence,
     Offer,
     Plan,
     Redirect,
@@ -31,6 +35,7 @@ from averaging.messages import (
     RosterEntry,
     ShardPlan,
     ShardResult,
+    SignedInput,
     VersionIs,
     Wait,
 )
@@ -150,7 +155,22 @@ all_messages = st.one_of(
             start,
             end,
             draw(tokens),
+            draw(st.just(b"") | signatures),
         )
+    ),
+    with_range(lambda draw, fragment, start, end: AuditRequest(fragment, draw(versions), start, end)),
+    with_range(
+        lambda draw, fragment, start, end: AuditShare(
+            fragment, draw(versions), draw(versions), start, end, draw(tokens), draw(signatures)
+        )
+    ),
+    st.builds(Accusation, fragments, versions, shard_numbers, digests, signatures),
+    st.builds(
+        Defence,
+        fragments,
+        versions,
+        shard_numbers,
+        st.lists(st.builds(SignedInput, st.integers(0, MAX_ROSTER - 1), digests, signatures), max_size=5).map(tuple),
     ),
     with_range(lambda draw, fragment, start, end: Result(fragment, draw(versions), draw(shard_numbers), start, end)),
     *cell_strategies(commits(), SIZES),
@@ -158,7 +178,7 @@ all_messages = st.one_of(
 
 
 def payload_for(message, data):
-    return data if isinstance(message, Contribution | Result | Partial) else b""
+    return data if isinstance(message, Contribution | Result | Partial | AuditShare) else b""
 
 
 def decode_or_fault(frame, limits=LIMITS):
@@ -267,9 +287,9 @@ CONTRIBUTION = Contribution(1, 7, 0, named(1), 0, 5, 0, 600, 100)
     ("frame", "sentence"),
     [
         (b"", "got a frame of 0 bytes; expected at least 5"),
-        (b"\x01\x00\x01\xc0", "speaks wire version 1; expected 3: the older side must update its software"),
-        (b"\x03\x00\xff\xff\xff" + bytes(65_535), "announced a header of 16777215 bytes; .* at most 128000"),
-        (b"\x03\x00\x00\x00\x10\x90", "announced a header of 16 bytes; the frame has 1"),
+        (b"\x01\x00\x01\xc0", "speaks wire version 1; expected 4: the older side must update its software"),
+        (b"\x04\x00\xff\xff\xff" + bytes(65_535), "announced a header of 16777215 bytes; .* at most 128000"),
+        (b"\x04\x00\x00\x00\x10\x90", "announced a header of 16 bytes; the frame has 1"),
         (packed(["hello"]), "unknown kind 'hello'; expected one of offer"),
         (packed({}), "unknown kind dict"),
         (packed([]), "unknown kind list"),
