@@ -20,8 +20,9 @@ MAX_SHARD_VALUES = 1 << 19
 """A quarter of a MiB at 4 bits: larger ones delay the first mean and the last one, smaller ones cost more messages."""
 EVEN_RATIO = 0.7
 """Rates that differ by less count as equal. They are measured, and shares follow them with three times their noise."""
-MOST_OF_MEDIAN = 4.0
-"""A claimed upload rate beyond so many medians gives no larger part of a fragment where claims are not believed."""
+MOST_OF_MEDIAN = 1.5
+"""A claimed upload rate beyond so many medians gives no larger part of a fragment where claims are not believed: twice
+an equal one (shares follow rates with three times their differences)."""
 
 
 def plan_shards(
