@@ -144,7 +144,7 @@ class Checks:
             "errors": (len(store._errors) + len(store._tentative), 2 * num_shards * num_peers),
             "digests": (len(fragment.digests), HISTORY_COMMITS + 2),
             "own contributions": (len(fragment.state.recent), RECENT_CONTRIBUTIONS + 1),
-            "tasks": (len(peer.exchange._tasks), 20 + 10 * num_peers),
+            "tasks": (len(peer.exchange._background._tasks), 20 + 10 * num_peers),
             "lanes": (len(peer.links._lanes), 2 * num_peers),
         }
         for what, (size, most) in found.items():

@@ -247,7 +247,7 @@ def test_nothing_is_left_behind_after_many_rounds():
         await swarm.settle()
         swarm.assert_agreement(least_version=25)
         for peer in swarm.live():
-            assert len(peer.exchange._tasks) <= 2
+            assert len(peer.exchange._background._tasks) <= 2
             for fragment in peer.fragments:
                 assert len(fragment.store._results) <= 5 * 2
                 assert len(fragment.digests) <= 5
