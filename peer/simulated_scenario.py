@@ -91,7 +91,10 @@ class GroupSection(_Section):
 
     count: int = Field(ge=1, le=MAX_PEERS, description="peers")
     site: str = Field(
-        default="", max_length=40, description="where they are; bytes between two sites are counted apart"
+        default="",
+        max_length=40,
+        description="where they are; bytes between two sites are counted apart, and with `averaging.cell_by` `site` "
+        "they form a cell",
     )
     upload_mbit_per_second: MegabitsPerSecond = Field(default=(20.0, 20.0), description="of the line")
     download_mbit_per_second: MegabitsPerSecond | None = Field(

@@ -14,6 +14,7 @@ import pytest
 import torch
 from pydantic import BaseModel
 
+from averaging import outer
 from dht.errors import UsageFault
 from peer import simulating
 from peer.event_types import CaughtUp, JoinedRun, LeftRun, RefusedPeer
@@ -85,7 +86,10 @@ MINIMAL = "[groups.all]\ncount = 2\n"
         (MINIMAL + "online_minutes = 3\n", "groups.all: one of online_minutes and offline_minutes is given"),
         (MINIMAL + "joins_at_minute = [0, 5]\nleaves_at_minute = 4\n", "expected peers to join before they leave"),
         (MINIMAL + "stream_loss = 2\n", "groups.all.stream_loss is 2; expected a finite number from 0 to 1"),
-        (MINIMAL + "lie = 'white'\n", "groups.all.lie is 'white'; expected one of sign_flipped, scaled, random, nan"),
+        (
+            MINIMAL + "lie = 'white'\n",
+            "groups.all.lie is 'white'; expected one of sign_flipped, scaled, random, constant, nan, inf",
+        ),
         (MINIMAL + "[averaging]\nsync_evry = 3\n", "sync_evry is not a field in averaging; did you mean sync_every?"),
         (MINIMAL + "[averaging]\nouter_lr = 0\n", "averaging.outer_lr is 0; expected a finite number above 0"),
         (MINIMAL + "[model]\nnum_layers = 1\n", "model and training are given with workload.kind 'quadratic'"),
@@ -236,6 +240,7 @@ def test_the_hash_holds_no_values_of_tensors(monkeypatch, workload):
         assert run(**changes) == dataclasses.replace(first, real_seconds=pytest.approx(first.real_seconds, rel=1e9))
     finally:
         torch.set_num_threads(num_threads)
+    monkeypatch.setattr(outer, "_compiled_step", lambda: None)
     step = torch.Tensor.sub_
     monkeypatch.setattr(torch.Tensor, "sub_", lambda self, other: step(self, other).mul_(1 + 2**-20))
     other = run(**changes)
