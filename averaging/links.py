@@ -32,8 +32,8 @@ SEND_GRACE_SECONDS = 20.0
 """On top of the slowest transfer time of a frame; home routers stall for several seconds under load."""
 MAX_QUEUED_BYTES = 256 * 1024 * 1024
 """Per lane. A peer's largest sensible queue is one encoded fragment; above this the remote has stopped reading."""
-DATA_STREAMS = 1
-"""Of one data lane at most."""
+DATA_STREAMS = 3
+"""Of one data lane at most. Rounds of 25 M values over 100 and 400 Mbit/s took 10 to 14 % less than with one."""
 ALL_DATA_STREAMS = 24
 """Of all data lanes, beyond the first of each: with many remotes, none of them needs much under way, and all of a large
 roster's streams must find room at each of its members."""
