@@ -283,8 +283,9 @@ def end_with(stream: Any, end: Callable[[], None]) -> None:
     """Call `end` when `stream` closes, as it does when whoever holds its other end dies."""
 
     def watch() -> None:
+        # Not through the stream's buffer: its lock, held by a thread that still reads, aborts the interpreter's end.
         with contextlib.suppress(OSError, ValueError):
-            while stream.read(1):
+            while os.read(stream.fileno(), 1):
                 pass
         end()
 

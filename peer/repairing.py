@@ -120,12 +120,16 @@ class Repairs:
         await self._replace(fragment.index, others, reason, must_be_heavier=False)
 
     async def _replace(self, index: int, donors: Sequence[PeerId], reason: str, *, must_be_heavier: bool) -> None:
-        state = self._exchange.fragments[index].state
+        fragment = self._exchange.fragments[index]
+        state = fragment.state
         try:
             found = await self._fetcher.fetch_from(index, state.num_values, donors)
             if found is None:
                 return
             snapshot = found
+            # Fetching took a while, in which this peer may have come to that anchor by itself, and gone on from it.
+            if fragment.digests.get(snapshot.version) == snapshot.digest:
+                return
             is_heavier = (found.lineage_tokens, found.digest) > (state.lineage_tokens, state.digest)
             if is_heavier or not must_be_heavier:
                 await self._exchange.adopt(index, lambda state: adopt_snapshot(state, snapshot), snapshot.commits)

@@ -17,7 +17,7 @@ from tests.process_swarm import PeerProcess, ProcessSwarm, process_swarm, wait_u
 
 pytestmark = pytest.mark.network
 
-SOON_SECONDS = 20.0
+SOON_SECONDS = 60.0
 """For what must happen within seconds, on a machine where other tests import torch meanwhile."""
 DEAF = ("sh", "-c", """trap '' INT HUP; exec "$@" """, "sh")
 """How a script's shell starts a background job, and nohup a program."""
@@ -90,7 +90,10 @@ def test_a_look_from_outside_ends_by_sigterm_and_takes_its_sockets_along(swarm: 
     )
     wait_until(lambda: set(swarm.socket_directories()) > directories, "its daemon starts")
     look.send_signal(signal.SIGTERM)
-    _, errors = look.communicate(timeout=SOON_SECONDS)
+    try:
+        _, errors = look.communicate(timeout=SOON_SECONDS)
+    finally:
+        look.kill()
     assert (look.returncode, errors) == (130, "peer: interrupted.\n")
     assert set(swarm.socket_directories()) <= directories
 
