@@ -304,7 +304,8 @@ class Node:
             self.mailbox.network.heartbeat = self.ports.clock()
             if trainer.finished or trainer.stop_requested:
                 await self.desk.take_work(self.exchange.work_arrived)
-                self.leave("the trainer finished" if trainer.finished else "asked to stop")
+                if not self._leaving.is_set():  # the trainer may have said meanwhile why it ends
+                    self.leave("the trainer finished" if trainer.finished else "asked to stop")
             if self.ports.clock() - told_at >= self.manifest.network.announce_seconds / 2:
                 told_at = self.ports.clock()
                 self.reporter.progress(self.links.traffic.sent_abroad_bytes)
