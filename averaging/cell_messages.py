@@ -8,8 +8,8 @@ with an `Upper`. Part and upper together are a `CellsCommit`: what is applied, e
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
 
 from averaging.messages import CellLevel, Commit, ShardResult
 from dht.host import PeerId
@@ -217,46 +217,18 @@ class CellsCommit(Commit):
 
 def with_upper(part: Commit, upper: Upper) -> CellsCommit:
     """What a cell's members apply."""
-    return CellsCommit(
-        part.fragment,
-        part.version,
-        part.attempt,
-        part.leader,
-        part.anchor_digest,
-        part.roster,
-        part.shards,
-        part.previous,
-        part.signature,
-        upper,
-    )
+    return CellsCommit(*_fields_of_part(part), upper=upper)
 
 
 def part_of(commit: Commit) -> Commit:
     """The same fields as a plain commit, which is what its leader signed."""
-    return Commit(
-        commit.fragment,
-        commit.version,
-        commit.attempt,
-        commit.leader,
-        commit.anchor_digest,
-        commit.roster,
-        commit.shards,
-        commit.previous,
-        commit.signature,
-    )
+    return Commit(*_fields_of_part(commit))
 
 
 def as_part(commit: Commit) -> CellPart:
     """A plain commit as the message that tells a cell's members of it."""
-    plain = part_of(commit)
-    return CellPart(
-        plain.fragment,
-        plain.version,
-        plain.attempt,
-        plain.leader,
-        plain.anchor_digest,
-        plain.roster,
-        plain.shards,
-        plain.previous,
-        plain.signature,
-    )
+    return CellPart(*_fields_of_part(commit))
+
+
+def _fields_of_part(commit: Commit) -> list[Any]:
+    return [getattr(commit, field.name) for field in fields(Commit)]

@@ -11,10 +11,6 @@ can be written, each process compiles anew (about a second a kernel).
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
-from typing import Any
-
 import numpy as np
 from numba import njit, types
 from torch import Tensor
@@ -30,6 +26,7 @@ from averaging.codec_torch import (
     BlockFormat,
     exponent_levels,
 )
+from averaging.compiled import compiled
 
 f32, i32, u32, u8 = np.float32, np.int32, np.uint32, np.uint8
 
@@ -59,8 +56,8 @@ class NumbaKernels:
         self._top_code = f32(block_format.top_code)
         encoders = (_encode_integers, _encode_exponents)
         decoders = (_decode_integers, _decode_exponents)
-        self._encode = _compile(encoders[block_format.exponential], _ENCODE_SIGNATURE)
-        self._decode = _compile(decoders[block_format.exponential], _DECODE_SIGNATURE)
+        self._encode = compiled(encoders[block_format.exponential], _ENCODE_SIGNATURE)
+        self._decode = compiled(decoders[block_format.exponential], _DECODE_SIGNATURE)
 
     def encode(
         self, values: Tensor, block_size: int, scales: U32, codes: U8, keep_residual: bool, first_value: int, noise: int
@@ -108,16 +105,6 @@ _ENCODE_SIGNATURE = types.int64(
 _DECODE_SIGNATURE = types.void(
     _READ_FLOATS, _READ_CODES, types.int64, types.int64, _READ_FLOATS, types.float32, types.boolean, _FLOATS
 )
-
-
-@cache
-def _compile(function: Callable[..., Any], signature: Any) -> Callable[..., Any]:
-    """Compile `function` for `signature`, or load it from the cache on disk if there is one."""
-    try:
-        compiled = njit([signature], nogil=True, error_model="numpy", cache=True)(function)
-    except Exception:  # noqa: BLE001 (no writable directory, a full disk, or whatever a damaged cache file raises)
-        compiled = njit([signature], nogil=True, error_model="numpy")(function)
-    return compiled
 
 
 @njit(inline="always")

@@ -6,14 +6,11 @@ rounds once, as in torch.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cache
-from typing import Any
-
 import numpy as np
-from numba import njit, types
+from numba import types
 
 from averaging.codec_torch import F32
+from averaging.compiled import compiled
 
 f32 = np.float32
 
@@ -31,15 +28,6 @@ def _step(anchor, momentum, gradient, outer_lr, outer_momentum, change):  # type
         change[i] = after - before
 
 
-@cache
-def _compiled() -> Callable[..., Any]:
-    try:
-        compiled = njit([_SIGNATURE], nogil=True, error_model="numpy", cache=True)(_step)
-    except Exception:  # noqa: BLE001 (no writable directory, a full disk, or whatever a damaged cache file raises)
-        compiled = njit([_SIGNATURE], nogil=True, error_model="numpy")(_step)
-    return compiled
-
-
 def step(anchor: F32, momentum: F32, gradient: F32, outer_lr: float, outer_momentum: float, change: F32) -> None:
     """As `outer.outer_step_`, into `change`. Arrays: float32 [n], contiguous; none overlaps another."""
-    _compiled()(anchor, momentum, gradient, f32(outer_lr), f32(outer_momentum), change)
+    compiled(_step, _SIGNATURE)(anchor, momentum, gradient, f32(outer_lr), f32(outer_momentum), change)

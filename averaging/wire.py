@@ -74,6 +74,7 @@ from dht.errors import PeerFault
 from dht.host import PeerId
 
 __all__ = [
+    "KINDS",
     "MAX_HEADER_BYTES",
     "WIRE_VERSION",
     "Limits",
@@ -171,7 +172,7 @@ def _part(value: Any, limits: Limits) -> Commit:
     return Commit(**{field.name: _check_of(Commit, field.name)(item, limits) for field, item in named})
 
 
-_KINDS: dict[str, type[Any]] = {
+KINDS: dict[str, type[Any]] = {
     kind.KIND: kind
     for kind in (
         Offer,
@@ -270,10 +271,10 @@ def decode(frame: bytes | memoryview, sender: PeerId, limits: Limits) -> tuple[M
         )
     except (ValueError, RecursionError, msgpack.UnpackException) as error:
         raise PeerFault(sender, f"sent a header that is not msgpack ({type(error).__name__}: {error})") from error
-    if type(values) is not list or not values or type(values[0]) is not str or values[0] not in _KINDS:
+    if type(values) is not list or not values or type(values[0]) is not str or values[0] not in KINDS:
         got = repr(values[0])[:40] if type(values) is list and values else type(values).__name__
-        raise PeerFault(sender, f"sent a message of unknown kind {got}; expected one of {', '.join(_KINDS)}")
-    message_type = _KINDS[values[0]]
+        raise PeerFault(sender, f"sent a message of unknown kind {got}; expected one of {', '.join(KINDS)}")
+    message_type = KINDS[values[0]]
     kind = str(values[0])
     names = [field.name for field in fields(message_type)]
     if len(values) != len(names) + 1:

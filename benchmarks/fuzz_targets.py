@@ -25,25 +25,8 @@ import torch
 
 from averaging import state_messages, wire
 from averaging.encoded import EncodedBlocks
-from averaging.messages import (
-    Abandon,
-    Commit,
-    CommitRequest,
-    Contribution,
-    Message,
-    Offer,
-    Plan,
-    Redirect,
-    Reduced,
-    Result,
-    ResultRequest,
-    RosterEntry,
-    ShardPlan,
-    ShardResult,
-    VersionIs,
-    Wait,
-)
 from averaging.receipt_file import ReceiptFault, RunFrame, line_of, open_receipt, read_line, receipt_of
+from benchmarks.fuzz_messages import one_of_each_kind
 from dht import multiaddr, profiles, tickets
 from dht.access import AccessRule, check_hello, check_reply, make_hello, make_welcome, proof_in
 from dht.errors import LocalFault, PeerFault
@@ -99,9 +82,9 @@ def all_targets() -> dict[str, Target]:
 
 
 def _wire() -> list[Target]:
-    digest = bytes(range(16))
-    frames = [wire.encode(message) for message in _some_messages(digest)]
+    frames = [wire.encode(message) for message in one_of_each_kind(*sorted((ALICE.peer_id, BOB.peer_id)))]
     run = RunFrame(RUN_ID, bytes(32), (40, 1000, 8))
+    receipts = tuple(receipt_of(run, frame) for frame in (frames[0], frames[-1]))
     blocks = EncodedBlocks("int4", 8, 16, bytes(4), bytes(8))
     return [
         Target("wire", lambda data: wire.decode(data, BOB.peer_id, LIMITS), tuple(frames)),
@@ -112,7 +95,12 @@ def _wire() -> list[Target]:
             tuple(frame[5:] for frame in frames),
         ),
         Target("state_message", lambda data: state_messages.unpack(data, BOB.peer_id, 6), (state_messages.NONE,)),
-        Target("receipt", lambda data: open_receipt(RUN_ID, data), (receipt_of(run, frames[0]),), (ReceiptFault,)),
+        Target(
+            "receipt",
+            lambda data: open_receipt(RUN_ID, data),
+            receipts,
+            (ReceiptFault,),
+        ),
         Target(
             "receipt_line",
             # Whatever is signed: the fuzzer shall get past the signatures.
@@ -126,28 +114,6 @@ def _wire() -> list[Target]:
             (bytes([16]) + bytes(12),),
             (ValueError,),
         ),
-    ]
-
-
-def _some_messages(digest: bytes) -> list[Message]:
-    """One of each kind, two members, two shards."""
-    first, second = sorted((ALICE.peer_id, BOB.peer_id))
-    roster = (RosterEntry(first, 100, 10, 4, 7, 2), RosterEntry(second, 50, 5, 3, 9))
-    plan_shards = (ShardPlan(0, 500, 0), ShardPlan(500, 1000, 1))
-    results = (ShardResult(0, 500, 0, digest, (0, 1), bytes(64)), ShardResult(500, 1000, 1, b"", ()))
-    return [
-        Commit(1, 4, 0, first, digest, roster, results, digest, bytes(64)),
-        Plan(1, 4, 0, digest, roster, plan_shards, 5.0, 9.0),
-        Offer(1, 4, 0, digest, 4, 100, 10, 7, 1e6, True, 2),
-        Wait(1, 4, 0, 1, 2),
-        Redirect(1, 4, second),
-        Reduced(1, 4, 0, 0, digest, (0, 1), bytes(64)),
-        Abandon(1, 4, 0, "too late"),
-        CommitRequest(1, 4),
-        VersionIs(1, 5, digest, 300),
-        ResultRequest(1, 4, 0, digest),
-        Contribution(1, 4, 0, first, 0, 7, 0, 500, 100),
-        Result(1, 4, 0, 0, 500),
     ]
 
 

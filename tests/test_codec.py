@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import math
 import random
@@ -320,7 +321,8 @@ def test_threads_may_share_a_codec(kernels: KernelChoice) -> None:
 
 def test_numba_works_where_nothing_can_be_cached(monkeypatch: pytest.MonkeyPatch) -> None:
     codec_numba = pytest.importorskip("averaging.codec_numba")
-    real_njit, refused = codec_numba.njit, []
+    compiled = importlib.import_module("averaging.compiled")
+    real_njit, refused = compiled.njit, []
 
     def njit_without_cache(*args: Any, cache: bool = False, **options: Any) -> Any:
         if cache:
@@ -328,8 +330,8 @@ def test_numba_works_where_nothing_can_be_cached(monkeypatch: pytest.MonkeyPatch
             raise RuntimeError("cannot cache function: no locator available")
         return real_njit(*args, **options)
 
-    monkeypatch.setattr(codec_numba, "njit", njit_without_cache)
-    decode = codec_numba._compile.__wrapped__(codec_numba._decode_exponents, codec_numba._DECODE_SIGNATURE)
+    monkeypatch.setattr(compiled, "njit", njit_without_cache)
+    decode = compiled.compiled.__wrapped__(codec_numba._decode_exponents, codec_numba._DECODE_SIGNATURE)
     assert refused
     out = np.zeros(8, dtype=np.float32)
     levels = np.arange(16, dtype=np.float32)

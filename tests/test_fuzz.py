@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from averaging import wire
 from benchmarks import fuzz as fuzzer
 from benchmarks.fuzz import CORPUS, MAX_INPUT_BYTES, corpus_of, fuzz, mutations, problem_with
-from benchmarks.fuzz_targets import Target, all_targets
+from benchmarks.fuzz_messages import one_of_each_kind
+from benchmarks.fuzz_targets import ALICE, BOB, Target, all_targets
 from dht.errors import PeerFault
 
 TARGETS = all_targets()
@@ -29,6 +31,11 @@ def test_valid_input_is_read(name: str) -> None:
                 target.read(data)
         else:
             target.read(data)
+
+
+def test_messages_of_every_kind_are_begun_with() -> None:
+    kinds = {type(message).KIND for message in one_of_each_kind(*sorted((ALICE.peer_id, BOB.peer_id)))}
+    assert kinds == set(wire.KINDS)
 
 
 @pytest.mark.parametrize("name", TARGETS)

@@ -199,7 +199,7 @@ def packed(values, version=wire.WIRE_VERSION):
 def test_every_message_of_the_protocol_is_tested_here():
     both = (*vars(messages).values(), *vars(cell_messages).values())
     kinds = {value.KIND for value in both if getattr(value, "KIND", "")}
-    assert kinds == set(wire._KINDS)
+    assert kinds == set(wire.KINDS)
     assert len(kinds) == len(all_messages.original_strategies)
 
 
@@ -252,9 +252,9 @@ plain_values = st.recursive(
 
 
 @settings(max_examples=400)
-@given(st.sampled_from(sorted(wire._KINDS)), st.data())
+@given(st.sampled_from(sorted(wire.KINDS)), st.data())
 def test_well_formed_headers_with_wrong_values_are_refused(kind, data):
-    names = [field.name for field in wire.fields(wire._KINDS[kind])]
+    names = [field.name for field in wire.fields(wire.KINDS[kind])]
     values = data.draw(st.lists(plain_values, min_size=len(names), max_size=len(names)))
     decoded = decode_or_fault(packed([kind, *values]))
     assert decoded is None or wire.encode(decoded) is not None
