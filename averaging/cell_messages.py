@@ -217,18 +217,18 @@ class CellsCommit(Commit):
 
 def with_upper(part: Commit, upper: Upper) -> CellsCommit:
     """What a cell's members apply."""
-    return CellsCommit(*_fields_of_part(part), upper=upper)
+    return CellsCommit(**_fields_of_part(part), upper=upper)
 
 
 def part_of(commit: Commit) -> Commit:
     """The same fields as a plain commit, which is what its leader signed."""
-    return Commit(*_fields_of_part(commit))
+    return Commit(**_fields_of_part(commit))
 
 
 def as_part(commit: Commit) -> CellPart:
     """A plain commit as the message that tells a cell's members of it."""
-    return CellPart(*_fields_of_part(commit))
+    return CellPart(**_fields_of_part(commit))
 
 
-def _fields_of_part(commit: Commit) -> list[Any]:
-    return [getattr(commit, field.name) for field in fields(Commit)]
+def _fields_of_part(commit: Commit) -> dict[str, Any]:
+    return {field.name: getattr(commit, field.name) for field in fields(Commit)}

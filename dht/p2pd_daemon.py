@@ -272,7 +272,11 @@ def daemon_environment(options: DaemonOptions) -> dict[str, str]:
     TCP connection from both ends, the handshake fails on both sides, and each refuses to dial the other for 5 s
     (seen in 2 of 6 tries). Only hole punching through a NAT needs that port.
     """
-    return {"LIBP2P_TCP_REUSEPORT": "true" if options.reachability == "private" else "false"}
+    settings = {"LIBP2P_TCP_REUSEPORT": "true" if options.reachability == "private" else "false"}
+    if options.reachability == "public" and options.relays_for_others:
+        # Two relays register at start, one after the other only while a single thread runs the daemon (relay_check.py).
+        settings["GOMAXPROCS"] = "1"
+    return settings
 
 
 async def _drain_log(process: asyncio.subprocess.Process, ready: asyncio.Event, last_lines: deque[str]) -> None:

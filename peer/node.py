@@ -289,6 +289,8 @@ class Node:
 
     async def _settle(self) -> None:
         await self._parting.finish_rounds()
+        self._state = "leaving"
+        await self._parting.hand_over()
         self._state = "left"
         await self._parting.say_goodbye()
         await self._parting.keep_work()

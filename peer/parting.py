@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -19,12 +20,15 @@ POLL_SECONDS = 0.02
 """How often it is looked whether the last round has ended."""
 SETTLE_SECONDS = 5.0
 """A leaving peer waits this long at most for the round that carries its last work."""
-HAND_OVER_SECONDS = 5.0
-"""And then so long until some other member has what it has: a fragment of a small model over a slow line."""
+HAND_OVER_SECONDS = 15.0
+"""And then so long until a member that stays has what it has: a fragment of a small model over a slow line."""
+HAND_OVER_POLL_SECONDS = 0.5
 FAREWELL_SECONDS = 3.0
 """To tell the others; whoever is not reached learns it when the record expires."""
 KEEP_SECONDS = 30.0
 """For the checkpoint of a peer that may not stay; its trainer writes its part when its inner step is done."""
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +44,7 @@ class Parting:
     clock: Callable[[], float]
 
     async def finish_rounds(self) -> None:
-        """Let rounds that carry own work finish, and leave nobody with less than this peer has."""
+        """Let rounds that carry own work finish."""
         end = self.clock() + SETTLE_SECONDS
         while self.clock() < end:
             await self.desk.take_work(self.exchange.work_arrived)
@@ -48,7 +52,6 @@ class Parting:
                 break
             await asyncio.sleep(POLL_SECONDS)
         await self.links.flush(2.0)
-        await self._hand_over()
 
     async def say_goodbye(self) -> None:
         """Tell the others, whose records say so from now on; members that are gone by now are waited for in vain."""
@@ -70,18 +73,31 @@ class Parting:
             async with asyncio.timeout(KEEP_SECONDS):
                 await self.keep_work()
 
-    async def _hand_over(self) -> None:
-        """The last trainer's commits live on in the seeds."""
+    async def hand_over(self) -> None:
+        """Leave nobody with less than this peer has: the last trainer's commits live on in the seeds.
+
+        Members that say that they are leaving do not count. This peer's record says so already: of two that leave at
+        the same moment each would otherwise rely on the other.
+        """
         end = self.clock() + HAND_OVER_SECONDS
-        fragments = self.exchange.fragments
-        goals = [fragment.state.lineage_tokens for fragment in fragments]
-        while self.clock() < end:
-            members = self.membership.members()
-            behind = [index for index, goal in enumerate(goals) if not any(holds(r, index, goal) for r in members)]
-            if not members or not behind:
+        goals = [fragment.state.lineage_tokens for fragment in self.exchange.fragments]
+        is_told = False
+        while True:
+            await self.membership.introduce()
+            staying = [record for record in self.membership.members() if record.state != "leaving"]
+            behind = [index for index, goal in enumerate(goals) if not any(holds(r, index, goal) for r in staying)]
+            if not staying or not behind:
                 return
-            for record in members:
+            if self.clock() >= end:
+                log.warning(
+                    "leaving although no other member has the newest fragments %s yet; this peer's checkpoint has them",
+                    behind,
+                )
+                return
+            if not is_told:
+                is_told = True
+                log.info("waiting until another member has this peer's newest fragments %s", behind)
+            for record in staying:
                 for index in behind:
                     self.exchange.audit(index, record.peer_id)
-            await asyncio.sleep(HAND_OVER_SECONDS / 10)
-            await self.membership.introduce()
+            await asyncio.sleep(HAND_OVER_POLL_SECONDS)
