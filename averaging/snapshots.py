@@ -20,6 +20,8 @@ HOLD_SECONDS = 30.0
 """As long as a joiner may take for one chunk; then it has given up."""
 IDLE_SECONDS = 10.0
 """Not asked for during this time, a copy makes room for another one: a joiner asks again within a range or two."""
+DONE_SECONDS = 1.0
+"""The same once all streams that took from it have ended in order: who was told of it meanwhile asks at once."""
 MAX_SNAPSHOTS = 2
 """Two fragments in turn: joiners fetch the fragments in the same order, two at a time."""
 SMALL_BYTES = 32 * 1024 * 1024
@@ -73,12 +75,20 @@ async def compute_inline(work: Callable[[], T], /) -> T:
 
 @dataclass
 class HeldSnapshot:
-    """A copy that is being served. `chunk_digests`: SHA-256 of each chunk of A, then of m."""
+    """A copy that is being served.
+
+    Attributes:
+        chunk_digests: SHA-256 of each chunk of A, then of m.
+        num_streams: on which chunks of it are asked for.
+        is_done: the last of them ended because the joiner wanted nothing more.
+    """
 
     fragment: int
     snapshot: Snapshot
     chunk_digests: Sequence[bytes]
     asked_at: float
+    num_streams: int = 0
+    is_done: bool = False
     expiry: asyncio.TimerHandle | None = field(default=None, repr=False)
 
     @property
@@ -128,6 +138,15 @@ class HeldSnapshots:
             taken = await self._take(fragment)
             return taken if taken is not None and _is_of(taken, fragment, version, digest) else None
 
+    def begin(self, held: HeldSnapshot) -> None:
+        """A stream takes chunks of it from now on."""
+        held.num_streams += 1
+
+    def end(self, held: HeldSnapshot, *, is_done: bool) -> None:
+        """That stream has ended; `is_done`: because the joiner wants nothing more of it."""
+        held.num_streams -= 1
+        held.is_done = is_done and not held.num_streams
+
     def _is_current(self, held: HeldSnapshot) -> bool:
         version = held.snapshot.version
         is_known = self._source.digest_at(held.fragment, version) == held.snapshot.digest
@@ -152,7 +171,7 @@ class HeldSnapshots:
         for held in sorted(self._held, key=lambda held: held.asked_at):
             if self._fits(num_bytes):
                 return True
-            if now - held.asked_at >= IDLE_SECONDS:
+            if now - held.asked_at >= (DONE_SECONDS if held.is_done else IDLE_SECONDS):
                 self._drop(held)
         return self._fits(num_bytes)
 
@@ -161,7 +180,7 @@ class HeldSnapshots:
 
     def _touch(self, held: HeldSnapshot) -> HeldSnapshot:
         loop = asyncio.get_running_loop()
-        held.asked_at = loop.time()
+        held.asked_at, held.is_done = loop.time(), False
         if held.expiry is None:
             held.expiry = loop.call_later(HOLD_SECONDS, self._expire, held)
         return held

@@ -68,12 +68,20 @@ class StateServer:
 
     async def _serve(self, stream: Stream) -> None:
         await greet_incoming(stream, self._doorkeeper)
-        frame = await in_time(stream.receive(MAX_REQUEST_BYTES), stream.remote)
-        while frame != ACKNOWLEDGE:
-            await self._answer(stream, unpack(frame, stream.remote, 6))
+        used: list[HeldSnapshot] = []
+        is_done = False
+        try:
             frame = await in_time(stream.receive(MAX_REQUEST_BYTES), stream.remote)
+            while frame != ACKNOWLEDGE:
+                await self._answer(stream, unpack(frame, stream.remote, 6), used)
+                frame = await in_time(stream.receive(MAX_REQUEST_BYTES), stream.remote)
+            is_done = True
+        finally:
+            for held in used:
+                self._snapshots.end(held, is_done=is_done)
 
-    async def _answer(self, stream: Stream, request: list[Any]) -> None:
+    async def _answer(self, stream: Stream, request: list[Any], used: list[HeldSnapshot]) -> None:
+        """Answer one request; copies of which this stream takes chunks are added to `used`."""
         match request:
             case ["digest", int(fragment), int(version)] if self._is_well_formed(fragment, version):
                 await stream.send(pack(["digest", self._source.digest_at(fragment, version)]))
@@ -87,7 +95,7 @@ class StateServer:
             case ["chunks", int(fragment), int(version), bytes(digest), int(first), int(count)] if (
                 self._is_well_formed(fragment, version, first, count) and 0 < count <= MAX_RANGE_CHUNKS
             ):
-                await self._send_range(stream, fragment, version, digest, range(first, first + count))
+                await self._send_range(stream, fragment, version, digest, range(first, first + count), used)
             case ["state", int(fragment)] if self._is_well_formed(fragment):
                 async with self._slots:
                     await self._send_state(stream, fragment)
@@ -111,7 +119,9 @@ class StateServer:
             return
         await in_time(stream.send(NONE if held is None else _header_frame("header", held)), stream.remote)
 
-    async def _send_range(self, stream: Stream, fragment: int, version: int, digest: bytes, part: range) -> None:
+    async def _send_range(
+        self, stream: Stream, fragment: int, version: int, digest: bytes, part: range, used: list[HeldSnapshot]
+    ) -> None:
         remote = stream.remote
         if self._num_transfers.get(remote, 0) >= MAX_TRANSFERS_PER_PEER:
             await stream.send(BUSY)
@@ -124,7 +134,7 @@ class StateServer:
             await stream.send(BUSY)
         else:
             try:
-                await self._send_held_range(stream, fragment, version, digest, part)
+                await self._send_held_range(stream, fragment, version, digest, part, used)
             finally:
                 self._slots.release()
         finally:
@@ -132,7 +142,9 @@ class StateServer:
             if not self._num_transfers[remote]:
                 del self._num_transfers[remote]
 
-    async def _send_held_range(self, stream: Stream, fragment: int, version: int, digest: bytes, part: range) -> None:
+    async def _send_held_range(
+        self, stream: Stream, fragment: int, version: int, digest: bytes, part: range, used: list[HeldSnapshot]
+    ) -> None:
         try:
             held = await self._snapshots.at(fragment, version, digest)
         except NoRoom:
@@ -141,6 +153,9 @@ class StateServer:
         if held is None:
             await stream.send(pack(["version", self._newest_version(fragment, version)]))
             return
+        if not any(held is other for other in used):
+            used.append(held)
+            self._snapshots.begin(held)
         chunks = chunks_of_tensors(held.snapshot.anchor, held.snapshot.momentum)
         if part.stop > len(chunks):
             raise PeerFault(stream.remote, f"asked for chunk {part.stop - 1}; expected 0..{len(chunks) - 1}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
@@ -290,6 +291,18 @@ def _run_peer(
         invite = read_invite(invite_source)
         config = load_config(with_invite(flags, invite), config_path)
         accept_invite(invite, Identity.load_or_create(config.identity), config.data_dir)
-    from peer.joining import run_peer
+    if seed_only:
+        from peer.joining import run_seed
 
-    return int(run_peer(config, seed_only))
+        return int(run_seed(config))
+    if os.environ.get("RANK", "0") != "0":
+        # Only the first of torchrun's processes has a network side; the others follow it.
+        from peer.joining import run_trainer
+
+        return int(run_trainer(config))
+    from peer.network_child import early_network_child
+
+    with early_network_child() as child:
+        from peer.joining import run_trainer
+
+        return int(run_trainer(config, child))

@@ -19,6 +19,7 @@ from peer.events import Event
 from peer.layouts import layout_digest_of, layout_of
 from peer.mailbox import Mailbox
 from peer.manifest import RunManifest
+from peer.network_child import NetworkChild
 from peer.network_spec import NetworkSpec
 from peer.ranks import Ranks
 from peer.run_rules import sent_bytes_of
@@ -79,6 +80,7 @@ class Connection:
     Args:
         show: takes every event; called from a reader thread.
         note: takes plain sentences for the owner.
+        child: the network process, when it has been started before.
 
     Attributes:
         totals: of this peer's earlier sessions, once `link` has read them.
@@ -87,10 +89,16 @@ class Connection:
         UsageFault: the identity file cannot be used.
     """
 
-    def __init__(self, config: PeerConfig, show: Callable[[Event], None], note: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        config: PeerConfig,
+        show: Callable[[Event], None],
+        note: Callable[[str], None],
+        child: NetworkChild | None = None,
+    ) -> None:
         self.identity = Identity.load_or_create(config.identity)
         self._config = config
-        self._network = NetworkProcess(network_spec(config, "trainer"), show, note)
+        self._network = NetworkProcess(network_spec(config, "trainer"), show, note, child)
         self._mailbox: Mailbox | None = None
         self._is_open = False
         self.totals = Totals()

@@ -21,6 +21,7 @@ from peer.layouts import seed_sizes
 from peer.mailbox import Mailbox
 from peer.manifest import RunManifest
 from peer.model import build_model
+from peer.network_child import NetworkChild
 from peer.owner import Owner
 from peer.rank_groups import Place, RankGroup, RankSetup, check_division, device_of, place_from
 from peer.rank_process import follow
@@ -32,20 +33,32 @@ EVALUATE_EVERY_SYNCS = 4
 """Held-out loss once per so many intervals of H steps: often enough for a curve, a percent or two of the time."""
 
 
-def run_peer(config: PeerConfig, seed_only: bool) -> int:
-    """Run one peer until it is asked to leave. Returns the exit code.
+def run_trainer(config: PeerConfig, child: NetworkChild | None = None) -> int:
+    """Run one peer that trains until it is asked to leave. Returns the exit code.
+
+    Args:
+        child: its network process, when it has been started before.
 
     Raises:
         LocalFault: what stopped it, with what its owner can do.
     """
-    place = None if seed_only else place_from(os.environ)
+    place = place_from(os.environ)
     if place is not None and place.rank:
         return follow(place)
     owner = Owner(config)
     with _figures_shown(config, owner), owner.interruptible():
-        if seed_only:
-            return _run_seed(config, owner)
-        return _run_trainer(config, owner, place)
+        return _run_trainer(config, owner, place, child)
+
+
+def run_seed(config: PeerConfig) -> int:
+    """Run one peer that only serves until it is asked to leave. Returns the exit code.
+
+    Raises:
+        LocalFault: what stopped it, with what its owner can do.
+    """
+    owner = Owner(config)
+    with _figures_shown(config, owner), owner.interruptible():
+        return _run_seed(config, owner)
 
 
 @contextlib.contextmanager
@@ -62,13 +75,13 @@ def _figures_shown(config: PeerConfig, owner: Owner) -> Iterator[None]:
         yield
 
 
-def _run_trainer(config: PeerConfig, owner: Owner, place: Place | None) -> int:
+def _run_trainer(config: PeerConfig, owner: Owner, place: Place | None, child: NetworkChild | None) -> int:
     size = _num_devices(config, place)
     here = place or Place(0, 0, size, "", 0)
     device = device_of(config.device, here) if size > 1 else select_device(config.device)
     if config.threads is not None:
         torch.set_num_threads(config.threads)
-    connection = Connection(config, owner.show, owner.note)
+    connection = Connection(config, owner.show, owner.note, child)
     group = RankGroup(size, place) if size > 1 or config.shard else None
     trainer: Trainer | None = None
     is_orderly = False

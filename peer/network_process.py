@@ -21,6 +21,7 @@ from dht.records import RunRecord, encode_run_record
 from peer.events import Event, to_json
 from peer.mailbox import Mailbox
 from peer.manifest import RunManifest
+from peer.network_child import OWNERS_SIGNALS
 from peer.network_spec import NetworkSpec
 
 MAX_LINE_BYTES = 1 << 20
@@ -48,10 +49,10 @@ def main() -> int:
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     # Ctrl+C in a terminal, closing it, or the end of a system service reaches every process of the group; the
     # trainer's process decides what it means, and when it ends, this one does.
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in OWNERS_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-    if hasattr(signal, "SIGHUP"):
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    # What it starts itself, such as the daemon, hears them.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, OWNERS_SIGNALS)
     channel = _Channel(connection)
     try:
         asyncio.run(_run(channel))

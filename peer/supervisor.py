@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -25,13 +23,14 @@ from dht.records import RunRecord, decode_run_record
 from peer import event_types as events
 from peer.events import Event, RunEnded, from_json
 from peer.mailbox import Mailbox
+from peer.network_child import NetworkChild, start_network_child
 from peer.network_spec import NetworkSpec
 
 MAX_RESTARTS = 20
 """In one session; a process that dies more often will not get better, and its owner should hear of it."""
 RESTART_PAUSE_SECONDS = 1.0
-STOP_SECONDS = 20.0
-"""For an orderly leave: settling the last round (5 s), goodbyes, and closing the daemon."""
+STOP_SECONDS = 40.0
+"""For an orderly leave: settling the last round (5 s), handing over (15 s), goodbyes, and closing the daemon."""
 
 SLOW_DISK_BYTES_PER_SECOND = 50e6
 """A hard disk under load, for the checkpoint on leaving."""
@@ -39,14 +38,6 @@ CHECKPOINT_SHARE = 2.5
 """What both sides write, as a multiple of the mailbox: it has three to four copies of the model, AdamW four more."""
 IDLE_SECONDS = 0.05
 """Between two looks at a child that is leaving."""
-
-_CHILD_ENVIRONMENT = {
-    # The device's cores belong to the trainer.
-    "OMP_NUM_THREADS": "1",
-    # Fragment-sized vectors come and go: without these glibc keeps several copies of the model in its free lists.
-    "MALLOC_ARENA_MAX": "2",
-    "MALLOC_MMAP_THRESHOLD_": "262144",
-}
 
 ABORT_SECONDS = 3.0
 """To end the daemon and delete its sockets; an owner who presses Ctrl+C a third time does not wait for it."""
@@ -63,9 +54,17 @@ class NetworkProcess:
         spec: what the child needs.
         show: takes every event (called from a reader thread).
         note: takes plain sentences for the owner, such as the addresses.
+        first: the child to begin with, when it has been started before.
     """
 
-    def __init__(self, spec: NetworkSpec, show: Callable[[Event], None], note: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        spec: NetworkSpec,
+        show: Callable[[Event], None],
+        note: Callable[[str], None],
+        first: NetworkChild | None = None,
+    ) -> None:
+        self._first = first
         self._spec = spec
         self._show = show
         self._note = note
@@ -160,15 +159,9 @@ class NetworkProcess:
     # ------------------------------------------------------------------------------------------------- the child
 
     def _spawn(self) -> None:
-        ours, theirs = socket.socketpair()
-        self._child = subprocess.Popen(
-            [sys.executable, "-m", "peer.network_process", str(theirs.fileno())],
-            pass_fds=(theirs.fileno(),),
-            stdin=subprocess.DEVNULL,
-            env={**os.environ, **_CHILD_ENVIRONMENT},
-        )
-        theirs.close()
-        self._connection = ours
+        child = self._first.take() if self._first is not None else start_network_child()
+        self._first = None
+        self._child, self._connection = child.process, child.connection
         self._send(asdict(self._spec))
 
     def _send(self, message: dict[str, Any]) -> None:

@@ -66,7 +66,7 @@ def test_every_help_ends_with_an_example_that_parses(
     assert len(body.splitlines()) > 5
     assert max(map(len, text.splitlines())) <= 80
     for module, function in (
-        ("peer.joining", "run_peer"),
+        ("peer.joining", "run_seed" if command == "seed" else "run_trainer"),
         ("peer.status", "show_status"),
         ("dashboard.app", "serve_dashboard"),
         ("peer.demo", "run_demo"),
@@ -179,7 +179,7 @@ def test_init_on_a_full_disk_leaves_no_half_file(
 
 
 def test_join_hands_over_every_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = stand_in(monkeypatch, "peer.joining", "run_peer", lambda *_: 0)
+    calls = stand_in(monkeypatch, "peer.joining", "run_trainer", lambda *_: 0)
     (tmp_path / "peer.toml").write_text('device = "mps"\nname = "Ada"\n')
     arguments = f"""join --run-id {RUN_ID} --peers {ADDRESS} {OTHER_ADDRESS} --device cuda:1 --identity me.key
         --listen /ip4/0.0.0.0/tcp/4001 --listen /ip6/::/tcp/4001 --announce /ip4/203.0.113.9/tcp/4001
@@ -204,10 +204,16 @@ def test_join_hands_over_every_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         checkpoints_kept=3,
         output="json",
     )
-    assert calls == [(expected, False)]
+    ((config, child),) = calls
+    assert config == expected
+    assert child.process.returncode is not None, "a network process that nobody wanted stayed"
+    monkeypatch.setenv("RANK", "1")
+    assert cli.run(["join", "--run-id", RUN_ID]) == 0
+    assert len(calls[1]) == 1, "two processes of one peer got a network process each"
+    calls = stand_in(monkeypatch, "peer.joining", "run_seed", lambda *_: 0)
     assert cli.run(["seed", "--run-id", RUN_ID, "--plain"]) == 0
-    config, seed_only = calls[1]
-    assert (config.output, config.peers, seed_only) == ("plain", (), True)
+    ((config,),) = calls
+    assert (config.output, config.peers) == ("plain", ())
 
 
 @pytest.mark.parametrize(
@@ -333,7 +339,7 @@ def test_errors_become_one_sentence_and_their_exit_code(
     def fail(*_: object) -> int:
         raise error
 
-    stand_in(monkeypatch, "peer.joining", "run_peer", fail)
+    stand_in(monkeypatch, "peer.joining", "run_trainer", fail)
     assert cli.run(["join", "--run-id", RUN_ID]) == code
     message = capsys.readouterr().err
     assert message.startswith("peer: ")
@@ -350,7 +356,7 @@ def test_a_bug_leaves_a_file_to_report(
 
     if not writable:
         home.parent.write_text("a file where the data folder should be")
-    stand_in(monkeypatch, "peer.joining", "run_peer", fail)
+    stand_in(monkeypatch, "peer.joining", "run_trainer", fail)
     assert cli.run(["join", "--run-id", RUN_ID]) == 1
     message = capsys.readouterr().err
     assert message.startswith("peer: this is a bug (ZeroDivisionError)")

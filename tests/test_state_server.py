@@ -72,6 +72,51 @@ def test_a_donor_holds_few_large_snapshots(monkeypatch: pytest.MonkeyPatch) -> N
     in_scene(1, play)
 
 
+def test_a_copy_that_all_joiners_are_done_with_makes_room_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshots, "SMALL_BYTES", 0)
+    monkeypatch.setattr(snapshots, "MAX_SNAPSHOTS", 1)
+
+    async def play(scene: Scene) -> None:
+        held = HeldSnapshots(scene.donors[0])
+        copy = await held.newest(0)
+        assert copy is not None
+        held.begin(copy)
+        held.begin(copy)
+        held.end(copy, is_done=True)
+        await asyncio.sleep(snapshots.DONE_SECONDS)
+        with pytest.raises(NoRoom):  # one joiner still takes from it
+            await held.newest(1)
+        held.end(copy, is_done=False)
+        with pytest.raises(NoRoom):  # its line broke: it comes again
+            await held.newest(1)
+        held.begin(copy)
+        held.end(copy, is_done=True)
+        assert await held.newest(0) is copy
+        with pytest.raises(NoRoom):  # somebody has just been told of it
+            await held.newest(1)
+        held.begin(copy)
+        held.end(copy, is_done=True)
+        await asyncio.sleep(snapshots.DONE_SECONDS)
+        assert await held.newest(1) is not None
+
+    in_scene(1, play)
+
+
+def test_one_joiner_after_the_other_waits_for_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshots, "SMALL_BYTES", 0)
+    monkeypatch.setattr(snapshots, "MAX_SNAPSHOTS", 1)
+
+    async def play(scene: Scene) -> None:
+        seconds = []
+        for fragment in (0, 1):
+            began = now()
+            await scene.fetch(fragment)
+            seconds.append(now() - began)
+        assert seconds[1] < seconds[0] + snapshots.IDLE_SECONDS / 2
+
+    in_scene(1, play, upload0=400e6)
+
+
 def test_busy_donors_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshots, "SMALL_BYTES", 0)
     monkeypatch.setattr(snapshots, "MAX_SNAPSHOTS", 1)

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
+import subprocess
+import sys
 
+from peer.network_child import OWNERS_SIGNALS, early_network_child
 from peer.network_spec import NetworkSpec
 from peer.supervisor import NetworkProcess
 
@@ -22,3 +27,28 @@ def test_a_child_that_dies_with_orders_unread_has_ended_like_any_other():
     network._read_until_closed()
     assert network.addresses in ((), ("/ip4/127.0.0.1/tcp/1",))
     ours.close()
+
+
+def test_a_child_that_nobody_took_is_ended():
+    with early_network_child() as child:
+        assert child.process.poll() is None
+    assert child.process.returncode == -signal.SIGKILL
+
+
+def test_a_child_is_deaf_to_its_owners_signals_from_its_first_moment_and_takes_its_orders_all_the_same():
+    """Ctrl+C in the first second reaches both; the trainer's process decides, and the child prints no traceback."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    with early_network_child() as child:
+        for number in OWNERS_SIGNALS:
+            os.kill(child.process.pid, number)
+        child.take()
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
+    assert child.process.poll() is None
+    child.connection.close()
+    assert child.process.wait(60) == 0, "it did not end when its trainer's process had gone"
+
+
+def test_starting_the_child_loads_nothing_that_takes_long():
+    loaded = "import peer.network_child, sys; print(*sorted({name.split('.')[0] for name in sys.modules}))"
+    names = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"torch", "numpy", "hivemind", "pydantic", "msgpack"} & set(names)

@@ -1,0 +1,68 @@
+"""Starts the process that a peer's network side runs in. Imports nothing slow: both processes load side by side."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+_ENVIRONMENT = {
+    # The device's cores belong to the trainer.
+    "OMP_NUM_THREADS": "1",
+    # Fragment-sized vectors come and go: without these glibc keeps several copies of the model in its free lists.
+    "MALLOC_ARENA_MAX": "2",
+    "MALLOC_MMAP_THRESHOLD_": "262144",
+}
+
+OWNERS_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+"""They reach every process of a group; the trainer's process decides what they mean. Held back in the child until it
+ignores them: Python would answer one that comes while it loads with a traceback."""
+
+
+@dataclass
+class NetworkChild:
+    """A process that waits for its `NetworkSpec` at the other end of `connection`; see `peer.network_process`."""
+
+    process: subprocess.Popen[bytes]
+    connection: socket.socket
+    is_taken: bool = False
+
+    def take(self) -> NetworkChild:
+        """It is the caller's from now on, who ends it."""
+        self.is_taken = True
+        return self
+
+
+def start_network_child() -> NetworkChild:
+    """Start the process."""
+    ours, theirs = socket.socketpair()
+    held_back = signal.pthread_sigmask(signal.SIG_BLOCK, OWNERS_SIGNALS)
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "peer.network_process", str(theirs.fileno())],
+            pass_fds=(theirs.fileno(),),
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, **_ENVIRONMENT},
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, held_back)
+        theirs.close()
+    return NetworkChild(process, ours)
+
+
+@contextlib.contextmanager
+def early_network_child() -> Iterator[NetworkChild]:
+    """Start it before its owner has loaded what it needs itself; ends it when nobody has taken it meanwhile."""
+    child = start_network_child()
+    try:
+        yield child
+    finally:
+        if not child.is_taken:
+            child.connection.close()
+            child.process.kill()
+            child.process.wait()
