@@ -98,7 +98,7 @@ class StateServer:
                 await self._send_range(stream, fragment, version, digest, range(first, first + count), used)
             case ["state", int(fragment)] if self._is_well_formed(fragment):
                 async with self._slots:
-                    await self._send_state(stream, fragment)
+                    await self._send_state(stream, fragment, used)
             case [str(), int(fragment), *_] if fragment >= self._num_fragments:
                 raise PeerFault(stream.remote, f"asked for fragment {fragment}; expected 0..{self._num_fragments - 1}")
             case _:
@@ -153,9 +153,7 @@ class StateServer:
         if held is None:
             await stream.send(pack(["version", self._newest_version(fragment, version)]))
             return
-        if not any(held is other for other in used):
-            used.append(held)
-            self._snapshots.begin(held)
+        self._begin(held, used)
         chunks = chunks_of_tensors(held.snapshot.anchor, held.snapshot.momentum)
         if part.stop > len(chunks):
             raise PeerFault(stream.remote, f"asked for chunk {part.stop - 1}; expected 0..{len(chunks) - 1}")
@@ -163,12 +161,17 @@ class StateServer:
         for index in part:
             await self._send_chunk(stream, chunks[index])
 
+    def _begin(self, held: HeldSnapshot, used: list[HeldSnapshot]) -> None:
+        if not any(held is other for other in used):
+            used.append(held)
+            self._snapshots.begin(held)
+
     def _newest_version(self, fragment: int, version: int) -> int:
         """The newest version known here that is not far above `version`; 0 when there is none."""
         around = range(version + KNOWN_AROUND, max(-1, version - KNOWN_AROUND), -1)
         return next((known for known in around if self._source.digest_at(fragment, known)), 0)
 
-    async def _send_state(self, stream: Stream, fragment: int) -> None:
+    async def _send_state(self, stream: Stream, fragment: int, used: list[HeldSnapshot]) -> None:
         try:
             held = await self._snapshots.newest(fragment)
         except NoRoom:
@@ -177,6 +180,7 @@ class StateServer:
         if held is None:
             await stream.send(NONE)
             return
+        self._begin(held, used)
         await stream.send(_header_frame("state", held))
         for chunk in chunks_of_tensors(held.snapshot.anchor, held.snapshot.momentum):
             await self._send_chunk(stream, chunk)
