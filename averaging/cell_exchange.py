@@ -18,6 +18,7 @@ from torch import Tensor
 from averaging import bulk
 from averaging.cell_messages import CellOffer, Cross, CrossPlan, Partial, Upper
 from averaging.cell_round import CellRoundMachine
+from averaging.cells import cell_codec_name
 from averaging.codec import Codec, make_codec
 from averaging.encoded import EncodedBlocks
 from averaging.fragment_runtime import Compute, FragmentRuntime
@@ -51,8 +52,7 @@ def cell_codec_of(codec: Codec) -> Codec:
 
     Against 4 bits the error of the second quantisation is a sixteenth, its variance 0.3 % of the first one's.
     """
-    name = {"int8": "fp16", "fp16": "fp32", "fp32": "fp32"}.get(codec.name, "int8")
-    return make_codec(name, codec.block_size)
+    return make_codec(cell_codec_name(codec.name), codec.block_size)
 
 
 @dataclass

@@ -51,6 +51,11 @@ class CellRule:
     site_of: Callable[[PeerId], str] | None = None
 
 
+def cell_codec_name(codec: str) -> str:
+    """The codec in which the means of cells travel, by that of contributions; see `cell_exchange.cell_codec_of`."""
+    return {"int8": "fp16", "fp16": "fp32", "fp32": "fp32"}.get(codec, "int8")
+
+
 def depth_for(num_members: int, depth: int, cell_size: int) -> int:
     """log2 of the number of cells of the next round, after one of `num_members` in 2^depth cells; 0: a flat round."""
     while depth < MAX_DEPTH and num_members > SPLIT_ABOVE * cell_size * 2**depth:

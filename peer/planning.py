@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from averaging.messages import MAX_ROSTER
+from averaging.cells import depth_for
 from averaging.schedule import effective_sync_every
 from dht.records import MAX_PEER_RECORD_BYTES
 from peer.manifest import RunManifest
@@ -132,8 +132,9 @@ def plan_run(manifest: RunManifest, profile: PlanProfile, sizes_of: SizesOf, num
     section = manifest.averaging
     sizes = sizes_of(section.num_fragments)
     blocks = BlockFormat(section.codec, section.block_size, section.scale)
-    lines, first_members = _members(profile)
-    rounds = _rounds(sizes, blocks, lines, profile.num_seeds)
+    num_cells = 2 ** depth_for(profile.num_peers, 0, section.cell_size)
+    lines, first_members = _members(profile, num_cells)
+    rounds = _rounds(sizes, blocks, lines, profile.num_seeds, num_cells)
     step_tokens = manifest.training.batch_size * manifest.training.accumulation_steps * manifest.model.context
     fastest_seconds = min(group.step_seconds for group in profile.peers)
     slowest_round = max(round_.seconds for round_ in rounds)
@@ -219,7 +220,8 @@ def find_settings(manifest: RunManifest, profile: PlanProfile, sizes_of: SizesOf
         min(group.line.download_bits_per_second for group in profile.peers),
         max(group.line.latency_seconds for group in profile.peers),
     )
-    lines = [line] * min(profile.num_peers, MAX_ROSTER)
+    num_cells = 2 ** depth_for(profile.num_peers, 0, section.cell_size)
+    lines = [line] * math.ceil(profile.num_peers / num_cells)
     blocks = BlockFormat(section.codec, section.block_size, section.scale)
     found: list[Setting] = []
     for num_fragments in sorted({*PLANNED_FRAGMENTS, section.num_fragments}):
@@ -227,7 +229,7 @@ def find_settings(manifest: RunManifest, profile: PlanProfile, sizes_of: SizesOf
             sizes = sizes_of(num_fragments)
         except ValueError:
             continue  # fewer values than fragments
-        rounds = _rounds(sizes, blocks, lines, profile.num_seeds)
+        rounds = _rounds(sizes, blocks, lines, profile.num_seeds, num_cells)
         longest = max(round_.seconds for round_ in rounds)
         waited = sum(round_.seconds for round_ in rounds)
         busy = max(longest, sum(busy_seconds(round_.traffic[0], line) for round_ in rounds))
@@ -266,21 +268,24 @@ class _Round:
     seconds: float
 
 
-def _rounds(sizes: Sequence[int], blocks: BlockFormat, lines: Sequence[Line], num_listeners: int) -> list[_Round]:
+def _rounds(
+    sizes: Sequence[int], blocks: BlockFormat, lines: Sequence[Line], num_listeners: int, num_cells: int
+) -> list[_Round]:
     made: dict[int, _Round] = {}
     for size in sizes:
         if size not in made:
-            seconds = round_seconds(round_traffic(size, blocks, lines, num_listeners), lines)
-            made[size] = _Round(round_traffic(size, blocks, lines, num_listeners, seconds), seconds)
+            seconds = round_seconds(round_traffic(size, blocks, lines, num_listeners, num_cells=num_cells), lines)
+            made[size] = _Round(round_traffic(size, blocks, lines, num_listeners, seconds, num_cells), seconds)
     return [made[size] for size in sizes]
 
 
-def _members(profile: PlanProfile) -> tuple[list[Line], list[int]]:
-    """The lines of the members of a round, and the number of the first member of each group."""
+def _members(profile: PlanProfile, num_cells: int) -> tuple[list[Line], list[int]]:
+    """The lines of the members of a cell, and the number of the first member of each group."""
     counts = [group.count for group in profile.peers]
-    if profile.num_peers > MAX_ROSTER:
-        counts = [max(1, count * MAX_ROSTER // profile.num_peers) for count in counts]
-        while sum(counts) > MAX_ROSTER:
+    if num_cells > 1:
+        size = math.ceil(profile.num_peers / num_cells)
+        counts = [max(1, count * size // profile.num_peers) for count in counts]
+        while sum(counts) > size:
             counts[counts.index(max(counts))] -= 1
     lines: list[Line] = []
     first_members = []
@@ -309,10 +314,11 @@ def _warnings(
             f"a round takes {slowest_round:.0f} s and round_deadline_seconds is {section.round_deadline_seconds:g}: "
             "rounds would end before all work is there; raise it or use more fragments"
         )
-    if profile.num_peers > MAX_ROSTER:
+    num_cells = 2 ** depth_for(profile.num_peers, 0, section.cell_size)
+    if num_cells > 1:
         said.append(
-            f"{profile.num_peers} peers and at most {MAX_ROSTER} in a round: the figures are those of a round of "
-            f"{MAX_ROSTER}"
+            f"{profile.num_peers} peers average in {num_cells} cells of about {profile.num_peers / num_cells:.0f}, and "
+            "then across them: the figures are those of a cell in which each kind of home has its share"
         )
     if profile.num_peers > 1 and not any(group.reachable for group in profile.peers):
         said.append("nobody is reachable: members cannot dial each other, and no round can close")

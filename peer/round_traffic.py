@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from averaging import wire
+from averaging.cells import cell_codec_name
 from averaging.encoded import encoded_num_bytes
 from averaging.messages import (
     DIGEST_BYTES,
@@ -38,6 +39,9 @@ LINE_SHARE = 1448 / 1500
 ONE_WAY_MESSAGES = 5
 """Offer, plan, contribution, result (or the report of one), commit: each waits for the one before it."""
 
+CELL_MESSAGES = 4
+"""On two levels also: a cell's part, its slices, their means, the whole."""
+
 _PEER = PeerId("12D3KooW" + "A" * 44)
 _DIGEST = bytes(DIGEST_BYTES)
 _SIGNATURE = bytes(SIGNATURE_BYTES)
@@ -60,6 +64,11 @@ class BlockFormat:
         """Encoded bytes of so many values."""
         return encoded_num_bytes(self.codec, self.block_size, num_values, self.scale)
 
+    @property
+    def across_cells(self) -> BlockFormat:
+        """How the means of cells travel."""
+        return BlockFormat(cell_codec_name(self.codec), self.block_size, self.scale)
+
 
 @dataclass(frozen=True, slots=True)
 class Line:
@@ -78,6 +87,7 @@ class MemberTraffic:
     Attributes:
         contribution_values: values it sends to other reducers.
         result_values: values of means it receives from them.
+        cells_bytes: what it sends to other cells and as many that it receives, in the mean of a cell's members.
     """
 
     contribution_values: int
@@ -88,24 +98,32 @@ class MemberTraffic:
     result_bytes_down: int
     control_bytes_up: float
     control_bytes_down: float
+    cells_bytes: float = 0.0
 
     @property
     def bytes_up(self) -> float:
-        return self.contribution_bytes_up + self.result_bytes_up + self.control_bytes_up
+        return self.contribution_bytes_up + self.result_bytes_up + self.control_bytes_up + self.cells_bytes
 
     @property
     def bytes_down(self) -> float:
-        return self.contribution_bytes_down + self.result_bytes_down + self.control_bytes_down
+        return self.contribution_bytes_down + self.result_bytes_down + self.control_bytes_down + self.cells_bytes
 
 
 def round_traffic(
-    num_values: int, blocks: BlockFormat, lines: Sequence[Line], num_listeners: int = 0, seconds: float = 0.0
+    num_values: int,
+    blocks: BlockFormat,
+    lines: Sequence[Line],
+    num_listeners: int = 0,
+    seconds: float = 0.0,
+    num_cells: int = 1,
 ) -> tuple[MemberTraffic, ...]:
     """The traffic of each member of a round in which everybody takes part and nothing fails.
 
     Args:
         num_values: size of the fragment.
-        lines: of the members; rates decide who reduces what.
+        lines: of the members of the round, or of one of its cells; rates decide who reduces what.
+        num_cells: that the round has; members of a cell send their shards' means to owners in other cells and get back
+            those of all cells, in equal parts.
         num_listeners: members outside of the round (seeds) who are told its commit.
         seconds: that the round takes; leaders give signs of life meanwhile.
     """
@@ -129,6 +147,9 @@ def round_traffic(
         own_contribution_bytes[shard.reducer] += _frame_bytes(contribution) + payload_bytes
         own_result_bytes[shard.reducer] += _frame_bytes(Result(0, _VERSION, index, shard.start, shard.end))
         own_result_bytes[shard.reducer] += payload_bytes
+    # One cell's fragment goes out to owners elsewhere, and what this cell owns goes to all others: the same again.
+    crossing = blocks.across_cells.num_bytes(num_values) if num_cells > 1 else 0
+    cells_bytes = 2 * (num_cells - 1) / num_cells * crossing / num_members
     control = _control_bytes(shards, num_members, num_listeners, seconds)
     return tuple(
         MemberTraffic(
@@ -140,6 +161,7 @@ def round_traffic(
             result_bytes_down=sum(own_result_bytes) - own_result_bytes[member],
             control_bytes_up=control.up(own_shards[member]),
             control_bytes_down=control.down(own_shards[member]),
+            cells_bytes=cells_bytes,
         )
         for member in range(num_members)
     )
@@ -158,8 +180,11 @@ def round_seconds(traffic: Sequence[MemberTraffic], lines: Sequence[Line]) -> fl
         _line_seconds(member.result_bytes_up, member.result_bytes_down, line)
         for member, line in zip(traffic, lines, strict=True)
     )
-    latency = ONE_WAY_MESSAGES * max(line.latency_seconds for line in lines) if len(lines) > 1 else 0.0
-    return contributions + results + latency
+    across = max(
+        _line_seconds(member.cells_bytes, member.cells_bytes, line) for member, line in zip(traffic, lines, strict=True)
+    )
+    num_messages = (ONE_WAY_MESSAGES if len(lines) > 1 else 0) + (CELL_MESSAGES if across else 0)
+    return contributions + results + across + num_messages * max(line.latency_seconds for line in lines)
 
 
 def busy_seconds(member: MemberTraffic, line: Line) -> float:
