@@ -8,7 +8,8 @@ believed. The accused answers with the signatures under its inputs; a member tha
 than for the reducer is the liar then.
 
 Where a mean goes against a member's own work, or is far longer than it, that member looks before it applies the commit
-(`passes`), so that gross lies move nobody's anchor; small ones are found in the time that `audit_fraction` gives.
+(`passes`; so does one whose own work came too late for it, see `suspecting.py`), so that gross lies move nobody's
+anchor; small ones are found in the time that `audit_fraction` gives.
 
 Cost: each audit is one more shard of upload for every member of the round. Means carry no error of earlier broadcasts
 where they are audited, because nobody could check it.
@@ -18,7 +19,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import statistics
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,8 +29,9 @@ from averaging import wire
 from averaging.blame import Offence
 from averaging.cell_messages import CellsCommit
 from averaging.codec import Codec
-from averaging.encoded import Buffer, EncodedBlocks
+from averaging.encoded import Buffer
 from averaging.fragment_runtime import Compute, FragmentRuntime
+from averaging.fragment_state import Sent
 from averaging.links import Links
 from averaging.messages import (
     Accusation,
@@ -45,8 +46,9 @@ from averaging.messages import (
     own_entry,
 )
 from averaging.outer import OuterRule
-from averaging.recomputing import is_wrong, suspicion
+from averaging.recomputing import is_wrong
 from averaging.shard_store import payload_digest, terms_of
+from averaging.suspecting import OwnWork, suspicious
 from dht.errors import PeerFault
 from dht.host import PeerId
 
@@ -220,10 +222,8 @@ class Audits:
         if not self._can_audit(commit):
             return True
         self._remember(fragment, commit, payloads)
-        shards = [index for index in payloads if commit.roster[commit.shards[index].reducer].peer_id != self._me]
-        suspicious = await self._compute(lambda: self._suspicious(fragment, commit, payloads, shards))
         audits: list[_Audit] = []
-        for index in suspicious:
+        for index in await self._compute(lambda: self._suspicious(fragment, commit, payloads)):
             self._begin(fragment, commit, index, None)
             key = (fragment.index, commit.version, index, commit.shards[index].digest)
             if not self._verdicts.get(key, True):
@@ -249,25 +249,14 @@ class Audits:
     def _post(self, to: PeerId, message: Message, payload: bytes = b"") -> None:
         self._links().post(to, [wire.encode(message), payload], "data" if payload else "control")
 
-    def _suspicious(
-        self, fragment: FragmentRuntime, commit: Commit, payloads: Mapping[int, bytes], shards: Sequence[int]
-    ) -> list[int]:
-        own = self._own_of(fragment, commit.version)
-        member = own_entry(commit.roster, self._me)
-        if own is None or member is None or own[0].sequence != member[1].sequence:
-            return []
-        # The work of a slow machine is short beside that of others.
-        usual = statistics.median_low(entry.steps for entry in commit.roster)
-        excuse = max(1.0, usual / member[1].steps)
-        found = []
-        for index in shards:
-            shard = commit.shards[index]
-            size = shard.end - shard.start
-            if member[0] in shard.included:
-                mean = self._codec.unpack(size, payloads[index])
-                if suspicion(own[1].slice_blocks(shard.start, size), mean, self._codec, excuse):
-                    found.append(index)
-        return found
+    def _suspicious(self, fragment: FragmentRuntime, commit: Commit, payloads: Mapping[int, bytes]) -> list[int]:
+        """Others' means that look wrong here."""
+        foreign = {
+            index: self._codec.unpack(commit.shards[index].end - commit.shards[index].start, payload)
+            for index, payload in payloads.items()
+            if commit.roster[commit.shards[index].reducer].peer_id != self._me
+        }
+        return suspicious(commit, foreign, _own_work(fragment, commit, self._me), self._codec)
 
     def _begin(self, fragment: FragmentRuntime, commit: Commit, index: int, accuser: PeerId | None) -> None:
         key = (fragment.index, commit.version, index, commit.shards[index].digest)
@@ -423,25 +412,17 @@ class Audits:
         self._budgets[auditor, fragment.index] = (budget - 1, version)
         return True
 
-    def _own_of(self, fragment: FragmentRuntime, version: int) -> tuple[AuditShare, EncodedBlocks] | None:
-        under_way = fragment.state.pending if version == fragment.state.version else None
-        kept = [settled.sent for settled in fragment.state.recent if settled.version == version]
-        sent = kept[-1] if kept else under_way
-        if sent is None:
-            return None
-        return AuditShare(fragment.index, version, sent.sequence, 0, 1, sent.tokens, bytes(64)), sent.encoded
-
     def _own_share(self, fragment: FragmentRuntime, request: AuditRequest) -> tuple[AuditShare, bytes] | None:
         """What this peer sent for a range of values of that version, if a shard of the commit has it."""
-        held, own = self._means.get((fragment.index, request.version)), self._own_of(fragment, request.version)
+        held, own = self._means.get((fragment.index, request.version)), _sent_for(fragment, request.version)
         if held is None or own is None:
             return None
         if not any((shard.start, shard.end) == (request.start, request.end) for shard in held[0].shards):
             return None
-        blocks = own[1].slice_blocks(request.start, request.end - request.start)
+        blocks = own.encoded.slice_blocks(request.start, request.end - request.start)
         payload = b"".join(bytes(part) for part in blocks.pack())
         share = AuditShare(
-            *(fragment.index, request.version, own[0].sequence, request.start, request.end, own[0].tokens),
+            *(fragment.index, request.version, own.sequence, request.start, request.end, own.tokens),
             signature=bytes(64),
         )
         signature = fragment.machine.notary.sign_contribution(share, payload_digest(payload))
@@ -479,6 +460,22 @@ class Audits:
         defence = Defence(fragment.index, said.version, said.shard, inputs)
         for peer_id in sorted({*self._members(), sender} - {self._me}):
             self._post(peer_id, defence)
+
+
+def _sent_for(fragment: FragmentRuntime, version: int) -> Sent | None:
+    """What this peer sent for a version."""
+    state = fragment.state
+    kept = [settled.sent for settled in state.recent if settled.version == version]
+    return kept[-1] if kept else state.pending if version == state.version else None
+
+
+def _own_work(fragment: FragmentRuntime, commit: Commit, me: PeerId) -> OwnWork | None:
+    """What was contributed to this commit, else the latest work that is here."""
+    state, entry, sent = fragment.state, own_entry(commit.roster, me), _sent_for(fragment, commit.version)
+    if entry is not None and sent is not None and entry[1].sequence == sent.sequence:
+        return OwnWork(sent.encoded, sent.steps, entry[0])
+    latest = state.pending or (state.recent[-1].sent if state.recent else None)
+    return None if latest is None else OwnWork(latest.encoded, latest.steps, None)
 
 
 async def _until(is_so: Callable[[], bool], changed: asyncio.Event, seconds: float) -> None:

@@ -82,12 +82,14 @@ def post_data(
 
 
 def post_stored(links: Links, fragment: FragmentRuntime, to: PeerId, request: ResultRequest) -> bool:
-    """Queue a result that is kept here; False when it is not."""
+    """Queue a result that is kept here; False when it is not, or belongs to a commit that is not followed here."""
     stored = fragment.store.result(request.version, request.shard, request.digest)
     commit = fragment.machine.known_commit(request.version)
     if stored is None or commit is None or request.shard >= len(commit.results):
         return False
     result = commit.results[request.shard]
+    if result.digest != request.digest:
+        return False
     header = Result(fragment.index, request.version, request.shard, result.start, result.end)
     post_data(links, to, header, [stored])
     return True

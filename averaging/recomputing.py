@@ -1,4 +1,4 @@
-"""Whether a mean is what its contributions give, and whether it looks wrong to one of its contributors. Pure."""
+"""Whether a mean is what its contributions give. Pure."""
 
 from __future__ import annotations
 
@@ -15,26 +15,6 @@ WRONG_RATIO = 0.1
 """Of the mean's length: processors may round the last bit of a sum differently, and then a few codes differ by one."""
 WRONG_RATIO_BY_CHANCE = 0.5
 """Where codes are rounded by chance, which follows from the last bits."""
-AGAINST = -0.25
-"""Cosine of a mean with the own work below which it is suspicious; honest ones are positive, or 0 when all is noise."""
-FAR_LONGER = 4.0
-"""Length of a mean over that of the own work; a mean of honest work is shorter than most of it."""
-
-
-def suspicion(own: EncodedBlocks, mean: EncodedBlocks, codec: Codec, excuse: float = 1.0) -> bool:
-    """Whether a mean looks wrong to one of its contributors; a reason to look closer, and nothing else.
-
-    Args:
-        excuse: how many times longer than the own work that of others usually is.
-    """
-    mine, theirs = torch.empty(own.num_values), torch.empty(mean.num_values)
-    codec.decode(own, mine)
-    codec.decode(mean, theirs)
-    mine_norm, theirs_norm = float(mine.norm()), float(theirs.norm())
-    if not mine_norm or not theirs_norm:
-        return False
-    cosine = float(torch.dot(mine, theirs)) / mine_norm / theirs_norm
-    return cosine < AGAINST or theirs_norm > FAR_LONGER * excuse * mine_norm
 
 
 def is_wrong(contributions: Sequence[ShardContribution], mean: EncodedBlocks, rule: OuterRule, codec: Codec) -> bool:

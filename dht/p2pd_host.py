@@ -375,12 +375,18 @@ class P2pdHost:
                 registered.add(protocol)
 
     async def _register_late(self, protocol: str) -> None:
-        try:
-            async with asyncio.timeout(CONTROL_SECONDS):
-                await self._supervisor.control.add_stream_handler(protocol, self._streams_socket)
-        except (ControlError, OSError, EOFError) as error:
-            # A daemon that died meanwhile gets every protocol when it is back, this one too.
-            logger.warning("protocol %s is not served yet: %s", protocol, error or "no answer")
+        while True:
+            try:
+                async with asyncio.timeout(CONTROL_SECONDS):
+                    await self._supervisor.control.add_stream_handler(protocol, self._streams_socket)
+                return
+            except TimeoutError:
+                # A machine that is busy with its start. A daemon that has the protocol by now says so, which ends this.
+                logger.info("protocol %s is not served yet: no answer of the daemon; it is asked again", protocol)
+            except (ControlError, OSError, EOFError) as error:
+                # A daemon that died meanwhile gets every protocol when it is back, this one too.
+                logger.info("protocol %s is not served yet: %s", protocol, error or type(error).__name__)
+                return
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.create_task(work)

@@ -346,8 +346,10 @@ class NetworkSide:
         cache = folder / "cached_peers.json"
         connected = await host.connected_addresses()
         found = [address for peer_id in sorted(connected) for address in connected[peer_id]]
-        if found:
-            write_cached_peers(cache, [*found, *read_cached_peers(cache)])
+        # A member may not have told its addresses yet; what this peer came by leads there, too.
+        known = [*found, *read_cached_peers(cache), *self._spec.peers]
+        if known:
+            write_cached_peers(cache, known)
 
     async def _republish(self, store: HivemindStore) -> None:
         """Any member keeps the run findable, at once when it meets others; the owner's machine may be away."""

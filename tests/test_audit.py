@@ -10,12 +10,14 @@ import torch
 from averaging.audit import BUDGET
 from averaging.codec import make_codec
 from averaging.exchange_reports import PeerRefused
-from averaging.messages import Accusation, AuditRequest, Contribution
+from averaging.messages import Accusation, AuditRequest, Commit, Contribution, RosterEntry, ShardResult
 from averaging.outer import OuterRule, Terms
-from averaging.recomputing import is_wrong, suspicion
+from averaging.recomputing import is_wrong
 from averaging.reduction import reduce_shard
 from averaging.shard_store import payload_digest
+from averaging.suspecting import OwnWork, suspicion, suspicious
 from tests.exchange_swarm import Swarm, scenario
+from tests.memory_networks import named
 from tests.notaries import notary_of
 
 RULE = OuterRule("carry", 0.7, 0.5, overlay_gain=0.7, combine="centered_clip", clip_norm_ratio=2.0, audit_fraction=2.0)
@@ -121,6 +123,32 @@ def test_a_gross_lie_moves_no_honest_anchor_even_where_few_rounds_are_audited(fa
             assert len(applied) >= 4
             reducers = {commit.roster[shard.reducer].peer_id for commit in applied for shard in commit.shards}
             assert liar.name not in reducers
+        return swarm
+
+    scenario(play)
+
+
+@pytest.mark.parametrize("with_earlier_work", [False, True])
+def test_nor_that_of_a_member_whose_work_came_too_late_for_it(with_earlier_work):
+    async def play():
+        swarm = swarm_of(6, replace(RULE, audit_fraction=0.001))
+        liar, late = swarm.live()[2], swarm.live()[4]
+        if with_earlier_work:
+            await swarm.train(3)
+        lie_in_means(liar, -10.0)
+        for other in swarm.live():
+            if other not in (liar, swarm.live()[0]):  # these two reduce: means can be compared
+                other.exchange.reachable = False
+        before = {peer.name: len(peer.closed()) for peer in swarm.live()}
+        swarm.trainers = [peer for peer in swarm.live() if peer is not late]
+        await swarm.train(4, first_seed=5000)
+        for peer in swarm.live():
+            if peer is not liar:
+                applied = [closed.commit for closed in peer.closed()[before[peer.name] :]]
+                assert len(applied) >= 3
+                reducers = {commit.roster[shard.reducer].peer_id for commit in applied for shard in commit.shards}
+                assert liar.name not in reducers
+        assert late.name in accused_by(swarm, "wrong_mean", liar)[liar.name]
         return swarm
 
     scenario(play)
@@ -256,6 +284,30 @@ def test_a_mean_against_the_own_work_or_far_longer_is_suspicious():
     assert suspicion(own, encoded(codec, 1, factor=-0.3), codec)
     assert suspicion(own, encoded(codec, 2, factor=10.0), codec)
     assert not suspicion(own, codec.encode(torch.zeros(512)), codec)
+
+
+def test_whoever_has_no_work_in_a_round_looks_at_its_means_too():
+    codec = make_codec("int4", 16)
+    roster = tuple(RosterEntry(named(number), 100, 10, 0, 1) for number in range(3))
+    shards = tuple(ShardResult(512 * index, 512 * (index + 1), index, b"x", (0, 1)) for index in range(3))
+    commit = Commit(0, 0, 0, named(0), b"", roster, shards)
+    work = torch.randn(1536, generator=torch.Generator().manual_seed(1))
+
+    def means(factors):
+        return {index: codec.encode(factor * work[512 * index :][:512]) for index, factor in enumerate(factors)}
+
+    honest, lies = means((0.3, 0.3, 0.3)), means((0.3, -0.3, 3.0))
+    own = OwnWork(codec.encode(work), 10, None)
+    assert suspicious(commit, honest, own, codec) == []
+    assert suspicious(commit, lies, own, codec) == [1]
+    assert suspicious(commit, means((0.3, -0.3, 8.0)), own, codec) == [1, 2]
+    assert suspicious(commit, means((8.0, 0.3, 8.0)), replace(own, member=1), codec) == [0, 2]
+    assert suspicious(commit, means((8.0, 0.3, 8.0)), replace(own, member=2), codec) == []
+    # Half as much work is no reason to suspect the others.
+    assert suspicious(commit, means((6.0, 6.0, 6.0)), replace(own, steps=5), codec) == []
+    assert suspicious(commit, honest, None, codec) == []
+    assert suspicious(commit, lies, None, codec) == [2]
+    assert suspicious(commit, {}, None, codec) == []
 
 
 def test_an_auditor_has_a_budget():

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import random
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from averaging import wire
+from averaging.bulk import post_stored
 from averaging.exchange_reports import CommitApplied, RepairNeeded, RoundBegan, WorkExpired
 from averaging.links import DATA_STREAMS, ROUND_PROTOCOL
-from averaging.messages import DIGEST_BYTES, Contribution, Result, VersionIs
+from averaging.messages import DIGEST_BYTES, Contribution, Result, ResultRequest, VersionIs
 from averaging.outer import OuterRule
+from averaging.reduction import Reduction
 from dht.errors import PeerFault
 from dht.memory_host import MemoryHost
 from tests.exchange_swarm import Swarm, scenario
@@ -253,6 +256,30 @@ def test_nothing_is_left_behind_after_many_rounds():
                 assert len(fragment.digests) <= 5
                 assert len(fragment.store._inbound) <= 2
         assert swarm.network.num_streams <= (1 + DATA_STREAMS) * 3 * 2
+        return swarm
+
+    scenario(play)
+
+
+def test_a_result_of_a_commit_that_is_not_followed_is_not_sent_as_one_of_the_commit_that_is():
+    """Both have the same version and number; in a fork their shards differ, and receivers would blame the sender."""
+
+    async def play():
+        swarm = Swarm(3)
+        await swarm.train(3)
+        await swarm.settle()
+        peer, other = swarm.live()[0], swarm.live()[1]
+        fragment = peer.fragments[1]
+        version, sent = fragment.state.version - 1, []
+        commit = fragment.machine.known_commit(version)
+        links = SimpleNamespace(post=lambda *what: sent.append(what) or 1)
+        result = commit.results[0]
+        assert len(commit.results) == 2
+        assert post_stored(links, fragment, other.name, ResultRequest(1, version, 0, result.digest))
+        whole = Reduction(peer.codec.encode(torch.ones(20_000)), (0,), torch.zeros(20_000), ())
+        digest = fragment.store.add_reduction(version, 0, 0, 20_000, whole)
+        assert not post_stored(links, fragment, other.name, ResultRequest(1, version, 0, digest))
+        assert len(sent) == 1
         return swarm
 
     scenario(play)

@@ -1,0 +1,78 @@
+"""Which means of a commit look wrong to whoever is about to apply it: a reason to look closer, and nothing else. Pure.
+
+A member compares a mean with its own work: with what it contributed to it, or, when its work came too late for the
+round, with the latest it has. A member without any work compares the means of the commit with each other.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from averaging.codec import Codec
+from averaging.encoded import EncodedBlocks
+from averaging.messages import Commit
+
+AGAINST = -0.25
+"""Cosine of a mean with the own work below which it is suspicious; honest ones are positive, or 0 when all is noise."""
+FAR_LONGER = 4.0
+"""Length of a mean over that of the own work; a mean of honest work is shorter than most of it. Without own work: root
+mean square over the median of the commit's means."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnWork:
+    """Work of this peer on the whole fragment, as it was encoded.
+
+    Attributes:
+        member: its number in the commit's roster; None: it is not that commit's, but from before or for the next one.
+    """
+
+    encoded: EncodedBlocks
+    steps: int
+    member: int | None
+
+
+def suspicious(commit: Commit, means: Mapping[int, EncodedBlocks], own: OwnWork | None, codec: Codec) -> list[int]:
+    """The numbers of those `means` of a flat round (number -> what its reducer made of it) that look wrong here."""
+    if own is None:
+        return _far_longer_than_others(means, codec)
+    # The work of a slow machine is short beside that of others.
+    excuse = max(1.0, statistics.median_low(entry.steps for entry in commit.roster) / own.steps)
+    found = []
+    for index, mean in sorted(means.items()):
+        shard = commit.shards[index]
+        if own.member is None or own.member in shard.included:
+            mine = own.encoded.slice_blocks(shard.start, shard.end - shard.start)
+            if suspicion(mine, mean, codec, excuse):
+                found.append(index)
+    return found
+
+
+def suspicion(own: EncodedBlocks, mean: EncodedBlocks, codec: Codec, excuse: float = 1.0) -> bool:
+    """Whether a mean points against own work on the same values, or is far longer.
+
+    Args:
+        excuse: how many times longer than the own work that of others usually is.
+    """
+    mine, theirs = _decoded(own, codec), _decoded(mean, codec)
+    mine_norm, theirs_norm = float(mine.norm()), float(theirs.norm())
+    if not mine_norm or not theirs_norm:
+        return False
+    cosine = float(torch.dot(mine, theirs)) / mine_norm / theirs_norm
+    return cosine < AGAINST or theirs_norm > FAR_LONGER * excuse * mine_norm
+
+
+def _far_longer_than_others(means: Mapping[int, EncodedBlocks], codec: Codec) -> list[int]:
+    lengths = {index: float(_decoded(mean, codec).norm()) / mean.num_values**0.5 for index, mean in means.items()}
+    usual = statistics.median_low(lengths.values()) if lengths else 0.0
+    return sorted(index for index, length in lengths.items() if length > FAR_LONGER * usual)
+
+
+def _decoded(blocks: EncodedBlocks, codec: Codec) -> torch.Tensor:
+    values = torch.empty(blocks.num_values)
+    codec.decode(blocks, values)
+    return values
