@@ -170,15 +170,17 @@ class NetworkSide:
 
             host.add_restart_listener(tell_restart)
             ProbeServer(host, node.ports.doorkeeper, dial_freshly, wall_clock=time.time, clock=time.monotonic)
-            background = [
-                asyncio.create_task(self._build_company(store, host, folder, node).run()),
-                asyncio.create_task(self._republish(store)),
-                asyncio.create_task(self._follow_revisions(store, host, folder, node)),
-                asyncio.create_task(self._build_paths(host, node).run()),
+            work = [
+                self._build_company(store, host, folder, node).run(),
+                self._republish(store),
+                self._follow_revisions(store, host, folder, node),
+                self._build_paths(host, node).run(),
             ]
             if contributor is not None:
-                profile = Contributing(store, contributor, key_path, spec.run_id, identity.peer_id, time.time)
-                background.append(asyncio.create_task(profile.run()))
+                work.append(Contributing(store, contributor, key_path, spec.run_id, identity.peer_id, time.time).run())
+            background = [asyncio.create_task(one) for one in work]
+            for task in background:
+                task.add_done_callback(_tell_of_early_end)
             try:
                 await node.run()
             finally:
@@ -458,3 +460,9 @@ def _keep_record(path: Path, record: RunRecord) -> None:
             draft.replace(path)
     except OSError as error:
         log.warning("%s could not be written (%s); the run record will be fetched again next time", path, error)
+
+
+def _tell_of_early_end(task: asyncio.Task[None]) -> None:
+    """What runs beside the node ends with it; a bug in it must be seen, though the node goes on."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("a part of this peer ended: %s", error, exc_info=error)

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
-from dht.errors import LocalFault, PeerFault, UsageFault
+from dht.errors import LocalFault, PeerFault
 from dht.host import PeerId, Stream
 from dht.multiaddr import Multiaddr, parse_multiaddr
 from dht.p2pd_daemon import DaemonOptions
@@ -38,7 +38,7 @@ MAX_ASKED: Final = 3
 RELAY_SECONDS: Final = 20.0
 """For a relay to take this peer in: measured 0.5 to 9 s. Then another one is tried."""
 MAX_RELAY_STARTS: Final = 5
-"""Of a daemon whose relay comes up limited, which is one in three (`dht.relay_check`): five in a row are 1 in 200."""
+"""Of a daemon whose relay comes up limited (see `dht.relay_check`), and tries of one that cannot be tried."""
 REDIAL_SECONDS: Final = (0.3, 0.5)
 """Between hanging up and dialling: the other side's daemon forgets the old connection first."""
 DIAL_SECONDS: Final = 15.0
@@ -128,10 +128,12 @@ class Paths:
 
     async def run(self) -> None:
         """Look, ask, relay and redial."""
-        if self._relays and any(is_public(parse_multiaddr(address)) for address in self._host.addresses()):
-            await self._serve_as_relay(())
+        must_relay = self._relays and any(is_public(parse_multiaddr(address)) for address in self._host.addresses())
         while True:
             try:
+                if must_relay:
+                    await self._serve_as_relay(())
+                    must_relay = False
                 await self._look()
             except (PeerFault, LocalFault) as fault:
                 log.info("looking at the paths to others failed: %s", fault)
@@ -228,8 +230,11 @@ class Paths:
         for _ in range(MAX_RELAY_STARTS):
             try:
                 relaying = await self._ports.check_relay(self._host.local_addresses()[:1])
-            except (PeerFault, UsageFault) as fault:
+            except (PeerFault, LocalFault) as fault:
+                # Daemons that do not come up in time, as on a machine that is busy with its start.
                 log.info("the own relay could not be tried: %s", fault)
+                await asyncio.sleep(TICK_SECONDS)
+                continue
             if relaying != "limited":
                 break
             await self._host.change(options)

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
-from dht.errors import PeerUnreachable
+from dht.errors import LocalFault, PeerUnreachable
 from dht.host import PeerId, Stream
 from dht.multiaddr import Multiaddr, parse_multiaddr
 from dht.p2pd_daemon import DaemonOptions
@@ -46,6 +46,7 @@ class ToldHost:
         self.paths: dict[PeerId, list[str]] = {seed: [at_seed(number)] for number, seed in enumerate(SEEDS, 1)}
         self.changes: list[tuple[DaemonOptions, list[str] | None]] = []
         self.redials: list[tuple[float, PeerId]] = []
+        self.change_faults: list[LocalFault] = []
         self.moved = 0
         self.on_redial: Callable[[PeerId], None] = lambda peer_id: None
 
@@ -56,6 +57,8 @@ class ToldHost:
         return ["/ip4/127.0.0.1/tcp/4001"]
 
     async def change(self, options: DaemonOptions, announce: Sequence[str] | None = None) -> None:
+        if self.change_faults:
+            raise self.change_faults.pop(0)
         self.options = options
         self.changes.append((options, None if announce is None else list(announce)))
 
@@ -86,7 +89,7 @@ class Scene:
         self.told: list[tuple[bool, bool]] = []
         self.asked: list[PeerId] = []
         self.answer: DialBack | Busy = DialBack(failed=((OUTSIDE, "nobody answered"),))
-        self.relaying: list[Relaying] = []
+        self.relaying: list[Relaying | LocalFault] = []
         self.uses_relays, self.relays = True, False
         self.announce: tuple[str, ...] = ()
 
@@ -99,7 +102,10 @@ class Scene:
 
     async def check_relay(self, addresses: Sequence[str]) -> Relaying:
         assert addresses == ["/ip4/127.0.0.1/tcp/4001"], "the router may not lead back to where it came from"
-        return self.relaying.pop(0)
+        found = self.relaying.pop(0)
+        if isinstance(found, LocalFault):
+            raise found
+        return found
 
     def play(self, script: Callable[[Scene], Awaitable[None]]) -> None:
         async def main() -> None:
@@ -225,6 +231,23 @@ def test_a_seed_starts_its_daemon_again_until_its_relay_lets_enough_pass() -> No
         (checked,) = [event for event in scene.events if isinstance(event, RelayChecked)]
         assert checked.relaying == "full"
         assert checked.sentence() == "This peer relays for members that nobody can dial."
+
+    scene.play(script)
+
+
+def test_a_relay_that_cannot_be_tried_and_a_daemon_that_comes_back_late_are_tried_again() -> None:
+    """As on a machine that is busy with its start: the path manager goes on."""
+    scene = Scene()
+    scene.relays, scene.relaying = True, [LocalFault("no daemon came up"), "full"]
+    scene.host.own = [OUTSIDE]
+    scene.answer = DialBack(reached=(OUTSIDE,))
+    scene.host.change_faults = [LocalFault("the network daemon is not back after 30 s")]
+
+    async def script(scene: Scene) -> None:
+        await pause(10.0)
+        (checked,) = [event for event in scene.events if isinstance(event, RelayChecked)]
+        assert checked.relaying == "full"
+        assert ReachabilityFound in scene.kinds()
 
     scene.play(script)
 
