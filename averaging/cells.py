@@ -12,16 +12,15 @@ hash of its PeerId, so that it stays in it, or the cell is its site.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import pairwise
 
 from averaging.cell_messages import MAX_CELLS, MAX_SLICES, CellRow, CellsCommit, SliceRow
 from averaging.messages import Commit, ShardPlan
 from averaging.plan import MIN_SHARD_VALUES, plan_shards
 from dht.host import PeerId
+from dht.levels import prefix_of
 
 SPLIT_ABOVE = 1.5
 MERGE_BELOW = 0.6
@@ -74,15 +73,12 @@ def depth_after(commit: Commit, cell_size: int) -> int:
     return depth_for(len(commit.roster), 0, cell_size)
 
 
-@lru_cache(maxsize=8192)
-def _hash_bits(peer_id: PeerId) -> int:
-    return int.from_bytes(hashlib.sha256(b"cell " + peer_id.encode()).digest()[:4], "big")
-
-
 def hash_cell(peer_id: PeerId, depth: int) -> str:
-    """The cell of a peer among 2^depth: the first bits of SHA-256 of its id."""
-    bits = _hash_bits(peer_id)
-    return f"{depth}/{bits >> (32 - depth) if depth else 0}"
+    """The cell of a peer among 2^depth: the first bits of SHA-256 of its id, by which the records' keys are split, too.
+
+    So the key that a peer reads in each look holds members of its own cell.
+    """
+    return f"{depth}/{prefix_of(peer_id, depth)}"
 
 
 def site_cell(site: str) -> str:

@@ -10,12 +10,14 @@ from typing import Any, Final
 
 from dashboard.state import DashboardState, Look, RunFacts, fold, label_text
 from dht.errors import LocalFault, PeerFault
+from dht.levels import Levels
 from dht.records import PeerRecord, RunRecord, VerifiedRecords, decode_peer_record, decode_run_record
 from dht.store import RecordStore
 from peer.manifest import manifest_hash
 
 LOOK_SECONDS: Final = 2.0
-"""Between two looks. Peers renew their records every ten seconds or so; a look costs a few KiB."""
+"""Between two looks. Peers renew their records every ten seconds or so; a look costs a few KiB, and in a swarm of
+thousands some tens: it reads a part of the records then (`dht/levels.py`)."""
 RUN_SECONDS: Final = 60.0
 """Between two readings of the run record, whose revisions are rare."""
 BOOTSTRAP_SECONDS: Final = 20.0
@@ -68,6 +70,7 @@ class Observer:
         self._vouched = vouched
         self._withdrawn = withdrawn
         self._verified = VerifiedRecords(MAX_RECORDS)
+        self._levels = Levels()
         self._run_record: RunRecord | None = None
         self._run_facts: RunFacts | None = None
         self._num_members = 0
@@ -92,8 +95,7 @@ class Observer:
         try:
             await self._meet_members()
             await self._read_run()
-            found = await self._store.fetch_peers(self.state.run_id)
-            records, num_invalid = self._decode(found[:MAX_RECORDS])
+            records, num_invalid = self._decode((await self._read_records())[:MAX_RECORDS])
         except (PeerFault, LocalFault) as fault:
             problem = str(fault)
             log.warning("a look at the swarm failed: %s", fault)
@@ -108,6 +110,7 @@ class Observer:
             problem=problem,
         )
         self.state = fold(self.state, look)
+        self._levels.note(row.record.level for row in self.state.peers if row.condition == "here")
         self._on_state(self.state)
 
     async def _meet_members(self) -> None:
@@ -127,6 +130,12 @@ class Observer:
         self._next_run_at = now + RUN_SECONDS
         if self._run_record is None or record.revision > self._run_record.revision:
             self._run_record, self._run_facts = record, run_facts(record)
+
+    async def _read_records(self) -> list[bytes]:
+        """Of a swarm of many a part, and the next one in the next look; `fold` keeps everybody."""
+        closely, briefly = self._levels.next_keys(LOOK_SECONDS)
+        found = await self._store.fetch_peers(self.state.run_id, closely) if closely else []
+        return found + (await self._store.fetch_peers(self.state.run_id, briefly, 1) if briefly else [])
 
     def _decode(self, found: Sequence[bytes]) -> tuple[list[PeerRecord], int]:
         now = self._wall_clock()

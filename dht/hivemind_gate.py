@@ -30,6 +30,7 @@ from dht.fields import unpack
 from dht.hivemind_storage import MAX_DICTIONARY_BYTES
 from dht.host import PeerId
 from dht.identity import public_key_of
+from dht.levels import keys_for, peers_key
 from dht.profiles import claimed_sequence, decode_profile, profile_shard_of, profiles_key
 from dht.proofs import nonce_of
 from dht.records import (
@@ -37,9 +38,7 @@ from dht.records import (
     VerifiedRecords,
     decode_peer_record,
     decode_run_record,
-    peers_key,
     run_key,
-    shard_of,
 )
 
 MAX_RUN_RECORD_LIFE_SECONDS: Final = 8 * 24 * 3600.0
@@ -143,7 +142,8 @@ class SignedRecords:
             record = decode_peer_record(data, run_id=run_id, now=now, verified=self._verified)
             if not abs(record.expires_at - expires_at) <= EXPIRY_ROUNDING_SECONDS:
                 raise ValueError(f"a record signed until {record.expires_at} and stored until {expires_at}")
-            expected_key = peers_key(run_id, shard_of(record.peer_id))
+            own_keys = [peers_key(run_id, own) for own in keys_for(record.peer_id, record.level)]
+            expected_key = key if key in own_keys else own_keys[-1]
             expected_subkey = MSGPackSerializer.dumps(record.peer_id)
         if key != expected_key or subkey != expected_subkey:
             raise ValueError(f"a record under {key[:80]!r}; expected {expected_key!r} and its own subkey")

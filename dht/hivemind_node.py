@@ -44,6 +44,8 @@ OPERATION_SECONDS: Final = 12.0
 REBUILD_PAUSE_SECONDS: Final = 2.0
 HOLDER_LIFE_SECONDS: Final = 300.0
 """How long a look-up of holders is believed; nearer nodes that turn up in between are used at once."""
+GLANCE_HOLDER_LIFE_SECONDS: Final = 1500.0
+"""The same for keys that are only read now and then: most of five holders are still there, and one is enough."""
 
 MAX_PINGS: Final = 16
 NUM_FRIENDS_PINGED: Final = 3
@@ -189,20 +191,24 @@ class HivemindNode:
             await self._look_around(node)
         return self.num_members
 
-    async def find_holders(self, node: Any, key_id: DHTID) -> list[PeerID]:
+    async def find_holders(
+        self, node: Any, key_id: DHTID, life_seconds: float = HOLDER_LIFE_SECONDS, beam_size: int = BUCKET_SIZE
+    ) -> list[PeerID]:
         """Members nearest to the key, nearest first: those of the last look-up and those met since.
+
+        A look-up is believed for `life_seconds`; one with a small beam finds fewer and asks fewer.
 
         Looked up under the neighbouring id, where no value is: a search for the key itself would download its whole
         dictionary from everyone it passes.
         """
         loop_time = asyncio.get_running_loop().time()
         remembered = self._holders.get(key_id)
-        if remembered is None or loop_time - remembered.found_at > HOLDER_LIFE_SECONDS:
+        if remembered is None or loop_time - remembered.found_at > life_seconds:
             adjacent = DHTID(int(key_id) ^ 1)
             found: dict[DHTID, PeerID] = {}
             if self.num_members:
                 nearest = await node.find_nearest_nodes(
-                    [adjacent], k_nearest=BUCKET_SIZE, beam_size=BUCKET_SIZE, exclude_self=True
+                    [adjacent], k_nearest=beam_size, beam_size=beam_size, exclude_self=True
                 )
                 found = dict(nearest[adjacent])
             remembered = _Holders(found, loop_time)

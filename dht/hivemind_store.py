@@ -12,7 +12,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final, Protocol
 
 from hivemind.dht.routing import DHTID
@@ -24,15 +24,24 @@ from dht.admission import Admission
 from dht.errors import LocalFault, PeerFault, PeerUnreachable, UsageFault
 from dht.hivemind_gate import AdmitPeer, SignedRecords, key_id_of, pack_value, unpack_value
 from dht.hivemind_lines import ByteHost, Line, StreamCalls, attach_to_daemon
-from dht.hivemind_node import BEAM_SIZE, NUM_REPLICAS, OPERATION_SECONDS, DhtHost, HivemindNode
+from dht.hivemind_node import (
+    BEAM_SIZE,
+    GLANCE_HOLDER_LIFE_SECONDS,
+    NUM_REPLICAS,
+    OPERATION_SECONDS,
+    DhtHost,
+    HivemindNode,
+)
 from dht.host import PeerId
+from dht.levels import LEVEL_0_KEYS, NUM_PEER_SHARDS, PeerKey, key_at, peers_key
 from dht.multiaddr import parse_peer_multiaddr
 from dht.p2pd_host import P2pdHost
 from dht.profiles import profile_shard_of, profiles_key
-from dht.records import NUM_PEER_SHARDS, peers_key, run_key, shard_of
+from dht.records import run_key
+from dht.store import NUM_HOLDERS_READ
 
-NUM_HOLDERS_READ: Final = 2
-"""One holder can be new or lying; two merged saw 1000 of 1000 records."""
+MAX_HOLDERS_GLANCED: Final = 3
+"""Asked for a key that is read briefly, one after the other until one has something."""
 
 DIAL_SECONDS: Final = 5.0
 MAX_BOOTSTRAP_DIALS: Final = 16
@@ -105,9 +114,12 @@ class HivemindStore:
         """Store the run's record; see the port. A revision older than a holder's is refused there."""
         return await self._publish(run_key(run_id), None, record, expires_at)
 
-    async def publish_peer(self, run_id: str, peer_id: PeerId, record: bytes, expires_at: float) -> int:
+    async def publish_peer(
+        self, run_id: str, peer_id: PeerId, record: bytes, expires_at: float, levels: Sequence[int] = (0,)
+    ) -> int:
         """Store a peer's own record; see the port."""
-        return await self._publish(peers_key(run_id, shard_of(peer_id)), peer_id, record, expires_at)
+        keys = [peers_key(run_id, key_at(peer_id, level)) for level in levels]
+        return max(await asyncio.gather(*(self._publish(key, peer_id, record, expires_at) for key in keys)))
 
     async def fetch_run(self, run_id: str) -> bytes | None:
         """The run record with the highest revision; see the port."""
@@ -117,9 +129,11 @@ class HivemindStore:
         best = max(values, key=lambda item: (self._records.rank_of(item[1]), item[2]))
         return unpack_value(best[1])[1]
 
-    async def fetch_peers(self, run_id: str) -> list[bytes]:
-        """All live peer records that the reachable holders have; see the port."""
-        shards = await asyncio.gather(*(self._read(peers_key(run_id, shard)) for shard in range(NUM_PEER_SHARDS)))
+    async def fetch_peers(
+        self, run_id: str, keys: Sequence[PeerKey] = LEVEL_0_KEYS, num_holders: int = NUM_HOLDERS_READ
+    ) -> list[bytes]:
+        """Live peer records; see the port. Whoever asks one holder only makes no search where that one has nothing."""
+        shards = await asyncio.gather(*(self._read(peers_key(run_id, key), num_holders) for key in keys))
         newest: dict[Any, tuple[bytes, float]] = {}
         for subkey, value, expires_at in (item for shard in shards for item in shard):
             if expires_at > newest.get(subkey, (b"", self._now()))[1]:
@@ -209,15 +223,18 @@ class HivemindStore:
 
     # Reading
 
-    async def _read(self, key: str) -> list[tuple[Any, bytes, float]]:
+    async def _read(self, key: str, num_holders: int = NUM_HOLDERS_READ) -> list[tuple[Any, bytes, float]]:
         """(subkey, value, expires_at) of everything live under `key`, here and at its holders; duplicates included."""
         key_id = key_id_of(key)
         found = list(_entries(self._member.storage.get(key_id)))
         try:
             async with asyncio.timeout(OPERATION_SECONDS):
                 node = await self._member.ready()
-                remote = await self._ask_holders(node, key_id)
-                found += remote if remote is not None else await self._search(node, key, key_id)
+                if num_holders < NUM_HOLDERS_READ:
+                    found += await self._glance(node, key_id)
+                else:
+                    remote = await self._ask_holders(node, key_id)
+                    found += remote if remote is not None else await self._search(node, key, key_id)
         except (LocalFault, TimeoutError) as error:
             logger.info("%s was read here only: %s", key, error or "the time was up")
         return [item for item in found if item[2] > self._now()]
@@ -243,6 +260,20 @@ class HivemindStore:
                 num_answers += 1
                 entries += _entries(answer[key_id][0])
         return entries if num_answers == num_wanted and entries else None
+
+    async def _glance(self, node: Any, key_id: DHTID) -> list[tuple[Any, bytes, float]]:
+        """Entries of the first holder, in random order, that has any."""
+        holders = await self._member.find_holders(node, key_id, GLANCE_HOLDER_LIFE_SECONDS, BEAM_SIZE)
+        nearest = holders[:NUM_REPLICAS]
+        for peer in random.sample(nearest, min(MAX_HOLDERS_GLANCED, len(nearest))):
+            answer = await node.protocol.call_find(peer, [key_id])
+            if not answer or key_id not in answer:
+                self._member.forget_holder(key_id, peer)
+                continue
+            entries = list(_entries(answer[key_id][0]))
+            if entries:
+                return entries
+        return []
 
     async def _search(self, node: Any, key: str, key_id: DHTID) -> list[tuple[Any, bytes, float]]:
         found = await node.get_many_by_id([key_id], sufficient_expiration_time=float("inf"), beam_size=BEAM_SIZE)

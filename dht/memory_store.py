@@ -7,14 +7,16 @@ of its own side.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from dht.errors import PeerFault, PeerUnreachable
 from dht.host import PeerId
+from dht.levels import LEVEL_0_KEYS, PeerKey, key_at, may_stand, peers_key
 from dht.memory_host import MemoryHost, MemoryNetwork
 from dht.profiles import decode_profile
 from dht.records import VerifiedRecords, decode_peer_record, decode_run_record
+from dht.store import NUM_HOLDERS_READ
 
 NUM_COPIES = 5
 """As many holders as a DHT of this software uses."""
@@ -70,20 +72,33 @@ class MemoryStore:
         entries = self._visible(f"{run_id}/run")
         return max(entries, key=lambda entry: (entry.rank, entry.record)).record if entries else None
 
-    async def publish_peer(self, run_id: str, peer_id: PeerId, record: bytes, expires_at: float) -> int:
+    async def publish_peer(
+        self, run_id: str, peer_id: PeerId, record: bytes, expires_at: float, levels: Sequence[int] = (0,)
+    ) -> int:
         """See the port.
 
         Raises:
-            PeerFault: the record is not valid, or not `peer_id`'s.
+            PeerFault: the record is not valid, not `peer_id`'s, or votes for a level too far from one of `levels`.
         """
         decoded = decode_peer_record(record, run_id=run_id, now=self._records.now(), verified=self._records.verified)
         if decoded.peer_id != peer_id or decoded.expires_at != expires_at:
             raise PeerFault(decoded.peer_id, f"a record to be stored as {peer_id}'s; expected its own id and expiry")
-        return self._publish(f"{run_id}/peers", record, expires_at, expires_at)
+        far = [level for level in levels if not may_stand(peer_id, decoded.level, level)]
+        if far:
+            raise PeerFault(peer_id, f"a record for level {decoded.level} to be stored at {far[0]}; expected its own")
+        keys = [peers_key(run_id, key_at(peer_id, level)) for level in levels]
+        return max(self._publish(key, record, expires_at, expires_at) for key in keys)
 
-    async def fetch_peers(self, run_id: str) -> list[bytes]:
-        """See the port; in the order of the publishers' PeerIds."""
-        return [entry.record for entry in self._visible(f"{run_id}/peers")]
+    async def fetch_peers(
+        self, run_id: str, keys: Sequence[PeerKey] = LEVEL_0_KEYS, num_holders: int = NUM_HOLDERS_READ
+    ) -> list[bytes]:
+        """See the port; in the order of the publishers' PeerIds. All holders have everything."""
+        newest: dict[PeerId, _Entry] = {}
+        for entry in (entry for key in keys for entry in self._visible(peers_key(run_id, key))):
+            known = newest.get(entry.publisher)
+            if known is None or entry.rank > known.rank:
+                newest[entry.publisher] = entry
+        return [newest[publisher].record for publisher in sorted(newest)]
 
     async def publish_profile(self, run_id: str, contributor_id: PeerId, record: bytes, expires_at: float) -> int:
         """See the port.

@@ -29,13 +29,14 @@ from dht.identity import (
     split_run_id,
     verify_key,
 )
+from dht.levels import MAX_LEVEL, turn_seconds
 
 MAX_PEER_RECORD_BYTES: Final = 1024
 """128 peers in one dictionary of the DHT stay below 256 KiB, far from the 4 MiB at which holders look dead."""
 MAX_RUN_RECORD_BYTES: Final = 16 * 1024
 MAX_PEER_RECORD_LIFE_SECONDS: Final = 300.0
-"""Records live 90 to 105 s; three times that bounds how long a replayed or clock-skewed record can haunt a view."""
-NUM_PEER_SHARDS: Final = 4
+"""Records live 90 to 105 s, and `longer_seconds` in a swarm of many; three times that bounds how long a replayed or
+clock-skewed record can haunt a view."""
 MAX_FRAGMENTS: Final = 4096
 DIGEST_BYTES: Final = 8
 """Prefix of an anchor's digest: enough to notice a fork; the full digest is asked of the peer itself."""
@@ -50,7 +51,7 @@ PEER_STATES: Final[tuple[PeerState, ...]] = ("joining", "training", "serving", "
 PEER_ROLES: Final[tuple[PeerRole, ...]] = ("trainer", "seed")
 
 _RUN_FORMAT = 1
-_PEER_FORMAT = 3
+_PEER_FORMAT = 4
 _PEER_DOMAIN = b"murmuration peer record\0"
 _RUN_DOMAIN = b"murmuration run record\0"
 _HEAD_BYTES = SIGNATURE_BYTES + PUBLIC_KEY_BYTES
@@ -120,12 +121,19 @@ class PeerRecord:
     """Public key of the person whose machine this is (`profiles.py`), 32 bytes; empty: it stands for itself."""
     site: str = ""
     """Where the machine is, as its owner calls it; at most 40 printable characters."""
+    level: int = 0
+    """By how many keys the peer records should be split, as this peer sees the swarm (`levels.py`)."""
+    longer_seconds: float = 0.0
+    """How much longer it lives than one of a small swarm, where a look reads all keys."""
 
 
 _WIRE_FIELDS = tuple(field.name for field in fields(PeerRecord) if field.name != "peer_id")
 """Their order is the wire format: a change of the dataclass needs another `_PEER_FORMAT`."""
 _WHOLES = ("session", "sequence", "inner_steps", "tokens", "rounds_contributed", "held_out_version")
-_REALS = ("expires_at", "started_at", "tokens_per_second", "upload_bits_per_second", "download_bits_per_second")
+_REALS = (
+    *("expires_at", "started_at", "longer_seconds"),
+    *("tokens_per_second", "upload_bits_per_second", "download_bits_per_second"),
+)
 _LOSSES = ("train_loss", "held_out_loss")
 
 
@@ -220,11 +228,12 @@ def decode_peer_record(data: bytes, *, run_id: str, now: float, verified: Verifi
     peer_id = record.peer_id
     if record.run_id != run_id:
         raise PeerFault(peer_id, f"sent a record of run {record.run_id}; expected {run_id}; it is ignored")
-    if not now < record.expires_at <= now + MAX_PEER_RECORD_LIFE_SECONDS:
+    longest = MAX_PEER_RECORD_LIFE_SECONDS + record.longer_seconds
+    if not now < record.expires_at <= now + longest:
         raise PeerFault(
             peer_id,
             f"sent a record that expires {record.expires_at - now:+.0f} s from now; expected 0 to "
-            f"{MAX_PEER_RECORD_LIFE_SECONDS:.0f} s; it is ignored (is a clock wrong?)",
+            f"{longest:.0f} s; it is ignored (is a clock wrong?)",
         )
     return record
 
@@ -299,6 +308,13 @@ def decode_run_record(data: bytes, *, run_id: str, verified: VerifiedRecords | N
     return RunRecord(run_id, manifest, public_key, data[:SIGNATURE_BYTES])
 
 
+def claimed_level(data: bytes) -> int:
+    """The level that a peer record votes for; the record was checked before."""
+    level = unpack(bytes(data[_HEAD_BYTES:]))[1 + _WIRE_FIELDS.index("level")]
+    assert type(level) is int
+    return level
+
+
 def claimed_run_id(data: bytes) -> str | None:
     """The run id that a run record names, before anything is checked; None when `data` is no run record."""
     try:
@@ -310,16 +326,6 @@ def claimed_run_id(data: bytes) -> str | None:
 def run_key(run_id: str) -> str:
     """DHT key of the run record: one value."""
     return f"{run_id}/run"
-
-
-def peers_key(run_id: str, shard: int) -> str:
-    """DHT key of one part of the peer records: a dictionary from PeerId to record."""
-    return f"{run_id}/peers/{shard}"
-
-
-def shard_of(peer_id: PeerId, num_shards: int = NUM_PEER_SHARDS) -> int:
-    """The part of the peer records that holds `peer_id`: first bits of SHA-256 of the id, evenly over `num_shards`."""
-    return int.from_bytes(hashlib.sha256(peer_id.encode()).digest()[:8], "big") * num_shards >> 64
 
 
 def _open_envelope(data: bytes, max_bytes: int, kind: str) -> tuple[bytes, bytes]:
@@ -415,6 +421,12 @@ def _check_peer_record(record: PeerRecord) -> None:
     for name in _LOSSES:
         if getattr(record, name) is not None:
             check_real(name, getattr(record, name), at_least=-MAX_REAL)
+    check_whole("level", record.level)
+    if record.level > MAX_LEVEL or record.longer_seconds > turn_seconds(MAX_LEVEL):
+        raise ValueError(
+            f"level {record.level} and {record.longer_seconds:.0f} s longer; expected at most {MAX_LEVEL} and "
+            f"{turn_seconds(MAX_LEVEL):.0f}"
+        )
     check_text("run_id", record.run_id, MAX_RUN_ID_LENGTH)
     check_text("device", record.device, MAX_LABEL_LENGTH)
     check_text("name", record.name, MAX_LABEL_LENGTH)

@@ -5,9 +5,14 @@ Adapters: `MemoryStore` (simulation, tests) and `HivemindStore` (hivemind's DHTN
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Final, Protocol
 
 from dht.host import PeerId
+from dht.levels import LEVEL_0_KEYS, PeerKey
+
+NUM_HOLDERS_READ: Final = 2
+"""One holder can be new or lying; two merged saw 1000 of 1000 records."""
 
 
 class RecordStore(Protocol):
@@ -21,12 +26,22 @@ class RecordStore(Protocol):
         """The newest valid run record, or None when nobody reachable holds one."""
         ...
 
-    async def publish_peer(self, run_id: str, peer_id: PeerId, record: bytes, expires_at: float) -> int:
-        """Store this peer's own signed record, replacing its earlier one. Returns the number of remote copies."""
+    async def publish_peer(
+        self, run_id: str, peer_id: PeerId, record: bytes, expires_at: float, levels: Sequence[int] = (0,)
+    ) -> int:
+        """Store this peer's own signed record under its key of each level (`levels.py`), replacing its earlier ones.
+
+        Returns the number of remote copies, of the level that has most.
+        """
         ...
 
-    async def fetch_peers(self, run_id: str) -> list[bytes]:
-        """All live, valid peer records of the run that the reachable holders have."""
+    async def fetch_peers(
+        self, run_id: str, keys: Sequence[PeerKey] = LEVEL_0_KEYS, num_holders: int = NUM_HOLDERS_READ
+    ) -> list[bytes]:
+        """The live, valid peer records under these keys, one per peer, that so many holders of each have.
+
+        Those under the keys of level 0 are all of a small swarm; `census.fetch_everyone` reads those of any swarm.
+        """
         ...
 
     async def publish_profile(self, run_id: str, contributor_id: PeerId, record: bytes, expires_at: float) -> int:

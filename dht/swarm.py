@@ -53,8 +53,8 @@ class HeaviestAnchor(NamedTuple):
 class _Session:
     record: PeerRecord
     """The newest of the session."""
-    first_expires_at: float
-    """Of the earliest record seen of it."""
+    first_issued: float
+    """Of the earliest record seen of it; see `_issued`."""
 
 
 class SwarmView:
@@ -125,7 +125,7 @@ class SwarmView:
 
         A restarted peer has two unexpired records for a while, and that is no duplicate: the older session must have
         published again after the newer one began, seen from expiry times because all records of a run live equally
-        long. Two or more sessions mean several processes with one key file.
+        long but for what they say that they live longer. Two or more sessions mean several processes with one key file.
         """
         live = sorted(
             (
@@ -139,7 +139,7 @@ class SwarmView:
             number
             for position, newer in enumerate(live)
             for older in live[:position]
-            if older.record.expires_at > newer.first_expires_at
+            if _issued(older.record) > newer.first_issued
             for number in (older.record.session, newer.record.session)
         }
         return tuple(session.record.session for session in live if session.record.session in together)
@@ -186,9 +186,14 @@ class SwarmView:
 
 def _fold(held: _Session | None, record: PeerRecord) -> _Session:
     if held is None:
-        return _Session(record, record.expires_at)
+        return _Session(record, _issued(record))
     newest = record if _is_newer(record, held.record) else held.record
-    return _Session(newest, min(held.first_expires_at, record.expires_at))
+    return _Session(newest, min(held.first_issued, _issued(record)))
+
+
+def _issued(record: PeerRecord) -> float:
+    """Unix seconds at which it was signed, later by what every record of the run lives."""
+    return record.expires_at - record.longer_seconds
 
 
 def _is_newer(record: PeerRecord, than: PeerRecord) -> bool:

@@ -19,6 +19,7 @@ from averaging.links import OPEN_SECONDS, Doorkeeper, greet_incoming, open_greet
 from dht.errors import PeerFault, PeerUnreachable
 from dht.host import Host, PeerId, Stream
 from dht.identity import Identity
+from dht.levels import Levels, prefix_of, turn_seconds
 from dht.records import (
     MAX_PEER_RECORD_BYTES,
     MAX_PEER_RECORD_LIFE_SECONDS,
@@ -94,6 +95,9 @@ class Membership:
         self._run_id, self._manifest_hash, self._own_site = own.run_id, own.manifest_hash, own.site
         self._verified = VerifiedRecords() if verified is None else verified
         self._sequence = 0
+        self._levels = Levels(identity.peer_id)
+        self._longer: tuple[float, float] = (0.0, 0.0)
+        """How much longer than usual the newest record lives, and when it was made."""
         self._suspected: dict[PeerId, _Suspicion] = {}
         self._known: dict[PeerId, PeerRecord] = {}
         self.view = SwarmView(self._run_id)
@@ -102,10 +106,11 @@ class Membership:
 
     @property
     def life_seconds(self) -> float:
-        """How long a record lives: three announcements, one look-up, and a minute by which clocks may differ.
+        """How long a record lives in a small swarm: three announcements, one look-up, a minute by which clocks differ.
 
         Who never set its clock is seen all the same; who vanished without a word stays in view for that minute longer,
-        but is suspected as soon as somebody talks to it.
+        but is suspected as soon as somebody talks to it. In a swarm of many, whose keys are read in turn, a record
+        lives longer by as much as a turn takes.
         """
         wanted = 3 * self._announce_seconds + 8.0 + CLOCK_SKEW_SECONDS
         return min(wanted, MAX_PEER_RECORD_LIFE_SECONDS - CLOCK_SKEW_SECONDS)
@@ -193,11 +198,27 @@ class Membership:
         record = self.next_record()
         self.view = self.view.merge([record], self._wall_clock())
         encoded = encode_peer_record(record, self._identity)
-        await self._store.publish_peer(self._run_id, record.peer_id, encoded, record.expires_at)
+        levels = self._levels.publish_levels()
+        await self._store.publish_peer(self._run_id, record.peer_id, encoded, record.expires_at, levels)
 
     async def look(self) -> None:
-        """Fetch the others' records from the DHT."""
-        self._merge(await self._store.fetch_peers(self._run_id))
+        """Fetch the others' records from the DHT: all, or in a swarm of many some keys of them, others each time."""
+        await self._read()
+        if self._note_votes():
+            # Such as when joining a large swarm: only now are the keys known under which this peer's neighbours are.
+            await self._read()
+            self._note_votes()
+
+    async def _read(self) -> None:
+        closely, briefly = self._levels.next_keys(self._announce_seconds / 2)
+        self._merge(await self._store.fetch_peers(self._run_id, closely))
+        if briefly:
+            self._merge(await self._store.fetch_peers(self._run_id, briefly, 1))
+
+    def _note_votes(self) -> bool:
+        me = self._identity.peer_id
+        members = self.view.members(self._wall_clock())
+        return self._levels.note(record.level for record in members if record.peer_id != me)
 
     async def introduce(self) -> str:
         """Send this peer's record directly to live members and take theirs; failures are only suspicions.
@@ -208,10 +229,20 @@ class Membership:
         encoded = encode_peer_record(self.next_record(), self._identity)
         members = self.members()
         self._random.shuffle(members)
+        if self._levels.read_level:
+            # Those of its own cell meet this peer in its next round; others can wait until they read its key.
+            members = self._nearest_first(members, MAX_INTRODUCTIONS // 2)
         chosen = members[:MAX_INTRODUCTIONS]
         answers = await asyncio.gather(*(self._exchange(record.peer_id, encoded) for record in chosen))
         refusals = [answer for answer in answers if answer]
         return "" if "" in answers or not refusals else refusals[0]
+
+    def _nearest_first(self, members: Sequence[PeerRecord], num_nearest: int) -> list[PeerRecord]:
+        """Members with some whose PeerIds' hashes begin as the own one does moved to the front."""
+        own = prefix_of(self._identity.peer_id, 64)
+        nearest = sorted(members, key=lambda record: prefix_of(record.peer_id, 64) ^ own)[:num_nearest]
+        chosen = {record.peer_id for record in nearest}
+        return [*nearest, *(record for record in members if record.peer_id not in chosen)]
 
     async def _exchange(self, peer_id: PeerId, encoded: bytes) -> str | None:
         """Why the peer refused us; empty when it did not, None when it was not reached."""
@@ -260,7 +291,18 @@ class Membership:
     def next_record(self) -> PeerRecord:
         """This peer's record as of now, newer than all before it."""
         self._sequence += 1
-        return replace(self._describe(), sequence=self._sequence, expires_at=self._wall_clock() + self.life_seconds)
+        now, vote = self._wall_clock(), self._levels.vote
+        # Never to expire before the record that it replaces: holders would take it for the older one.
+        still_longer = self._longer[0] - max(0.0, now - self._longer[1])
+        longer_seconds = max(turn_seconds(vote), still_longer)
+        self._longer = (longer_seconds, now)
+        return replace(
+            self._describe(),
+            sequence=self._sequence,
+            expires_at=now + self.life_seconds + longer_seconds,
+            level=vote,
+            longer_seconds=longer_seconds,
+        )
 
     def _merge(self, encoded: Sequence[bytes]) -> None:
         now = self._wall_clock()

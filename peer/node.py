@@ -340,7 +340,8 @@ class Node:
 
     def _on_view(self) -> None:
         trainers = self.membership.trainers()
-        followers = [record.peer_id for record in self.membership.members() if record.peer_id not in trainers]
+        training = set(trainers)
+        followers = [record.peer_id for record in self.membership.members() if record.peer_id not in training]
         own = [self.me] if self._state == "training" else []
         num_known = self.membership.num_known_trainers() + len(own)
         self.exchange.set_view([*trainers, *own], followers, num_known)

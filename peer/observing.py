@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from averaging.catch_up import Snapshot, fetch_log, fetch_state
 from averaging.receipt_file import RunFrame, receipt_of
 from dht.access import AccessRule
+from dht.census import fetch_everyone
 from dht.errors import Incompatible, LocalFault, NobodyReachable, PeerFault
 from dht.host import Host, PeerId
 from dht.host_backend import HostBackend
@@ -44,7 +45,7 @@ class Observer:
         now = time.time()
         verified = VerifiedRecords()
         records = []
-        for data in await self.store.fetch_peers(self.run_id):
+        for data in await fetch_everyone(self.store, self.run_id):
             with contextlib.suppress(PeerFault):
                 records.append(decode_peer_record(data, run_id=self.run_id, now=now, verified=verified))
         view = SwarmView(self.run_id).merge(records, now)

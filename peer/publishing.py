@@ -10,8 +10,10 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from dht.admission import Admission
+from dht.census import fetch_everyone
 from dht.errors import NobodyReachable, PeerFault, UsageFault
 from dht.hivemind_store import HivemindStore
+from dht.host import PeerId
 from dht.identity import Identity
 from dht.p2pd_daemon import DaemonOptions
 from dht.p2pd_host import P2pdHost
@@ -40,11 +42,13 @@ class Errand:
     async def records(self, run_id: str) -> list[PeerRecord]:
         """Live records, valid ones only."""
         verified, now = VerifiedRecords(), time.time()
-        records = []
-        for data in await self.store.fetch_peers(run_id):
+        newest: dict[PeerId, PeerRecord] = {}
+        for data in await fetch_everyone(self.store, run_id):
             with contextlib.suppress(PeerFault):
-                records.append(decode_peer_record(data, run_id=run_id, now=now, verified=verified))
-        return sorted(records, key=lambda record: record.peer_id)
+                record = decode_peer_record(data, run_id=run_id, now=now, verified=verified)
+                if record.peer_id not in newest or record.expires_at > newest[record.peer_id].expires_at:
+                    newest[record.peer_id] = record
+        return [newest[peer_id] for peer_id in sorted(newest)]
 
 
 @contextlib.asynccontextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
@@ -12,6 +13,7 @@ from dashboard.state import DashboardState, Look, fold
 from dht.errors import PeerFault
 from dht.host import PeerId
 from dht.identity import Identity, make_run_id
+from dht.levels import LEVEL_0_KEYS, PeerKey
 from dht.records import PeerRecord, encode_peer_record, encode_run_record, sign_run_record
 
 OWNER = Identity.generate()
@@ -90,13 +92,17 @@ class FakeStore:
     async def publish_run(self, run_id: str, record: bytes, expires_at: float) -> int:
         raise AssertionError("an observer publishes nothing")
 
-    async def publish_peer(self, run_id: str, peer_id: PeerId, record: bytes, expires_at: float) -> int:
+    async def publish_peer(
+        self, run_id: str, peer_id: PeerId, record: bytes, expires_at: float, levels: Sequence[int] = (0,)
+    ) -> int:
         raise AssertionError("an observer publishes nothing")
 
     async def fetch_run(self, run_id: str) -> bytes | None:
         return self.run
 
-    async def fetch_peers(self, run_id: str) -> list[bytes]:
+    async def fetch_peers(
+        self, run_id: str, keys: Sequence[PeerKey] = LEVEL_0_KEYS, num_holders: int = 2
+    ) -> list[bytes]:
         if self.fault is not None:
             raise self.fault
         return list(self.peers.values())

@@ -12,14 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dht.identity import Identity, make_run_id, public_key_of
+from dht.levels import MAX_LEVEL, PeerKey, key_at, keys_for, num_keys, peers_key
 from dht.profiles import Profile, encode_profile, profile_shard_of, profiles_key
 from dht.records import (
     PeerRecord,
     encode_peer_record,
     encode_run_record,
-    peers_key,
     run_key,
-    shard_of,
     sign_run_record,
 )
 
@@ -232,8 +231,8 @@ def alice_at(key: str) -> bytes:
     return pack_value(key, encode_peer_record(peer_record(ALICE), ALICE))
 
 
-ALICE_SHARD = shard_of(ALICE.peer_id)
-ALICE_KEY = peers_key(RUN_ID, ALICE_SHARD)
+ALICE_PLACE = key_at(ALICE.peer_id, 0)
+ALICE_KEY = peers_key(RUN_ID, ALICE_PLACE)
 
 
 def test_a_peer_record_is_valid_in_its_own_place_only() -> None:
@@ -242,13 +241,47 @@ def test_a_peer_record_is_valid_in_its_own_place_only() -> None:
     assert is_valid(ALICE_KEY, ALICE.peer_id, value, NOW + 90.0005)
     assert not is_valid(ALICE_KEY, BOB.peer_id, value, NOW + 90)
     assert not is_valid(ALICE_KEY, None, value, NOW + 90)
-    wrong_key = peers_key(RUN_ID, (ALICE_SHARD + 1) % 4)
+    wrong_key = peers_key(RUN_ID, PeerKey(0, (ALICE_PLACE.shard + 1) % 4))
     assert not is_valid(wrong_key, ALICE.peer_id, value, NOW + 90)
     assert not is_valid(wrong_key, ALICE.peer_id, alice_at(wrong_key), NOW + 90)
     assert not is_valid(run_key(RUN_ID), None, alice_at(run_key(RUN_ID)), NOW + 90)
     stranger_run = make_run_id("tiny", BOB.public_key)
-    elsewhere = peers_key(stranger_run, ALICE_SHARD)
+    elsewhere = peers_key(stranger_run, ALICE_PLACE)
     assert not is_valid(elsewhere, ALICE.peer_id, alice_at(elsewhere), NOW + 90)
+
+
+@pytest.mark.parametrize("vote", range(MAX_LEVEL + 1))
+def test_a_peer_record_stands_under_the_keys_of_its_vote_only(vote: int) -> None:
+    record = encode_peer_record(dataclasses.replace(peer_record(ALICE), level=vote), ALICE)
+    own = set(keys_for(ALICE.peer_id, vote))
+    assert key_at(ALICE.peer_id, vote) in own
+    for level in range(MAX_LEVEL + 1):
+        place = key_at(ALICE.peer_id, level)
+        beside = PeerKey(level, (place.shard + 1) % num_keys(level))
+        for key, belongs in ((place, place in own), (beside, False)):
+            name = peers_key(RUN_ID, key)
+            assert is_valid(name, ALICE.peer_id, pack_value(name, record), NOW + 90) == belongs
+    for name in (f"{RUN_ID}/peers/0/0", f"{RUN_ID}/peers/7/1", f"{RUN_ID}/peers/", f"{RUN_ID}/peers/1/-1"):
+        assert not is_valid(name, ALICE.peer_id, pack_value(name, record), NOW + 90)
+
+
+def test_holders_take_the_records_of_more_peers_than_four_dictionaries_hold() -> None:
+    people = [Identity.generate() for _ in range(560)]
+    records = SignedRecords(Clock())
+
+    def num_taken(level: int) -> int:
+        storage = BoundedStorage(Clock())
+        count = 0
+        for person in people:
+            name = peers_key(RUN_ID, key_at(person.peer_id, level))
+            data = encode_peer_record(dataclasses.replace(peer_record(person), level=level), person)
+            value, subkey = pack_value(name, data), MSGPackSerializer.dumps(person.peer_id)
+            assert records.validate(DHTRecord(key_id_of(name).to_bytes(), subkey, value, NOW + 90))
+            count += storage.store_subkey(key_id_of(name), person.peer_id, value, NOW + 90)
+        return count
+
+    assert num_taken(0) <= 4 * MAX_ENTRIES_PER_DICTIONARY < len(people)
+    assert num_taken(2) == len(people)
 
 
 @pytest.mark.parametrize("expires_at", [NOW + 91, NOW + 89, math.inf, -math.inf, math.nan])

@@ -12,16 +12,17 @@ from dataclasses import dataclass
 
 import pytest
 
+from dht.census import fetch_everyone
 from dht.errors import LocalFault
 from dht.host import PeerId
 from dht.identity import Identity, make_run_id
+from dht.levels import Levels, PeerKey, is_beacon, key_at, num_keys, peers_key
 from dht.records import (
     PeerRecord,
+    claimed_level,
     encode_peer_record,
     encode_run_record,
-    peers_key,
     run_key,
-    shard_of,
     sign_run_record,
 )
 
@@ -60,7 +61,9 @@ class Member:
         await self.host.close()
 
 
-def signed_record(identity: Identity, life_seconds: float = 90.0, sequence: int = 1) -> tuple[bytes, float]:
+def signed_record(
+    identity: Identity, life_seconds: float = 90.0, sequence: int = 1, level: int = 0
+) -> tuple[bytes, float]:
     expires_at = time.time() + life_seconds
     record = PeerRecord(
         run_id=RUN_ID,
@@ -88,6 +91,7 @@ def signed_record(identity: Identity, life_seconds: float = 90.0, sequence: int 
         digests=(),
         lineage_tokens=(),
         started_at=0.0,
+        level=level,
     )
     return encode_peer_record(record, identity), expires_at
 
@@ -216,8 +220,8 @@ def test_records_that_do_not_belong_are_refused_by_the_others() -> None:
         record, expires_at = signed_record(victim.identity, 90.0)
         forged, _ = signed_record(liar.identity, 90.0)
         old, old_expires_at = signed_record(victim.identity, -30.0)
-        shard = shard_of(victim.peer_id)
-        key, other_key = peers_key(RUN_ID, shard), peers_key(RUN_ID, (shard + 1) % 4)
+        own = key_at(victim.peer_id, 0)
+        key, other_key = peers_key(RUN_ID, own), peers_key(RUN_ID, PeerKey(0, (own.shard + 1) % 4))
         protocol = (await liar.store._member.ready()).protocol
 
         async def push(at_key: str, named_key: str, subkey: str | None, data: bytes, until: float) -> bool:
@@ -246,6 +250,31 @@ def test_records_that_do_not_belong_are_refused_by_the_others() -> None:
         # The same call with everything in order is taken: the refusals above were about what was wrong.
         assert await push(key, key, victim.peer_id, record, expires_at)
         assert await seen_by(judge) == {record}
+
+    with_members(check)
+
+
+def test_three_hundred_records_are_found_by_reading_a_few_keys_at_a_time() -> None:
+    async def check(members: Members) -> None:
+        first, second, _ = await members.swarm(3)
+        crowd = [Identity.generate() for _ in range(300)]
+
+        async def publish(identity: Identity) -> None:
+            record, expires_at = signed_record(identity, level=1)
+            levels = (1, 0) if is_beacon(identity.peer_id, 1) else (1,)
+            assert await first.store.publish_peer(RUN_ID, identity.peer_id, record, expires_at, levels) == 2
+
+        for start in range(0, len(crowd), 25):
+            await asyncio.gather(*map(publish, crowd[start : start + 25]))
+        reader, seen = Levels(second.peer_id), set()
+        for _ in range(1 + num_keys(1)):
+            closely, briefly = reader.next_keys(2.0)
+            seen.update(await second.store.fetch_peers(RUN_ID, closely))
+            seen.update(await second.store.fetch_peers(RUN_ID, briefly, 1))
+            reader.note(claimed_level(record) for record in seen)
+        assert len(seen) == len(crowd)
+        assert (reader.vote, reader.read_level) == (1, 1)
+        assert len(await fetch_everyone(second.store, RUN_ID)) == len(crowd)
 
     with_members(check)
 

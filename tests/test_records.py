@@ -16,6 +16,7 @@ from dht.errors import PeerFault, UsageFault
 from dht.fields import clean_text
 from dht.host import PeerId
 from dht.identity import Identity, make_run_id
+from dht.levels import LEVEL_0_KEYS, peers_key, shard_of
 from dht.records import (
     MAX_PEER_RECORD_BYTES,
     MAX_PEER_RECORD_LIFE_SECONDS,
@@ -30,9 +31,7 @@ from dht.records import (
     decode_run_record,
     encode_peer_record,
     encode_run_record,
-    peers_key,
     run_key,
-    shard_of,
     sign_run_record,
 )
 
@@ -425,7 +424,7 @@ def test_shards_are_even() -> None:
 
 
 def test_keys() -> None:
-    keys = {run_key(RUN_ID), *(peers_key(RUN_ID, shard) for shard in range(4))}
+    keys = {run_key(RUN_ID), *(peers_key(RUN_ID, key) for key in LEVEL_0_KEYS)}
     assert len(keys) == 5
     assert all(key.startswith(RUN_ID + "/") for key in keys)
 

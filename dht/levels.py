@@ -1,0 +1,232 @@
+"""Under which keys of the DHT peer records stand, and which of them a look reads. Pure.
+
+One key holds a dictionary, and a dictionary has a limit; one look reads a few keys, and that has a price. So the number
+of keys follows the size of the swarm: at *level* L there are 4 * 2^L, and a record stands under the one that the first
+bits of SHA-256 of its PeerId name. Levels change so that a key has 24 to 64 records in the mean.
+
+Nobody decides the level. Each peer *votes* for one in its signed record, from the members that its view shows, and with
+hysteresis, so that a swarm that breathes keeps its level. Peers with different votes find each other:
+
+- a peer publishes under the level that it votes for and under a neighbouring one that some in its view vote for,
+- it reads the level that it votes for once a quarter votes for it, and until then the commonest one: a level is
+  published under by everybody before anybody relies on it,
+- one peer in 2^L, a *beacon*, also publishes at level 0. There it is as crowded as at level L, so a newcomer, who
+  begins at level 0, sees a fair sample and its votes; and everybody reads level 0 in turn, too,
+- of parts of a swarm that were torn apart and meet again, levels apart, only beacons show at first: who sees votes for
+  a level that is not its neighbour reads that level's keys once, and goes there if most are there.
+
+At level 0 each look reads all four keys. Above, it reads the peer's own key, closely, and the others in turn, briefly:
+equally many per second whatever the swarm's size. A record lives longer by as much as a turn takes, so that a view
+holds everybody.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections import Counter, deque
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from dht.host import PeerId
+
+NUM_PEER_SHARDS: Final = 4
+"""Keys at level 0."""
+MAX_LEVEL: Final = 6
+"""256 keys: 16 000 peers at 64 each, and 32 000 at the limit of a dictionary."""
+SPLIT_ABOVE: Final = 64
+"""Records per key in the mean; by chance one of 256 keys has 100 then, and a dictionary takes 128."""
+MERGE_BELOW: Final = 24
+"""Merged keys then have 48: far from being split again."""
+PUBLISH_SHARE: Final = 1 / 16
+"""Of the votes in a view, for a neighbouring level: less is a handful of stragglers, who read the commonest level."""
+READ_SHARE: Final = 1 / 4
+"""Four times as much: views differ, and who reads a level relies on everybody publishing there already."""
+COMFORT: Final = 1.15
+"""A peer follows the commonest vote only where its own count is so far from the limits that it will not turn back."""
+SECONDS_PER_KEY: Final = 1.25
+"""Between two keys that are read in turn: four in a look every 5 s, about as much as all keys of a full level 0."""
+TURN_SECONDS_PER_KEY: Final = 1.5
+"""That, and what looks themselves take."""
+
+
+class PeerKey(NamedTuple):
+    """One part of the peer records of a run."""
+
+    level: int
+    shard: int
+    """0 to `num_keys(level)` - 1."""
+
+
+LEVEL_0_KEYS: Final = tuple(PeerKey(0, shard) for shard in range(NUM_PEER_SHARDS))
+
+
+def num_keys(level: int) -> int:
+    """Keys of a level."""
+    return NUM_PEER_SHARDS << level
+
+
+def peers_key(run_id: str, key: PeerKey) -> str:
+    """DHT key of one part of the peer records: a dictionary from PeerId to record."""
+    return f"{run_id}/peers/{key.level}/{key.shard}" if key.level else f"{run_id}/peers/{key.shard}"
+
+
+@lru_cache(maxsize=8192)
+def _hash_of(peer_id: PeerId) -> bytes:
+    return hashlib.sha256(peer_id.encode()).digest()
+
+
+def prefix_of(peer_id: PeerId, num_bits: int) -> int:
+    """The first bits of SHA-256 of a PeerId, at most 64, as a number: parts of the swarm by hash nest in each other."""
+    return int.from_bytes(_hash_of(peer_id)[:8], "big") >> (64 - num_bits)
+
+
+def shard_of(peer_id: PeerId, num_shards: int = NUM_PEER_SHARDS) -> int:
+    """The part that holds `peer_id`: first bits of SHA-256 of the id, evenly over `num_shards`."""
+    return prefix_of(peer_id, 64) * num_shards >> 64
+
+
+def key_at(peer_id: PeerId, level: int) -> PeerKey:
+    """Where a record of `peer_id` stands at a level."""
+    return PeerKey(level, shard_of(peer_id, num_keys(level)))
+
+
+def is_beacon(peer_id: PeerId, vote: int) -> bool:
+    """Whether who votes for this level shows itself at level 0, too: one peer in 2^vote, by other bits of the hash."""
+    return int.from_bytes(_hash_of(peer_id)[8:16], "big") >> (64 - vote) == 0
+
+
+def may_stand(peer_id: PeerId, vote: int, level: int) -> bool:
+    """Whether a record with this vote belongs under a key of `level`."""
+    return 0 <= level <= MAX_LEVEL and (abs(level - vote) <= 1 or (level == 0 and is_beacon(peer_id, vote)))
+
+
+def keys_for(peer_id: PeerId, vote: int) -> tuple[PeerKey, ...]:
+    """All keys under which a record with this vote may stand."""
+    levels = sorted({0, vote - 1, vote, vote + 1})
+    return tuple(key_at(peer_id, level) for level in levels if may_stand(peer_id, vote, level))
+
+
+def level_for(num_members: int, level: int) -> int:
+    """The level for so many members, coming from `level`."""
+    while level < MAX_LEVEL and num_members > SPLIT_ABOVE * num_keys(level):
+        level += 1
+    while level and num_members < MERGE_BELOW * num_keys(level):
+        level -= 1
+    return level
+
+
+def turn_seconds(level: int) -> float:
+    """How long it takes at most until each key of a level has been read once more; 0 where every look reads all."""
+    return TURN_SECONDS_PER_KEY * (num_keys(level) + NUM_PEER_SHARDS) if level else 0.0
+
+
+class Levels:
+    """What one peer votes for, publishes under and reads next; `note` after each look.
+
+    Args:
+        peer_id: None for an observer, who has no key of its own to read closely.
+    """
+
+    def __init__(self, peer_id: PeerId | None = None) -> None:
+        self._peer_id = peer_id
+        self._votes: Counter[int] = Counter()
+        self._waiting: deque[PeerKey] = deque()
+        self._is_turn_over = False
+        self._is_settled = False
+        """Whether what the view shows is a whole turn's, so that few members mean a small swarm."""
+        self._explored: int | None = None
+        self._unexplored: deque[PeerKey] = deque()
+        self._disproved: dict[int, int] = {}
+        """Levels whose keys, all read, did not hold as many as their votes promised, and how many votes those were."""
+        self.vote = 0
+        self.read_level = 0
+
+    def publish_levels(self) -> tuple[int, ...]:
+        """Levels under which the own record goes, that of the vote first."""
+        levels = [self.vote]
+        for level in (self.vote - 1, self.vote + 1):
+            if 0 <= level <= MAX_LEVEL and self._share(level) >= PUBLISH_SHARE:
+                levels.append(level)
+        if 0 not in levels and self._peer_id is not None and is_beacon(self._peer_id, self.vote):
+            levels.append(0)
+        return tuple(levels)
+
+    def next_keys(self, look_seconds: float) -> tuple[Sequence[PeerKey], Sequence[PeerKey]]:
+        """(keys to read closely, keys to read briefly) in a look, when the next one comes after `look_seconds`."""
+        count = max(1, math.ceil(look_seconds / SECONDS_PER_KEY))
+        exploring = [self._unexplored.popleft() for _ in range(min(count, len(self._unexplored)))]
+        if not self.read_level:
+            self._is_turn_over = True
+            return LEVEL_0_KEYS, exploring
+        own = () if self._peer_id is None else (key_at(self._peer_id, self.read_level),)
+        if not self._waiting:
+            self._begin_turn()
+        briefly = [self._waiting.popleft() for _ in range(min(count, len(self._waiting)))]
+        self._is_turn_over = self._is_turn_over or not self._waiting
+        return own, briefly + exploring
+
+    def note(self, votes: Iterable[int]) -> bool:
+        """Take the votes of all live members in the view but the own; True when other keys are read from now on."""
+        self._votes = Counter(votes)
+        num_members = self._votes.total() + 1
+        if self._is_settled:
+            self._votes[self.vote] += 1
+        read_level = self._level_to_read()
+        has_changed = read_level != self.read_level
+        if has_changed:
+            # Who changes because of its own vote knows the swarm already; who follows others has it still to see.
+            self._is_settled = self._is_settled and read_level == self.vote
+            self.read_level = read_level
+            self._is_turn_over = False
+            self._waiting.clear()
+        elif self._is_turn_over:
+            self._is_settled = True
+            if level_for(num_members, read_level) < read_level:
+                self._disproved[read_level] = self._votes[read_level]
+        self._explore()
+        self.vote = self._next_vote(num_members)
+        return has_changed
+
+    def _level_to_read(self) -> int:
+        commonest = max(self._votes, key=lambda level: (self._votes[level], -level), default=0)
+        if self._is_settled and self._share(self.vote) >= READ_SHARE:
+            has_explored = commonest == self._explored and not self._unexplored
+            return commonest if has_explored and not self._is_disproved(commonest) else self.vote
+        return commonest
+
+    def _explore(self) -> None:
+        """Read the keys of a level two or more away that some vote for: of those members only beacons show here.
+
+        They may be the other part of a swarm that was torn apart, or keys made to mislead; what stands there tells.
+        """
+        if self._explored is not None and not self._unexplored:
+            if self._explored != self.read_level:
+                self._disproved[self._explored] = self._votes[self._explored]
+            self._explored = None
+        far = [level for level in self._votes if abs(level - self.vote) > 1 and not self._is_disproved(level)]
+        if self._is_settled and self._explored is None and far:
+            self._explored = max(far, key=lambda level: self._votes[level] << level)
+            self._unexplored.extend(PeerKey(self._explored, shard) for shard in range(num_keys(self._explored)))
+
+    def _is_disproved(self, level: int) -> bool:
+        return self._votes[level] <= 2 * self._disproved.get(level, 0)
+
+    def _next_vote(self, num_members: int) -> int:
+        if not self._is_settled:
+            return max(self.read_level, level_for(num_members, self.read_level))
+        read = self.read_level
+        is_above_floor = not read or num_members >= COMFORT * MERGE_BELOW * num_keys(read)
+        is_below_ceiling = read == MAX_LEVEL or COMFORT * num_members <= SPLIT_ABOVE * num_keys(read)
+        return read if is_above_floor and is_below_ceiling else level_for(num_members, self.vote)
+
+    def _share(self, level: int) -> float:
+        return self._votes[level] / self._votes.total() if self._votes else 0.0
+
+    def _begin_turn(self) -> None:
+        count = num_keys(self.read_level)
+        own = -1 if self._peer_id is None else key_at(self._peer_id, self.read_level).shard
+        # Everybody begins elsewhere, so that no key is asked for by all at once.
+        shards = [(own + step) % count for step in range(1, count + (own < 0))]
+        self._waiting.extend((*LEVEL_0_KEYS, *(PeerKey(self.read_level, shard) for shard in shards)))
