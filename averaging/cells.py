@@ -74,7 +74,7 @@ def depth_after(commit: Commit, cell_size: int) -> int:
 
 
 def hash_cell(peer_id: PeerId, depth: int) -> str:
-    """The cell of a peer among 2^depth: the first bits of SHA-256 of its id, by which the records' keys are split, too.
+    """The cell of a peer among 2^depth: the first bits of a hash of its id, by which the records' keys are split, too.
 
     So the key that a peer reads in each look holds members of its own cell.
     """

@@ -2,7 +2,7 @@
 
 One key holds a dictionary, and a dictionary has a limit; one look reads a few keys, and that has a price. So the number
 of keys follows the size of the swarm: at *level* L there are 4 * 2^L, and a record stands under the one that the first
-bits of SHA-256 of its PeerId name. Levels change so that a key has 24 to 64 records in the mean.
+bits of a hash of its PeerId name, the one that also forms cells of rounds. Levels change so that a key has 24 to 64 records in the mean.
 
 Nobody decides the level. Each peer *votes* for one in its signed record, from the members that its view shows, and with
 hysteresis, so that a swarm that breathes keeps its level. Peers with different votes find each other:
@@ -74,16 +74,16 @@ def peers_key(run_id: str, key: PeerKey) -> str:
 
 @lru_cache(maxsize=8192)
 def _hash_of(peer_id: PeerId) -> bytes:
-    return hashlib.sha256(peer_id.encode()).digest()
+    return hashlib.sha256(b"cell " + peer_id.encode()).digest()
 
 
 def prefix_of(peer_id: PeerId, num_bits: int) -> int:
-    """The first bits of SHA-256 of a PeerId, at most 64, as a number: parts of the swarm by hash nest in each other."""
+    """The first bits of a hash of a PeerId, at most 64, as a number: parts of the swarm by hash nest in each other."""
     return int.from_bytes(_hash_of(peer_id)[:8], "big") >> (64 - num_bits)
 
 
 def shard_of(peer_id: PeerId, num_shards: int = NUM_PEER_SHARDS) -> int:
-    """The part that holds `peer_id`: first bits of SHA-256 of the id, evenly over `num_shards`."""
+    """The part that holds `peer_id`: first bits of a hash of the id, evenly over `num_shards`."""
     return prefix_of(peer_id, 64) * num_shards >> 64
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from averaging.cells import depth_for
 from averaging.schedule import effective_sync_every
+from dht.levels import SECONDS_PER_KEY, SPLIT_ABOVE, level_for
 from dht.records import MAX_PEER_RECORD_BYTES
 from peer.manifest import RunManifest
 from peer.plan_profile import HomeGroup, PlanProfile
@@ -296,9 +297,13 @@ def _members(profile: PlanProfile, num_cells: int) -> tuple[list[Line], list[int
 
 
 def _record_bytes_per_hour(num_members: int, announce_seconds: float) -> float:
-    """At most: each announcement goes to all holders, and each look reads every record from some of them."""
+    """At most: each announcement goes to all holders, and each look reads every record from some of them, or a part."""
     announcements = 3600 / announce_seconds
-    copies = RECORD_HOLDERS + LOOKS_PER_ANNOUNCEMENT * RECORD_READS * num_members
+    reads = RECORD_READS * num_members
+    if level_for(num_members, 0):
+        keys_in_turn = math.ceil(announce_seconds / LOOKS_PER_ANNOUNCEMENT / SECONDS_PER_KEY)
+        reads = min(reads, (RECORD_READS + keys_in_turn) * SPLIT_ABOVE)
+    copies = RECORD_HOLDERS + LOOKS_PER_ANNOUNCEMENT * reads
     return announcements * copies * MAX_PEER_RECORD_BYTES if num_members > 1 else 0.0
 
 

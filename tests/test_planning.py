@@ -17,7 +17,7 @@ from averaging.encoded import CODE_FORMATS, encoded_num_bytes
 from averaging.fragments import build_layout
 from averaging.outer import OuterRule, uses_velocity
 from dht.hivemind_node import NUM_REPLICAS
-from dht.hivemind_store import NUM_HOLDERS_READ
+from dht.store import NUM_HOLDERS_READ
 from peer import plan_report
 from peer.checkpoint import CheckpointFolder
 from peer.cli import run
