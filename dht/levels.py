@@ -2,7 +2,8 @@
 
 One key holds a dictionary, and a dictionary has a limit; one look reads a few keys, and that has a price. So the number
 of keys follows the size of the swarm: at *level* L there are 4 * 2^L, and a record stands under the one that the first
-bits of a hash of its PeerId name, the one that also forms cells of rounds. Levels change so that a key has 24 to 64 records in the mean.
+bits of a hash of its PeerId name, the hash that also forms cells of rounds. Levels change so that a key has 24 to 64
+records in the mean.
 
 Nobody decides the level. Each peer *votes* for one in its signed record, from the members that its view shows, and with
 hysteresis, so that a swarm that breathes keeps its level. Peers with different votes find each other:
