@@ -26,6 +26,11 @@ class OptimizerSettings(Protocol):
     def beta2(self) -> float: ...
 
 
+def load_optimizers() -> None:
+    """Load what torch loads with the first optimizer of a process: its compiler, most of a second's work."""
+    torch.optim.SGD([nn.Parameter(torch.zeros(1))])
+
+
 def make_optimizer(
     parameters: Iterable[tuple[str, nn.Parameter]], settings: OptimizerSettings, *, fused: bool = False
 ) -> torch.optim.Optimizer:

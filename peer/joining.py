@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -17,6 +18,7 @@ from dht.records import RunRecord
 from peer.config import PeerConfig
 from peer.connection import READY_SECONDS, Connection, network_spec
 from peer.data import open_corpus
+from peer.inner_optimizer import load_optimizers
 from peer.layouts import seed_sizes
 from peer.mailbox import Mailbox
 from peer.manifest import RunManifest
@@ -92,6 +94,7 @@ def _run_trainer(config: PeerConfig, owner: Owner, place: Place | None, child: N
             group.check()
         return owner.stop_asked() or connection.run_has_ended
 
+    threading.Thread(target=load_optimizers, name="load-optimizers", daemon=True).start()
     try:
         manifest = connection.open(stop)
         if manifest is not None:

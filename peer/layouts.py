@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import torch
-
 from averaging.fragments import FragmentLayout, build_layout
 from dht.errors import Incompatible
 from peer.manifest import RunManifest
-from peer.model import GPT
+from peer.model import parameter_shapes
 from peer.muon import is_hidden_matrix
 
 
@@ -43,17 +41,7 @@ def shapes_of(manifest: RunManifest) -> list[tuple[str, tuple[int, ...]]]:
     if manifest.model.kind == "custom":
         assert manifest.model.num_parameters is not None
         return [("all", (manifest.model.num_parameters,))]
-    shape = manifest.model
-    with torch.device("meta"):
-        model = GPT(
-            num_layers=shape.num_layers,
-            d_model=shape.d_model,
-            num_heads=shape.num_heads,
-            vocab_size=shape.vocab_size,
-            context=shape.context,
-            tied_head=shape.tied_head,
-        )
-    return [(name, tuple(p.shape)) for name, p in model.named_parameters()]
+    return parameter_shapes(manifest.model)
 
 
 def num_orthogonalised(manifest: RunManifest) -> int:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from averaging.fragments import build_layout
-from peer.model import GPT, build_model, initialise, parameters_digest
+from peer.model import GPT, build_model, initialise, parameter_shapes, parameters_digest
 
 TINY = SimpleNamespace(num_layers=2, d_model=32, num_heads=2, vocab_size=256, context=32, tied_head=True)
 UNTIED = SimpleNamespace(num_layers=1, d_model=16, num_heads=2, vocab_size=61, context=8, tied_head=False)
@@ -99,3 +99,9 @@ def test_any_module_with_matrices_can_be_initialised():
     digest = parameters_digest(module)
     initialise(module, 3)
     assert parameters_digest(module) == digest
+
+
+@pytest.mark.parametrize("shape", [TINY, UNTIED])
+def test_shapes_are_known_without_making_the_model(shape):
+    made = build_model(shape, seed=0).named_parameters()
+    assert parameter_shapes(shape) == [(name, tuple(parameter.shape)) for name, parameter in made]

@@ -52,3 +52,23 @@ def test_starting_the_child_loads_nothing_that_takes_long():
     loaded = "import peer.network_child, sys; print(*sorted({name.split('.')[0] for name in sys.modules}))"
     names = subprocess.run([sys.executable, "-c", loaded], capture_output=True, text=True, check=True).stdout.split()
     assert not {"torch", "numpy", "hivemind", "pydantic", "msgpack"} & set(names)
+
+
+def test_the_network_side_loads_no_compiler():
+    """A second of every join, and 70 MB of every peer, for nothing (`peer.model.parameter_shapes`)."""
+    program = """
+import sys
+from dht.hivemind_parts import allow_parts_of_hivemind
+allow_parts_of_hivemind()
+import peer.network_process, peer.network_side
+from peer.layouts import layout_digest_of
+from peer.manifest import RunManifest
+from peer.run_rules import codec_of, warm_up
+manifest = RunManifest(name="x")
+warm_up(codec_of(manifest))
+layout_digest_of(manifest)
+print(*sorted(sys.modules))
+"""
+    names = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+    assert "averaging.outer" in names
+    assert not {"torch._dynamo", "sympy", "scipy", "hivemind.averaging"} & set(names)
