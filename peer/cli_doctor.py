@@ -12,6 +12,7 @@ from peer.cli_options import (
     ConfigFile,
     DataDir,
     DownloadLimit,
+    IdentityFile,
     InviteFile,
     Listen,
     LookTimeout,
@@ -46,14 +47,16 @@ def doctor(
     upload_limit: UploadLimit = None,
     download_limit: DownloadLimit = None,
     data_dir: DataDir = None,
+    identity: IdentityFile = None,
     config: ConfigFile = None,
     timeout: LookTimeout = 20.0,
     as_json: AsJson = False,
 ) -> int:
     """Say whether joining makes sense: reachability, rates, clock, memory, disk, versions, and the share of rounds.
 
-    Give it the flags that `peer join` would get. Without a run it looks at this machine alone. It ends with 0 when
-    joining makes sense, else with what stands in the way: 1 this machine, 3 nobody reachable, 4 versions, 5 device.
+    Give it the flags that `peer join` would get, while that peer is not running. Without a run it looks at this machine
+    alone. It ends with 0 when joining makes sense, else with what stands in the way: 1 this machine, 3 nobody
+    reachable, 4 versions, 5 device.
     """
     from peer.config import load_config, user_data_dir_here
     from peer.manifest import read_toml
@@ -67,16 +70,21 @@ def doctor(
         "upload_limit_mbit": upload_limit,
         "download_limit_mbit": download_limit,
         "data_dir": data_dir,
+        "identity": identity,
     }
     has_run = run_id is not None or invite is not None or (config is not None and "run_id" in read_toml(config))
     if not has_run:
         flags |= {"run_id": NO_RUN, "data_dir": data_dir or str(user_data_dir_here())}
         checked, target = load_config(flags, config), None
     elif invite is not None:
-        from peer.invitation import read_invite, with_invite
+        from dht.identity import Identity
+        from peer.invitation import accept_invite, read_invite, with_invite
 
-        checked = load_config(with_invite(flags, read_invite(invite)), config)
-        target = checked_target(checked.run_id, list(checked.peers), invite)
+        read = read_invite(invite)
+        checked = load_config(with_invite(flags, read), config)
+        # As `peer join` would: with the same key, so that a one-time invite stays good for it.
+        accept_invite(read, Identity.load_or_create(checked.identity), checked.data_dir)
+        target = checked_target(checked.run_id, list(checked.peers))
     else:
         checked = load_config(flags, config)
         target = checked_target(checked.run_id, list(checked.peers))

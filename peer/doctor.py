@@ -76,7 +76,9 @@ def _plain(value: Any) -> Any:
 async def _with_run(facts: DoctorFacts, config: PeerConfig, target: Target, timeout_seconds: float) -> DoctorFacts:
     listen = () if facts.machine.port_fault else config.listen_addresses
     try:
-        entry = observer_entry(target.run_id, target.observer_folder)
+        entry = observer_entry(target.run_id, config.data_dir, config.identity)
+        if entry is None:
+            entry = observer_entry(target.run_id, target.observer_folder)
         async with observe(
             *(target.run_id, target.addresses, timeout_seconds, "p2pd", entry),
             listen=listen,

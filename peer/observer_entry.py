@@ -2,7 +2,7 @@
 
 In an open run an observer's key is new each time. Members of a private run must know it, so it is kept, with the pass
 that the invite became, in a folder beside the run's data. The key of a peer on this machine is not used: two hosts
-with one PeerId would take each other's connections.
+with one PeerId would take each other's connections. Only `peer doctor` looks as the peer that is about to join.
 """
 
 from __future__ import annotations
@@ -44,8 +44,12 @@ def keep_observer_invite(invite: Invite, folder: Path) -> None:
     accept_invite(invite, Identity.load_or_create(folder / IDENTITY_NAME), folder)
 
 
-def observer_entry(run_id: str, folder: Path) -> ObserverEntry | None:
+def observer_entry(run_id: str, folder: Path, key_path: Path | None = None) -> ObserverEntry | None:
     """What lets an observer in; None when none was ever invited here, as in an open run.
+
+    Args:
+        folder: where its pass is.
+        key_path: its key; None: in `folder`, too.
 
     Raises:
         UsageFault: key or pass are damaged, or open to other users of this machine.
@@ -53,7 +57,7 @@ def observer_entry(run_id: str, folder: Path) -> ObserverEntry | None:
     ticket_pass = load_pass(folder)
     if ticket_pass is None:
         return None
-    identity = Identity.load_or_create(folder / IDENTITY_NAME)
+    identity = Identity.load_or_create(key_path or folder / IDENTITY_NAME)
     admission = Admission(
         identity,
         run_id,

@@ -71,6 +71,11 @@ def test_an_invited_peer_trains_strangers_hear_nothing_and_a_revocation_is_follo
         site = str(swarm.folder / "site.invite")
         key = swarm.identity_of("site").peer_id
         assert cli.run(["invite", "--data-dir", owner, "--key", key, "--out", site]) == 0
+        # Before it joins, with the key and the invite that it will join with.
+        doctor = ("doctor", "--invite", site, "--data-dir", str(swarm.folder_of("site")), "--device", "cpu", "--json")
+        asked = swarm.call(*doctor, seconds=SOON_SECONDS)
+        assert (asked.returncode, asked.stderr) == (0, "")
+        assert json.loads(asked.stdout)["facts"]["run"]["num_members"] >= 2
         trainer = swarm.start("site", "--invite", site)
         trainer.wait_joined(seconds=SOON_SECONDS)
         trainer.wait_common_round(friend.peer_id, after=0, seconds=SOON_SECONDS)
