@@ -8,10 +8,8 @@ its upload rate and takes them at five times that, and a fixed one-way latency. 
 TCP, libp2p's framing and handshakes, signatures (64 bytes that prove nothing), losses, churn. All peers offer within
 0.4 s, as peers of one speed do.
 
-Views hold what a machine needs: its own cell, the cell of the top leader, and one name of each other cell. The DHT's
-figures are those of a store that does not exist yet: records under one key for each prefix, at most 128 in one, of
-which a look reads the own one, that of the top leader's cell and two others in turn. Today's store has four keys in all
-and reads each of them at each look, which holds 512 peers.
+Views hold what a machine needs: its own cell, the cell of the top leader, and one name of each other cell. Real views
+hold everybody (`benchmarks/bench_records.py` measures what that costs).
 """
 
 from __future__ import annotations
@@ -74,9 +72,6 @@ DOWNLOAD_RATIO = 5.0
 OFFERS_WITHIN_SECONDS = 0.4
 BLOCK_SIZE = 128
 FRAME_OVERHEAD_BYTES = 4
-LOOKS_PER_MINUTE = 12
-"""Two per announcement of ten seconds."""
-RECORDS_PER_KEY = 128
 SIGNATURE = bytes(64)
 DIGEST = bytes(16)
 RULE = OuterRule("carry", 0.7, 0.5)
@@ -91,7 +86,6 @@ class Row:
 
     Attributes:
         round_seconds: from the last offer to the last peer that had the commit and all means.
-        requests_per_minute: to the DHT, per peer; `records` that a peer holds.
     """
 
     peers: int
@@ -104,8 +98,6 @@ class Row:
     leader_received: int
     median_messages: float
     round_seconds: float
-    requests_per_minute: float
-    records: int
     real_seconds: float
 
 
@@ -172,12 +164,11 @@ class ScaleSwarm:
             cells.setdefault(hash_cell(name, self.depth), []).append(name)
         self.cells = cells
         top = rank_leaders("scale", 0, 0, [PeerId(cell) for cell in cells])[0]
-        for name, held in self.machines.items():
+        for name in self.machines:
             known = {*cells[hash_cell(name, self.depth)], *cells[str(top)]} if self.depth else set(self.names)
             # One member of each other cell stands for its name, which the commit before would give.
             known |= {members[0] for members in cells.values()} if self.depth else set()
             self._step(name, View(tuple(sorted(known)), (), len(known)))
-            self.records = len(known) if held.cell else len(self.names)
 
     # --------------------------------------------------------------------------------------------------------- time
 
@@ -332,7 +323,6 @@ def measure(num_peers: int, num_values: int, mbit: float, seed: int) -> Row:
     if commit.tokens != 4096 * num_peers:
         raise RuntimeError(f"{commit.tokens} tokens in the commit; expected all of {4096 * num_peers}")
     busiest = max(swarm.leaders, key=lambda name: swarm.control_bytes[name])
-    num_keys = max(4, -(-num_peers // RECORDS_PER_KEY))
     return Row(
         num_peers,
         len(swarm.cells) if swarm.depth else 0,
@@ -344,8 +334,6 @@ def measure(num_peers: int, num_values: int, mbit: float, seed: int) -> Row:
         swarm.received_messages[busiest],
         statistics.median(swarm.sent_messages.values()),
         max(swarm.done_at.values()) - OFFERS_WITHIN_SECONDS,
-        LOOKS_PER_MINUTE * min(num_keys, 4),
-        swarm.records,
         time.perf_counter() - began,
     )
 
@@ -398,12 +386,11 @@ def _faults(rows: list[Row]) -> list[str]:
 
 def _print(row: Row, *, is_first: bool) -> None:
     if is_first:
-        print("  peers cells  MB/peer  values  busiest |  round s | leader MB   sent    got | DHT/min records")
+        print("  peers cells  MB/peer  values  busiest |  round s | leader MB   sent    got")
     print(
         f"{row.peers:7} {row.cells:5} {row.bytes_per_peer / 1e6:8.3f} {row.bytes_of_values / 1e6:7.3f} "
         f"{row.most_bytes / 1e6:8.2f} | {row.round_seconds:8.2f} | {row.leader_bytes / 1e6:9.2f} "
-        f"{row.leader_messages:6} {row.leader_received:6} | {row.requests_per_minute:7.0f} {row.records:7}  "
-        f"({row.real_seconds:.0f} s)",
+        f"{row.leader_messages:6} {row.leader_received:6}  ({row.real_seconds:.0f} s)",
         flush=True,
     )
 

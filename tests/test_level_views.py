@@ -31,7 +31,7 @@ NUM_PEERS = 330
 LEVEL = 1
 START = 1_800_000_000.0
 RUN_ID = make_run_id("tiny", Identity.generate().public_key)
-VERIFIED = VerifiedRecords()
+VERIFIED = VerifiedRecords(100_000)
 
 
 @cache
@@ -194,6 +194,34 @@ def test_a_restart_in_a_large_swarm_is_no_duplicate_and_two_processes_are() -> N
         await asyncio.sleep(5.0)
         view = view.merge([first.next_record()], now())
         assert set(view.duplicate_sessions(me.peer_id, now())) == {1, 2}
+
+    run_virtual(main(), START)
+
+
+def test_members_that_come_one_after_the_other_change_level_together() -> None:
+    """Whole memberships, each with its own view, past the size for which four keys are enough."""
+
+    async def main() -> None:
+        records = MemoryRecords(fixed_network(), now, delay_seconds=0.5, verified=VERIFIED)
+        members = []
+        for identity in crowd()[:280]:
+            host = MemoryHost(records.network, identity.peer_id)
+            members.append(membership_of(identity, CountingStore(records, host), host))
+
+        async def begin(member: Membership, after_seconds: float) -> None:
+            await asyncio.sleep(after_seconds)
+            await member.look()
+            await member.announce()
+            await member.run()
+
+        tasks = [asyncio.create_task(begin(member, 0.05 * number)) for number, member in enumerate(members)]
+        await asyncio.sleep(14.0 + turn_seconds(LEVEL))
+        assert {len(member.members()) for member in members} == {279}
+        assert {member._levels.vote for member in members} == {LEVEL}
+        assert not any(member.is_duplicate() for member in members)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     run_virtual(main(), START)
 
