@@ -89,6 +89,7 @@ class DhtHost(Protocol):
 class _Holders:
     nodes: dict[DHTID, PeerID]
     found_at: float
+    beam_size: int
 
 
 class HivemindNode:
@@ -196,14 +197,16 @@ class HivemindNode:
     ) -> list[PeerID]:
         """Members nearest to the key, nearest first: those of the last look-up and those met since.
 
-        A look-up is believed for `life_seconds`; one with a small beam finds fewer and asks fewer.
+        A look-up with at least this beam is believed for `life_seconds`; one with a small beam asks fewer, and in a
+        large swarm misses the nearest now and then.
 
         Looked up under the neighbouring id, where no value is: a search for the key itself would download its whole
         dictionary from everyone it passes.
         """
         loop_time = asyncio.get_running_loop().time()
         remembered = self._holders.get(key_id)
-        if remembered is None or loop_time - remembered.found_at > life_seconds:
+        is_known = remembered is not None and remembered.beam_size >= beam_size
+        if remembered is None or not is_known or loop_time - remembered.found_at > life_seconds:
             adjacent = DHTID(int(key_id) ^ 1)
             found: dict[DHTID, PeerID] = {}
             if self.num_members:
@@ -211,7 +214,7 @@ class HivemindNode:
                     [adjacent], k_nearest=beam_size, beam_size=beam_size, exclude_self=True
                 )
                 found = dict(nearest[adjacent])
-            remembered = _Holders(found, loop_time)
+            remembered = _Holders(found, loop_time, beam_size)
             if found:
                 self._holders[key_id] = remembered
         met = node.protocol.routing_table.get_nearest_neighbors(key_id, BUCKET_SIZE, exclude=node.node_id)

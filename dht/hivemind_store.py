@@ -26,6 +26,7 @@ from dht.hivemind_gate import AdmitPeer, SignedRecords, key_id_of, pack_value, u
 from dht.hivemind_lines import ByteHost, Line, StreamCalls, attach_to_daemon
 from dht.hivemind_node import (
     BEAM_SIZE,
+    BUCKET_SIZE,
     GLANCE_HOLDER_LIFE_SECONDS,
     NUM_REPLICAS,
     OPERATION_SECONDS,
@@ -262,17 +263,18 @@ class HivemindStore:
         return entries if num_answers == num_wanted and entries else None
 
     async def _glance(self, node: Any, key_id: DHTID) -> list[tuple[Any, bytes, float]]:
-        """Entries of the first holder, in random order, that has any."""
-        holders = await self._member.find_holders(node, key_id, GLANCE_HOLDER_LIFE_SECONDS, BEAM_SIZE)
-        nearest = holders[:NUM_REPLICAS]
-        for peer in random.sample(nearest, min(MAX_HOLDERS_GLANCED, len(nearest))):
-            answer = await node.protocol.call_find(peer, [key_id])
-            if not answer or key_id not in answer:
-                self._member.forget_holder(key_id, peer)
-                continue
-            entries = list(_entries(answer[key_id][0]))
-            if entries:
-                return entries
+        """Entries of the first holder, in random order, that has any; where none has, others are looked for once."""
+        for beam_size in (BEAM_SIZE, BUCKET_SIZE):
+            holders = await self._member.find_holders(node, key_id, GLANCE_HOLDER_LIFE_SECONDS, beam_size)
+            nearest = holders[:NUM_REPLICAS]
+            for peer in random.sample(nearest, min(MAX_HOLDERS_GLANCED, len(nearest))):
+                answer = await node.protocol.call_find(peer, [key_id])
+                if not answer or key_id not in answer:
+                    self._member.forget_holder(key_id, peer)
+                    continue
+                entries = list(_entries(answer[key_id][0]))
+                if entries:
+                    return entries
         return []
 
     async def _search(self, node: Any, key: str, key_id: DHTID) -> list[tuple[Any, bytes, float]]:
