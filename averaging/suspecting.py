@@ -1,11 +1,13 @@
 """Which means of a commit look wrong to whoever is about to apply it: a reason to look closer, and nothing else. Pure.
 
 A member compares a mean with its own work: with what it contributed to it, or, when its work came too late for the
-round, with the latest it has. A member without any work compares the means of the commit with each other.
+round, with the latest it has; then it also compares how much longer than that each mean is. A member without any work
+compares the lengths of the means alone.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -19,8 +21,8 @@ from averaging.messages import Commit
 AGAINST = -0.25
 """Cosine of a mean with the own work below which it is suspicious; honest ones are positive, or 0 when all is noise."""
 FAR_LONGER = 4.0
-"""Length of a mean over that of the own work; a mean of honest work is shorter than most of it. Without own work: root
-mean square over the median of the commit's means."""
+"""Length of a mean over that of the own work; a mean of honest work is shorter than most of it. Also that of one mean
+over the median of the commit's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,17 +41,21 @@ class OwnWork:
 def suspicious(commit: Commit, means: Mapping[int, EncodedBlocks], own: OwnWork | None, codec: Codec) -> list[int]:
     """The numbers of those `means` of a flat round (number -> what its reducer made of it) that look wrong here."""
     if own is None:
-        return _far_longer_than_others(means, codec)
+        return _far_longer_than_others({index: _length(mean, codec) for index, mean in means.items()})
     # The work of a slow machine is short beside that of others.
     excuse = max(1.0, statistics.median_low(entry.steps for entry in commit.roster) / own.steps)
-    found = []
-    for index, mean in sorted(means.items()):
+    found, ratios = set(), {}
+    for index, mean in means.items():
         shard = commit.shards[index]
         if own.member is None or own.member in shard.included:
             mine = own.encoded.slice_blocks(shard.start, shard.end - shard.start)
             if suspicion(mine, mean, codec, excuse):
-                found.append(index)
-    return found
+                found.add(index)
+            ratios[index] = _length(mean, codec) / (_length(mine, codec) or 1.0)
+    if own.member is None:
+        # Work of another time may have nothing to do with the mean; how long its parts are, it shows all the same.
+        found.update(_far_longer_than_others(ratios))
+    return sorted(found)
 
 
 def suspicion(own: EncodedBlocks, mean: EncodedBlocks, codec: Codec, excuse: float = 1.0) -> bool:
@@ -66,10 +72,14 @@ def suspicion(own: EncodedBlocks, mean: EncodedBlocks, codec: Codec, excuse: flo
     return cosine < AGAINST or theirs_norm > FAR_LONGER * excuse * mine_norm
 
 
-def _far_longer_than_others(means: Mapping[int, EncodedBlocks], codec: Codec) -> list[int]:
-    lengths = {index: float(_decoded(mean, codec).norm()) / mean.num_values**0.5 for index, mean in means.items()}
+def _far_longer_than_others(lengths: Mapping[int, float]) -> list[int]:
     usual = statistics.median_low(lengths.values()) if lengths else 0.0
     return sorted(index for index, length in lengths.items() if length > FAR_LONGER * usual)
+
+
+def _length(blocks: EncodedBlocks, codec: Codec) -> float:
+    """Root mean square."""
+    return float(_decoded(blocks, codec).norm()) / math.sqrt(max(1, blocks.num_values))
 
 
 def _decoded(blocks: EncodedBlocks, codec: Codec) -> torch.Tensor:

@@ -299,8 +299,12 @@ def test_whoever_has_no_work_in_a_round_looks_at_its_means_too():
     honest, lies = means((0.3, 0.3, 0.3)), means((0.3, -0.3, 3.0))
     own = OwnWork(codec.encode(work), 10, None)
     assert suspicious(commit, honest, own, codec) == []
-    assert suspicious(commit, lies, own, codec) == [1]
+    assert suspicious(commit, lies, own, codec) == [1, 2]
+    assert suspicious(commit, lies, replace(own, member=0), codec) == [1]
     assert suspicious(commit, means((0.3, -0.3, 8.0)), own, codec) == [1, 2]
+    other = OwnWork(codec.encode(torch.randn(1536, generator=torch.Generator().manual_seed(2))), 10, None)
+    assert suspicious(commit, honest, other, codec) == []
+    assert suspicious(commit, lies, other, codec) == [2]
     assert suspicious(commit, means((8.0, 0.3, 8.0)), replace(own, member=1), codec) == [0, 2]
     assert suspicious(commit, means((8.0, 0.3, 8.0)), replace(own, member=2), codec) == []
     # Half as much work is no reason to suspect the others.
