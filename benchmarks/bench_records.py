@@ -7,7 +7,8 @@ searches, gate, validation, holders' storage with its limits, signed records of 
 message in its encoded form. What is not: the line (a call is answered at once, and costs its message's bytes without
 libp2p's framing, about 1 KiB), time (looks follow each other at once; figures are per minute of two looks and one
 announcement every 10 s), joining (routing tables are filled beforehand), churn. A look-up of a key's holders is
-believed for 300 s, or 1500 s for keys that are read in turn; those of the first turn are spread over that.
+believed for 300 s, or 1500 s for keys that are read in turn; those of the first turn are spread over that. Measured are
+usual members: one in 2^level is a beacon, which publishes under a second key, 30 requests a minute more.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from benchmarks.record_swarm import QuietHost, RecordSwarm, Traffic, settle
 from dht.access import AccessRule
 from dht.hivemind_gate import key_id_of
 from dht.hivemind_node import GLANCE_HOLDER_LIFE_SECONDS, HOLDER_LIFE_SECONDS
-from dht.levels import LEVEL_0_KEYS, key_at, peers_key, turn_seconds
+from dht.levels import LEVEL_0_KEYS, is_beacon, key_at, peers_key, turn_seconds
 from peer.doorkeeper import RunDoorkeeper
 from peer.membership import Membership
 
@@ -65,7 +66,12 @@ async def measure(num_peers: int, num_measured: int, seed: int) -> Row:
     began = time.perf_counter()
     swarm = RecordSwarm(num_peers, seed)
     await swarm.start()
-    numbers = random.Random(seed).sample(range(num_peers), min(num_measured, num_peers))
+    usual = [
+        number
+        for number, identity in enumerate(swarm.identities)
+        if not (swarm.level and is_beacon(identity.peer_id, swarm.level))
+    ]
+    numbers = random.Random(seed).sample(usual, min(num_measured, len(usual)))
     found = [await _measure_one(swarm, number) for number in numbers]
     middle = [statistics.median(values) for values in zip(*found, strict=True)]
     requests, lookups, received, sent, first_look, seen_first, seen = middle

@@ -47,6 +47,9 @@ HOLDER_LIFE_SECONDS: Final = 300.0
 GLANCE_HOLDER_LIFE_SECONDS: Final = 1500.0
 """The same for keys that are only read now and then: most of five holders are still there, and one is enough."""
 
+GLANCE_BEAM_SIZE: Final = 5
+"""Of their look-ups: misses all five holders now and then, and is made up for by a wide one then."""
+
 MAX_PINGS: Final = 16
 NUM_FRIENDS_PINGED: Final = 3
 MAX_CLOCK_SAMPLES: Final = 32

@@ -27,6 +27,7 @@ from dht.hivemind_lines import ByteHost, Line, StreamCalls, attach_to_daemon
 from dht.hivemind_node import (
     BEAM_SIZE,
     BUCKET_SIZE,
+    GLANCE_BEAM_SIZE,
     GLANCE_HOLDER_LIFE_SECONDS,
     NUM_REPLICAS,
     OPERATION_SECONDS,
@@ -264,7 +265,7 @@ class HivemindStore:
 
     async def _glance(self, node: Any, key_id: DHTID) -> list[tuple[Any, bytes, float]]:
         """Entries of the first holder, in random order, that has any; where none has, others are looked for once."""
-        for beam_size in (BEAM_SIZE, BUCKET_SIZE):
+        for beam_size in (GLANCE_BEAM_SIZE, BUCKET_SIZE):
             holders = await self._member.find_holders(node, key_id, GLANCE_HOLDER_LIFE_SECONDS, beam_size)
             nearest = holders[:NUM_REPLICAS]
             for peer in random.sample(nearest, min(MAX_HOLDERS_GLANCED, len(nearest))):
