@@ -3,10 +3,13 @@
 Map of the package, from the bottom up::
 
     errors.py        the error tree, drawn once
-    host.py          ports: Host and Stream        store.py          port: RecordStore
+    host.py          ports: Host and Stream
+    levels.py        under which keys peer records stand, and which of them a look reads (pure)
+    store.py         port: RecordStore
     identity.py      key file, PeerId, sign, verify, run ids that certify themselves
     fields.py        strict checks of single values from the wire (pure)
     records.py       signed, expiring PeerRecord and RunRecord (pure)
+    census.py        every peer record of a run, for those who look once
     swarm.py         SwarmView: what one peer believes at time `now` (pure)
     access.py        the first frame of every stream: hello, welcome, refusal (pure)
     memory_stream.py simulated lines and streams: rates, latency, back-pressure
