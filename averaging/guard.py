@@ -79,7 +79,7 @@ class Guard:
     def advanced(self, fragment: int, version: int, timing: RoundTiming, *, is_adopted: bool = False) -> None:
         """The anchor of a fragment is at `version` now; `is_adopted`: it may be of another lineage than before."""
         now, came_at = self._clock(), self._came_at.setdefault(fragment, {})
-        self.leaders.advanced(fragment, version, now)
+        self.leaders.advanced(fragment, version, now, is_adopted=is_adopted)
         last_version, last_at = self._last.get(fragment, (-1, now))
         self._last[fragment] = (version, now)
         # What was fetched, or made up for in quick succession, came to the others at an unknown time before.

@@ -55,10 +55,13 @@ class Leaders:
     is_strict: bool = False
     _since: dict[int, tuple[int, float]] = field(default_factory=dict)
     _sent: dict[int, set[tuple[int, int, PeerId]]] = field(default_factory=dict)
+    _began_at: dict[int, int] = field(default_factory=dict)
+    """Per fragment the version that this process began with; an earlier process may have sent work to its plans."""
     _records: dict[PeerId, _Record] = field(default_factory=dict)
 
-    def advanced(self, fragment: int, version: int, now: float) -> None:
-        """The anchor of a fragment is at `version` since now."""
+    def advanced(self, fragment: int, version: int, now: float, *, is_adopted: bool = False) -> None:
+        """The anchor of a fragment is at `version` since now; `is_adopted`: it was fetched."""
+        self._began_at.setdefault(fragment, version if is_adopted else version - 1)
         self._since[fragment] = (version, now)
         self._sent[fragment] = {plan for plan in self._sent.get(fragment, ()) if plan[0] >= version - 1}
 
@@ -91,6 +94,7 @@ class Leaders:
         if (
             is_flat
             and self.me in present
+            and commit.version > self._began_at.setdefault(commit.fragment, commit.version)
             and (commit.version, commit.attempt, commit.leader) not in self._sent.get(commit.fragment, ())
         ):
             return self._in_time(commit, "it names this peer, which sent nothing for that plan", timing, now)

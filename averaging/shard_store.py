@@ -7,6 +7,7 @@ came from. The memory that one remote can claim is bounded.
 from __future__ import annotations
 
 import hashlib
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -19,6 +20,10 @@ from averaging.outer import OuterRule, Terms, staleness_of
 from averaging.reduction import Reduction
 from dht.errors import PeerFault
 from dht.host import PeerId
+
+MAX_RESULT_ROUNDS = 64
+"""So many times what one remote may hold in results it may send for one version: honest reducers send their means again
+for every attempt to close it."""
 
 
 def payload_digest(payload: bytes) -> bytes:
@@ -35,6 +40,14 @@ def terms_of(rule: OuterRule, round_: Plan | Commit, member: int) -> Terms:
 
 
 @dataclass
+class _Given:
+    """Results that one remote brought, oldest first."""
+
+    keys: deque[tuple[int, int, bytes]] = field(default_factory=deque)
+    num_bytes: int = 0
+
+
+@dataclass
 class ShardStore:
     """Bytes of one fragment of `num_values` values; versions older than the last few are pruned by the owner."""
 
@@ -43,6 +56,8 @@ class ShardStore:
     _inbound: dict[tuple[int, int, PeerId, int], dict[PeerId, tuple[Contribution, bytes]]] = field(default_factory=dict)
     _results: dict[tuple[int, int, bytes], bytes] = field(default_factory=dict)
     _held_bytes: dict[PeerId, int] = field(default_factory=dict)
+    _results_of: dict[PeerId, _Given] = field(default_factory=dict)
+    _result_bytes: dict[PeerId, int] = field(default_factory=dict)
     _errors: dict[tuple[int, int], Tensor] = field(default_factory=dict)
     _tentative: dict[tuple[int, int], tuple[bytes, Tensor]] = field(default_factory=dict)
 
@@ -53,23 +68,40 @@ class ShardStore:
             PeerFault: wrong size, or more bytes than one remote may hold here.
         """
         self._drop_earlier_attempts(sender, message)
-        self._admit(sender, message, payload)
+        self._check_size(sender, message, payload)
+        held = self._held_bytes.get(sender, 0) + len(payload)
+        if held > self._most_held_bytes:
+            raise _too_much(sender, message, held, self._most_held_bytes)
+        self._held_bytes[sender] = held
         key = (message.version, message.attempt, message.leader, message.shard)
         self._inbound.setdefault(key, {})[sender] = (message, bytes(payload))
 
     def take_result(self, sender: PeerId, message: Result, payload: memoryview) -> bytes:
         """Keep a result; returns its digest if it is new, else nothing.
 
+        Of one sender the oldest make room: where many attempts to close a version fail, there are many honest ones.
+
         Raises:
-            PeerFault: as `take_contribution`.
+            PeerFault: wrong size, or many times more bytes than one remote may hold here.
         """
-        self._admit(sender, message, payload)
+        self._check_size(sender, message, payload)
+        most = MAX_RESULT_ROUNDS * self._most_held_bytes
+        sent = self._result_bytes.get(sender, 0) + len(payload)
+        if sent > most:
+            raise _too_much(sender, message, sent, most)
+        self._result_bytes[sender] = sent
         data = bytes(payload)
         digest = payload_digest(data)
         key = (message.version, message.shard, digest)
-        is_new = key not in self._results
+        if key in self._results:
+            return b""
         self._results[key] = data
-        return digest if is_new else b""
+        own = self._results_of.setdefault(sender, _Given())
+        own.keys.append(key)
+        own.num_bytes += len(data)
+        while own.num_bytes > self._most_held_bytes:
+            own.num_bytes -= len(self._results.pop(own.keys.popleft()))
+        return digest
 
     def result(self, version: int, shard: int, digest: bytes) -> bytes | None:
         """The result with this digest, if it is here."""
@@ -120,7 +152,12 @@ class ShardStore:
         """Keep an own result and, until the commit decides, what its encoding lost. Returns its digest."""
         payload = b"".join(bytes(part) for part in reduction.encoded.pack())
         digest = payload_digest(payload)
-        self._results[(version, shard, digest)] = payload
+        key = (version, shard, digest)
+        for given in self._results_of.values():
+            if key in given.keys:  # a remote was first with the same bytes; they are ours now, and stay
+                given.keys.remove(key)
+                given.num_bytes -= len(payload)
+        self._results[key] = payload
         self._tentative[(start, end)] = (digest, reduction.error)
         return digest
 
@@ -151,6 +188,13 @@ class ShardStore:
         self._results = {key: value for key, value in self._results.items() if key[0] >= keep_from}
         self._inbound = {key: value for key, value in self._inbound.items() if key[0] >= version}
         self._held_bytes.clear()
+        self._result_bytes.clear()
+        self._results_of.clear()
+
+    @property
+    def _most_held_bytes(self) -> int:
+        """Of contributions, and of results, that one remote may hold: two versions; nobody honest needs more."""
+        return 2 * self.codec.encoded_num_bytes(self.num_values) + 32_768
 
     def _drop_earlier_attempts(self, sender: PeerId, message: Contribution) -> None:
         """A member is in one attempt at a time; a version with many failed ones must not use up its share."""
@@ -160,13 +204,11 @@ class ShardStore:
                 if not senders:
                     del self._inbound[key]
 
-    def _admit(self, sender: PeerId, message: Contribution | Result, payload: memoryview) -> None:
+    def _check_size(self, sender: PeerId, message: Contribution | Result, payload: memoryview) -> None:
         expected = self.codec.encoded_num_bytes(message.end - message.start)
         if len(payload) != expected:
             raise PeerFault(sender, f"sent {len(payload)} bytes in a {message.KIND}; expected {expected}")
-        # Two versions of contributions and of results, over all attempts; nobody honest needs more.
-        most = 4 * self.codec.encoded_num_bytes(self.num_values) + 65_536
-        held = self._held_bytes.get(sender, 0) + len(payload)
-        if held > most:
-            raise PeerFault(sender, f"sent {held} bytes for fragment {message.fragment}; expected at most {most}")
-        self._held_bytes[sender] = held
+
+
+def _too_much(sender: PeerId, message: Contribution | Result, num_bytes: int, most: int) -> PeerFault:
+    return PeerFault(sender, f"sent {num_bytes} bytes for fragment {message.fragment}; expected at most {most}")

@@ -233,7 +233,9 @@ def find_settings(manifest: RunManifest, profile: PlanProfile, sizes_of: SizesOf
         rounds = _rounds(sizes, blocks, lines, profile.num_seeds, num_cells)
         longest = max(round_.seconds for round_ in rounds)
         waited = sum(round_.seconds for round_ in rounds)
-        busy = max(longest, sum(busy_seconds(round_.traffic[0], line) for round_ in rounds))
+        members = range(len(lines))
+        busiest = max(sum(busy_seconds(round_.traffic[member], line) for round_ in rounds) for member in members)
+        busy = max(longest, busiest)
         overlap = max(1, math.ceil(longest / step))
         kinds: tuple[tuple[tuple[str, ...], int, float, float], ...] = (
             (("sync",), 0, waited, 0.0),

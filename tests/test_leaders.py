@@ -63,6 +63,17 @@ def test_nobody_is_counted_in_without_having_sent_anything():
     assert not objection(commit, sent=[(0, commit.leader)])
 
 
+def test_a_restarted_process_may_have_sent_before_what_it_does_not_know_of():
+    leaders, timing = Leaders(ME, is_strict=True), RoundTiming.with_bounds(30.0)
+    assert not leaders.objection(commit_of(ME, *OTHERS), OTHERS, None, timing, 100.0)
+    assert not leaders.objection(commit_of(ME, *OTHERS, attempt=1), OTHERS, None, timing, 100.0)
+    leaders.advanced(0, 4, 101.0)
+    assert "sent nothing" in leaders.objection(commit_of(ME, *OTHERS, version=4), OTHERS, None, timing, 102.0)
+    fetched = Leaders(ME, is_strict=True)
+    fetched.advanced(0, 4, 101.0, is_adopted=True)
+    assert not fetched.objection(commit_of(ME, *OTHERS, version=4), OTHERS, None, timing, 102.0)
+
+
 def test_a_commit_of_few_replaces_none_of_many():
     assert objection(commit_of(OTHERS[0]), mine=commit_of(*OTHERS[:2]), waited=1000.0)
     assert not objection(commit_of(*OTHERS[:3]), mine=commit_of(*OTHERS[:4]))

@@ -117,19 +117,44 @@ def fill(store, sender, make_message, limit=100_000):
     [
         lambda number: contribution(1, sequence=number),
         lambda number: Contribution(0, 7, 0, PEERS[0], number % 1024, 1, 0, CUT, 9),
-        lambda number: Result(0, 7, number % 1024, 0, CUT),
     ],
-    ids=["same", "other shards", "results"],
+    ids=["same", "other shards"],
 )
 def test_one_sender_can_only_hold_so_much(make_message):
     store = store_of()
     num_taken = fill(store, PEERS[1], make_message)
-    most = 4 * store.codec.encoded_num_bytes(SIZE) + 65_536
+    most = 2 * store.codec.encoded_num_bytes(SIZE) + 32_768
     assert num_taken * store.codec.encoded_num_bytes(CUT) <= most
     # Others are not concerned, and the next version starts afresh.
     store.take_contribution(PEERS[2], contribution(2), payload(store, normal(2)))
     store.prune(8, 4)
     store.take_contribution(PEERS[1], contribution(1, version=8), payload(store, normal(1)))
+
+
+def test_of_many_results_of_one_sender_the_oldest_make_room_and_a_flood_is_refused():
+    store = store_of()
+    size = store.codec.encoded_num_bytes(CUT)
+    most = 2 * store.codec.encoded_num_bytes(SIZE) + 32_768
+    other = Result(0, 7, 1, CUT, SIZE)
+    kept = store.take_result(PEERS[2], other, payload(store, normal(0)))
+    digests: list[bytes] = []
+
+    def flood():
+        for number in range(200_000):
+            message = Result(0, 7, number % 1024, 0, CUT)
+            digests.append(store.take_result(PEERS[1], message, memoryview(number.to_bytes(size, "little"))))
+
+    with pytest.raises(PeerFault, match=f"expected at most {64 * most}"):
+        flood()
+    assert len(digests) * size > 63 * most
+    held = [number for number, digest in enumerate(digests) if store.result(7, number % 1024, digest)]
+    assert held == list(range(held[0], len(digests))), "it is not the newest that are kept"
+    assert most - size < len(held) * size <= most
+    assert store.result(7, 1, kept) is not None
+    # Sent again and again, the same bytes are no news and hold nothing more.
+    assert not store.take_result(PEERS[3], other, payload(store, normal(0)))
+    store.prune(8, 7)
+    assert store.take_result(PEERS[1], Result(0, 8, 0, 0, CUT), payload(store, normal(1)))
 
 
 def test_many_failed_attempts_do_not_use_up_an_honest_members_share():
@@ -198,6 +223,18 @@ def test_what_encoding_lost_is_kept_for_the_committed_result_only():
     assert store.carried_error(0, CUT) is error
     store.forget_errors()
     assert store.carried_error(0, CUT) is None
+
+
+def test_an_own_result_stays_also_when_another_was_first_with_the_same_bytes():
+    store = store_of()
+    _, reduction = reduce_own(store, 1)
+    data = store.own_result(7, 0, 0, CUT)
+    copied_first = store_of()
+    assert copied_first.take_result(PEERS[1], Result(0, 7, 0, 0, CUT), memoryview(data))
+    copied_first.add_reduction(7, 0, 0, CUT, reduction)
+    for number in range(3000):
+        copied_first.take_result(PEERS[1], Result(0, 7, 1, CUT, SIZE), memoryview(number.to_bytes(len(data), "little")))
+    assert copied_first.own_result(7, 0, 0, CUT) == data
 
 
 def test_an_error_of_zero_replaces_an_older_one():
