@@ -11,6 +11,7 @@ the validator computes the hash again.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import logging
 import math
@@ -41,6 +42,8 @@ from dht.records import (
     run_key,
 )
 
+OPEN_SECONDS: Final = 5.0
+"""A caller has given up by then."""
 MAX_RUN_RECORD_LIFE_SECONDS: Final = 8 * 24 * 3600.0
 """Run records are published for a week at a time; the expiry is not signed, so it needs a bound."""
 
@@ -164,6 +167,9 @@ class SignedRecords:
 class Gate:
     """hivemind's `P2P`, as far as DHTNode uses it, with every caller and every answer checked.
 
+    Calls wait until `open`: DHTNode takes them as soon as it has registered, before it knows its own id and before it
+    has our storage.
+
     Args:
         p2p: the connected `hivemind.p2p.P2P`.
         admit: whether a peer is a member; asked on every call, so a revocation works at once.
@@ -175,7 +181,12 @@ class Gate:
         self._admit = admit
         self._admission = admission
         self._proven: OrderedDict[bytes, None] = OrderedDict()
+        self._is_open = asyncio.Event()
         self.peer_id = p2p.peer_id
+
+    def open(self) -> None:
+        """Whoever is behind it can answer now."""
+        self._is_open.set()
 
     async def add_protobuf_handler(
         self, name: str, handler: Callable[[Any, Any], Awaitable[Any]], input_type: Any, **options: Any
@@ -185,6 +196,7 @@ class Gate:
             nonce = self._admit_caller(remote, request)
             self._check_remote(remote, request.peer.node_id)
             _check_size(request)
+            await self._wait_open()
             response = await handler(request, context)
             if nonce:
                 assert self._admission is not None
@@ -192,6 +204,13 @@ class Gate:
             return response
 
         await self._p2p.add_protobuf_handler(name, guarded, input_type, **options)
+
+    async def _wait_open(self) -> None:
+        try:
+            async with asyncio.timeout(OPEN_SECONDS):
+                await self._is_open.wait()
+        except TimeoutError as error:
+            raise GateRefusal("this member is just starting; expected one that is there; ask again") from error
 
     async def remove_protobuf_handler(self, name: str, **options: Any) -> None:
         await self._p2p.remove_protobuf_handler(name, **options)

@@ -242,7 +242,8 @@ class HivemindNode:
             async with asyncio.timeout(OPERATION_SECONDS):
                 await self._host.wait_up(OPERATION_SECONDS)
                 self._line = await self._open_line()
-                self._node = await self._join(Gate(self._line, self._admit, self._admission))
+                gate = Gate(self._line, self._admit, self._admission)
+                self._node = await self._join(gate)
         except (P2PDaemonError, OSError, EOFError) as error:
             await self._drop_node(says_goodbye=False)
             raise LocalFault(
@@ -251,6 +252,7 @@ class HivemindNode:
             ) from error
         self._node.protocol.storage = self.storage
         self._node.protocol.cache = self._cache
+        gate.open()
         self._ready.set()
 
     async def _join(self, gate: Gate) -> Any:

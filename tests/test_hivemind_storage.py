@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import math
 from types import SimpleNamespace
@@ -47,6 +48,7 @@ from dht.hivemind_storage import (
     MAX_ENTRIES_PER_DICTIONARY,
     BoundedStorage,
 )
+from peer.virtual_time import run_virtual
 
 # hivemind's dictionaries look at the real clock, so the test's clock stands far in the future.
 NOW = 4_000_000_000.0
@@ -352,6 +354,32 @@ def test_the_gate_admits_members_with_their_own_node_id_only() -> None:
     for junk in (b"", b"\0" * 38, bytes(1000)):
         with pytest.raises(GateRefusal, match="no member"):
             gate._check_remote(junk, b"")
+
+
+def test_calls_wait_until_the_gate_is_open_and_are_refused_when_it_stays_closed() -> None:
+    async def play() -> None:
+        handlers: dict[str, Any] = {}
+
+        async def register(name: str, handler: Any, input_type: Any) -> None:
+            handlers[name] = handler
+
+        async def answer(request: Any, context: Any) -> str:
+            return "answered"
+
+        gate = gate_of(ALICE, BOB)
+        gate._p2p.add_protobuf_handler = register
+        await gate.add_protobuf_handler("ping", answer, None)
+        request = SimpleNamespace(peer=SimpleNamespace(node_id=b""))
+        context = SimpleNamespace(remote_id=PeerID(peer_bytes(BOB)))
+        with pytest.raises(GateRefusal, match="just starting; expected one that is there; ask again"):
+            await handlers["ping"](request, context)
+        early = asyncio.create_task(handlers["ping"](request, context))
+        await asyncio.sleep(0.1)
+        assert not early.done()
+        gate.open()
+        assert await early == "answered"
+
+    run_virtual(play())
 
 
 def test_the_gate_drops_false_neighbours() -> None:
