@@ -41,10 +41,11 @@ def terms_of(rule: OuterRule, round_: Plan | Commit, member: int) -> Terms:
 
 @dataclass
 class _Given:
-    """Results that one remote brought, oldest first."""
+    """Results that one remote brought and that are still here, oldest first; `sent_bytes`: also those that are not."""
 
     keys: deque[tuple[int, int, bytes]] = field(default_factory=deque)
     num_bytes: int = 0
+    sent_bytes: int = 0
 
 
 @dataclass
@@ -57,7 +58,6 @@ class ShardStore:
     _results: dict[tuple[int, int, bytes], bytes] = field(default_factory=dict)
     _held_bytes: dict[PeerId, int] = field(default_factory=dict)
     _results_of: dict[PeerId, _Given] = field(default_factory=dict)
-    _result_bytes: dict[PeerId, int] = field(default_factory=dict)
     _errors: dict[tuple[int, int], Tensor] = field(default_factory=dict)
     _tentative: dict[tuple[int, int], tuple[bytes, Tensor]] = field(default_factory=dict)
 
@@ -85,22 +85,21 @@ class ShardStore:
             PeerFault: wrong size, or many times more bytes than one remote may hold here.
         """
         self._check_size(sender, message, payload)
-        most = MAX_RESULT_ROUNDS * self._most_held_bytes
-        sent = self._result_bytes.get(sender, 0) + len(payload)
+        given = self._results_of.setdefault(sender, _Given())
+        most, sent = MAX_RESULT_ROUNDS * self._most_held_bytes, given.sent_bytes + len(payload)
         if sent > most:
             raise _too_much(sender, message, sent, most)
-        self._result_bytes[sender] = sent
+        given.sent_bytes = sent
         data = bytes(payload)
         digest = payload_digest(data)
         key = (message.version, message.shard, digest)
         if key in self._results:
             return b""
         self._results[key] = data
-        own = self._results_of.setdefault(sender, _Given())
-        own.keys.append(key)
-        own.num_bytes += len(data)
-        while own.num_bytes > self._most_held_bytes:
-            own.num_bytes -= len(self._results.pop(own.keys.popleft()))
+        given.keys.append(key)
+        given.num_bytes += len(data)
+        while given.num_bytes > self._most_held_bytes:
+            given.num_bytes -= len(self._results.pop(given.keys.popleft()))
         return digest
 
     def result(self, version: int, shard: int, digest: bytes) -> bytes | None:
@@ -188,7 +187,6 @@ class ShardStore:
         self._results = {key: value for key, value in self._results.items() if key[0] >= keep_from}
         self._inbound = {key: value for key, value in self._inbound.items() if key[0] >= version}
         self._held_bytes.clear()
-        self._result_bytes.clear()
         self._results_of.clear()
 
     @property

@@ -133,7 +133,7 @@ def plan_run(manifest: RunManifest, profile: PlanProfile, sizes_of: SizesOf, num
     section = manifest.averaging
     sizes = sizes_of(section.num_fragments)
     blocks = BlockFormat(section.codec, section.block_size, section.scale)
-    num_cells = 2 ** depth_for(profile.num_peers, 0, section.cell_size)
+    num_cells = _num_cells(manifest, profile)
     lines, first_members = _members(profile, num_cells)
     rounds = _rounds(sizes, blocks, lines, profile.num_seeds, num_cells)
     step_tokens = manifest.training.batch_size * manifest.training.accumulation_steps * manifest.model.context
@@ -221,7 +221,7 @@ def find_settings(manifest: RunManifest, profile: PlanProfile, sizes_of: SizesOf
         min(group.line.download_bits_per_second for group in profile.peers),
         max(group.line.latency_seconds for group in profile.peers),
     )
-    num_cells = 2 ** depth_for(profile.num_peers, 0, section.cell_size)
+    num_cells = _num_cells(manifest, profile)
     lines = [line] * math.ceil(profile.num_peers / num_cells)
     blocks = BlockFormat(section.codec, section.block_size, section.scale)
     found: list[Setting] = []
@@ -269,6 +269,11 @@ def _smallest_sync_every(
 class _Round:
     traffic: tuple[MemberTraffic, ...]
     seconds: float
+
+
+def _num_cells(manifest: RunManifest, profile: PlanProfile) -> int:
+    """That a round has when all are there; 1: it is flat."""
+    return 1 << depth_for(profile.num_peers, 0, manifest.averaging.cell_size)
 
 
 def _rounds(
@@ -321,7 +326,7 @@ def _warnings(
             f"a round takes {slowest_round:.0f} s and round_deadline_seconds is {section.round_deadline_seconds:g}: "
             "rounds would end before all work is there; raise it or use more fragments"
         )
-    num_cells = 2 ** depth_for(profile.num_peers, 0, section.cell_size)
+    num_cells = _num_cells(manifest, profile)
     if num_cells > 1:
         said.append(
             f"{profile.num_peers} peers average in {num_cells} cells of about {profile.num_peers / num_cells:.0f}, and "
