@@ -4,13 +4,15 @@ Each remote has two outgoing lanes, so that a plan never waits behind bulk data:
 stream when the first message is posted, introduces itself with a hello, and stays open; when it breaks, everything
 queued on it is dropped and the owner is told once. A data lane with more waiting opens further streams, which take
 turns at its queue: a multiplexed stream may only have so much under way, and permission for more comes back behind the
-bulk data of the other direction. Messages are one-way: what needs an answer says so in its own protocol.
+bulk data of the other direction. Messages are one-way: what needs an answer says so in its own protocol. Only that a
+long frame was read is said on the stream itself, by an empty frame: that is how a sender learns what its line takes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -18,12 +20,13 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from averaging import wire
+from averaging.line_pace import LinePace
 from averaging.messages import Message
 from averaging.upload_rate import UploadRate
 from dht.errors import PeerFault, PeerUnreachable
 from dht.host import Host, PeerId, Stream
 
-ROUND_PROTOCOL = "/murmuration/round/1"
+ROUND_PROTOCOL = "/murmuration/round/2"
 OPEN_SECONDS = 15.0
 """To open a stream: a relayed dial with hole punching takes up to 10 s; longer means nobody is there."""
 SLOWEST_BYTES_PER_SECOND = 16_000
@@ -34,12 +37,16 @@ MAX_QUEUED_BYTES = 256 * 1024 * 1024
 """Per lane. A peer's largest sensible queue is one encoded fragment; above this the remote has stopped reading."""
 DATA_STREAMS = 3
 """Of one data lane at most. Rounds of 25 M values over 100 and 400 Mbit/s took 10 to 14 % less than with one."""
+BYTES_PER_SECOND_OF_STREAM = 1e6
+"""What one stream can be relied on for: half of its first window, 128 KiB, in a round trip of an eighth of a second."""
 ALL_DATA_STREAMS = 24
 """Of all data lanes, beyond the first of each: with many remotes, none of them needs much under way, and all of a large
 roster's streams must find room at each of its members."""
 MAX_INCOMING_STREAMS_PER_PEER = 16
 """Four streams of two lanes, doubled while old ones are being replaced after a reconnect, doubled again for slack."""
 MAX_HELLO_BYTES = 4096
+ACKNOWLEDGED_BYTES = 4096
+"""Longer frames are acknowledged."""
 
 Lane = Literal["control", "data"]
 
@@ -92,6 +99,15 @@ class Traffic:
     download_bits_per_second: float = 0.0
 
 
+@dataclass(slots=True)
+class _Unread:
+    """A frame whose acknowledgement is to come."""
+
+    num_bytes: int
+    started_at: float
+    written_at: float | None = None
+
+
 @dataclass
 class _OutgoingLane:
     remote: PeerId
@@ -100,6 +116,10 @@ class _OutgoingLane:
     queued_bytes: int = 0
     filled: asyncio.Event = field(default_factory=asyncio.Event)
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
+    unread_bytes: int = 0
+    """Written, or about to be, and not acknowledged."""
+    num_sending: int = 0
+    """Streams that are in the middle of a frame."""
     num_waiting: int = 0
     """Streams that have nothing to send."""
     is_over: bool = False
@@ -134,6 +154,9 @@ class Links:
         self.traffic = Traffic()
         self.max_queued_bytes = MAX_QUEUED_BYTES
         self._rate = UploadRate()
+        self._pace = LinePace()
+        self.steer: Callable[[float], None] = lambda bytes_per_second: None
+        """Told the pace that the line takes, whenever it is known better."""
         self.is_abroad: Callable[[PeerId], bool] = lambda remote: False
         self._host = host
         self._doorkeeper = doorkeeper
@@ -189,9 +212,9 @@ class Links:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def flush(self, seconds: float) -> None:
-        """Wait until every queue is empty, at most `seconds`."""
+        """Wait until everything was sent, and what is long was read, at most `seconds`."""
         end = self._clock() + seconds
-        while any(lane.queued_bytes for lane in self._lanes.values()):
+        while any(lane.queued_bytes or lane.unread_bytes for lane in self._lanes.values()):
             if self._clock() >= end:
                 return
             await asyncio.sleep(0.02)
@@ -204,12 +227,17 @@ class Links:
             if is_first:
                 self._lost(lane, fault)
             return
-        watcher = asyncio.ensure_future(stream.receive(64))
+        unread = deque[_Unread]()
+        watcher = asyncio.ensure_future(self._take_acknowledgements(lane, stream, unread))
         watcher.add_done_callback(lambda _: lane.filled.set())
         try:
             while True:
-                while lane.queue:
-                    await self._send_next(lane, stream, watcher)
+                while lane.queue and lane.num_sending < self._streams_worth(lane):
+                    lane.num_sending += 1
+                    try:
+                        await self._send_next(lane, stream, watcher, unread)
+                    finally:
+                        lane.num_sending -= 1
                 lane.filled.clear()
                 if not watcher.done():
                     lane.num_waiting += 1
@@ -219,7 +247,6 @@ class Links:
                         lane.num_waiting -= 1
                 if watcher.done():
                     watcher.result()
-                    raise PeerFault(lane.remote, "answered on a one-way stream")
         except PeerFault as fault:
             self._lost(lane, fault)
         finally:
@@ -228,9 +255,41 @@ class Links:
                 await watcher
             await stream.close()
 
-    async def _send_next(self, lane: _OutgoingLane, stream: Stream, watcher: asyncio.Future[bytes]) -> None:
+    def _streams_worth(self, lane: _OutgoingLane) -> int:
+        """How many streams of a lane may send at once: frames one after the other arrive earlier than side by side."""
+        pace = self._pace.bytes_per_second
+        if lane.name == "control" or pace is None:
+            return DATA_STREAMS
+        num_lanes = sum(name == "data" and bool(other.queue) for (_, name), other in self._lanes.items())
+        return min(DATA_STREAMS, math.ceil(pace / max(1, num_lanes) / BYTES_PER_SECOND_OF_STREAM))
+
+    async def _take_acknowledgements(self, lane: _OutgoingLane, stream: Stream, unread: deque[_Unread]) -> None:
+        """Of the frames in `unread`, in their order; ends with the stream.
+
+        Raises:
+            PeerFault: the remote said something else, or the stream is over.
+        """
+        while True:
+            await stream.receive(0)
+            if not unread:
+                raise PeerFault(lane.remote, "acknowledged more than it was sent")
+            frame, now = unread.popleft(), self._clock()
+            lane.unread_bytes -= frame.num_bytes
+            if lane.name == "data":
+                self._pace.acknowledged(lane.remote, frame.num_bytes, frame.started_at, frame.written_at, now)
+                self._rest(now)
+
+    async def _send_next(
+        self, lane: _OutgoingLane, stream: Stream, watcher: asyncio.Future[None], unread: deque[_Unread]
+    ) -> None:
         parts = lane.queue.popleft()
         frame = parts[0] if len(parts) == 1 else b"".join(parts)
+        sent = _Unread(len(frame), self._clock())
+        if len(frame) > ACKNOWLEDGED_BYTES:
+            unread.append(sent)
+            lane.unread_bytes += len(frame)
+            if lane.name == "data":
+                self._pace.started(sent.started_at)
         deadline = SEND_GRACE_SECONDS + len(frame) / SLOWEST_BYTES_PER_SECOND
         sending = asyncio.ensure_future(stream.send(frame))
         try:
@@ -254,7 +313,8 @@ class Links:
         self.traffic.sent_bytes += len(frame) + 4
         self.traffic.sent_abroad_bytes += len(frame) + 4 if self.is_abroad(lane.remote) else 0
         if lane.name == "data":
-            self._rate.sent(lane.remote, len(frame) + 4, self._clock())
+            sent.written_at = self._clock()
+            self._rate.sent(lane.remote, len(frame) + 4, sent.written_at)
             if not lane.queued_bytes:
                 self._end_of_queue(lane)
 
@@ -262,12 +322,19 @@ class Links:
         self._rate.ended(lane.remote, self._clock())
         self.traffic.upload_bits_per_second = self._rate.bits_per_second or self.traffic.upload_bits_per_second
 
+    def _rest(self, now: float) -> None:
+        lanes = [lane for (_, name), lane in self._lanes.items() if name == "data"]
+        is_idle = not any(lane.queued_bytes or lane.unread_bytes for lane in lanes)
+        if self._pace.rest(now, is_idle=is_idle) and self._pace.bytes_per_second is not None:
+            self.steer(self._pace.bytes_per_second)
+
     def _end(self, lane: _OutgoingLane) -> None:
         """Close all streams of a lane and forget what waits in it."""
         lane.is_over = True
         lane.queue.clear()
-        lane.queued_bytes = 0
+        lane.queued_bytes = lane.unread_bytes = 0
         if lane.name == "data":
+            self._pace.forget(lane.remote)
             self._end_of_queue(lane)
         if self._lanes.get((lane.remote, lane.name)) is lane:
             del self._lanes[(lane.remote, lane.name)]
@@ -295,6 +362,8 @@ class Links:
                 frame = await stream.receive(self._limits.max_frame_bytes)
                 if self._doorkeeper.is_excluded(remote):
                     raise PeerFault(remote, "is no member any more")
+                if len(frame) > ACKNOWLEDGED_BYTES:
+                    await stream.send(b"")
                 self.traffic.received_bytes += len(frame) + 4
                 message, payload = wire.decode(frame, remote, self._limits)
                 self._on_message(remote, message, payload, len(frame) + 4)

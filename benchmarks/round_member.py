@@ -94,6 +94,8 @@ class Member:
             time.monotonic,
         )
         self.exchange.links = self.links
+        if host.upload_pace is not None:
+            self.links.steer = host.upload_pace.follow
         self.deadline_seconds = section.round_deadline_seconds
 
     def _fragment(self, index: int, size: int, manifest: RunManifest) -> FragmentRuntime:

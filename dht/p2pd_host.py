@@ -25,7 +25,7 @@ from dht.multiaddr import Multiaddr, parse_multiaddr, parse_peer_multiaddr
 from dht.p2pd_control import Connection, ControlError, P2pdControl, listen_for_streams, read_stream_header
 from dht.p2pd_daemon import START_SECONDS, DaemonOptions
 from dht.p2pd_supervisor import CONTROL_SECONDS, P2pdSupervisor
-from dht.pacing import RateLimits
+from dht.pacing import Pace, RateLimits
 from dht.remote_memory import RemoteMemory
 
 MAX_OPENING_STREAMS: Final = 30
@@ -133,6 +133,11 @@ class P2pdHost:
     @property
     def daemon_process_id(self) -> int | None:
         return self._supervisor.process_id
+
+    @property
+    def upload_pace(self) -> Pace | None:
+        """How fast all streams of this host together may send."""
+        return self._paces.upload
 
     @property
     def socket_directory(self) -> Path:

@@ -1,4 +1,5 @@
-"""Upload and download limits that a volunteer sets: a token bucket per direction, shared by all streams of a host.
+"""Upload and download limits that a volunteer sets, and the pace that the line takes: a token bucket per direction,
+shared by all streams of a host.
 
 Rounds, state for joiners and everything else on this host's streams pass through the same two buckets. What the DHT
 and the transport say among themselves does not; it is a few hundred bytes per second.
@@ -14,13 +15,13 @@ from typing import Final
 
 LINE_BYTES_PER_BYTE: Final = 1.045
 """What a byte of a stream costs on the line, with the headers of yamux, Noise, TCP and IP; see docs/performance.md."""
-BURST_SECONDS: Final = 0.1
-"""Of unused allowance that is kept: short enough that no router's queue fills up."""
+BURST_SECONDS: Final = 0.02
+"""Of unused allowance that is kept: what comes at once must fit the router's queue, together with that of others."""
 URGENT_BYTES: Final = 4096
 """Frames up to this size (plans, offers, signs of life) are counted but never wait behind bulk data."""
-PIECE_SECONDS: Final = 0.05
+PIECE_SECONDS: Final = 0.005
 """Bulk data passes in pieces that take about this long, so that it flows instead of coming in bursts."""
-SMALLEST_PIECE_BYTES: Final = 2048
+SMALLEST_PIECE_BYTES: Final = 4096
 LARGEST_PIECE_BYTES: Final = 256 * 1024
 
 
@@ -34,50 +35,75 @@ class TokenBucket:
 
     def __init__(self, bytes_per_second: float, now: float) -> None:
         self.bytes_per_second = bytes_per_second
-        self._burst_bytes = bytes_per_second * BURST_SECONDS
-        self._level_bytes = self._burst_bytes
+        self._level_bytes = bytes_per_second * BURST_SECONDS
         self._at = now
 
     def take(self, num_bytes: float, now: float) -> float:
         """Take `num_bytes`; returns the seconds to wait before they may pass."""
-        earned = max(0.0, now - self._at) * self.bytes_per_second
-        self._level_bytes = min(self._burst_bytes, self._level_bytes + earned)
-        self._at = max(self._at, now)
+        self._earn(now)
         wait_seconds = max(0.0, -self._level_bytes / self.bytes_per_second)
         self._level_bytes -= num_bytes
         return wait_seconds
+
+    def change(self, bytes_per_second: float, now: float) -> None:
+        """From now on another limit holds; debts stay."""
+        self._earn(now)
+        self.bytes_per_second = bytes_per_second
+
+    def _earn(self, now: float) -> None:
+        earned = max(0.0, now - self._at) * self.bytes_per_second
+        self._level_bytes = min(self.bytes_per_second * BURST_SECONDS, self._level_bytes + earned)
+        self._at = max(self._at, now)
 
 
 class Pace:
     """One direction of a host: waits as its bucket says.
 
     Args:
-        bits_per_second: the limit on the line, all headers included.
+        bits_per_second: the limit on the line, all headers included; None: nothing waits until `follow` is called.
         clock, sleep: replaced in tests.
     """
 
     def __init__(
         self,
-        bits_per_second: float,
+        bits_per_second: float | None,
         clock: Callable[[], float],
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
-        self._bucket = TokenBucket(bits_per_second / 8 / LINE_BYTES_PER_BYTE, clock())
+        self._bucket: TokenBucket | None = None
         self._clock = clock
         self._sleep = sleep
+        self.is_limit = bits_per_second is not None
+        """Whether somebody set it; otherwise it follows the line."""
+        if bits_per_second is not None:
+            self._bucket = TokenBucket(bits_per_second / 8 / LINE_BYTES_PER_BYTE, clock())
+
+    def follow(self, bytes_per_second: float) -> None:
+        """The line takes so much of the frames' own bytes; nothing changes where a limit was set."""
+        if self.is_limit:
+            return
+        if self._bucket is None:
+            self._bucket = TokenBucket(bytes_per_second, self._clock())
+        else:
+            self._bucket.change(bytes_per_second, self._clock())
 
     @property
     def piece_bytes(self) -> int:
         """How much of a frame passes at once."""
+        if self._bucket is None:
+            return LARGEST_PIECE_BYTES
         wanted = math.ceil(self._bucket.bytes_per_second * PIECE_SECONDS)
         return min(max(wanted, SMALLEST_PIECE_BYTES), LARGEST_PIECE_BYTES)
 
     def count(self, num_bytes: int) -> None:
         """Bytes that do not wait; others wait for them."""
-        self._bucket.take(num_bytes, self._clock())
+        if self._bucket is not None:
+            self._bucket.take(num_bytes, self._clock())
 
     async def let_pass(self, num_bytes: int) -> None:
         """Return when `num_bytes` may pass."""
+        if self._bucket is None:
+            return
         wait_seconds = self._bucket.take(num_bytes, self._clock())
         if wait_seconds > 0:
             await self._sleep(wait_seconds)
@@ -85,7 +111,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Paces:
-    """Both directions; None: as fast as the line is."""
+    """Both directions; None: as fast as the transport takes and gives."""
 
     upload: Pace | None = None
     download: Pace | None = None
@@ -99,6 +125,6 @@ class RateLimits:
     download_bits_per_second: float | None = None
 
     def paces(self, clock: Callable[[], float]) -> Paces:
-        """The buckets of a host that begins now."""
-        limits = self.upload_bits_per_second, self.download_bits_per_second
-        return Paces(*(None if limit is None else Pace(limit, clock) for limit in limits))
+        """The buckets of a host that begins now; without a limit, uploads follow what is learned about the line."""
+        down = self.download_bits_per_second
+        return Paces(Pace(self.upload_bits_per_second, clock), None if down is None else Pace(down, clock))

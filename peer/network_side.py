@@ -152,6 +152,8 @@ class NetworkSide:
             allowed = bytes_per_peer(spec.max_memory_mb_per_peer, node.limits.max_frame_bytes)
             host.memory.raise_to(allowed)
             node.links.max_queued_bytes = max(allowed, MAX_QUEUED_BYTES)
+            if host.upload_pace is not None:
+                node.links.steer = host.upload_pace.follow
             # Until a round has measured the line: nobody should be given more to reduce than may be sent.
             node.links.traffic.upload_bits_per_second = spec.limits.upload_bits_per_second or 0.0
             if self._leave_reason is not None:

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from averaging import wire
-from averaging.links import Links
+from averaging.links import ACKNOWLEDGED_BYTES, ROUND_PROTOCOL, Links, greet_incoming
 from averaging.messages import Contribution, VersionIs
 from dht.errors import PeerUnreachable
 from dht.host import PeerId
@@ -19,7 +19,9 @@ from tests.memory_networks import named
 A, B = named(1), named(2)
 LIMITS = wire.Limits((1_000_000,), 1_000_000)
 PAYLOAD = bytes(4096)
+assert len(PAYLOAD) >= ACKNOWLEDGED_BYTES
 NUM_STREAMS = 3
+UPLOAD_BITS_PER_SECOND = 20e6
 
 
 @pytest.fixture(autouse=True)
@@ -35,10 +37,10 @@ class Pair:
     """Two hosts with links; what B heard, and what A lost."""
 
     def __init__(self):
-        self.network = network = MemoryNetwork(seed=1)
+        self.network = network = MemoryNetwork(seed=1, upload_bits_per_second=UPLOAD_BITS_PER_SECOND)
         self.heard, self.lost, self.opened = [], [], 0
         self.changed = asyncio.Event()
-        here, there = MemoryHost(network, A), MemoryHost(network, B)
+        here, self.there = MemoryHost(network, A), MemoryHost(network, B)
         open_stream = here.open_stream
 
         async def counted(remote, protocol, seconds):
@@ -51,7 +53,7 @@ class Pair:
         here.open_stream = counted
         clock = asyncio.get_running_loop().time
         self.sending = Links(here, OpenDoor(), LIMITS, self._hear, self._lose, self._lose, clock)
-        self.receiving = Links(there, OpenDoor(), LIMITS, self._hear, self._lose, self._lose, clock)
+        self.receiving = Links(self.there, OpenDoor(), LIMITS, self._hear, self._lose, self._lose, clock)
 
     def _hear(self, sender: PeerId, message, payload, num_bytes):
         self.heard.append(message)
@@ -149,6 +151,68 @@ def test_when_the_remote_goes_all_streams_end_and_it_is_lost_once():
         await asyncio.sleep(5)
         assert [peer_id for peer_id, _ in pair.lost] == [B]
         assert pair.sending._lanes == {}
+        await pair.close()
+
+    run_virtual(scenario())
+
+
+def test_what_was_flushed_has_been_read():
+    async def scenario():
+        pair = Pair()
+        pair.post(40)
+        await pair.sending.flush(600.0)
+        assert shards(pair.heard) == list(range(40))
+        await pair.close()
+
+    run_virtual(scenario())
+
+
+def test_a_flush_gives_up_when_nobody_reads():
+    async def scenario():
+        pair = Pair()
+        pair.post(1)
+        await pair.until_heard(1)
+        pair.network.stall(B)
+        pair.post(1)
+        await pair.sending.flush(3.0)
+        assert len(pair.heard) == 1
+        await pair.close()
+
+    run_virtual(scenario())
+
+
+def test_acknowledgements_tell_the_pace_of_the_line():
+    async def scenario():
+        pair = Pair()
+        paces = []
+        pair.sending.steer = paces.append
+        for number in range(400):
+            pair.sending.post(B, [contribution(number), bytes(16_384)], "data")
+        await pair.sending.flush(600.0)
+        line = UPLOAD_BITS_PER_SECOND / 8
+        assert 0.6 * line < paces[0] < 1.6 * line
+        await pair.close()
+
+    run_virtual(scenario())
+
+
+@pytest.mark.parametrize("answers", [[b"", b""], [b"?"]])
+def test_a_remote_that_acknowledges_what_it_was_not_sent_is_lost(answers):
+    async def scenario():
+        pair = Pair()
+
+        async def answer(stream):
+            await greet_incoming(stream, OpenDoor())
+            await stream.receive(10_000)
+            for frame in answers:
+                await stream.send(frame)
+            await asyncio.sleep(60)
+
+        await pair.receiving.close()
+        pair.there.handle(ROUND_PROTOCOL, answer)
+        pair.post(1)
+        await pair.until(lambda: pair.lost)
+        assert [peer_id for peer_id, _ in pair.lost] == [B]
         await pair.close()
 
     run_virtual(scenario())

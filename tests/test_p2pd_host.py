@@ -436,6 +436,13 @@ def test_only_peers_behind_nat_dial_from_their_listening_port() -> None:
     assert daemon_environment(DaemonOptions(reachability="private"))["LIBP2P_TCP_REUSEPORT"] == "true"
 
 
+@pytest.mark.parametrize(("cores", "threads"), [(None, "1"), (1, "1"), (2, "1"), (7, "1"), (8, "2"), (64, "4")])
+def test_a_daemon_takes_a_quarter_of_the_cores(monkeypatch, cores, threads) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    assert daemon_environment(DaemonOptions())["GOMAXPROCS"] == threads
+    assert daemon_environment(DaemonOptions(reachability="public"))["GOMAXPROCS"] == "1"
+
+
 def test_light_processes_do_not_load_torch() -> None:
     program = "import sys, dht.p2pd_host; sys.exit('torch' in sys.modules or 'hivemind' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -60,10 +60,18 @@ def test_whoever_always_wants_more_gets_all_of_the_rate(takes: Sequence[int]) ->
 
 def test_a_clock_that_stands_still_earns_nothing() -> None:
     bucket = TokenBucket(1000.0, 5.0)
-    assert bucket.take(600, 5.0) == 0
+    assert bucket.take(500 + 1000 * BURST_SECONDS, 5.0) == 0
     assert bucket.take(0, 5.0) == pytest.approx(0.5)
     assert bucket.take(0, 4.0) == pytest.approx(0.5)
-    assert bucket.take(0, 5.5) == 0
+    assert bucket.take(0, 5.501) == 0
+
+
+def test_another_limit_holds_from_now_on_and_debts_stay() -> None:
+    bucket = TokenBucket(1000.0, 0.0)
+    bucket.take(1000 + 1000 * BURST_SECONDS, 0.0)
+    bucket.change(4000.0, 0.5)
+    assert bucket.take(0, 0.5) == pytest.approx(500 / 4000)
+    assert bucket.take(0, 0.625) == pytest.approx(0.0)
 
 
 def test_limits_are_bits_per_second_of_the_line() -> None:
@@ -78,8 +86,38 @@ def test_limits_are_bits_per_second_of_the_line() -> None:
 
 
 def test_without_a_limit_there_is_nothing_to_wait_for() -> None:
-    assert RateLimits().paces(Clock()) == Paces(None, None)
+    paces = RateLimits().paces(Clock())
+    assert paces.download is None
+    assert paces.upload is not None
+    assert not paces.upload.is_limit
     assert RateLimits(1e6, None).paces(Clock()).download is None
+
+    async def run() -> float:
+        clock = Clock()
+        pace = Pace(None, clock, clock.sleep)
+        for _ in range(1000):
+            await pace.let_pass(1_000_000)
+            pace.count(1_000_000)
+        return clock.now
+
+    assert asyncio.run(run()) == 0
+
+
+def test_an_upload_follows_its_line_and_a_limit_does_not() -> None:
+    async def seconds(pace: Pace, clock: Clock) -> float:
+        pace.follow(1_000_000)
+        for _ in range(100):
+            await pace.let_pass(10_000)
+        pace.follow(4_000_000)
+        for _ in range(400):
+            await pace.let_pass(10_000)
+        return clock.now
+
+    clock = Clock()
+    assert asyncio.run(seconds(Pace(None, clock, clock.sleep), clock)) == pytest.approx(2.0, rel=0.05)
+    clock = Clock()
+    limited = asyncio.run(seconds(Pace(8 * MBIT, clock, clock.sleep), clock))
+    assert limited == pytest.approx(5 * LINE_BYTES_PER_BYTE, rel=0.05)
 
 
 def on_pair(paces: Paces, check: Callable[[FramedStream, FramedStream], Awaitable[None]]) -> None:

@@ -1,0 +1,118 @@
+"""The pace finds a line's rate from acknowledgements alone, and stays there. A line here is one queue, in order."""
+
+from __future__ import annotations
+
+import bisect
+
+import pytest
+
+from averaging.line_pace import QUEUE_SECONDS, SLOWEST_BYTES_PER_SECOND, LinePace
+
+FRAME_BYTES = 540_000
+MBIT = 1e6 / 8
+REMOTES = ("a", "b", "c")
+
+
+class Line:
+    """Rounds of frames over a line: what is written at the pace leaves at the line's rate, and is acknowledged."""
+
+    def __init__(self, bytes_per_second, round_trip_seconds=0.03, extra_delay=None):
+        self.bytes_per_second = bytes_per_second
+        self.round_trip_seconds = round_trip_seconds
+        self.extra_delay = extra_delay or {}
+        self.now = self.free_at = 0.0
+        self.longest_queue_seconds = 0.0
+
+    def round(self, pace, num_frames=36, remotes=REMOTES):
+        started, unread = self.now, []
+        self.longest_queue_seconds = 0.0
+        for number in range(num_frames):
+            self._hear(pace, unread, until=started)
+            pace.started(started)
+            written = started + (FRAME_BYTES / pace.bytes_per_second if pace.bytes_per_second else 1e-4)
+            self.free_at = max(self.free_at + FRAME_BYTES / self.bytes_per_second, written)
+            self.longest_queue_seconds = max(self.longest_queue_seconds, self.free_at - written)
+            remote = remotes[number % len(remotes)]
+            read = self.free_at + self.round_trip_seconds + self.extra_delay.get(remote, 0.0) * (number + 1)
+            bisect.insort(unread, (read, remote, started, written))
+            started = written
+        self._hear(pace, unread, until=float("inf"))
+        pace.rest(self.now, is_idle=True)
+        self.now += 1.0
+
+    def _hear(self, pace, unread, until):
+        while unread and unread[0][0] <= until:
+            read, remote, started, written = unread.pop(0)
+            pace.acknowledged(remote, FRAME_BYTES, started, written, read)
+            pace.rest(read, is_idle=False)
+            self.now = max(self.now, read)
+
+
+@pytest.mark.parametrize("mbit", [2, 20, 100, 1000])
+@pytest.mark.parametrize("round_trip_seconds", [0.005, 0.03, 0.2])
+def test_the_pace_fills_the_line_and_not_the_queue(mbit, round_trip_seconds):
+    line, pace = Line(mbit * MBIT, round_trip_seconds), LinePace()
+    for _ in range(12):
+        line.round(pace, num_frames=max(12, 2 * mbit))
+    for _ in range(6):
+        line.round(pace, num_frames=max(12, 2 * mbit))
+        assert 0.65 * line.bytes_per_second < pace.bytes_per_second < 1.3 * line.bytes_per_second
+    assert line.longest_queue_seconds < max(10 * QUEUE_SECONDS, FRAME_BYTES / line.bytes_per_second)
+
+
+def test_a_line_that_becomes_slower_or_faster_is_followed():
+    line, pace = Line(100 * MBIT), LinePace()
+    for rate in (100, 30, 90):
+        line.bytes_per_second = rate * MBIT
+        for _ in range(14):
+            line.round(pace)
+        assert 0.75 * rate < pace.bytes_per_second / MBIT < 1.25 * rate
+
+
+def test_one_remote_that_acknowledges_ever_later_slows_nobody_down():
+    line, pace = Line(50 * MBIT, extra_delay={"a": 0.2}), LinePace()
+    for _ in range(20):
+        line.round(pace)
+    assert pace.bytes_per_second > 0.75 * line.bytes_per_second
+
+
+def test_the_only_remote_can_slow_the_pace_down_to_what_it_takes_and_no_further():
+    line, pace = Line(50 * MBIT, extra_delay={"a": 0.5}), LinePace()
+    for _ in range(60):
+        line.round(pace, num_frames=12, remotes=("a",))
+    assert pace.bytes_per_second >= SLOWEST_BYTES_PER_SECOND
+
+
+def test_a_little_data_says_nothing():
+    line, pace = Line(50 * MBIT), LinePace()
+    for _ in range(20):
+        line.round(pace, num_frames=3)
+    assert pace.bytes_per_second is None
+
+
+def test_who_sends_less_than_the_pace_allows_does_not_make_it_faster():
+    pace = LinePace()
+    line = Line(50 * MBIT)
+    for _ in range(12):
+        line.round(pace)
+    before, now = pace.bytes_per_second, line.now
+    for _ in range(50):
+        for number in range(12):
+            now += 1.0
+            pace.started(now)
+            pace.acknowledged("abc"[number % 3], FRAME_BYTES, now, now + 0.01, now + 0.04)
+            pace.rest(now + 0.04, is_idle=False)
+        pace.rest(now, is_idle=True)
+    assert pace.bytes_per_second == before
+
+
+def test_acknowledgements_of_earlier_stretches_and_of_nobody_count_for_nothing():
+    pace = LinePace()
+    pace.acknowledged("a", FRAME_BYTES, 0.0, 0.1, 0.2)
+    assert not pace.rest(0.3, is_idle=True)
+    pace.started(5.0)
+    for number in range(20):
+        pace.acknowledged("a", FRAME_BYTES, 1.0, 1.1, 5.0 + number)
+    assert not pace.rest(30.0, is_idle=True)
+    pace.forget("a")
+    assert pace.bytes_per_second is None
