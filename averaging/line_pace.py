@@ -28,13 +28,15 @@ QUEUE_SECONDS: Final = 0.06
 """What may lie between the last written byte and the line: about half of the queue of a home router."""
 BOUND_SHARE: Final = 0.7
 """Of the pace that was sent at least, for a stretch to say that more would have gone."""
-STEPS: Final = ((0.25, 1.2), (0.5, 1.08), (1.0, 1.03), (1.5, 0.98), (2.5, 0.93), (5.0, 0.87), (float("inf"), 0.8))
+STEPS: Final = ((0.25, 1.2), (0.5, 1.08), (1.0, 1.03), (2.0, 0.98), (4.0, 0.93), (float("inf"), 0.85))
 """Delay up to so many times `QUEUE_SECONDS`: the pace is multiplied by so much. Near the goal one percent of the pace
 makes a third of it, so that larger steps would overshoot for ever."""
+LARGEST_STEP: Final = 1.05
+"""Once the line was found to be full: it seldom becomes faster, and who tries much more fills the queue each time."""
 DRAINING_SHARE: Final = 0.9
 """Of the delay before: it falls already, and what is left of it was written at an earlier pace."""
-FIRST_SHARE: Final = 1.5
-"""Of what was delivered without a pace, while streams were opened and the round began: too fast is soon noticed, too
+FIRST_SHARE: Final = 2.5
+"""Of what was delivered in the first second, in which streams open and the round begins: too fast is soon noticed, too
 slow costs a whole round."""
 LEAST_SHARE: Final = 0.8
 """Of what is being delivered, whatever the delays: somebody else's queue is no reason to send less."""
@@ -66,6 +68,9 @@ class LinePace:
         """Until the next pause, delays are those of buffers that were filled without a pace."""
         self._last_at = 0.0
         self._queue_seconds = 0.0
+        self._was_full = False
+        self._is_remainder = False
+        """Whether the stretch follows another without a pause. Its end, when most of the others rest, says nothing."""
         self._num_acknowledged = 0
         self._acknowledged_bytes = 0
 
@@ -100,12 +105,13 @@ class LinePace:
             return False
         if not is_idle and (now - self._began_at < LONGEST_SECONDS or self._num_acknowledged < FEWEST_FRAMES):
             return False
+        is_end_of_longer, self._is_remainder = self._is_remainder and is_idle, not is_idle
         seconds, num_frames = self._last_at - self._began_at, self._num_acknowledged
         delivered = self._acknowledged_bytes / seconds if seconds > 0 else 0.0
         self._began_at, self._num_acknowledged, self._acknowledged_bytes = None, 0, 0
         routes = [route for route in self._routes.values() if route.delays]
         queued = [route.queued_seconds() for route in routes]
-        if seconds < SHORTEST_SECONDS or num_frames < FEWEST_FRAMES or was_draining:
+        if seconds < SHORTEST_SECONDS or num_frames < FEWEST_FRAMES or was_draining or is_end_of_longer:
             return False
         before = self.bytes_per_second
         if before is None:
@@ -115,6 +121,9 @@ class LinePace:
         queue_seconds, earlier = median_low(queued), self._queue_seconds
         self._queue_seconds = queue_seconds
         factor = next(factor for limit, factor in STEPS if queue_seconds <= limit * QUEUE_SECONDS)
+        self._was_full = self._was_full or factor < 1
+        if self._was_full:
+            factor = min(factor, LARGEST_STEP)
         if factor > 1 and delivered < BOUND_SHARE * before:
             return False
         if factor < 1 and queue_seconds < DRAINING_SHARE * earlier:
