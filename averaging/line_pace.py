@@ -25,14 +25,19 @@ FEWEST_FRAMES: Final = 6
 NUM_SHORTEST: Final = 30
 """Stretches over which the shortest delay to a remote is remembered: routes change."""
 QUEUE_SECONDS: Final = 0.06
-"""What may lie between the last written byte and the line: about half of the queue of a home router."""
+"""What may lie between the last written byte and the line, if it is more than a round trip: about half of the queue of
+a home router. Over long round trips connections take that long to get going again after every pause."""
+LONGEST_QUEUE_SECONDS: Final = 0.3
+"""Longer than any round trip: even the shortest delay is a queue then."""
 BOUND_SHARE: Final = 0.7
 """Of the pace that was sent at least, for a stretch to say that more would have gone."""
 STEPS: Final = ((0.25, 1.2), (0.5, 1.08), (1.0, 1.03), (2.0, 0.98), (4.0, 0.93), (float("inf"), 0.85))
-"""Delay up to so many times `QUEUE_SECONDS`: the pace is multiplied by so much. Near the goal one percent of the pace
+"""Delay up to so many times what may be there: the pace is multiplied by so much. Near the goal one percent of the pace
 makes a third of it, so that larger steps would overshoot for ever."""
 LARGEST_STEP: Final = 1.05
 """Once the line was found to be full: it seldom becomes faster, and who tries much more fills the queue each time."""
+MANY_EMPTY: Final = 4
+"""Stretches in a row with hardly any queue: the line has become faster."""
 DRAINING_SHARE: Final = 0.9
 """Of the delay before: it falls already, and what is left of it was written at an earlier pace."""
 FIRST_SHARE: Final = 2.5
@@ -50,11 +55,12 @@ class _Route:
     delays: list[float] = field(default_factory=list)
     shortest: deque[float] = field(default_factory=lambda: deque(maxlen=NUM_SHORTEST))
 
-    def queued_seconds(self) -> float:
-        """The median delay beyond the shortest; begins a new stretch."""
+    def queues(self) -> float:
+        """The median delay beyond the shortest, in units of what may be there; begins a new stretch."""
         delays, self.delays = self.delays, []
         self.shortest.append(min(delays))
-        return median(delays) - min(self.shortest)
+        shortest = min(self.shortest)
+        return (median(delays) - shortest) / min(max(QUEUE_SECONDS, shortest), LONGEST_QUEUE_SECONDS)
 
 
 class LinePace:
@@ -67,8 +73,9 @@ class LinePace:
         self._is_draining = False
         """Until the next pause, delays are those of buffers that were filled without a pace."""
         self._last_at = 0.0
-        self._queue_seconds = 0.0
+        self._queues = 0.0
         self._was_full = False
+        self._num_empty = 0
         self._is_remainder = False
         """Whether the stretch follows another without a pause. Its end, when most of the others rest, says nothing."""
         self._num_acknowledged = 0
@@ -110,7 +117,7 @@ class LinePace:
         delivered = self._acknowledged_bytes / seconds if seconds > 0 else 0.0
         self._began_at, self._num_acknowledged, self._acknowledged_bytes = None, 0, 0
         routes = [route for route in self._routes.values() if route.delays]
-        queued = [route.queued_seconds() for route in routes]
+        queued = [route.queues() for route in routes]
         if seconds < SHORTEST_SECONDS or num_frames < FEWEST_FRAMES or was_draining or is_end_of_longer:
             return False
         before = self.bytes_per_second
@@ -118,15 +125,16 @@ class LinePace:
             self._is_draining = not is_idle
             self.bytes_per_second = max(FIRST_SHARE * delivered, SLOWEST_BYTES_PER_SECOND)
             return True
-        queue_seconds, earlier = median_low(queued), self._queue_seconds
-        self._queue_seconds = queue_seconds
-        factor = next(factor for limit, factor in STEPS if queue_seconds <= limit * QUEUE_SECONDS)
-        self._was_full = self._was_full or factor < 1
+        queues, earlier = median_low(queued), self._queues
+        self._queues = queues
+        factor = next(factor for limit, factor in STEPS if queues <= limit)
+        self._num_empty = 0 if factor < STEPS[0][1] else self._num_empty + 1
+        self._was_full = factor < 1 or (self._was_full and self._num_empty < MANY_EMPTY)
         if self._was_full:
             factor = min(factor, LARGEST_STEP)
         if factor > 1 and delivered < BOUND_SHARE * before:
             return False
-        if factor < 1 and queue_seconds < DRAINING_SHARE * earlier:
+        if factor < 1 and queues < DRAINING_SHARE * earlier:
             return False
         after = before * factor
         if factor < 1:
