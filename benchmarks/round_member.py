@@ -32,7 +32,7 @@ from averaging.exchange import Exchange
 from averaging.exchange_reports import ExchangeReport, RoundClosed
 from averaging.fragment_runtime import FragmentRuntime
 from averaging.fragment_state import FragmentState
-from averaging.links import Links
+from averaging.links import ROUND_PROTOCOL, Links
 from averaging.messages import DIGEST_BYTES
 from averaging.notary import Notary, Scope
 from averaging.round import RoundMachine
@@ -94,8 +94,9 @@ class Member:
             time.monotonic,
         )
         self.exchange.links = self.links
-        if host.upload_pace is not None:
-            self.links.steer = host.upload_pace.follow
+        line = host.pace_of(ROUND_PROTOCOL)
+        if line is not None:
+            self.links.steer = line.follow
         self.deadline_seconds = section.round_deadline_seconds
 
     def _fragment(self, index: int, size: int, manifest: RunManifest) -> FragmentRuntime:

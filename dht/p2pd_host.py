@@ -25,7 +25,7 @@ from dht.multiaddr import Multiaddr, parse_multiaddr, parse_peer_multiaddr
 from dht.p2pd_control import Connection, ControlError, P2pdControl, listen_for_streams, read_stream_header
 from dht.p2pd_daemon import START_SECONDS, DaemonOptions
 from dht.p2pd_supervisor import CONTROL_SECONDS, P2pdSupervisor
-from dht.pacing import Pace, RateLimits
+from dht.pacing import Pace, Paces, RateLimits
 from dht.remote_memory import RemoteMemory
 
 MAX_OPENING_STREAMS: Final = 30
@@ -92,6 +92,7 @@ class P2pdHost:
             on_restarted=self._after_restart,
         )
         self._paces = (limits or RateLimits()).paces(time.monotonic)
+        self._line_paces: dict[str, Pace] = {}
         self.memory = memory or RemoteMemory(max_streams=max_streams_per_peer)
         self._max_streams_per_peer = max_streams_per_peer
         self._handlers: dict[str, StreamHandler] = {}
@@ -134,10 +135,14 @@ class P2pdHost:
     def daemon_process_id(self) -> int | None:
         return self._supervisor.process_id
 
-    @property
-    def upload_pace(self) -> Pace | None:
-        """How fast all streams of this host together may send."""
-        return self._paces.upload
+    def pace_of(self, protocol: str) -> Pace | None:
+        """What the streams opened for `protocol` may send together from now on, nothing waits before its `follow`.
+
+        None: a limit was set, which holds for all streams.
+        """
+        if self._paces.upload is not None:
+            return None
+        return self._line_paces.setdefault(protocol, Pace(None, time.monotonic))
 
     @property
     def socket_directory(self) -> Path:
@@ -244,7 +249,8 @@ class P2pdHost:
         """Open a stream to a known peer; see the port."""
         async with self._remote_call(peer_id, timeout_seconds, f"open {protocol}") as control, self._opening:
             reader, writer = await control.open_stream(peer_id, protocol, timeout_seconds)
-        stream = FramedStream(reader, writer, peer_id, self._paces, self.memory)
+        paces = Paces(self._line_paces.get(protocol, self._paces.upload), self._paces.download)
+        stream = FramedStream(reader, writer, peer_id, paces, self.memory)
         self._streams.add(stream)
         return stream
 

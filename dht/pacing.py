@@ -1,5 +1,5 @@
-"""Upload and download limits that a volunteer sets, and the pace that the line takes: a token bucket per direction,
-shared by all streams of a host.
+"""Upload and download limits that a volunteer sets: a token bucket per direction, shared by all streams of a host. And
+the pace that the line takes, for the streams of one protocol.
 
 Rounds, state for joiners and everything else on this host's streams pass through the same two buckets. What the DHT
 and the transport say among themselves does not; it is a few hundred bytes per second.
@@ -73,15 +73,11 @@ class Pace:
         self._bucket: TokenBucket | None = None
         self._clock = clock
         self._sleep = sleep
-        self.is_limit = bits_per_second is not None
-        """Whether somebody set it; otherwise it follows the line."""
         if bits_per_second is not None:
             self._bucket = TokenBucket(bits_per_second / 8 / LINE_BYTES_PER_BYTE, clock())
 
     def follow(self, bytes_per_second: float) -> None:
-        """The line takes so much of the frames' own bytes; nothing changes where a limit was set."""
-        if self.is_limit:
-            return
+        """The line takes so much of the frames' own bytes."""
         if self._bucket is None:
             self._bucket = TokenBucket(bytes_per_second, self._clock())
         else:
@@ -125,6 +121,6 @@ class RateLimits:
     download_bits_per_second: float | None = None
 
     def paces(self, clock: Callable[[], float]) -> Paces:
-        """The buckets of a host that begins now; without a limit, uploads follow what is learned about the line."""
-        down = self.download_bits_per_second
-        return Paces(Pace(self.upload_bits_per_second, clock), None if down is None else Pace(down, clock))
+        """The buckets of a host that begins now."""
+        limits = self.upload_bits_per_second, self.download_bits_per_second
+        return Paces(*(None if limit is None else Pace(limit, clock) for limit in limits))

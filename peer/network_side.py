@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from averaging.exchange_reports import PeerRefused
-from averaging.links import MAX_QUEUED_BYTES
+from averaging.links import MAX_QUEUED_BYTES, ROUND_PROTOCOL
 from dht.access import AccessRule
 from dht.admission import Admission
 from dht.errors import LocalFault, PeerFault
@@ -152,8 +152,9 @@ class NetworkSide:
             allowed = bytes_per_peer(spec.max_memory_mb_per_peer, node.limits.max_frame_bytes)
             host.memory.raise_to(allowed)
             node.links.max_queued_bytes = max(allowed, MAX_QUEUED_BYTES)
-            if host.upload_pace is not None:
-                node.links.steer = host.upload_pace.follow
+            line = host.pace_of(ROUND_PROTOCOL)
+            if line is not None:
+                node.links.steer = line.follow
             # Until a round has measured the line: nobody should be given more to reduce than may be sent.
             node.links.traffic.upload_bits_per_second = spec.limits.upload_bits_per_second or 0.0
             if self._leave_reason is not None:

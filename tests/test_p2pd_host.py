@@ -25,6 +25,7 @@ from dht.p2pd_control import P2pdControl
 from dht.p2pd_daemon import DaemonOptions, announced_addresses, claim_ports, daemon_environment, daemon_flags
 from dht.p2pd_directory import SocketDirectory, remove_stale
 from dht.p2pd_host import P2pdHost
+from dht.pacing import URGENT_BYTES, RateLimits
 from tests.host_contract import CONTRACT, ECHO, Check, HostNetwork, echo, run_check
 
 pytestmark = pytest.mark.network
@@ -417,6 +418,35 @@ def test_the_flags_say_what_the_options_say() -> None:
     for flags in (private, public, daemon_flags(listen, [], DaemonOptions())):
         assert "-b=0" in flags
         assert not any(flag.startswith("-bootstrapPeers") for flag in flags)
+
+
+def test_only_the_streams_of_a_paced_protocol_wait_for_the_line() -> None:
+    async def check(network: HostNetwork) -> None:
+        caller, called = await network.host({}), await network.host({ECHO: echo, "/other": echo})
+        assert isinstance(caller, P2pdHost)
+        await caller.connect(called.addresses()[0], 5.0)
+        line = caller.pace_of(ECHO)
+        assert line is not None
+        assert line is caller.pace_of(ECHO)
+        waited = asyncio.Event()
+
+        async def let_pass(num_bytes: int) -> None:
+            waited.set()
+
+        line.let_pass = let_pass  # type: ignore[method-assign]
+        for protocol, waits in (("/other", False), (ECHO, True)):
+            stream = await caller.open_stream(called.peer_id, protocol, 10.0)
+            await stream.send(bytes(URGENT_BYTES + 1))
+            assert len(await stream.receive(10_000)) == URGENT_BYTES + 1
+            assert waited.is_set() == waits
+            await stream.close()
+
+    run_on_network(check)
+
+
+def test_a_limit_holds_for_all_streams_and_no_pace_beside_it() -> None:
+    assert P2pdHost(Identity.generate(), limits=RateLimits(1e6)).pace_of(ECHO) is None
+    assert P2pdHost(Identity.generate(), limits=RateLimits(None, 1e6)).pace_of(ECHO) is not None
 
 
 def test_two_that_dial_each_other_at_the_same_moment_both_succeed() -> None:
