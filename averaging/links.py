@@ -362,11 +362,12 @@ class Links:
                 frame = await stream.receive(self._limits.max_frame_bytes)
                 if self._doorkeeper.is_excluded(remote):
                     raise PeerFault(remote, "is no member any more")
-                if len(frame) > ACKNOWLEDGED_BYTES:
-                    await stream.send(b"")
                 self.traffic.received_bytes += len(frame) + 4
                 message, payload = wire.decode(frame, remote, self._limits)
                 self._on_message(remote, message, payload, len(frame) + 4)
+                # Last: whoever has just left can't be told, but what it sent counts.
+                if len(frame) > ACKNOWLEDGED_BYTES:
+                    await stream.send(b"")
         except PeerUnreachable:
             return
         except PeerFault as fault:
