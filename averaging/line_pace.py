@@ -81,6 +81,18 @@ class LinePace:
         self._num_acknowledged = 0
         self._acknowledged_bytes = 0
 
+    def resumed(self, now: float) -> None:
+        """Something is to be sent again after nothing was; a stretch that a pause has cut counts for nothing.
+
+        Usually the last acknowledgement has ended it, but a remote may be lost, or never acknowledge.
+        """
+        if self._began_at is None or now - max(self._began_at, self._last_at) <= LONGEST_SECONDS:
+            return
+        self._began_at, self._num_acknowledged, self._acknowledged_bytes = None, 0, 0
+        self._is_draining = self._is_remainder = False
+        for route in self._routes.values():
+            route.delays.clear()
+
     def started(self, now: float) -> None:
         """A frame is being sent."""
         if self._began_at is None:

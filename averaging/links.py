@@ -180,6 +180,8 @@ class Links:
         if outgoing is None or outgoing.is_over:
             outgoing = self._lanes[key] = _OutgoingLane(to, lane)
         if lane == "data":
+            if not self.has_bulk_waiting:
+                self._pace.resumed(self._clock())
             self._rate.began(to)
         outgoing.queue.append(list(parts))
         outgoing.queued_bytes += num_bytes

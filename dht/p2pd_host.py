@@ -136,9 +136,9 @@ class P2pdHost:
         return self._supervisor.process_id
 
     def pace_of(self, protocol: str) -> Pace | None:
-        """What the streams opened for `protocol` may send together from now on, nothing waits before its `follow`.
+        """How fast streams opened for `protocol` from now on send together; as fast as they can until `follow`.
 
-        None: a limit was set, which holds for all streams.
+        None: a limit was set, which holds for all streams of this host.
         """
         if self._paces.upload is not None:
             return None

@@ -9,9 +9,7 @@ Exit codes: 0 well; 1 a fault of this machine or a bug; 2 a wrong flag, file or 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
-from typing import NoReturn
 
 import typer
 
@@ -41,11 +39,6 @@ for _module in (
     *(cli_training, cli_owning, cli_doctor, cli_watching, cli_taking_home, cli_receipts, cli_profile, cli_trying),
 ):
     app.add_typer(_module.commands)
-
-
-def main() -> NoReturn:
-    """Entry point of the `peer` script."""
-    sys.exit(run(sys.argv[1:]))
 
 
 def run(arguments: Sequence[str]) -> int:

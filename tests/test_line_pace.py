@@ -77,11 +77,35 @@ def test_one_remote_that_acknowledges_ever_later_slows_nobody_down():
     assert pace.bytes_per_second > 0.75 * line.bytes_per_second
 
 
-def test_the_only_remote_can_slow_the_pace_down_to_what_it_takes_and_no_further():
+def test_the_only_remote_can_slow_the_pace_as_far_as_the_slowest_and_it_recovers():
     line, pace = Line(50 * MBIT, extra_delay={"a": 0.5}), LinePace()
     for _ in range(60):
         line.round(pace, num_frames=12, remotes=("a",))
-    assert pace.bytes_per_second >= SLOWEST_BYTES_PER_SECOND
+    assert SLOWEST_BYTES_PER_SECOND <= pace.bytes_per_second < line.bytes_per_second / 10
+    line.extra_delay = {}
+    for _ in range(60):
+        line.round(pace, num_frames=12, remotes=("a",))
+    assert 0.7 < pace.bytes_per_second / line.bytes_per_second < 1.3
+
+
+def test_a_pause_after_a_lost_acknowledgement_is_no_slow_line():
+    line, pace = Line(50 * MBIT), LinePace()
+    pace.started(0.0)
+    pace.acknowledged("a", FRAME_BYTES, 0.0, 0.05, 0.1)
+    line.now = 3600.0
+    pace.resumed(line.now)
+    line.round(pace)
+    assert pace.bytes_per_second > line.bytes_per_second
+
+
+def test_a_short_pause_does_not_end_a_stretch():
+    pace = LinePace()
+    pace.started(0.0)
+    for number in range(8):
+        now = 0.1 * number
+        pace.resumed(now)
+        pace.acknowledged("a", FRAME_BYTES, now, now + 0.05, now + 0.08)
+    assert pace.rest(0.8, is_idle=True)
 
 
 def test_a_little_data_says_nothing():
