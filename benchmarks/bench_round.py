@@ -170,6 +170,7 @@ def main() -> int:
     parser.add_argument("--down", help="with --lab: download in Mbit/s (default: as --up)")
     parser.add_argument("--rtt", type=float, default=30.0, help="with --lab: round trip in ms (default 30)")
     parser.add_argument("--loss", type=float, default=0.0, help="with --lab: share of packets lost (default 0)")
+    parser.add_argument("--congestion", default="cubic", help="with --lab: TCP congestion control (default cubic)")
     parser.add_argument("--json", action="store_true", help="one JSON object")
     options = parser.parse_args()
     if options.peers < 2 or options.values < 1 or options.rounds < 1 or not 1 <= options.fragments <= options.values:
@@ -178,7 +179,7 @@ def main() -> int:
         parser.error(f"expected at most {MAX_HOSTS} peers and a codec of {', '.join(CODE_FORMATS)}")
     up = numbers(options.up, options.peers, "--up")
     down = numbers(options.down or options.up, options.peers, "--down")
-    with home_lines(options.lab, up, down, options.rtt, options.loss) as lab:
+    with home_lines(options.lab, up, down, options.rtt, options.loss, options.congestion) as lab:
         members = start_members(options, lab)
         try:
             rounds = run_rounds(options, members)
@@ -198,7 +199,8 @@ def summary(options: argparse.Namespace, rounds: list[dict[str, Any]], usage: li
     """Everything that is printed."""
     timed = [one["seconds"] for one in rounds[1:]]
     limit = limit_seconds(options)
-    lines = f"{options.up} up, {options.down or options.up} down, rtt {options.rtt:g} ms, loss {options.loss:g}"
+    lines = f"{options.up} up, {options.down or options.up} down, rtt {options.rtt:g} ms, loss {options.loss:g}, "
+    lines += options.congestion
     return {
         "command": " ".join(["python -m benchmarks.bench_round", *sys.argv[1:]]),
         "machine": machine(),

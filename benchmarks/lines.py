@@ -1,7 +1,8 @@
 """Emulated home lines for benchmarks, from a module that is given on the command line.
 
-The module has a class `Lab(num_hosts, up=, down=, rtt=, loss=, hosts=)`, Mbit/s, ms and a fraction, to be used in a
-`with` statement; `hosts` maps a host's number to what is different there. It has `ip(i)`, `run(i, command)`, which also
+The module has a class `Lab(num_hosts, up=, down=, rtt=, loss=, cc=, hosts=)`, Mbit/s, ms, a fraction and the kernel's
+name of a TCP congestion control, to be used in a `with` statement; `hosts` maps a host's number to what is different
+there. It has `ip(i)`, `run(i, command)`, which also
 takes the arguments of `subprocess.Popen`, and `stats()`: per host the bytes on its line, ``tx`` and ``rx``. Such an
 emulator needs network namespaces, and so root.
 """
@@ -16,6 +17,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+CONGESTION_CONTROLS = Path("/proc/sys/net/ipv4/tcp_available_congestion_control")
 MAX_HOSTS = 64
 MAX_MBIT = 100_000.0
 MAX_RTT_MS = 10_000.0
@@ -41,6 +43,14 @@ def numbers(text: str, count: int, option: str) -> list[float]:
     return found
 
 
+def congestion_controls() -> list[str]:
+    """What this kernel offers now; a kernel that does not say is taken to have cubic."""
+    try:
+        return CONGESTION_CONTROLS.read_text(encoding="ascii").split()
+    except OSError:
+        return ["cubic"]
+
+
 def load_lab(path: Path) -> Any:
     """The class `Lab` of an emulator of lines.
 
@@ -64,7 +74,12 @@ def load_lab(path: Path) -> Any:
 
 @contextlib.contextmanager
 def home_lines(
-    lab: str | Path | None, up: Sequence[float], down: Sequence[float], rtt: float, loss: float = 0.0
+    lab: str | Path | None,
+    up: Sequence[float],
+    down: Sequence[float],
+    rtt: float,
+    loss: float = 0.0,
+    congestion: str = "cubic",
 ) -> Iterator[Any]:
     """One line per host while the block runs; None without a `lab`: then everybody is on loopback.
 
@@ -72,6 +87,7 @@ def home_lines(
         up, down: Mbit/s of each host.
         rtt: round trip between any two of them, ms.
         loss: share of packets lost at each end, 0 to below 1.
+        congestion: TCP congestion control of all hosts.
 
     Raises:
         SystemExit: an impossible line, no such module, or no namespaces for this user.
@@ -84,11 +100,14 @@ def home_lines(
             f"{len(up)} lines of {rtt:g} ms with loss {loss:g}: expected 1 to {MAX_HOSTS} lines, a round trip of 0 to "
             f"{MAX_RTT_MS:g} ms and a share of lost packets from 0 to below 1"
         )
+    if congestion not in (offered := congestion_controls()):
+        raise SystemExit(f"congestion control {congestion}: expected one that this kernel offers: {', '.join(offered)}")
     laboratory = load_lab(Path(lab))
     hosts = {index: {"up": one, "down": other} for index, (one, other) in enumerate(zip(up, down, strict=True))}
     with contextlib.ExitStack() as stack:
         try:
-            opened = stack.enter_context(laboratory(len(up), up=up[0], down=down[0], rtt=rtt, loss=loss, hosts=hosts))
+            line = {"up": up[0], "down": down[0], "rtt": rtt, "loss": loss, "cc": congestion}
+            opened = stack.enter_context(laboratory(len(up), **line, hosts=hosts))
         except (OSError, RuntimeError, TypeError, subprocess.SubprocessError) as error:
             who = "" if os.geteuid() == 0 else ", and this user is not root"
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
