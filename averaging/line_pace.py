@@ -25,10 +25,13 @@ FEWEST_FRAMES: Final = 6
 NUM_SHORTEST: Final = 30
 """Stretches over which the shortest delay to a remote is remembered: routes change."""
 QUEUE_SECONDS: Final = 0.06
-"""What may lie between the last written byte and the line, if it is more than a round trip: about half of the queue of
-a home router. Over long round trips connections take that long to get going again after every pause."""
+"""What may lie between the last written byte and the line: about half of the queue of a home router."""
+SHORT_TRIP_SECONDS: Final = 0.05
+TRIPS_TO_RESUME: Final = 5
+"""What a round trip is longer than the above, so many times, may lie there as well: connections take that long to get
+going again after every pause, and what they have not sent yet waits."""
 LONGEST_QUEUE_SECONDS: Final = 0.3
-"""Longer than any round trip: even the shortest delay is a queue then."""
+"""Nothing waits longer for that: even the shortest delay is a queue then."""
 BOUND_SHARE: Final = 0.7
 """Of the pace that was sent at least, for a stretch to say that more would have gone."""
 STEPS: Final = ((0.25, 1.2), (0.5, 1.08), (1.0, 1.03), (2.0, 0.98), (4.0, 0.93), (float("inf"), 0.85))
@@ -48,6 +51,12 @@ LEAST_SHARE: Final = 0.8
 SLOWEST_BYTES_PER_SECOND: Final = 16_000.0
 
 
+def queue_seconds(round_trip_seconds: float) -> float:
+    """What may lie between the last written byte and the line."""
+    longer_seconds = TRIPS_TO_RESUME * (round_trip_seconds - SHORT_TRIP_SECONDS)
+    return min(max(QUEUE_SECONDS, longer_seconds), LONGEST_QUEUE_SECONDS)
+
+
 @dataclass(slots=True)
 class _Route:
     """To one remote: its delays in this stretch, and the shortest of earlier ones."""
@@ -60,7 +69,7 @@ class _Route:
         delays, self.delays = self.delays, []
         self.shortest.append(min(delays))
         shortest = min(self.shortest)
-        return (median(delays) - shortest) / min(max(QUEUE_SECONDS, shortest), LONGEST_QUEUE_SECONDS)
+        return (median(delays) - shortest) / queue_seconds(shortest)
 
 
 class LinePace:

@@ -155,7 +155,7 @@ class Links:
         self.max_queued_bytes = MAX_QUEUED_BYTES
         self._rate = UploadRate()
         self._pace = LinePace()
-        self.steer: Callable[[float], None] = lambda bytes_per_second: None
+        self.steer: Callable[[float], None] | None = None
         """Told the pace that the line takes, whenever it is known better."""
         self.is_abroad: Callable[[PeerId], bool] = lambda remote: False
         self._host = host
@@ -169,6 +169,11 @@ class Links:
         self._num_incoming: dict[PeerId, int] = {}
         self._closed = False
         host.handle(ROUND_PROTOCOL, self._serve)
+
+    @property
+    def pace_bytes_per_second(self) -> float | None:
+        """What `steer` was told last; None: nothing yet, or nobody steers."""
+        return self._pace.bytes_per_second if self.steer is not None else None
 
     def post(self, to: PeerId, parts: Sequence[bytes | memoryview], lane: Lane = "control") -> int:
         """Queue one frame made of `parts`; never blocks. Returns the bytes it will take on the stream."""
@@ -259,7 +264,7 @@ class Links:
 
     def _streams_worth(self, lane: _OutgoingLane) -> int:
         """How many streams of a lane may send at once: frames one after the other arrive earlier than side by side."""
-        pace = self._pace.bytes_per_second
+        pace = self.pace_bytes_per_second
         if lane.name == "control" or pace is None:
             return DATA_STREAMS
         num_lanes = sum(name == "data" and bool(other.queue) for (_, name), other in self._lanes.items())
@@ -327,7 +332,7 @@ class Links:
     def _rest(self, now: float) -> None:
         lanes = [lane for (_, name), lane in self._lanes.items() if name == "data"]
         is_idle = not any(lane.queued_bytes or lane.unread_bytes for lane in lanes)
-        if self._pace.rest(now, is_idle=is_idle) and self._pace.bytes_per_second is not None:
+        if self._pace.rest(now, is_idle=is_idle) and self.steer is not None and self._pace.bytes_per_second is not None:
             self.steer(self._pace.bytes_per_second)
 
     def _end(self, lane: _OutgoingLane) -> None:

@@ -99,23 +99,37 @@ def start_members(options: argparse.Namespace, lab: Any) -> list[MemberProcess]:
     return members
 
 
+MOST_ROUNDS_PER_TIMED = 3
+"""Where work misses most rounds, hardly any begins with nothing left over."""
+
+
 def run_rounds(options: argparse.Namespace, members: list[MemberProcess]) -> list[dict[str, Any]]:
-    """Each round's time, bytes and whether every member was in it with the same outcome."""
-    rounds = []
+    """Each round's time, bytes and whether every member was in it with the same outcome.
+
+    Work that missed a round is offered again at once, before the others are told to begin: the round after such a one
+    is counted and checked, but its time says nothing, and one more is run in its place.
+    """
+    rounds: list[dict[str, Any]] = []
+    digests: dict[tuple[int, int], set[str]] = {}
     sent_before, received_before = [0] * len(members), [0] * len(members)
-    for number in range(options.rounds + 1):
+    is_clean, num_timed = True, 0
+    while num_timed <= options.rounds and len(rounds) < MOST_ROUNDS_PER_TIMED * (options.rounds + 1):
         for index, member in enumerate(members):
-            member.tell(do="prepare", seed=1000 * number + index)
+            member.tell(do="prepare", seed=index)
         for member in members:
             member.read()
         for member in members:
             member.tell(do="round")
         answers = [member.read() for member in members]
+        for answer in answers:
+            for fragment, version, digest in answer["digests"]:
+                digests.setdefault((fragment, version), set()).add(digest)
         sent = [answer["sent_bytes"] for answer in answers]
         received = [answer["received_bytes"] for answer in answers]
         first = min(answer["offered_at"] for answer in answers)
         rounds.append(
             {
+                "is_timed": is_clean and num_timed > 0,
                 "seconds": max(answer["applied_at"] for answer in answers) - first,
                 "settled_seconds": max(answer["settled_at"] for answer in answers) - first,
                 "sent_bytes": [now - before for now, before in zip(sent, sent_before, strict=True)],
@@ -125,12 +139,24 @@ def run_rounds(options: argparse.Namespace, members: list[MemberProcess]) -> lis
                 "members": min(answer["members"] for answer in answers),
                 "in_all": all(answer["in_all"] for answer in answers),
                 "void_shards": max(answer["void_shards"] for answer in answers),
-                "equal": len({tuple(answer["digests"]) for answer in answers}) == 1,
+                "paces_mbit": [round(answer["pace_mbit"], 1) for answer in answers],
+                "late": [index for index, answer in enumerate(answers) if answer["has_returned"]],
+                "equal": all(len(found) == 1 for found in digests.values()),
             }
         )
         sent_before, received_before = sent, received
-        print(f"round {number}: {rounds[-1]['seconds']:.3f} s", file=sys.stderr, flush=True)
+        print(_brief(len(rounds) - 1, rounds[-1]), file=sys.stderr, flush=True)
+        num_timed += is_clean
+        is_clean = not rounds[-1]["late"]
     return rounds
+
+
+def _brief(number: int, one: dict[str, Any]) -> str:
+    late = f", late: member {' and '.join(map(str, one['late']))}" if one["late"] else ""
+    paces = "/".join(f"{pace:.0f}" if pace else "-" for pace in one["paces_mbit"])
+    equal = "" if one["equal"] else ", DIFFERENT DIGESTS"
+    counts = "" if one["is_timed"] else " (not timed)"
+    return f"round {number}: {one['seconds']:.3f} s{counts}, {one['members']} members{late}, paces {paces}{equal}"
 
 
 def limit_seconds(options: argparse.Namespace) -> float | None:
@@ -197,7 +223,8 @@ def main() -> int:
 
 def summary(options: argparse.Namespace, rounds: list[dict[str, Any]], usage: list[dict[str, float]]) -> dict[str, Any]:
     """Everything that is printed."""
-    timed = [one["seconds"] for one in rounds[1:]]
+    kept = [one for one in rounds if one["is_timed"]]
+    timed = [one["seconds"] for one in kept]
     limit = limit_seconds(options)
     lines = f"{options.up} up, {options.down or options.up} down, rtt {options.rtt:g} ms, loss {options.loss:g}, "
     lines += options.congestion
@@ -212,15 +239,16 @@ def summary(options: argparse.Namespace, rounds: list[dict[str, Any]], usage: li
         "first_seconds": rounds[0]["seconds"],
         "seconds": timed,
         "median_seconds": median(timed),
-        "median_settled_seconds": median(one["settled_seconds"] for one in rounds[1:]),
+        "median_settled_seconds": median(one["settled_seconds"] for one in kept),
         "limit_seconds": limit,
         "ratio_to_limit": None if limit is None else median(timed) / limit,
-        "megabytes_sent_per_peer": median(mean(one["sent_bytes"]) / 1e6 for one in rounds[1:]),
-        "megabytes_received_per_peer": median(mean(one["received_bytes"]) / 1e6 for one in rounds[1:]),
-        "cpu_seconds_per_round_and_peer": median(one["cpu_seconds"] for one in rounds[1:]),
-        "daemon_cpu_seconds_per_round_and_peer": median(one["daemon_cpu_seconds"] for one in rounds[1:]),
+        "megabytes_sent_per_peer": median(mean(one["sent_bytes"]) / 1e6 for one in kept),
+        "megabytes_received_per_peer": median(mean(one["received_bytes"]) / 1e6 for one in kept),
+        "cpu_seconds_per_round_and_peer": median(one["cpu_seconds"] for one in kept),
+        "daemon_cpu_seconds_per_round_and_peer": median(one["daemon_cpu_seconds"] for one in kept),
         "peak_mb": max(one["peak_mb"] for one in usage),
         "daemon_peak_mb": max(one.get("daemon_peak_mb", 0.0) for one in usage),
+        "rounds_not_timed": len(rounds) - 1 - len(kept),
         "all_equal": all(one["equal"] for one in rounds),
         "all_members_in_all_rounds": all(
             one["in_all"] and one["members"] == options.peers and not one["void_shards"] for one in rounds[1:]
@@ -236,6 +264,8 @@ def print_summary(result: dict[str, Any]) -> None:
     print(f"first round        {result['first_seconds']:.3f} s")
     spread = f"{min(result['seconds']):.3f} to {max(result['seconds']):.3f}"
     print(f"round, median      {result['median_seconds']:.3f} s ({spread})")
+    if result["rounds_not_timed"]:
+        print(f"not timed          {result['rounds_not_timed']} rounds after one that somebody's work had missed")
     print(f"digests known      {result['median_settled_seconds']:.3f} s")
     if result["limit_seconds"] is not None:
         print(f"limit of the line  {result['limit_seconds']:.3f} s, ratio {result['ratio_to_limit']:.2f}")

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from averaging.exchange import Exchange
-from averaging.exchange_reports import ExchangeReport, RoundClosed
+from averaging.exchange_reports import AnchorMoved, ExchangeReport, RoundClosed, WorkReturned
 from averaging.fragment_runtime import FragmentRuntime
 from averaging.fragment_state import FragmentState
 from averaging.links import ROUND_PROTOCOL, Links
@@ -65,6 +65,9 @@ class Member:
         self.host = host
         self.sizes = sizes
         self.closed: dict[int, RoundClosed] = {}
+        self.moved: list[AnchorMoved] = []
+        self.has_returned = False
+        self.work: list[Tensor] = []
         self.shown_at: dict[int, float] = {}
         self.changed = asyncio.Event()
         rule, codec = rule_of(manifest), codec_of(manifest)
@@ -118,6 +121,10 @@ class Member:
         if isinstance(report, RoundClosed):
             self.closed[report.fragment] = report
             self.changed.set()
+        elif isinstance(report, AnchorMoved):
+            self.moved.append(report)
+        elif isinstance(report, WorkReturned):
+            self.has_returned = True
 
     async def meet(self, members: dict[PeerId, str]) -> None:
         """Dial everybody; all are trainers."""
@@ -127,15 +134,18 @@ class Member:
         self.exchange.set_view(sorted(members), [])
 
     def prepare(self, seed: int) -> None:
-        """New work for every fragment, as the trainer hands it over."""
-        generator = torch.Generator().manual_seed(seed)
-        for fragment in self.fragments:
-            work: Tensor = torch.randn(fragment.state.num_values, generator=generator).mul_(1e-3)
+        """Work for every fragment, as the trainer hands it over; the same values each time, because making them takes
+        so long that whoever had work left over would be alone with its next round."""
+        if not self.work:
+            generator = torch.Generator().manual_seed(seed)
+            self.work = [torch.randn(size, generator=generator).mul_(1e-3) for size in self.sizes]
+        for fragment, work in zip(self.fragments, self.work, strict=True):
             fragment.state.receive_work(work, TOKENS, STEPS, max(0, fragment.state.version - 1))
 
     async def round(self) -> dict[str, Any]:
         """Offer all fragments at once and wait until every one of them was applied."""
         self.closed.clear()
+        self.has_returned = False
         before = self.usage()
         offered_at = time.monotonic()
         for fragment in self.fragments:
@@ -152,7 +162,8 @@ class Member:
             "offered_at": offered_at,
             "applied_at": max(self.shown_at.values()),
             "settled_at": settled_at,
-            "digests": [fragment.state.digest.hex() for fragment in self.fragments],
+            "digests": [(moved.fragment, moved.version, moved.digest.hex()) for moved in self.take_moved()],
+            "has_returned": self.has_returned,
             "members": min(len(report.commit.roster) for report in closed),
             "void_shards": sum(not shard.digest for report in closed for shard in report.commit.shards),
             "in_all": all(report.own_included for report in closed),
@@ -160,9 +171,15 @@ class Member:
             "down_bytes": sum(report.down_bytes for report in closed),
             "cpu_seconds": after["cpu_seconds"] - before["cpu_seconds"],
             "daemon_cpu_seconds": after.get("daemon_cpu_seconds", 0.0) - before.get("daemon_cpu_seconds", 0.0),
+            "pace_mbit": (self.links.pace_bytes_per_second or 0.0) * 8e-6,
             "sent_bytes": self.links.traffic.sent_bytes,
             "received_bytes": self.links.traffic.received_bytes,
         }
+
+    def take_moved(self) -> list[AnchorMoved]:
+        """All versions that were reached since it was asked last."""
+        taken, self.moved = self.moved, []
+        return taken
 
     def usage(self) -> dict[str, float]:
         """CPU seconds and peak resident MB of this process and its daemon so far."""

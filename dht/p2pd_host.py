@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Seque
 from pathlib import Path
 from typing import Final, TypeVar
 
+from dht.congestion import BBR, congestion_control
 from dht.errors import LocalFault, PeerFault, PeerUnreachable
 from dht.framing import FramedStream
 from dht.host import PeerId, Stream, StreamHandler
@@ -138,9 +139,9 @@ class P2pdHost:
     def pace_of(self, protocol: str) -> Pace | None:
         """How fast streams opened for `protocol` from now on send together; as fast as they can until `follow`.
 
-        None: a limit was set, which holds for all streams of this host.
+        None: a limit was set, which holds for all streams of this host, or the kernel paces each connection.
         """
-        if self._paces.upload is not None:
+        if self._paces.upload is not None or congestion_control() == BBR:
             return None
         return self._line_paces.setdefault(protocol, Pace(None, time.monotonic))
 

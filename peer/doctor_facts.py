@@ -20,6 +20,7 @@ class MachineFacts:
         memory_free_bytes: of the machine, as much as processes may take without swapping; None: unknown.
         disk_free_bytes: where the data folder is, or would be; None: unknown.
         port_fault: the sentence of why the addresses to listen on cannot be used; empty: they can.
+        congestion_control: of TCP, as the kernel calls it; empty: unknown.
     """
 
     versions: dict[str, str]
@@ -30,6 +31,7 @@ class MachineFacts:
     disk_free_bytes: int | None
     data_dir: str
     port_fault: str
+    congestion_control: str = ""
 
 
 @dataclass(frozen=True, slots=True)

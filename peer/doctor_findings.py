@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from dht.congestion import BBR
 from dht.errors import DeviceFault, Incompatible, LocalFault
 from dht.multiaddr import Multiaddr, parse_multiaddr
 from peer.doctor_facts import DoctorFacts, LineFacts, MachineFacts, NeedFacts, RunFacts
@@ -63,6 +64,8 @@ def _findings(facts: DoctorFacts) -> Iterator[Finding]:
     yield _disk(machine, needs)
     if machine.port_fault:
         yield Finding("ports", "stop", f"cannot be listened on: {machine.port_fault}", "give other ones with --listen")
+    if machine.congestion_control:
+        yield _congestion(machine.congestion_control)
     if facts.run_fault:
         yield Finding("run", "stop", facts.run_fault, "", facts.run_fault_code)
     if run is None:
@@ -145,6 +148,15 @@ def _disk(machine: MachineFacts, needs: NeedFacts | None) -> Finding:
     if needs.disk_bytes + DISK_KEPT_BYTES > free:
         return Finding("disk", "note", shown, "free some space: a full disk ends checkpoints, and training goes on")
     return Finding("disk", "ok", shown)
+
+
+def _congestion(name: str) -> Finding:
+    if name == BBR:
+        return Finding("congestion", "ok", f"{name}: a lost packet does not slow rounds down")
+    what = f"{name}: rounds take several times as long where packets are lost, as on many wireless lines"
+    return Finding(
+        "congestion", "note", what, "on this whole machine: sudo sysctl -w net.ipv4.tcp_congestion_control=bbr"
+    )
 
 
 def _manifest(run: RunFacts) -> Finding:

@@ -13,6 +13,7 @@ from typing import Final
 
 import torch
 
+from dht.congestion import congestion_control
 from dht.errors import DeviceFault, LocalFault
 from dht.multiaddr import parse_multiaddr
 from dht.p2pd_daemon import claim_ports, find_p2pd
@@ -47,6 +48,7 @@ def look_at_machine(
         disk_free_bytes=_disk_free_bytes(data_dir),
         data_dir=str(data_dir),
         port_fault=_port_fault(listen, ports),
+        congestion_control=congestion_control(),
     )
 
 

@@ -36,6 +36,7 @@ MACHINE = MachineFacts(
     disk_free_bytes=500 * GB,
     data_dir="/home/ada/run",
     port_fault="",
+    congestion_control="bbr",
 )
 NEEDS = NeedFacts(
     device_bytes=16 * GB,
@@ -87,11 +88,16 @@ def finding_of(facts: DoctorFacts, subject: str) -> Finding:
 def test_when_all_is_well_every_line_says_so_and_joining_makes_sense() -> None:
     findings = diagnose(WELL)
     assert [finding.subject for finding in findings] == [
-        *("software", "device", "memory", "disk", "manifest", "clock", "reachable", "upload", "download", "rounds")
+        *("software", "device", "memory", "disk", "congestion"),
+        *("manifest", "clock", "reachable", "upload", "download", "rounds"),
     ]
     assert {finding.level for finding in findings} == {"ok"}
     assert not any(finding.remedy for finding in findings)
     assert exit_code_of(findings) == 0
+
+
+def test_a_system_that_names_no_congestion_control_has_no_such_line() -> None:
+    assert "congestion" not in [finding.subject for finding in diagnose(changed("machine", congestion_control=""))]
 
 
 PROBLEMS: list[tuple[str, DoctorFacts, str, str, str, int]] = [
@@ -107,6 +113,7 @@ PROBLEMS: list[tuple[str, DoctorFacts, str, str, str, int]] = [
     ("memory", changed("machine", device_free_bytes=None, memory_free_bytes=30 * GB), "stop", "needs 36 GB", "end", 1),
     ("disk", changed("machine", disk_free_bytes=3 * GB), "stop", "60 GB of 3 GB free", "--data-dir", 1),
     ("disk", changed("machine", disk_free_bytes=60 * GB + 1), "note", "60 GB of 60 GB", "free some space", 0),
+    ("congestion", changed("machine", congestion_control="cubic"), "note", "packets are lost", "sysctl", 0),
     ("disk", changed("machine", disk_free_bytes=None), "stop", "cannot be looked at", "--data-dir", 1),
     ("ports", changed("machine", port_fault="the port is taken"), "stop", "the port is taken", "--listen", 1),
     ("run", DoctorFacts(MACHINE, run_fault="nobody answered", run_fault_code=3), "stop", "nobody answered", "", 3),

@@ -16,7 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from dht import p2pd_supervisor
+from dht import p2pd_host, p2pd_supervisor
+from dht.congestion import congestion_control
 from dht.errors import LocalFault, PeerUnreachable, UsageFault
 from dht.host import Host, StreamHandler
 from dht.identity import Identity
@@ -420,7 +421,9 @@ def test_the_flags_say_what_the_options_say() -> None:
         assert not any(flag.startswith("-bootstrapPeers") for flag in flags)
 
 
-def test_only_the_streams_of_a_paced_protocol_wait_for_the_line() -> None:
+def test_only_the_streams_of_a_paced_protocol_wait_for_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(p2pd_host, "congestion_control", lambda: "cubic")
+
     async def check(network: HostNetwork) -> None:
         caller, called = await network.host({}), await network.host({ECHO: echo, "/other": echo})
         assert isinstance(caller, P2pdHost)
@@ -444,9 +447,23 @@ def test_only_the_streams_of_a_paced_protocol_wait_for_the_line() -> None:
     run_on_network(check)
 
 
-def test_a_limit_holds_for_all_streams_and_no_pace_beside_it() -> None:
+def test_a_limit_holds_for_all_streams_and_no_pace_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(p2pd_host, "congestion_control", lambda: "cubic")
     assert P2pdHost(Identity.generate(), limits=RateLimits(1e6)).pace_of(ECHO) is None
     assert P2pdHost(Identity.generate(), limits=RateLimits(None, 1e6)).pace_of(ECHO) is not None
+
+
+def test_no_pace_where_the_kernel_paces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(p2pd_host, "congestion_control", lambda: "bbr")
+    assert P2pdHost(Identity.generate()).pace_of(ECHO) is None
+
+
+@pytest.mark.parametrize(("content", "name"), [(b"bbr\n", "bbr"), (b"cubic", "cubic"), (b"\xff", ""), (None, "")])
+def test_the_congestion_control_is_what_the_kernel_says(tmp_path: Path, content: bytes | None, name: str) -> None:
+    path = tmp_path / "tcp_congestion_control"
+    if content is not None:
+        path.write_bytes(content)
+    assert congestion_control(path) == name
 
 
 def test_two_that_dial_each_other_at_the_same_moment_both_succeed() -> None:
