@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -61,6 +63,8 @@ LOOK_SECONDS = 0.05
 """Between two looks at an event log or a process."""
 MARK = "MURMURATION_TEST_MARK"
 LOOPBACK = "127.0.0.1"
+PORTS = list(range(12_000, 32_000))
+"""For peers that must listen at a port known beforehand; those that were given out are taken away."""
 
 E = TypeVar("E", bound=Event)
 RoundKey = tuple[int, int, tuple[PeerId, ...], int]
@@ -86,13 +90,13 @@ class ProcessInfo:
 
 
 def free_port() -> int:
-    """A TCP port that nobody listens on now."""
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """A TCP port that nobody listens on now; neither this function nor the system gives it to others meanwhile."""
+    for port in random.sample(PORTS, len(PORTS)):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            PORTS.remove(port)
+            return port
+    raise AssertionError("every port for tests is taken")
 
 
 def wait_until(condition: Callable[[], bool], what: str, seconds: float = WAIT_SECONDS) -> None:
