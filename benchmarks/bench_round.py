@@ -224,6 +224,11 @@ def main() -> int:
 def summary(options: argparse.Namespace, rounds: list[dict[str, Any]], usage: list[dict[str, float]]) -> dict[str, Any]:
     """Everything that is printed."""
     kept = [one for one in rounds if one["is_timed"]]
+    if not kept:
+        raise SystemExit(
+            f"each of {len(rounds)} rounds began with work that the one before had missed; expected one that did not; "
+            "try faster lines or fewer lost packets"
+        )
     timed = [one["seconds"] for one in kept]
     limit = limit_seconds(options)
     lines = f"{options.up} up, {options.down or options.up} down, rtt {options.rtt:g} ms, loss {options.loss:g}, "

@@ -17,7 +17,6 @@ from pathlib import Path
 import pytest
 
 from dht import p2pd_host, p2pd_supervisor
-from dht.congestion import congestion_control
 from dht.errors import LocalFault, PeerUnreachable, UsageFault
 from dht.host import Host, StreamHandler
 from dht.identity import Identity
@@ -456,14 +455,6 @@ def test_a_limit_holds_for_all_streams_and_no_pace_beside_it(monkeypatch: pytest
 def test_no_pace_where_the_kernel_paces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(p2pd_host, "congestion_control", lambda: "bbr")
     assert P2pdHost(Identity.generate()).pace_of(ECHO) is None
-
-
-@pytest.mark.parametrize(("content", "name"), [(b"bbr\n", "bbr"), (b"cubic", "cubic"), (b"\xff", ""), (None, "")])
-def test_the_congestion_control_is_what_the_kernel_says(tmp_path: Path, content: bytes | None, name: str) -> None:
-    path = tmp_path / "tcp_congestion_control"
-    if content is not None:
-        path.write_bytes(content)
-    assert congestion_control(path) == name
 
 
 def test_two_that_dial_each_other_at_the_same_moment_both_succeed() -> None:
