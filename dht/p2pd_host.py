@@ -256,7 +256,10 @@ class P2pdHost:
         return stream
 
     async def disconnect(self, peer_id: PeerId) -> None:
-        """Close all connections to a peer, with the streams on them; nothing happens when there are none."""
+        """Close all connections to a peer, with the streams on them; nothing happens when there are none.
+
+        The daemons' own DHT may dial a peer that it has just met again, without being asked.
+        """
         with contextlib.suppress(PeerUnreachable):
             async with self._remote_call(peer_id, CONTROL_SECONDS, "disconnect") as control:
                 await control.disconnect(peer_id)
