@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from averaging import bulk
+from averaging.carried_error import add_error, keep_error
 from averaging.cell_messages import CellOffer, Cross, CrossPlan, Partial, Upper
 from averaging.cell_round import CellRoundMachine
 from averaging.cells import cell_codec_name
@@ -276,7 +276,7 @@ class CellExchange:
         self._step(fragment, SliceReduced(cross, position, digest, reduction.included))
 
     def _mean_of(
-        self, parts: dict[int, tuple[EncodedBlocks, float]], num_values: int, carried: Tensor | None
+        self, parts: dict[int, tuple[EncodedBlocks, float]], num_values: int, carried: EncodedBlocks | None
     ) -> Reduction | None:
         cells = sorted(parts)
         while cells:
@@ -289,8 +289,7 @@ class CellExchange:
                     [(parts[cell][0], share) for cell, share in zip(cells, shares, strict=True)],
                     num_values,
                 )
-                if carried is not None:
-                    mean.add_(carried)
+                add_error(carried, mean)
                 encoded = self._codec.encode_with_residual(mean)
             except ValueError as error:
                 bad = getattr(error, "position", None)
@@ -298,7 +297,7 @@ class CellExchange:
                     return None
                 del cells[bad]
                 continue
-            return Reduction(encoded, tuple(cells), mean, ())
+            return Reduction(encoded, tuple(cells), keep_error(mean), ())
         return None
 
 

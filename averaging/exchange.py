@@ -386,8 +386,9 @@ class Exchange:
         if self._cells.is_in_cell(fragment):
             await self._cells.reduce(fragment, effect, contributions)
             return
-        # What earlier broadcasts lost, nobody else can know.
-        carried = None if self.audits.is_on else fragment.store.carried_error(shard.start, shard.end)
+        # What earlier broadcasts lost, nobody else can know: nothing is carried where means are audited.
+        carries = not self.audits.is_on
+        carried = fragment.store.carried_error(shard.start, shard.end) if carries else None
 
         def run() -> Reduction | None:
             return self.reduce(contributions, self.rule, self.codec, shard.end - shard.start, carried)
@@ -397,7 +398,7 @@ class Exchange:
             self.guard.refused(plan, reduction.refused)
         if reduction is None or fragment.machine.version != plan.version:
             return
-        digest = fragment.store.add_reduction(plan.version, index, shard.start, shard.end, reduction)
+        digest = fragment.store.add_reduction(plan.version, index, shard.start, shard.end, reduction, carries)
         fragment.result_arrived.set()
         self._expect(fragment, index, digest, self.me)
         self._step(fragment, ShardReduced(plan.attempt, effect.leader, index, digest, reduction.included))

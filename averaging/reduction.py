@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from torch import Tensor
-
+from averaging.carried_error import add_error, keep_error
 from averaging.codec import Codec
 from averaging.encoded import EncodedBlocks
 from averaging.outer import OuterRule, Terms, effective_outer_lr, effective_outer_momentum
@@ -17,12 +16,13 @@ from averaging.robust import RefusedMember, ShardContribution, combine
 class Reduction:
     """The outcome of averaging one shard: the encoded mean, who is in it, and the codec's error for the next time.
 
+    `error` is None when nothing was lost (or nobody wants to know), else at 8 bits (`carried_error.keep_error`).
     `refused` are the contributions that were left out through their senders' fault.
     """
 
     encoded: EncodedBlocks
     included: tuple[int, ...]
-    error: Tensor
+    error: EncodedBlocks | None
     refused: tuple[RefusedMember, ...] = ()
 
 
@@ -31,14 +31,14 @@ def reduce_shard(
     rule: OuterRule,
     codec: Codec,
     num_values: int,
-    carried_error: Tensor | None,
+    carried_error: EncodedBlocks | None,
 ) -> Reduction | None:
     """The contributions to one shard combined as the rule says, in the given (PeerId) order, encoded for the broadcast.
 
     Args:
         contributions: (roster index, terms, encoded blocks) of each member whose work arrived, in roster order.
-        carried_error: what earlier broadcasts of these values lost in encoding, float32 [num_values]; it is added to
-            this mean, so that the sum of all broadcasts equals the sum of all means.
+        carried_error: what earlier broadcasts of these values lost in encoding (`Reduction.error`); it is added to
+            this mean, so that the sum of all broadcasts follows the sum of all means.
 
     Returns:
         None when no contribution counts (all beyond the staleness limit or not decodable), or when the mean is too
@@ -48,14 +48,13 @@ def reduce_shard(
     if not combined.included:
         return None
     mean = combined.values
-    if carried_error is not None:
-        mean.add_(carried_error)
+    add_error(carried_error, mean)
     try:
         encoded = codec.encode_with_residual(mean)
     except ValueError:
         # Each contribution is within the codec's range, yet their mean with the carried error can just leave it.
         return None
-    return Reduction(encoded, combined.included, mean, combined.refused)
+    return Reduction(encoded, combined.included, keep_error(mean), combined.refused)
 
 
 def shard_rates(included: Sequence[Terms], rule: OuterRule) -> tuple[float, float]:

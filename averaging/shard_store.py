@@ -11,8 +11,6 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from torch import Tensor
-
 from averaging.codec import Codec
 from averaging.encoded import EncodedBlocks
 from averaging.messages import DIGEST_BYTES, Commit, Contribution, Plan, Result
@@ -58,8 +56,8 @@ class ShardStore:
     _results: dict[tuple[int, int, bytes], bytes] = field(default_factory=dict)
     _held_bytes: dict[PeerId, int] = field(default_factory=dict)
     _results_of: dict[PeerId, _Given] = field(default_factory=dict)
-    _errors: dict[tuple[int, int], Tensor] = field(default_factory=dict)
-    _tentative: dict[tuple[int, int], tuple[bytes, Tensor]] = field(default_factory=dict)
+    _errors: dict[tuple[int, int], EncodedBlocks] = field(default_factory=dict)
+    _tentative: dict[tuple[int, int], tuple[bytes, EncodedBlocks | None]] = field(default_factory=dict)
 
     def take_contribution(self, sender: PeerId, message: Contribution, payload: memoryview) -> None:
         """Keep a contribution until its round is reduced; what its sender sent for earlier attempts goes.
@@ -143,11 +141,13 @@ class ShardStore:
         """Encoded blocks over stored bytes, without a copy."""
         return self.codec.unpack(num_values, memoryview(payload))
 
-    def carried_error(self, start: int, end: int) -> Tensor | None:
-        """What committed broadcasts of these values by this peer lost in encoding, float32 [end - start]."""
+    def carried_error(self, start: int, end: int) -> EncodedBlocks | None:
+        """What committed broadcasts of these values by this peer lost in encoding; see `carried_error.py`."""
         return self._errors.get((start, end))
 
-    def add_reduction(self, version: int, shard: int, start: int, end: int, reduction: Reduction) -> bytes:
+    def add_reduction(
+        self, version: int, shard: int, start: int, end: int, reduction: Reduction, carries_error: bool = True
+    ) -> bytes:
         """Keep an own result and, until the commit decides, what its encoding lost. Returns its digest."""
         payload = b"".join(bytes(part) for part in reduction.encoded.pack())
         digest = payload_digest(payload)
@@ -157,7 +157,7 @@ class ShardStore:
                 given.keys.remove(key)
                 given.num_bytes -= len(payload)
         self._results[key] = payload
-        self._tentative[(start, end)] = (digest, reduction.error)
+        self._tentative[(start, end)] = (digest, reduction.error if carries_error else None)
         return digest
 
     def own_result(self, version: int, shard: int, start: int, end: int) -> bytes:
@@ -168,10 +168,10 @@ class ShardStore:
         """Keep encoding errors only where the commit contains exactly our result; elsewhere nothing was broadcast."""
         for shard in commit.results:
             digest, error = self._tentative.get((shard.start, shard.end), (b"", None))
-            if error is None or digest != shard.digest:
+            if not digest or digest != shard.digest:
                 continue
             self._errors.pop((shard.start, shard.end), None)
-            if bool(error.any()):
+            if error is not None:
                 self._errors[(shard.start, shard.end)] = error
         cuts = {(result.start, result.end) for result in commit.results}
         self._errors = {cut: error for cut, error in self._errors.items() if cut in cuts}

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from averaging.codec import Codec, make_codec
+from averaging.encoded import EncodedBlocks
 from averaging.fragment_state import CommittedShard, FragmentState
 from averaging.fragments import FragmentLayout, build_layout
 from averaging.outer import Terms, staleness_of, weights_of
@@ -54,7 +55,7 @@ class Lane:
     unsent_steps: list[int]
     gains: dict[int, float] = field(default_factory=dict)
     hidden: dict[int, Tensor] = field(default_factory=dict)
-    carried_error: Tensor | None = None
+    carried_error: EncodedBlocks | None = None
 
 
 class AnchorMean:

@@ -39,7 +39,7 @@ class MergeKind(IntEnum):
     SET = 3
     """x = values; ref = values: unsent work of the fragment is discarded."""
     REBASE = 4
-    """L = ref - x; ref = values; x = values - L: unsent work stays, whatever was shown before (network restarted).
+    """L = ref - x; ref = values; x = values - L: unsent work stays, whatever was shown before (restart, full slots).
 
     `values` count less the work that still lies in the outbox; the network side leaves it there until then."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
+from averaging.carried_error import kept_error_num_bytes
 from averaging.fragment_state import RECENT_CONTRIBUTIONS
 from averaging.round import HISTORY_COMMITS
 from peer.mailbox import mailbox_num_bytes
@@ -100,8 +101,9 @@ def network_memory(
         # Each fragment has one contribution under way; results are kept for members that missed a few rounds.
         encoded_bytes=(1 + RECENT_CONTRIBUTIONS + HISTORY_COMMITS) * encoded,
         velocity_bytes=FLOAT_BYTES * sum(sizes) if mode in VELOCITY_MODES else 0,
+        # What broadcasts lost is kept at 8 bits (`averaging.carried_error`), and as much again while rounds are open.
         reducing_bytes=max((num_members - 1) * blocks.num_bytes(own) + FLOAT_BYTES * own for own in reduced)
-        + FLOAT_BYTES * sum(reduced),
+        + 2 * sum(kept_error_num_bytes(own) for own in reduced),
         applying_bytes=FLOAT_BYTES * max(sizes),
         libraries_bytes=LIBRARIES_BYTES,
         daemon_bytes=DAEMON_BYTES,

@@ -18,10 +18,11 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from averaging import wire
+from averaging.carried_error import keep_error
 from averaging.codec import Codec
+from averaging.encoded import EncodedBlocks
 from averaging.fragment_runtime import FragmentRuntime
 from averaging.leading import Leading
 from averaging.messages import Commit, Plan, Result, RosterEntry, ShardPlan, ShardResult
@@ -68,7 +69,7 @@ def _wrong_mean(
     rule: OuterRule,
     codec: Codec,
     num_values: int,
-    carried_error: Tensor | None,
+    carried_error: EncodedBlocks | None,
 ) -> Reduction | None:
     honest = reduce_shard(contributions, rule, codec, num_values, carried_error)
     if honest is None:
@@ -76,7 +77,7 @@ def _wrong_mean(
     values = torch.empty(num_values)
     codec.decode(honest.encoded, values)
     encoded = codec.encode_with_residual(values.mul_(-scale))
-    return dataclasses.replace(honest, encoded=encoded, error=values)
+    return dataclasses.replace(honest, encoded=encoded, error=keep_error(values))
 
 
 def _leading_for(friends: frozenset[PeerId]) -> type[Leading]:
@@ -117,7 +118,7 @@ def _close_alone(node: Node, fragment: FragmentRuntime, scale: float) -> None:
     if not bool(back.any()):
         back.fill_(1e-3)
     encoded = node.codec.encode(back)
-    digest = fragment.store.add_reduction(machine.version, 0, 0, size, Reduction(encoded, (0,), torch.zeros(size)))
+    digest = fragment.store.add_reduction(machine.version, 0, 0, size, Reduction(encoded, (0,), None))
     steps = node.manifest.averaging.sync_every
     trainer = node.mailbox.trainer
     tokens = max(1, round(steps * trainer.tokens / max(1, trainer.inner_steps)))

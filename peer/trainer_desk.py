@@ -41,9 +41,8 @@ class TrainerDesk:
         self._clock = clock
         self._poll_seconds = poll_seconds
         self._last_send_step = last_send_step
-        self._backlog: dict[int, Tensor] = {}
         self._undelivered_anchor: set[int] = set()
-        self._unshown: set[int] = set()
+        self._unshown: dict[int, None] = {}
         self._rebasing = False
         self._taking = asyncio.Lock()
         self._moment = 0
@@ -52,7 +51,7 @@ class TrainerDesk:
     @property
     def num_undelivered(self) -> int:
         """Changes that wait here for a free slot of the trainer's inbox."""
-        return len(self._backlog) + len(self._undelivered_anchor) + len(self._unshown)
+        return len(self._undelivered_anchor) + len(self._unshown)
 
     async def open(self, *, keeps_work: Collection[int]) -> None:
         """Hand over the starting point; unsent work of the trainer stays in the fragments `keeps_work`."""
@@ -122,31 +121,38 @@ class TrainerDesk:
         persist(self._mailbox, self._fragments[message.fragment])
 
     def deliver(self, index: int, change: Tensor, version: int) -> None:
-        """Hand a change to the trainer; while its slots are full, changes add up here."""
+        """Hand a change to the trainer; while its slots are full, the fragment waits to be handed over as a whole.
+
+        So rounds that are faster than inner steps take no memory here. In mode sync all is handed over as a whole, so
+        that no rounding adds up: lock step promises that equal anchors mean equal parameters.
+        """
         if not self.is_open or self._section.mode == "streaming":
             return
         if self._section.mode == "sync":
-            self._unshown.add(index)
-            self._show(index)
+            self._unshown[index] = None
+            self._show([index])
             return
-        waiting = self._backlog.pop(index, None)
-        total = change if waiting is None else waiting.add_(change)
-        if self._rebasing or not self._mailbox.inbox.try_deliver(MergeKind.ADD, index, total, version=version):
-            # The change is only lent to us.
-            self._backlog[index] = total.clone() if waiting is None else total
+        if index in self._unshown:
+            return
+        if self._rebasing or not self._mailbox.inbox.try_deliver(MergeKind.ADD, index, change, version=version):
+            self._unshown[index] = None
 
-    def _show(self, index: int) -> None:
-        """Mode sync: hand over what the live parameters show now as a whole, so that no rounding adds up in them.
+    def _show(self, fragments: Sequence[int]) -> None:
+        """Hand over what the live parameters show of these fragments now, as far as there are slots.
 
-        Lock step promises that equal anchors mean equal parameters. The trainer waits for this anyway, so nothing is
-        lost by leaving its work in the outbox meanwhile (see `take_work`).
+        Work that the trainer posts stays in the outbox until it has taken that (see `take_work`): an inner step at
+        most, and in mode sync it waits for this anyway.
         """
-        state = self._fragments[index].state
-        if self._rebasing or not self._mailbox.inbox.num_free():
+        # Of work that is being taken in right now nobody could say whether what is shown contains it.
+        if self._rebasing or self._taking.locked():
             return
-        if self._mailbox.inbox.try_deliver(MergeKind.REBASE, index, state.shown(), version=state.version):
-            self._unshown.discard(index)
-            self._rebasing = True
+        for index in fragments:
+            state = self._fragments[index].state
+            if not self._mailbox.inbox.num_free():
+                return
+            if self._mailbox.inbox.try_deliver(MergeKind.REBASE, index, state.shown(), version=state.version):
+                self._unshown.pop(index, None)
+                self._rebasing = True
 
     def deliver_anchor(self, index: int) -> None:
         """Mode streaming: hand over the new anchor, to be blended `overlap_steps` after the send."""
@@ -169,13 +175,6 @@ class TrainerDesk:
         """Hand over what found no free slot before."""
         if self._rebasing:
             return
-        for index in sorted(self._backlog):
-            version = self._fragments[index].state.version
-            if not self._mailbox.inbox.try_deliver(MergeKind.ADD, index, self._backlog[index], version=version):
-                return
-            del self._backlog[index]
         for index in sorted(self._undelivered_anchor):
             self.deliver_anchor(index)
-        for index in sorted(self._unshown):
-            if not self._fragments[index].busy.locked():
-                self._show(index)
+        self._show([index for index in self._unshown if not self._fragments[index].busy.locked()])
