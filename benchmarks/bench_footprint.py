@@ -2,11 +2,11 @@
 
     python -m benchmarks.bench_footprint [--models 25,250] [--rounds 2] [--json]
 
-Two real peers over loopback: one trains the built-in GPT with AdamW, the other computes nothing but takes part in every
-round; H is 2 P, so that every second step sends a fragment. When every fragment has had so many common rounds, peaks
-are read from /proc (Linux). Shared memory, the mailbox, counts in both processes that map it; what is a process's own
-is told apart. A copy is 4 bytes per parameter, MB are 2^20 bytes. The target: the network process takes at most four
-copies and 150 MB. With 250 M parameters both peers together take about 20 GB and some minutes.
+Two real peers over loopback: one trains the built-in GPT with AdamW, the other computes nothing, in steps as long as
+the trainer's first ones; H is 2 P, so that every second step sends a fragment. When every fragment has had so many
+common rounds, peaks are read from /proc (Linux). Shared memory, the mailbox, counts in both processes that map it; what
+is a process's own is told apart. A copy is 4 bytes per parameter, MB are 2^20 bytes. The target: the network process
+takes at most four copies and 150 MB. With 250 M parameters both peers together take about 20 GB and some minutes.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from benchmarks.real_swarm import real_swarm
 MODELS = {"25": {"layers": 8, "width": 512}, "250": {"layers": 20, "width": 1024}}
 MB = 2.0**20
 TARGET_COPIES, TARGET_MB = 4, 150
+STEPS_ALONE_SECONDS = 5
 NEEDED_BYTES_PER_PARAMETER = 80
 """Both peers: parameters, gradients, moments, references, mailboxes and what passes through."""
 BARE = {
@@ -56,8 +57,10 @@ def measure(model: dict[str, int], num_rounds: int, num_fragments: int) -> dict[
         trainer = swarm.start(company=False)
         swarm.join(trainer)
         company = swarm.start(company=True)
+        # As slow as the trainer: what it contributes would be too old among the rounds of a much faster one.
+        alone = trainer.ask(do="train", seconds=STEPS_ALONE_SECONDS)
         swarm.join(company)
-        company.ask(do="company")
+        company.ask(do="company", step_seconds=min(alone["step_seconds"]))
         trained = trainer.ask(do="train", seconds=0, commits=num_rounds * num_fragments)
         processes = usage(trainer)
         num_parameters = trained["num_parameters"]

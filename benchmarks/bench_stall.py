@@ -29,6 +29,8 @@ from benchmarks.real_swarm import real_swarm
 
 ARMS = ("apart", "same")
 WARM_UP_SECONDS = 3.0
+COMPANY_STEP_SECONDS = 0.02
+"""Short beside any step that computes, so that a round never waits for the company."""
 FIRST_COMMITS = 12
 """Before counting: deadlines are learned, streams are open, pages are touched."""
 
@@ -48,7 +50,7 @@ def measure(options: argparse.Namespace, arm: str, own: int, other: int) -> dict
         trainer.ask(do="pin", cores=[own])
         company = swarm.start(company=True, cores=[other])
         swarm.join(company)
-        company.ask(do="company")
+        company.ask(do="company", step_seconds=COMPANY_STEP_SECONDS)
         trainer.ask(do="train", seconds=WARM_UP_SECONDS, commits=FIRST_COMMITS)
         on = trainer.ask(do="train", seconds=options.seconds)
         trainer.ask(do="leave")

@@ -8,8 +8,9 @@ It is driven by lines of JSON on standard input and answers with lines of JSON o
      "commits": n}                   -> steps and what they cost  for s seconds and until n commits of several peers
     {"do": "leave"}                  -> {}                        and trains alone from now on
     {"do": "usage"}                  -> {"processes"}             CPU seconds and memory of each
-    {"do": "company"}                -> {}                        computes nothing, but takes part in every round until
-                                                                  the input ends
+    {"do": "company",
+     "step_seconds": s}              -> {}                        computes nothing in steps of s seconds, but takes part
+                                                                  in every round until the input ends
     end of input                     -> leaves
 
 Inner steps are those of the built-in GPT and its optimizer, on made-up tokens.
@@ -37,8 +38,6 @@ from peer.manifest import RunManifest
 from peer.model import build_model
 from peer.session import Swarm, join
 
-COMPANY_STEP_SECONDS = 0.02
-"""Short beside any step that computes, so that a round never waits for the company."""
 BATCH_SIZE = 4
 
 
@@ -113,10 +112,10 @@ class Member:
             **{name: after[name] - before[name] for name in after},
         }
 
-    def company(self) -> None:
+    def company(self, step_seconds: float) -> None:
         """Steps without computing until standard input ends."""
         parameter = next(self.model.parameters())
-        while not select.select([sys.stdin], [], [], COMPANY_STEP_SECONDS)[0]:
+        while not select.select([sys.stdin], [], [], step_seconds)[0]:
             with torch.no_grad():
                 parameter.view(-1)[:128] += 1e-4
             self.optimizer.step()
@@ -176,7 +175,7 @@ def _do(member: Member, order: dict[str, Any]) -> None:
         _say(processes=[{"role": role(process), **asdict(process)} for process in family(os.getpid())])
     elif order["do"] == "company":
         _say()
-        member.company()
+        member.company(order["step_seconds"])
     else:
         raise ValueError(f"unknown order {order['do']!r}")
 
