@@ -39,6 +39,7 @@ from averaging.round import RoundMachine
 from averaging.round_timing import RoundTiming
 from averaging.shard_store import ShardStore
 from dht.access import AccessRule
+from dht.event_loop import run_network
 from dht.host import PeerId
 from dht.identity import Identity, verify
 from dht.p2pd_host import P2pdHost
@@ -242,7 +243,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    asyncio.run(_serve(options))
+    run_network(_serve(options))
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from dht.errors import Incompatible, UsageFault
+from dht.event_loop import run_network
 from dht.hivemind_parts import allow_parts_of_hivemind
 from dht.records import RunRecord
 from peer.config import PeerConfig
@@ -223,5 +224,5 @@ def _run_seed(config: PeerConfig, owner: Owner) -> int:
         owner.on_stop = lambda: loop.call_soon_threadsafe(side.leave, "asked to stop")
         await side.run()
 
-    asyncio.run(serve())
+    run_network(serve())
     return 0

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dht.errors import LocalFault, MurmurationError
+from dht.event_loop import run_network
 from dht.hivemind_parts import allow_parts_of_hivemind
 from dht.records import RunRecord, encode_run_record
 from peer.events import Event, to_json
@@ -56,7 +57,7 @@ def main() -> int:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, OWNERS_SIGNALS)
     channel = _Channel(connection)
     try:
-        asyncio.run(_run(channel))
+        run_network(_run(channel))
     except MurmurationError as error:
         code = error.exit_code if isinstance(error, LocalFault) else 1
         channel.send("fault", message=str(error), exit_code=code)
