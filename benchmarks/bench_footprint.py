@@ -3,7 +3,7 @@
     python -m benchmarks.bench_footprint [--models 25,250] [--rounds 2] [--json]
 
 Two real peers over loopback: one trains the built-in GPT with AdamW, the other computes nothing, in steps as long as
-the trainer's first ones; H is 2 P, so that every second step sends a fragment. When every fragment has had so many
+the trainer's first ones; H is P, so that every step sends a fragment. When every fragment has had so many
 common rounds, peaks are read from /proc (Linux). Shared memory, the mailbox, counts in both processes that map it; what
 is a process's own is told apart. A copy is 4 bytes per parameter, MB are 2^20 bytes. The target: the network process
 takes at most four copies and 150 MB. With 250 M parameters both peers together take about 20 GB and some minutes.
@@ -52,7 +52,7 @@ def available_bytes() -> int:
 
 def measure(model: dict[str, int], num_rounds: int, num_fragments: int) -> dict[str, Any]:
     """Peaks of one peer's processes."""
-    shape = {**model, "context": 16, "sync_every": 2 * num_fragments, "fragments": num_fragments}
+    shape = {**model, "context": 16, "sync_every": num_fragments, "fragments": num_fragments}
     with real_swarm(None, **shape) as swarm:
         trainer = swarm.start(company=False)
         swarm.join(trainer)
