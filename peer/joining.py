@@ -95,7 +95,8 @@ def _run_trainer(config: PeerConfig, owner: Owner, place: Place | None, child: N
             group.check()
         return owner.stop_asked() or connection.run_has_ended
 
-    threading.Thread(target=load_optimizers, name="load-optimizers", daemon=True).start()
+    loading = threading.Thread(target=load_optimizers, name="load-optimizers", daemon=True)
+    loading.start()
     try:
         manifest = connection.open(stop)
         if manifest is not None:
@@ -118,6 +119,8 @@ def _run_trainer(config: PeerConfig, owner: Owner, place: Place | None, child: N
     finally:
         if group is not None:
             group.end(is_orderly=is_orderly and group.ranks is not None)
+        # A thread that still imports when Python ends leaves a traceback under the sentence of whatever went wrong.
+        loading.join()
     return 0
 
 
