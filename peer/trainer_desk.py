@@ -50,7 +50,7 @@ class TrainerDesk:
 
     @property
     def num_undelivered(self) -> int:
-        """Changes that wait here for a free slot of the trainer's inbox."""
+        """Fragments that wait here for a free slot of the trainer's inbox."""
         return len(self._undelivered_anchor) + len(self._unshown)
 
     async def open(self, *, keeps_work: Collection[int]) -> None:
