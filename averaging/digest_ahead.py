@@ -75,10 +75,12 @@ class DigestAhead:
 
     def work(self, state: FragmentState, chunks: Collection[int]) -> None:
         """Step and hash these chunks; `state` stays as it is, and must be at this version meanwhile."""
-        gradient, change = torch.empty(CHUNK_VALUES), torch.empty(CHUNK_VALUES)
+        gradient, change, next_anchor, next_momentum = (torch.empty(CHUNK_VALUES) for _ in range(4))
         for chunk in chunks:
             first, last = self._range(chunk)
-            anchor, momentum = state.anchor[first:last].clone(), state.momentum[first:last].clone()
+            anchor, momentum = next_anchor[: last - first], next_momentum[: last - first]
+            anchor.copy_(state.anchor[first:last])
+            momentum.copy_(state.momentum[first:last])
             for key, encoded in self._steps_in(first, last):
                 start, end = max(first, key.start), min(last, key.end)
                 part = slice(start - first, end - first)

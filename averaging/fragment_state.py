@@ -183,12 +183,8 @@ class FragmentState:
             return None
         change = torch.empty_like(self.anchor) if out is None else out
         for start, end in self._chunks():
-            work = self._decoded(sent.encoded, start, end)
             part = change[start:end]
-            part.copy_(work)
-            overlay = self._overlay(work, start, end)
-            if overlay is not None:
-                part.sub_(overlay)
+            self._show_less_overlay(sent, start, end, part)
             if rule.residual_decay != 1.0:
                 kept = self.residual[start:end]
                 part.add_(kept)
@@ -427,6 +423,17 @@ class FragmentState:
     def _overlay(self, work: Tensor, start: int, end: int) -> Tensor | None:
         velocity = self._velocity_slice(start, end)
         return overlay_of(self.rule, [work], velocity, self.rule.outer_lr, self.shown_share)
+
+    def _show_less_overlay(self, sent: Sent, start: int, end: int, part: Tensor) -> None:
+        """`part` becomes the work that travels without what the live parameters go on showing of it."""
+        piece = sent.encoded.slice_blocks(start, end - start)
+        self.codec.decode(piece, part)
+        if self.rule.mode == "carry":
+            self.codec.decode_accumulate(piece, -self.rule.overlay_gain, part)
+            return
+        overlay = self._overlay(part, start, end)
+        if overlay is not None:
+            part.sub_(overlay)
 
     def _take_from_overlay(self, sent: Sent, start: int, end: int, part: Tensor, beta: float) -> None:
         """Own work in a committed shard: what the live parameters showed of it goes, into `part` of the change."""

@@ -18,7 +18,8 @@ from typing import Final
 
 import base58
 
-from dht.framing import READ_BUFFER_BYTES
+from dht.byte_stream import ByteStream
+from dht.framing import READ_BUFFER_BYTES, ByteReader
 from dht.host import PeerId
 from dht.identity import public_key_of
 from dht.multiaddr import Multiaddr, decode_varint, encode_varint, multiaddr_from_bytes
@@ -45,8 +46,8 @@ class Connection:
     address: Multiaddr
 
 
-AcceptConnection = Callable[[asyncio.StreamReader, asyncio.StreamWriter], None]
-"""Called for each incoming stream before its header is read; owns the writer."""
+AcceptConnection = Callable[[ByteStream], None]
+"""Called for each incoming stream before its header is read; owns it."""
 
 
 class P2pdControl:
@@ -95,52 +96,56 @@ class P2pdControl:
         body = _bytes_field(1, address.to_bytes()) + _bytes_field(2, protocol.encode()) + _varint_field(3, 0)
         await self._request(_STREAM_HANDLER, _bytes_field(4, body))
 
-    async def open_stream(
-        self, peer_id: PeerId, protocol: str, timeout_seconds: float
-    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def open_stream(self, peer_id: PeerId, protocol: str, timeout_seconds: float) -> ByteStream:
         """Open a stream; the connection to the daemon becomes the stream."""
         body = _bytes_field(1, _peer_bytes(peer_id)) + _bytes_field(2, protocol.encode())
         request = _request_bytes(_STREAM_OPEN, _bytes_field(3, body + _seconds_field(timeout_seconds)))
-        reader, writer = await self._open()
+        stream = await self._open()
         try:
-            await _exchange(reader, writer, request)
+            await _exchange(stream, request)
         except BaseException:
-            writer.transport.abort()
+            stream.transport.abort()
             raise
-        return reader, writer
+        return stream
 
-    async def open_lifeline(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    async def open_lifeline(self) -> ByteStream:
         """A connection that keeps the daemon alive: it exits by itself when the last one of these is gone.
 
         The operating system closes it with our process, however that ends, so no daemon is ever left behind.
         """
-        reader, writer = await self._open()
+        stream = await self._open()
         try:
-            await _exchange(reader, writer, _request_bytes(_PERSISTENT_CONN_UPGRADE))
+            await _exchange(stream, _request_bytes(_PERSISTENT_CONN_UPGRADE))
         except BaseException:
-            writer.transport.abort()
+            stream.transport.abort()
             raise
-        return reader, writer
+        return stream
 
     async def _request(self, kind: int, body: bytes = b"") -> _Fields:
-        reader, writer = await self._open()
+        stream = await self._open()
         try:
-            return await _exchange(reader, writer, _request_bytes(kind, body))
+            return await _exchange(stream, _request_bytes(kind, body))
         finally:
-            writer.transport.abort()
+            stream.transport.abort()
 
-    async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        return await asyncio.open_unix_connection(self._socket_path, limit=self._read_buffer_bytes)
+    async def _open(self) -> ByteStream:
+        loop = asyncio.get_running_loop()
+        _, stream = await loop.create_unix_connection(
+            lambda: ByteStream(self._read_buffer_bytes), str(self._socket_path)
+        )
+        return stream
 
 
 async def listen_for_streams(
     socket_path: Path, accept: AcceptConnection, read_buffer_bytes: int = READ_BUFFER_BYTES
 ) -> asyncio.Server:
     """Accept the streams that the daemon hands over at `socket_path`."""
-    return await asyncio.start_unix_server(accept, path=socket_path, limit=read_buffer_bytes, backlog=LISTEN_BACKLOG)
+    return await asyncio.get_running_loop().create_unix_server(
+        lambda: ByteStream(read_buffer_bytes, accept), str(socket_path), backlog=LISTEN_BACKLOG
+    )
 
 
-async def read_stream_header(reader: asyncio.StreamReader) -> tuple[PeerId, str]:
+async def read_stream_header(reader: ByteReader) -> tuple[PeerId, str]:
     """(authenticated remote, protocol) of an incoming stream; raises ControlError, EOFError, OSError or ValueError."""
     header = _Fields(await _read_delimited(reader))
     return _peer_id(header.bytes_of(1)), header.bytes_of(3).decode("utf-8")
@@ -188,11 +193,11 @@ class _Fields:
         return self._contents[number][-1]
 
 
-async def _exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, request: bytes) -> _Fields:
-    writer.write(request)
-    await writer.drain()
+async def _exchange(stream: ByteStream, request: bytes) -> _Fields:
+    stream.write(request)
+    await stream.drain()
     try:
-        response = _Fields(await _read_delimited(reader))
+        response = _Fields(await _read_delimited(stream))
     except EOFError as error:
         raise ControlError("the network daemon went away before it answered") from error
     if response.varint_of(1) != 0:
@@ -201,7 +206,7 @@ async def _exchange(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, 
     return response
 
 
-async def _read_delimited(reader: asyncio.StreamReader) -> bytes:
+async def _read_delimited(reader: ByteReader) -> bytes:
     header = b""
     while not header or header[-1] >= 0x80:
         header += await reader.readexactly(1)

@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Seque
 from pathlib import Path
 from typing import Final, TypeVar
 
+from dht.byte_stream import ByteStream
 from dht.congestion import BBR, congestion_control
 from dht.errors import LocalFault, PeerFault, PeerUnreachable
 from dht.framing import FramedStream
@@ -249,9 +250,9 @@ class P2pdHost:
     async def open_stream(self, peer_id: PeerId, protocol: str, timeout_seconds: float) -> Stream:
         """Open a stream to a known peer; see the port."""
         async with self._remote_call(peer_id, timeout_seconds, f"open {protocol}") as control, self._opening:
-            reader, writer = await control.open_stream(peer_id, protocol, timeout_seconds)
+            connection = await control.open_stream(peer_id, protocol, timeout_seconds)
         paces = Paces(self._line_paces.get(protocol, self._paces.upload), self._paces.download)
-        stream = FramedStream(reader, writer, peer_id, paces, self.memory)
+        stream = FramedStream(connection, connection, peer_id, paces, self.memory)
         self._streams.add(stream)
         return stream
 
@@ -408,27 +409,27 @@ class P2pdHost:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _on_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._spawn(self._accept(reader, writer))
+    def _on_connection(self, connection: ByteStream) -> None:
+        self._spawn(self._accept(connection))
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _accept(self, connection: ByteStream) -> None:
         try:
             async with asyncio.timeout(CONTROL_SECONDS):
-                remote, protocol = await read_stream_header(reader)
+                remote, protocol = await read_stream_header(connection)
         except (ControlError, OSError, EOFError, ValueError, TimeoutError) as error:
             logger.info("refused a stream without a readable header: %s", error or "nothing came")
-            writer.transport.abort()
+            connection.transport.abort()
             return
         except asyncio.CancelledError:
-            writer.transport.abort()
+            connection.transport.abort()
             raise
         handler = self._handlers.get(protocol)
         is_full = self._incoming.total() >= MAX_INCOMING_STREAMS or self._incoming[remote] >= self._max_streams_per_peer
         if handler is None or is_full or self._supervisor.is_closed:
             logger.info("refused a stream %s of peer %s: %s", protocol, remote, "too many" if is_full else "no handler")
-            writer.transport.abort()
+            connection.transport.abort()
             return
-        await self._serve(handler, FramedStream(reader, writer, remote, self._paces, self.memory), protocol)
+        await self._serve(handler, FramedStream(connection, connection, remote, self._paces, self.memory), protocol)
 
     async def _serve(self, handler: StreamHandler, stream: FramedStream, protocol: str) -> None:
         self._streams.add(stream)

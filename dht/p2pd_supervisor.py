@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
+from dht.byte_stream import ByteStream
 from dht.errors import LocalFault
 from dht.identity import Identity
 from dht.multiaddr import Multiaddr
@@ -84,7 +85,7 @@ class P2pdSupervisor:
         self._last_downtime_seconds = 0.0
         self._directory: SocketDirectory | None = None
         self._daemon: P2pdProcess | None = None
-        self._lifeline: asyncio.StreamWriter | None = None
+        self._lifeline: ByteStream | None = None
         self._watcher: asyncio.Task[None] | None = None
         self._greeters: set[asyncio.Task[None]] = set()
         self._greeting = asyncio.Lock()
@@ -201,7 +202,7 @@ class P2pdSupervisor:
         )
         try:
             async with asyncio.timeout(CONTROL_SECONDS):
-                _, self._lifeline = await self.control.open_lifeline()
+                self._lifeline = await self.control.open_lifeline()
                 peer_id, self._visible = await self.control.identify()
                 if peer_id != self._identity.peer_id:
                     raise LocalFault(

@@ -19,7 +19,7 @@ BURST_SECONDS: Final = 0.02
 """Of unused allowance that is kept: what comes at once must fit the router's queue, together with that of others."""
 URGENT_BYTES: Final = 4096
 """Frames up to this size (plans, offers, signs of life) are counted but never wait behind bulk data."""
-PIECE_SECONDS: Final = 0.005
+PIECE_SECONDS: Final = 0.01
 """Bulk data passes in pieces that take about this long, so that it flows instead of coming in bursts."""
 SMALLEST_PIECE_BYTES: Final = 4096
 LARGEST_PIECE_BYTES: Final = 256 * 1024

@@ -40,7 +40,7 @@ AnyHost = P2pdHost | Libp2pHost
 async def send_bytes(host: AnyHost, to: Host, protocol: str, data: bytes) -> None:
     """Send bytes that are no frame, and end the stream."""
     if isinstance(host, P2pdHost):
-        _, writer = await P2pdControl(host.control_socket).open_stream(to.peer_id, protocol, 10.0)
+        writer = await P2pdControl(host.control_socket).open_stream(to.peer_id, protocol, 10.0)
         writer.write(data)
         writer.close()
         await writer.wait_closed()
