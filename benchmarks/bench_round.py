@@ -64,10 +64,6 @@ class MemberProcess:
         """Of the process that was started."""
         return self._process.pid
 
-    def kill(self) -> None:
-        """End it at once, without its children."""
-        self._process.kill()
-
     def stop(self) -> None:
         """Close its input, which ends it."""
         _pipe(self._process.stdin).close()

@@ -186,9 +186,7 @@ def _killed_round(members: list[MemberProcess], options: argparse.Namespace) -> 
         member.tell(do="round")
     time.sleep(options.kill)
     died_at = time.monotonic()
-    for process in family(victim.process_id):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(process.pid, signal.SIGKILL)
+    _kill(victim)
     with ThreadPoolExecutor(len(survivors)) as executor:
         futures = [executor.submit(_answer_of, member, died_at + SURVIVOR_SECONDS) for member in survivors]
         answers = [future.result() for future in futures]
@@ -201,9 +199,16 @@ def _killed_round(members: list[MemberProcess], options: argparse.Namespace) -> 
     }
 
 
+def _kill(member: MemberProcess) -> None:
+    """SIGKILL to all its processes: a child that lived on would keep the pipe open on which its answers are awaited."""
+    for process in family(member.process_id):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGKILL)
+
+
 def _answer_of(member: MemberProcess, end: float) -> dict[str, Any]:
     """Its answer, or that none came; then it is killed."""
-    timer = threading.Timer(max(0.0, end - time.monotonic()), member.kill)
+    timer = threading.Timer(max(0.0, end - time.monotonic()), _kill, (member,))
     timer.start()
     try:
         return member.read()
