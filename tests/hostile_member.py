@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -73,8 +74,9 @@ class HostileMember:
     async def wait_closed(self, stream: Stream) -> None:
         """Wait until the remote has closed the stream."""
         async with asyncio.timeout(PATIENCE_SECONDS):
-            while await stream._reader.read(65536):  # type: ignore[attr-defined]
-                pass
+            with contextlib.suppress(asyncio.IncompleteReadError):
+                while True:
+                    await stream._reader.readexactly(1)  # type: ignore[attr-defined]
 
     async def announce(self, **changes: Any) -> None:
         """Publish the record of a trainer that has committed a little, but for `changes`."""
