@@ -104,6 +104,8 @@ class ByteStream(asyncio.BufferedProtocol):
             IncompleteReadError: the remote has ended the stream before.
             OSError: the connection broke.
         """
+        if num_bytes > self._buffer_bytes:
+            return await self._read_parts(num_bytes)
         if num_bytes - len(self._buffered) > SCRATCH_BYTES and not self._has_ended:
             return await self._read_long(num_bytes)
         while len(self._buffered) < num_bytes:
@@ -116,6 +118,17 @@ class ByteStream(asyncio.BufferedProtocol):
         if len(self._buffered) <= self._buffer_bytes:
             self._resume_reading()
         return taken
+
+    async def _read_parts(self, num_bytes: int) -> bytes:
+        # Memory grows with what has arrived: an announced length alone costs no more than the buffer.
+        taken = bytearray()
+        try:
+            while len(taken) < num_bytes:
+                taken += await self.readexactly(min(num_bytes - len(taken), self._buffer_bytes))
+        except asyncio.CancelledError:
+            self._buffered[:0] = taken
+            raise
+        return bytes(taken)
 
     async def _read_long(self, num_bytes: int) -> bytes:
         taken = bytearray(num_bytes)

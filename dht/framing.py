@@ -18,7 +18,7 @@ from dht.pacing import URGENT_BYTES, Pace, Paces
 MAX_FRAME_BYTES = 2**32 - 1
 
 READ_BUFFER_BYTES = 1024 * 1024
-"""asyncio stops reading from the transport at twice this. It bounds what a fast remote can make us hold per stream;
+"""Connections stop reading from the transport beyond this. It bounds what a fast remote can make us hold per stream;
 asyncio's own 64 KiB would stop and resume the transport sixty times for one 4 MiB frame."""
 
 WRITE_BUFFER_BYTES = 256 * 1024

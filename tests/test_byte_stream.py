@@ -11,7 +11,7 @@ from dht.byte_stream import SCRATCH_BYTES, ByteStream
 from dht.event_loop import run_network
 
 LONG = 5 * SCRATCH_BYTES + 7
-BUFFER_BYTES = 4 * SCRATCH_BYTES
+BUFFER_BYTES = 8 * SCRATCH_BYTES
 
 
 def made_up(num_bytes: int, first: int = 0) -> bytes:
@@ -52,7 +52,7 @@ def on_each_loop(check: Check) -> None:
 
 @pytest.mark.parametrize("piece_bytes", [1000, SCRATCH_BYTES, LONG])
 def test_reads_of_all_lengths_return_what_was_sent(piece_bytes: int) -> None:
-    lengths = [1, 0, 3, LONG, 4, SCRATCH_BYTES, SCRATCH_BYTES + 1, 2, LONG]
+    lengths = [1, 0, 3, LONG, 4, SCRATCH_BYTES, SCRATCH_BYTES + 1, 2, 3 * BUFFER_BYTES + 5, LONG]
 
     async def check(stream: ByteStream, remote: socket.socket) -> None:
         data = made_up(sum(lengths))
@@ -105,6 +105,23 @@ def test_a_cancelled_read_leaves_its_bytes_to_the_next_one(has_all: bool) -> Non
         await tell(remote, data[first:] + (b"" if has_all else b"abc"))
         assert await stream.readexactly(LONG) == data
         assert await stream.readexactly(3) == b"abc"
+
+    on_each_loop(check)
+
+
+def test_an_announced_length_costs_no_memory_before_its_bytes_come_and_a_cancel_loses_none() -> None:
+    async def check(stream: ByteStream, remote: socket.socket) -> None:
+        data = made_up(3 * BUFFER_BYTES)
+        reading = asyncio.ensure_future(stream.readexactly(len(data)))
+        await asyncio.sleep(0)
+        assert len(stream.get_buffer(-1)) <= BUFFER_BYTES
+        await tell(remote, data[: 2 * BUFFER_BYTES + 9])
+        await asyncio.sleep(0.05)
+        reading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await reading
+        await tell(remote, data[2 * BUFFER_BYTES + 9 :])
+        assert await stream.readexactly(len(data)) == data
 
     on_each_loop(check)
 
