@@ -109,6 +109,9 @@ class CheckpointKeeper:
             write = partial(draft.finish, self._totals(), has_trainer=self._desk is not None, is_last=is_last)
             path = await self._compute(write)
         except (OSError, ValueError):
+            # What the trainer makes in a folder that is being deleted would stay, and keep room a full disk has not.
+            if self._mailbox.trainer.moment == draft.number:
+                await self._trainer_has_written()
             await self._compute(draft.discard)
             raise
         self._emit(
@@ -136,11 +139,14 @@ class CheckpointKeeper:
         finally:
             for index in waiting:
                 desk.release(index)
-        while trainer.moment_written == 0:  # noqa: ASYNC110
-            await asyncio.sleep(LOOK_SECONDS)
+        await self._trainer_has_written()
         if trainer.moment_written < 0:
             number = -trainer.moment_written
             raise OSError(number, os.strerror(number), str(draft.path))
+
+    async def _trainer_has_written(self) -> None:
+        while self._mailbox.trainer.moment_written == 0:  # noqa: ASYNC110
+            await asyncio.sleep(LOOK_SECONDS)
 
     async def _add(self, draft: CheckpointDraft, fragment: FragmentRuntime) -> None:
         async with fragment.busy:

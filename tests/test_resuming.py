@@ -24,8 +24,8 @@ from peer.fragment_memory import build_fragments, persist
 from peer.mailbox import MergeKind
 from peer.reporting import Reporter
 from peer.starting import Start
+from tests.checkpoint_peer import ME, SECTION, Peer, saved_pair
 from tests.notaries import notary_of
-from tests.test_checkpoint_pair import ME, SECTION, Peer, saved_pair
 
 T = TypeVar("T")
 OTHER = PeerId("12D3KooWOther")
