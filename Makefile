@@ -14,8 +14,9 @@ help:
 	@echo "make check  ruff, ruff format --check, mypy --strict"
 	@echo "make venv   only create .venv and install into it"
 
-# pip builds the dashboard's bundle while it installs; afterwards this only notices edited scripts.
+# pip makes the kernels and the dashboard's bundle while it installs; afterwards this only notices edited sources.
 venv: $(STAMP)
+	@$(BIN)/python averaging/build_kernels.py || echo "Everything works without them, only slower."
 	@$(BIN)/python dashboard/web/build.py || echo "The page works without it, only not live."
 
 # The observer's pure-Python libp2p builds a C extension; where the GMP headers are missing, observers use the daemon.
@@ -25,7 +26,7 @@ HAS_GMP = $(shell echo '\#include <gmp.h>' | $(or $(CC),cc) -E - >/dev/null 2>&1
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Python %s found; 3.11 or newer is needed: make PYTHON=python3.11 ..." % sys.version.split()[0])'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[fast,dev$(HAS_GMP)]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev$(HAS_GMP)]'
 	@touch $@
 
 demo: venv

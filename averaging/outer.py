@@ -22,19 +22,19 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal
 from functools import lru_cache
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from averaging import compiled
+
 Mode = Literal["sync", "streaming", "delayed", "eager", "own", "carry"]
-F32 = npt.NDArray[np.float32]
 Combination = Literal["mean", "trimmed_mean", "centered_clip", "radial_directional"]
 
 CHUNK_VALUES = 1 << 18
@@ -225,25 +225,16 @@ def outer_step_(anchor: Tensor, momentum: Tensor, gradient: Tensor, outer_lr: fl
 def outer_step_into(
     anchor: Tensor, momentum: Tensor, gradient: Tensor, outer_lr: float, outer_momentum: float, change: Tensor
 ) -> None:
-    """`outer_step_`, with the change of A in `change`: compiled where numba is installed, the same bits anywhere.
+    """`outer_step_`, with the change of A in `change`: compiled where it can be, the same bits anywhere.
 
     All tensors: float32 [n], CPU, contiguous, without overlap.
     """
-    step = _compiled_step()
-    if step is None:
+    library = compiled.library()
+    if library is None:
         change.copy_(outer_step_(anchor, momentum, gradient, outer_lr, outer_momentum))
     else:
-        step(anchor.numpy(), momentum.numpy(), gradient.numpy(), outer_lr, outer_momentum, change.numpy())
-
-
-@lru_cache(maxsize=1)
-def _compiled_step() -> Callable[[F32, F32, F32, float, float, F32], None] | None:
-    # At first use, because importing numba takes longer than many a command runs.
-    try:
-        from averaging.outer_numba import step
-    except ImportError:
-        return None
-    return step
+        arrays = anchor.numpy(), momentum.numpy(), gradient.numpy()
+        library.outer_step(*arrays, outer_lr, outer_momentum, change.numpy())
 
 
 def overlay_terms(rule: OuterRule, num_pending: int, outer_lr: float, own_share: float) -> list[tuple[float, float]]:

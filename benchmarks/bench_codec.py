@@ -4,7 +4,7 @@
                                      [--others]
 
 Rates are gigabytes (10^9 bytes) of float32 input or output a second, median and best of the repeats. With more than
-one thread, torch kernels use torch's own threads; numba kernels, which use one each, run on as many slices at once.
+one thread, torch kernels use torch's own threads; compiled kernels, which use one each, run on as many slices at once.
 With one thread the share of a core is what the operation takes at a line of 400 Mbit/s whose every bit it makes or
 reads. `--others` adds hivemind's compressions and bitsandbytes (see `codec_others.py`), in the same run.
 """
@@ -185,7 +185,7 @@ def run(
 def kernel_choices(name: str) -> list[KernelChoice]:
     """Kernels that are installed and make a difference to this codec."""
     fastest = make_codec(name).kernels
-    return ["torch", "numba"] if fastest == "numba" else ["torch"]
+    return ["torch", "compiled"] if fastest == "compiled" else ["torch"]
 
 
 def counts(text: str) -> list[int]:

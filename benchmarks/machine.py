@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from averaging import compiled
+
 
 def machine() -> dict[str, Any]:
     """Processor, cores, system and the versions of what computes."""
@@ -21,7 +23,7 @@ def machine() -> dict[str, Any]:
                 model = line.split(":", 1)[1].strip()
                 break
     versions = {}
-    for package in ("torch", "numpy", "numba"):
+    for package in ("torch", "numpy"):
         try:
             versions[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
@@ -32,5 +34,6 @@ def machine() -> dict[str, Any]:
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         "torch_vector_instructions": torch.backends.cpu.get_cpu_capability(),
+        "kernels": compiled.missing_reason() or "compiled",
         **versions,
     }

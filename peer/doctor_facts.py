@@ -21,6 +21,7 @@ class MachineFacts:
         disk_free_bytes: where the data folder is, or would be; None: unknown.
         port_fault: the sentence of why the addresses to listen on cannot be used; empty: they can.
         congestion_control: of TCP, as the kernel calls it; empty: unknown.
+        kernels_fault: the sentence of why there are no compiled kernels; empty: there are.
     """
 
     versions: dict[str, str]
@@ -32,6 +33,7 @@ class MachineFacts:
     data_dir: str
     port_fault: str
     congestion_control: str = ""
+    kernels_fault: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -59,6 +59,10 @@ def exit_code_of(findings: Sequence[Finding]) -> int:
 def _findings(facts: DoctorFacts) -> Iterator[Finding]:
     machine, run, needs = facts.machine, facts.run, facts.run.needs if facts.run else None
     yield _software(machine, run)
+    if machine.kernels_fault:
+        slower = "encoding takes about four times the processor time"
+        remedy = "install a C compiler, such as gcc, and then this software again"
+        yield Finding("kernels", "note", f"{machine.kernels_fault}: {slower}", remedy)
     yield _device(machine, needs, facts.step_seconds)
     yield _memory(machine, needs)
     yield _disk(machine, needs)

@@ -13,6 +13,7 @@ from typing import Final
 
 import torch
 
+from averaging import compiled
 from dht.congestion import congestion_control
 from dht.errors import DeviceFault, LocalFault
 from dht.multiaddr import parse_multiaddr
@@ -49,6 +50,7 @@ def look_at_machine(
         data_dir=str(data_dir),
         port_fault=_port_fault(listen, ports),
         congestion_control=congestion_control(),
+        kernels_fault=compiled.missing_reason(),
     )
 
 

@@ -25,8 +25,6 @@ KEPT_CHECKPOINTS = 2
 LIBRARIES_BYTES = 265_000_000
 """Resident memory of a process that has loaded torch, hivemind and ours and no model: Linux x86-64, Python 3.11, torch
 2.13.0 (CPU). `python -m benchmarks.bench_footprint` prints it as "imports alone"."""
-KERNELS_BYTES = 130_000_000
-"""What numba and the compiled kernels add to that in the network process (`peer.run_rules.warm_up`)."""
 DAEMON_BYTES = 66_000_000
 """Resident memory of p2pd, 40 to 66 MB by the number of connections."""
 
@@ -107,7 +105,7 @@ def network_memory(
         reducing_bytes=max((num_members - 1) * blocks.num_bytes(own) + FLOAT_BYTES * own for own in reduced)
         + 2 * sum(kept_error_num_bytes(own) for own in reduced),
         applying_bytes=FLOAT_BYTES * max(sizes),
-        libraries_bytes=LIBRARIES_BYTES + KERNELS_BYTES,
+        libraries_bytes=LIBRARIES_BYTES,
         daemon_bytes=DAEMON_BYTES,
     )
 

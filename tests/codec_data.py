@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from importlib.util import find_spec
 
 import numpy as np
 import torch
@@ -11,6 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from averaging import compiled
 from averaging.codec import Codec, KernelChoice, make_codec
 from averaging.encoded import SCALE_BYTES, EncodedBlocks
 
@@ -18,10 +18,9 @@ BLOCK_CODECS = ("int4", "e3m0", "int8", "int2")
 ALL_CODECS = (*BLOCK_CODECS, "fp16", "fp32")
 TOP_CODE = {"int4": 7, "e3m0": 1, "int8": 127, "int2": 1}
 
-KERNELS: tuple[KernelChoice, ...] = ("torch", "numba") if find_spec("numba") else ("torch",)
+KERNELS: tuple[KernelChoice, ...] = ("torch", "compiled") if compiled.library() else ("torch",)
 block_sizes = st.sampled_from((8, 16, 64, 128, 384))
 
-# The first call may compile, so no test has a deadline per example.
 relaxed = settings(deadline=None)
 
 

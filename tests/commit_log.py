@@ -1,6 +1,6 @@
 """A log of commits, applied by every peer: prints the digests. `test_same_bits.py` runs it under many conditions.
 
-python -m tests.commit_log --threads 2 --kernels numba --chunk-values 4096 --order 1
+python -m tests.commit_log --threads 2 --kernels compiled --chunk-values 4096 --order 1
 """
 
 from __future__ import annotations
@@ -10,11 +10,14 @@ import hashlib
 import json
 import random
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from unittest import mock
 
 import numpy as np
 import torch
 
+from averaging import compiled
+from averaging.build_kernels import source_mark
 from averaging.codec import Codec, Rounding, make_codec
 from averaging.fragment_state import CommittedShard, FragmentState, Sent
 from averaging.messages import Contribution, Plan, RosterEntry, ShardPlan
@@ -135,7 +138,8 @@ def reduced(
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--kernels", choices=("torch", "numba"), default="torch")
+    parser.add_argument("--kernels", choices=("torch", "compiled"), default="torch")
+    parser.add_argument("--library", type=Path, help="compiled kernels in place of the installed ones")
     parser.add_argument("--chunk-values", type=int, default=0, help="of encoding and of outer steps; 0: as they are")
     parser.add_argument("--order", type=int, default=0, help="seed of arrival orders; 0: in order")
     options = parser.parse_args()
@@ -143,6 +147,9 @@ def main() -> None:
     if options.chunk_values:
         for module in ("fragment_state", "codec", "codec_torch"):
             mock.patch(f"averaging.{module}.CHUNK_VALUES", options.chunk_values).start()
+    if options.library:
+        library = compiled.KernelLibrary(options.library, source_mark())
+        mock.patch("averaging.compiled.library", return_value=library).start()
     found = {}
     for name, (rule, (codec, scale, rounding)) in CASES.items():
         made = make_codec(codec, BLOCK, options.kernels, scale, rounding)

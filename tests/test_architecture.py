@@ -176,7 +176,7 @@ def purity(sources: Sequence[Source]) -> Iterator[str]:
 def tensors_and_bytes_apart(sources: Sequence[Source]) -> Iterator[str]:
     """Frames know no tensors, tensors know no frames; they meet in `averaging.encoded`, which knows neither."""
     for module, banned in (
-        ("averaging.wire", ("torch", "numpy", "numba")),
+        ("averaging.wire", ("torch", "numpy")),
         ("averaging.encoded", ("torch", "msgpack")),
         ("averaging.codec", ("msgpack",)),
     ):
@@ -193,7 +193,7 @@ def tensors_and_bytes_apart(sources: Sequence[Source]) -> Iterator[str]:
 def quick_start(sources: Sequence[Source]) -> Iterator[str]:
     """`peer --help` loads nothing heavy: commands import what they need."""
     for name in loaded_by("peer.cli", sources):
-        if name.partition(".")[0] in ("torch", "hivemind", "numba", "aiohttp", "numpy", "safetensors"):
+        if name.partition(".")[0] in ("torch", "hivemind", "aiohttp", "numpy", "safetensors"):
             yield f"loading peer.cli loads {name}; import it inside the command"
 
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import math
 import random
 import runpy
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from averaging import compiled
 from averaging.codec import Codec, KernelChoice, Rounding, make_codec
 from averaging.encoded import SCALE_BYTES, EncodedBlocks
 from tests.codec_data import (
@@ -180,7 +178,7 @@ def test_accumulating_is_a_multiply_and_an_add(codec: Codec, values: Tensor, wei
     assert same_bits(out, torch.from_numpy(expected))
 
 
-@pytest.mark.skipif(len(KERNELS) < 2, reason="numba is not installed")
+@pytest.mark.skipif(len(KERNELS) < 2, reason="the kernels are not compiled")
 @relaxed
 @given(
     st.sampled_from(BLOCK_CODECS),
@@ -208,7 +206,7 @@ def test_all_kernels_give_the_same_bits(
             assert same_bits(got, expected)
 
 
-@pytest.mark.skipif(len(KERNELS) < 2, reason="numba is not installed")
+@pytest.mark.skipif(len(KERNELS) < 2, reason="the kernels are not compiled")
 @relaxed
 @given(st.sampled_from(BLOCK_CODECS), st.integers(1, 700), st.randoms(use_true_random=False))
 def test_all_kernels_read_any_codes_the_same(name: str, num_values: int, chance: random.Random) -> None:
@@ -319,32 +317,11 @@ def test_threads_may_share_a_codec(kernels: KernelChoice) -> None:
             assert same_bits(got, result)
 
 
-def test_numba_works_where_nothing_can_be_cached(monkeypatch: pytest.MonkeyPatch) -> None:
-    codec_numba = pytest.importorskip("averaging.codec_numba")
-    compiled = importlib.import_module("averaging.compiled")
-    real_njit, refused = compiled.njit, []
-
-    def njit_without_cache(*args: Any, cache: bool = False, **options: Any) -> Any:
-        if cache:
-            refused.append(args)
-            raise RuntimeError("cannot cache function: no locator available")
-        return real_njit(*args, **options)
-
-    monkeypatch.setattr(compiled, "njit", njit_without_cache)
-    decode = compiled.compiled.__wrapped__(codec_numba._decode_exponents, codec_numba._DECODE_SIGNATURE)
-    assert refused
-    out = np.zeros(8, dtype=np.float32)
-    levels = np.arange(16, dtype=np.float32)
-    codes = np.full(4, 0x21, dtype=np.uint8)
-    decode(np.array([2.0], dtype=np.float32), codes, 8, 4, levels, np.float32(1), False, out)
-    assert out.tolist() == [2.0] * 4 + [4.0] * 4
-
-
-def test_without_numba_auto_is_torch_and_numba_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "averaging.codec_numba", None)
+def test_without_compiled_kernels_auto_is_torch_and_compiled_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiled, "library", lambda: None)
     assert make_codec("int4").kernels == "torch"
-    with pytest.raises(ValueError, match="install it"):
-        make_codec("int4", kernels="numba")
+    with pytest.raises(ValueError, match="install the package with a C compiler"):
+        make_codec("int4", kernels="compiled")
 
 
 @pytest.mark.parametrize("rounding", ["nearest", "stochastic"])

@@ -25,6 +25,7 @@ from averaging.shard_store import ShardStore
 from dht.host import PeerId
 from peer.manifest import RunManifest
 from peer.run_rules import rule_of
+from tests.codec_data import KERNELS
 
 MEAN = OuterRule("sync", 0.7, 0.5)
 TRIMMED, CLIPPED, RADIAL = (
@@ -424,7 +425,7 @@ def test_threads_and_kernels_do_not_change_a_bit(rule):
     try:
         for num_threads in (1, 2, 5):
             torch.set_num_threads(num_threads)
-            for kernels in ("torch", "numba"):
+            for kernels in KERNELS:
                 codec = make_codec("int4", BLOCK, kernels)
                 contributions = [
                     (index, Terms(100 + index, 10, index % 2), codec.encode(normal(index, size, 1.0 + index)))

@@ -10,14 +10,13 @@ import json
 import os
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
+from averaging import build_kernels, compiled
 from tests.commit_log import CASES, NUM_ROUNDS
 
 ROOT = Path(__file__).parent.parent
-HAS_NUMBA = find_spec("numba") is not None
-COMPILED = "numba" if HAS_NUMBA else "torch"
+COMPILED = "compiled" if compiled.library() else "torch"
 CONDITIONS: dict[str, tuple[list[str], dict[str, str]]] = {
     "one thread": ([], {}),
     "two threads, compiled, small chunks, another order": (
@@ -28,14 +27,18 @@ CONDITIONS: dict[str, tuple[list[str], dict[str, str]]] = {
         ["--threads", "3", "--chunk-values", "5001", "--order", "2"],
         {"ATEN_CPU_CAPABILITY": "default"},
     ),
-    "compiled for the oldest machine": (["--kernels", COMPILED, "--order", "3"], {"NUMBA_CPU_NAME": "generic"}),
+    "compiled for the oldest machine": (["--kernels", COMPILED, "--order", "3"], {}),
 }
 
 
-def test_the_same_commits_give_the_same_bits_everywhere() -> None:
+def test_the_same_commits_give_the_same_bits_everywhere(tmp_path: Path) -> None:
+    oldest: list[str] = []
+    if COMPILED == "compiled":
+        build_kernels.compile_library(build_kernels.SOURCE, tmp_path / "kernels.so", machines=[None])
+        oldest = ["--library", str(tmp_path / "kernels.so")]
     running = {
         name: subprocess.Popen(
-            [sys.executable, "-m", "tests.commit_log", *arguments],
+            [sys.executable, "-m", "tests.commit_log", *arguments, *(oldest if "oldest" in name else [])],
             cwd=ROOT,
             env=os.environ | environment,
             stdout=subprocess.PIPE,
