@@ -2,12 +2,16 @@
 
 Whoever sends as fast as the operating system takes bytes fills megabytes of buffers and the router's queue; packets are
 lost in bursts, connections stop for several round trips, and everything else on the line waits. How long a frame takes
-from its last written byte until the remote acknowledges it tells how much lies in between: a round trip when the line
+from its last written byte until the remote has read it tells how much lies in between: half a round trip when the line
 keeps up, several times that when it does not. The pace follows that delay, as in LEDBAT (RFC 6817), frame by frame
 instead of packet by packet.
 
-A remote can acknowledge late. Delays are therefore taken against the shortest one of the same remote, and the median
-remote counts. One that acknowledges too early makes the pace too high, which is what a sender without any pace has.
+The remote says when it has read a frame, by its own clock: what the acknowledgement then waits for, behind the remote's
+own data, is no fault of this line. Clocks differ and drift, so after each pause a few bytes go ahead while nothing
+queues, and delays are taken against theirs. They never count for more than the whole way there and back took.
+
+A remote can acknowledge late; the median remote counts, therefore. One that acknowledges too early makes the pace too
+high, which is what a sender without any pace has.
 """
 
 from __future__ import annotations
@@ -23,7 +27,9 @@ SHORTEST_SECONDS, LONGEST_SECONDS = 0.3, 1.0
 FEWEST_FRAMES: Final = 6
 """Acknowledged in a stretch, for it to be judged."""
 NUM_SHORTEST: Final = 30
-"""Stretches over which the shortest delay to a remote is remembered: routes change."""
+"""Stretches and pauses over which the shortest round trip to a remote is remembered: routes change."""
+NUM_SHORTEST_WAYS: Final = 8
+"""The same for one way, by two clocks that drift apart: a round or two."""
 QUEUE_SECONDS: Final = 0.06
 """What may lie between the last written byte and the line: about half of the queue of a home router."""
 SHORT_TRIP_SECONDS: Final = 0.05
@@ -34,13 +40,15 @@ LONGEST_QUEUE_SECONDS: Final = 0.3
 """Nothing waits longer for that: even the shortest delay is a queue then."""
 BOUND_SHARE: Final = 0.7
 """Of the pace that was sent at least, for a stretch to say that more would have gone."""
-STEPS: Final = ((0.25, 1.2), (0.5, 1.08), (1.0, 1.03), (2.0, 0.98), (4.0, 0.93), (float("inf"), 0.85))
-"""Delay up to so many times what may be there: the pace is multiplied by so much. Near the goal one percent of the pace
-makes a third of it, so that larger steps would overshoot for ever."""
-LARGEST_STEP: Final = 1.05
-"""Once the line was found to be full: it seldom becomes faster, and who tries much more fills the queue each time."""
-MANY_EMPTY: Final = 4
-"""Stretches in a row with hardly any queue: the line has become faster."""
+STEPS: Final = ((0.25, 1.2), (0.5, 1.08), (1.0, 1.0), (2.0, 0.97), (4.0, 0.93), (float("inf"), 0.85))
+"""Delay up to so many times what may be there: the pace is multiplied by so much."""
+NEAR_SHARE: Final = 0.97
+"""Of the pace at which the line was last found to be full: many a queue is empty at 95 % of the line, full at 98 %."""
+RETURN_STEP, FURTHER_STEP = 0.05, 0.005
+"""More than the pace, before it is so near again and, if there is hardly any queue, from there on. The second such step
+is twice, the third three times as large."""
+NEVER_FULL_SHARE: Final = 1.05
+"""Of that pace: it goes without a queue, so the line has become faster, or was not full then."""
 DRAINING_SHARE: Final = 0.9
 """Of the delay before: it falls already, and what is left of it was written at an earlier pace."""
 FIRST_SHARE: Final = 2.5
@@ -61,15 +69,24 @@ def queue_seconds(round_trip_seconds: float) -> float:
 class _Route:
     """To one remote: its delays in this stretch, and the shortest of earlier ones."""
 
-    delays: list[float] = field(default_factory=list)
-    shortest: deque[float] = field(default_factory=lambda: deque(maxlen=NUM_SHORTEST))
+    trips: list[float] = field(default_factory=list)
+    ways: list[float] = field(default_factory=list)
+    """One way, by the clocks of both ends: only differences mean anything."""
+    shortest_trips: deque[float] = field(default_factory=lambda: deque(maxlen=NUM_SHORTEST))
+    shortest_ways: deque[float] = field(default_factory=lambda: deque(maxlen=NUM_SHORTEST_WAYS))
 
     def queues(self) -> float:
         """The median delay beyond the shortest, in units of what may be there; begins a new stretch."""
-        delays, self.delays = self.delays, []
-        self.shortest.append(min(delays))
-        shortest = min(self.shortest)
-        return (median(delays) - shortest) / queue_seconds(shortest)
+        self.shortest_trips.append(min(self.trips))
+        self.shortest_ways.append(min(self.ways))
+        shortest = min(self.shortest_trips)
+        seconds = min(median(self.trips) - shortest, median(self.ways) - min(self.shortest_ways))
+        self.clear()
+        return seconds / queue_seconds(shortest)
+
+    def clear(self) -> None:
+        """Begin a new stretch."""
+        self.trips, self.ways = [], []
 
 
 class LinePace:
@@ -83,12 +100,25 @@ class LinePace:
         """Until the next pause, delays are those of buffers that were filled without a pace."""
         self._last_at = 0.0
         self._queues = 0.0
-        self._was_full = False
-        self._num_empty = 0
+        self._full_at: float | None = None
+        """The pace at which the line was last found to be full."""
+        self._num_raised = 0
+        """Steps one after the other since then, on the same side of what is near to it."""
+        self._is_cutting = False
         self._is_remainder = False
         """Whether the stretch follows another without a pause. Its end, when most of the others rest, says nothing."""
         self._num_acknowledged = 0
-        self._acknowledged_bytes = 0
+        self._acknowledged_bytes = 0.0
+
+    def greeted(self, remote: Hashable, asked_at: float, read_at: float, now: float) -> None:
+        """`remote` answered a few bytes that went ahead after a pause.
+
+        Args:
+            read_at: by the clock of the remote.
+        """
+        route = self._routes.setdefault(remote, _Route())
+        route.shortest_trips.append(now - asked_at)
+        route.shortest_ways.append(read_at - asked_at)
 
     def resumed(self, now: float) -> None:
         """Something is to be sent again after nothing was; a stretch that a pause has cut counts for nothing.
@@ -100,7 +130,7 @@ class LinePace:
         self._began_at, self._num_acknowledged, self._acknowledged_bytes = None, 0, 0
         self._is_draining = self._is_remainder = False
         for route in self._routes.values():
-            route.delays.clear()
+            route.clear()
 
     def started(self, now: float) -> None:
         """A frame is being sent."""
@@ -108,12 +138,30 @@ class LinePace:
             self._began_at = now
 
     def acknowledged(
-        self, remote: Hashable, num_bytes: int, started_at: float, written_at: float | None, now: float
+        self,
+        remote: Hashable,
+        num_bytes: int,
+        started_at: float,
+        written_at: float | None,
+        read_at: float,
+        now: float,
     ) -> None:
-        """`remote` has read a frame; `written_at`: its last byte, None: somewhat earlier than that was noticed."""
-        if self._began_at is None or started_at < self._began_at:
+        """`remote` has read a frame.
+
+        Args:
+            written_at: its last byte; None: somewhat earlier than that was noticed.
+            read_at: by the clock of the remote.
+        """
+        if self._began_at is None:
             return
-        self._routes.setdefault(remote, _Route()).delays.append(now - (written_at or now))
+        if started_at < self._began_at:
+            # What of it was sent since then.
+            if now > started_at:
+                self._acknowledged_bytes += num_bytes * (now - self._began_at) / (now - started_at)
+            return
+        route = self._routes.setdefault(remote, _Route())
+        route.trips.append(now - (written_at or now))
+        route.ways.append(read_at - (written_at or now))
         self._acknowledged_bytes += num_bytes
         self._num_acknowledged += 1
         self._last_at = now
@@ -137,7 +185,7 @@ class LinePace:
         seconds, num_frames = self._last_at - self._began_at, self._num_acknowledged
         delivered = self._acknowledged_bytes / seconds if seconds > 0 else 0.0
         self._began_at, self._num_acknowledged, self._acknowledged_bytes = None, 0, 0
-        routes = [route for route in self._routes.values() if route.delays]
+        routes = [route for route in self._routes.values() if route.trips]
         queued = [route.queues() for route in routes]
         if seconds < SHORTEST_SECONDS or num_frames < FEWEST_FRAMES or was_draining or is_end_of_longer:
             return False
@@ -149,16 +197,35 @@ class LinePace:
         queues, earlier = median_low(queued), self._queues
         self._queues = queues
         factor = next(factor for limit, factor in STEPS if queues <= limit)
-        self._num_empty = 0 if factor < STEPS[0][1] else self._num_empty + 1
-        self._was_full = factor < 1 or (self._was_full and self._num_empty < MANY_EMPTY)
-        if self._was_full:
-            factor = min(factor, LARGEST_STEP)
+        was_cutting, self._is_cutting = self._is_cutting, factor < 1
         if factor > 1 and delivered < BOUND_SHARE * before:
             return False
         if factor < 1 and queues < DRAINING_SHARE * earlier:
             return False
-        after = before * factor
         if factor < 1:
-            after = min(before, max(after, LEAST_SHARE * delivered, SLOWEST_BYTES_PER_SECOND))
+            if not was_cutting:
+                self._full_at, self._num_raised = before, 0
+            after = min(before, max(before * factor, LEAST_SHARE * delivered, SLOWEST_BYTES_PER_SECOND))
+        else:
+            after = self._raised(before, factor)
         self.bytes_per_second = after
         return after != before
+
+    def _raised(self, before: float, factor: float) -> float:
+        """Quickly back to where the line was full the last time, carefully from there on."""
+        if self._full_at is None or factor == 1:
+            return before * factor
+        near = NEAR_SHARE * self._full_at
+        if before < near:
+            self._num_raised += 1
+            after = before * min(factor, 1 + RETURN_STEP * self._num_raised)
+            if after >= near:
+                after, self._num_raised = near, 0
+            return after
+        if factor < STEPS[0][1]:
+            return before
+        if before > NEVER_FULL_SHARE * self._full_at:
+            self._full_at = None
+            return before * factor
+        self._num_raised += 1
+        return before * min(factor, 1 + FURTHER_STEP * self._num_raised)

@@ -4,8 +4,8 @@ Each remote has two outgoing lanes, so that a plan never waits behind bulk data:
 stream when the first message is posted, introduces itself with a hello, and stays open; when it breaks, everything
 queued on it is dropped and the owner is told once. A data lane with more waiting opens further streams, which take
 turns at its queue: a multiplexed stream may only have so much under way, and permission for more comes back behind the
-bulk data of the other direction. Messages are one-way: what needs an answer says so in its own protocol. Only that a
-long frame was read is said on the stream itself, by an empty frame: that is how a sender learns what its line takes.
+bulk data of the other direction. Messages are one-way: what needs an answer says so in its own protocol. Only when a
+long frame, or an empty one, was read is said on the stream itself: that is how a sender learns what its line takes.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from averaging.upload_rate import UploadRate
 from dht.errors import PeerFault, PeerUnreachable
 from dht.host import Host, PeerId, Stream
 
-ROUND_PROTOCOL = "/murmuration/round/2"
+ROUND_PROTOCOL = "/murmuration/round/3"
 OPEN_SECONDS = 15.0
 """To open a stream: a relayed dial with hole punching takes up to 10 s; longer means nobody is there."""
 SLOWEST_BYTES_PER_SECOND = 16_000
@@ -46,7 +46,9 @@ MAX_INCOMING_STREAMS_PER_PEER = 16
 """Four streams of two lanes, doubled while old ones are being replaced after a reconnect, doubled again for slack."""
 MAX_HELLO_BYTES = 4096
 ACKNOWLEDGED_BYTES = 4096
-"""Longer frames are acknowledged."""
+"""Longer frames are acknowledged, and empty ones."""
+CLOCK_BYTES = 8
+"""Of an acknowledgement: microseconds by the receiver's clock when it had read the frame, big-endian."""
 
 Lane = Literal["control", "data"]
 
@@ -122,6 +124,8 @@ class _OutgoingLane:
     """Streams that are in the middle of a frame."""
     num_waiting: int = 0
     """Streams that have nothing to send."""
+    greeted_at: float = -math.inf
+    """The pause before which an empty frame was sent last."""
     is_over: bool = False
 
     def wants_stream(self, num_lanes: int) -> bool:
@@ -155,6 +159,8 @@ class Links:
         self.max_queued_bytes = MAX_QUEUED_BYTES
         self._rate = UploadRate()
         self._pace = LinePace()
+        self._resumed_at = -math.inf
+        """When data were posted while none waited."""
         self.steer: Callable[[float], None] | None = None
         """Told the pace that the line takes, whenever it is known better."""
         self.is_abroad: Callable[[PeerId], bool] = lambda remote: False
@@ -186,7 +192,8 @@ class Links:
             outgoing = self._lanes[key] = _OutgoingLane(to, lane)
         if lane == "data":
             if not self.has_bulk_waiting:
-                self._pace.resumed(self._clock())
+                self._resumed_at = self._clock()
+                self._pace.resumed(self._resumed_at)
             self._rate.began(to)
         outgoing.queue.append(list(parts))
         outgoing.queued_bytes += num_bytes
@@ -277,19 +284,27 @@ class Links:
             PeerFault: the remote said something else, or the stream is over.
         """
         while True:
-            await stream.receive(0)
+            clock, now = await stream.receive(CLOCK_BYTES), self._clock()
+            if len(clock) != CLOCK_BYTES:
+                raise PeerFault(lane.remote, f"acknowledged with {len(clock)} bytes; expected {CLOCK_BYTES}")
             if not unread:
                 raise PeerFault(lane.remote, "acknowledged more than it was sent")
-            frame, now = unread.popleft(), self._clock()
+            frame, read_at = unread.popleft(), int.from_bytes(clock, "big") * 1e-6
             lane.unread_bytes -= frame.num_bytes
-            if lane.name == "data":
-                self._pace.acknowledged(lane.remote, frame.num_bytes, frame.started_at, frame.written_at, now)
+            if not frame.num_bytes:
+                self._pace.greeted(lane.remote, frame.started_at, read_at, now)
+            elif lane.name == "data":
+                self._pace.acknowledged(lane.remote, frame.num_bytes, frame.started_at, frame.written_at, read_at, now)
                 self._rest(now)
 
     async def _send_next(
         self, lane: _OutgoingLane, stream: Stream, watcher: asyncio.Future[None], unread: deque[_Unread]
     ) -> None:
         parts = lane.queue.popleft()
+        if lane.name == "data" and lane.greeted_at != self._resumed_at:
+            lane.greeted_at = self._resumed_at
+            unread.append(_Unread(0, self._clock()))
+            await self._send_frame(lane, stream, watcher, b"")
         frame = parts[0] if len(parts) == 1 else b"".join(parts)
         sent = _Unread(len(frame), self._clock())
         if len(frame) > ACKNOWLEDGED_BYTES:
@@ -297,6 +312,20 @@ class Links:
             lane.unread_bytes += len(frame)
             if lane.name == "data":
                 self._pace.started(sent.started_at)
+        await self._send_frame(lane, stream, watcher, frame)
+        lane.queued_bytes -= len(frame) + 4
+        self.traffic.sent_bytes += len(frame) + 4
+        self.traffic.sent_abroad_bytes += len(frame) + 4 if self.is_abroad(lane.remote) else 0
+        if lane.name == "data":
+            sent.written_at = self._clock()
+            self._rate.sent(lane.remote, len(frame) + 4, sent.written_at)
+            if not lane.queued_bytes:
+                self._end_of_queue(lane)
+
+    async def _send_frame(
+        self, lane: _OutgoingLane, stream: Stream, watcher: asyncio.Future[None], frame: bytes | memoryview
+    ) -> None:
+        """Raises PeerFault when the remote takes nothing, or when `watcher` has ended."""
         deadline = SEND_GRACE_SECONDS + len(frame) / SLOWEST_BYTES_PER_SECOND
         sending = asyncio.ensure_future(stream.send(frame))
         try:
@@ -316,14 +345,6 @@ class Links:
                 watcher.result()
             raise PeerUnreachable(lane.remote, f"took no data for {deadline:.0f} s")
         sending.result()
-        lane.queued_bytes -= len(frame) + 4
-        self.traffic.sent_bytes += len(frame) + 4
-        self.traffic.sent_abroad_bytes += len(frame) + 4 if self.is_abroad(lane.remote) else 0
-        if lane.name == "data":
-            sent.written_at = self._clock()
-            self._rate.sent(lane.remote, len(frame) + 4, sent.written_at)
-            if not lane.queued_bytes:
-                self._end_of_queue(lane)
 
     def _end_of_queue(self, lane: _OutgoingLane) -> None:
         self._rate.ended(lane.remote, self._clock())
@@ -367,6 +388,10 @@ class Links:
                 raise PeerFault(remote, "is an observer and opened a stream for rounds; observers take no part")
             while not self._closed:
                 frame = await stream.receive(self._limits.max_frame_bytes)
+                read_at = int(self._clock() * 1e6).to_bytes(CLOCK_BYTES, "big")
+                if not frame:
+                    await stream.send(read_at)
+                    continue
                 if self._doorkeeper.is_excluded(remote):
                     raise PeerFault(remote, "is no member any more")
                 self.traffic.received_bytes += len(frame) + 4
@@ -374,7 +399,7 @@ class Links:
                 self._on_message(remote, message, payload, len(frame) + 4)
                 # Last: whoever has just left can't be told, but what it sent counts.
                 if len(frame) > ACKNOWLEDGED_BYTES:
-                    await stream.send(b"")
+                    await stream.send(read_at)
         except PeerUnreachable:
             return
         except PeerFault as fault:

@@ -114,14 +114,14 @@ class _LyingStream:
 
     async def send(self, frame: bytes | bytearray | memoryview) -> None:
         content = bytes(frame)
-        if self._has_greeted:
+        if self._has_greeted and content:
             content = self._spoil(self.remote, content)
         self._has_greeted = True  # the first frame is the hello
         await self._honest.send(content)
 
     async def receive(self, max_bytes: int) -> bytes:
         frame = await self._honest.receive(max_bytes)
-        if self._was_greeted:
+        if self._was_greeted and frame:
             self._overhear(frame)
         self._was_greeted = True
         return frame

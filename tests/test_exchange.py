@@ -179,6 +179,7 @@ def hostile_frames(me, victim):
     digest, version = bytes(DIGEST_BYTES), victim.fragments[1].machine.version
     of_a_shard = victim.codec.encoded_num_bytes(160)
     yield b""
+    yield b"\x04\x00"
     yield chance.randbytes(500)
     yield b"\x01\xff\xff" + bytes(100)
     yield wire.encode(Contribution(1, version, 0, me, 0, 1, 0, 160, 9)) + bytes(5)
@@ -219,7 +220,7 @@ def test_garbage_from_a_hostile_member_stops_no_round():
         swarm.assert_shown()
         for peer in swarm.trainers:
             reasons = " ".join(reason for remote, reason in peer.refused if remote == villain.peer_id)
-            for part in ("does not know the word", "frame of 0 bytes", "wire version", "5 bytes in a contribution"):
+            for part in ("does not know the word", "frame of 2 bytes", "wire version", "5 bytes in a contribution"):
                 assert part in reasons
         return swarm
 

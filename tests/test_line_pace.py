@@ -20,11 +20,16 @@ class Line:
         self.bytes_per_second = bytes_per_second
         self.round_trip_seconds = round_trip_seconds
         self.extra_delay = extra_delay or {}
+        self.way_back_seconds = 0.0
+        self.clocks_apart_seconds = -1234.5
         self.now = self.free_at = 0.0
         self.longest_queue_seconds = 0.0
 
     def round(self, pace, num_frames=36, remotes=REMOTES):
         started, unread = self.now, []
+        for remote in remotes:
+            read = started + self.round_trip_seconds / 2 + self.clocks_apart_seconds
+            pace.greeted(remote, started, read, started + self.round_trip_seconds)
         self.longest_queue_seconds = 0.0
         for number in range(num_frames):
             self._hear(pace, unread, until=started)
@@ -33,8 +38,10 @@ class Line:
             self.free_at = max(max(self.free_at, started) + FRAME_BYTES / self.bytes_per_second, written)
             self.longest_queue_seconds = max(self.longest_queue_seconds, self.free_at - written)
             remote = remotes[number % len(remotes)]
-            read = self.free_at + self.round_trip_seconds + self.extra_delay.get(remote, 0.0) * (number + 1)
-            bisect.insort(unread, (read, remote, started, written))
+            late = self.extra_delay.get(remote, 0.0) * (number + 1)
+            there = self.free_at + self.round_trip_seconds / 2 + late
+            back = there + self.round_trip_seconds / 2 + self.way_back_seconds
+            bisect.insort(unread, (back, remote, started, written, there + self.clocks_apart_seconds))
             started = written
         self._hear(pace, unread, until=float("inf"))
         pace.rest(self.now, is_idle=True)
@@ -42,10 +49,10 @@ class Line:
 
     def _hear(self, pace, unread, until):
         while unread and unread[0][0] <= until:
-            read, remote, started, written = unread.pop(0)
-            pace.acknowledged(remote, FRAME_BYTES, started, written, read)
-            pace.rest(read, is_idle=False)
-            self.now = max(self.now, read)
+            heard, remote, started, written, read = unread.pop(0)
+            pace.acknowledged(remote, FRAME_BYTES, started, written, read, heard)
+            pace.rest(heard, is_idle=False)
+            self.now = max(self.now, heard)
 
 
 @pytest.mark.parametrize("mbit", [2, 20, 100, 1000])
@@ -70,6 +77,31 @@ def test_a_line_that_becomes_slower_or_faster_is_followed():
         assert 0.7 * rate < pace.bytes_per_second / MBIT < 1.3 * rate
 
 
+def test_acknowledgements_that_wait_behind_the_remotes_own_data_slow_nobody_down():
+    line, pace = Line(20 * MBIT), LinePace()
+    for number in range(20):
+        line.way_back_seconds = 0.4 * (number % 2)
+        line.round(pace)
+    assert 0.85 < pace.bytes_per_second / line.bytes_per_second < 1.1
+
+
+def test_clocks_that_drift_apart_slow_nobody_down_for_more_than_the_way_there_and_back():
+    line, pace = Line(20 * MBIT), LinePace()
+    for _ in range(20):
+        line.clocks_apart_seconds += 0.5
+        line.round(pace)
+    assert 0.85 < pace.bytes_per_second / line.bytes_per_second < 1.1
+
+
+def test_who_begins_too_fast_does_not_take_its_own_queue_for_a_long_way():
+    line, pace = Line(20 * MBIT), LinePace()
+    line.round(pace)
+    assert pace.bytes_per_second > 1.2 * line.bytes_per_second
+    for _ in range(3):
+        line.round(pace)
+    assert 0.75 < pace.bytes_per_second / line.bytes_per_second < 1.1
+
+
 def test_one_remote_that_acknowledges_ever_later_slows_nobody_down():
     line, pace = Line(50 * MBIT, extra_delay={"a": 0.2}), LinePace()
     for _ in range(20):
@@ -91,7 +123,7 @@ def test_the_only_remote_can_slow_the_pace_as_far_as_the_slowest_and_it_recovers
 def test_a_pause_after_a_lost_acknowledgement_is_no_slow_line():
     line, pace = Line(50 * MBIT), LinePace()
     pace.started(0.0)
-    pace.acknowledged("a", FRAME_BYTES, 0.0, 0.05, 0.1)
+    pace.acknowledged("a", FRAME_BYTES, 0.0, 0.05, 7.0, 0.1)
     line.now = 3600.0
     pace.resumed(line.now)
     line.round(pace)
@@ -104,7 +136,7 @@ def test_a_short_pause_does_not_end_a_stretch():
     for number in range(8):
         now = 0.1 * number
         pace.resumed(now)
-        pace.acknowledged("a", FRAME_BYTES, now, now + 0.05, now + 0.08)
+        pace.acknowledged("a", FRAME_BYTES, now, now + 0.05, now + 7.0, now + 0.08)
     assert pace.rest(0.8, is_idle=True)
 
 
@@ -125,7 +157,7 @@ def test_who_sends_less_than_the_pace_allows_does_not_make_it_faster():
         for number in range(12):
             now += 1.0
             pace.started(now)
-            pace.acknowledged("abc"[number % 3], FRAME_BYTES, now, now + 0.01, now + 0.04)
+            pace.acknowledged("abc"[number % 3], FRAME_BYTES, now, now + 0.01, now + 7.0, now + 0.04)
             pace.rest(now + 0.04, is_idle=False)
         pace.rest(now, is_idle=True)
     assert pace.bytes_per_second == before
@@ -133,11 +165,11 @@ def test_who_sends_less_than_the_pace_allows_does_not_make_it_faster():
 
 def test_acknowledgements_of_earlier_stretches_and_of_nobody_count_for_nothing():
     pace = LinePace()
-    pace.acknowledged("a", FRAME_BYTES, 0.0, 0.1, 0.2)
+    pace.acknowledged("a", FRAME_BYTES, 0.0, 0.1, 7.0, 0.2)
     assert not pace.rest(0.3, is_idle=True)
     pace.started(5.0)
     for number in range(20):
-        pace.acknowledged("a", FRAME_BYTES, 1.0, 1.1, 5.0 + number)
+        pace.acknowledged("a", FRAME_BYTES, 1.0, 1.1, 7.0, 5.0 + number)
     assert not pace.rest(30.0, is_idle=True)
     pace.forget("a")
     assert pace.bytes_per_second is None

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from averaging import wire
-from averaging.links import ACKNOWLEDGED_BYTES, ROUND_PROTOCOL, Links, greet_incoming
+from averaging.links import ACKNOWLEDGED_BYTES, ROUND_PROTOCOL, Links, greet_incoming, open_greeted_stream
 from averaging.messages import Contribution, VersionIs
 from dht.errors import PeerUnreachable
 from dht.host import PeerId
@@ -40,7 +40,8 @@ class Pair:
         self.network = network = MemoryNetwork(seed=1, upload_bits_per_second=UPLOAD_BITS_PER_SECOND)
         self.heard, self.lost, self.opened = [], [], 0
         self.changed = asyncio.Event()
-        here, self.there = MemoryHost(network, A), MemoryHost(network, B)
+        self.here = here = MemoryHost(network, A)
+        self.there = MemoryHost(network, B)
         open_stream = here.open_stream
 
         async def counted(remote, protocol, seconds):
@@ -196,7 +197,21 @@ def test_acknowledgements_tell_the_pace_of_the_line():
     run_virtual(scenario())
 
 
-@pytest.mark.parametrize("answers", [[b"", b""], [b"?"]])
+def test_an_empty_frame_is_answered_with_the_clock_and_no_message():
+    async def scenario():
+        pair = Pair()
+        stream = await open_greeted_stream(pair.here, OpenDoor(), B, ROUND_PROTOCOL)
+        await asyncio.sleep(5.0)
+        await stream.send(b"")
+        clock = int.from_bytes(await stream.receive(8), "big") * 1e-6
+        assert 5.0 <= clock <= asyncio.get_running_loop().time()
+        assert pair.heard == []
+        await pair.close()
+
+    run_virtual(scenario())
+
+
+@pytest.mark.parametrize("answers", [[bytes(8)] * 3, [b"?"], [b""], [bytes(9)]])
 def test_a_remote_that_acknowledges_what_it_was_not_sent_is_lost(answers):
     async def scenario():
         pair = Pair()
