@@ -197,14 +197,14 @@ class LinePace:
         queues, earlier = median_low(queued), self._queues
         self._queues = queues
         factor = next(factor for limit, factor in STEPS if queues <= limit)
-        was_cutting, self._is_cutting = self._is_cutting, factor < 1
+        self._is_cutting = self._is_cutting and factor < 1
         if factor > 1 and delivered < BOUND_SHARE * before:
             return False
         if factor < 1 and queues < DRAINING_SHARE * earlier:
             return False
         if factor < 1:
-            if not was_cutting:
-                self._full_at, self._num_raised = before, 0
+            if not self._is_cutting:
+                self._full_at, self._num_raised, self._is_cutting = before, 0, True
             after = min(before, max(before * factor, LEAST_SHARE * delivered, SLOWEST_BYTES_PER_SECOND))
         else:
             after = self._raised(before, factor)
