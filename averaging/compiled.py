@@ -117,9 +117,13 @@ class KernelLibrary:
         self._step(*pointers, len(anchor), outer_lr, outer_momentum, change.ctypes.data)
 
 
+@cache
 def library() -> KernelLibrary | None:
     """The library of this installation; None, with one line in the log, where there is none."""
-    return _found()[0]
+    kernels, reason = _found()
+    if kernels is None:
+        log.warning("%s; torch takes their place, which takes several times as long; %s", reason, REMEDY)
+    return kernels
 
 
 def missing_reason() -> str:
@@ -132,5 +136,4 @@ def _found() -> tuple[KernelLibrary | None, str]:
     try:
         return KernelLibrary(BUILT_LIBRARY, source_mark(SOURCE)), ""
     except KernelsMissing as reason:
-        log.warning("%s; torch takes their place, which takes several times as long; %s", reason, REMEDY)
         return None, str(reason)
