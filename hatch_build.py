@@ -32,7 +32,7 @@ def _script(root: str, name: str) -> ModuleType:
     return module
 
 
-class BundleHook(BuildHookInterface[Any]):
+class PackageHook(BuildHookInterface[Any]):
     """Runs `averaging/build_kernels.py` and `dashboard/web/build.py`."""
 
     def dependencies(self) -> list[str]:

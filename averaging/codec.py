@@ -379,13 +379,13 @@ def make_codec(
         if rounding != "nearest":
             raise ValueError(f"rounding {rounding!r} with {name}; expected nearest")
         return _CastCodec(name, block_size, scale)
-    if kernels == "compiled" and compiled.library() is None:
+    if kernels == "compiled" and compiled.kernels() is None:
         raise ValueError("kernels compiled, but there are none; install the package with a C compiler, or use torch")
     return _BlockCodec(name, block_size, kernels, scale, rounding)
 
 
 def _choose_kernels(block_format: BlockFormat, choice: KernelChoice) -> Kernels:
-    library = None if choice == "torch" else compiled.library()
+    library = None if choice == "torch" else compiled.kernels()
     return TorchKernels(block_format) if library is None else CompiledKernels(block_format, library)
 
 

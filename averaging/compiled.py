@@ -1,8 +1,8 @@
 """The kernels of `kernels.c`: found, loaded, and called with numpy arrays.
 
 They were compiled when the package was installed (`build_kernels.py`). Where they were not, or were compiled from
-another source than the one that lies beside them, `library` says why and callers use torch: the bits are the same.
-While a kernel runs the GIL is free.
+another source than the one that lies beside them, `missing_reason` says why and callers use torch: the bits are the
+same. While a kernel runs the GIL is free.
 """
 
 from __future__ import annotations
@@ -17,12 +17,10 @@ from averaging.codec_torch import F32, U8, U32, BlockFormat
 
 _INT, _FLOAT, _POINTER = ctypes.c_int64, ctypes.c_float, ctypes.c_void_p
 
-REMEDY = "install a C compiler, such as gcc, and then this software again"
-
 log = logging.getLogger(__name__)
 
 
-class KernelsMissing(ImportError):
+class KernelsMissing(Exception):
     """Why there are no compiled kernels, as one sentence."""
 
 
@@ -118,16 +116,17 @@ class KernelLibrary:
 
 
 @cache
-def library() -> KernelLibrary | None:
+def kernels() -> KernelLibrary | None:
     """The library of this installation; None, with one line in the log, where there is none."""
-    kernels, reason = _found()
-    if kernels is None:
-        log.warning("%s; torch takes their place, which takes several times as long; %s", reason, REMEDY)
-    return kernels
+    found, reason = _found()
+    if found is None:
+        remedy = "install a C compiler, such as gcc, and then this software again"
+        log.warning("%s; torch takes their place, which takes several times as long; %s", reason, remedy)
+    return found
 
 
 def missing_reason() -> str:
-    """Why `library` has none, as one sentence; empty: it has."""
+    """Why `kernels` has none, as one sentence; empty: it has."""
     return _found()[1]
 
 

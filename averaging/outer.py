@@ -229,12 +229,12 @@ def outer_step_into(
 
     All tensors: float32 [n], CPU, contiguous, without overlap.
     """
-    library = compiled.library()
-    if library is None:
+    kernels = compiled.kernels()
+    if kernels is None:
         change.copy_(outer_step_(anchor, momentum, gradient, outer_lr, outer_momentum))
     else:
         arrays = anchor.numpy(), momentum.numpy(), gradient.numpy()
-        library.outer_step(*arrays, outer_lr, outer_momentum, change.numpy())
+        kernels.outer_step(*arrays, outer_lr, outer_momentum, change.numpy())
 
 
 def overlay_terms(rule: OuterRule, num_pending: int, outer_lr: float, own_share: float) -> list[tuple[float, float]]:

@@ -45,7 +45,7 @@ from dht.identity import Identity, verify
 from dht.p2pd_host import P2pdHost
 from peer.doorkeeper import RunDoorkeeper
 from peer.manifest import AveragingSection, RunManifest
-from peer.run_rules import codec_of, limits_of, rule_of, warm_up
+from peer.run_rules import codec_of, limits_of, rule_of
 
 T = TypeVar("T")
 
@@ -72,7 +72,6 @@ class Member:
         self.shown_at: dict[int, float] = {}
         self.changed = asyncio.Event()
         rule, codec = rule_of(manifest), codec_of(manifest)
-        warm_up(codec)
         section = manifest.averaging
         self.notary = Notary(Scope(manifest.name, manifest.hash), identity.sign, verify)
         self.fragments = [self._fragment(index, size, manifest) for index, size in enumerate(sizes)]

@@ -69,7 +69,6 @@ def main() -> int:
 async def _run(channel: _Channel) -> None:
     allow_parts_of_hivemind()
     from peer.network_side import NetworkSide
-    from peer.run_rules import codec_of, warm_up
 
     lines: asyncio.Queue[tuple[dict[str, Any], list[int]]] = asyncio.Queue()
     orders: asyncio.Queue[tuple[dict[str, Any], list[int]]] = asyncio.Queue()
@@ -106,8 +105,6 @@ async def _run(channel: _Channel) -> None:
 
     async def make_mailbox(record: RunRecord, manifest: RunManifest) -> tuple[Mailbox, str]:
         channel.send("run", record=encode_run_record(record).hex())
-        # The trainer makes its model meanwhile.
-        await asyncio.to_thread(warm_up, codec_of(manifest))
         message, descriptors = await lines.get()
         if not descriptors:
             raise LocalFault("the trainer's process sent no mailbox; start `peer join` again")

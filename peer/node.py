@@ -42,7 +42,7 @@ from peer.parting import Parting
 from peer.repairing import Repairs
 from peer.reporting import Reporter
 from peer.revisions import Revisions
-from peer.run_rules import codec_of, limits_of, rule_of, warm_up
+from peer.run_rules import codec_of, limits_of, rule_of
 from peer.serving import FREELY, ServingLimits
 from peer.starting import Start
 from peer.trainer_desk import TrainerDesk
@@ -211,7 +211,6 @@ class Node:
         tasks: list[asyncio.Task[None]] = []
         loop = asyncio.get_running_loop()
         try:
-            await self.ports.compute(lambda: warm_up(self.codec))
             await self.membership.look()
             if not await self._has_started():
                 self.reporter.left(self._leave_reason)

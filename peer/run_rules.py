@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-
 from averaging.cell_exchange import cell_codec_of
 from averaging.cells import grid_of
 from averaging.codec import Codec, make_codec
-from averaging.outer import OuterRule, outer_step_into
+from averaging.outer import OuterRule
 from averaging.wire import Limits
 from dht.errors import UsageFault
 from peer.manifest import ROBUST_CLIP_RATIOS, RunManifest
@@ -80,12 +78,3 @@ def sent_bytes_of(manifest: RunManifest, sizes: Sequence[int]) -> tuple[int, ...
     """Bytes of an encoded contribution to each of these fragments."""
     codec = codec_of(manifest)
     return tuple(codec.encoded_num_bytes(size) for size in sizes)
-
-
-def warm_up(codec: Codec) -> None:
-    """Load the compiled kernels: a member that stalls for seconds in its first round holds up all others."""
-    values = torch.zeros(codec.block_size)
-    encoded = codec.encode_with_residual(values)
-    codec.decode(encoded, values)
-    codec.decode_accumulate(encoded, 1.0, values)
-    outer_step_into(values, values.clone(), values.clone(), 0.0, 0.0, values.clone())

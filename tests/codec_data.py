@@ -18,7 +18,7 @@ BLOCK_CODECS = ("int4", "e3m0", "int8", "int2")
 ALL_CODECS = (*BLOCK_CODECS, "fp16", "fp32")
 TOP_CODE = {"int4": 7, "e3m0": 1, "int8": 127, "int2": 1}
 
-KERNELS: tuple[KernelChoice, ...] = ("torch", "compiled") if compiled.library() else ("torch",)
+KERNELS: tuple[KernelChoice, ...] = ("torch", "compiled") if compiled.kernels() else ("torch",)
 block_sizes = st.sampled_from((8, 16, 64, 128, 384))
 
 relaxed = settings(deadline=None)

@@ -139,7 +139,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--kernels", choices=("torch", "compiled"), default="torch")
-    parser.add_argument("--library", type=Path, help="compiled kernels in place of the installed ones")
+    parser.add_argument("--compiled", type=Path, help="compiled kernels in place of the installed ones")
     parser.add_argument("--chunk-values", type=int, default=0, help="of encoding and of outer steps; 0: as they are")
     parser.add_argument("--order", type=int, default=0, help="seed of arrival orders; 0: in order")
     options = parser.parse_args()
@@ -147,9 +147,9 @@ def main() -> None:
     if options.chunk_values:
         for module in ("fragment_state", "codec", "codec_torch"):
             mock.patch(f"averaging.{module}.CHUNK_VALUES", options.chunk_values).start()
-    if options.library:
-        library = compiled.KernelLibrary(options.library, source_mark())
-        mock.patch("averaging.compiled.library", return_value=library).start()
+    if options.compiled:
+        library = compiled.KernelLibrary(options.compiled, source_mark())
+        mock.patch("averaging.compiled.kernels", return_value=library).start()
     found = {}
     for name, (rule, (codec, scale, rounding)) in CASES.items():
         made = make_codec(codec, BLOCK, options.kernels, scale, rounding)

@@ -318,7 +318,7 @@ def test_threads_may_share_a_codec(kernels: KernelChoice) -> None:
 
 
 def test_without_compiled_kernels_auto_is_torch_and_compiled_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiled, "library", lambda: None)
+    monkeypatch.setattr(compiled, "kernels", lambda: None)
     assert make_codec("int4").kernels == "torch"
     with pytest.raises(ValueError, match="install the package with a C compiler"):
         make_codec("int4", kernels="compiled")

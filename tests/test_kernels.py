@@ -27,7 +27,7 @@ def other_source(folder: Path, text: str) -> Path:
 @needs_compiler
 def test_where_there_is_a_compiler_this_installation_has_its_kernels() -> None:
     assert compiled.missing_reason() == "", "make venv"
-    assert compiled.library() is not None
+    assert compiled.kernels() is not None
 
 
 @needs_compiler
@@ -110,15 +110,15 @@ def test_torch_takes_their_place_and_the_log_says_so_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(compiled, "BUILT_LIBRARY", tmp_path / "kernels.so")
-    for cached in (compiled._found, compiled.library):
+    for cached in (compiled._found, compiled.kernels):
         cached.cache_clear()
     try:
         assert "were not made" in compiled.missing_reason()
         assert not caplog.text
-        assert compiled.library() is None
-        assert compiled.library() is None
+        assert compiled.kernels() is None
+        assert compiled.kernels() is None
     finally:
-        for cached in (compiled._found, compiled.library):
+        for cached in (compiled._found, compiled.kernels):
             cached.cache_clear()
     assert caplog.text.count("torch takes their place") == 1
     assert "install a C compiler" in caplog.text

@@ -93,6 +93,17 @@ def test_clocks_that_drift_apart_slow_nobody_down_for_more_than_the_way_there_an
     assert 0.85 < pace.bytes_per_second / line.bytes_per_second < 1.1
 
 
+def test_a_line_that_is_full_stays_nearly_full():
+    line, pace = Line(20 * MBIT), LinePace()
+    for _ in range(10):
+        line.round(pace)
+    paces = []
+    for _ in range(20):
+        line.round(pace)
+        paces.append(pace.bytes_per_second / line.bytes_per_second)
+    assert 0.85 < min(paces) <= max(paces) < 1.1
+
+
 def test_who_begins_too_fast_does_not_take_its_own_queue_for_a_long_way():
     line, pace = Line(20 * MBIT), LinePace()
     line.round(pace)

@@ -16,7 +16,7 @@ from averaging import build_kernels, compiled
 from tests.commit_log import CASES, NUM_ROUNDS
 
 ROOT = Path(__file__).parent.parent
-COMPILED = "compiled" if compiled.library() else "torch"
+COMPILED = "compiled" if compiled.kernels() else "torch"
 CONDITIONS: dict[str, tuple[list[str], dict[str, str]]] = {
     "one thread": ([], {}),
     "two threads, compiled, small chunks, another order": (
@@ -35,7 +35,7 @@ def test_the_same_commits_give_the_same_bits_everywhere(tmp_path: Path) -> None:
     oldest: list[str] = []
     if COMPILED == "compiled":
         build_kernels.compile_library(build_kernels.SOURCE, tmp_path / "kernels.so", machines=[None])
-        oldest = ["--library", str(tmp_path / "kernels.so")]
+        oldest = ["--compiled", str(tmp_path / "kernels.so")]
     running = {
         name: subprocess.Popen(
             [sys.executable, "-m", "tests.commit_log", *arguments, *(oldest if "oldest" in name else [])],
