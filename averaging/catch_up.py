@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 from collections.abc import Callable
 from typing import Literal
 
@@ -12,6 +11,7 @@ import torch
 
 from averaging import wire
 from averaging.commit_log import MAX_LOGGED_COMMITS
+from averaging.digests import digest_of
 from averaging.finite import all_finite
 from averaging.links import Doorkeeper, open_greeted_stream
 from averaging.messages import Commit
@@ -273,6 +273,6 @@ async def _receive_header(stream: Stream, kind: str, num_values: int) -> Header 
 
 async def _receive_chunk(stream: Stream, fragment: int, length: int, digest: bytes, seconds: float) -> bytes:
     chunk = await in_time(stream.receive(length), stream.remote, seconds)
-    if len(chunk) != length or hashlib.sha256(chunk).digest() != digest:
+    if len(chunk) != length or digest_of(chunk) != digest:
         raise PeerFault(stream.remote, f"sent a chunk of fragment {fragment} that does not have its digest")
     return chunk

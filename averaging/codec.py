@@ -28,7 +28,7 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -186,6 +186,14 @@ class _BlockCodec(Codec):
     def _kernels(self) -> Kernels:
         return _choose_kernels(self._format, self._choice)
 
+    @cached_property
+    def _stored_limits(self) -> tuple[np.unsignedinteger[Any], np.unsignedinteger[Any]]:
+        """The smallest and the largest scale other than 0, as they are stored."""
+        dropped = self._format.dropped_bits
+        limits = np.array([SMALLEST_SCALE_BITS >> dropped, self._format.largest_scale_bits >> dropped])
+        smallest, largest = limits.astype(self._scale_dtype)
+        return smallest, largest
+
     @property
     def kernels(self) -> str:
         return self._kernels.name
@@ -272,12 +280,12 @@ class _BlockCodec(Codec):
         return whole, tail, tail_block
 
     def _check_scales(self, encoded: EncodedBlocks) -> F32:
-        stored: U32 = np.frombuffer(encoded.scales, dtype=self._scale_dtype).astype(np.uint32)
-        bits = stored << np.uint32(self._format.dropped_bits)
-        floats: F32 = bits.view(np.float32)
-        in_range = (bits >= SMALLEST_SCALE_BITS) & (bits <= self._format.largest_scale_bits)
-        refused = np.flatnonzero(~in_range & (bits != 0))
-        if refused.size:
+        stored = np.frombuffer(encoded.scales, dtype=self._scale_dtype)
+        floats: F32 = (stored.astype(np.uint32) << np.uint32(self._format.dropped_bits)).view(np.float32)
+        smallest, largest = self._stored_limits
+        # Unsigned: what is below the smallest wraps around to above the largest.
+        outside = stored - smallest > largest - smallest
+        if outside.any() and (refused := np.flatnonzero(outside & (stored != 0))).size:
             block = int(refused[0])
             raise ValueError(
                 f"scale {float(floats[block])} of block {block}; "

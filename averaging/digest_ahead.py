@@ -1,6 +1,6 @@
 """The digest of the anchor that a round will lead to, worked out while its results still arrive.
 
-SHA-256 of anchor and momentum takes as long as the outer step, and nobody can take part in the next round without it.
+Hashing anchor and momentum takes as long as the outer step, and nobody can take part in the next round without it.
 Each MiB of them has its own digest, so those MiB whose results are here are stepped in a scratch buffer and hashed. The
 anchor itself moves with the commit alone, as ever; what the commit says otherwise than was expected is hashed anew.
 """
@@ -13,9 +13,10 @@ from dataclasses import dataclass
 import torch
 
 from averaging.codec import Codec
+from averaging.digests import tensor_digest
 from averaging.encoded import EncodedBlocks
 from averaging.fragment_state import FragmentState
-from averaging.outer import DIGEST_CHUNK_BYTES, outer_step_into, tensor_digest
+from averaging.outer import DIGEST_CHUNK_BYTES, outer_step_into
 
 CHUNK_VALUES = DIGEST_CHUNK_BYTES // 4
 
@@ -32,7 +33,7 @@ class StepKey:
 
 
 ChunkDigests = Mapping[int, tuple[bytes, bytes]]
-"""Per chunk: SHA-256 of its part of the anchor and of the momentum."""
+"""Per chunk: the digest of its part of the anchor and of the momentum."""
 
 
 class DigestAhead:

@@ -27,7 +27,7 @@ from averaging.upload_rate import UploadRate
 from dht.errors import PeerFault, PeerUnreachable
 from dht.host import Host, PeerId, Stream
 
-ROUND_PROTOCOL = "/murmuration/round/3"
+ROUND_PROTOCOL = "/murmuration/round/4"
 OPEN_SECONDS = 15.0
 """To open a stream: a relayed dial with hole punching takes up to 10 s; longer means nobody is there."""
 SLOWEST_BYTES_PER_SECOND = 16_000

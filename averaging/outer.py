@@ -20,7 +20,6 @@ this project's own.
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -33,6 +32,7 @@ import torch
 from torch import Tensor
 
 from averaging import compiled
+from averaging.digests import digest_of, tensor_digest
 
 Mode = Literal["sync", "streaming", "delayed", "eager", "own", "carry"]
 Combination = Literal["mean", "trimmed_mean", "centered_clip", "radial_directional"]
@@ -293,13 +293,8 @@ def overlay_of(
     return overlay
 
 
-def tensor_digest(values: Tensor) -> bytes:
-    """SHA-256 of the little-endian float32 bytes of a chunk: [n], float32, CPU, contiguous."""
-    return hashlib.sha256(memoryview(values.numpy().view(np.uint8).data)).digest()
-
-
 def anchor_digest(anchor: Tensor, momentum: Tensor, known: Mapping[int, tuple[bytes, bytes]] | None = None) -> bytes:
-    """32-byte digest of (A, m): SHA-256 over the SHA-256 of each MiB of their little-endian float32 bytes.
+    """32-byte digest of (A, m): BLAKE3 over the BLAKE3 of each MiB of their little-endian float32 bytes.
 
     The two levels let a joiner check every chunk as it arrives. `known`: as `chunk_digests` has it.
     """
@@ -309,7 +304,7 @@ def anchor_digest(anchor: Tensor, momentum: Tensor, known: Mapping[int, tuple[by
 def chunk_digests(
     anchor: Tensor, momentum: Tensor, known: Mapping[int, tuple[bytes, bytes]] | None = None
 ) -> list[bytes]:
-    """SHA-256 of each `DIGEST_CHUNK_BYTES` of A, then of each of m. Tensors: [n], float32, CPU, contiguous.
+    """BLAKE3 of each `DIGEST_CHUNK_BYTES` of A, then of each of m. Tensors: [n], float32, CPU, contiguous.
 
     Args:
         known: per chunk the digests of its A and m, where they are known already.
@@ -323,4 +318,4 @@ def chunk_digests(
 
 def digest_of_chunks(digests: Sequence[bytes]) -> bytes:
     """The anchor digest that belongs to these chunk digests."""
-    return hashlib.sha256(b"".join(digests)).digest()
+    return digest_of(b"".join(digests))

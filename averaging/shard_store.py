@@ -6,12 +6,12 @@ came from. The memory that one remote can claim is bounded.
 
 from __future__ import annotations
 
-import hashlib
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from averaging.codec import Codec
+from averaging.digests import digest_of
 from averaging.encoded import EncodedBlocks
 from averaging.messages import DIGEST_BYTES, Commit, Contribution, Plan, Result
 from averaging.outer import OuterRule, Terms, staleness_of
@@ -26,7 +26,7 @@ for every attempt to close it."""
 
 def payload_digest(payload: bytes) -> bytes:
     """Digest of an encoded result, as plans and commits carry it."""
-    return hashlib.sha256(payload).digest()[:DIGEST_BYTES]
+    return digest_of(payload)[:DIGEST_BYTES]
 
 
 def terms_of(rule: OuterRule, round_: Plan | Commit, member: int) -> Terms:

@@ -78,7 +78,7 @@ class HeldSnapshot:
     """A copy that is being served.
 
     Attributes:
-        chunk_digests: SHA-256 of each chunk of A, then of m.
+        chunk_digests: BLAKE3 of each chunk of A, then of m.
         num_streams: on which chunks of it are asked for.
         is_done: the last of them ended because the joiner wanted nothing more.
     """

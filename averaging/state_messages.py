@@ -1,6 +1,6 @@
 """State transfer: how a late or returned peer gets the current anchors, and how anyone checks a digest.
 
-Protocol `/murmuration/state/1`; after the usual hello, requests one after the other:
+Protocol `/murmuration/state/2`; after the usual hello, requests one after the other:
 
     ["digest", fragment, version]        -> ["digest", digest or empty]
     ["commits", fragment, from_version]  -> ["commits", commit frames ...]
@@ -34,7 +34,7 @@ from averaging.outer import DIGEST_CHUNK_BYTES, digest_of_chunks
 from dht.errors import PeerFault, PeerUnreachable
 from dht.host import PeerId
 
-STATE_PROTOCOL = "/murmuration/state/1"
+STATE_PROTOCOL = "/murmuration/state/2"
 MAX_REQUEST_BYTES = 256
 FRAME_SECONDS = 30.0
 """For one chunk of a MiB: 280 kbit/s, slower than any line that could take part in rounds."""
@@ -54,7 +54,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What a donor says that it has of a fragment: the version, and the SHA-256 of each chunk of A, then of m."""
+    """What a donor says that it has of a fragment: the version, and the BLAKE3 of each chunk of A, then of m."""
 
     version: int
     lineage_tokens: int

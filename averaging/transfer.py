@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import logging
 from collections.abc import Callable, Sequence
 from itertools import accumulate
@@ -16,6 +15,7 @@ from itertools import accumulate
 from averaging.catch_up import ChunkStream, FragmentValues
 from averaging.chunk_queue import ChunkQueue
 from averaging.deadlines import LearnedDeadline
+from averaging.digests import digest_of
 from averaging.kept_chunks import KeptChunks
 from averaging.links import Doorkeeper
 from averaging.snapshots import Snapshot
@@ -88,7 +88,7 @@ class Transfer:
             return
         lengths = chunk_lengths(self._num_values)
         for index, chunk in enumerate(self._kept.chunks(self.fragment, lengths)):
-            if hashlib.sha256(chunk).digest() == self.header.chunk_digests[index] and self._queue.finish(index):
+            if digest_of(chunk) == self.header.chunk_digests[index] and self._queue.finish(index):
                 self._values.set_chunk(index, chunk)
                 self._on_bytes(len(chunk))
             # Connections stay alive meanwhile, however large the model.

@@ -50,7 +50,7 @@ from peer.checkpoint_files import (
 )
 from peer.version import SOFTWARE
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 METADATA_NAME = "checkpoint.json"
 TRAINER_TENSORS_NAME = "trainer.safetensors"
 TRAINER_FACTS_NAME = "trainer.json"

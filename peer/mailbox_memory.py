@@ -158,7 +158,7 @@ class SharedFragment(Cells):
 
     @property
     def digest(self) -> bytes:
-        """SHA-256 of anchor and momentum at `version` (32 bytes)."""
+        """Digest of anchor and momentum at `version` (32 bytes)."""
         return self._digest.tobytes()
 
     @digest.setter

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 
 import pytest
 
 from averaging import snapshots, state_messages, state_server
 from averaging.catch_up import STATE_PROTOCOL, Header, fetch_header, fetch_state
+from averaging.digests import digest_of
 from averaging.links import open_greeted_stream
 from averaging.outer import anchor_digest
 from averaging.snapshots import HeldSnapshots, NoRoom
@@ -211,7 +211,7 @@ def test_a_header_that_does_not_fit_and_requests_without_sense_are_faults() -> N
 def test_the_header_has_the_digest_of_the_anchor() -> None:
     anchor, momentum = tensor_of("a"), tensor_of("m")
     chunks = state_messages.chunks_of_tensors(anchor, momentum)
-    header = Header(1, 2, tuple(hashlib.sha256(chunk).digest() for chunk in chunks))
+    header = Header(1, 2, tuple(digest_of(chunk) for chunk in chunks))
     assert header.digest == anchor_digest(anchor, momentum)
     assert [len(chunk) for chunk in chunks] == state_messages.chunk_lengths(NUM_VALUES)
 
