@@ -28,11 +28,16 @@ class Reduction:
     planned_at: float
     until: dict[PeerId, float]
     started: bool = False
+    due_at: float = field(init=False)
+    """When nobody is waited for any more; minus infinity when all are there. Asked for after every message."""
 
-    @property
-    def due_at(self) -> float:
-        """When nobody is waited for any more; minus infinity when all are there."""
-        return max(self.until.values(), default=-math.inf)
+    def __post_init__(self) -> None:
+        self.due_at = max(self.until.values(), default=-math.inf)
+
+    def stop_waiting_for(self, peer_id: PeerId) -> None:
+        """Its contribution is here, or never will be."""
+        if self.until.pop(peer_id, None) is not None:
+            self.due_at = max(self.until.values(), default=-math.inf)
 
 
 @dataclass
@@ -71,7 +76,7 @@ class Reducing:
         senders.add(sender)
         reduction = self.reductions.get(key)
         if reduction is not None:
-            reduction.until.pop(sender, None)
+            reduction.stop_waiting_for(sender)
             if any(entry.peer_id == sender for entry in reduction.plan.roster):
                 self.timing.contribution.observe(sender, now - reduction.planned_at)
 
@@ -85,14 +90,13 @@ class Reducing:
     def on_lost(self, peer_id: PeerId) -> None:
         """Nothing more will come from this peer."""
         for reduction in self.reductions.values():
-            reduction.until.pop(peer_id, None)
+            reduction.stop_waiting_for(peer_id)
 
     def check(self, now: float) -> list[Effect]:
         """What must be averaged at `now`, and who was waited for in vain."""
         effects: list[Effect] = []
-        for key, reduction in list(self.reductions.items()):
-            if reduction.started or now < reduction.due_at:
-                continue
+        due = [(key, each) for key, each in self.reductions.items() if not each.started and each.due_at <= now]
+        for key, reduction in due:
             reduction.started = True
             expired = self._expired(reduction)
             if expired:

@@ -1,0 +1,43 @@
+"""Digests: what the protocol says about them, worked out in other ways."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+import torch
+
+from averaging.digests import digest_of, tensor_digest
+from averaging.outer import DIGEST_CHUNK_BYTES, anchor_digest
+from averaging.shard_store import payload_digest
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"", "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262"),
+        (b"abc", "6437b3ac38465133ffb63b75273a8db548c558465d79db03fd359c6cd5bd9d85"),
+    ],
+)
+def test_published_vectors(data: bytes, expected: str) -> None:
+    assert digest_of(data).hex() == digest_of(memoryview(data)).hex() == expected
+
+
+def test_values_are_hashed_as_little_endian_float32() -> None:
+    values = [0.0, -0.0, 1.5, -3.25e-20, 7.0e30]
+    assert tensor_digest(torch.tensor(values)) == digest_of(struct.pack("<5f", *values))
+    assert tensor_digest(torch.tensor([0.0])) != tensor_digest(torch.tensor([-0.0]))
+
+
+def test_an_anchor_digest_is_made_of_the_digests_of_its_chunks() -> None:
+    size = DIGEST_CHUNK_BYTES // 4 + 3
+    anchor, momentum = torch.arange(size, dtype=torch.float32), torch.full((size,), 0.5)
+    chunks = []
+    for tensor in (anchor, momentum):
+        data = tensor.numpy().astype("<f4").tobytes()
+        chunks += [digest_of(data[:DIGEST_CHUNK_BYTES]), digest_of(data[DIGEST_CHUNK_BYTES:])]
+    assert anchor_digest(anchor, momentum) == digest_of(b"".join(chunks))
+
+
+def test_payloads_have_half_of_a_digest() -> None:
+    assert payload_digest(b"abc").hex() == "6437b3ac38465133ffb63b75273a8db5"
