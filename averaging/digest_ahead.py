@@ -37,7 +37,10 @@ ChunkDigests = Mapping[int, tuple[bytes, bytes]]
 
 
 class DigestAhead:
-    """Chunk digests of the next anchor of one fragment; `begin` a version, `add` results, `work`, then `known`."""
+    """Chunk digests of the next anchor of one fragment; `begin` a version, `add` results, `work`, then `known`.
+
+    `work` may run in another thread meanwhile; whoever calls `begin` makes sure that it does not.
+    """
 
     def __init__(self, codec: Codec, num_values: int) -> None:
         self._codec = codec
@@ -61,7 +64,8 @@ class DigestAhead:
             key.start < other.end and other.start < key.end for other, _ in self._steps.values()
         ):
             return
-        self._steps[key.start] = (key, gradient)
+        # A new mapping: `work` goes over the old one in another thread.
+        self._steps = {**self._steps, key.start: (key, gradient)}
         for chunk in range(key.start // CHUNK_VALUES, -(-key.end // CHUNK_VALUES)):
             first, last = self._range(chunk)
             self._covered[chunk] = self._covered.get(chunk, 0) + min(last, key.end) - max(first, key.start)

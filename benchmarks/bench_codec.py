@@ -217,7 +217,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     def show(rate: Rate) -> None:
         share = f"{rate.share_of_core:8.1%}" if rate.threads == 1 and rate.bits_per_value < 32 else ""
         print(
-            f"{rate.codec:33} {rate.kernels:6} {rate.operation:21} {rate.threads:7} "
+            f"{rate.codec:33} {rate.kernels:8} {rate.operation:21} {rate.threads:7} "
             f"{rate.median_gigabytes_per_second:8.2f} {rate.best_gigabytes_per_second:8.2f} {share}",
             flush=True,
         )
@@ -229,7 +229,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(command)
     print(", ".join(f"{key} {value}" for key, value in machine().items()))
     print(f"{options.values} values, {options.repeats} repeats; GB/s of float32")
-    print(f"{'codec':33} {'kernel':6} {'operation':21} {'threads':>7} {'median':>8} {'best':>8} {'core':>8}")
+    print(f"{'codec':33} {'kernels':8} {'operation':21} {'threads':>7} {'median':>8} {'best':>8} {'core':>8}")
     for line in run(names, options.values, options.threads, options.repeats, show, options.others)["quality"]:
         print(
             f"{line['codec']:6} {line['bits_per_value']:6.3f} bits a value, relative error {line['relative_error']:.5f}"

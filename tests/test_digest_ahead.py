@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import pytest
 import torch
 
@@ -53,6 +55,34 @@ def test_chunks_known_early_are_those_of_the_anchor_that_follows(order):
     assert anchor_digest(state.anchor, state.momentum) == before, "looking ahead moved the anchor"
     assert len(known) == (4 if len(order) == 3 else 3)
     state.apply([shard for _, _, shard in shards], 1)
+    assert state.refresh_digest(known) == anchor_digest(state.anchor, state.momentum)
+
+
+class _SlowKey(StepKey):
+    """In the middle of whose comparison another result arrives, as it may where threads take turns."""
+
+    __slots__ = ()
+    arrives: ClassVar[list] = []
+
+    def __getattribute__(self, name):
+        if name == "start" and (arrives := type(self).arrives):
+            arrives.pop()()
+        return super().__getattribute__(name)
+
+
+def test_results_may_arrive_while_earlier_ones_are_hashed():
+    state, shards = state_of(), shards_of()
+    ahead = DigestAhead(CODEC, NUM_VALUES)
+    ahead.begin(0)
+    for number, (key, gradient, _) in enumerate(shards[1:]):
+        slow = _SlowKey(key.start, key.end, key.digest, key.outer_lr, key.outer_momentum)
+        ahead.add(slow if number == 0 else key, gradient)
+    _SlowKey.arrives.append(lambda: ahead.add(shards[0][0], shards[0][1]))
+    ahead.work(state, ahead.ready())
+    assert not _SlowKey.arrives
+    ahead.work(state, ahead.ready())
+    state.apply([shard for _, _, shard in shards], 1)
+    known = ahead.known(0, [key for key, _, _ in shards])
     assert state.refresh_digest(known) == anchor_digest(state.anchor, state.momentum)
 
 
