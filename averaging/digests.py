@@ -1,8 +1,7 @@
 """Digests of values and payloads. Pure.
 
 BLAKE3, because every byte of anchor and momentum is hashed once a round: on one core it takes 3.5 GB/s where SHA-256
-takes 1.6 with the processor's own instructions for it, and a third of that without them. Signatures, names and files
-keep SHA-256.
+takes 1.6 (docs/performance.md). Signatures, names and files keep SHA-256.
 """
 
 from __future__ import annotations
@@ -11,14 +10,14 @@ import numpy as np
 from blake3 import blake3
 from torch import Tensor
 
-ReadableBuffer = bytes | bytearray | memoryview
+from averaging.encoded import Buffer
 
 
-def digest_of(data: ReadableBuffer) -> bytes:
+def digest_of(data: Buffer) -> bytes:
     """BLAKE3 (32 bytes) of contiguous bytes."""
     return blake3(data).digest()
 
 
 def tensor_digest(values: Tensor) -> bytes:
     """BLAKE3 (32 bytes) of the little-endian float32 bytes of a chunk: [n], float32, CPU, contiguous."""
-    return digest_of(memoryview(values.numpy().view(np.uint8).data))
+    return digest_of(values.numpy().view(np.uint8).data)

@@ -123,6 +123,34 @@ def test_scales_no_encoder_writes_are_refused(name: str, bits: int | str) -> Non
     assert bool((out == 5.0).all())
 
 
+@pytest.mark.parametrize("scale", SCALE_BYTES)
+@pytest.mark.parametrize("name", BLOCK_CODECS)
+def test_scales_are_taken_from_the_smallest_to_the_largest(name: str, scale: str) -> None:
+    codec, num_bytes = make_codec(name, scale=scale), SCALE_BYTES[scale]
+    largest = int.from_bytes(bytes(codec.encode(torch.full((8,), 2.0**126)).scales), "little")
+    smallest = 0x0D80_0000 >> 8 * (4 - num_bytes) if scale != "pow2" else 27  # 2^-100
+    codes = bytes(codec.encode(torch.ones(8)).codes)
+    highest = 256**num_bytes - 1
+    for stored in {
+        0,
+        1,
+        smallest - 1,
+        smallest,
+        smallest + 1,
+        largest - 1,
+        largest,
+        largest + 1,
+        highest // 2,
+        highest,
+    }:
+        encoded = codec.unpack(8, stored.to_bytes(num_bytes, "little") + codes)
+        if stored == 0 or smallest <= stored <= largest:
+            codec.decode(encoded, torch.zeros(8))
+        else:
+            with pytest.raises(ValueError, match="of block 0; expected 0 or a number from 2\\^-100"):
+                codec.decode(encoded, torch.zeros(8))
+
+
 @pytest.mark.parametrize("name", ["fp16", "fp32"])
 def test_floats_that_are_not_finite_are_refused(name: str) -> None:
     codec = make_codec(name)
