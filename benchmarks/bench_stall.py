@@ -2,6 +2,7 @@
 
     python -m benchmarks.bench_stall [--seconds 20] [--cores apart,same] [--json]
     python -m benchmarks.bench_stall --lab NETLAB.py --up 400 --rtt 30       (root; see benchmarks/lines.py)
+    python -m benchmarks.bench_stall --device cuda --layers 12 --width 768
 
 One peer trains the built-in GPT on one core; a second one computes nothing but takes part in every round, so that
 rounds follow each other as fast as the line, the protocol and these cores allow. The same trainer process first trains
@@ -26,6 +27,8 @@ from typing import Any
 from benchmarks.lines import home_lines, numbers
 from benchmarks.machine import machine
 from benchmarks.real_swarm import real_swarm
+from dht.errors import DeviceFault
+from peer.trainer import select_device
 
 ARMS = ("apart", "same")
 WARM_UP_SECONDS = 3.0
@@ -42,7 +45,7 @@ def measure(options: argparse.Namespace, arm: str, own: int, other: int) -> dict
     up = numbers(options.up, 2, "--up")
     os.sched_setaffinity(0, {other})
     with home_lines(options.lab, up, up, options.rtt) as lab, real_swarm(lab, **shape) as swarm:
-        trainer = swarm.start(company=False, cores=[own])
+        trainer = swarm.start(company=False, cores=[own], device=options.device)
         trainer.ask(do="train", seconds=WARM_UP_SECONDS)
         before = trainer.ask(do="train", seconds=options.seconds)
         trainer.ask(do="pin", cores=[own if arm == "same" else other])
@@ -100,6 +103,7 @@ def main() -> int:
     parser.add_argument("--context", type=int, default=64, help="tokens of each of the four sequences (default 64)")
     parser.add_argument("--sync-every", type=int, default=4, help="H (default 4: every step sends a fragment)")
     parser.add_argument("--fragments", type=int, default=4, help="P (default 4)")
+    parser.add_argument("--device", default="cpu", help="where the trainer computes: cpu (default), cuda, cuda:N")
     parser.add_argument("--lab", help="Python file with a class Lab; needs root")
     parser.add_argument("--up", default="400", help="with --lab: Mbit/s each way, one number or two (default 400)")
     parser.add_argument("--rtt", type=float, default=30.0, help="with --lab: round trip in ms (default 30)")
@@ -110,6 +114,10 @@ def main() -> int:
         parser.error(f"--cores {','.join(unknown)}: expected some of {', '.join(ARMS)}")
     if not 1 <= options.seconds <= 3600:
         parser.error(f"--seconds {options.seconds:g}: expected 1 to 3600")
+    try:
+        select_device(options.device)
+    except DeviceFault as fault:
+        parser.error(f"--device {options.device}: {fault}")
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     if len(cores) < 2:
         parser.error(f"{len(cores)} cores that can be chosen; expected Linux and two: the trainer's and everybody's")

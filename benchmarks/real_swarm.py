@@ -52,7 +52,7 @@ class RealSwarm:
         self.addresses: list[str] = []
         self.members: list[MemberProcess] = []
 
-    def start(self, company: bool, cores: Sequence[int] = ()) -> MemberProcess:
+    def start(self, company: bool, cores: Sequence[int] = (), device: str = "cpu") -> MemberProcess:
         """One more peer's trainer process; it joins when told to."""
         index = len(self.members)
         folder = self.folder / f"peer{index}"
@@ -60,7 +60,7 @@ class RealSwarm:
         if index == 0:
             shutil.copy(self.run.run_record_path, folder / "run.record")
         command = [sys.executable, "-m", "benchmarks.session_member", "--run-toml", str(self._toml)]
-        command += ["--ip", self.ip(index)]
+        command += ["--ip", self.ip(index), "--device", device]
         command += ["--run-id", self.run.run_id, "--folder", str(folder), *(["--company"] if company else [])]
         if cores:
             command += ["--cores", ",".join(map(str, cores))]

@@ -37,6 +37,7 @@ from peer.inner_optimizer import make_optimizer
 from peer.manifest import RunManifest
 from peer.model import build_model
 from peer.session import Swarm, join
+from peer.trainer import select_device
 
 BATCH_SIZE = 4
 
@@ -44,18 +45,21 @@ BATCH_SIZE = 4
 class Member:
     """A model, an optimizer and, after `join`, the swarm."""
 
-    def __init__(self, manifest: RunManifest, run_id: str, folder: Path, ip: str, computes: bool) -> None:
+    def __init__(
+        self, manifest: RunManifest, run_id: str, folder: Path, ip: str, computes: bool, device: torch.device
+    ) -> None:
         self._manifest = manifest
         self._run_id, self._folder, self._ip = run_id, folder, ip
-        self.model = build_model(manifest.model, manifest.seed)
+        self.model = build_model(manifest.model, manifest.seed).to(device)
         if computes:
-            self.optimizer = make_optimizer(self.model.named_parameters(), manifest.training, fused=False)
+            is_fused = device.type == "cuda"
+            self.optimizer = make_optimizer(self.model.named_parameters(), manifest.training, fused=is_fused)
         else:
             self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.0)
         context = manifest.model.context
         generator = torch.Generator().manual_seed(1)
         drawn = torch.randint(manifest.model.vocab_size, (BATCH_SIZE, context + 1), generator=generator)
-        self._inputs, self._targets = drawn[:, :-1], drawn[:, 1:]
+        self._inputs, self._targets = drawn[:, :-1].to(device), drawn[:, 1:].to(device)
         self.swarm: Swarm | None = None
         self._lock = threading.Lock()
         self._commits: list[RoundCommitted] = []
@@ -129,6 +133,8 @@ class Member:
             self.swarm.training.next_positions(BATCH_SIZE, self._manifest.model.context, 1 << 20)
             self.swarm.report(float(loss.detach()))
         self.optimizer.step()
+        if loss.device.type == "cuda":
+            torch.cuda.synchronize()  # the step's time is that of the device
 
     def _counters(self) -> dict[str, float]:
         if self.swarm is None:
@@ -188,12 +194,14 @@ def main() -> None:
     parser.add_argument("--ip", default="127.0.0.1")
     parser.add_argument("--company", action="store_true")
     parser.add_argument("--cores", default="")
+    parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
     if options.cores:
         pin([int(core) for core in options.cores.split(",")])
     torch.set_num_threads(1)
     manifest = RunManifest.load_toml(options.run_toml, name=options.run_id.partition(".")[0])
-    member = Member(manifest, options.run_id, options.folder, options.ip, not options.company)
+    device = select_device(options.device)
+    member = Member(manifest, options.run_id, options.folder, options.ip, not options.company, device)
     _say(ready=True)
     try:
         while line := sys.stdin.readline():

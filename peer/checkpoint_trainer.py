@@ -124,6 +124,7 @@ class TrainerKeeper:
     def _begin(self) -> tuple[dict[str, Any], dict[str, Held]] | None:
         counters = self._link.mailbox.trainer
         counters.moment_written = 0
+        self._link.settle()
         counters.moment_sequence = self._link.mailbox.outbox.last_sequence
         if self._ranks is not None and self._kept.is_sharded:
             self._ranks.order(OrderKind.KEEP)

@@ -23,6 +23,7 @@ from peer.network_child import NetworkChild
 from peer.network_spec import NetworkSpec
 from peer.ranks import Ranks
 from peer.run_rules import sent_bytes_of
+from peer.side_stream import SideStream, side_stream
 from peer.supervisor import NetworkProcess
 from peer.trainer import describe_device
 from peer.trainer_link import TrainerLink
@@ -100,6 +101,7 @@ class Connection:
         self._config = config
         self._network = NetworkProcess(network_spec(config, "trainer"), show, note, child)
         self._mailbox: Mailbox | None = None
+        self._side: SideStream | None = None
         self._is_open = False
         self.totals = Totals()
 
@@ -151,6 +153,8 @@ class Connection:
         mailbox = Mailbox.create(layout.sizes, sent_bytes_of(manifest, layout.sizes))
         self._mailbox = mailbox
         mailbox.trainer.tokens = totals.tokens
+        is_here = ref_device in (None, device) and (ranks is None or not ranks.is_sharded)
+        self._side = side_stream(device, mailbox.slot_memory) if is_here else None
         link = TrainerLink(
             parameters,
             layout,
@@ -160,6 +164,7 @@ class Connection:
             start_inner_step=totals.inner_steps,
             ranks=ranks,
             ref_device=ref_device,
+            side=self._side,
         )
         self._network.give_mailbox(mailbox, describe_device(device, 1 if ranks is None else ranks.size))
         return link
@@ -181,6 +186,7 @@ class Connection:
         if self._is_open:
             self._network.leave(reason)
             self._network.close(idle)
+        self._close_side()
         if self._mailbox is not None:
             self._mailbox.close()
         self._network.check()
@@ -188,6 +194,12 @@ class Connection:
     def abort(self) -> None:
         """End the network process at once."""
         self._network.abort()
+        self._close_side()
+
+    def _close_side(self) -> None:
+        if self._side is not None:
+            self._side.close()
+            self._side = None
 
 
 def fitting_layout(manifest: RunManifest, shapes: Sequence[tuple[str, tuple[int, ...]]]) -> FragmentLayout:

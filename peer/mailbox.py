@@ -26,6 +26,7 @@ import os
 from collections.abc import Sequence
 
 import numpy as np
+import torch
 
 from dht.errors import LocalFault
 from peer.mailbox_memory import (
@@ -43,6 +44,7 @@ from peer.mailbox_memory import (
 from peer.mailbox_slots import (
     NUM_SLOTS,
     SLOT_CELLS,
+    Draft,
     FillValues,
     Inbox,
     MergeKind,
@@ -53,6 +55,7 @@ from peer.mailbox_slots import (
 )
 
 __all__ = [
+    "Draft",
     "FillValues",
     "Inbox",
     "Mailbox",
@@ -104,6 +107,8 @@ class Mailbox:
             offset += 3 * padded(4 * num_values) + padded(num_sent)
         self.states: tuple[SharedFragment, ...] = tuple(states)
         slot_values = NUM_SLOTS * padded(4 * max(sizes))
+        self.slot_memory = torch.frombuffer(buffer, dtype=torch.uint8, count=2 * slot_values, offset=offset)
+        """The values of all four slots, uint8."""
         self.outbox = Outbox(buffer, slots, offset, sizes)
         slots += NUM_SLOTS * SLOT_CELLS * CELL_BYTES
         self.inbox = Inbox(buffer, slots, offset + slot_values, sizes, self.states)

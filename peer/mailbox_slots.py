@@ -73,6 +73,15 @@ class MergeMessage:
     values: torch.Tensor
 
 
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A slot taken for a message that is not there yet. `values`: float32 [num_values], a view of the slot."""
+
+    slot: int
+    fragment: int
+    values: torch.Tensor
+
+
 class _Slots:
     """Slots for one direction: a single producer, a single consumer, any of them may die and come back."""
 
@@ -86,14 +95,30 @@ class _Slots:
             tensor_view(buffer, values_offset + slot * padded(4 * largest), largest) for slot in range(NUM_SLOTS)
         ]
         # Cell 0: sequence (producer). Cells 1..7: meta (producer). Cell 8: consumed (consumer).
+        self._drafts: set[int] = set()
 
     def _pending(self, slot: int) -> bool:
         ints = self._cells[slot].ints
         return bool(ints[0] != ints[8])
 
+    def _is_free(self, slot: int) -> bool:
+        return slot not in self._drafts and not self._pending(slot)
+
     def num_free(self) -> int:
         """Slots that can be filled now."""
-        return sum(not self._pending(slot) for slot in range(NUM_SLOTS))
+        return sum(self._is_free(slot) for slot in range(NUM_SLOTS))
+
+    def draft(self, fragment: int) -> Draft | None:
+        """Producer: take a slot for a message that is written now and posted later; None when no slot is free."""
+        slot = next((slot for slot in range(NUM_SLOTS) if self._is_free(slot)), None)
+        if slot is None:
+            return None
+        self._drafts.add(slot)
+        return Draft(slot, fragment, self._values[slot][: self._sizes[fragment]])
+
+    def drop(self, draft: Draft) -> None:
+        """Producer: nothing will be posted; the slot is free again."""
+        self._drafts.discard(draft.slot)
 
     def release(self, slot: int) -> None:
         """Consumer: give the slot back; its values must not be read any more."""
@@ -102,21 +127,27 @@ class _Slots:
         ints[8] = ints[0]
 
     def _fill(self, fragment: int, values: torch.Tensor | FillValues, meta: Sequence[int], merge_alpha: float) -> bool:
-        free = [slot for slot in range(NUM_SLOTS) if not self._pending(slot)]
-        if not free:
+        draft = self.draft(fragment)
+        if draft is None:
             return False
-        slot = free[0]
-        target = self._values[slot][: self._sizes[fragment]]
-        if isinstance(values, torch.Tensor):
-            target.copy_(values)
-        else:
-            values(target)
-        cells = self._cells[slot]
+        try:
+            if isinstance(values, torch.Tensor):
+                draft.values.copy_(values)
+            else:
+                values(draft.values)
+        except BaseException:
+            self.drop(draft)
+            raise
+        self._end(draft, meta, merge_alpha)
+        return True
+
+    def _end(self, draft: Draft, meta: Sequence[int], merge_alpha: float) -> None:
+        cells = self._cells[draft.slot]
         cells.ints[1 : 1 + len(meta)] = meta
         cells.floats[7] = merge_alpha
         fence()
         cells.ints[0] = 1 + max(int(other.ints[0]) for other in self._cells)
-        return True
+        self._drafts.discard(draft.slot)
 
     def _waiting(self) -> list[tuple[int, list[int], float, torch.Tensor]]:
         waiting = []
@@ -145,6 +176,19 @@ class Outbox(_Slots):
     ) -> bool:
         """Trainer: fill a free slot, or return False at once when there is none. `values`: float32 [num_values]."""
         return self._fill(fragment, values, (kind, fragment, num_steps, num_tokens, base_version, inner_step), 0.0)
+
+    def post(
+        self,
+        draft: Draft,
+        kind: WorkKind,
+        *,
+        num_steps: int = 0,
+        num_tokens: int = 0,
+        base_version: int = 0,
+        inner_step: int = 0,
+    ) -> None:
+        """Trainer: the draft's values are there; from now on they are a message."""
+        self._end(draft, (kind, draft.fragment, num_steps, num_tokens, base_version, inner_step), 0.0)
 
     @property
     def last_sequence(self) -> int:

@@ -18,6 +18,7 @@ from torch import Tensor
 from averaging.fragments import Fragment, FragmentLayout
 from dht.errors import LocalFault
 from peer.mailbox import MergeKind
+from peer.side_stream import SideStream
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,10 +169,15 @@ class Portion:
                 live.copy_(taken)
 
     @torch.no_grad()
-    def gather_work(self, fragment: Fragment, out: Tensor) -> None:
-        """Write what is here of L to its places in `out`, float32 [num_values] of the whole fragment on the CPU."""
+    def gather_work(self, fragment: Fragment, out: Tensor, side: SideStream | None = None) -> None:
+        """Write what is here of L to its places in `out`, float32 [num_values] of the whole fragment on the CPU.
+
+        With `side`, it is there once the copies that `side` was given are done; L is that of now all the same.
+        """
         for live, ref, place in self.pieces(fragment):
-            if live.device.type == ref.device.type == "cpu" and live.dtype == torch.float32:
+            if side is not None:
+                side.copy(ref - live.to(ref.device, torch.float32), out[place])
+            elif live.device.type == ref.device.type == "cpu" and live.dtype == torch.float32:
                 torch.sub(ref, live, out=out[place])
             else:
                 out[place].copy_(ref - live.to(ref.device, torch.float32))

@@ -17,13 +17,14 @@ from functools import partial
 
 import torch
 
-from averaging.finite import all_finite
 from averaging.fragments import Fragment, FragmentLayout
 from averaging.schedule import fragments_due
 from dht.errors import LocalFault
 from peer.mailbox import Mailbox, MergeKind, MergeMessage, WorkKind
 from peer.portion import Portion
 from peer.ranks import OrderKind, Ranks
+from peer.side_stream import SideStream
+from peer.work_sender import WorkFacts, WorkSender
 
 _POLL_SECONDS = 0.001
 """Pause between two looks into the mailbox while blocked: far below a round, far above the cost of looking."""
@@ -64,6 +65,7 @@ class TrainerLink:
         ref_device: where the float32 reference copies live; by default with their parameters.
         start_inner_step: inner steps already done in earlier sessions.
         ranks: the other processes of this peer, which this one leads; None: it is alone.
+        side: copies work next to the computing, where all of it is here; None: copies at once.
 
     Raises:
         LocalFault: a parameter of the layout is missing, has another size, or is not contiguous.
@@ -82,11 +84,13 @@ class TrainerLink:
         ref_device: torch.device | None = None,
         start_inner_step: int = 0,
         ranks: Ranks | None = None,
+        side: SideStream | None = None,
     ) -> None:
         self.layout = layout
         self.mailbox = mailbox
         self._portion = Portion(dict(parameters), layout, ref_device)
         self._ranks = ranks
+        self._sender = WorkSender(mailbox.outbox, side)
         self._sync_every = sync_every
         self._blocks = mode == "sync"
         self._blends = mode == "streaming"
@@ -220,6 +224,8 @@ class TrainerLink:
             progress.overdue |= fragment.index in due
             if progress.overdue:
                 progress.overdue = not self._try_send(fragment, progress)
+        if self._blocks:
+            self._sender.settle(wait=True)
         self._counters.exchange_seconds += max(0.0, self._clock() - now)
         if self._blocks and self._pause is not None:
             while self.is_blocked:
@@ -228,7 +234,14 @@ class TrainerLink:
         self._last_step_at = self._clock()
 
     def poll(self) -> None:
-        """Apply the inbox messages that are due, in order; a message that is not due yet holds back later ones."""
+        """Post work that has arrived in the outbox, and apply the inbox messages that are due, in order.
+
+        A message that is not due yet holds back later ones.
+
+        Raises:
+            LocalFault: live parameters were no longer finite when the work was measured.
+        """
+        self._sender.settle()
         for message in self.mailbox.inbox.take():
             if message.apply_at_inner_step > self.inner_steps:
                 break
@@ -248,10 +261,19 @@ class TrainerLink:
             for fragment, progress in zip(self.layout.fragments, self._progress, strict=True):
                 if progress.num_steps > 0:
                     self._try_send(fragment, progress)
+            self._sender.settle(wait=True)
             is_done = all(progress.num_steps == 0 for progress in self._progress)
             if is_done or self._pause is None or self.stop_asked or self._clock() - started >= timeout_seconds:
                 return is_done
             self._pause(_POLL_SECONDS)
+
+    def settle(self) -> None:
+        """Wait until all work that was measured lies in the outbox: milliseconds, and none without a side stream.
+
+        Raises:
+            LocalFault: it is not finite.
+        """
+        self._sender.settle(wait=True)
 
     def finish(self) -> None:
         """Tell the network side that no inner step will follow."""
@@ -308,15 +330,15 @@ class TrainerLink:
     def _try_send(self, fragment: Fragment, progress: _Progress) -> bool:
         if progress.num_steps == 0:
             return True
-        posted = self.mailbox.outbox.try_post(
-            WorkKind.WORK,
+        facts = WorkFacts(
             fragment.index,
-            partial(self._gather_finite_work, fragment),
-            num_steps=progress.num_steps,
-            num_tokens=progress.num_tokens,
-            base_version=progress.base_version,
-            inner_step=self.inner_steps,
+            progress.num_steps,
+            progress.num_tokens,
+            progress.base_version,
+            self.inner_steps,
+            ", ".join(piece.name for piece in fragment.pieces[:3]),
         )
+        posted = self._sender.try_send(facts, partial(self._gather_work, fragment, side=self._sender.side))
         if posted:
             if self._ranks is None:
                 self._portion.measure_anew(fragment)
@@ -358,6 +380,7 @@ class TrainerLink:
 
     def _unabsorbed(self, fragment: int) -> list[torch.Tensor]:
         """Work that lies in the outbox: not in L any more, and not yet in what the network side shows."""
+        self.settle()
         absorbed = self.mailbox.states[fragment].absorbed_sequence
         return [
             message.values
@@ -365,21 +388,11 @@ class TrainerLink:
             if message.kind == WorkKind.WORK and message.fragment == fragment and message.sequence > absorbed
         ]
 
-    def _gather_work(self, fragment: Fragment, out: torch.Tensor) -> None:
-        if self._ranks is None:
-            self._portion.gather_work(fragment, out)
+    def _gather_work(self, fragment: Fragment, out: torch.Tensor, side: SideStream | None = None) -> None:
+        if self._ranks is None or not self._is_sharded:
+            self._portion.gather_work(fragment, out, side)
         else:
             self._ranks.gather(self._portion, fragment, OrderKind.SEND_WORK, out)
-
-    def _gather_finite_work(self, fragment: Fragment, out: torch.Tensor) -> None:
-        self._gather_work(fragment, out)
-        if not all_finite(out):
-            names = ", ".join(piece.name for piece in fragment.pieces[:3])
-            raise LocalFault(
-                f"the live parameters of fragment {fragment.index} ({names}) are NaN or infinite after inner step "
-                f"{self.inner_steps}; expected finite numbers; nothing of it was sent: lower the learning rate and "
-                "join again, the swarm's state is intact"
-            )
 
     def _gather_live(self, fragment: Fragment, out: torch.Tensor) -> None:
         if self._ranks is None:

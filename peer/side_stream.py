@@ -1,0 +1,96 @@
+"""Copies from a device into the mailbox while the device goes on computing.
+
+On CUDA they run on a stream of their own into memory that the driver has pinned: the work of a fragment is worked out
+between two inner steps, in the device's memory, and crosses while the next step computes. Other devices copy at once.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+log = logging.getLogger(__name__)
+
+
+class Mark(Protocol):
+    """A place in a stream; `torch.cuda.Event` is one."""
+
+    def query(self) -> bool:
+        """Whether everything before it has been done."""
+        ...
+
+    def synchronize(self) -> None:
+        """Wait until it has."""
+        ...
+
+
+class SideStream(Protocol):
+    """Port: copies that are done in order, next to the computing."""
+
+    def copy(self, source: Tensor, target: Tensor) -> None:
+        """Begin target = source; the source belongs to the copy from now on, and nothing else writes to it."""
+        ...
+
+    def mark(self) -> Mark:
+        """A mark behind every copy begun so far."""
+        ...
+
+    def close(self) -> None:
+        """Wait for all copies and let go of the memory; copies begun later take place all the same."""
+        ...
+
+
+class CudaSideStream:
+    """A CUDA stream beside the one that computes.
+
+    Args:
+        device: the CUDA device of the sources.
+        host_memory: uint8, on the CPU, with all targets in it; it is pinned until `close`. Without that the driver
+            copies through a buffer of its own, and the caller waits for it.
+    """
+
+    def __init__(self, device: torch.device, host_memory: Tensor) -> None:
+        self._device = device
+        self._stream: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._memory: Tensor | None = host_memory
+        with torch.cuda.device(device):
+            outcome = int(_runtime().cudaHostRegister(host_memory.data_ptr(), host_memory.numel(), 0))
+        if outcome:
+            self._memory = None
+            log.warning(
+                "CUDA could not pin %d MB of the mailbox (error %d); training goes on and waits for each copy of its "
+                "work: free memory, or raise the limit on locked memory",
+                host_memory.numel() >> 20,
+                outcome,
+            )
+
+    def copy(self, source: Tensor, target: Tensor) -> None:
+        self._stream.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(self._stream):
+            target.copy_(source, non_blocking=True)
+        # Its memory goes back to the computing stream only when this one has read it.
+        source.record_stream(self._stream)
+
+    def mark(self) -> Mark:
+        event: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        event.record(self._stream)
+        marked: Mark = event
+        return marked
+
+    def close(self) -> None:
+        if self._memory is not None:
+            self._stream.synchronize()
+            _runtime().cudaHostUnregister(self._memory.data_ptr())
+            self._memory = None
+
+
+def side_stream(device: torch.device, host_memory: Tensor) -> SideStream | None:
+    """A stream beside the computing for a device that has such streams; None where copies take place at once."""
+    return CudaSideStream(device, host_memory) if device.type == "cuda" else None
+
+
+def _runtime() -> Any:
+    return torch.cuda.cudart()  # type: ignore[no-untyped-call]
