@@ -32,8 +32,13 @@ $(STAMP): pyproject.toml constraints.txt
 demo: venv
 	$(BIN)/peer demo
 
+# A gigabyte that only the tests need: without a GPU they run the kernels for one in Triton's interpreter.
+$(STAMP)-triton: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[triton]'
+	@touch $@
+
 # Real daemons and processes one test at a time: they need the cores for themselves.
-test: venv
+test: venv $(STAMP)-triton
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not network"
 	$(BIN)/python -m pytest -m network
 

@@ -161,36 +161,46 @@ class Codec:
     ) -> EncodedBlocks:
         raise NotImplementedError
 
-    def _check_encoded(self, encoded: EncodedBlocks, out: Tensor) -> None:
+    def check_fits(self, encoded: EncodedBlocks, num_values: int) -> None:
+        """Raise unless these are `num_values` values of this codec.
+
+        Raises:
+            ValueError: other codec, block size, scale or length.
+        """
         if (encoded.codec, encoded.block_size, encoded.scale) != (self.name, self.block_size, self.scale):
             raise ValueError(
                 f"{encoded.codec} blocks of {encoded.block_size} with {encoded.scale} scales; "
                 f"expected {self.name} blocks of {self.block_size} with {self.scale} scales"
             )
+        if num_values != encoded.num_values:
+            raise ValueError(f"an output of {num_values} values; expected {encoded.num_values}")
+
+    def _check_encoded(self, encoded: EncodedBlocks, out: Tensor) -> None:
         _check_tensor(out)
-        if out.numel() != encoded.num_values:
-            raise ValueError(f"an output of {out.numel()} values; expected {encoded.num_values}")
+        self.check_fits(encoded, out.numel())
 
 
-class _BlockCodec(Codec):
+class BlockCodec(Codec):
+    """A codec whose blocks have scales."""
+
     def __init__(self, name: str, block_size: int, choice: KernelChoice, scale: str, rounding: Rounding) -> None:
         self.name = name
         self.block_size = block_size
         self.scale = scale
         self.rounding = rounding
         self._choice = choice
-        self._format = replace(BLOCK_FORMATS[name], dropped_bits=DROPPED_SCALE_BITS[scale])
+        self.format = replace(BLOCK_FORMATS[name], dropped_bits=DROPPED_SCALE_BITS[scale])
         self._scale_dtype = np.dtype(f"<u{SCALE_BYTES[scale]}")
 
     @cached_property
     def _kernels(self) -> Kernels:
-        return _choose_kernels(self._format, self._choice)
+        return _choose_kernels(self.format, self._choice)
 
     @cached_property
     def _stored_limits(self) -> tuple[np.unsignedinteger[Any], np.unsignedinteger[Any]]:
         """The smallest and the largest scale other than 0, as they are stored."""
-        dropped = self._format.dropped_bits
-        limits = np.array([SMALLEST_SCALE_BITS >> dropped, self._format.largest_scale_bits >> dropped])
+        dropped = self.format.dropped_bits
+        limits = np.array([SMALLEST_SCALE_BITS >> dropped, self.format.largest_scale_bits >> dropped])
         smallest, largest = limits.astype(self._scale_dtype)
         return smallest, largest
 
@@ -238,12 +248,16 @@ class _BlockCodec(Codec):
                     values[:end],
                 )
             raise _refused_value(values, MAX_MAGNITUDE, "2^126")
-        stored = (scales >> self._format.dropped_bits).astype(self._scale_dtype)
+        stored = self.stored_scales(scales)
         return EncodedBlocks(self.name, self.block_size, num_values, _bytes_of(stored), _bytes_of(codes), self.scale)
+
+    def stored_scales(self, scale_bits: U32) -> npt.NDArray[np.unsignedinteger[Any]]:
+        """Scales, given as the bits of float32, as they are stored."""
+        return (scale_bits >> self.format.dropped_bits).astype(self._scale_dtype)
 
     def decode(self, encoded: EncodedBlocks, out: Tensor) -> None:
         self._check_encoded(encoded, out)
-        scales, codes = self._check_scales(encoded), np.frombuffer(encoded.codes, dtype=np.uint8)
+        scales, codes = self.scales_of(encoded), np.frombuffer(encoded.codes, dtype=np.uint8)
         whole, tail, tail_block = self._split(out.detach(), copy_tail=False)
         full, split = self._boundary(encoded.num_values)
         self._kernels.decode(scales[:full], codes[:split], self.block_size, whole)
@@ -253,8 +267,8 @@ class _BlockCodec(Codec):
 
     def decode_accumulate(self, encoded: EncodedBlocks, weight: float, out: Tensor) -> None:
         self._check_encoded(encoded, out)
-        weight = _weight_float32(weight)
-        scales, codes = self._check_scales(encoded), np.frombuffer(encoded.codes, dtype=np.uint8)
+        weight = weight_float32(weight)
+        scales, codes = self.scales_of(encoded), np.frombuffer(encoded.codes, dtype=np.uint8)
         whole, tail, tail_block = self._split(out.detach())
         full, split = self._boundary(encoded.num_values)
         self._kernels.decode_accumulate(scales[:full], codes[:split], self.block_size, weight, whole)
@@ -273,15 +287,20 @@ class _BlockCodec(Codec):
         whole, tail = values[:boundary], values[boundary:]
         if tail.numel() == 0:
             return whole, tail, None
-        per_byte = self._format.codes_per_byte
+        per_byte = self.format.codes_per_byte
         tail_block = torch.zeros(-(-tail.numel() // per_byte) * per_byte, dtype=torch.float32)
         if copy_tail:
             tail_block[: tail.numel()] = tail
         return whole, tail, tail_block
 
-    def _check_scales(self, encoded: EncodedBlocks) -> F32:
+    def scales_of(self, encoded: EncodedBlocks) -> F32:
+        """Scales as float32 [num_blocks].
+
+        Raises:
+            ValueError: one that no encoder writes.
+        """
         stored = np.frombuffer(encoded.scales, dtype=self._scale_dtype)
-        floats: F32 = (stored.astype(np.uint32) << np.uint32(self._format.dropped_bits)).view(np.float32)
+        floats: F32 = (stored.astype(np.uint32) << np.uint32(self.format.dropped_bits)).view(np.float32)
         smallest, largest = self._stored_limits
         # Unsigned: what is below the smallest wraps around to above the largest.
         outside = stored - smallest > largest - smallest
@@ -289,7 +308,7 @@ class _BlockCodec(Codec):
             block = int(refused[0])
             raise ValueError(
                 f"scale {float(floats[block])} of block {block}; "
-                f"expected 0 or a number from 2^-100 to 2^126 / {self._format.top_code}"
+                f"expected 0 or a number from 2^-100 to 2^126 / {self.format.top_code}"
             )
         return floats
 
@@ -336,7 +355,7 @@ class _CastCodec(Codec):
 
     def decode_accumulate(self, encoded: EncodedBlocks, weight: float, out: Tensor) -> None:
         self._check_encoded(encoded, out)
-        weight = _weight_float32(weight)
+        weight = weight_float32(weight)
         for start, decoded in self._chunks(encoded):
             out.detach()[start : start + len(decoded)] += decoded.float().mul_(weight)
 
@@ -389,7 +408,7 @@ def make_codec(
         return _CastCodec(name, block_size, scale)
     if kernels == "compiled" and compiled.kernels() is None:
         raise ValueError("kernels compiled, but there are none; install the package with a C compiler, or use torch")
-    return _BlockCodec(name, block_size, kernels, scale, rounding)
+    return BlockCodec(name, block_size, kernels, scale, rounding)
 
 
 def _choose_kernels(block_format: BlockFormat, choice: KernelChoice) -> Kernels:
@@ -411,7 +430,7 @@ def _check_tensor(values: Tensor) -> None:
         )
 
 
-def _weight_float32(weight: float) -> float:
+def weight_float32(weight: float) -> float:
     """`weight` rounded to float32 once, so that every kernel multiplies by the same number."""
     try:
         rounded = struct.unpack("<f", struct.pack("<f", weight))[0]
