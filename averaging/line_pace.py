@@ -101,7 +101,9 @@ class LinePace:
         self._last_at = 0.0
         self._queues = 0.0
         self._full_at: float | None = None
-        """The pace at which the line was last found to be full."""
+        """The pace at which the line was last found to be full, or would have been as far as is known."""
+        self._clear_at = 0.0
+        """The last pace that was used and left hardly any queue."""
         self._num_raised = 0
         """Steps one after the other since then, on the same side of what is near to it."""
         self._is_cutting = False
@@ -198,13 +200,18 @@ class LinePace:
         self._queues = queues
         factor = next(factor for limit, factor in STEPS if queues <= limit)
         self._is_cutting = self._is_cutting and factor < 1
+        if queues <= STEPS[0][0] and delivered >= BOUND_SHARE * before:
+            self._clear_at = before
         if factor > 1 and delivered < BOUND_SHARE * before:
             return False
         if factor < 1 and queues < DRAINING_SHARE * earlier:
             return False
         if factor < 1:
             if not self._is_cutting:
-                self._full_at, self._num_raised, self._is_cutting = before, 0, True
+                # The line ends between the pace that left no queue and this one. To come back to this one would
+                # overfill it once more, and connections that lost packets are slow for many stretches.
+                self._full_at = (self._clear_at + before) / 2 if 0 < self._clear_at < before else before
+                self._num_raised, self._is_cutting = 0, True
             after = min(before, max(before * factor, LEAST_SHARE * delivered, SLOWEST_BYTES_PER_SECOND))
         else:
             after = self._raised(before, factor)

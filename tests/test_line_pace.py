@@ -104,6 +104,19 @@ def test_a_line_that_is_full_stays_nearly_full():
     assert 0.85 < min(paces) <= max(paces) < 1.1
 
 
+@pytest.mark.parametrize("mbit", [17, 18, 19, 20, 22, 24, 28, 33])
+def test_a_pace_that_overfilled_the_line_does_not_come_back_to_it(mbit):
+    """Wherever its steps fall beside the line's rate; half of a router's queue is 50 ms."""
+    line, pace = Line(mbit * MBIT), LinePace()
+    line.round(pace)
+    pace.bytes_per_second = 15 * MBIT
+    overfilled = []
+    for _ in range(25):
+        line.round(pace)
+        overfilled.append(line.longest_queue_seconds > 0.15)
+    assert sum(overfilled) <= 3
+
+
 def test_who_begins_too_fast_does_not_take_its_own_queue_for_a_long_way():
     line, pace = Line(20 * MBIT), LinePace()
     line.round(pace)
