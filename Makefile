@@ -32,9 +32,10 @@ $(STAMP): pyproject.toml constraints.txt
 demo: venv
 	$(BIN)/peer demo
 
-# A gigabyte that only the tests need: without a GPU they run the kernels for one in Triton's interpreter.
+# CUDA builds of torch bring Triton along. Without a GPU the tests run its kernels in an interpreter: a gigabyte for them alone.
 $(STAMP)-triton: $(STAMP)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[triton]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
+		'triton>=3.3,<4; sys_platform == "linux" and platform_machine == "x86_64"'
 	@touch $@
 
 # Real daemons and processes one test at a time: they need the cores for themselves.
