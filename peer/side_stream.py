@@ -6,6 +6,7 @@ between two inner steps, in the device's memory, and crosses while the next step
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from typing import Any, Protocol
 
@@ -60,6 +61,7 @@ class CudaSideStream:
             outcome = int(_runtime().cudaHostRegister(host_memory.data_ptr(), host_memory.numel(), 0))
         if outcome:
             self._memory = None
+            _forget_error(device)
             log.warning(
                 "CUDA could not pin %d MB of the mailbox (error %d); training goes on and waits for each copy of its "
                 "work: free memory, or raise the limit on locked memory",
@@ -81,15 +83,26 @@ class CudaSideStream:
         return marked
 
     def close(self) -> None:
-        if self._memory is not None:
+        memory, self._memory = self._memory, None
+        if memory is None:
+            return
+        try:
             self._stream.synchronize()
-            _runtime().cudaHostUnregister(self._memory.data_ptr())
-            self._memory = None
+            _runtime().cudaHostUnregister(memory.data_ptr())
+        except RuntimeError as error:
+            # What made the device fail is being told already, by whoever used it then.
+            log.debug("the mailbox stays pinned until this process ends: %s", error)
 
 
 def side_stream(device: torch.device, host_memory: Tensor) -> SideStream | None:
     """A stream beside the computing for a device that has such streams; None where copies take place at once."""
     return CudaSideStream(device, host_memory) if device.type == "cuda" else None
+
+
+def _forget_error(device: torch.device) -> None:
+    """CUDA keeps a refusal until somebody asks, and the next kernel, whoever's it is, would be blamed for it."""
+    with contextlib.suppress(RuntimeError):
+        torch.ones(1, device=device).add_(1)
 
 
 def _runtime() -> Any:

@@ -197,31 +197,50 @@ class Runtime:
         return 0
 
 
-@pytest.mark.parametrize(("outcome", "is_pinned"), [(0, True), (2, False)])
-def test_memory_is_pinned_once_and_let_go_once(monkeypatch, caplog, outcome, is_pinned):
-    class Stream:
-        def __init__(self, device):
-            pass
+class Stream:
+    fault = None
 
-        def synchronize(self):
-            pass
+    def __init__(self, device):
+        pass
 
-    class OnDevice:
-        def __init__(self, device):
-            pass
+    def synchronize(self):
+        if self.fault is not None:
+            raise RuntimeError(self.fault)
 
-        __enter__ = __exit__ = lambda self, *_: None
 
-    runtime = Runtime(outcome)
+class OnDevice:
+    def __init__(self, device):
+        pass
+
+    __enter__ = __exit__ = lambda self, *_: None
+
+
+def stream_with(monkeypatch, runtime, memory):
     monkeypatch.setattr(side_streams, "_runtime", lambda: runtime)
+    monkeypatch.setattr(side_streams, "_forget_error", lambda device: runtime.calls.append(("forget", device.index)))
     monkeypatch.setattr(torch.cuda, "Stream", Stream)
     monkeypatch.setattr(torch.cuda, "device", OnDevice)
+    return CudaSideStream(torch.device("cuda:0"), memory)
+
+
+def test_a_device_that_failed_is_closed_without_another_error(monkeypatch):
+    runtime = Runtime(0)
+    stream = stream_with(monkeypatch, runtime, torch.zeros(8, dtype=torch.uint8))
+    monkeypatch.setattr(Stream, "fault", "CUDA error: device-side assert triggered")
+    stream.close()
+    stream.close()
+    assert [call[0] for call in runtime.calls] == ["pin"]
+
+
+@pytest.mark.parametrize(("outcome", "is_pinned"), [(0, True), (2, False)])
+def test_memory_is_pinned_once_and_let_go_once(monkeypatch, caplog, outcome, is_pinned):
+    runtime = Runtime(outcome)
     memory = torch.zeros(1 << 20, dtype=torch.uint8)
-    stream = CudaSideStream(torch.device("cuda:0"), memory)
+    stream = stream_with(monkeypatch, runtime, memory)
     stream.close()
     stream.close()
     pinned = ("pin", memory.data_ptr(), 1 << 20, 0)
-    assert runtime.calls == ([pinned, ("let go", memory.data_ptr())] if is_pinned else [pinned])
+    assert runtime.calls == [pinned, ("let go", memory.data_ptr()) if is_pinned else ("forget", 0)]
     assert ("could not pin 1 MB" in caplog.text) != is_pinned
 
 
