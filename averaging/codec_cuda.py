@@ -1,8 +1,8 @@
 """The integer codecs on a CUDA device: tensors that are there become the same bytes as on the CPU, and the reverse.
 
 What crosses is the encoded form, an eighth of float32 with int4. Peers do not use it: what waits in their residual must
-outlive the trainer, so it is in host memory and is encoded there (docs/performance.md). It is for those who average
-tensors of their own devices with these codecs.
+outlive the trainer, so it is in host memory and is encoded there. It is for those who average tensors of their own
+devices with these codecs. Triton launches on the current device, whichever the tensors are on: hence `_current`.
 """
 
 from __future__ import annotations
@@ -145,20 +145,21 @@ class DeviceCodec:
         first_refused = torch.full((1,), NONE_REFUSED, dtype=torch.int32, device=values.device)
         rows, columns = _tile(block_bytes, self._format.codes_per_byte)
         if num_blocks:
-            self._kernels.encode_blocks[(-(-num_blocks // rows),)](
-                *(values, scales, codes, first_refused, num_blocks, block_bytes),
-                TOP_CODE=self._format.top_code,
-                BITS=self._format.bits,
-                ROUND_UP=self._format.round_up,
-                DROPPED_BITS=self._format.dropped_bits,
-                ZERO_BYTE=self._format.zero_byte,
-                LARGEST_BITS=MAX_MAGNITUDE_BITS,
-                SMALLEST_SCALE_BITS=SMALLEST_SCALE_BITS,
-                KEEPS_RESIDUAL=keeps_residual,
-                ROWS=rows,
-                COLUMNS=columns,
-                enable_fp_fusion=False,
-            )
+            with _current(values):
+                self._kernels.encode_blocks[(-(-num_blocks // rows),)](
+                    *(values, scales, codes, first_refused, num_blocks, block_bytes),
+                    TOP_CODE=self._format.top_code,
+                    BITS=self._format.bits,
+                    ROUND_UP=self._format.round_up,
+                    DROPPED_BITS=self._format.dropped_bits,
+                    ZERO_BYTE=self._format.zero_byte,
+                    LARGEST_BITS=MAX_MAGNITUDE_BITS,
+                    SMALLEST_SCALE_BITS=SMALLEST_SCALE_BITS,
+                    KEEPS_RESIDUAL=keeps_residual,
+                    ROWS=rows,
+                    COLUMNS=columns,
+                    enable_fp_fusion=False,
+                )
         return scales, codes, first_refused
 
     def launch_decode(self, scales: Tensor, codes: Tensor, weight: float | None, out: Tensor) -> None:
@@ -166,15 +167,16 @@ class DeviceCodec:
         num_blocks, block_bytes = scales.numel(), self._block_bytes
         rows, columns = _tile(block_bytes, self._format.codes_per_byte)
         if num_blocks:
-            self._kernels.decode_blocks[(-(-num_blocks // rows),)](
-                *(scales, codes, out, 1.0 if weight is None else weight, num_blocks, block_bytes),
-                BITS=self._format.bits,
-                ZERO_BYTE=self._format.zero_byte,
-                ACCUMULATES=weight is not None,
-                ROWS=rows,
-                COLUMNS=columns,
-                enable_fp_fusion=False,
-            )
+            with _current(out):
+                self._kernels.decode_blocks[(-(-num_blocks // rows),)](
+                    *(scales, codes, out, 1.0 if weight is None else weight, num_blocks, block_bytes),
+                    BITS=self._format.bits,
+                    ZERO_BYTE=self._format.zero_byte,
+                    ACCUMULATES=weight is not None,
+                    ROWS=rows,
+                    COLUMNS=columns,
+                    enable_fp_fusion=False,
+                )
 
     @property
     def _block_bytes(self) -> int:
@@ -189,6 +191,11 @@ def _tile(block_bytes: int, codes_per_byte: int) -> tuple[int, int]:
     """Blocks of one program and columns of its tensors, both powers of two."""
     columns = 1 << (block_bytes - 1).bit_length()
     return max(1, PROGRAM_VALUES // (columns * codes_per_byte)), columns
+
+
+def _current(tensor: Tensor) -> Any:
+    """Makes the tensor's device the current one inside; does nothing for a tensor on the CPU."""
+    return torch.cuda.device_of(tensor)  # type: ignore[no-untyped-call]
 
 
 def _check_tensor(values: Tensor) -> None:

@@ -14,6 +14,17 @@ import triton.language as tl
 
 
 @triton.jit  # type: ignore[untyped-decorator]
+def _places(num_blocks, block_bytes, PARTS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Blocks of this program [ROWS]; which of [ROWS, COLUMNS] exist; where their bytes and first values are."""
+    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    columns = tl.arange(0, COLUMNS)
+    inside = (rows[:, None] < num_blocks) & (columns[None, :] < block_bytes)
+    bytes_at = rows[:, None].to(tl.int64) * block_bytes + columns[None, :]
+    values_at = rows[:, None].to(tl.int64) * (block_bytes * PARTS) + columns[None, :]
+    return rows, inside, bytes_at, values_at
+
+
+@triton.jit  # type: ignore[untyped-decorator]
 def encode_blocks(  # type: ignore[no-untyped-def]
     values,
     scales,
@@ -39,11 +50,7 @@ def encode_blocks(  # type: ignore[no-untyped-def]
     to the first block that holds a value beyond the range, whose values stay.
     """
     PARTS: tl.constexpr = 8 // BITS
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    columns = tl.arange(0, COLUMNS)
-    inside = (rows[:, None] < num_blocks) & (columns[None, :] < block_bytes)
-    bytes_at = rows[:, None].to(tl.int64) * block_bytes + columns[None, :]
-    values_at = rows[:, None].to(tl.int64) * (block_bytes * PARTS) + columns[None, :]
+    rows, inside, bytes_at, values_at = _places(num_blocks, block_bytes, PARTS, ROWS, COLUMNS)
 
     # As integers, because a NaN compares above every number there.
     largest = tl.zeros([ROWS], dtype=tl.int32)
@@ -95,11 +102,7 @@ def decode_blocks(  # type: ignore[no-untyped-def]
     scales: int32 [num_blocks], the bits of float32 scales; codes: uint8; out: float32 [num_blocks * block_size].
     """
     PARTS: tl.constexpr = 8 // BITS
-    rows = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    columns = tl.arange(0, COLUMNS)
-    inside = (rows[:, None] < num_blocks) & (columns[None, :] < block_bytes)
-    bytes_at = rows[:, None].to(tl.int64) * block_bytes + columns[None, :]
-    values_at = rows[:, None].to(tl.int64) * (block_bytes * PARTS) + columns[None, :]
+    rows, inside, bytes_at, values_at = _places(num_blocks, block_bytes, PARTS, ROWS, COLUMNS)
     scale_bits = tl.load(scales + rows, mask=rows < num_blocks, other=0)
     scale = scale_bits.to(tl.float32, bitcast=True)[:, None]
     # Offset binary with its top bit flipped is two's complement: shift it up, then down with its sign.

@@ -199,6 +199,7 @@ def on_device(names: Sequence[str], options: argparse.Namespace, device: torch.d
     Raises:
         ValueError: Triton is not installed.
     """
+    torch.cuda.set_device(device)  # where events are recorded
     rates = device_rates(names, options.values, options.repeats, device)
     facts = {**facts, "device": torch.cuda.get_device_name(device)}
     if options.json:

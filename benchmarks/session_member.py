@@ -134,7 +134,7 @@ class Member:
             self.swarm.report(float(loss.detach()))
         self.optimizer.step()
         if loss.device.type == "cuda":
-            torch.cuda.synchronize()  # the step's time is that of the device
+            torch.cuda.synchronize(loss.device)  # the step's time is that of the device
 
     def _counters(self) -> dict[str, float]:
         if self.swarm is None:

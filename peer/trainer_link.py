@@ -225,7 +225,7 @@ class TrainerLink:
             if progress.overdue:
                 progress.overdue = not self._try_send(fragment, progress)
         if self._blocks:
-            self._sender.settle(wait=True)
+            self.settle()
         self._counters.exchange_seconds += max(0.0, self._clock() - now)
         if self._blocks and self._pause is not None:
             while self.is_blocked:
@@ -261,7 +261,7 @@ class TrainerLink:
             for fragment, progress in zip(self.layout.fragments, self._progress, strict=True):
                 if progress.num_steps > 0:
                     self._try_send(fragment, progress)
-            self._sender.settle(wait=True)
+            self.settle()
             is_done = all(progress.num_steps == 0 for progress in self._progress)
             if is_done or self._pause is None or self.stop_asked or self._clock() - started >= timeout_seconds:
                 return is_done
@@ -389,7 +389,7 @@ class TrainerLink:
         ]
 
     def _gather_work(self, fragment: Fragment, out: torch.Tensor, side: SideStream | None = None) -> None:
-        if self._ranks is None or not self._is_sharded:
+        if self._ranks is None or not self._ranks.is_sharded:
             self._portion.gather_work(fragment, out, side)
         else:
             self._ranks.gather(self._portion, fragment, OrderKind.SEND_WORK, out)

@@ -49,7 +49,7 @@ class WorkSender:
         Afterwards the parameters may change: what was measured is on its way.
 
         Raises:
-            LocalFault: work, of this fragment or of one before it, is not finite; it was not sent.
+            LocalFault: the work is not finite; it was not sent. With `side`, `settle` says so.
         """
         draft = self._outbox.draft(facts.fragment)
         if draft is None:

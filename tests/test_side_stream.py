@@ -22,7 +22,6 @@ class LateDevice:
     def __init__(self):
         self._copies = deque()
         self.num_begun = self.num_done = 0
-        self.is_closed = False
 
     def copy(self, source, target):
         self._copies.append((source, target))
@@ -34,7 +33,6 @@ class LateDevice:
 
     def close(self):
         self.work()
-        self.is_closed = True
 
     def work(self, until=None):
         while self._copies and (until is None or self.num_done < until):
