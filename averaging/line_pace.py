@@ -6,6 +6,10 @@ from its last written byte until the remote has read it tells how much lies in b
 keeps up, several times that when it does not. The pace follows that delay, as in LEDBAT (RFC 6817), frame by frame
 instead of packet by packet.
 
+It begins slowly and becomes half as fast again every few frames, until there is a queue. From then on a stretch of a
+second or so is judged at a time. When the line is full, the pace falls below it until the queue has drained, and comes
+back to just below where the line was full, from where it goes on in small steps.
+
 The remote says when it has read a frame, by its own clock: what the acknowledgement then waits for, behind the remote's
 own data, is no fault of this line. Clocks differ and drift, so after each pause a few bytes go ahead while nothing
 queues, and delays are taken against theirs. They never count for more than the whole way there and back took.
@@ -38,10 +42,31 @@ TRIPS_TO_RESUME: Final = 5
 going again after every pause, and what they have not sent yet waits."""
 LONGEST_QUEUE_SECONDS: Final = 0.3
 """Nothing waits longer for that: even the shortest delay is a queue then."""
+BEGINNING_BYTES_PER_SECOND: Final = 25e6 / 8
+"""Before anything is known of the line. Without a pace the first second fills megabytes of buffers, and what is lost in
+each other's queues keeps everybody from finding out for many rounds."""
+BEGINNING_SECONDS: Final = 0.1
+"""A stretch is judged after so long, in the beginning."""
+BEGINNING_FACTOR: Final = 1.5
+"""From stretch to stretch, until there is a queue."""
+BEGINNING_BOUND_SHARE: Final = 0.3
+"""In place of BOUND_SHARE, in the beginning: short stretches wait for streams that open, and for the last frame."""
+GUESSED_SHARE: Final = 2.5
+"""Of what is delivered in the first stretch, in which streams open: the line takes no more, give or take."""
+LEAST_GUESSED_SHARE: Final = 0.125
+"""Of the pace before: a process that stood still delivers next to nothing, and not because of its line."""
 BOUND_SHARE: Final = 0.7
 """Of the pace that was sent at least, for a stretch to say that more would have gone."""
-STEPS: Final = ((0.25, 1.2), (0.5, 1.08), (1.0, 1.0), (2.0, 0.97), (4.0, 0.93), (float("inf"), 0.85))
-"""Delay up to so many times what may be there: the pace is multiplied by so much."""
+FEWEST_TO_STOP: Final = 3
+"""Frames of which most waited in a queue, to end the beginning at once."""
+LITTLE_QUEUE, SOME_QUEUE, FULL_QUEUE = 0.25, 0.5, 1.0
+"""Delays, in units of what may be there. Beyond the last one the line is full."""
+STEP_WITH_LITTLE, STEP_WITH_SOME = 1.2, 1.08
+"""The pace is multiplied by so much."""
+STEP_BELOW_OVERFULL: Final = 1.1
+"""At most, while it is below a pace that has filled the line."""
+LEAST_FULL_SHARE: Final = 0.9
+"""Of a pace that filled the line: the line takes that much, however slow the pace before was."""
 NEAR_SHARE: Final = 0.97
 """Of the pace at which the line was last found to be full: many a queue is empty at 95 % of the line, full at 98 %."""
 RETURN_STEP, FURTHER_STEP = 0.05, 0.005
@@ -49,11 +74,13 @@ RETURN_STEP, FURTHER_STEP = 0.05, 0.005
 is twice, the third three times as large."""
 NEVER_FULL_SHARE: Final = 1.05
 """Of that pace: it goes without a queue, so the line has become faster, or was not full then."""
+LEAST_DRAINING_SHARE: Final = 0.6
+"""Of the pace that comes after it, while a queue drains."""
+STILL_FULL_SHARE, STILL_OVERFULL_SHARE = 0.95, 0.85
+"""Of the pace that was to come after draining, if the queue is no shorter; the second one for a long queue."""
+LONG_QUEUE: Final = 4.0
 DRAINING_SHARE: Final = 0.9
 """Of the delay before: it falls already, and what is left of it was written at an earlier pace."""
-FIRST_SHARE: Final = 2.5
-"""Of what was delivered in the first second, in which streams open and the round begins: too fast is soon noticed, too
-slow costs a whole round."""
 LEAST_SHARE: Final = 0.8
 """Of what is being delivered, whatever the delays: somebody else's queue is no reason to send less."""
 SLOWEST_BYTES_PER_SECOND: Final = 16_000.0
@@ -76,13 +103,16 @@ class _Route:
     shortest_ways: deque[float] = field(default_factory=lambda: deque(maxlen=NUM_SHORTEST_WAYS))
 
     def queues(self) -> float:
-        """The median delay beyond the shortest, in units of what may be there; begins a new stretch."""
+        """The median delay beyond the shortest, in units of what may be there."""
+        shortest_trip, shortest_way = min(*self.shortest_trips, *self.trips), min(*self.shortest_ways, *self.ways)
+        seconds = min(median(self.trips) - shortest_trip, median(self.ways) - shortest_way)
+        return seconds / queue_seconds(shortest_trip)
+
+    def remember(self) -> None:
+        """Keep the shortest of this stretch and begin a new one."""
         self.shortest_trips.append(min(self.trips))
         self.shortest_ways.append(min(self.ways))
-        shortest = min(self.shortest_trips)
-        seconds = min(median(self.trips) - shortest, median(self.ways) - min(self.shortest_ways))
         self.clear()
-        return seconds / queue_seconds(shortest)
 
     def clear(self) -> None:
         """Begin a new stretch."""
@@ -90,23 +120,26 @@ class _Route:
 
 
 class LinePace:
-    """Tell it what was written and acknowledged; `bytes_per_second` is the pace, None: not known yet."""
+    """Tell it what was written and acknowledged; `bytes_per_second` is the pace."""
 
     def __init__(self) -> None:
-        self.bytes_per_second: float | None = None
+        self.bytes_per_second = BEGINNING_BYTES_PER_SECOND
+        self._is_beginning = True
+        """Until there is a queue for the first time."""
+        self._after_draining: float | None = None
+        """The pace that follows when the queue is gone; None: nothing drains."""
         self._routes: dict[Hashable, _Route] = {}
         self._began_at: float | None = None
-        self._is_draining = False
-        """Until the next pause, delays are those of buffers that were filled without a pace."""
         self._last_at = 0.0
         self._queues = 0.0
         self._full_at: float | None = None
         """The pace at which the line was last found to be full, or would have been as far as is known."""
+        self._overfull_at = 0.0
+        """The last pace that filled it."""
         self._clear_at = 0.0
-        """The last pace that was used and left hardly any queue."""
+        """The last pace that was used and did not."""
         self._num_raised = 0
         """Steps one after the other since then, on the same side of what is near to it."""
-        self._is_cutting = False
         self._is_remainder = False
         """Whether the stretch follows another without a pause. Its end, when most of the others rest, says nothing."""
         self._num_acknowledged = 0
@@ -130,7 +163,7 @@ class LinePace:
         if self._began_at is None or now - max(self._began_at, self._last_at) <= LONGEST_SECONDS:
             return
         self._began_at, self._num_acknowledged, self._acknowledged_bytes = None, 0, 0
-        self._is_draining = self._is_remainder = False
+        self._is_remainder = False
         for route in self._routes.values():
             route.clear()
 
@@ -178,49 +211,101 @@ class LinePace:
         Returns:
             True: there is another pace.
         """
-        was_draining, self._is_draining = self._is_draining, self._is_draining and not is_idle
         if self._began_at is None:
             return False
-        if not is_idle and (now - self._began_at < LONGEST_SECONDS or self._num_acknowledged < FEWEST_FRAMES):
+        longest_seconds = BEGINNING_SECONDS if self._is_beginning else LONGEST_SECONDS
+        is_short = now - self._began_at < longest_seconds or self._num_acknowledged < FEWEST_FRAMES
+        if not is_idle and is_short and not (self._is_beginning and self._is_filling()):
             return False
         is_end_of_longer, self._is_remainder = self._is_remainder and is_idle, not is_idle
         seconds, num_frames = self._last_at - self._began_at, self._num_acknowledged
         delivered = self._acknowledged_bytes / seconds if seconds > 0 else 0.0
         self._began_at, self._num_acknowledged, self._acknowledged_bytes = None, 0, 0
         routes = [route for route in self._routes.values() if route.trips]
-        queued = [route.queues() for route in routes]
-        if seconds < SHORTEST_SECONDS or num_frames < FEWEST_FRAMES or was_draining or is_end_of_longer:
-            return False
+        queues = median_low([route.queues() for route in routes]) if routes else 0.0
+        for route in routes:
+            route.remember()
         before = self.bytes_per_second
-        if before is None:
-            self._is_draining = not is_idle
-            self.bytes_per_second = max(FIRST_SHARE * delivered, SLOWEST_BYTES_PER_SECOND)
-            return True
-        queues, earlier = median_low(queued), self._queues
-        self._queues = queues
-        factor = next(factor for limit, factor in STEPS if queues <= limit)
-        self._is_cutting = self._is_cutting and factor < 1
-        if queues <= STEPS[0][0] and delivered >= BOUND_SHARE * before:
-            self._clear_at = before
-        if factor > 1 and delivered < BOUND_SHARE * before:
-            return False
-        if factor < 1 and queues < DRAINING_SHARE * earlier:
-            return False
-        if factor < 1:
-            if not self._is_cutting:
-                # The line ends between the pace that left no queue and this one. To come back to this one would
-                # overfill it once more, and connections that lost packets are slow for many stretches.
-                self._full_at = (self._clear_at + before) / 2 if 0 < self._clear_at < before else before
-                self._num_raised, self._is_cutting = 0, True
-            after = min(before, max(before * factor, LEAST_SHARE * delivered, SLOWEST_BYTES_PER_SECOND))
-        else:
-            after = self._raised(before, factor)
-        self.bytes_per_second = after
-        return after != before
+        if self._is_beginning:
+            self._begin(queues, delivered, num_frames)
+        elif is_end_of_longer:
+            pass
+        elif seconds >= SHORTEST_SECONDS and num_frames >= FEWEST_FRAMES:
+            self._judge(queues, delivered)
+        elif self._after_draining is None and queues <= SOME_QUEUE and delivered >= BOUND_SHARE * before:
+            self._raise_after_little(queues)
+        if is_idle and self._after_draining is not None:
+            # A pause drains every queue.
+            self.bytes_per_second, self._after_draining = self._after_draining, None
+        return self.bytes_per_second != before
 
-    def _raised(self, before: float, factor: float) -> float:
+    def _is_filling(self) -> bool:
+        if self._num_acknowledged < FEWEST_TO_STOP:
+            return False
+        queued = [route.queues() for route in self._routes.values() if route.trips]
+        return bool(queued) and median_low(queued) > FULL_QUEUE
+
+    def _begin(self, queues: float, delivered: float, num_frames: int) -> None:
+        """Ever faster, until there is a queue; then back to the last pace without one."""
+        before = self.bytes_per_second
+        if queues <= SOME_QUEUE:
+            if delivered >= BEGINNING_BOUND_SHARE * before:
+                self._clear_at, self.bytes_per_second = before, before * BEGINNING_FACTOR
+        elif num_frames >= FEWEST_TO_STOP:
+            self._is_beginning, self._queues = False, queues
+            if queues > FULL_QUEUE:
+                self._overfull_at = before
+                self._drain(self._clear_at or self._guess(delivered), queues, delivered)
+
+    def _judge(self, queues: float, delivered: float) -> None:
+        before, earlier = self.bytes_per_second, self._queues
+        self._queues = queues
+        if self._after_draining is not None:
+            after, self._after_draining = self._after_draining, None
+            if queues <= FULL_QUEUE:
+                self.bytes_per_second = after
+            else:
+                if queues >= DRAINING_SHARE * earlier:
+                    after *= STILL_FULL_SHARE if queues < LONG_QUEUE else STILL_OVERFULL_SHARE
+                self._drain(after, queues, delivered)
+        elif queues > FULL_QUEUE:
+            # The line ends between the pace that left no queue and this one. To come back to this one would overfill
+            # it once more, and connections that lost packets are slow for many stretches.
+            self._overfull_at, self._num_raised = before, 0
+            if self._clear_at:
+                middle = (self._clear_at + before) / 2 if self._clear_at < before else before
+                self._full_at = max(middle, LEAST_FULL_SHARE * before)
+            self._drain(NEAR_SHARE * self._full_at if self._full_at else self._guess(delivered), queues, delivered)
+        elif delivered >= BOUND_SHARE * before and queues <= SOME_QUEUE:
+            self._clear_at = before
+            self.bytes_per_second = self._raised(queues)
+
+    def _guess(self, delivered: float) -> float:
+        """The pace after one that filled the line, if none is known that did not."""
+        before = self.bytes_per_second
+        return max(min(before / 2, GUESSED_SHARE * delivered), LEAST_GUESSED_SHARE * before)
+
+    def _drain(self, after: float, queues: float, delivered: float) -> None:
+        """So much slower than `after` for one stretch that the queue is gone then.
+
+        At a pace just below the line's it would stay there for many stretches.
+        """
+        share = max(LEAST_DRAINING_SHARE, 1 - QUEUE_SECONDS * (queues - SOME_QUEUE) / LONGEST_SECONDS)
+        self._after_draining = after = max(after, SLOWEST_BYTES_PER_SECOND)
+        self.bytes_per_second = max(share * after, min(after, LEAST_SHARE * delivered), SLOWEST_BYTES_PER_SECOND)
+
+    def _raise_after_little(self, queues: float) -> None:
+        """Rounds of few frames say too little to slow down for, or to go beyond a line that was full."""
+        if self._full_at is None or self.bytes_per_second < NEAR_SHARE * self._full_at:
+            self.bytes_per_second = self._raised(queues)
+
+    def _raised(self, queues: float) -> float:
         """Quickly back to where the line was full the last time, carefully from there on."""
-        if self._full_at is None or factor == 1:
+        before = self.bytes_per_second
+        factor = STEP_WITH_LITTLE if queues <= LITTLE_QUEUE else STEP_WITH_SOME
+        if before < self._overfull_at:
+            factor = min(factor, STEP_BELOW_OVERFULL)
+        if self._full_at is None:
             return before * factor
         near = NEAR_SHARE * self._full_at
         if before < near:
@@ -229,8 +314,6 @@ class LinePace:
             if after >= near:
                 after, self._num_raised = near, 0
             return after
-        if factor < STEPS[0][1]:
-            return before
         if before > NEVER_FULL_SHARE * self._full_at:
             self._full_at = None
             return before * factor

@@ -179,7 +179,7 @@ class Links:
 
     @property
     def pace_bytes_per_second(self) -> float | None:
-        """What `steer` was told last; None: nothing yet, or nobody steers."""
+        """What `steer` is told; None: nobody steers."""
         return self._pace.bytes_per_second if self.steer is not None else None
 
     def post(self, to: PeerId, parts: Sequence[bytes | memoryview], lane: Lane = "control") -> int:
@@ -195,6 +195,7 @@ class Links:
             if not self.has_bulk_waiting:
                 self._resumed_at = self._clock()
                 self._pace.resumed(self._resumed_at)
+                self._steer()
             self._rate.began(to)
         outgoing.queue.append(list(parts))
         outgoing.queued_bytes += num_bytes
@@ -354,7 +355,11 @@ class Links:
     def _rest(self, now: float) -> None:
         lanes = [lane for (_, name), lane in self._lanes.items() if name == "data"]
         is_idle = not any(lane.queued_bytes or lane.unread_bytes for lane in lanes)
-        if self._pace.rest(now, is_idle=is_idle) and self.steer is not None and self._pace.bytes_per_second is not None:
+        if self._pace.rest(now, is_idle=is_idle):
+            self._steer()
+
+    def _steer(self) -> None:
+        if self.steer is not None:
             self.steer(self._pace.bytes_per_second)
 
     def _end(self, lane: _OutgoingLane) -> None:
