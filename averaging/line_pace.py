@@ -228,12 +228,10 @@ class LinePace:
         before = self.bytes_per_second
         if self._is_beginning:
             self._begin(queues, delivered, num_frames)
-        elif is_end_of_longer:
-            pass
-        elif seconds >= SHORTEST_SECONDS and num_frames >= FEWEST_FRAMES:
+        elif not is_end_of_longer and seconds >= SHORTEST_SECONDS and num_frames >= FEWEST_FRAMES:
             self._judge(queues, delivered)
-        elif self._after_draining is None and queues <= SOME_QUEUE and delivered >= BOUND_SHARE * before:
-            self._raise_after_little(queues)
+        elif not is_end_of_longer:
+            self._judge_little(queues, delivered)
         if is_idle and self._after_draining is not None:
             # A pause drains every queue.
             self.bytes_per_second, self._after_draining = self._after_draining, None
@@ -294,9 +292,12 @@ class LinePace:
         self._after_draining = after = max(after, SLOWEST_BYTES_PER_SECOND)
         self.bytes_per_second = max(share * after, min(after, LEAST_SHARE * delivered), SLOWEST_BYTES_PER_SECOND)
 
-    def _raise_after_little(self, queues: float) -> None:
+    def _judge_little(self, queues: float, delivered: float) -> None:
         """Rounds of few frames say too little to slow down for, or to go beyond a line that was full."""
-        if self._full_at is None or self.bytes_per_second < NEAR_SHARE * self._full_at:
+        before = self.bytes_per_second
+        if self._after_draining is not None or queues > SOME_QUEUE or delivered < BOUND_SHARE * before:
+            return
+        if self._full_at is None or before < NEAR_SHARE * self._full_at:
             self.bytes_per_second = self._raised(queues)
 
     def _raised(self, queues: float) -> float:
