@@ -104,7 +104,7 @@ class _Route:
 
     def queues(self) -> float:
         """The median delay beyond the shortest, in units of what may be there."""
-        shortest_trip, shortest_way = min(*self.shortest_trips, *self.trips), min(*self.shortest_ways, *self.ways)
+        shortest_trip, shortest_way = min([*self.shortest_trips, *self.trips]), min([*self.shortest_ways, *self.ways])
         seconds = min(median(self.trips) - shortest_trip, median(self.ways) - shortest_way)
         return seconds / queue_seconds(shortest_trip)
 

@@ -174,6 +174,14 @@ def test_a_pause_after_a_lost_acknowledgement_is_no_slow_line():
     assert pace.bytes_per_second > 0.8 * line.bytes_per_second
 
 
+def test_one_frame_without_a_greeting_is_no_queue():
+    pace = LinePace()
+    pace.started(0.0)
+    pace.acknowledged("a", FRAME_BYTES, 0.0, 0.05, 7.0, 0.1)
+    pace.rest(0.1, is_idle=True)
+    assert pace.bytes_per_second > BEGINNING_BYTES_PER_SECOND
+
+
 def test_a_short_pause_does_not_end_a_stretch():
     pace = LinePace()
     pace.started(0.0)
