@@ -222,7 +222,9 @@ class LinePace:
         delivered = self._acknowledged_bytes / seconds if seconds > 0 else 0.0
         self._began_at, self._num_acknowledged, self._acknowledged_bytes = None, 0, 0
         routes = [route for route in self._routes.values() if route.trips]
-        queues = median_low([route.queues() for route in routes]) if routes else 0.0
+        if not routes:
+            return False
+        queues = median_low([route.queues() for route in routes])
         for route in routes:
             route.remember()
         before = self.bytes_per_second

@@ -182,6 +182,20 @@ def test_one_frame_without_a_greeting_is_no_queue():
     assert pace.bytes_per_second > BEGINNING_BYTES_PER_SECOND
 
 
+def test_a_stretch_whose_remotes_are_all_gone_says_nothing():
+    line, pace = Line(50 * MBIT), LinePace()
+    for _ in range(6):
+        line.round(pace)
+    before = pace.bytes_per_second
+    pace.started(line.now)
+    for number in range(12):
+        at = line.now + 0.08 * number
+        pace.acknowledged("a", FRAME_BYTES, at, at + 0.01, at + 7.0, at + 0.04)
+    pace.forget("a")
+    assert not pace.rest(line.now + 1.0, is_idle=True)
+    assert pace.bytes_per_second == before
+
+
 def test_a_short_pause_does_not_end_a_stretch():
     pace = LinePace()
     pace.started(0.0)
