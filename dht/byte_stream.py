@@ -168,7 +168,14 @@ class ByteStream(asyncio.BufferedProtocol):
             self.transport.resume_reading()
 
     def write(self, data: bytes | memoryview) -> None:
-        """Queue bytes; `drain` waits while too many are queued."""
+        """Queue bytes; `drain` waits while too many are queued.
+
+        Raises:
+            OSError: the connection is over.
+        """
+        if self.transport.is_closing():
+            # One loop would drop the bytes without a word, the other raise a RuntimeError.
+            raise self._error or ConnectionResetError("the connection is lost")
         self.transport.write(data)
 
     async def drain(self) -> None:

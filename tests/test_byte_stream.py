@@ -200,3 +200,15 @@ def test_drain_returns_when_the_remote_has_read() -> None:
         assert arrived == data
 
     on_each_loop(check)
+
+
+def test_a_write_after_the_end_of_the_connection_says_so() -> None:
+    async def check(stream: ByteStream, remote: socket.socket) -> None:
+        stream.transport.abort()
+        with pytest.raises(ConnectionResetError):
+            stream.write(made_up(10))
+        await stream.wait_closed()
+        with pytest.raises(ConnectionResetError):
+            stream.write(made_up(10))
+
+    on_each_loop(check)

@@ -14,6 +14,7 @@ import signal
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 
 import pytest
 import torch
@@ -67,9 +68,19 @@ def kept() -> Iterator[Kept]:
     with process_swarm(RUN) as swarm:
         seed = swarm.start("seed", *SLOWED, command="seed", has_record=True)
         wait_until(lambda: "listening on" in seed.stderr, "the seed is up")
-        trainer = swarm.start("early", "--max-steps", "24", peers=[seed.address])
+        trainer = swarm.start("early", peers=[seed.address])
+        # Steps are fast: after a fixed number of them the seed might have fetched the state, and seen no commit.
+        for fragment in range(len(seed_sizes(swarm.run.manifest))):
+            seed.wait_for(AppliedCommit, partial(applies, fragment), seconds=MANY_SECONDS)
+        trainer.process.send_signal(signal.SIGTERM)
         assert trainer.wait_end(MANY_SECONDS) == 0
-        yield Kept(swarm, seed, asyncio.run(state_of(swarm, seed)))
+        kept = Kept(swarm, seed, asyncio.run(state_of(swarm, seed)))
+        yield kept
+        assert "Traceback" not in kept.seed.stderr
+
+
+def applies(fragment: int, event: AppliedCommit) -> bool:
+    return event.fragment == fragment
 
 
 async def state_of(swarm: ProcessSwarm, seed: PeerProcess, backend: HostBackend = "p2pd") -> list[Snapshot]:
@@ -203,6 +214,7 @@ def without_seed(kept: Kept) -> Iterator[None]:
     """The seed is away meanwhile, and comes back from its disk, alone."""
     kept.seed.process.send_signal(signal.SIGTERM)
     assert kept.seed.wait_end() == 0
+    assert "Traceback" not in kept.seed.stderr
     yield
     kept.seed = kept.swarm.start("seed", *SLOWED, command="seed", port=kept.seed.port)
     kept.seed.wait_joined(after=kept.seed.mark(), seconds=MANY_SECONDS)
