@@ -82,7 +82,7 @@ class _Audit:
 
     commit: Commit
     shard: int
-    mean: bytes
+    mean: Buffer
     accusers: set[PeerId] = field(default_factory=set)
     shares: dict[int, tuple[AuditShare, bytes]] = field(default_factory=dict)
     defence: Defence | None = None
@@ -145,7 +145,7 @@ class Audits:
         self._inputs: OrderedDict[tuple[int, int, int], tuple[SignedInput, ...]] = OrderedDict()
         self._budgets: dict[tuple[PeerId, int], tuple[float, int]] = {}
         self._early: dict[tuple[PeerId, int], AuditRequest] = {}
-        self._means: OrderedDict[tuple[int, int], tuple[Commit, Mapping[int, bytes]]] = OrderedDict()
+        self._means: OrderedDict[tuple[int, int], tuple[Commit, Mapping[int, Buffer]]] = OrderedDict()
 
     @property
     def is_on(self) -> bool:
@@ -198,7 +198,7 @@ class Audits:
 
     # ---------------------------------------------------------------------------------------------------- auditing
 
-    async def applied(self, fragment: FragmentRuntime, commit: Commit, payloads: Mapping[int, bytes]) -> None:
+    async def applied(self, fragment: FragmentRuntime, commit: Commit, payloads: Mapping[int, Buffer]) -> None:
         """A commit was applied here: perhaps look at one of its means."""
         if not self._can_audit(commit):
             return
@@ -213,7 +213,7 @@ class Audits:
         if self.chance() < self._rule.audit_fraction / len(commit.roster):
             self._begin(fragment, commit, foreign[int(self.chance() * len(foreign))], None)
 
-    async def passes(self, fragment: FragmentRuntime, commit: Commit, payloads: Mapping[int, bytes]) -> bool:
+    async def passes(self, fragment: FragmentRuntime, commit: Commit, payloads: Mapping[int, Buffer]) -> bool:
         """Whether a commit may be applied: no mean in it looks wrong, or those that do were found to be right.
 
         One whose members do not show what they sent does not pass either: the round is closed again, without whoever is
@@ -238,7 +238,7 @@ class Audits:
         # A mean over cells has cells' means in it, which nobody but their reducers can work out again.
         return self.is_on and len(commit.roster) > 1 and not isinstance(commit, CellsCommit)
 
-    def _remember(self, fragment: FragmentRuntime, commit: Commit, payloads: Mapping[int, bytes]) -> None:
+    def _remember(self, fragment: FragmentRuntime, commit: Commit, payloads: Mapping[int, Buffer]) -> None:
         """From now on its means can be looked at here, and own work in it is shown to others."""
         self._means[fragment.index, commit.version] = (commit, payloads)
         while len(self._means) > KEPT_MEANS * len(self._fragments):
@@ -249,7 +249,7 @@ class Audits:
     def _post(self, to: PeerId, message: Message, payload: bytes = b"") -> None:
         self._links().post(to, [wire.encode(message), payload], "data" if payload else "control")
 
-    def _suspicious(self, fragment: FragmentRuntime, commit: Commit, payloads: Mapping[int, bytes]) -> list[int]:
+    def _suspicious(self, fragment: FragmentRuntime, commit: Commit, payloads: Mapping[int, Buffer]) -> list[int]:
         """Others' means that look wrong here."""
         foreign = {
             index: self._codec.unpack(commit.shards[index].end - commit.shards[index].start, payload)

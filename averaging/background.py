@@ -37,4 +37,4 @@ class Background:
     def _finished(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            log.error("a round task failed", exc_info=task.exception())
+            log.error("something that went on beside the rounds failed", exc_info=task.exception())

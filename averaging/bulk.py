@@ -14,7 +14,7 @@ from averaging.messages import Contribution, Plan, Result, ResultRequest, ShardP
 from averaging.outer import OuterRule
 from averaging.robust import ShardContribution
 from averaging.round_events import SendResult, SendShards
-from averaging.shard_store import terms_of
+from averaging.shard_store import payload_digest, terms_of
 from dht.host import PeerId
 
 
@@ -88,7 +88,8 @@ def post_stored(links: Links, fragment: FragmentRuntime, to: PeerId, request: Re
     if stored is None or commit is None or request.shard >= len(commit.results):
         return False
     result = commit.results[request.shard]
-    if result.digest != request.digest:
+    # A disk may have given back other bytes than it took (`peer.shelf`).
+    if result.digest != request.digest or payload_digest(stored) != request.digest:
         return False
     header = Result(fragment.index, request.version, request.shard, result.start, result.end)
     post_data(links, to, header, [stored])

@@ -10,6 +10,7 @@ from torch import Tensor
 from averaging.cell_commits import own_share_of, rates_of
 from averaging.cell_messages import CellsCommit
 from averaging.digest_ahead import StepKey
+from averaging.encoded import Buffer
 from averaging.exchange_reports import ExchangeReport, RoundClosed, WorkForgotten, WorkReturned
 from averaging.fragment_runtime import Compute, FragmentRuntime
 from averaging.fragment_state import CommittedShard, FragmentState
@@ -57,7 +58,7 @@ class AppliedCommit:
 async def apply_commit(
     fragment: FragmentRuntime,
     commit: Commit,
-    payloads: Mapping[int, bytes],
+    payloads: Mapping[int, Buffer],
     me: PeerId,
     rule: OuterRule,
     compute: Compute,
@@ -158,7 +159,7 @@ def _step_keys(commit: Commit, rule: OuterRule) -> list[StepKey]:
 
 
 def _committed_shard(
-    fragment: FragmentRuntime, commit: Commit, index: int, payload: bytes | None, own_index: int, rule: OuterRule
+    fragment: FragmentRuntime, commit: Commit, index: int, payload: Buffer | None, own_index: int, rule: OuterRule
 ) -> CommittedShard:
     result = commit.results[index]
     gradient = None if payload is None else fragment.store.unpack(result.end - result.start, payload)

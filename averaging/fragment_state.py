@@ -371,9 +371,9 @@ class FragmentState:
         self.digest = anchor_digest(self.anchor, self.momentum, known)
         return self.digest
 
-    def shown(self) -> Tensor:
-        """A - O - r: what the live parameters show of this fragment when the trainer did nothing since."""
-        shown = self.anchor - self.residual
+    def shown(self, out: Tensor | None = None) -> Tensor:
+        """A - O - r: what the live parameters show of this fragment when the trainer did nothing since; in `out`."""
+        shown = torch.sub(self.anchor, self.residual, out=out)
         if self.pending is not None:
             for start, end in self._chunks():
                 overlay = self._overlay(self._decoded(self.pending.encoded, start, end), start, end)

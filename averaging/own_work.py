@@ -6,10 +6,11 @@ Kept in checkpoints, so that a peer that returns can tell which of its work the 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
+from averaging.encoded import Buffer
 from averaging.fragment_state import FragmentState, Ranges, Sent, Settled
 
 
@@ -65,6 +66,13 @@ def give_back_own_work(state: FragmentState, work: OwnWork) -> None:
     state.returned_since = work.returned_since
     state.pending, state.recent = work.under_way, list(work.settled)
     state.velocity = None if work.velocity is None else work.velocity.clone()
+
+
+def move_settled(state: FragmentState, settled: Settled, scales: Buffer, codes: Buffer) -> None:
+    """The bytes of a contribution of an earlier round lie there from now on; nothing happens if it is forgotten."""
+    sent = replace(settled.sent, encoded=replace(settled.sent.encoded, scales=scales, codes=codes))
+    sequence = sent.sequence
+    state.recent = [replace(one, sent=sent) if one.sent.sequence == sequence else one for one in state.recent]
 
 
 def is_fate_known(left_version: int, version: int, last_sequence: int, own: Mapping[int, tuple[int, Ranges]]) -> bool:

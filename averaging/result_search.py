@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from averaging import wire
 from averaging.cell_round import CellRoundMachine
+from averaging.encoded import Buffer
 from averaging.fragment_runtime import FragmentRuntime
 from averaging.links import Links
 from averaging.messages import Commit, ResultRequest, own_entry
@@ -31,10 +32,10 @@ class ResultSearch:
         self._links = links
         self._clock = clock
         self._missing = {index: shard.digest for index, shard in enumerate(commit.results) if shard.digest}
-        self._found: dict[int, bytes] = {}
+        self._found: dict[int, Buffer] = {}
         self._came_at: dict[PeerId, float] = {}
 
-    async def run(self, on_expired: Callable[[DeadlinePassed], None]) -> dict[int, bytes] | None:
+    async def run(self, on_expired: Callable[[DeadlinePassed], None]) -> dict[int, Buffer] | None:
         """All result payloads by shard, or None when nobody has them (any more)."""
         fragment, commit = self._fragment, self._commit
         own, sent = own_entry(commit.roster, self._me), fragment.state.pending

@@ -7,12 +7,12 @@ came from. The memory that one remote can claim is bounded.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from averaging.codec import Codec
 from averaging.digests import digest_of
-from averaging.encoded import EncodedBlocks
+from averaging.encoded import Buffer, EncodedBlocks
 from averaging.messages import DIGEST_BYTES, Commit, Contribution, Plan, Result
 from averaging.outer import OuterRule, Terms, staleness_of
 from averaging.reduction import Reduction
@@ -24,7 +24,7 @@ MAX_RESULT_ROUNDS = 64
 for every attempt to close it."""
 
 
-def payload_digest(payload: bytes) -> bytes:
+def payload_digest(payload: Buffer) -> bytes:
     """Digest of an encoded result, as plans and commits carry it."""
     return digest_of(payload)[:DIGEST_BYTES]
 
@@ -53,7 +53,7 @@ class ShardStore:
     codec: Codec
     num_values: int
     _inbound: dict[tuple[int, int, PeerId, int], dict[PeerId, tuple[Contribution, bytes]]] = field(default_factory=dict)
-    _results: dict[tuple[int, int, bytes], bytes] = field(default_factory=dict)
+    _results: dict[tuple[int, int, bytes], Buffer] = field(default_factory=dict)
     _held_bytes: dict[PeerId, int] = field(default_factory=dict)
     _results_of: dict[PeerId, _Given] = field(default_factory=dict)
     _errors: dict[tuple[int, int], EncodedBlocks] = field(default_factory=dict)
@@ -100,9 +100,21 @@ class ShardStore:
             given.num_bytes -= len(self._results.pop(given.keys.popleft()))
         return digest
 
-    def result(self, version: int, shard: int, digest: bytes) -> bytes | None:
+    def result(self, version: int, shard: int, digest: bytes) -> Buffer | None:
         """The result with this digest, if it is here."""
         return self._results.get((version, shard, digest))
+
+    def results_of(self, commit: Commit) -> dict[tuple[int, bytes], Buffer]:
+        """The results of a commit that are here, by shard and digest."""
+        keys = [(index, shard.digest) for index, shard in enumerate(commit.results)]
+        found = {key: self.result(commit.version, *key) for key in keys}
+        return {key: payload for key, payload in found.items() if payload is not None}
+
+    def move_results(self, version: int, moved: Mapping[tuple[int, bytes], Buffer]) -> None:
+        """The bytes of these results lie there from now on; those that are no longer here stay forgotten."""
+        for key, payload in moved.items():
+            if (version, *key) in self._results:
+                self._results[(version, *key)] = payload
 
     def arrived(self, version: int) -> list[tuple[PeerId, int, PeerId, int]]:
         """(sender, attempt, leader, shard) of every contribution for `version`, in a fixed order."""
@@ -137,7 +149,7 @@ class ShardStore:
                 found.append((member, terms_of(rule, plan, member), self.unpack(shard.end - shard.start, payload)))
         return found
 
-    def unpack(self, num_values: int, payload: bytes) -> EncodedBlocks:
+    def unpack(self, num_values: int, payload: Buffer) -> EncodedBlocks:
         """Encoded blocks over stored bytes, without a copy."""
         return self.codec.unpack(num_values, memoryview(payload))
 
@@ -160,7 +172,7 @@ class ShardStore:
         self._tentative[(start, end)] = (digest, reduction.error if carries_error else None)
         return digest
 
-    def own_result(self, version: int, shard: int, start: int, end: int) -> bytes:
+    def own_result(self, version: int, shard: int, start: int, end: int) -> Buffer:
         """Payload of the last own result of this shard."""
         return self._results[(version, shard, self._tentative[(start, end)][0])]
 

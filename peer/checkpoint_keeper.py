@@ -37,6 +37,7 @@ class CheckpointKeeper:
         desk: the trainer's, and what its work is handed to; None when there is no trainer (a seed).
         totals: what this peer has done so far.
         emit: takes `CheckpointSaved`, and `CheckpointFailed` once for each time that saving stops working.
+        after_each: called when a fragment was written.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class CheckpointKeeper:
         totals: Callable[[], Totals],
         wall_clock: Callable[[], float],
         emit: Callable[[Event], None],
+        after_each: Callable[[], None] = lambda: None,
     ) -> None:
         self._folder = folder
         self._fragments = fragments
@@ -58,6 +60,7 @@ class CheckpointKeeper:
         self._totals = totals
         self._wall_clock = wall_clock
         self._emit = emit
+        self._after_each = after_each
         self._is_failing = False
         self._saving = asyncio.Lock()
 
@@ -151,6 +154,7 @@ class CheckpointKeeper:
     async def _add(self, draft: CheckpointDraft, fragment: FragmentRuntime) -> None:
         async with fragment.busy:
             await self._compute(partial(draft.add, fragment.index, fragment.state))
+        self._after_each()
 
 
 def _reason(error: OSError | ValueError, folder: str, has_trainer: bool) -> str:

@@ -14,9 +14,10 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
+from averaging.background import Background
 from averaging.catch_up import Snapshot, StateServer
 from averaging.exchange import Exchange
-from averaging.exchange_reports import ExchangeReport, PeerRefused
+from averaging.exchange_reports import ExchangeReport, PeerRefused, RoundClosed
 from averaging.fragment_runtime import Compute
 from averaging.links import Doorkeeper, Links
 from averaging.messages import Commit, Message
@@ -44,6 +45,7 @@ from peer.reporting import Reporter
 from peer.revisions import Revisions
 from peer.run_rules import codec_of, limits_of, rule_of
 from peer.serving import FREELY, ServingLimits
+from peer.shelf import PastRounds, Shelf
 from peer.starting import Start
 from peer.trainer_desk import TrainerDesk
 
@@ -118,7 +120,7 @@ class Node:
         self.rule = rule_of(manifest)
         self.limits = limits_of(mailbox.sizes, self.codec)
         self.reporter = Reporter(self.me, mailbox, ports.wall_clock, ports.clock, ports.emit)
-        self._repairing: set[asyncio.Task[None]] = set()
+        self._background = Background()
         self._leaving = asyncio.Event()
         self._moved = asyncio.Event()
         self._leave_reason = "the trainer finished"
@@ -181,7 +183,10 @@ class Node:
             most_bits_per_second=lambda: serving.now(self.links),
             max_transfers=serving.max_transfers,
         )
-        self.keeper = None if checkpoints is None else self._build_keeper(checkpoints)
+        self.keeper = self._past = None
+        if checkpoints is not None:
+            self._past = PastRounds(Shelf(checkpoints.path.parent), ports.compute)
+            self.keeper = self._build_keeper(checkpoints, self._past)
         exchange, keeper = self.exchange, self.keeper
         self._parting = Parting(exchange, self.links, self.membership, self.desk, mailbox, keeper, ports.clock)
         self._start = Start(
@@ -241,7 +246,7 @@ class Node:
                 raise
             await self._settle()
         finally:
-            tasks += self._repairing
+            await self._background.close()
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -356,11 +361,11 @@ class Node:
             self._moved.set()
             if self.rule.mode == "streaming" and self.desk.is_open:
                 self.desk.deliver_anchor(index)
+        if self._past is not None and isinstance(report, RoundClosed):
+            self._background.spawn(self._past.put_away(self.fragments[index], report.commit))
         repair = self.reporter.wanted_repair(report)
         if repair is not None:
-            task = asyncio.get_running_loop().create_task(self.repairs.repair(index, repair.peer_id, repair.reason))
-            self._repairing.add(task)
-            task.add_done_callback(self._repairing.discard)
+            self._background.spawn(self.repairs.repair(index, repair.peer_id, repair.reason))
 
     def _check_welcome(self, refusal: str) -> None:
         if refusal:
@@ -447,7 +452,7 @@ class Node:
             newest_round=self.reporter.round_clock.newest,
         )
 
-    def _build_keeper(self, checkpoints: CheckpointFolder) -> CheckpointKeeper:
+    def _build_keeper(self, checkpoints: CheckpointFolder, past: PastRounds) -> CheckpointKeeper:
         trainer, ports = self.mailbox.trainer, self.ports
 
         def totals() -> Totals:
@@ -463,6 +468,7 @@ class Node:
             totals,
             ports.wall_clock,
             ports.emit,
+            after_each=past.unload,
         )
 
 

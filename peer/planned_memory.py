@@ -13,6 +13,7 @@ from averaging.fragment_state import RECENT_CONTRIBUTIONS
 from averaging.round import HISTORY_COMMITS
 from peer.mailbox import mailbox_num_bytes
 from peer.round_traffic import BlockFormat, MemberTraffic
+from peer.shelf import is_shelved
 
 FLOAT_BYTES = 4
 
@@ -56,7 +57,8 @@ class NetworkMemory:
 
     Attributes:
         mailbox_bytes: anchors, momentum, residuals and slots, shared with the trainer process.
-        encoded_bytes: own contributions under way and remembered, results kept for others.
+        encoded_bytes: own contributions under way; of small fragments also those remembered, and results kept for
+            others, which lie on the disk elsewhere.
         velocity_bytes: own velocity, modes `eager` and `own`.
         reducing_bytes: what arrives at a reducer in one round, its mean, and what its broadcasts lost.
         applying_bytes: the change of the largest fragment while a commit is applied.
@@ -95,11 +97,12 @@ def network_memory(
         traffic: of this peer, per fragment.
     """
     encoded = sum(blocks.num_bytes(size) for size in sizes)
+    in_memory = sum(_past_rounds_bytes(blocks.num_bytes(size)) for size in sizes) - _shelved_bytes(sizes, blocks)
     reduced = [size - part.contribution_values for size, part in zip(sizes, traffic, strict=True)]
     return NetworkMemory(
         mailbox_bytes=mailbox_num_bytes(sizes),
-        # Each fragment has one contribution under way; results are kept for members that missed a few rounds.
-        encoded_bytes=(1 + RECENT_CONTRIBUTIONS + HISTORY_COMMITS) * encoded,
+        # Each fragment has one contribution under way.
+        encoded_bytes=encoded + in_memory,
         velocity_bytes=FLOAT_BYTES * sum(sizes) if mode in VELOCITY_MODES else 0,
         # What broadcasts lost is kept at 8 bits (`averaging.carried_error`), and as much again while rounds are open.
         reducing_bytes=max((num_members - 1) * blocks.num_bytes(own) + FLOAT_BYTES * own for own in reduced)
@@ -110,8 +113,19 @@ def network_memory(
     )
 
 
+def _past_rounds_bytes(encoded_bytes: int) -> int:
+    """Of one fragment: own contributions in case of a fork, results for members that missed a few rounds."""
+    return (RECENT_CONTRIBUTIONS + HISTORY_COMMITS) * encoded_bytes
+
+
+def _shelved_bytes(sizes: Sequence[int], blocks: BlockFormat) -> int:
+    """What of that is on the disk: a commit leaves its results and a contribution."""
+    encoded = [blocks.num_bytes(size) for size in sizes]
+    return sum(_past_rounds_bytes(one) for one in encoded if is_shelved(2 * one))
+
+
 def disk_bytes(sizes: Sequence[int], blocks: BlockFormat, mode: str, num_orthogonalised: int = 0) -> int:
-    """Of the checkpoints that are kept and one being written.
+    """Of the checkpoints that are kept and one being written, and of past rounds (`peer.shelf`).
 
     Each has anchors, momentum, residuals and own work on the network side, and parameters, reference copy and the
     optimizer's state on the trainer's.
@@ -119,4 +133,4 @@ def disk_bytes(sizes: Sequence[int], blocks: BlockFormat, mode: str, num_orthogo
     num_copies = 3 + (mode in VELOCITY_MODES) + 2
     encoded = (1 + RECENT_CONTRIBUTIONS) * sum(blocks.num_bytes(size) for size in sizes)
     values_bytes = FLOAT_BYTES * num_copies * sum(sizes) + optimizer_bytes(sum(sizes), num_orthogonalised)
-    return (KEPT_CHECKPOINTS + 1) * (values_bytes + encoded)
+    return (KEPT_CHECKPOINTS + 1) * (values_bytes + encoded) + _shelved_bytes(sizes, blocks)

@@ -134,7 +134,7 @@ def _close_alone(node: Node, fragment: FragmentRuntime, scale: float) -> None:
     header = wire.encode(Result(fragment.index, machine.version, 0, 0, size))
     payload = fragment.store.own_result(machine.version, 0, 0, size)
     for peer_id in node.membership.trainers():
-        node.links.post(peer_id, [header, payload], "data")
+        node.links.post(peer_id, [header, memoryview(payload)], "data")
         node.links.post(peer_id, [wire.encode(commit)])
 
 

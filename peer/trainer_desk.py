@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from functools import partial
 
 from torch import Tensor
 
@@ -59,7 +60,7 @@ class TrainerDesk:
         for fragment in self._fragments:
             state = fragment.state
             kind = MergeKind.REBASE if fragment.index in keeps_work else MergeKind.SET
-            while not inbox.try_deliver(kind, fragment.index, state.shown(), version=state.version):
+            while not inbox.try_deliver(kind, fragment.index, partial(_fill_shown, state), version=state.version):
                 if self._mailbox.trainer.finished:
                     break
                 # The trainer frees slots in another process: there is no event to wait for.
@@ -150,7 +151,8 @@ class TrainerDesk:
             state = self._fragments[index].state
             if not self._mailbox.inbox.num_free():
                 return
-            if self._mailbox.inbox.try_deliver(MergeKind.REBASE, index, state.shown(), version=state.version):
+            fill = partial(_fill_shown, state)
+            if self._mailbox.inbox.try_deliver(MergeKind.REBASE, index, fill, version=state.version):
                 self._unshown.pop(index, None)
                 self._rebasing = True
 
@@ -178,3 +180,7 @@ class TrainerDesk:
         for index in sorted(self._undelivered_anchor):
             self.deliver_anchor(index)
         self._show([index for index in self._unshown if not self._fragments[index].busy.locked()])
+
+
+def _fill_shown(state: FragmentState, slot: Tensor) -> None:
+    state.shown(slot)
