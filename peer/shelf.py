@@ -69,7 +69,7 @@ class Shelf:
         self._folder = folder
         self._files: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
         self._changing = threading.Lock()
-        self._is_full = False
+        self._is_failing = False
 
     def keep(self, parts: Sequence[Buffer]) -> list[memoryview] | None:
         """The same bytes, read-only and on the disk, for as long as somebody refers to them; None: not taken."""
@@ -84,9 +84,9 @@ class Shelf:
                     _write(file.fileno(), buffer)
                 mapped = mmap.mmap(file.fileno(), num_bytes, access=mmap.ACCESS_READ)
         except OSError as error:
-            self._note_full(error)
+            self._note_failure(error)
             return None
-        self._is_full = False
+        self._is_failing = False
         with self._changing:
             self._files.add(mapped)
         found, view, start = [], memoryview(mapped), 0
@@ -102,15 +102,15 @@ class Shelf:
         for mapped in files:
             mapped.madvise(mmap.MADV_DONTNEED)
 
-    def _note_full(self, error: OSError) -> None:
-        if not self._is_full:
+    def _note_failure(self, error: OSError) -> None:
+        if not self._is_failing:
             log.warning(
                 "past rounds stay in memory: they cannot be written to %s (%s); expected room there for three quarters "
                 "of a float32 copy of the model; it is tried again after each round",
                 self._folder,
                 error.strerror,
             )
-        self._is_full = True
+        self._is_failing = True
 
 
 def _write(descriptor: int, buffer: memoryview) -> None:

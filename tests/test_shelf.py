@@ -98,7 +98,7 @@ def test_files_go_with_the_last_reference_and_are_never_too_many(
 
 
 async def put_away_all(swarm, folder):
-    """The last commit of every fragment at every peer."""
+    """Every commit that is still known, of every fragment at every peer."""
     for peer in swarm.live():
         for fragment in peer.fragments:
             past = PastRounds(Shelf(folder), inline)
@@ -153,7 +153,7 @@ def decoded(peer, settled):
     return values
 
 
-def test_other_bytes_than_were_put_away_are_not_sent(tmp_path: Path) -> None:
+def test_other_bytes_than_were_put_away_are_not_sent() -> None:
     """Whoever got them would blame this peer."""
 
     async def play():
