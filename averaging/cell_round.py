@@ -76,6 +76,7 @@ class CellRoundMachine(CellSeat):
     _parts: dict[bytes, Commit] = field(default_factory=dict)
     _closed: ClosedRounds = field(default_factory=ClosedRounds)
     _bid: Bid | None = None
+    _top_attempt: int = 0  # of the next plan above from here: owners of slices tell this version's plans apart by it
     _top: TopLeading | None = None
     _early_cells: dict[PeerId, CellOffer] = field(default_factory=dict)
     _given_up: set[PeerId] = field(default_factory=set)
@@ -182,7 +183,8 @@ class CellRoundMachine(CellSeat):
             if isinstance(closing, Upper):
                 self._close_above(self._top, closing)
             elif closing is not None:
-                waiting, self._top = self._top.waiting, None
+                waiting = self._top.waiting
+                self._end_top()
                 for peer_id in waiting:
                     self._send(peer_id, closing)
         bid = self._bid
@@ -278,8 +280,7 @@ class CellRoundMachine(CellSeat):
         if offer.version < self.version or self.applying is not None:
             if offer.version == self._top_began[0] and self._name_of(sender) == offer.row.name:
                 self.cell_timing.ready.observe(PeerId(offer.row.name), now - self._top_began[1])
-            commit = self.known_commit(offer.version)
-            self._send(sender, commit if commit is not None else self._version_is())
+            self._tell_outcome(sender, offer.version)
             return
         if offer.anchor_digest != self.anchor_digest:
             self._send(sender, self._version_is())
@@ -303,6 +304,7 @@ class CellRoundMachine(CellSeat):
                 self.notary,
                 previous=commit_digest(previous) if previous else b"",
                 tell=self._tell,
+                attempt=self._top_attempt,
             )
         is_true = offer.part.leader == sender and offer.row == self.weigh(self._name_of(sender), offer.part)
         if not self._cell or not is_true or not offer.row.tokens:
@@ -363,7 +365,8 @@ class CellRoundMachine(CellSeat):
         leaders = {row.leader for row in upper.cells}
         for peer_id in sorted({self.me, *relayed_to(upper.cells, None)}):
             self._send(peer_id, upper)
-        for peer_id in sorted({*top.waiting, *self.followers} - leaders - {self.me}):
+        others = {*top.waiting, *self.followers, *self._first_of_others({row.name for row in upper.cells})}
+        for peer_id in sorted(others - leaders - {self.me}):
             closing = self._closed_for(peer_id, self.version)
             assert closing is not None
             self._send(peer_id, closing)
@@ -408,6 +411,22 @@ class CellRoundMachine(CellSeat):
                 return
             commit = own
         super()._hear_commit(sender, commit)
+        if is_next and isinstance(commit, CellsCommit) and self.applying is commit and not self.is_in_cell_of(commit):
+            self._tell_cell_that_missed(sender, commit)
+
+    def _tell_cell_that_missed(self, sender: PeerId, commit: CellsCommit) -> None:
+        """A round went on without the own cell: who leads it tells all, and so does who hears it from outside.
+
+        At once, because they fetch what the round left behind together.
+        """
+        to = {self._member.leader} if self._member is not None else set()
+        if self._leading is not None:
+            to |= {*self.trainers, *self._leading.waiting}
+            self._leading = None
+        elif self._name_of(sender) != self._cell:
+            to |= set(self.trainers)
+        for peer_id in sorted(to - {self.me, sender}):
+            self._send(peer_id, commit)
 
     def knows_own_part(self, commit: Commit) -> bool:
         """Whether a commit says what became of own work: it is flat, has the own cell's part, or not the own cell."""
@@ -438,7 +457,7 @@ class CellRoundMachine(CellSeat):
             for peer_id in sorted(waiting - {self.me}):
                 self._send(peer_id, commit)
         self._clear()
-        self._parts = {}
+        self._parts, self._top_attempt = {}, 0
         super()._advance(event, now)
         self._closed.prune(self.version - HISTORY_COMMITS, self._digest_of_commit)
         self._given_up = set(self._silent)
@@ -454,8 +473,14 @@ class CellRoundMachine(CellSeat):
         self._clear()
         super()._start_over(now)
 
+    def _end_top(self) -> None:
+        if self._top is not None:
+            self._top_attempt = self._top.attempt + 1
+        self._top = None
+
     def _clear(self) -> None:
-        self._bid = self._top = self._foreign = None
+        self._end_top()
+        self._bid = self._foreign = None
         self._crosses = {}
         self._slices.advance()
 

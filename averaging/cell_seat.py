@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from averaging.cell_messages import CellsCommit
@@ -82,6 +82,14 @@ class CellSeat(RoundMachine):
         if self.cell_rule.site_of is not None:
             return site_cell(self.cell_rule.site_of(peer_id))
         return hash_cell(peer_id, self._depth() if depth is None else depth)
+
+    def _first_of_others(self, cells: Collection[str]) -> set[PeerId]:
+        """Of each cell that is not among `cells` the member who, as far as is known here, leads it."""
+        others: dict[str, list[PeerId]] = {}
+        for peer_id in self._everyone:
+            if (name := self._name_of(peer_id)) not in cells:
+                others.setdefault(name, []).append(peer_id)
+        return {rank_leaders(self.run_id, self.fragment, self.version, members)[0] for members in others.values()}
 
     def _is_depth_guessed(self) -> bool:
         is_known = self.version - 1 in self.history or self._hint[0] == self.version

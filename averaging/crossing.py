@@ -25,7 +25,7 @@ from averaging.cell_messages import (
 from averaging.cells import depth_of, relayed_to
 from averaging.deadlines import LinkDeadlines
 from averaging.leading import AVERAGING_OF_MEAN, GRACE_OF_INTERVAL, LEAST_AVERAGING_SECONDS
-from averaging.messages import Abandon, Commit, Message, Wait
+from averaging.messages import Abandon, Commit, Message, Redirect, Wait
 from averaging.notary import Notary
 from averaging.round_events import ReduceSlice, WronglySigned
 from averaging.round_timing import HEARTBEAT_SECONDS, LEAST_GRACE_SECONDS, RoundTiming, patience_factor
@@ -113,7 +113,12 @@ class TopLeading:
         """Its cell must be offered again, before the plan; after it, the slices that it owns are void."""
         self.late.discard(peer_id)
         if self.plan is None:
-            self.offers = {name: held for name, held in self.offers.items() if held[0] != peer_id}
+            kept = {name: held for name, held in self.offers.items() if held[0] != peer_id}
+            if len(kept) < len(self.offers):
+                # Another leader of that cell may have offered, and waits because this one came before it.
+                for other in sorted(self.late):
+                    self.send(other, Redirect(self.fragment, self.version, self.me))
+            self.offers = kept
         else:
             for index, row in enumerate(self.plan.slices):
                 if row.owner == peer_id and index not in self.results:

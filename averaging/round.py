@@ -201,12 +201,14 @@ class RoundMachine:
         if isinstance(message, Offer):
             self._hear_offer(sender, message, now)
         elif isinstance(message, CommitRequest):
-            commit = self.known_commit(message.version)
-            self._send(sender, commit if commit is not None else self._version_is())
+            self._tell_outcome(sender, message.version)
         elif isinstance(message, Commit):
             self._hear_commit(sender, message)
         elif isinstance(message, VersionIs):
             self._hear_version(sender, message)
+        elif isinstance(message, Plan) and message.version < self.version + (self.applying is not None):
+            # Its leader would wait for contributions and means of those who have left its round.
+            self._tell_outcome(sender, message.version)
         elif getattr(message, "version", -1) != self.version or self.applying is not None:
             return
         elif isinstance(message, Plan):
@@ -251,8 +253,7 @@ class RoundMachine:
 
     def _join_round(self, attempt: int, now: float, leader: PeerId | None = None) -> None:
         assert self._offer is not None
-        ranked = [peer_id for peer_id in self._ranked() if peer_id not in self._avoid]
-        chosen = leader or (ranked[0] if ranked else self.me)
+        chosen = leader or next(iter(self._ranked()), self.me)
         redirects = self._member.redirects if self._member is not None else 0
         self._member = Membership(attempt, chosen, now, now, redirects=redirects)
         self._send(chosen, replace(self._offer, attempt=attempt))
@@ -310,12 +311,10 @@ class RoundMachine:
         if reduction is None or not event.included:
             return
         plan = reduction.plan
-        shard = plan.shards[event.shard]
-        result = ShardResult(shard.start, shard.end, shard.reducer, event.digest, event.included)
+        shard, included = plan.shards[event.shard], event.included
+        result = ShardResult(shard.start, shard.end, shard.reducer, event.digest, included)
         signature = self.notary.sign_result(plan, event.leader, result)
-        report = Reduced(
-            self.fragment, plan.version, event.attempt, event.shard, event.digest, event.included, signature
-        )
+        report = Reduced(self.fragment, plan.version, event.attempt, event.shard, event.digest, included, signature)
         self._send(event.leader, report)
         to = tuple(entry.peer_id for entry in plan.roster if entry.peer_id != self.me)
         self._effects.append(SendResult(plan, event.shard, to))
@@ -335,8 +334,7 @@ class RoundMachine:
         if offer.version < self.version:
             if offer.version == self.version - 1 and self._previous_began_at is not None:
                 self.timing.offer.observe(sender, now - self._previous_began_at)
-            commit = self.known_commit(offer.version)
-            self._send(sender, commit if commit is not None else self._version_is())
+            self._tell_outcome(sender, offer.version)
             return
         if offer.anchor_digest != self.anchor_digest:
             self._send(sender, self._version_is())
@@ -344,7 +342,7 @@ class RoundMachine:
         if sender != self.me and (reason := self.objection(sender, offer)):
             self._send(sender, Abandon(self.fragment, self.version, offer.attempt, reason))
             return
-        ranked = [peer_id for peer_id in self._ranked() if peer_id not in self._avoid]
+        ranked = self._ranked()
         if offer.attempt == 0 and sender != self.me and ranked and ranked[0] not in (self.me, sender):
             self._send(sender, Redirect(self.fragment, self.version, ranked[0]))
             return
@@ -428,6 +426,11 @@ class RoundMachine:
             self._asked.add((sender, self.version))
             self._send(sender, CommitRequest(self.fragment, self.version))
 
+    def _tell_outcome(self, to: PeerId, version: int) -> None:
+        """The commit that left `version`, or where this peer is."""
+        commit = self.known_commit(version)
+        self._send(to, commit if commit is not None else self._version_is())
+
     def _version_is(self) -> VersionIs:
         return VersionIs(self.fragment, self.version, self.anchor_digest, self.lineage_tokens)
 
@@ -461,8 +464,7 @@ class RoundMachine:
         self._avoid = {*self._silent, *self.passed_over}
         self._asked.clear()
         early, self._early = self._early, {}
-        for sender, offer in sorted(early.items()):
-            self._inbox.append(Heard(sender, offer))
+        self._inbox.extend(Heard(sender, offer) for sender, offer in sorted(early.items()))
         ahead = {peer_id: version for peer_id, version in sorted(self._ahead.items()) if version > self.version}
         self._ahead = {}
         for peer_id, version in ahead.items():
@@ -486,7 +488,7 @@ class RoundMachine:
             self._take_over(reason, now)
 
     def _ranked(self) -> list[PeerId]:
-        return rank_leaders(self.run_id, self.fragment, self.version, {*self.trainers, self.me})
+        return rank_leaders(self.run_id, self.fragment, self.version, {*self.trainers, self.me} - self._avoid)
 
     def _tell(self, effect: Effect) -> None:
         self._effects.append(effect)

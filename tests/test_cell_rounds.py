@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
 from averaging.cell_messages import CellsCommit
+from averaging.messages import Redirect
+from averaging.round_events import Advanced, Tick
+from averaging.round_timing import HEARTBEAT_SECONDS
 from tests.cell_swarm import CellSwarm
 
 
@@ -125,6 +129,92 @@ def test_a_death_between_the_levels_costs_the_others_nothing(kind, seed):
     settle(swarm, chance)
     assert_whole(swarm)
     assert not any(swarm.members[name].waiting or swarm.members[name].pending for name in swarm.live())
+
+
+class TimedSwarm(CellSwarm):
+    """Knows when each member took its last commit."""
+
+    def __init__(self, num_peers, **settings):
+        self.advanced_at = {}
+        super().__init__(num_peers, **settings)
+
+    def step(self, name, event):
+        super().step(name, event)
+        if isinstance(event, Advanced):
+            self.advanced_at[name] = self.now
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_cell_that_missed_a_round_hears_of_it_at_once(seed):
+    chance = random.Random(seed)
+    swarm = TimedSwarm(8, sites=["north", "south"] * 4, num_blocks=8)
+    for _ in range(4):
+        for name in swarm.names:
+            swarm.work(name)
+        settle(swarm, chance, num_audits=0)
+    version = swarm.machine(swarm.names[0]).version
+    # One of four is no quorum, so the southern cell is not in this round.
+    late = swarm.names[2 * chance.randrange(4) + 1]
+    for name in [*swarm.names[::2], late]:
+        swarm.work(name)
+    swarm.advanced_at.clear()
+    for _ in swarm.run(chance):
+        if len(swarm.advanced_at) == len(swarm.names):
+            break
+    commit = swarm.members[late].lineage[version]
+    assert [row.name for row in commit.upper.cells] == ["site north"]
+    assert max(swarm.advanced_at.values()) - min(swarm.advanced_at.values()) < HEARTBEAT_SECONDS
+    settle(swarm, chance)
+    for name in swarm.names:
+        swarm.work(name)
+    settle(swarm, chance)
+    assert_whole(swarm)
+
+
+def until(swarm, chance, condition):
+    for _ in swarm.run(chance):
+        if found := condition():
+            return found
+    raise AssertionError("it did not happen")
+
+
+def tops(swarm):
+    return [top for name in swarm.live() if (top := swarm.machine(name)._top) is not None]
+
+
+def test_after_a_failure_above_the_next_plan_of_the_same_leader_is_told_from_the_first():
+    chance = random.Random(1)
+    swarm = CellSwarm(8, sites=["north", "south"] * 4, num_blocks=8)
+    for name in swarm.names:
+        swarm.work(name)
+    first = until(swarm, chance, lambda: [top for top in tops(swarm) if top.plan is not None])[0]
+    # Its time is up before any owner of a slice has answered.
+    first.plan = replace(first.plan, commit_deadline_seconds=0.0)
+    swarm.step(first.me, Tick())
+    again = until(swarm, chance, lambda: [top for top in tops(swarm) if top is not first and top.plan is not None])[0]
+    assert again.me == first.me
+    assert again.plan.attempt > first.plan.attempt
+    settle(swarm, chance)
+    assert_whole(swarm)
+
+
+def test_when_the_leader_of_a_cell_is_lost_above_another_one_offers_it_again():
+    chance = random.Random(1)
+    swarm = CellSwarm(8, sites=["north", "south"] * 4, num_blocks=8)
+    for name in swarm.names:
+        swarm.work(name)
+    leading = until(swarm, chance, lambda: [m._top for n in swarm.live() if (m := swarm.machine(n))._top is not None])[
+        0
+    ]
+    sender, offer = next(iter(leading.offers.values()))
+    rival = next(name for name in swarm.names if name not in (sender, leading.me))
+    leading.on_offer(rival, replace(offer, attempt=1), swarm.now)
+    assert leading.offers[offer.row.name][0] == rival
+    sent = []
+    leading.send = lambda to, message: sent.append((to, message))
+    leading.on_lost(rival)
+    assert offer.row.name not in leading.offers
+    assert sent == [(sender, Redirect(0, leading.version, leading.me))]
 
 
 def test_a_swarm_that_grows_forms_cells_and_one_that_shrinks_is_flat_again():

@@ -10,12 +10,12 @@ from unittest import mock
 
 import pytest
 
-from averaging.messages import Commit, CommitRequest, VersionIs
+from averaging.messages import Commit, CommitRequest, Plan, VersionIs
 from averaging.notary import Notary
 from averaging.round import HISTORY_COMMITS, KEPT_COMMITS
 from averaging.round_events import Heard, Repair, SendMessage
 from averaging.round_timing import RoundTiming
-from tests.round_swarm import RoundSwarm
+from tests.round_swarm import RoundSwarm, digest_of
 
 
 def settle(swarm, chance, num_audits=3):
@@ -266,6 +266,24 @@ def test_a_late_offer_waits_for_the_next_round_and_hears_its_leader_meanwhile():
     settle(swarm, random.Random(1))
     assert_whole(swarm)
     assert not swarm.members[late].waiting
+
+
+def test_a_plan_of_a_round_that_was_committed_elsewhere_is_answered_with_its_commit():
+    swarm = RoundSwarm(3)
+    leader, *others = sorted(swarm.names, key=lambda name: swarm.members[name].machine._ranked().index(name))
+    swarm.set_views(lambda me: others if me in others else [leader])
+    for name in others:
+        swarm.work(name)
+    drain(swarm)
+    swarm.queues.clear()  # the commit has not come to the first one
+    for name in others:
+        assert swarm.members[name].machine.version == 1
+    plan = Plan(0, 0, 0, digest_of("start"), (), (), 1.0, 2.0)
+    for heard in (plan, dataclasses.replace(plan, attempt=3)):
+        effects = swarm.members[others[0]].machine.step(Heard(leader, heard), swarm.now)
+        assert [type(effect.message) for effect in effects] == [Commit]
+        assert effects[0].to == leader
+        assert effects[0].message == swarm.members[others[1]].lineage[0]
 
 
 def rounds_without(swarm, absent, num_rounds):
