@@ -1,16 +1,46 @@
-"""Float buffers that are lent again and again: the first touch of fresh memory costs more than the arithmetic on it."""
+"""Where changes for the live parameters are written: memory that is lent again and again, or none at all."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 from torch import Tensor
 
 
+class Discarded:
+    """Takes a change that nobody will see, part after part, in the memory of its longest part.
+
+    A part keeps its content until the next one is asked for.
+    """
+
+    def __init__(self) -> None:
+        self._part = torch.empty(0)
+
+    def __getitem__(self, values: slice) -> Tensor:
+        """Float32 [stop - start], with any content."""
+        num_values = values.stop - values.start
+        if self._part.numel() < num_values:
+            self._part = torch.empty(num_values)
+        return self._part[:num_values]
+
+
+Change = Tensor | Discarded
+"""What to add to the live parameters of a fragment, float32 [num_values]."""
+
+Deliver = Callable[[int, Change, int], None]
+"""(fragment, change of the live parameters, version): must not block. The change is overwritten once it returns."""
+
+Lend = Callable[[int], AbstractContextManager[Change]]
+"""Memory with any content for a change of this fragment; it is somebody else's when the block ends."""
+
+
 class Buffers:
-    """At most one buffer is kept while none is lent; as many are lent as are asked for."""
+    """At most one buffer is kept while none is lent; as many are lent as are asked for.
+
+    The first touch of fresh memory costs more than the arithmetic on it.
+    """
 
     def __init__(self) -> None:
         self._spare: Tensor | None = None

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from averaging.buffers import Change
 from averaging.cell_commits import own_share_of, rates_of
 from averaging.cell_messages import CellsCommit
 from averaging.digest_ahead import StepKey
@@ -62,7 +63,7 @@ async def apply_commit(
     me: PeerId,
     rule: OuterRule,
     compute: Compute,
-    change: Tensor,
+    change: Change,
     on_applied: Callable[[], None],
 ) -> AppliedCommit:
     """Take the fragment from the version that `commit` leaves to the next; the caller holds `fragment.busy`.

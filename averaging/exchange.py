@@ -12,14 +12,13 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
-
-from torch import Tensor
 
 from averaging import bulk, wire
 from averaging.audit import AUDIT_MESSAGES, AuditPorts, Audits
 from averaging.background import Background
-from averaging.buffers import Buffers
+from averaging.buffers import Buffers, Change, Deliver, Lend
 from averaging.cell_exchange import CellEffect, CellExchange
 from averaging.codec import Codec
 from averaging.committing import adopt_anchor, apply_commit
@@ -80,9 +79,6 @@ from averaging.round_events import (
 )
 from dht.host import PeerId
 
-Deliver = Callable[[int, Tensor, int], None]
-"""(fragment, change of the live parameters, version): must not block. The change is overwritten once it returns."""
-
 log = logging.getLogger(__name__)
 
 
@@ -101,6 +97,7 @@ class Exchange:
         deliver: Deliver,
         report: Callable[[ExchangeReport], None],
         first_sequence: int,
+        lend: Lend | None = None,
     ) -> None:
         self.me = me
         self.rule = rule
@@ -128,7 +125,8 @@ class Exchange:
         ports = AuditPorts(compute, lambda: self._links, self.guard.blame, heard, self._spawn)
         self.audits = Audits(me, rule, codec, self.fragments, ports)
         self._seen: tuple[Sequence[PeerId], Sequence[PeerId], int] = ((), (), 0)
-        self._buffers = Buffers()
+        buffers = Buffers()
+        self._lend = lend or (lambda index: buffers.lent(fragments[index].state.num_values))
         self._closed = False
         self._cells = CellExchange(me, rule, codec, self.guard, compute, self._step, lambda: self._links, self._spawn)
 
@@ -259,7 +257,7 @@ class Exchange:
                 self._begin_round(fragment, told)
         finally:
             fragment.encoded.set()
-        with self._buffers.lent(state.num_values) as change:
+        with self._lend(fragment.index) if state.shows_sends else nullcontext() as change:
             self._show(fragment, await self._compute(lambda: state.after_send(sent, change)))
 
     async def adopt(self, index: int, set_state: Callable[[FragmentState], None], commits: Sequence[Commit]) -> None:
@@ -438,7 +436,7 @@ class Exchange:
                 return
             rule, shown = self.rule_at(commit.version), asyncio.Event()
             loop, here = asyncio.get_running_loop(), threading.get_ident()
-            with self._buffers.lent(fragment.state.num_values) as change:
+            with self._lend(fragment.index) as change:
 
                 def show() -> None:
                     self._show(fragment, change)
@@ -495,6 +493,6 @@ class Exchange:
             fragment.unfetchable = None
         self._spawn(self.offer(fragment))
 
-    def _show(self, fragment: FragmentRuntime, change: Tensor | None) -> None:
+    def _show(self, fragment: FragmentRuntime, change: Change | None) -> None:
         if change is not None:
             self._deliver(fragment.index, change, fragment.state.version)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from averaging.buffers import Change
 from averaging.codec import Codec
 from averaging.encoded import EncodedBlocks
 from averaging.messages import MAX_NUM_ROUNDS
@@ -151,7 +152,7 @@ class FragmentState:
         base_version = min(self.unsent_base_version, self.version)
         return Announced(sequence, self.unsent_tokens, self.unsent_steps, base_version)
 
-    def send(self, sequence: int) -> tuple[Sent, Tensor | None]:
+    def send(self, sequence: int) -> tuple[Sent, Change | None]:
         """`encode_work` and `after_send` in one: (contribution, what to add to the live parameters; None: nothing)."""
         sent = self.encode_work(sequence)
         return sent, self.after_send(sent)
@@ -173,15 +174,21 @@ class FragmentState:
         self.shown_share = self.own_share
         return self.pending
 
-    def after_send(self, sent: Sent, out: Tensor | None = None) -> Tensor | None:
-        """What to add to the live parameters now that this work travels (None: nothing); into `out` if it is given."""
+    @property
+    def shows_sends(self) -> bool:
+        """Whether the live parameters change when work begins to travel."""
         rule = self.rule
         full_overlay = rule.mode == "carry" and rule.overlay_gain == 1.0
-        if rule.mode == "streaming" or (full_overlay and rule.residual_decay == 1.0):
+        return rule.mode != "streaming" and not (full_overlay and rule.residual_decay == 1.0)
+
+    def after_send(self, sent: Sent, out: Change | None = None) -> Change | None:
+        """What to add to the live parameters now that this work travels (None: nothing); into `out` if it is given."""
+        rule = self.rule
+        if not self.shows_sends:
             if rule.residual_decay != 1.0:
                 self.residual.mul_(rule.residual_decay)
             return None
-        change = torch.empty_like(self.anchor) if out is None else out
+        change: Change = torch.empty_like(self.anchor) if out is None else out
         for start, end in self._chunks():
             part = change[start:end]
             self._show_less_overlay(sent, start, end, part)
@@ -205,8 +212,8 @@ class FragmentState:
         return change
 
     def apply(
-        self, shards: Sequence[CommittedShard], commit_tokens: int, out: Tensor | None = None
-    ) -> tuple[Tensor, int]:
+        self, shards: Sequence[CommittedShard], commit_tokens: int, out: Change | None = None
+    ) -> tuple[Change, int]:
         """Take the anchor from `version` to `version + 1`; everything about own work follows.
 
         Own work in a committed shard leaves the overlay; own work that travelled but is in no result (void shard,
@@ -220,7 +227,7 @@ class FragmentState:
             (change, num_returned): what to add to the live parameters, float32 [num_values], and how many values of
             own work were returned.
         """
-        change = torch.zeros_like(self.anchor) if out is None else out
+        change: Change = torch.zeros_like(self.anchor) if out is None else out
         sent = self.pending
         num_returned = 0
         gradient = torch.empty(min(self.num_values, self._chunk_values))
@@ -447,7 +454,7 @@ class FragmentState:
             part.add_(overlay)
         self._advance_velocity(work, start, end, beta)
 
-    def _return_work(self, sent: Sent, start: int, end: int, change: Tensor) -> None:
+    def _return_work(self, sent: Sent, start: int, end: int, change: Change) -> None:
         work = self._decoded(sent.encoded, start, end)
         self.residual[start:end].add_(work)
         part = change[start:end]

@@ -236,6 +236,11 @@ class Inbox(_Slots):
             self._states[fragment].delivered_version = version
         return delivered
 
+    def post(self, draft: Draft, kind: MergeKind, *, version: int) -> None:
+        """Network: the draft's values are there; from now on they are a message, to be applied at once."""
+        self._end(draft, (kind, draft.fragment, version, 0), 0.0)
+        self._states[draft.fragment].delivered_version = version
+
     def take(self) -> list[MergeMessage]:
         """Trainer: all messages not yet released, oldest first."""
         return [

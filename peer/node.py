@@ -139,6 +139,7 @@ class Node:
             clock=ports.clock,
             compute=ports.compute,
             deliver=self.desk.deliver,
+            lend=self.desk.lend,
             report=self._on_report,
             first_sequence=int(1000 * self.started_at),
         )

@@ -61,14 +61,12 @@ class NetworkMemory:
             others, which lie on the disk elsewhere.
         velocity_bytes: own velocity, modes `eager` and `own`.
         reducing_bytes: what arrives at a reducer in one round, its mean, and what its broadcasts lost.
-        applying_bytes: the change of the largest fragment while a commit is applied.
     """
 
     mailbox_bytes: int
     encoded_bytes: int
     velocity_bytes: int
     reducing_bytes: int
-    applying_bytes: int
     libraries_bytes: int
     daemon_bytes: int
 
@@ -107,7 +105,6 @@ def network_memory(
         # What broadcasts lost is kept at 8 bits (`averaging.carried_error`), and as much again while rounds are open.
         reducing_bytes=max((num_members - 1) * blocks.num_bytes(own) + FLOAT_BYTES * own for own in reduced)
         + 2 * sum(kept_error_num_bytes(own) for own in reduced),
-        applying_bytes=FLOAT_BYTES * max(sizes),
         libraries_bytes=LIBRARIES_BYTES,
         daemon_bytes=DAEMON_BYTES,
     )

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 
 from torch import Tensor
 
+from averaging.buffers import Change, Discarded
 from averaging.fragment_runtime import FragmentRuntime
 from averaging.fragment_state import FragmentState
 from peer.fragment_memory import persist
-from peer.mailbox import Mailbox, MergeKind, WorkKind, WorkMessage
+from peer.mailbox import Draft, Mailbox, MergeKind, WorkKind, WorkMessage
 from peer.mailbox_slots import NUM_SLOTS
 from peer.manifest import AveragingSection
 
@@ -48,6 +50,7 @@ class TrainerDesk:
         self._taking = asyncio.Lock()
         self._moment = 0
         self._held: set[int] = set()
+        self._drafts: dict[int, Draft] = {}
 
     @property
     def num_undelivered(self) -> int:
@@ -121,7 +124,23 @@ class TrainerDesk:
         await take(message.fragment, fill)
         persist(self._mailbox, self._fragments[message.fragment])
 
-    def deliver(self, index: int, change: Tensor, version: int) -> None:
+    @contextmanager
+    def lend(self, index: int) -> Iterator[Change]:
+        """Where a change of this fragment is written: a slot of the trainer's inbox, or nowhere when it gets none."""
+        takes_changes = self.is_open and self._section.mode not in ("streaming", "sync")
+        is_taken = takes_changes and not self._rebasing and index not in self._unshown
+        draft = self._mailbox.inbox.draft(index) if is_taken else None
+        if draft is None:
+            yield Discarded()
+            return
+        self._drafts[index] = draft
+        try:
+            yield draft.values
+        finally:
+            if self._drafts.pop(index, None) is draft:
+                self._mailbox.inbox.drop(draft)
+
+    def deliver(self, index: int, change: Change, version: int) -> None:
         """Hand a change to the trainer; while its slots are full, the fragment waits to be handed over as a whole.
 
         So rounds that are faster than inner steps take no memory here. In mode sync all is handed over as a whole, so
@@ -135,8 +154,16 @@ class TrainerDesk:
             return
         if index in self._unshown:
             return
-        if self._rebasing or not self._mailbox.inbox.try_deliver(MergeKind.ADD, index, change, version=version):
+        if self._rebasing or not self._post_change(index, change, version):
             self._unshown[index] = None
+
+    def _post_change(self, index: int, change: Change, version: int) -> bool:
+        inbox, draft = self._mailbox.inbox, self._drafts.get(index)
+        if draft is not None and change is draft.values:
+            del self._drafts[index]
+            inbox.post(draft, MergeKind.ADD, version=version)
+            return True
+        return isinstance(change, Tensor) and inbox.try_deliver(MergeKind.ADD, index, change, version=version)
 
     def _show(self, fragments: Sequence[int]) -> None:
         """Hand over what the live parameters show of these fragments now, as far as there are slots.

@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from averaging.buffers import Discarded
 from averaging.carried_error import add_error, keep_error
 from averaging.codec import make_codec
 from averaging.encoded import EncodedBlocks
@@ -393,3 +394,24 @@ def test_what_a_broadcast_loses_comes_with_the_next_one(name):
 @given(st.lists(st.builds(Terms, st.integers(1, 99), st.integers(1, 9), st.integers(0, 6)), min_size=1, max_size=5))
 def test_a_shard_has_the_rates_of_its_own_contributions(terms):
     assert shard_rates(terms, RULE) == (effective_outer_lr(terms, RULE), effective_outer_momentum(terms, RULE))
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule.mode} {rule.overlay_gain}")
+@pytest.mark.parametrize("own_included", [True, False])
+def test_a_change_that_nobody_sees_takes_a_chunk_of_memory_and_moves_the_rest_alike(rule, own_included):
+    seen, unseen = (state_of(rule) for _ in range(2))
+    discarded = Discarded()
+    with in_small_chunks():
+        for state, out in ((seen, torch.empty(SIZE)), (unseen, discarded)):
+            state.receive_work(normal(1), 100, 4, 0)
+            sent = state.encode_work(1)
+            state.after_send(sent, out)
+            shards = [
+                CommittedShard(0, 24, sent.encoded.slice_blocks(0, 24), rule.outer_lr, own_included),
+                CommittedShard(24, SIZE, None, 0.0, False),
+            ]
+            assert state.apply(shards, 100, out)[0] is out
+    for name in ("anchor", "momentum", "residual"):
+        assert torch.equal(getattr(seen, name), getattr(unseen, name))
+    assert seen.version == unseen.version == 1
+    assert discarded[0:1].untyped_storage().nbytes() <= 4 * 16

@@ -8,13 +8,14 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from averaging.buffers import Discarded
 from averaging.codec import make_codec
 from averaging.fragments import build_layout
 from averaging.outer import OuterRule
 from dht.host import PeerId
 from peer.fragment_memory import build_fragments
 from peer.mailbox import Mailbox, MergeKind
-from peer.mailbox_slots import Inbox
+from peer.mailbox_slots import NUM_SLOTS, Inbox
 from peer.manifest import AveragingSection
 from peer.trainer_desk import TrainerDesk
 from peer.trainer_link import TrainerLink
@@ -44,6 +45,7 @@ class Pair:
             fragment.state.refresh_digest()
         self.desk = TrainerDesk(self.mailbox, self.fragments, section, lambda: 0.0, 0.001, {})
         self.desk.is_open = True
+        self.changing = []
 
     def live(self, index):
         return torch.cat(
@@ -69,6 +71,30 @@ class Pair:
         self.desk.deliver(index, change, state.version)
         change.fill_(float("nan"))  # it was only lent
 
+    async def begin(self, index, seed):
+        """A commit is being applied, and the change written to where the desk says."""
+        fragment = self.fragments[index]
+        if not fragment.busy.locked():
+            await fragment.busy.acquire()
+            lent = self.desk.lend(index)
+            self.changing.append((index, seed, lent, lent.__enter__()))
+
+    def end(self, is_applied=True):
+        """The oldest of those is done, or has failed."""
+        if not self.changing:
+            return
+        index, seed, lent, change = self.changing.pop(0)
+        state = self.fragments[index].state
+        if is_applied:
+            values = torch.randint(-64, 65, state.anchor.shape, generator=torch.Generator().manual_seed(seed)) / 1024.0
+            for start, end in ((0, 3), (3, len(values))):
+                change[start:end].copy_(values[start:end])
+            state.anchor.add_(values)
+            state.version += 1
+            self.desk.deliver(index, change, state.version)
+        lent.__exit__(None, None, None)
+        self.fragments[index].busy.release()
+
     def step(self, seed):
         move(self.module, seed)
         self.link.after_inner_step(10)
@@ -93,7 +119,11 @@ class Pair:
 @settings(max_examples=60)
 @given(
     actions=st.lists(
-        st.tuples(st.sampled_from(["step", "look", "advance", "advance", "both"]), st.integers(0, 99)), max_size=60
+        st.tuples(
+            st.sampled_from(["step", "look", "advance", "begin", "begin", "end", "end", "fail", "both"]),
+            st.integers(0, 99),
+        ),
+        max_size=60,
     ),
     sync_every=st.integers(1, 6),
 )
@@ -107,6 +137,12 @@ def test_live_parameters_show_the_state_less_unsent_work(actions, sync_every):
                 pair.step(seed)
             elif action == "look":
                 await pair.look()
+            elif action == "begin":
+                await pair.begin(seed % NUM_FRAGMENTS, seed)
+            elif action in ("end", "fail"):
+                pair.end(action == "end")
+            elif pair.fragments[seed % NUM_FRAGMENTS].busy.locked():
+                pass
             elif action == "advance":
                 pair.advance(seed % NUM_FRAGMENTS, seed)
             else:
@@ -116,7 +152,44 @@ def test_live_parameters_show_the_state_less_unsent_work(actions, sync_every):
                 pair.advance(seed % NUM_FRAGMENTS, seed)
                 pair.desk.retry()
                 await looking
+        while pair.changing:
+            pair.end()
         await pair.drain()
+        assert pair.mailbox.inbox.num_free() == NUM_SLOTS
+        pair.check()
+
+    asyncio.run(scene())
+
+
+def test_a_change_is_written_where_the_trainer_reads_it():
+    async def scene():
+        pair = Pair()
+        slots = pair.mailbox.slot_memory
+        begin, end = slots.data_ptr(), slots.data_ptr() + slots.numel()
+        for number in range(NUM_SLOTS + 1):
+            await pair.begin(number, seed=number)
+        changes = [change for _, _, _, change in pair.changing]
+        assert all(begin <= change.data_ptr() < end for change in changes[:NUM_SLOTS])
+        # Nobody will see what finds no slot: it takes the memory of the longest part that was written.
+        assert isinstance(changes[NUM_SLOTS], Discarded)
+        for _ in changes:
+            pair.end()
+        kinds = [(message.kind, message.fragment) for message in pair.mailbox.inbox.take()]
+        assert kinds == [(MergeKind.ADD, 0), (MergeKind.ADD, 1)]
+        assert pair.desk.num_undelivered == 1
+        await pair.drain()
+        pair.check()
+
+    asyncio.run(scene())
+
+
+def test_a_change_that_fails_gives_its_slot_back():
+    async def scene():
+        pair = Pair()
+        await pair.begin(0, seed=1)
+        assert pair.mailbox.inbox.num_free() == NUM_SLOTS - 1
+        pair.end(is_applied=False)
+        assert pair.mailbox.inbox.num_free() == NUM_SLOTS
         pair.check()
 
     asyncio.run(scene())
