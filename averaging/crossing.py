@@ -89,7 +89,7 @@ class TopLeading:
         return {name: offer.part for name, (_, offer) in self.offers.items()}
 
     def on_offer(self, sender: PeerId, offer: CellOffer, now: float) -> None:
-        """Take a cell; of one cell the highest attempt counts. What comes after the plan waits for the next version."""
+        """Take a cell; of one cell the heaviest part counts. What comes after the plan waits for the next version."""
         if not self.offers:
             self.first_at, self.heartbeat_at = now, now + HEARTBEAT_SECONDS
         name = offer.row.name
@@ -99,7 +99,7 @@ class TopLeading:
         if self.plan is not None:
             if known is None or known[0] != sender:
                 self.late.add(sender)
-        elif known is None or (offer.attempt, offer.row.digest) >= (known[1].attempt, known[1].row.digest):
+        elif known is None or _weight(offer) >= _weight(known[1]):
             if known is not None and known[0] != sender:
                 self.late.add(known[0])
             self.late.discard(sender)
@@ -245,6 +245,11 @@ class TopLeading:
                 self.previous,
             )
         )
+
+
+def _weight(offer: CellOffer) -> tuple[int, int, bytes]:
+    """Of two parts of one cell the one with more work; who leads few of its members is a leader only to those."""
+    return offer.row.tokens, offer.attempt, offer.row.digest
 
 
 @dataclass

@@ -65,6 +65,8 @@ class Leading:
     not_before: float = 0.0
     max_roster: int = MAX_ROSTER
     tell: Callable[[DeadlinePassed | QuorumAwaited | WronglySigned], None] = lambda effect: None
+    is_held: bool = False
+    """It plans nothing: its owner is in another leader's plan, whose commit those who wait here will get, too."""
     attempt: int = 0
     offers: dict[PeerId, Offer] = field(default_factory=dict)
     late: set[PeerId] = field(default_factory=set)
@@ -143,7 +145,7 @@ class Leading:
             if len(self.offers) >= self.quorum(self._num_trainers) and self.quorum_at is None:
                 self.quorum_at = now
             is_everyone_here = bool(trainers) and not self._missing and self.quorum_at is not None
-            if is_everyone_here or now >= self._start_at():
+            if not self.is_held and (is_everyone_here or now >= self._start_at()):
                 self._start(now)
             elif self.quorum_at is None and now >= self._grace_until():
                 self._tell_what_is_awaited(now)
@@ -168,6 +170,8 @@ class Leading:
         """When `check` has something to do although nothing arrived."""
         if self.closed or not self.offers:
             return math.inf
+        if self.is_held and self.plan is None:
+            return self.heartbeat_at
         if self.plan is None:
             times = [self._start_at(), self.heartbeat_at]
             if self.quorum_at is None and self._told_at is None:

@@ -231,6 +231,7 @@ class RoundMachine:
         if self.applying is not None:
             return
         if self._leading is not None:
+            self._leading.is_held = self.plan is not None and self.leader != self.me
             closing = self._leading.check(self.trainers, self._avoid - {self.me}, now, self.num_known)
             if isinstance(closing, Commit):
                 self._publish(closing)
@@ -457,8 +458,7 @@ class RoundMachine:
         self.version, self.anchor_digest = event.version, event.anchor_digest
         self.lineage_tokens = event.lineage_tokens
         self._previous_began_at, self._began_at = self._began_at or now, None
-        self.applying = None
-        self._offer = self._member = self._leading = None
+        self.applying = self._offer = self._member = self._leading = None
         self._reducing.advance()
         # A leader that was silent is not asked again for the next version before it was heard of.
         self._avoid = {*self._silent, *self.passed_over}

@@ -206,7 +206,11 @@ class Ledger:
             self._move(sequence, before[sequence] & ~after[sequence][1], +1)
         for sequence in kept:
             # What waits nowhere went with a contribution that was given up.
-            waits = (self.waiting >= self.sent[sequence].pieces).all(axis=0)
+            pieces = self.sent[sequence].pieces
+            waits = (self.waiting >= pieces).all(axis=0)
+            # Where none of its work was sent it carried a rounding error only, which goes where the work went.
+            has_work = pieces.any(axis=0)
+            waits = np.where(has_work, waits, (waits & has_work).any())
             self._move(sequence, after[sequence][1] & ~before[sequence] & waits, -1)
         for sequence in before:
             if sequence in after:

@@ -198,6 +198,23 @@ def test_after_a_failure_above_the_next_plan_of_the_same_leader_is_told_from_the
     assert_whole(swarm)
 
 
+def test_of_two_parts_of_one_cell_the_one_with_more_work_counts():
+    chance = random.Random(1)
+    swarm = CellSwarm(8, sites=["north", "south"] * 4, num_blocks=8)
+    for name in swarm.names:
+        swarm.work(name)
+    leading = until(swarm, chance, lambda: tops(swarm))[0]
+    name, (sender, offer) = next(iter(leading.offers.items()))
+    rival = next(each for each in swarm.names if each not in (sender, leading.me))
+    of_few = replace(offer, attempt=5, row=replace(offer.row, tokens=offer.row.tokens - 1))
+    leading.on_offer(rival, of_few, swarm.now)
+    assert leading.offers[name] == (sender, offer)
+    assert rival in leading.waiting
+    leading.on_offer(rival, replace(of_few, row=replace(offer.row, tokens=offer.row.tokens + 1)), swarm.now)
+    assert leading.offers[name][0] == rival
+    assert sender in leading.waiting
+
+
 def test_when_the_leader_of_a_cell_is_lost_above_another_one_offers_it_again():
     chance = random.Random(1)
     swarm = CellSwarm(8, sites=["north", "south"] * 4, num_blocks=8)

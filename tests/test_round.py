@@ -10,10 +10,10 @@ from unittest import mock
 
 import pytest
 
-from averaging.messages import Commit, CommitRequest, Plan, VersionIs
+from averaging.messages import Commit, CommitRequest, Plan, VersionIs, Wait
 from averaging.notary import Notary
 from averaging.round import HISTORY_COMMITS, KEPT_COMMITS
-from averaging.round_events import Heard, Repair, SendMessage
+from averaging.round_events import Heard, Lost, Repair, SendMessage, Tick
 from averaging.round_timing import RoundTiming
 from tests.round_swarm import RoundSwarm, digest_of
 
@@ -266,6 +266,32 @@ def test_a_late_offer_waits_for_the_next_round_and_hears_its_leader_meanwhile():
     settle(swarm, random.Random(1))
     assert_whole(swarm)
     assert not swarm.members[late].waiting
+
+
+def test_who_is_in_a_plan_begins_no_round_for_those_who_left_its_leader():
+    swarm = RoundSwarm(4)
+    first, second, third, stray = swarm.members[swarm.names[0]].machine._ranked()
+    swarm.set_views(lambda me: [first, second, third])
+    for name in (first, second, third):
+        swarm.work(name)
+    machine = swarm.members[second].machine
+    drain(swarm, until=lambda: machine.plan is not None)
+    assert machine.leader == first
+    offer = dataclasses.replace(swarm.members[third].machine._offer, attempt=1, sequence=99)
+    swarm.step(second, Heard(stray, offer))
+    for _ in range(300):
+        swarm.now += 1.0
+        swarm.step(second, Heard(first, Wait(0, 0, 0, 3, 2)))
+        assert machine.next_time > swarm.now
+    assert machine._leading.waiting == [stray]
+    assert machine._leading.plan is None
+    # When that leader is gone as well, they are all there is.
+    swarm.step(second, Lost(first, "the link is gone"))
+    assert machine.leader == second
+    while machine._leading.plan is None:
+        swarm.now = machine.next_time
+        swarm.step(second, Tick())
+    assert stray in {entry.peer_id for entry in machine._leading.plan.roster}
 
 
 def test_a_plan_of_a_round_that_was_committed_elsewhere_is_answered_with_its_commit():
