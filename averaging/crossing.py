@@ -79,6 +79,8 @@ class TopLeading:
     plan: CrossPlan | None = None
     first_at: float = 0.0
     planned_at: float = 0.0
+    closes_at: float = math.inf
+    """With a plan: when it closes with the means that are there."""
     heartbeat_at: float = 0.0
     results: dict[int, SliceResult] = field(default_factory=dict)
     closed: bool = False
@@ -157,8 +159,12 @@ class TopLeading:
             if now >= self._start_at(expected):
                 self._start(expected, now)
             return None
-        if len(self.results) < len(self.plan.slices) and now < self.planned_at + self.plan.commit_deadline_seconds:
-            return None
+        if len(self.results) < len(self.plan.slices):
+            end = self.planned_at + 2 * self.plan.commit_deadline_seconds
+            if now >= self.closes_at and not any(result.digest for result in self.results.values()):
+                self.closes_at = end  # as a leader of members waits: see `Leading`
+            if now < self.closes_at:
+                return None
         return self._close()
 
     @property
@@ -172,7 +178,7 @@ class TopLeading:
             return math.inf
         if self.plan is None:
             return min(self._start_at(expected), self.heartbeat_at)
-        return min(self.planned_at + self.plan.commit_deadline_seconds, self.heartbeat_at)
+        return min(self.closes_at, self.heartbeat_at)
 
     def _start_at(self, expected: Collection[str]) -> float:
         """At once with all cells; with a quorum, as long as the missing usually take; without one, the hard limit."""
@@ -210,7 +216,7 @@ class TopLeading:
             partial + max(LEAST_AVERAGING_SECONDS, AVERAGING_OF_MEAN * mean),
         )
         self.plan = self.notary.sign_cross_plan(plan)
-        self.planned_at = now
+        self.planned_at, self.closes_at = now, now + plan.commit_deadline_seconds
         for index, row in enumerate(slices):
             if not row.owner:
                 self.results[index] = SliceResult(row.start, row.end, row.cell, row.owner, b"", ())

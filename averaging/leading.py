@@ -74,6 +74,8 @@ class Leading:
     first_at: float = 0.0
     quorum_at: float | None = None
     planned_at: float = 0.0
+    closes_at: float = math.inf
+    """With a plan: when it closes with the means that are there."""
     heartbeat_at: float = 0.0
     results: dict[int, ShardResult] = field(default_factory=dict)
     closed: bool = False
@@ -152,8 +154,11 @@ class Leading:
             self._heartbeat(now)
             return None
         self._heartbeat(now)
-        if len(self.results) < len(self.plan.shards) and now < self.planned_at + self.plan.commit_deadline_seconds:
-            return None
+        if len(self.results) < len(self.plan.shards):
+            if now >= self.closes_at:
+                self.closes_at = self._extended(self.plan, now)
+            if now < self.closes_at:
+                return None
         return self._close(now)
 
     def quorum(self, num_trainers: int) -> int:
@@ -177,7 +182,7 @@ class Leading:
             if self.quorum_at is None and self._told_at is None:
                 times.append(self._grace_until())
             return min(times)
-        return min(self.planned_at + self.plan.commit_deadline_seconds, self.heartbeat_at)
+        return min(self.closes_at, self.heartbeat_at)
 
     def _start_at(self) -> float:
         """Quorum, then a grace window: as long as the missing usually take, but never into the next interval.
@@ -242,7 +247,7 @@ class Leading:
             # A reducer that waits for a dead member averages after the contribution deadline, and must still count.
             contribution + max(LEAST_AVERAGING_SECONDS, AVERAGING_OF_MEAN * mean),
         )
-        self.planned_at = now
+        self.planned_at, self.closes_at = now, now + self.plan.commit_deadline_seconds
         for entry in roster:
             self.send(entry.peer_id, self.plan)
 
@@ -266,19 +271,33 @@ class Leading:
     def _wait(self, num_trainers: int) -> Wait:
         return Wait(self.fragment, self.version, self.attempt, len(self.offers), self.quorum(num_trainers))
 
+    def _extended(self, plan: Plan, now: float) -> float:
+        """When it closes after all: without a single mean not at the first deadline but after as long again, once.
+
+        What befell every reducer is most likely something that passes, or befell this peer; and an attempt that is
+        given up costs more than the wait, because everything is sent again.
+        """
+        end = self.planned_at + 2 * plan.commit_deadline_seconds
+        if now >= end or any(result.digest for result in self.results.values()):
+            return now
+        silent = self._silent(plan)
+        arrivals = self.timing.reduced.longest(silent).num_arrivals
+        self.tell(DeadlinePassed("first mean", silent, now - self.planned_at, arrivals))
+        return end
+
+    def _silent(self, plan: Plan) -> tuple[PeerId, ...]:
+        shards = (shard for index, shard in enumerate(plan.shards) if index not in self.results)
+        return tuple(sorted({plan.roster[shard.reducer].peer_id for shard in shards}))
+
     def _close(self, now: float) -> Commit | Abandon:
         assert self.plan is not None
         self.closed = True
-        silent = {
-            self.plan.roster[shard.reducer].peer_id
-            for index, shard in enumerate(self.plan.shards)
-            if index not in self.results
-        }
+        silent = self._silent(self.plan)
         if silent:
             arrivals = self.timing.reduced.longest(silent).num_arrivals
-            for peer_id in sorted(silent):
+            for peer_id in silent:
                 self.timing.reduced.missed(peer_id)
-            self.tell(DeadlinePassed("mean", tuple(sorted(silent)), now - self.planned_at, arrivals))
+            self.tell(DeadlinePassed("mean", silent, now - self.planned_at, arrivals))
         shards = tuple(
             self.results.get(index) or ShardResult(shard.start, shard.end, shard.reducer, b"", ())
             for index, shard in enumerate(self.plan.shards)

@@ -237,8 +237,9 @@ class LeaderReplaced:
     reason: str
 
 
-Awaited = Literal["offer", "contribution", "mean", "result"]
-"""What a deadline was for: a trainer's offer or a member's contribution, a reducer's mean, a holder's result."""
+Awaited = Literal["offer", "contribution", "first mean", "mean", "result"]
+"""What a deadline was for: a trainer's offer or a member's contribution, the first mean of any reducer or all of them,
+a holder's result."""
 
 
 @dataclass(frozen=True, slots=True)

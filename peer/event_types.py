@@ -207,7 +207,8 @@ class LeaderReplaced(Event):
 class DeadlineExpired(Event):
     """`waited_for` were waited for in vain for `seconds`; that time was learned from `num_arrivals` earlier arrivals.
 
-    `awaited` is what for: offer, contribution, mean (of a reducer) or result (of whoever holds it).
+    `awaited` is what for: offer, contribution, mean (of a reducer), first mean (of any) or result (of whoever holds
+    it).
     """
 
     fragment: int
@@ -221,6 +222,7 @@ class DeadlineExpired(Event):
         consequence = {
             "offer": "the round began without",
             "contribution": "its shard was averaged without",
+            "first mean": "as giving up would send everything again, they get as long once more",
             "mean": "those shards are void and their work goes to the next round",
             "result": "somebody else is asked for it",
         }.get(self.awaited, "the round went on")

@@ -7,6 +7,7 @@ When the other end closes, the trainer's process is gone, and this process ends 
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import logging
 import os
@@ -20,7 +21,7 @@ from dht.errors import LocalFault, MurmurationError
 from dht.event_loop import run_network
 from dht.hivemind_parts import allow_parts_of_hivemind
 from dht.records import RunRecord, encode_run_record
-from peer.events import Event, to_json
+from peer.events import Event, JoinedRun, to_json
 from peer.mailbox import Mailbox
 from peer.manifest import RunManifest
 from peer.network_child import OWNERS_SIGNALS
@@ -112,6 +113,10 @@ async def _run(channel: _Channel) -> None:
 
     def emit(event: Event) -> None:
         channel.send("event", event=to_json(event))
+        if isinstance(event, JoinedRun):
+            # All modules are loaded by now. A full collection would walk through all that they made, which holds
+            # everything up for a tenth of a second of processor time; on a crowded machine other peers notice.
+            gc.freeze()
 
     side = NetworkSide(spec, emit, lambda addresses: channel.send("addresses", addresses=addresses), make_mailbox)
 

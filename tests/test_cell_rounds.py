@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from averaging.cell_messages import CellsCommit
-from averaging.messages import Redirect
+from averaging.messages import Abandon, Redirect
 from averaging.round_events import Advanced, Tick
 from averaging.round_timing import HEARTBEAT_SECONDS
 from tests.cell_swarm import CellSwarm
@@ -190,12 +190,26 @@ def test_after_a_failure_above_the_next_plan_of_the_same_leader_is_told_from_the
     first = until(swarm, chance, lambda: [top for top in tops(swarm) if top.plan is not None])[0]
     # Its time is up before any owner of a slice has answered.
     first.plan = replace(first.plan, commit_deadline_seconds=0.0)
+    first.closes_at = first.planned_at
     swarm.step(first.me, Tick())
     again = until(swarm, chance, lambda: [top for top in tops(swarm) if top is not first and top.plan is not None])[0]
     assert again.me == first.me
     assert again.plan.attempt > first.plan.attempt
     settle(swarm, chance)
     assert_whole(swarm)
+
+
+def test_a_top_leader_without_a_single_mean_waits_once_more_as_long():
+    chance = random.Random(1)
+    swarm = CellSwarm(8, sites=["north", "south"] * 4, num_blocks=8)
+    for name in swarm.names:
+        swarm.work(name)
+    leading = until(swarm, chance, lambda: [top for top in tops(swarm) if top.plan is not None])[0]
+    deadline = leading.plan.commit_deadline_seconds
+    assert leading.check([], leading.planned_at + deadline) is None
+    assert leading.check([], leading.planned_at + 1.99 * deadline) is None
+    outcome = leading.check([], leading.planned_at + 2 * deadline)
+    assert isinstance(outcome, Abandon)
 
 
 def test_of_two_parts_of_one_cell_the_one_with_more_work_counts():

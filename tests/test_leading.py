@@ -387,6 +387,28 @@ def test_a_silent_reducer_leaves_a_void_shard_at_the_deadline():
     assert leader.told == [DeadlinePassed("mean", (PEERS[1],), deadline, 0)]
 
 
+def test_without_a_single_mean_it_waits_once_more_as_long():
+    leader = started()
+    deadline = leader.got(Plan)[0].commit_deadline_seconds
+    leader.run_until(START + 1.5 * deadline)
+    assert not leader.leading.closed
+    assert leader.told == [DeadlinePassed("first mean", (PEERS[0], PEERS[1]), deadline, 0)]
+    leader.reduced(0, PEERS[0])
+    leader.reduced(1, PEERS[1])
+    commit = leader.check(START + 1.5 * deadline)
+    assert isinstance(commit, Commit)
+    assert all(shard.digest for shard in commit.shards)
+
+
+def test_whom_nobody_answers_it_gives_up_after_twice_the_deadline():
+    leader = started()
+    deadline = leader.got(Plan)[0].commit_deadline_seconds
+    at, outcome = leader.run_until(START + 100)
+    assert at == pytest.approx(START + 2 * deadline)
+    assert isinstance(outcome, Abandon)
+    assert [passed.awaited for passed in leader.told] == ["first mean", "mean"]
+
+
 def test_no_result_at_all_is_no_commit():
     leader = started()
     leader.leading.on_lost(PEERS[0])
