@@ -160,9 +160,10 @@ class TopLeading:
                 self._start(expected, now)
             return None
         if len(self.results) < len(self.plan.slices):
-            end = self.planned_at + 2 * self.plan.commit_deadline_seconds
             if now >= self.closes_at and not any(result.digest for result in self.results.values()):
-                self.closes_at = end  # as a leader of members waits: see `Leading`
+                # As a leader of members waits: see `Leading`.
+                longest = min(2 * self.plan.commit_deadline_seconds, self.timing.hard_seconds)
+                self.closes_at = max(self.closes_at, self.planned_at + longest)
             if now < self.closes_at:
                 return None
         return self._close()

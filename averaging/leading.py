@@ -275,9 +275,9 @@ class Leading:
         """When it closes after all: without a single mean not at the first deadline but after as long again, once.
 
         What befell every reducer is most likely something that passes, or befell this peer; and an attempt that is
-        given up costs more than the wait, because everything is sent again.
+        given up costs more than the wait, because everything is sent again. The hard limit ends it all the same.
         """
-        end = self.planned_at + 2 * plan.commit_deadline_seconds
+        end = self.planned_at + min(2 * plan.commit_deadline_seconds, self.timing.hard_seconds)
         if now >= end or any(result.digest for result in self.results.values()):
             return now
         silent = self._silent(plan)
