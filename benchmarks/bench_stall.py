@@ -1,14 +1,14 @@
-"""What averaging costs the inner loop: steps per second with rounds back to back, and without any.
+"""What averaging costs the inner loop: steps per second with a fragment sent at every step, and without any.
 
     python -m benchmarks.bench_stall [--seconds 20] [--cores apart,same] [--json]
     python -m benchmarks.bench_stall --lab NETLAB.py --up 400 --rtt 30       (root; see benchmarks/lines.py)
     python -m benchmarks.bench_stall --device cuda --layers 12 --width 768
 
-One peer trains the built-in GPT on one core; a second one computes nothing but takes part in every round, so that
-rounds follow each other as fast as the line, the protocol and these cores allow. The same trainer process first trains
-without a swarm, then in it. `apart`: its network process and daemon have another core, which they
-share with the other peer and the emulator; `same`: they share the trainer's, and only the others are elsewhere. Each
-arm ends with as long a time without a swarm again, so that a machine that slowed down shows.
+One peer trains the built-in GPT on one core; a second one computes nothing in steps as long as the trainer's, and takes
+part in the rounds; with H = P every step sends a fragment. The same trainer process first trains without a swarm, then
+in it. `apart`: its network process and daemon have another core, which they share with the other peer and the emulator;
+`same`: they share the trainer's, and only the others are elsewhere. Each arm ends with as long a time without a swarm
+again, so that a machine that slowed down shows.
 
 Reported: inner steps per second off and on; the share of wall time that the trainer waited for the network side
 (the mailbox's own counter), and the share that it copied to and from the mailbox, also in milliseconds per 25 M values
@@ -32,8 +32,6 @@ from peer.trainer import select_device
 
 ARMS = ("apart", "same")
 WARM_UP_SECONDS = 3.0
-COMPANY_STEP_SECONDS = 0.02
-"""Short beside any step that computes, so that a round never waits for the company."""
 FIRST_COMMITS = 12
 """Before counting: deadlines are learned, streams are open, pages are touched."""
 
@@ -53,7 +51,8 @@ def measure(options: argparse.Namespace, arm: str, own: int, other: int) -> dict
         trainer.ask(do="pin", cores=[own])
         company = swarm.start(company=True, cores=[other])
         swarm.join(company)
-        company.ask(do="company", step_seconds=COMPANY_STEP_SECONDS)
+        # As slow as the trainer: what it contributes would be too old among the rounds of a much faster one.
+        company.ask(do="company", step_seconds=median(before["step_seconds"]))
         trainer.ask(do="train", seconds=WARM_UP_SECONDS, commits=FIRST_COMMITS)
         on = trainer.ask(do="train", seconds=options.seconds)
         trainer.ask(do="leave")
