@@ -220,7 +220,16 @@ def test_two_processes_train_together_and_end_with_equal_anchors(start: Callable
     second.wait_for(JoinedRun)
     ids = {Identity.load(loop.folder / "identity.key").peer_id for loop in (first, second)}
     for loop in (first, second):
-        loop.wait_for(RoundCommitted, lambda e: isinstance(e, RoundCommitted) and ids <= set(e.contributors))
+        for fragment in range(4):
+            loop.wait_for(
+                RoundCommitted,
+                lambda e, wanted=fragment: (  # type: ignore[misc]
+                    isinstance(e, RoundCommitted) and e.fragment == wanted and ids <= set(e.contributors)
+                ),
+            )
+    # The last thing that a round does is to be applied by the loop.
+    for fragment in range(4):
+        second.wait_for(AppliedCommit, lambda e, wanted=fragment: isinstance(e, AppliedCommit) and e.fragment == wanted)  # type: ignore[misc]
     # An exception in the loop, as Ctrl+C is one, leaves in good order.
     second.process.send_signal(signal.SIGINT)
     assert second.end() != 0
