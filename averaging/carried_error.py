@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from torch import Tensor
-
+from averaging.arrays import F32
 from averaging.codec import Codec, make_codec
 from averaging.encoded import EncodedBlocks
 
@@ -19,12 +18,12 @@ def _codec() -> Codec:
     return make_codec("int8")
 
 
-def keep_error(error: Tensor) -> EncodedBlocks | None:
-    """`error` (float32 [n], contiguous, CPU) at 8 bits; None when every value is zero."""
+def keep_error(error: F32) -> EncodedBlocks | None:
+    """`error` (float32 [n], contiguous) at 8 bits; None when every value is zero."""
     return _codec().encode(error) if bool(error.any()) else None
 
 
-def add_error(kept: EncodedBlocks | None, mean: Tensor) -> None:
+def add_error(kept: EncodedBlocks | None, mean: F32) -> None:
     """mean = mean + the error that was kept. mean: float32 [n].
 
     Raises:

@@ -7,12 +7,12 @@ import contextlib
 from collections.abc import Callable
 from typing import Literal
 
-import torch
+import numpy as np
 
 from averaging import wire
+from averaging.arrays import all_finite
 from averaging.commit_log import MAX_LOGGED_COMMITS
 from averaging.digests import digest_of
-from averaging.finite import all_finite
 from averaging.links import Doorkeeper, open_greeted_stream
 from averaging.messages import Commit
 from averaging.round import KEPT_COMMITS
@@ -25,7 +25,7 @@ from averaging.state_messages import (
     STATE_PROTOCOL,
     Header,
     chunk_lengths,
-    chunks_of_tensors,
+    chunks_of,
     in_time,
     is_count,
     pack,
@@ -229,12 +229,12 @@ class ChunkStream:
 
 
 class FragmentValues:
-    """Anchor and momentum while they arrive chunk by chunk. Tensors: float32 [num_values]."""
+    """Anchor and momentum while they arrive chunk by chunk. Arrays: float32 [num_values]."""
 
     def __init__(self, num_values: int) -> None:
-        self.anchor = torch.empty(num_values)
-        self.momentum = torch.empty(num_values)
-        self._chunks = chunks_of_tensors(self.anchor, self.momentum)
+        self.anchor = np.empty(num_values, dtype=np.float32)
+        self.momentum = np.empty(num_values, dtype=np.float32)
+        self._chunks = chunks_of(self.anchor, self.momentum)
 
     def chunk_bytes(self, index: int) -> int:
         """Length of one chunk."""
@@ -246,8 +246,8 @@ class FragmentValues:
 
     def check_finite(self, donor: PeerId, fragment: int) -> None:
         """Raises PeerFault when a value is not finite."""
-        for tensor in (self.anchor, self.momentum):
-            if not all_finite(tensor):
+        for values in (self.anchor, self.momentum):
+            if not all_finite(values):
                 raise PeerFault(donor, f"sent values of fragment {fragment} that are not finite")
 
     def snapshot(self, header: Header) -> Snapshot:

@@ -1,4 +1,4 @@
-"""Block codecs with error feedback: float32 tensors to a few bits a value and back.
+"""Block codecs with error feedback: float32 arrays to a few bits a value and back.
 
 Each block of `block_size` values shares a scale, and every value becomes a small code: an integer (`int2`, `int4`,
 `int8`) or a sign and a power of two (`e3m0`, the FP4 of Streaming DiLoCo, arXiv 2501.18512). A scale is stored as
@@ -32,22 +32,18 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from averaging import compiled
+from averaging.arrays import F32, U8, U32
 from averaging.codec_compiled import CompiledKernels
-from averaging.codec_torch import (
+from averaging.codec_numpy import (
     BLOCK_FORMATS,
     CHUNK_VALUES,
     DROPPED_SCALE_BITS,
-    F32,
     MAX_MAGNITUDE,
     SMALLEST_SCALE_BITS,
-    U8,
-    U32,
     BlockFormat,
-    TorchKernels,
+    NumpyKernels,
     noise_seed,
 )
 from averaging.encoded import (
@@ -61,28 +57,28 @@ from averaging.encoded import (
 )
 
 Rounding = Literal["nearest", "stochastic"]
-KernelChoice = Literal["auto", "torch", "compiled"]
+KernelChoice = Literal["auto", "numpy", "compiled"]
 
 DEFAULT_BLOCK_SIZE = 128
 """4.125 bits a value with int4; half the block costs another 0.125 bits for 8 % less error on normal data."""
 
 
 class Kernels(Protocol):
-    """Block kernels: see `TorchKernels` for shapes. All implementations give the same bits."""
+    """Block kernels: see `NumpyKernels` for shapes. All implementations give the same bits."""
 
     name: str
 
     def encode(
-        self, values: Tensor, block_size: int, scales: U32, codes: U8, keep_residual: bool, first_value: int, noise: int
+        self, values: F32, block_size: int, scales: U32, codes: U8, keep_residual: bool, first_value: int, noise: int
     ) -> int: ...
 
-    def decode(self, scales: F32, codes: U8, block_size: int, out: Tensor) -> None: ...
+    def decode(self, scales: F32, codes: U8, block_size: int, out: F32) -> None: ...
 
-    def decode_accumulate(self, scales: F32, codes: U8, block_size: int, weight: float, out: Tensor) -> None: ...
+    def decode_accumulate(self, scales: F32, codes: U8, block_size: int, weight: float, out: F32) -> None: ...
 
 
 class Codec:
-    """Encodes and decodes flat float32 CPU tensors. Build one with `make_codec`; threads may share it."""
+    """Encodes and decodes flat float32 arrays. Build one with `make_codec`; threads may share it."""
 
     name: str
     block_size: int
@@ -99,7 +95,7 @@ class Codec:
 
     @property
     def kernels(self) -> str:
-        """Name of the kernels in use: torch or compiled."""
+        """Name of the kernels in use: numpy or compiled."""
         raise NotImplementedError
 
     def encoded_num_bytes(self, num_values: int) -> int:
@@ -114,8 +110,8 @@ class Codec:
         """
         return EncodedBlocks.unpack(self.name, self.block_size, num_values, payload, self.scale)
 
-    def encode(self, values: Tensor, rounding: Rounding | None = None, seed: int | None = None) -> EncodedBlocks:
-        """Encode `values` (float32 [n], CPU, contiguous), which stay as they are.
+    def encode(self, values: F32, rounding: Rounding | None = None, seed: int | None = None) -> EncodedBlocks:
+        """Encode `values` (float32 [n], contiguous), which stay as they are.
 
         Args:
             rounding: `nearest` (ties to even), or `stochastic`: up or down by chance, so that the decoded values are
@@ -124,13 +120,13 @@ class Codec:
                 follows from the values: no two sends are rounded alike, and a run that is repeated gives the same.
 
         Raises:
-            ValueError: wrong dtype, shape or device; a value that is not finite or exceeds 2^126 (65504 for fp16);
+            ValueError: wrong dtype or shape; a value that is not finite or exceeds 2^126 (65504 for fp16);
                 stochastic rounding asked of a plain cast.
         """
         return self._encode(values, False, rounding, seed)
 
     def encode_with_residual(
-        self, values: Tensor, rounding: Rounding | None = None, seed: int | None = None
+        self, values: F32, rounding: Rounding | None = None, seed: int | None = None
     ) -> EncodedBlocks:
         """Encode, and leave what was lost in `values`: afterwards values = values - decoded.
 
@@ -139,8 +135,8 @@ class Codec:
         """
         return self._encode(values, True, rounding, seed)
 
-    def decode(self, encoded: EncodedBlocks, out: Tensor) -> None:
-        """out = decoded values. out: float32 [num_values], CPU, contiguous.
+    def decode(self, encoded: EncodedBlocks, out: F32) -> None:
+        """out = decoded values. out: float32 [num_values], contiguous.
 
         Raises:
             ValueError: other codec, block size or length; a scale (or float) that no encoder writes. `out` is then
@@ -148,7 +144,7 @@ class Codec:
         """
         raise NotImplementedError
 
-    def decode_accumulate(self, encoded: EncodedBlocks, weight: float, out: Tensor) -> None:
+    def decode_accumulate(self, encoded: EncodedBlocks, weight: float, out: F32) -> None:
         """out = out + weight * decoded, the weight and both results rounded to float32 one after the other.
 
         Raises:
@@ -156,9 +152,7 @@ class Codec:
         """
         raise NotImplementedError
 
-    def _encode(
-        self, values: Tensor, keep_residual: bool, rounding: Rounding | None, seed: int | None
-    ) -> EncodedBlocks:
+    def _encode(self, values: F32, keep_residual: bool, rounding: Rounding | None, seed: int | None) -> EncodedBlocks:
         raise NotImplementedError
 
     def check_fits(self, encoded: EncodedBlocks, num_values: int) -> None:
@@ -175,9 +169,9 @@ class Codec:
         if num_values != encoded.num_values:
             raise ValueError(f"an output of {num_values} values; expected {encoded.num_values}")
 
-    def _check_encoded(self, encoded: EncodedBlocks, out: Tensor) -> None:
-        _check_tensor(out)
-        self.check_fits(encoded, out.numel())
+    def _check_encoded(self, encoded: EncodedBlocks, out: F32) -> None:
+        _check_array(out, is_written=True)
+        self.check_fits(encoded, out.size)
 
 
 class BlockCodec(Codec):
@@ -208,36 +202,33 @@ class BlockCodec(Codec):
     def kernels(self) -> str:
         return self._kernels.name
 
-    def _encode(
-        self, values: Tensor, keep_residual: bool, rounding: Rounding | None, seed: int | None
-    ) -> EncodedBlocks:
-        _check_tensor(values)
-        values = values.detach()
+    def _encode(self, values: F32, keep_residual: bool, rounding: Rounding | None, seed: int | None) -> EncodedBlocks:
+        _check_array(values, is_written=keep_residual)
         noise = -1
         if _checked_rounding(rounding or self.rounding) == "stochastic":
-            noise = noise_seed(zlib.crc32(_bytes_of(values.numpy())) if seed is None else seed)
-        num_values = values.numel()
+            noise = noise_seed(zlib.crc32(_bytes_of(values)) if seed is None else seed)
+        num_values = values.size
         scales: U32 = np.empty(-(-num_values // self.block_size), dtype=np.uint32)
         codes: U8 = np.empty(codes_num_bytes(self.name, self.block_size, num_values), dtype=np.uint8)
         before = None
         if keep_residual and noise >= 0:
             # A stochastic residual is rounded, so that decoding cannot bring the original back after an error.
-            before = values.clone()
+            before = values.copy()
 
         full = num_values // self.block_size
         whole, tail, tail_block = self._split(values)
-        whole_bytes = codes_num_bytes(self.name, self.block_size, whole.numel())
+        whole_bytes = codes_num_bytes(self.name, self.block_size, whole.size)
         done = self._kernels.encode(whole, self.block_size, scales[:full], codes[:whole_bytes], keep_residual, 0, noise)
         if done == full and tail_block is not None:
-            size = tail_block.numel()
+            size = tail_block.size
             done += self._kernels.encode(
                 tail_block, size, scales[full:], codes[whole_bytes:], keep_residual, full * self.block_size, noise
             )
             if keep_residual:
-                tail.copy_(tail_block[: tail.numel()])
+                tail[:] = tail_block[: tail.size]
         if done < len(scales):
             if before is not None:
-                values.copy_(before)
+                values[:] = before
             elif keep_residual:
                 end = done * self.block_size
                 self._kernels.decode_accumulate(
@@ -255,42 +246,42 @@ class BlockCodec(Codec):
         """Scales, given as the bits of float32, as they are stored."""
         return (scale_bits >> self.format.dropped_bits).astype(self._scale_dtype)
 
-    def decode(self, encoded: EncodedBlocks, out: Tensor) -> None:
+    def decode(self, encoded: EncodedBlocks, out: F32) -> None:
         self._check_encoded(encoded, out)
         scales, codes = self.scales_of(encoded), np.frombuffer(encoded.codes, dtype=np.uint8)
-        whole, tail, tail_block = self._split(out.detach(), copy_tail=False)
+        whole, tail, tail_block = self._split(out, copy_tail=False)
         full, split = self._boundary(encoded.num_values)
         self._kernels.decode(scales[:full], codes[:split], self.block_size, whole)
         if tail_block is not None:
-            self._kernels.decode(scales[full:], codes[split:], tail_block.numel(), tail_block)
-            tail.copy_(tail_block[: tail.numel()])
+            self._kernels.decode(scales[full:], codes[split:], tail_block.size, tail_block)
+            tail[:] = tail_block[: tail.size]
 
-    def decode_accumulate(self, encoded: EncodedBlocks, weight: float, out: Tensor) -> None:
+    def decode_accumulate(self, encoded: EncodedBlocks, weight: float, out: F32) -> None:
         self._check_encoded(encoded, out)
         weight = weight_float32(weight)
         scales, codes = self.scales_of(encoded), np.frombuffer(encoded.codes, dtype=np.uint8)
-        whole, tail, tail_block = self._split(out.detach())
+        whole, tail, tail_block = self._split(out)
         full, split = self._boundary(encoded.num_values)
         self._kernels.decode_accumulate(scales[:full], codes[:split], self.block_size, weight, whole)
         if tail_block is not None:
-            self._kernels.decode_accumulate(scales[full:], codes[split:], tail_block.numel(), weight, tail_block)
-            tail.copy_(tail_block[: tail.numel()])
+            self._kernels.decode_accumulate(scales[full:], codes[split:], tail_block.size, weight, tail_block)
+            tail[:] = tail_block[: tail.size]
 
     def _boundary(self, num_values: int) -> tuple[int, int]:
         """Number of whole blocks, and the bytes of their codes."""
         full = num_values // self.block_size
         return full, codes_num_bytes(self.name, self.block_size, full * self.block_size)
 
-    def _split(self, values: Tensor, copy_tail: bool = True) -> tuple[Tensor, Tensor, Tensor | None]:
+    def _split(self, values: F32, copy_tail: bool = True) -> tuple[F32, F32, F32 | None]:
         """Whole blocks, the tail, and the tail as a block of its own that fills its last byte with zeros."""
-        boundary = values.numel() // self.block_size * self.block_size
+        boundary = values.size // self.block_size * self.block_size
         whole, tail = values[:boundary], values[boundary:]
-        if tail.numel() == 0:
+        if tail.size == 0:
             return whole, tail, None
         per_byte = self.format.codes_per_byte
-        tail_block = torch.zeros(-(-tail.numel() // per_byte) * per_byte, dtype=torch.float32)
+        tail_block = np.zeros(-(-tail.size // per_byte) * per_byte, dtype=np.float32)
         if copy_tail:
-            tail_block[: tail.numel()] = tail
+            tail_block[: tail.size] = tail
         return whole, tail, tail_block
 
     def scales_of(self, encoded: EncodedBlocks) -> F32:
@@ -314,7 +305,7 @@ class BlockCodec(Codec):
 
 
 class _CastCodec(Codec):
-    """fp16 and fp32: no scales; torch does both, whatever kernels were asked for."""
+    """fp16 and fp32: no scales; numpy does both, whatever kernels were asked for."""
 
     def __init__(self, name: str, block_size: int, scale: str) -> None:
         self.name = name
@@ -322,60 +313,60 @@ class _CastCodec(Codec):
         self.scale = scale
         self.rounding = "nearest"
         half = name == "fp16"
-        self._dtype = torch.float16 if half else torch.float32
-        self._bits_dtype = np.dtype(np.uint16 if half else np.uint32)
+        self._dtype: np.dtype[Any] = np.dtype("<f2" if half else "<f4")
+        self._bits_dtype = np.dtype("<u2" if half else "<u4")
         self._largest, self._largest_text = (65504.0, "65504") if half else (MAX_MAGNITUDE, "2^126")
 
     @property
     def kernels(self) -> str:
-        return "torch"
+        return "numpy"
 
-    def _encode(
-        self, values: Tensor, keep_residual: bool, rounding: Rounding | None, seed: int | None
-    ) -> EncodedBlocks:
-        _check_tensor(values)
+    def _encode(self, values: F32, keep_residual: bool, rounding: Rounding | None, seed: int | None) -> EncodedBlocks:
+        _check_array(values, is_written=keep_residual)
         if (rounding or self.rounding) != "nearest":
             raise ValueError(f"rounding {rounding!r} with {self.name}; expected nearest")
-        values = values.detach()
-        for chunk in torch.split(values, CHUNK_VALUES):
-            smallest, largest = chunk.aminmax() if len(chunk) else (0.0, 0.0)
-            if not (-self._largest <= float(smallest) and float(largest) <= self._largest):
+        chunks = [slice(start, start + CHUNK_VALUES) for start in range(0, values.size, CHUNK_VALUES)]
+        for chunk in chunks:
+            # Not numpy's min and max, which warn of a NaN.
+            if not (np.abs(values[chunk]) <= self._largest).all():
                 raise _refused_value(values, self._largest, self._largest_text)
-        codes = torch.empty(values.numel(), dtype=self._dtype)
-        for chunk, chunk_codes in zip(torch.split(values, CHUNK_VALUES), torch.split(codes, CHUNK_VALUES), strict=True):
-            chunk_codes.copy_(chunk)
+        codes = np.empty(values.size, dtype=self._dtype)
+        for chunk in chunks:
+            codes[chunk] = values[chunk]
             if keep_residual:
-                chunk -= chunk_codes
-        return EncodedBlocks(self.name, self.block_size, values.numel(), b"", _bytes_of(codes.numpy()), self.scale)
+                values[chunk] -= codes[chunk]
+        return EncodedBlocks(self.name, self.block_size, values.size, b"", _bytes_of(codes), self.scale)
 
-    def decode(self, encoded: EncodedBlocks, out: Tensor) -> None:
+    def decode(self, encoded: EncodedBlocks, out: F32) -> None:
         self._check_encoded(encoded, out)
         for start, decoded in self._chunks(encoded):
-            out.detach()[start : start + len(decoded)] = decoded
+            out[start : start + len(decoded)] = decoded
 
-    def decode_accumulate(self, encoded: EncodedBlocks, weight: float, out: Tensor) -> None:
+    def decode_accumulate(self, encoded: EncodedBlocks, weight: float, out: F32) -> None:
         self._check_encoded(encoded, out)
-        weight = weight_float32(weight)
+        factor = np.float32(weight_float32(weight))
         for start, decoded in self._chunks(encoded):
-            out.detach()[start : start + len(decoded)] += decoded.float().mul_(weight)
+            # As in `NumpyKernels.decode_accumulate`.
+            with np.errstate(over="ignore", invalid="ignore"):
+                out[start : start + len(decoded)] += decoded.astype(np.float32) * factor
 
-    def _chunks(self, encoded: EncodedBlocks) -> Iterator[tuple[int, Tensor]]:
-        """(start, writable copy in the codec's dtype), once every float was found to be in range."""
+    def _chunks(self, encoded: EncodedBlocks) -> Iterator[tuple[int, npt.NDArray[np.floating[Any]]]]:
+        """(start, values in the codec's dtype), once every float was found to be in range."""
         bits = np.frombuffer(encoded.codes, dtype=self._bits_dtype)
         magnitude = self._bits_dtype.type((1 << (8 * self._bits_dtype.itemsize - 1)) - 1)
-        limit = int(torch.tensor(self._largest, dtype=self._dtype).numpy().view(self._bits_dtype))
+        limit = np.array(self._largest, dtype=self._dtype).view(self._bits_dtype)
         starts = range(0, len(bits), CHUNK_VALUES)
         for start in starts:
             # Without its sign, a float's bits compare as the float does, and NaN and infinity exceed every number.
             beyond = np.flatnonzero((bits[start : start + CHUNK_VALUES] & magnitude) > limit)
             if beyond.size:
                 position = start + int(beyond[0])
-                got = torch.from_numpy(bits[position : position + 1].copy()).view(self._dtype).item()
+                got = float(bits[position : position + 1].view(self._dtype)[0])
                 raise ValueError(
                     f"{got} at position {position}; expected finite values of at most {self._largest_text}"
                 )
         for start in starts:
-            yield start, torch.from_numpy(bits[start : start + CHUNK_VALUES].copy()).view(self._dtype)
+            yield start, bits[start : start + CHUNK_VALUES].view(self._dtype)
 
 
 def make_codec(
@@ -389,7 +380,7 @@ def make_codec(
 
     Args:
         block_size: values that share a scale, a multiple of 8 up to 65536 (no effect on fp16 and fp32).
-        kernels: `torch`, `compiled`, or `auto`: compiled where the package was installed with a C compiler. The bits
+        kernels: `numpy`, `compiled`, or `auto`: compiled where the package was installed with a C compiler. The bits
             do not depend on it.
         scale: how scales are stored: bf16, fp32 or pow2 (no effect on fp16 and fp32, which have none).
         rounding: what `encode` does unless it is told otherwise; fp16 and fp32 can only round to nearest.
@@ -400,20 +391,20 @@ def make_codec(
     """
     check_format(name, block_size, scale)
     _checked_rounding(rounding)
-    if kernels not in ("auto", "torch", "compiled"):
-        raise ValueError(f"kernels {kernels!r}; expected auto, torch or compiled")
+    if kernels not in ("auto", "numpy", "compiled"):
+        raise ValueError(f"kernels {kernels!r}; expected auto, numpy or compiled")
     if name not in BLOCK_FORMATS:
         if rounding != "nearest":
             raise ValueError(f"rounding {rounding!r} with {name}; expected nearest")
         return _CastCodec(name, block_size, scale)
     if kernels == "compiled" and compiled.kernels() is None:
-        raise ValueError("kernels compiled, but there are none; install the package with a C compiler, or use torch")
+        raise ValueError("kernels compiled, but there are none; install the package with a C compiler, or use numpy")
     return BlockCodec(name, block_size, kernels, scale, rounding)
 
 
 def _choose_kernels(block_format: BlockFormat, choice: KernelChoice) -> Kernels:
-    library = None if choice == "torch" else compiled.kernels()
-    return TorchKernels(block_format) if library is None else CompiledKernels(block_format, library)
+    library = None if choice == "numpy" else compiled.kernels()
+    return NumpyKernels(block_format) if library is None else CompiledKernels(block_format, library)
 
 
 def _checked_rounding(rounding: Rounding) -> Rounding:
@@ -422,12 +413,16 @@ def _checked_rounding(rounding: Rounding) -> Rounding:
     return rounding
 
 
-def _check_tensor(values: Tensor) -> None:
-    if values.dtype != torch.float32 or values.dim() != 1 or values.device.type != "cpu" or not values.is_contiguous():
+def _check_array(values: F32, is_written: bool) -> None:
+    """The compiled kernels go by pointers, so what numpy would refuse is refused here."""
+    if values.dtype != np.float32 or values.ndim != 1 or not values.flags.c_contiguous or not values.flags.aligned:
+        kind = "a" if values.flags.c_contiguous else "a strided"
         raise ValueError(
-            f"a {values.dtype} tensor of shape {tuple(values.shape)} on {values.device}; "
-            "expected a contiguous one-dimensional float32 tensor on the CPU"
+            f"{kind} {values.dtype} array of shape {values.shape}; expected a contiguous, aligned, one-dimensional "
+            "float32 array"
         )
+    if is_written and not values.flags.writeable:
+        raise ValueError("a read-only array; expected one that can be written to")
 
 
 def weight_float32(weight: float) -> float:
@@ -445,8 +440,8 @@ def _bytes_of(array: npt.NDArray[np.generic]) -> memoryview:
     return array.data.cast("B").toreadonly() if array.size else memoryview(b"")
 
 
-def _refused_value(values: Tensor, largest: float, largest_text: str) -> ValueError:
-    position = int(torch.nonzero(~(values.abs() <= largest))[0])
+def _refused_value(values: F32, largest: float, largest_text: str) -> ValueError:
+    position = int(np.flatnonzero(~(np.abs(values) <= largest))[0])
     return ValueError(
         f"{float(values[position])} at position {position}; expected finite values of at most {largest_text}: "
         "see whether training diverged"

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from averaging.codec import DEFAULT_BLOCK_SIZE, BlockCodec, make_codec, weight_float32
-from averaging.codec_torch import MAX_MAGNITUDE_BITS, SMALLEST_SCALE_BITS
+from averaging.codec_numpy import MAX_MAGNITUDE_BITS, SMALLEST_SCALE_BITS
 from averaging.encoded import DEFAULT_SCALE, EncodedBlocks
 
 INTEGER_CODECS = ("int2", "int4", "int8")
@@ -84,7 +84,7 @@ class DeviceCodec:
         # The last, shorter block is encoded on the CPU: a launch for it costs more than the copy.
         tail_there = tail.to("cpu", copy=True)
         try:
-            last = self._host.encode_with_residual(tail_there)
+            last = self._host.encode_with_residual(tail_there.numpy())
             is_refused = int(first_refused.item()) != NONE_REFUSED
         except ValueError:
             is_refused = True
@@ -92,7 +92,7 @@ class DeviceCodec:
             if keeps_residual:
                 # With nearest rounding, decoded plus what is left is the original; refused blocks were not touched.
                 self.launch_decode(scales, codes, 1.0, whole)
-            self._host.encode(values.cpu())  # says which value, and raises
+            self._host.encode(values.cpu().numpy())  # says which value, and raises
         if keeps_residual:
             tail.copy_(tail_there)
         stored = self._host.stored_scales(scales.cpu().numpy().view(np.uint32))
@@ -124,9 +124,9 @@ class DeviceCodec:
         if tail.numel():
             last, tail_there = encoded.slice_blocks(whole.numel(), tail.numel()), tail.to("cpu", copy=True)
             if weight is None:
-                self._host.decode(last, tail_there)
+                self._host.decode(last, tail_there.numpy())
             else:
-                self._host.decode_accumulate(last, weight, tail_there)
+                self._host.decode_accumulate(last, weight, tail_there.numpy())
             tail.copy_(tail_there)
 
     def launch_encode(self, values: Tensor, keeps_residual: bool) -> tuple[Tensor, Tensor, Tensor]:

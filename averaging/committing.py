@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from torch import Tensor
+import numpy as np
 
+from averaging.arrays import F32
 from averaging.buffers import Change
 from averaging.cell_commits import own_share_of, rates_of
 from averaging.cell_messages import CellsCommit
@@ -113,7 +114,7 @@ async def adopt_anchor(
     commits: Sequence[Commit],
     me: PeerId,
     compute: Compute,
-) -> tuple[Tensor, list[WorkForgotten]]:
+) -> tuple[F32, list[WorkForgotten]]:
     """Replace the anchor by one fetched from the swarm; the caller holds `fragment.busy`.
 
     Args:
@@ -142,7 +143,7 @@ async def adopt_anchor(
     fragment.digests = {state.version: state.digest}
     fragment.store.forget_errors()
     fragment.log.replace(commit for commit in commits if commit.version < state.version)
-    return after.sub_(before), forgotten
+    return np.subtract(after, before, out=after), forgotten
 
 
 def step_key(

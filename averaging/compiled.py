@@ -1,7 +1,7 @@
 """The kernels of `kernels.c`: found, loaded, and called with numpy arrays.
 
 They were compiled when the package was installed (`build_kernels.py`). Where they were not, or were compiled from
-another source than the one that lies beside them, `missing_reason` says why and callers use torch: the bits are the
+another source than the one that lies beside them, `missing_reason` says why and callers use numpy: the bits are the
 same. While a kernel runs the GIL is free.
 """
 
@@ -12,8 +12,9 @@ import logging
 from functools import cache
 from pathlib import Path
 
+from averaging.arrays import F32, U8, U32
 from averaging.build_kernels import BUILT_LIBRARY, SOURCE, source_mark
-from averaging.codec_torch import F32, U8, U32, BlockFormat
+from averaging.codec_numpy import BlockFormat
 
 _INT, _FLOAT, _POINTER = ctypes.c_int64, ctypes.c_float, ctypes.c_void_p
 
@@ -61,7 +62,7 @@ class KernelLibrary:
         first_value: int,
         noise: int,
     ) -> int:
-        """As `TorchKernels.encode`."""
+        """As `NumpyKernels.encode`."""
         done: int = self._encode(
             values.ctypes.data,
             len(scales),
@@ -88,7 +89,7 @@ class KernelLibrary:
         weight: float | None,
         out: F32,
     ) -> None:
-        """As `TorchKernels.decode`; with a weight, as `TorchKernels.decode_accumulate`."""
+        """As `NumpyKernels.decode`; with a weight, as `NumpyKernels.decode_accumulate`."""
         self._decode(
             scales.ctypes.data,
             codes.ctypes.data,
@@ -121,7 +122,7 @@ def kernels() -> KernelLibrary | None:
     found, reason = _found()
     if found is None:
         remedy = "install a C compiler, such as gcc, and then this software again"
-        log.warning("%s; torch takes their place, which takes several times as long; %s", reason, remedy)
+        log.warning("%s; numpy takes their place, which takes several times as long; %s", reason, remedy)
     return found
 
 

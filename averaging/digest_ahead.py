@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-import torch
+import numpy as np
 
 from averaging.codec import Codec
-from averaging.digests import tensor_digest
+from averaging.digests import array_digest
 from averaging.encoded import EncodedBlocks
 from averaging.fragment_state import FragmentState
 from averaging.outer import DIGEST_CHUNK_BYTES, outer_step_into
@@ -80,12 +80,12 @@ class DigestAhead:
 
     def work(self, state: FragmentState, chunks: Collection[int]) -> None:
         """Step and hash these chunks; `state` stays as it is, and must be at this version meanwhile."""
-        gradient, change, next_anchor, next_momentum = (torch.empty(CHUNK_VALUES) for _ in range(4))
+        gradient, change, next_anchor, next_momentum = (np.empty(CHUNK_VALUES, dtype=np.float32) for _ in range(4))
         for chunk in chunks:
             first, last = self._range(chunk)
             anchor, momentum = next_anchor[: last - first], next_momentum[: last - first]
-            anchor.copy_(state.anchor[first:last])
-            momentum.copy_(state.momentum[first:last])
+            anchor[:] = state.anchor[first:last]
+            momentum[:] = state.momentum[first:last]
             for key, encoded in self._steps_in(first, last):
                 start, end = max(first, key.start), min(last, key.end)
                 part = slice(start - first, end - first)
@@ -99,7 +99,7 @@ class DigestAhead:
                     *(key.outer_lr, key.outer_momentum, change[: end - start]),
                 )
             else:
-                self._done[chunk] = (tensor_digest(anchor), tensor_digest(momentum))
+                self._done[chunk] = (array_digest(anchor), array_digest(momentum))
                 continue
             self._covered[chunk] = -1
 

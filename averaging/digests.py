@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 from blake3 import blake3
-from torch import Tensor
 
+from averaging.arrays import F32
 from averaging.encoded import Buffer
 
 
@@ -18,6 +18,6 @@ def digest_of(data: Buffer) -> bytes:
     return blake3(data).digest()
 
 
-def tensor_digest(values: Tensor) -> bytes:
-    """BLAKE3 (32 bytes) of the little-endian float32 bytes of a chunk: [n], float32, CPU, contiguous."""
-    return digest_of(values.numpy().view(np.uint8).data)
+def array_digest(values: F32) -> bytes:
+    """BLAKE3 (32 bytes) of the little-endian float32 bytes of a chunk: float32 [n], contiguous."""
+    return digest_of(values.view(np.uint8).data)

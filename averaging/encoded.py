@@ -1,6 +1,6 @@
-"""What an encoded tensor looks like as bytes. Knows nothing of torch, so the wire and the round machine can use it.
+"""What an encoded array looks like as bytes. Knows nothing of numpy, so the wire and the round machine can use it.
 
-A tensor of `num_values` float32 values is cut into blocks of `block_size` values; the last block may be shorter.
+An array of `num_values` float32 values is cut into blocks of `block_size` values; the last block may be shorter.
 The payload is all scales, then all codes, little-endian:
 
 - scales: one per block, the upper bits of a positive float32: 16 of them (`bf16`), all 32 (`fp32`), or the 8 of the
@@ -130,8 +130,8 @@ class EncodedBlocks:
         """The encoding of `num_values` values from `first_value` on; shares memory with this one.
 
         Raises:
-            ValueError: the range leaves the tensor, or does not begin and end on a block boundary (the end of the
-                tensor counts as one).
+            ValueError: the range leaves the array, or does not begin and end on a block boundary (the end of the
+                array counts as one).
         """
         end = first_value + num_values
         if first_value < 0 or num_values < 0 or end > self.num_values:

@@ -1,7 +1,7 @@
 """The async shell around the round machines: performs their effects on a Host and feeds back what happens.
 
-Per fragment it owns a `FragmentState` (tensors), a `RoundMachine` (protocol) and the bytes under way. It never waits
-for the trainer: `deliver` takes changes for the live parameters and returns at once. Tensor work goes through the
+Per fragment it owns a `FragmentState` (arrays), a `RoundMachine` (protocol) and the bytes under way. It never waits
+for the trainer: `deliver` takes changes for the live parameters and returns at once. Work on them goes through the
 `compute` port (a thread in real life, inline in virtual time).
 """
 

@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class Compute(Protocol):
-    """Port: where heavy tensor work runs; a thread in real life, inline in virtual time."""
+    """Port: where heavy arithmetic runs; a thread in real life, inline in virtual time."""
 
     def __call__(self, work: Callable[[], T], /) -> Awaitable[T]: ...
 

@@ -1,6 +1,6 @@
 """One fragment at one peer: anchor, momentum, residual, the contribution under way, and what a commit does to them.
 
-Pure: no I/O, no clock. Every change of what the live parameters should show is returned as a tensor to add to them
+Pure: no I/O, no clock. Every change of what the live parameters should show is returned as an array to add to them
 (see `outer.py` for the sum x = A - O - r - L that each method preserves). Work on chunks that fit the cache keeps the
 peak memory at one temporary vector per fragment.
 """
@@ -11,9 +11,9 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-import torch
-from torch import Tensor
+import numpy as np
 
+from averaging.arrays import F32
 from averaging.buffers import Change
 from averaging.codec import Codec
 from averaging.encoded import EncodedBlocks
@@ -99,7 +99,7 @@ class CommittedShard:
 
 @dataclass
 class FragmentState:
-    """Tensors are float32 [num_values] on the CPU and belong to the caller (usually shared memory).
+    """Arrays are float32 [num_values] and belong to the caller (usually shared memory).
 
     Attributes:
         unsent_tokens, unsent_steps, unsent_base_version: of the work that waits in the residual; no tokens, no work.
@@ -111,9 +111,9 @@ class FragmentState:
 
     rule: OuterRule
     codec: Codec
-    anchor: Tensor
-    momentum: Tensor
-    residual: Tensor
+    anchor: F32
+    momentum: F32
+    residual: F32
     version: int = 0
     lineage_tokens: int = 0
     digest: bytes = b""
@@ -126,17 +126,17 @@ class FragmentState:
     returned_since: int | None = field(default=None, repr=False)
     base_ceiling: int | None = field(default=None, repr=False)
     shown_share: float = field(default=1.0, repr=False)
-    velocity: Tensor | None = field(default=None, repr=False)
+    velocity: F32 | None = field(default=None, repr=False)
     recent: list[Settled] = field(default_factory=list, repr=False)
 
     @property
     def num_values(self) -> int:
-        return self.anchor.numel()
+        return self.anchor.size
 
-    def receive_work(self, values: Tensor, tokens: int, steps: int, base_version: int) -> None:
+    def receive_work(self, values: F32, tokens: int, steps: int, base_version: int) -> None:
         """Add an outer gradient of the trainer to the residual. The live parameters show it already."""
         for start, end in self._chunks():
-            self.residual[start:end].add_(values[start:end])
+            self.residual[start:end] += values[start:end]
         ceiling, self.base_ceiling = self.base_ceiling, None
         self._wait(tokens, steps, base_version if ceiling is None else min(base_version, ceiling))
 
@@ -186,25 +186,25 @@ class FragmentState:
         rule = self.rule
         if not self.shows_sends:
             if rule.residual_decay != 1.0:
-                self.residual.mul_(rule.residual_decay)
+                self.residual *= np.float32(rule.residual_decay)
             return None
-        change: Change = torch.empty_like(self.anchor) if out is None else out
+        change: Change = np.empty_like(self.anchor) if out is None else out
         for start, end in self._chunks():
             part = change[start:end]
             self._show_less_overlay(sent, start, end, part)
             if rule.residual_decay != 1.0:
                 kept = self.residual[start:end]
-                part.add_(kept)
-                kept.mul_(rule.residual_decay)
-                part.sub_(kept)
+                part += kept
+                kept *= np.float32(rule.residual_decay)
+                part -= kept
         return change
 
-    def take_back(self) -> Tensor | None:
+    def take_back(self) -> F32 | None:
         """The contribution under way will not be committed: its work waits again. Returns the change to show."""
         sent, self.pending = self.pending, None
         if sent is None or self.rule.mode == "streaming":
             return None
-        change = torch.zeros_like(self.anchor)
+        change = np.zeros_like(self.anchor)
         for start, end in self._chunks():
             self._return_work(sent, start, end, change)
         self._wait(sent.tokens, sent.steps, sent.base_version)
@@ -227,10 +227,10 @@ class FragmentState:
             (change, num_returned): what to add to the live parameters, float32 [num_values], and how many values of
             own work were returned.
         """
-        change: Change = torch.zeros_like(self.anchor) if out is None else out
+        change: Change = np.zeros_like(self.anchor) if out is None else out
         sent = self.pending
         num_returned = 0
-        gradient = torch.empty(min(self.num_values, self._chunk_values))
+        gradient = np.empty(min(self.num_values, self._chunk_values), dtype=np.float32)
         for shard in shards:
             beta = self.rule.outer_momentum if shard.outer_momentum is None else shard.outer_momentum
             for start, end in self._chunks(shard.start, shard.end):
@@ -240,7 +240,7 @@ class FragmentState:
                     self.codec.decode(shard.gradient.slice_blocks(start - shard.start, end - start), mean)
                     outer_step_into(self.anchor[start:end], self.momentum[start:end], mean, shard.outer_lr, beta, part)
                 elif out is not None:
-                    part.zero_()
+                    part.fill(0.0)
                 if sent is not None and shard.own_included:
                     self._take_from_overlay(sent, start, end, part, beta)
                     continue
@@ -264,10 +264,10 @@ class FragmentState:
         self.lineage_tokens += commit_tokens
         return change, num_returned
 
-    def adopt(self, anchor: Tensor, momentum: Tensor, version: int, lineage_tokens: int, digest: bytes) -> None:
+    def adopt(self, anchor: F32, momentum: F32, version: int, lineage_tokens: int, digest: bytes) -> None:
         """Replace the anchor by one fetched from the swarm. Own work stays; see `settle_in_new_lineage`."""
-        self.anchor.copy_(anchor)
-        self.momentum.copy_(momentum)
+        self.anchor[:] = anchor
+        self.momentum[:] = momentum
         self.version, self.lineage_tokens, self.digest = version, lineage_tokens, digest
 
     def settle_in_new_lineage(
@@ -362,15 +362,15 @@ class FragmentState:
         """Into the residual, or out of it (`may_take`), what differs; returns the share of the work that came in."""
         net_values = 0
         for start, end in self._chunks():
-            moves = torch.zeros(end - start)
+            moves = np.zeros(end - start, dtype=np.float32)
             for ranges, sign in ((entry.committed, 1.0), (committed, -1.0)):
                 for first, last in ranges:
                     moves[max(first, start) - start : max(0, min(last, end) - start)] += sign
             if not may_take:
-                moves.clamp_(min=0.0)
+                np.maximum(moves, 0.0, out=moves)
             if bool(moves.any()):
                 net_values += int(moves.sum())
-                self.residual[start:end].add_(self._decoded(entry.sent.encoded, start, end).mul_(moves))
+                self.residual[start:end] += self._decoded(entry.sent.encoded, start, end) * moves
         return net_values / self.num_values
 
     def refresh_digest(self, known: Mapping[int, tuple[bytes, bytes]] | None = None) -> bytes:
@@ -378,20 +378,20 @@ class FragmentState:
         self.digest = anchor_digest(self.anchor, self.momentum, known)
         return self.digest
 
-    def shown(self, out: Tensor | None = None) -> Tensor:
+    def shown(self, out: F32 | None = None) -> F32:
         """A - O - r: what the live parameters show of this fragment when the trainer did nothing since; in `out`."""
-        shown = torch.sub(self.anchor, self.residual, out=out)
+        shown: F32 = np.subtract(self.anchor, self.residual, out=out)
         if self.pending is not None:
             for start, end in self._chunks():
                 overlay = self._overlay(self._decoded(self.pending.encoded, start, end), start, end)
                 if overlay is not None:
-                    shown[start:end].sub_(overlay)
+                    shown[start:end] -= overlay
         return shown
 
-    def drop_waiting(self) -> Tensor:
+    def drop_waiting(self) -> F32:
         """Forget the waiting work (it is older than anyone may apply). Returns the change to show."""
-        change = self.residual.clone()
-        self.residual.zero_()
+        change = self.residual.copy()
+        self.residual.fill(0.0)
         self.unsent_tokens = self.unsent_steps = 0
         since, self.returned_since = self.returned_since, None
         if since is not None:
@@ -422,16 +422,16 @@ class FragmentState:
         # Encoded blocks can only be cut between blocks, whatever their size.
         return max(1, CHUNK_VALUES // self.codec.block_size) * self.codec.block_size
 
-    def _decoded(self, encoded: EncodedBlocks, start: int, end: int) -> Tensor:
-        work = torch.empty(end - start)
+    def _decoded(self, encoded: EncodedBlocks, start: int, end: int) -> F32:
+        work = np.empty(end - start, dtype=np.float32)
         self.codec.decode(encoded.slice_blocks(start, end - start), work)
         return work
 
-    def _overlay(self, work: Tensor, start: int, end: int) -> Tensor | None:
+    def _overlay(self, work: F32, start: int, end: int) -> F32 | None:
         velocity = self._velocity_slice(start, end)
         return overlay_of(self.rule, [work], velocity, self.rule.outer_lr, self.shown_share)
 
-    def _show_less_overlay(self, sent: Sent, start: int, end: int, part: Tensor) -> None:
+    def _show_less_overlay(self, sent: Sent, start: int, end: int, part: F32) -> None:
         """`part` becomes the work that travels without what the live parameters go on showing of it."""
         piece = sent.encoded.slice_blocks(start, end - start)
         self.codec.decode(piece, part)
@@ -440,9 +440,9 @@ class FragmentState:
             return
         overlay = self._overlay(part, start, end)
         if overlay is not None:
-            part.sub_(overlay)
+            part -= overlay
 
-    def _take_from_overlay(self, sent: Sent, start: int, end: int, part: Tensor, beta: float) -> None:
+    def _take_from_overlay(self, sent: Sent, start: int, end: int, part: F32, beta: float) -> None:
         """Own work in a committed shard: what the live parameters showed of it goes, into `part` of the change."""
         if self.rule.mode == "carry":
             piece = sent.encoded.slice_blocks(start, end - start)
@@ -451,28 +451,28 @@ class FragmentState:
         work = self._decoded(sent.encoded, start, end)
         overlay = self._overlay(work, start, end)
         if overlay is not None:
-            part.add_(overlay)
+            part += overlay
         self._advance_velocity(work, start, end, beta)
 
     def _return_work(self, sent: Sent, start: int, end: int, change: Change) -> None:
         work = self._decoded(sent.encoded, start, end)
-        self.residual[start:end].add_(work)
+        self.residual[start:end] += work
         part = change[start:end]
-        part.sub_(work)
+        part -= work
         overlay = self._overlay(work, start, end)
         if overlay is not None:
-            part.add_(overlay)
+            part += overlay
 
-    def _velocity_slice(self, start: int, end: int) -> Tensor | None:
+    def _velocity_slice(self, start: int, end: int) -> F32 | None:
         if not uses_velocity(self.rule):
             return None
         if self.velocity is None:
-            self.velocity = torch.zeros_like(self.anchor)
+            self.velocity = np.zeros_like(self.anchor)
         return self.velocity[start:end]
 
-    def _advance_velocity(self, work: Tensor | None, start: int, end: int, beta: float) -> None:
+    def _advance_velocity(self, work: F32 | None, start: int, end: int, beta: float) -> None:
         velocity = self._velocity_slice(start, end)
         if velocity is not None:
-            velocity.mul_(beta)
+            velocity *= np.float32(beta)
             if work is not None:
-                velocity.add_(work)
+                velocity += work

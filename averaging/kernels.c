@@ -1,4 +1,4 @@
-/* Block kernels and the outer step, compiled: the bits of codec_torch.py and of outer.outer_step_, in one pass over
+/* Block kernels and the outer step, compiled: the bits of codec_numpy.py and of outer.outer_step_, in one pass over
  * memory. build_kernels.py compiles this file while the package is installed; compiled.py loads it.
  *
  * Editor's rules: no fast math and no contraction (multiply and add must not be fused, every operation rounds once), so
@@ -172,7 +172,7 @@ INLINED void encode_exponent_block(float *block, int64_t width, float scale, uin
     }
 }
 
-/* As TorchKernels.encode; returns the number of blocks done. */
+/* As NumpyKernels.encode; returns the number of blocks done. */
 EXPORTED int64_t encode_blocks(float *values, int64_t num_blocks, int64_t block_size, int64_t bits, int64_t exponential,
                                float top_code, int64_t round_up, int64_t dropped_bits, uint32_t *scales, uint8_t *codes,
                                int64_t keep_residual, int64_t first_value, int64_t noise) {
@@ -218,7 +218,7 @@ INLINED void decode_all(const float *scales, const uint8_t *codes, int64_t num_b
                         out + index * block_size + part * width);
 }
 
-/* As TorchKernels.decode, and with `accumulate` as TorchKernels.decode_accumulate. */
+/* As NumpyKernels.decode, and with `accumulate` as NumpyKernels.decode_accumulate. */
 EXPORTED void decode_blocks(const float *scales, const uint8_t *codes, int64_t num_blocks, int64_t block_size,
                             int64_t bits, int64_t exponential, float weight, int64_t accumulate, float *out) {
     const int chosen = (exponential ? 8 : 0) + (int)bits;

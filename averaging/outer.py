@@ -7,7 +7,7 @@ Sign: the outer gradient is start minus end of local training. One fragment on o
 with x the live parameters, A the committed anchor, O the overlay (own work that was sent but is not committed, as it
 shows), r the residual (own work that is not sent yet: error feedback, returned work, waiting work), and L what the
 trainer did since it last handed over work. Every function below keeps this sum true; what it changes on the right
-side is returned as the one tensor to add to x.
+side is returned as the one array to add to x.
 
 Bit-identical on every machine: float32 on the CPU, separate multiply and add (one rounding each), contributions
 combined in PeerId order, and everyone applies the encoded broadcast bytes.
@@ -28,11 +28,10 @@ from functools import lru_cache
 from typing import Literal
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from averaging import compiled
-from averaging.digests import digest_of, tensor_digest
+from averaging.arrays import F32
+from averaging.digests import array_digest, digest_of
 
 Mode = Literal["sync", "streaming", "delayed", "eager", "own", "carry"]
 Combination = Literal["mean", "trimmed_mean", "centered_clip", "radial_directional"]
@@ -209,32 +208,33 @@ def _token_mean(terms: Sequence[Terms], rule: OuterRule, values: Sequence[float]
     return math.fsum(value * count for value, count in zip(values, tokens, strict=True)) / total if total else 0.0
 
 
-def outer_step_(anchor: Tensor, momentum: Tensor, gradient: Tensor, outer_lr: float, outer_momentum: float) -> Tensor:
+def outer_step_(anchor: F32, momentum: F32, gradient: F32, outer_lr: float, outer_momentum: float) -> F32:
     """Nesterov SGD in place: m <- beta m + g; A <- A - eta (g + beta m). Returns the change of A.
 
-    All tensors: [n], one dtype, CPU. Each operation rounds once, so the result does not depend on the machine.
+    All arrays: float32 [n]. Each operation rounds once, so the result does not depend on the machine.
     """
-    momentum.mul_(outer_momentum).add_(gradient)
-    step = torch.mul(momentum, outer_momentum)
-    step.add_(gradient).mul_(outer_lr)
-    before = anchor.clone()
-    anchor.sub_(step)
-    return torch.sub(anchor, before, out=before)
+    momentum *= np.float32(outer_momentum)
+    momentum += gradient
+    step = momentum * np.float32(outer_momentum)
+    step += gradient
+    step *= np.float32(outer_lr)
+    before = anchor.copy()
+    anchor -= step
+    return np.subtract(anchor, before, out=before)
 
 
 def outer_step_into(
-    anchor: Tensor, momentum: Tensor, gradient: Tensor, outer_lr: float, outer_momentum: float, change: Tensor
+    anchor: F32, momentum: F32, gradient: F32, outer_lr: float, outer_momentum: float, change: F32
 ) -> None:
     """`outer_step_`, with the change of A in `change`: compiled where it can be, the same bits anywhere.
 
-    All tensors: float32 [n], CPU, contiguous, without overlap.
+    All arrays: float32 [n], contiguous, without overlap.
     """
     kernels = compiled.kernels()
     if kernels is None:
-        change.copy_(outer_step_(anchor, momentum, gradient, outer_lr, outer_momentum))
+        change[:] = outer_step_(anchor, momentum, gradient, outer_lr, outer_momentum)
     else:
-        arrays = anchor.numpy(), momentum.numpy(), gradient.numpy()
-        kernels.outer_step(*arrays, outer_lr, outer_momentum, change.numpy())
+        kernels.outer_step(anchor, momentum, gradient, outer_lr, outer_momentum, change)
 
 
 def overlay_terms(rule: OuterRule, num_pending: int, outer_lr: float, own_share: float) -> list[tuple[float, float]]:
@@ -270,30 +270,31 @@ def uses_velocity(rule: OuterRule) -> bool:
 
 
 def overlay_of(
-    rule: OuterRule, pending: Sequence[Tensor], velocity: Tensor | None, outer_lr: float, own_share: float
-) -> Tensor | None:
-    """The overlay O as a tensor [n], or None when it is zero.
+    rule: OuterRule, pending: Sequence[F32], velocity: F32 | None, outer_lr: float, own_share: float
+) -> F32 | None:
+    """The overlay O, float32 [n], or None when it is zero.
 
     Args:
         pending: own sent and uncommitted work, oldest first, each [n].
         velocity: own velocity u after the last committed own work, [n]; needed by eager and own.
     """
-    overlay: Tensor | None = None
+    overlay: F32 | None = None
     running = velocity
     for work, (on_work, on_velocity) in zip(
         pending, overlay_terms(rule, len(pending), outer_lr, own_share), strict=True
     ):
         if on_velocity:
             assert running is not None, "eager overlays need the own velocity"
-            running = torch.mul(running, rule.outer_momentum).add_(work)
+            running = running * np.float32(rule.outer_momentum)
+            running += work
         for coefficient, term in ((on_work, work), (on_velocity, running)):
             if coefficient and term is not None:
-                part = torch.mul(term, coefficient)
-                overlay = part if overlay is None else overlay.add_(part)
+                part = term * np.float32(coefficient)
+                overlay = part if overlay is None else np.add(overlay, part, out=overlay)
     return overlay
 
 
-def anchor_digest(anchor: Tensor, momentum: Tensor, known: Mapping[int, tuple[bytes, bytes]] | None = None) -> bytes:
+def anchor_digest(anchor: F32, momentum: F32, known: Mapping[int, tuple[bytes, bytes]] | None = None) -> bytes:
     """32-byte digest of (A, m): BLAKE3 over the BLAKE3 of each MiB of their little-endian float32 bytes.
 
     The two levels let a joiner check every chunk as it arrives. `known`: as `chunk_digests` has it.
@@ -301,18 +302,18 @@ def anchor_digest(anchor: Tensor, momentum: Tensor, known: Mapping[int, tuple[by
     return digest_of_chunks(chunk_digests(anchor, momentum, known))
 
 
-def chunk_digests(
-    anchor: Tensor, momentum: Tensor, known: Mapping[int, tuple[bytes, bytes]] | None = None
-) -> list[bytes]:
-    """BLAKE3 of each `DIGEST_CHUNK_BYTES` of A, then of each of m. Tensors: [n], float32, CPU, contiguous.
+def chunk_digests(anchor: F32, momentum: F32, known: Mapping[int, tuple[bytes, bytes]] | None = None) -> list[bytes]:
+    """BLAKE3 of each `DIGEST_CHUNK_BYTES` of A, then of each of m. Both: float32 [n], contiguous.
 
     Args:
         known: per chunk the digests of its A and m, where they are known already.
     """
     digests = []
-    for part, tensor in enumerate((anchor, momentum)):
-        for index, chunk in enumerate(torch.split(tensor.detach(), DIGEST_CHUNK_BYTES // 4)):
-            digests.append(known[index][part] if known and index in known else tensor_digest(chunk))
+    step = DIGEST_CHUNK_BYTES // 4
+    for part, values in enumerate((anchor, momentum)):
+        for index, start in enumerate(range(0, values.size, step)):
+            chunk = values[start : start + step]
+            digests.append(known[index][part] if known and index in known else array_digest(chunk))
     return digests
 
 

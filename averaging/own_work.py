@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from torch import Tensor
-
+from averaging.arrays import F32
 from averaging.encoded import Buffer
 from averaging.fragment_state import FragmentState, Ranges, Sent, Settled
 
@@ -33,7 +32,7 @@ class OwnWork:
     returned_since: int | None = None
     under_way: Sent | None = None
     settled: tuple[Settled, ...] = ()
-    velocity: Tensor | None = None
+    velocity: F32 | None = None
 
     @property
     def last_sequence(self) -> int:
@@ -43,7 +42,7 @@ class OwnWork:
 
 
 def own_work_of(state: FragmentState) -> OwnWork:
-    """What `state` has now; its tensors are shared, not copied."""
+    """What `state` has now; its arrays are shared, not copied."""
     return OwnWork(
         state.unsent_tokens,
         state.unsent_steps,
@@ -65,7 +64,7 @@ def give_back_own_work(state: FragmentState, work: OwnWork) -> None:
     state.own_share, state.shown_share, state.num_rounds = work.own_share, work.shown_share, work.num_rounds
     state.returned_since = work.returned_since
     state.pending, state.recent = work.under_way, list(work.settled)
-    state.velocity = None if work.velocity is None else work.velocity.clone()
+    state.velocity = None if work.velocity is None else work.velocity.copy()
 
 
 def move_settled(state: FragmentState, settled: Settled, scales: Buffer, codes: Buffer) -> None:

@@ -29,10 +29,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
-import torch
-from torch import Tensor
 
+from averaging.arrays import F32, F64
 from averaging.codec import Codec
 from averaging.encoded import EncodedBlocks
 from averaging.outer import OuterRule, Terms, weights_of
@@ -53,9 +51,6 @@ SMALLEST_NORM = 2.0**-100
 """Below it a contribution is zero and has no direction."""
 CENTERED_CLIP_STEPS = 20
 
-F32 = npt.NDArray[np.float32]
-F64 = npt.NDArray[np.float64]
-
 
 @dataclass(frozen=True, slots=True)
 class RefusedMember:
@@ -70,7 +65,7 @@ class RefusedMember:
 class Combined:
     """The combined values, float32 [num_values]; the roster members in them; and those refused."""
 
-    values: Tensor
+    values: F32
     included: tuple[int, ...]
     refused: tuple[RefusedMember, ...]
 
@@ -102,7 +97,7 @@ def combine(contributions: Sequence[ShardContribution], rule: OuterRule, codec: 
         ]
         members = [member for at, member in enumerate(members) if at not in beyond]
         limits = _norm_limits(members, rule)
-    values = torch.zeros(num_values)
+    values = np.zeros(num_values, dtype=np.float32)
     included = tuple(member.index for member in members)
     if members:
         lengths = [min(member.norm, limit) for member, limit in zip(members, limits, strict=True)]
@@ -197,13 +192,13 @@ def _decoded_chunks(encoded: Sequence[EncodedBlocks], codec: Codec) -> Iterator[
     num_values = encoded[0].num_values
     blocks = max(1, CHUNK_VALUES // len(encoded) // codec.block_size)
     step = blocks * codec.block_size
-    space = torch.empty(len(encoded), min(step, num_values))
+    space = np.empty((len(encoded), min(step, num_values)), dtype=np.float32)
     for start in range(0, num_values, step):
         size = min(step, num_values - start)
-        part = space if size == space.shape[1] else torch.empty(len(encoded), size)
+        part = space if size == space.shape[1] else np.empty((len(encoded), size), dtype=np.float32)
         for row, blocks_of_row in zip(part, encoded, strict=True):
             codec.decode(blocks_of_row.slice_blocks(start, size), row)
-        yield slice(start, start + size), part.numpy()
+        yield slice(start, start + size), part
 
 
 def _measured(
@@ -246,7 +241,7 @@ def _beyond(members: Sequence[_Member], limits: Sequence[float]) -> list[int]:
 
 
 def _sum_of_squares(values: F32) -> float:
-    # Pairwise in a fixed order on one thread; sums of torch and of BLAS depend on the number of threads.
+    # Pairwise in a fixed order on one thread; sums of BLAS depend on the number of threads.
     return float(np.add.reduce(np.square(values, dtype=np.float64)))
 
 
@@ -277,7 +272,7 @@ class _Undecodable(ValueError):
         self.position = position
 
 
-def pairwise_sum(codec: Codec, parts: Sequence[tuple[EncodedBlocks, float]], num_values: int) -> Tensor:
+def pairwise_sum(codec: Codec, parts: Sequence[tuple[EncodedBlocks, float]], num_values: int) -> F32:
     """Sum of weight * decoded, neighbours first, then pairs of pairs: float32 [num_values].
 
     The order depends on the number of parts alone, errors grow with its logarithm, and 2^k equal parts of weight 2^-k
@@ -286,37 +281,37 @@ def pairwise_sum(codec: Codec, parts: Sequence[tuple[EncodedBlocks, float]], num
     Raises:
         ValueError: a part is not decodable.
     """
-    sums: list[tuple[int, Tensor]] = []
+    sums: list[tuple[int, F32]] = []
     for position, (encoded, weight) in enumerate(parts):
-        total, num_pairings = torch.zeros(num_values), 0
+        total, num_pairings = np.zeros(num_values, dtype=np.float32), 0
         try:
             codec.decode_accumulate(encoded, weight, total)
         except ValueError as error:
             raise _Undecodable(position, str(error)) from error
         while sums and sums[-1][0] == num_pairings:
-            total = sums.pop()[1].add_(total)
+            total = np.add(sums[-1][1], total, out=sums.pop()[1])
             num_pairings += 1
         sums.append((num_pairings, total))
-    total = sums.pop()[1] if sums else torch.zeros(num_values)
+    total = sums.pop()[1] if sums else np.zeros(num_values, dtype=np.float32)
     while sums:
-        total = sums.pop()[1].add_(total)
+        total = np.add(sums[-1][1], total, out=sums.pop()[1])
     return total
 
 
-def _mean(group: _Group) -> Tensor:
+def _mean(group: _Group) -> F32:
     factors = [weight * scale for weight, scale in zip(group.weights, group.scales, strict=True)]
     parts = [(member.encoded, factor) for member, factor in zip(group.members, factors, strict=True)]
     return pairwise_sum(group.codec, parts, group.num_values)
 
 
-def _trimmed_mean(group: _Group, trim_fraction: float, out: Tensor) -> None:
+def _trimmed_mean(group: _Group, trim_fraction: float, out: F32) -> None:
     trimmed = num_trimmed(len(group.members), trim_fraction)
     weights = np.array(group.weights, dtype=np.float32)
     terms = [member.terms for member in group.members]
     excuses = [min(1.0 + one.staleness, ratio) for one, ratio in zip(terms, _steps_ratios(terms), strict=True)]
     sizes = np.array(excuses, dtype=np.float32) if max(excuses) > 1 else None
     for where, rows in group.chunks():
-        out.numpy()[where] = _trimmed_rows(rows, weights, trimmed, sizes)
+        out[where] = _trimmed_rows(rows, weights, trimmed, sizes)
 
 
 def _trimmed_rows(rows: F32, weights: F32, trimmed: int, sizes: F32 | None = None) -> F32:
@@ -336,7 +331,7 @@ def _trimmed_rows(rows: F32, weights: F32, trimmed: int, sizes: F32 | None = Non
     return within
 
 
-def _centered_clip(group: _Group, radius_ratio: float, out: Tensor) -> None:
+def _centered_clip(group: _Group, radius_ratio: float, out: F32) -> None:
     """v <- v + sum_i w_i (x_i - v) min(1, radius_i / |x_i - v|), 20 times, from the median m.
 
     Every v is m + sum_i c_i y_i with y_i = x_i - m, so two passes over the values are enough: one for m and the inner
@@ -347,7 +342,7 @@ def _centered_clip(group: _Group, radius_ratio: float, out: Tensor) -> None:
     products = np.zeros((num_members, num_members))
     for where, rows in group.chunks():
         median = _trimmed_rows(rows, equal, (num_members - 1) // 2)
-        out.numpy()[where] = median
+        out[where] = median
         offsets = (rows - median).astype(np.float64)
         for row in range(num_members):
             # einsum, because a matrix product may split its sums among threads.
@@ -357,9 +352,9 @@ def _centered_clip(group: _Group, radius_ratio: float, out: Tensor) -> None:
     radii = np.array(limits_in_classes(distances.tolist(), [member.terms for member in group.members], radius_ratio))
     shares = _centered_clip_shares(products, radii, np.array(group.weights, dtype=np.float64))
     for where, rows in group.chunks():
-        median = out.numpy()[where].copy()
+        median = out[where].copy()
         for row, share in zip(rows, shares.astype(np.float32), strict=True):
-            out.numpy()[where] += (row - median) * share
+            out[where] += (row - median) * share
 
 
 def _centered_clip_shares(products: F64, radii: F64, weights: F64) -> F64:
@@ -375,7 +370,7 @@ def _centered_clip_shares(products: F64, radii: F64, weights: F64) -> F64:
     return shares
 
 
-def _radial_directional(group: _Group, lengths: Sequence[float], out: Tensor) -> None:
+def _radial_directional(group: _Group, lengths: Sequence[float], out: F32) -> None:
     """(sum_i w_i |x_i|) * phi(sum_i w_i phi(x_i)) with phi(x) = x / |x|.
 
     Where directions agree less than half as much as independent ones would, they cancel, and scaling their rest up
@@ -384,9 +379,10 @@ def _radial_directional(group: _Group, lengths: Sequence[float], out: Tensor) ->
     for member, weight in zip(group.members, group.weights, strict=True):
         if member.norm > 0:
             group.codec.decode_accumulate(member.encoded, weight / member.norm, out)
-    length = math.sqrt(math.fsum(_sum_of_squares(part.numpy()) for part in torch.split(out, CHUNK_VALUES)))
+    starts = range(0, out.size, CHUNK_VALUES)
+    length = math.sqrt(math.fsum(_sum_of_squares(out[start : start + CHUNK_VALUES]) for start in starts))
     if length <= 0.5 * math.sqrt(math.fsum(weight * weight for weight in group.weights)):
-        out.copy_(_mean(group))
+        out[:] = _mean(group)
         return
     mean_length = math.fsum(weight * own for weight, own in zip(group.weights, lengths, strict=True))
-    out.mul_(float(np.float32(mean_length / length)))
+    out *= np.float32(mean_length / length)

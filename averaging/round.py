@@ -1,7 +1,7 @@
 """One fragment's rounds at one peer, as a sans-I/O state machine: member, leader and reducer in one.
 
 `RoundMachine.step(event, now)` returns effects; `exchange.py` performs them and feeds back what happens. The machine
-knows no bytes of tensors, no clocks and no sockets, so that tests can drive any ordering of events.
+knows no bytes of arrays, no clocks and no sockets, so that tests can drive any ordering of events.
 
 A round takes the anchor from `version` to `version + 1`:
 offer -> (quorum, grace) -> plan -> contributions to reducers -> results to members -> commit -> apply.

@@ -11,8 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
-from torch import Tensor
-
+from averaging.arrays import F32
 from averaging.messages import Commit
 from averaging.outer import chunk_digests
 
@@ -32,12 +31,12 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One fragment's committed state at one version. Tensors: float32 [num_values]."""
+    """One fragment's committed state at one version. Arrays: float32 [num_values]."""
 
     version: int
     lineage_tokens: int
-    anchor: Tensor
-    momentum: Tensor
+    anchor: F32
+    momentum: F32
     digest: bytes
     commits: tuple[Commit, ...] = ()
 
@@ -93,7 +92,7 @@ class HeldSnapshot:
 
     @property
     def num_bytes(self) -> int:
-        return 8 * self.snapshot.anchor.numel()
+        return 8 * self.snapshot.anchor.size
 
 
 class HeldSnapshots:

@@ -28,8 +28,8 @@ from typing import Any, TypeVar
 
 import msgpack
 import numpy as np
-from torch import Tensor
 
+from averaging.arrays import F32
 from averaging.outer import DIGEST_CHUNK_BYTES, digest_of_chunks
 from dht.errors import PeerFault, PeerUnreachable
 from dht.host import PeerId
@@ -72,9 +72,9 @@ def chunk_lengths(num_values: int) -> list[int]:
     return 2 * ([DIGEST_CHUNK_BYTES] * whole + ([rest] if rest else []))
 
 
-def chunks_of_tensors(*tensors: Tensor) -> list[memoryview]:
-    """The bytes of float32 tensors [n], cut into chunks; writing to a chunk writes to its tensor."""
-    views = [memoryview(tensor.numpy().view(np.uint8).data) for tensor in tensors]
+def chunks_of(*arrays: F32) -> list[memoryview]:
+    """The bytes of float32 arrays [n], cut into chunks; writing to a chunk writes to its array."""
+    views = [array.view(np.uint8).data for array in arrays]
     return [
         view[start : start + DIGEST_CHUNK_BYTES] for view in views for start in range(0, len(view), DIGEST_CHUNK_BYTES)
     ]

@@ -22,7 +22,7 @@ from averaging.state_messages import (
     NONE,
     QUEUE_SECONDS,
     STATE_PROTOCOL,
-    chunks_of_tensors,
+    chunks_of,
     in_time,
     pack,
     unpack,
@@ -154,7 +154,7 @@ class StateServer:
             await stream.send(pack(["version", self._newest_version(fragment, version)]))
             return
         self._begin(held, used)
-        chunks = chunks_of_tensors(held.snapshot.anchor, held.snapshot.momentum)
+        chunks = chunks_of(held.snapshot.anchor, held.snapshot.momentum)
         if part.stop > len(chunks):
             raise PeerFault(stream.remote, f"asked for chunk {part.stop - 1}; expected 0..{len(chunks) - 1}")
         await in_time(stream.send(pack(["chunks"])), stream.remote)
@@ -182,7 +182,7 @@ class StateServer:
             return
         self._begin(held, used)
         await stream.send(_header_frame("state", held))
-        for chunk in chunks_of_tensors(held.snapshot.anchor, held.snapshot.momentum):
+        for chunk in chunks_of(held.snapshot.anchor, held.snapshot.momentum):
             await self._send_chunk(stream, chunk)
 
     async def _send_chunk(self, stream: Stream, chunk: memoryview) -> None:

@@ -12,8 +12,9 @@ import statistics
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import torch
+import numpy as np
 
+from averaging.arrays import F64
 from averaging.codec import Codec
 from averaging.encoded import EncodedBlocks
 from averaging.messages import Commit
@@ -65,10 +66,10 @@ def suspicion(own: EncodedBlocks, mean: EncodedBlocks, codec: Codec, excuse: flo
         excuse: how many times longer than the own work that of others usually is.
     """
     mine, theirs = _decoded(own, codec), _decoded(mean, codec)
-    mine_norm, theirs_norm = float(mine.norm()), float(theirs.norm())
+    mine_norm, theirs_norm = _norm(mine), _norm(theirs)
     if not mine_norm or not theirs_norm:
         return False
-    cosine = float(torch.dot(mine, theirs)) / mine_norm / theirs_norm
+    cosine = float(np.dot(mine, theirs)) / mine_norm / theirs_norm
     return cosine < AGAINST or theirs_norm > FAR_LONGER * excuse * mine_norm
 
 
@@ -79,10 +80,15 @@ def _far_longer_than_others(lengths: Mapping[int, float]) -> list[int]:
 
 def _length(blocks: EncodedBlocks, codec: Codec) -> float:
     """Root mean square."""
-    return float(_decoded(blocks, codec).norm()) / math.sqrt(max(1, blocks.num_values))
+    return _norm(_decoded(blocks, codec)) / math.sqrt(max(1, blocks.num_values))
 
 
-def _decoded(blocks: EncodedBlocks, codec: Codec) -> torch.Tensor:
-    values = torch.empty(blocks.num_values)
+def _norm(values: F64) -> float:
+    return float(np.linalg.norm(values))
+
+
+def _decoded(blocks: EncodedBlocks, codec: Codec) -> F64:
+    """Values whose squares do not leave float64, whatever somebody sends."""
+    values = np.empty(blocks.num_values, dtype=np.float32)
     codec.decode(blocks, values)
-    return values
+    return values.astype(np.float64)

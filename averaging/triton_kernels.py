@@ -1,4 +1,4 @@
-"""Integer block kernels for a CUDA device, in Triton; equal to `codec_torch` bit for bit.
+"""Integer block kernels for a CUDA device, in Triton; equal to `codec_numpy` bit for bit.
 
 A program works on whole blocks, all of a block's values at once: the largest magnitude, the scale, the codes and what
 they lose are made from registers and the cache, so that values are fetched from memory once and residuals written once.

@@ -1,4 +1,4 @@
-"""Frames of the round protocol: msgpack headers with a strict schema, raw payloads behind them. Pure, torch-free.
+"""Frames of the round protocol: msgpack headers with a strict schema, raw payloads behind them. Pure; knows no arrays.
 
 A frame is ``version (1 byte) | header length (4 bytes, big-endian) | header | payload``; the header is a msgpack
 array ``[kind, field, field, ...]`` in the order of the dataclass. Only `Contribution`, `Result`, `Partial` and

@@ -4,9 +4,9 @@
                                      [--others]
     python -m benchmarks.bench_codec --device cuda [--json] [--values 25000000] [--repeats 7] [--codecs int4,int8]
 
-Rates are gigabytes (10^9 bytes) of float32 input or output a second, median and best of the repeats. With more than
-one thread, torch kernels use torch's own threads; compiled kernels, which use one each, run on as many slices at once.
-With one thread the share of a core is what the operation takes at a line of 400 Mbit/s whose every bit it makes or
+Rates are gigabytes (10^9 bytes) of float32 input or output a second, median and best of the repeats. Our kernels use
+one thread each; with more, they run on as many slices at once, and what others use takes torch's own threads. With one
+thread the share of a core is what the operation takes at a line of 400 Mbit/s whose every bit it makes or
 reads. `--device` times the kernels for CUDA devices alone, beside a copy on the device
 (`codec_device.py`). `--others` adds hivemind's compressions and bitsandbytes (see `codec_others.py`), in the same run.
 """
@@ -23,9 +23,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor
 
+from averaging.arrays import F32
 from averaging.codec import DEFAULT_BLOCK_SIZE, Codec, KernelChoice, make_codec
 from averaging.encoded import CODE_FORMATS
 from benchmarks.codec_device import device_rates
@@ -79,24 +80,33 @@ def pieces(num_values: int, num_pieces: int) -> list[tuple[int, int]]:
     return [(start, min(step, num_values - start)) for start in range(0, num_values, step)]
 
 
-def bench_codec(codec: Codec, values: Tensor, threads: int, repeats: int, executor: ThreadPoolExecutor) -> list[Rate]:
-    """Rates of the four operations of one codec."""
-    num_values = values.numel()
-    work, out = values.clone(), torch.zeros(num_values)
-    encoded = codec.encode(values)
-    slices = pieces(num_values, 1 if codec.kernels == "torch" else threads)
+class Slices:
+    """Runs an action on one equal slice of the values per thread."""
 
-    def each(action: Callable[[int, int], object]) -> Callable[[], object]:
-        if len(slices) == 1:
-            return lambda: action(0, num_values)
-        return lambda: list(executor.map(lambda piece: action(*piece), slices))
+    def __init__(self, num_values: int, threads: int, executor: ThreadPoolExecutor) -> None:
+        self._slices = pieces(num_values, threads)
+        self._executor = executor
+
+    def each(self, action: Callable[[int, int], object]) -> Callable[[], object]:
+        """Call `action` with (first value, number of values) of every slice; one slice: in this thread."""
+        if len(self._slices) == 1:
+            return lambda: action(*self._slices[0])
+        return lambda: list(self._executor.map(lambda piece: action(*piece), self._slices))
+
+
+def bench_codec(codec: Codec, values: F32, threads: int, repeats: int, executor: ThreadPoolExecutor) -> list[Rate]:
+    """Rates of the four operations of one codec."""
+    num_values = values.size
+    work, out = values.copy(), np.zeros_like(values)
+    encoded = codec.encode(values)
+    each = Slices(num_values, threads, executor).each
 
     operations: list[tuple[str, Callable[[], object], Callable[[], object] | None]] = [
         ("encode", each(lambda start, count: codec.encode(values[start : start + count])), None),
         (
             "encode_with_residual",
             each(lambda start, count: codec.encode_with_residual(work[start : start + count])),
-            lambda: work.copy_(values),
+            lambda: np.copyto(work, values),
         ),
         (
             "decode",
@@ -123,31 +133,40 @@ def bench_codec(codec: Codec, values: Tensor, threads: int, repeats: int, execut
     ]
 
 
-def bench_anchors(values: Tensor, threads: int, repeats: int) -> list[Rate]:
+def bench_anchors(values: F32, threads: int, repeats: int, executor: ThreadPoolExecutor) -> list[Rate]:
     """What memory alone allows: copy, and accumulate without decoding."""
-    out = torch.zeros_like(values)
+    out = np.zeros_like(values)
+
+    def copy(start: int, count: int) -> None:
+        out[start : start + count] = values[start : start + count]
+
+    def accumulate(start: int, count: int) -> None:
+        out[start : start + count] += values[start : start + count]
+
+    each = Slices(values.size, threads, executor).each
     return [
-        Rate("-", "torch", "memcpy", threads, *measure(values.numel(), repeats, lambda: out.copy_(values))),
-        Rate("-", "torch", "fp32 accumulate", threads, *measure(values.numel(), repeats, lambda: out.add_(values))),
+        Rate("-", "numpy", name, threads, *measure(values.size, repeats, each(action)))
+        for name, action in (("memcpy", copy), ("fp32 accumulate", accumulate))
     ]
 
 
-def bench_others(values: Tensor, threads: int, repeats: int, say: Callable[[str], None]) -> Iterator[Rate]:
+def bench_others(values: F32, threads: int, repeats: int, say: Callable[[str], None]) -> Iterator[Rate]:
     """Rates of encoding and decoding with what others use."""
-    for other in others(values, say):
+    for other in others(torch.from_numpy(values), say):
         for operation, action in (("encode", other.encode), ("decode", other.decode)):
             if action is not None:
-                rates = measure(values.numel(), repeats, action)
+                rates = measure(values.size, repeats, action)
                 yield Rate(other.name, "theirs", operation, threads, *rates, other.bits_per_value)
 
 
-def quality(name: str, values: Tensor) -> dict[str, Any]:
+def quality(name: str, values: F32) -> dict[str, Any]:
     """Size, and the relative root-mean-square error of a round trip of normal data."""
     codec = make_codec(name)
-    sample = values[:1_000_000].clone()
-    norm = float(sample.norm())
+    sample = values[:1_000_000].copy()
+    norm = float(np.linalg.norm(sample))
     codec.encode_with_residual(sample)
-    return {"codec": name, "bits_per_value": codec.bits_per_value, "relative_error": float(sample.norm()) / norm}
+    relative_error = float(np.linalg.norm(sample)) / norm
+    return {"codec": name, "bits_per_value": codec.bits_per_value, "relative_error": relative_error}
 
 
 def run(
@@ -166,7 +185,7 @@ def run(
             left_out.append(sentence)
             print(sentence, file=sys.stderr)
 
-    values = torch.randn(num_values, generator=torch.Generator().manual_seed(1))
+    values: F32 = np.random.default_rng(1).standard_normal(num_values, dtype=np.float32)
     rates: list[Rate] = []
 
     def add(new: list[Rate]) -> None:
@@ -175,9 +194,9 @@ def run(
             report(rate)
 
     for num_threads in threads:
-        torch.set_num_threads(num_threads)
+        torch.set_num_threads(num_threads)  # of what others use
         with ThreadPoolExecutor(num_threads) as executor:
-            add(bench_anchors(values, num_threads, repeats))
+            add(bench_anchors(values, num_threads, repeats, executor))
             for name in names:
                 for kernels in kernel_choices(name):
                     add(bench_codec(make_codec(name, kernels=kernels), values, num_threads, repeats, executor))
@@ -190,7 +209,7 @@ def run(
 def kernel_choices(name: str) -> list[KernelChoice]:
     """Kernels that are installed and make a difference to this codec."""
     fastest = make_codec(name).kernels
-    return ["torch", "compiled"] if fastest == "compiled" else ["torch"]
+    return ["numpy", "compiled"] if fastest == "compiled" else ["numpy"]
 
 
 def on_device(names: Sequence[str], options: argparse.Namespace, device: torch.device, facts: dict[str, Any]) -> None:
@@ -226,7 +245,7 @@ def counts(text: str) -> list[int]:
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="Speed of the codecs on this machine.")
     parser.add_argument("--json", action="store_true", help="one JSON object in place of the table")
-    parser.add_argument("--values", type=int, default=25_000_000, help="float32 values per tensor (default 25000000)")
+    parser.add_argument("--values", type=int, default=25_000_000, help="float32 values (default 25000000)")
     parser.add_argument("--threads", type=counts, default=[1], help="thread counts to try, e.g. 1,2 (default 1)")
     parser.add_argument("--repeats", type=int, default=7, help="timed repeats of each operation (default 7)")
     parser.add_argument("--codecs", default=",".join(CODE_FORMATS), help="comma-separated (default: all)")

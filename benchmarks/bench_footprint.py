@@ -28,8 +28,11 @@ STEPS_ALONE_SECONDS = 5
 NEEDED_BYTES_PER_PARAMETER = 80
 """Both peers: parameters, gradients, moments, references, mailboxes and what passes through."""
 BARE = {
-    "torch": "import torch",
-    "network process": "import peer.network_process",
+    "numpy": "import numpy",
+    "network process": (
+        "from dht.hivemind_parts import allow_parts_of_hivemind; allow_parts_of_hivemind(); "
+        "import peer.network_process, peer.network_side"
+    ),
     "trainer process": "import peer.cli, peer.joining",
 }
 

@@ -138,7 +138,7 @@ async def one_observer(backend: str, addresses: list[str], seconds: float) -> di
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     assert process.stdout is not None
     try:
-        # Start-up, which is mostly the import of torch through hivemind, is not counted.
+        # Start-up, which is mostly imports, is not counted.
         await process.stdout.readline()
         started_at, cpu_before = time.monotonic(), cpu_seconds(process.pid)
         looks: list[int] = []

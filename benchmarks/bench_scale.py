@@ -75,7 +75,7 @@ FRAME_OVERHEAD_BYTES = 4
 SIGNATURE = bytes(64)
 DIGEST = bytes(16)
 RULE = OuterRule("carry", 0.7, 0.5)
-CODEC = make_codec("int4", BLOCK_SIZE, kernels="torch")
+CODEC = make_codec("int4", BLOCK_SIZE, kernels="numpy")
 CELL_CODEC = cell_codec_of(CODEC)
 MOST_SECONDS = 600.0
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
+from averaging.arrays import F32
 from averaging.codec import Codec
 from averaging.encoded import EncodedBlocks
 
@@ -21,11 +23,12 @@ def lie_of(lie: str, honest: EncodedBlocks, codec: Codec, generator: torch.Gener
     if lie == "nan":
         scales = _BFLOAT16_NAN * (len(memoryview(honest.scales)) // len(_BFLOAT16_NAN))
         return EncodedBlocks(honest.codec, honest.block_size, honest.num_values, scales, honest.codes)
-    work = torch.empty(honest.num_values)
+    work: F32 = np.empty(honest.num_values, dtype=np.float32)
     codec.decode(honest, work)
     if lie == "negated":
-        return codec.encode(work.mul_(-LIE_RATIO))
+        return codec.encode(work * -LIE_RATIO)
     if lie == "noise":
         noise = torch.randn(honest.num_values, generator=generator)
-        return codec.encode(noise.mul_(LIE_RATIO * float(work.norm()) / float(noise.norm())))
+        noise.mul_(LIE_RATIO * float(torch.from_numpy(work).norm()) / float(noise.norm()))
+        return codec.encode(noise.numpy())
     raise ValueError(f"lie {lie!r}; expected negated, noise or nan")

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from averaging.arrays import F32
 from benchmarks.convergence_arms import Arm, Task, replace_model
 from peer.data import block_positions
 from peer.inner_optimizer import make_optimizer
@@ -58,10 +59,11 @@ class Replica:
         if self._pull:
             self.live.lerp_(self.ref, self._pull)
 
-    def add(self, inside: slice, change: Tensor) -> None:
+    def add(self, inside: slice, change: F32) -> None:
         """As `TrainerLink` does with ADD: local work stays what it is."""
-        self.live[inside].add_(change)
-        self.ref[inside].add_(change)
+        added = torch.from_numpy(change)
+        self.live[inside].add_(added)
+        self.ref[inside].add_(added)
 
 
 class Replicas(Sequence[Replica]):

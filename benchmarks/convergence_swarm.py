@@ -4,7 +4,7 @@ Every replica has its own parameters, optimizer state and data. What crosses bet
 `reduce_shard` and a codec, exactly as in a peer: work is received, sent, reduced, and the change that a commit makes is
 added to the live parameters. Time is counted in inner steps: the round that begins at a send is committed
 `delay_rounds * sync_every` steps later. A peer has one contribution of a fragment under way at a time, so with a delay
-of more than one round it sends more work less often.
+of more than one round it sends more work less often. What is trained are tensors; what crosses are numpy arrays.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from averaging.arrays import F32
 from averaging.codec import Codec, make_codec
 from averaging.encoded import EncodedBlocks
 from averaging.fragment_state import CommittedShard, FragmentState
@@ -54,7 +55,7 @@ class Lane:
     base_versions: list[int]
     unsent_steps: list[int]
     gains: dict[int, float] = field(default_factory=dict)
-    hidden: dict[int, Tensor] = field(default_factory=dict)
+    hidden: dict[int, F32] = field(default_factory=dict)
     carried_error: EncodedBlocks | None = None
 
 
@@ -163,17 +164,15 @@ class Swarm:
     def _anchors(self) -> Tensor:
         anchors = torch.empty_like(self.replicas[0].live)
         for lane in self.lanes:
-            anchors[lane.inside] = lane.states[0].anchor
+            anchors[lane.inside] = torch.from_numpy(lane.states[0].anchor)
         return anchors
 
     def _make_lane(self, inside: slice) -> Lane:
         rule = self.arm.rule()
-        states = [
-            FragmentState(
-                rule, self._codec, replica.live[inside].clone(), *torch.zeros(2, inside.stop - inside.start).unbind()
-            )
-            for replica in self.replicas
-        ]
+        states = []
+        for replica in self.replicas:
+            anchor: F32 = replica.live[inside].numpy().copy()
+            states.append(FragmentState(rule, self._codec, anchor, np.zeros_like(anchor), np.zeros_like(anchor)))
         return Lane(inside, states, None, [0] * len(states), [0] * len(states))
 
     def _hand_over(self, lane: Lane, everything: bool = False) -> None:
@@ -185,7 +184,7 @@ class Swarm:
                 continue
             tokens = steps * self.task.training.batch_size * self.task.model.context
             work = replica.ref[lane.inside] - replica.live[lane.inside]
-            state.receive_work(work, tokens, steps, lane.base_versions[index])
+            state.receive_work(work.numpy(), tokens, steps, lane.base_versions[index])
             replica.ref[lane.inside].copy_(replica.live[lane.inside])
             lane.base_versions[index] = state.version
             lane.unsent_steps[index] = 0
@@ -209,7 +208,7 @@ class Swarm:
                 replica.add(lane.inside, change)
             if self.arm.residual_shown != 1.0:
                 hidden = state.residual * (1 - self.arm.residual_shown)
-                replica.add(lane.inside, hidden - lane.hidden.get(index, torch.zeros(())))
+                replica.add(lane.inside, hidden - lane.hidden.get(index, 0.0))
                 lane.hidden[index] = hidden
         lane.commit_at = step + self.arm.delay_steps
 
@@ -238,7 +237,7 @@ class Swarm:
         terms = {index: term for index, term, _ in contributions}
         outer_lr, outer_momentum = shard_rates([terms[index] for index in reduction.included], rule)
         shares = dict(zip(terms, weights_of(list(terms.values()), rule), strict=True))
-        mean = torch.empty(num_values)
+        mean: F32 = np.empty(num_values, dtype=np.float32)
         self._codec.decode(reduction.encoded, mean)
         commit_tokens = sum(term.tokens for term in terms.values())
         for index, (replica, state) in enumerate(zip(self.replicas, lane.states, strict=True)):
@@ -247,14 +246,15 @@ class Swarm:
             if index in shares:
                 state.own_share = shares[index]
             self._note_projection(lane, index, mean)
-            momentum = state.momentum.clone() if self.arm.momentum_lookahead else None
+            momentum = state.momentum.copy() if self.arm.momentum_lookahead else None
             change, _ = state.apply([shard], commit_tokens)
             if momentum is not None:
                 ahead = self.arm.momentum_lookahead * self.lookahead_rate
-                change.sub_(state.momentum - momentum, alpha=ahead)
+                torch.from_numpy(change).sub_(torch.from_numpy(state.momentum - momentum), alpha=ahead)
             if rule.mode == "streaming":
-                replica.ref[lane.inside].copy_(state.anchor)
-                replica.live[lane.inside].lerp_(state.anchor, 1 - self.arm.merge_alpha)
+                anchor = torch.from_numpy(state.anchor)
+                replica.ref[lane.inside].copy_(anchor)
+                replica.live[lane.inside].lerp_(anchor, 1 - self.arm.merge_alpha)
                 lane.base_versions[index] = state.version
             else:
                 replica.add(lane.inside, change)
@@ -262,13 +262,14 @@ class Swarm:
                 lane.base_versions[index] = state.version
         self.num_commits += 1
 
-    def _note_projection(self, lane: Lane, index: int, mean: Tensor) -> None:
+    def _note_projection(self, lane: Lane, index: int, mean: F32) -> None:
         sent = lane.states[index].pending
         if sent is None:
             return
-        work = torch.empty_like(mean)
-        self._codec.decode(sent.encoded, work)
-        projection = float(mean @ work) / max(float(work @ work), 1e-30)
+        decoded = np.empty_like(mean)
+        self._codec.decode(sent.encoded, decoded)
+        work = torch.from_numpy(decoded)
+        projection = float(torch.from_numpy(mean) @ work) / max(float(work @ work), 1e-30)
         self.projections.append(projection)
         if self.arm.adaptive_gain:
             scale = self.arm.adaptive_gain * self.arm.outer_lr * (1 + self.arm.outer_momentum)

@@ -8,13 +8,13 @@ import platform
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from averaging import compiled
 
 
 def machine() -> dict[str, Any]:
     """Processor, cores, system and the versions of what computes."""
+    import torch  # not with this module: members of a benchmark that do not train have no need of it
+
     model = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():

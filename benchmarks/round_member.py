@@ -25,9 +25,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-import torch
-from torch import Tensor
+import numpy as np
 
+from averaging.arrays import F32
 from averaging.exchange import Exchange
 from averaging.exchange_reports import AnchorMoved, ExchangeReport, RoundClosed, WorkReturned
 from averaging.fragment_runtime import FragmentRuntime
@@ -68,7 +68,7 @@ class Member:
         self.closed: dict[int, RoundClosed] = {}
         self.moved: list[AnchorMoved] = []
         self.has_returned = False
-        self.work: list[Tensor] = []
+        self.work: list[F32] = []
         self.shown_at: dict[int, float] = {}
         self.changed = asyncio.Event()
         rule, codec = rule_of(manifest), codec_of(manifest)
@@ -104,7 +104,8 @@ class Member:
 
     def _fragment(self, index: int, size: int, manifest: RunManifest) -> FragmentRuntime:
         codec, section = codec_of(manifest), manifest.averaging
-        state = FragmentState(rule_of(manifest), codec, torch.zeros(size), torch.zeros(size), torch.zeros(size))
+        anchor, momentum, residual = (np.zeros(size, dtype=np.float32) for _ in range(3))
+        state = FragmentState(rule_of(manifest), codec, anchor, momentum, residual)
         state.refresh_digest()
         timing = RoundTiming.with_bounds(section.round_deadline_seconds)
         machine = RoundMachine(
@@ -114,7 +115,7 @@ class Member:
         machine.anchor_digest = state.digest[:DIGEST_BYTES]
         return FragmentRuntime(index, state, machine, ShardStore(codec, size))
 
-    def _on_change(self, fragment: int, change: Tensor, version: int) -> None:
+    def _on_change(self, fragment: int, change: F32, version: int) -> None:
         self.shown_at[fragment] = time.monotonic()
 
     def _on_report(self, report: ExchangeReport) -> None:
@@ -137,8 +138,8 @@ class Member:
         """Work for every fragment, as the trainer hands it over; the same values each time, because making them takes
         so long that whoever had work left over would be alone with its next round."""
         if not self.work:
-            generator = torch.Generator().manual_seed(seed)
-            self.work = [torch.randn(size, generator=generator).mul_(1e-3) for size in self.sizes]
+            generator = np.random.default_rng(seed)
+            self.work = [1e-3 * generator.standard_normal(size, dtype=np.float32) for size in self.sizes]
         for fragment, work in zip(self.fragments, self.work, strict=True):
             fragment.state.receive_work(work, TOKENS, STEPS, max(0, fragment.state.version - 1))
 
@@ -239,9 +240,7 @@ def main() -> None:
     parser.add_argument("--values", type=int, required=True)
     parser.add_argument("--fragments", type=int, default=1)
     parser.add_argument("--codec", default="int4")
-    parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
-    torch.set_num_threads(options.threads)
     run_network(_serve(options))
 
 

@@ -3,7 +3,7 @@
 Reads and writes go to remembered holders of a key directly: 5 KiB instead of 200 for one refresh, because a search
 downloads the whole dictionary from everyone it passes. A search is the fallback.
 
-Importing this module loads torch (through hivemind).
+Importing this module loads hivemind: all of it, torch included, where `dht.hivemind_parts` was not asked before.
 """
 
 from __future__ import annotations

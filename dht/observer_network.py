@@ -13,6 +13,7 @@ from typing import Protocol
 
 from dht.admission import Admission
 from dht.errors import LocalFault
+from dht.hivemind_parts import allow_parts_of_hivemind
 from dht.host import Host
 from dht.host_backend import INSTALL, HostBackend
 from dht.identity import Identity
@@ -65,7 +66,8 @@ async def observer_network(
     if backend == "libp2p":
         make_room_for_libp2p()
     identity = Identity.generate() if entry is None else entry.identity
-    # These load torch, which takes seconds; a page may be up meanwhile.
+    allow_parts_of_hivemind()
+    # These take half a second, py-libp2p most of it; a page may be up meanwhile.
     hosts = await asyncio.to_thread(_load_hosts, backend)
     stores = await asyncio.to_thread(importlib.import_module, "dht.hivemind_store")
     if backend == "libp2p":

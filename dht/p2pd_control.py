@@ -3,7 +3,7 @@
 The daemon (go-libp2p-daemon, ``pb/p2pd.proto``) takes length-prefixed protobuf requests, one connection per request;
 a connection that opened a stream then carries that stream's bytes. hivemind's own client leaks the connection of a
 failed or cancelled open, reads with 64 KiB buffers and drops bursts beyond a backlog of 100, so the few messages
-needed here are written out by hand. This also keeps torch, which importing hivemind loads, out of light processes.
+needed here are written out by hand. This also keeps hivemind out of processes that have a host and no DHT.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class DaemonOptions:
 
 
 def find_p2pd() -> Path:
-    """The daemon's binary, found without importing hivemind (which would load torch).
+    """The daemon's binary, found without importing hivemind, which a process with only a host does without.
 
     Raises:
         LocalFault: hivemind is not installed, or its wheel has no binary for this system.

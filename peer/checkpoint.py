@@ -8,7 +8,7 @@
 
 A checkpoint is written into a draft folder beside the others, every file and folder is synced to the disk, and only
 then does the folder get its name: it is there whole or not at all, and the earlier one stays until then. Memory: none
-to speak of; tensors go to the disk one after the other. Reading trusts nothing: a checkpoint that is not whole, or of
+to speak of; arrays go to the disk one after the other. Reading trusts nothing: a checkpoint that is not whole, or of
 another run, manifest or layout, is passed over with a sentence, and the one before it is tried.
 """
 
@@ -22,13 +22,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-import torch
+import numpy as np
+import numpy.typing as npt
 from pydantic import ValidationError
-from torch import Tensor
 
+from averaging.arrays import F32, U8, all_finite
 from averaging.encoded import EncodedBlocks
-from averaging.finite import all_finite
 from averaging.fragment_state import FragmentState, Sent, Settled
 from averaging.outer import anchor_digest
 from averaging.own_work import OwnWork, give_back_own_work, own_work_of
@@ -36,18 +37,15 @@ from dht.host import PeerId
 from peer.checkpoint_facts import FileFacts, FragmentFacts, Metadata, Totals, TrainerFile, contribution_facts
 from peer.checkpoint_files import (
     OpenFile,
-    TensorFile,
-    TensorSpec,
     check_file,
     check_length,
     measure_file,
     open_new,
-    open_tensors,
     read_json,
     sync_file,
     write_json,
-    write_tensors,
 )
+from peer.tensor_files import TensorFile, TensorSpec, open_arrays, write_arrays
 from peer.version import SOFTWARE
 
 FORMAT_VERSION = 3
@@ -102,15 +100,15 @@ class SavedCheckpoint:
         """
         facts = self._facts[index]
         check_file(self.path / _fragment_name(index), facts.file.written)
-        with open_tensors(self.path / _fragment_name(index)) as file:
-            own = _own_work_in(file, facts, state) if self.is_own else OwnWork()
-            anchor, momentum, residual = (file.get(name) for name in _VALUES)
-            state.adopt(anchor, momentum, facts.version, facts.lineage_tokens, bytes.fromhex(facts.digest))
-            if self.is_own:
-                state.residual.copy_(residual)
-                give_back_own_work(state, own)
-            else:
-                state.residual.zero_()
+        file = open_arrays(self.path / _fragment_name(index))
+        own = _own_work_in(file, facts, state) if self.is_own else OwnWork()
+        anchor, momentum = file.get("anchor"), file.get("momentum")
+        state.adopt(anchor, momentum, facts.version, facts.lineage_tokens, bytes.fromhex(facts.digest))
+        if self.is_own:
+            state.residual[:] = file.get("residual")
+            give_back_own_work(state, own)
+        else:
+            state.residual.fill(0)
 
     def note_use(self) -> None:
         """Remember that a peer goes on from here. A disk that takes nothing more cannot be told."""
@@ -140,16 +138,14 @@ class CheckpointDraft:
         sent: list[Settled | Sent] = [*own.settled]
         if own.under_way is not None:
             sent.append(own.under_way)
-        tensors = dict(zip(_VALUES, (state.anchor, state.momentum, state.residual), strict=True))
+        arrays: dict[str, F32 | U8] = dict(zip(_VALUES, (state.anchor, state.momentum, state.residual), strict=True))
         if own.velocity is not None:
-            tensors["velocity"] = own.velocity
+            arrays["velocity"] = own.velocity
         for place, entry in enumerate(sent):
             encoded = (entry.sent if isinstance(entry, Settled) else entry).encoded
-            tensors[f"contribution.{place}.scales"] = _bytes_tensor(encoded.scales)
-            tensors[f"contribution.{place}.codes"] = _bytes_tensor(encoded.codes)
-        specs = [TensorSpec(name, tensor.dtype, tuple(tensor.shape)) for name, tensor in tensors.items()]
-        path = self.path / _fragment_name(index)
-        written = write_tensors(path, specs, tensors.values(), self._folder.open_file)
+            arrays[f"contribution.{place}.scales"] = np.frombuffer(encoded.scales, np.uint8)
+            arrays[f"contribution.{place}.codes"] = np.frombuffer(encoded.codes, np.uint8)
+        written = write_arrays(self.path / _fragment_name(index), arrays, self._folder.open_file)
         self._facts[index] = FragmentFacts(
             num_values=state.num_values,
             version=state.version,
@@ -297,7 +293,7 @@ class CheckpointFolder:
 def saved_totals(folder: Path, run_id: str, peer_id: PeerId) -> Totals:
     """What this peer had done in the run when its newest readable checkpoint was written; zero without one.
 
-    Credit does not hang on the tensors: a new revision of the manifest, or a damaged file, leaves it alone.
+    Credit does not hang on the values: a new revision of the manifest, or a damaged file, leaves it alone.
     """
     for path in list_checkpoints(folder):
         try:
@@ -356,21 +352,21 @@ def _as_damage(name: str) -> Iterator[None]:
 
 
 def _check_fragment(path: Path, index: int, facts: FragmentFacts) -> None:
-    with open_tensors(path) as file:
-        names = [*_VALUES, *(["velocity"] if facts.has_velocity else [])]
-        for name in names:
-            file.check(TensorSpec(name, torch.float32, (facts.num_values,)))
-            if not all_finite(file.get(name)):
-                raise ValueError(f"{name} in {path.name} has values that are not finite")
-        if anchor_digest(file.get("anchor"), file.get("momentum")).hex() != facts.digest:
-            raise ValueError(f"the anchor of fragment {index} does not have its digest")
+    file = open_arrays(path)
+    names = [*_VALUES, *(["velocity"] if facts.has_velocity else [])]
+    for name in names:
+        file.check(TensorSpec(name, "F32", (facts.num_values,)))
+        if not all_finite(file.get(name)):
+            raise ValueError(f"{name} in {path.name} has values that are not finite")
+    if anchor_digest(file.get("anchor"), file.get("momentum")).hex() != facts.digest:
+        raise ValueError(f"the anchor of fragment {index} does not have its digest")
 
 
-def _own_work_in(file: TensorFile, facts: FragmentFacts, state: FragmentState) -> OwnWork:
+def _own_work_in(file: TensorFile[npt.NDArray[Any]], facts: FragmentFacts, state: FragmentState) -> OwnWork:
     under_way: Sent | None = None
     settled: list[Settled] = []
     for place, entry in enumerate(facts.contributions):
-        scales, codes = (file.get(f"contribution.{place}.{part}").numpy().tobytes() for part in ("scales", "codes"))
+        scales, codes = (file.get(f"contribution.{place}.{part}").tobytes() for part in ("scales", "codes"))
         encoded = EncodedBlocks(
             state.codec.name, state.codec.block_size, facts.num_values, scales, codes, state.codec.scale
         )
@@ -391,10 +387,6 @@ def _own_work_in(file: TensorFile, facts: FragmentFacts, state: FragmentState) -
         tuple(settled),
         file.get("velocity") if facts.has_velocity else None,
     )
-
-
-def _bytes_tensor(data: bytes | bytearray | memoryview) -> Tensor:
-    return torch.frombuffer(bytearray(data), dtype=torch.uint8) if len(data) else torch.empty(0, dtype=torch.uint8)
 
 
 def _fragment_name(index: int) -> str:

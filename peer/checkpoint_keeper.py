@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 
 class CheckpointKeeper:
-    """Checkpoints of one node. Disk and tensors are touched in the compute port, never on the event loop.
+    """Checkpoints of one node. Disk and arrays are touched in the compute port, never on the event loop.
 
     Args:
         fragments: what is saved; each fragment's lock is held while it is written.

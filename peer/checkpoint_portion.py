@@ -16,11 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from averaging.finite import all_finite
 from peer.checkpoint import TRAINER_FACTS_NAME, TRAINER_TENSORS_NAME, checkpoint_path
-from peer.checkpoint_files import TensorFile, TensorSpec, can_hold, open_tensors, read_json
+from peer.checkpoint_files import read_json
+from peer.checkpoint_tensors import can_hold, open_tensors, spec_of
+from peer.finite import all_finite
 from peer.portion import Part, Portion, is_sharded, part_of
 from peer.ranks import Ranks
+from peer.tensor_files import ITEM_BYTES, TensorFile, TensorSpec
 
 Held = Tensor | Part
 """A tensor, or this process's rows of one."""
@@ -101,16 +103,14 @@ class PortionKeeper:
         facts, complaint = None, ""
         try:
             facts = read_json(path / TRAINER_FACTS_NAME)
-            with open_tensors(path / TRAINER_TENSORS_NAME) as file:
-                self._check(facts, file, num_fragments)
+            self._check(facts, open_tensors(path / TRAINER_TENSORS_NAME), num_fragments)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             complaint = str(error)
         if self._ranks is not None and not self._ranks.agree(not complaint):
             complaint = complaint or "another rank cannot read it"
         if not complaint and facts is not None:
             try:
-                with open_tensors(path / TRAINER_TENSORS_NAME) as file:
-                    self._take(facts, file)
+                self._take(facts, open_tensors(path / TRAINER_TENSORS_NAME))
             except (ValueError, KeyError, TypeError, AttributeError) as error:
                 complaint = str(error)
         if complaint:
@@ -133,16 +133,16 @@ class PortionKeeper:
         tensors.update(found)
         return {"kind": type(self._optimizer).__name__, "state": state}
 
-    def _check(self, facts: Mapping[str, Any], file: TensorFile, num_fragments: int) -> None:
+    def _check(self, facts: Mapping[str, Any], file: TensorFile[Tensor], num_fragments: int) -> None:
         references = self._portion.references
         for name, part in self._portion.live.items():
-            file.check(TensorSpec(f"live.{name}", part.local.dtype, part.shape))
-            file.check(TensorSpec(f"reference.{name}", torch.float32, references[name].shape))
+            file.check(spec_of(f"live.{name}", part.local.dtype, part.shape))
+            file.check(spec_of(f"reference.{name}", torch.float32, references[name].shape))
         if len(facts["accounts"]) != num_fragments:
             raise ValueError(f"it has {len(facts['accounts'])} fragments; expected {num_fragments}")
 
     @torch.no_grad()
-    def _take(self, facts: Mapping[str, Any], file: TensorFile) -> None:
+    def _take(self, facts: Mapping[str, Any], file: TensorFile[Tensor]) -> None:
         self._take_optimizer(facts["optimizer"], file)
         references = self._portion.references
         for name, part in self._portion.live.items():
@@ -153,7 +153,7 @@ class PortionKeeper:
                 buffer.copy_(file.get(f"buffer.{name}"))
         _set_random_states(_joined(facts["random"], file, keep=True), self._portion.device)
 
-    def _take_optimizer(self, saved: Mapping[str, Any] | None, file: TensorFile) -> None:
+    def _take_optimizer(self, saved: Mapping[str, Any] | None, file: TensorFile[Tensor]) -> None:
         kind = type(self._optimizer).__name__
         if saved is None or saved["kind"] != kind:
             log.warning("the checkpoint has no state of an optimizer %s; it begins anew", kind)
@@ -198,8 +198,8 @@ def _dtype_of(held: Held) -> torch.dtype:
 
 def specs_of(tensors: Mapping[str, Held]) -> list[TensorSpec]:
     """Of all tensors of a checkpoint, wider types first."""
-    specs = [TensorSpec(name, _dtype_of(held), tuple(held.shape)) for name, held in tensors.items()]
-    return sorted(specs, key=lambda spec: -spec.dtype.itemsize)
+    specs = [spec_of(name, _dtype_of(held), held.shape) for name, held in tensors.items()]
+    return sorted(specs, key=lambda spec: -ITEM_BYTES[spec.dtype])
 
 
 def split(value: Any, place: str, tensors: dict[str, Held]) -> Any:
@@ -217,7 +217,7 @@ def split(value: Any, place: str, tensors: dict[str, Held]) -> Any:
     raise TypeError(f"{place} is a {type(value).__name__}; expected tensors, numbers, text, lists and mappings")
 
 
-def _joined(value: Any, file: TensorFile, *, keep: bool) -> Any:
+def _joined(value: Any, file: TensorFile[Tensor], *, keep: bool) -> Any:
     """The reverse of `_split`; `keep`: the tensors outlive the file."""
     if not isinstance(value, dict):
         return value

@@ -20,9 +20,11 @@ import torch
 from torch import Tensor, nn
 
 from peer.checkpoint import TRAINER_FACTS_NAME, TRAINER_TENSORS_NAME, draft_path
-from peer.checkpoint_files import OpenFile, TensorSpec, open_new, sync_file, write_json, write_tensors
+from peer.checkpoint_files import OpenFile, open_new, sync_file, write_json
 from peer.checkpoint_portion import Held, PortionKeeper, random_states, specs_of, split
+from peer.checkpoint_tensors import write_tensors
 from peer.ranks import OrderKind, Ranks
+from peer.tensor_files import TensorSpec
 from peer.trainer_link import TrainerLink
 
 FALLBACK_COPY_BYTES = 1 << 30

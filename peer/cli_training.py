@@ -282,7 +282,7 @@ def _run_peer(
     from dht.identity import Identity
     from peer.config import load_config
 
-    # Checked before torch is imported: a mistyped flag must not cost seconds.
+    # Checked before anything heavy is imported: a mistyped flag must not cost seconds.
     if invite_source is None:
         config = load_config(flags, config_path)
     else:
@@ -292,7 +292,7 @@ def _run_peer(
         config = load_config(with_invite(flags, invite), config_path)
         accept_invite(invite, Identity.load_or_create(config.identity), config.data_dir)
     if seed_only:
-        from peer.joining import run_seed
+        from peer.seeding import run_seed
 
         return int(run_seed(config))
     if os.environ.get("RANK", "0") != "0":

@@ -12,7 +12,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from dht.errors import UsageFault
+from dht.errors import LocalFault, UsageFault
 from dht.identity import split_run_id
 from dht.multiaddr import parse_multiaddr, parse_peer_multiaddr
 from peer.listening import default_listen
@@ -310,6 +310,20 @@ def user_data_dir(environ: Mapping[str, str], platform: str, home: Path) -> Path
     configured = environ.get("XDG_DATA_HOME", "")
     # The specification: relative values are to be ignored.
     return (Path(configured) if configured.startswith("/") else home / ".local" / "share") / "murmuration"
+
+
+def make_data_dir(config: PeerConfig) -> None:
+    """Make the folder that holds everything of this peer.
+
+    Raises:
+        LocalFault: it cannot be made.
+    """
+    try:
+        config.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise LocalFault(
+            f"{config.data_dir} cannot be made: {error.strerror}; expected a writable folder; give another --data-dir"
+        ) from error
 
 
 def read_cached_peers(path: Path) -> list[str]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from averaging.fragments import FragmentLayout
-from dht.errors import Incompatible, LocalFault
+from dht.errors import Incompatible
 from dht.identity import Identity
 from peer.checkpoint import saved_totals
 from peer.checkpoint_facts import Totals
@@ -20,7 +20,7 @@ from peer.layouts import layout_digest_of, layout_of
 from peer.mailbox import Mailbox
 from peer.manifest import RunManifest
 from peer.network_child import NetworkChild
-from peer.network_spec import NetworkSpec
+from peer.network_spec import network_spec
 from peer.ranks import Ranks
 from peer.run_rules import sent_bytes_of
 from peer.side_stream import SideStream, side_stream
@@ -30,49 +30,6 @@ from peer.trainer_link import TrainerLink
 
 READY_SECONDS = 600.0
 """For the first anchors: a joiner downloads the whole model before it trains."""
-
-
-def make_data_dir(config: PeerConfig) -> None:
-    """Make the folder that holds everything of this peer.
-
-    Raises:
-        LocalFault: it cannot be made.
-    """
-    try:
-        config.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise LocalFault(
-            f"{config.data_dir} cannot be made: {error.strerror}; expected a writable folder; give another --data-dir"
-        ) from error
-
-
-def network_spec(config: PeerConfig, role: str) -> NetworkSpec:
-    """What the network side needs of a volunteer's choices."""
-    return NetworkSpec(
-        run_id=config.run_id,
-        role=role,
-        peers=config.peers,
-        data_dir=str(config.data_dir),
-        identity=str(config.identity),
-        listen=config.listen_addresses,
-        announce=config.announce,
-        join_timeout_seconds=config.join_timeout_seconds,
-        name=config.name,
-        checkpoint_minutes=config.checkpoint_minutes,
-        checkpoints_kept=config.checkpoints_kept,
-        upload_limit_mbit=config.upload_limit_mbit,
-        download_limit_mbit=config.download_limit_mbit,
-        port_range=None if config.ports is None else (config.ports.start, config.ports.stop),
-        map_ports=config.map_ports,
-        uses_relays=config.relay,
-        relays_for_others=config.relay_for_others,
-        max_streams_per_peer=config.max_streams_per_peer,
-        max_memory_mb_per_peer=config.max_memory_mb_per_peer,
-        serve_limit_mbit=config.serve_limit_mbit,
-        max_transfers=config.max_transfers,
-        contributor_key="" if config.contributor_key is None else str(config.contributor_key.absolute()),
-        site=config.site,
-    )
 
 
 class Connection:
@@ -154,7 +111,7 @@ class Connection:
         self._mailbox = mailbox
         mailbox.trainer.tokens = totals.tokens
         is_here = ref_device in (None, device) and (ranks is None or not ranks.is_sharded)
-        self._side = side_stream(device, mailbox.slot_memory) if is_here else None
+        self._side = side_stream(device, torch.from_numpy(mailbox.slot_memory)) if is_here else None
         link = TrainerLink(
             parameters,
             layout,

@@ -23,8 +23,8 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
-from torch import Tensor
 
+from averaging.arrays import F32
 from averaging.fragments import FragmentLayout
 from dht.errors import LocalFault, MurmurationError
 from dht.host import PeerId
@@ -253,7 +253,7 @@ def _last_lines(peer: DemoPeer) -> str:
     return "\n".join(lines[-8:]) or "(it printed nothing)"
 
 
-async def _fetch_anchors(demo: Demo, layout: FragmentLayout) -> dict[int, Tensor]:
+async def _fetch_anchors(demo: Demo, layout: FragmentLayout) -> dict[int, F32]:
     """The anchors as any observer can fetch them; empty, and told, when nobody gives them."""
     try:
         async with observe(demo.run_id, [demo.address], 30.0) as observer:
@@ -268,7 +268,7 @@ async def _fetch_anchors(demo: Demo, layout: FragmentLayout) -> dict[int, Tensor
 
 
 def _measure(
-    manifest: RunManifest, model: GPT, layout: FragmentLayout, anchors: dict[int, Tensor]
+    manifest: RunManifest, model: GPT, layout: FragmentLayout, anchors: dict[int, F32]
 ) -> tuple[float, float | None]:
     """Held-out loss of the initial `model` and of the anchors (None without them)."""
     corpus = open_corpus(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 
+from averaging.arrays import F32
 from averaging.fragments import FragmentLayout
 from peer.data import Corpus
 from peer.model import GPT
@@ -26,11 +29,11 @@ def held_out_loss(model: GPT, corpus: Corpus, num_batches: int, batch_size: int)
 
 
 @torch.no_grad()
-def load_anchors(model: GPT, layout: FragmentLayout, anchors: dict[int, torch.Tensor]) -> None:
+def load_anchors(model: GPT, layout: FragmentLayout, anchors: Mapping[int, F32]) -> None:
     """Write anchors (fragment -> float32 [num_values]) into the model's parameters."""
     parameters = dict(model.named_parameters())
     for fragment in layout.fragments:
-        values = anchors[fragment.index]
+        values = torch.from_numpy(anchors[fragment.index])
         for piece in fragment.pieces:
             target = parameters[piece.name].view(-1)[piece.start : piece.start + piece.length]
             target.copy_(values[piece.offset : piece.offset + piece.length])

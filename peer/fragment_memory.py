@@ -37,7 +37,7 @@ def build_fragments(
     notary: Notary,
     site_of: Callable[[PeerId], str] = lambda peer_id: "",
 ) -> list[FragmentRuntime]:
-    """One runtime per fragment; its tensors are those of the mailbox."""
+    """One runtime per fragment; its arrays are those of the mailbox."""
     cells = CellRule(section.cell_size, site_of if section.cell_by == "site" else None)
     runtimes = []
     for index, (size, shared) in enumerate(zip(mailbox.sizes, mailbox.states, strict=True)):
@@ -72,7 +72,7 @@ def build_fragments(
 
 @contextmanager
 def changing(mailbox: Mailbox, index: int, state: FragmentState) -> Iterator[None]:
-    """Mark the shared tensors as torn while they change, so that a restarted network process can tell."""
+    """Mark the shared arrays as torn while they change, so that a restarted network process can tell."""
     shared = mailbox.states[index]
     with shared.changing():
         yield
@@ -81,7 +81,7 @@ def changing(mailbox: Mailbox, index: int, state: FragmentState) -> Iterator[Non
 
 
 def persist(mailbox: Mailbox, fragment: FragmentRuntime) -> None:
-    """Write what a restarted network process needs beside the shared tensors."""
+    """Write what a restarted network process needs beside the shared arrays."""
     shared, state = mailbox.states[fragment.index], fragment.state
     shared.version, shared.lineage_tokens, shared.digest = state.version, state.lineage_tokens, state.digest
     _persist_work(shared, state)
@@ -92,7 +92,7 @@ def inherited(shared: SharedFragment, codec: Codec) -> Sent | None:
     if not shared.sent_sequence or not len(shared.sent):
         return None
     payload = bytes(shared.sent)
-    encoded = codec.unpack(shared.anchor.numel(), payload)
+    encoded = codec.unpack(shared.anchor.size, payload)
     returned_since = shared.sent_returned_since_plus_1 - 1
     return Sent(
         shared.sent_sequence,

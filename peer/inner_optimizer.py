@@ -8,7 +8,8 @@ from typing import Literal, Protocol
 import torch
 from torch import nn
 
-from peer.muon import Muon, is_hidden_matrix
+from peer.model_shapes import is_hidden_matrix
+from peer.muon import Muon
 
 
 class OptimizerSettings(Protocol):

@@ -1,31 +1,24 @@
-"""`peer join` and `peer seed`: one volunteer from flags to goodbye."""
+"""`peer join`: one volunteer who trains, from flags to goodbye."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import torch
 from torch import nn
 
 from dht.errors import Incompatible, UsageFault
-from dht.event_loop import run_network
-from dht.hivemind_parts import allow_parts_of_hivemind
-from dht.records import RunRecord
 from peer.config import PeerConfig
-from peer.connection import READY_SECONDS, Connection, network_spec
+from peer.connection import READY_SECONDS, Connection
 from peer.data import open_corpus
 from peer.inner_optimizer import load_optimizers
-from peer.layouts import seed_sizes
-from peer.mailbox import Mailbox
 from peer.manifest import RunManifest
 from peer.model import build_model
 from peer.network_child import NetworkChild
-from peer.owner import Owner
+from peer.owner import Owner, figures_shown
 from peer.rank_groups import Place, RankGroup, RankSetup, check_division, device_of, place_from
 from peer.rank_process import follow
 from peer.ranks import OrderKind, Ranks
@@ -49,33 +42,8 @@ def run_trainer(config: PeerConfig, child: NetworkChild | None = None) -> int:
     if place is not None and place.rank:
         return follow(place)
     owner = Owner(config)
-    with _figures_shown(config, owner), owner.interruptible():
+    with figures_shown(config, owner), owner.interruptible():
         return _run_trainer(config, owner, place, child)
-
-
-def run_seed(config: PeerConfig) -> int:
-    """Run one peer that only serves until it is asked to leave. Returns the exit code.
-
-    Raises:
-        LocalFault: what stopped it, with what its owner can do.
-    """
-    owner = Owner(config)
-    with _figures_shown(config, owner), owner.interruptible():
-        return _run_seed(config, owner)
-
-
-@contextlib.contextmanager
-def _figures_shown(config: PeerConfig, owner: Owner) -> Iterator[None]:
-    if config.metrics_port is None:
-        yield
-        return
-    from peer.metrics_port import PeerMetrics, serving_metrics
-
-    metrics = PeerMetrics()
-    with serving_metrics(metrics, config.metrics_host, config.metrics_port) as port:
-        owner.on_event = metrics.note
-        owner.note(f"figures for Prometheus at http://{config.metrics_host}:{port}/metrics")
-        yield
 
 
 def _run_trainer(config: PeerConfig, owner: Owner, place: Place | None, child: NetworkChild | None) -> int:
@@ -208,24 +176,3 @@ def _meet(config: PeerConfig, manifest: RunManifest, device: torch.device, group
         checkpoints=str(config.checkpoints_path.absolute()),
     )
     return group.meet(setup, device)
-
-
-def _run_seed(config: PeerConfig, owner: Owner) -> int:
-    # A trainer's process has no use for it: its network side is another process.
-    allow_parts_of_hivemind()
-    from peer.network_side import NetworkSide
-
-    async def make_mailbox(record: RunRecord, manifest: RunManifest) -> tuple[Mailbox, str]:
-        return Mailbox.in_process(seed_sizes(manifest)), "seed"
-
-    async def serve() -> None:
-        loop = asyncio.get_running_loop()
-        spec = network_spec(config, "seed")
-        side = NetworkSide(
-            spec, owner.show, lambda addresses: owner.note("listening on " + "  ".join(addresses)), make_mailbox
-        )
-        owner.on_stop = lambda: loop.call_soon_threadsafe(side.leave, "asked to stop")
-        await side.run()
-
-    run_network(serve())
-    return 0

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from averaging.fragments import FragmentLayout, build_layout
 from dht.errors import Incompatible
 from peer.manifest import RunManifest
-from peer.model import parameter_shapes
-from peer.muon import is_hidden_matrix
+from peer.model_shapes import is_hidden_matrix, parameter_shapes
 
 
 def layout_of(manifest: RunManifest, shapes: Sequence[tuple[str, tuple[int, ...]]]) -> FragmentLayout:

@@ -10,6 +10,9 @@ process (simulation, tests) the same class works on plain anonymous memory.
     outbox      2 slots, trainer -> network: the initial parameters, then outer gradients
     inbox       2 slots, network -> trainer: what to do to the live parameters
 
+Arrays are numpy's, so that the network process needs no torch; the trainer sees the same memory as tensors
+(`torch.from_numpy`, no copy).
+
 No side ever waits on a lock. A producer writes payload and meta of a free slot first and its sequence number last; the
 consumer acknowledges by copying that number into `consumed`. Every cursor lives in the block itself, so a restarted
 network process goes on where the killed one stopped: messages are seen at least once, in order, and none is lost.
@@ -26,8 +29,8 @@ import os
 from collections.abc import Sequence
 
 import numpy as np
-import torch
 
+from averaging.arrays import U8
 from dht.errors import LocalFault
 from peer.mailbox_memory import (
     CELL_BYTES,
@@ -107,7 +110,7 @@ class Mailbox:
             offset += 3 * padded(4 * num_values) + padded(num_sent)
         self.states: tuple[SharedFragment, ...] = tuple(states)
         slot_values = NUM_SLOTS * padded(4 * max(sizes))
-        self.slot_memory = torch.frombuffer(buffer, dtype=torch.uint8, count=2 * slot_values, offset=offset)
+        self.slot_memory: U8 = np.frombuffer(buffer, np.uint8, 2 * slot_values, offset)
         """The values of all four slots, uint8."""
         self.outbox = Outbox(buffer, slots, offset, sizes)
         slots += NUM_SLOTS * SLOT_CELLS * CELL_BYTES

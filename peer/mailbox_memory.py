@@ -13,8 +13,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
+
+from averaging.arrays import F32
 
 CELL_BYTES = 8
 TABLE_CELLS = 24
@@ -117,7 +118,7 @@ class NetworkCounters(Cells):
 
 
 class SharedFragment(Cells):
-    """One fragment as the network process keeps it; the tensors are float32 [num_values] views, zero copy."""
+    """One fragment as the network process keeps it; the arrays are float32 [num_values] views, zero copy."""
 
     version = IntCell(0)
     lineage_tokens = IntCell(1)
@@ -152,9 +153,9 @@ class SharedFragment(Cells):
         self.sent = memoryview(buffer)[sent_offset : sent_offset + num_sent_bytes]
         stride = padded(4 * num_values)
         self._digest = self.ints[8:12].view(np.uint8)
-        self.anchor = tensor_view(buffer, arrays_offset, num_values)
-        self.momentum = tensor_view(buffer, arrays_offset + stride, num_values)
-        self.residual = tensor_view(buffer, arrays_offset + 2 * stride, num_values)
+        self.anchor = array_view(buffer, arrays_offset, num_values)
+        self.momentum = array_view(buffer, arrays_offset + stride, num_values)
+        self.residual = array_view(buffer, arrays_offset + 2 * stride, num_values)
 
     @property
     def digest(self) -> bytes:
@@ -185,9 +186,9 @@ def padded_cells(num_cells: int) -> int:
     return padded(num_cells * CELL_BYTES) // CELL_BYTES
 
 
-def tensor_view(buffer: mmap.mmap, offset: int, num_values: int) -> torch.Tensor:
+def array_view(buffer: mmap.mmap, offset: int, num_values: int) -> F32:
     """Float32 [num_values] on the memory itself; it keeps the mapping alive."""
-    return torch.frombuffer(buffer, dtype=torch.float32, count=num_values, offset=offset)
+    return np.frombuffer(buffer, np.float32, num_values, offset)
 
 
 def unnamed_file(num_bytes: int) -> int:

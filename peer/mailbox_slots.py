@@ -7,16 +7,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
-import torch
+import numpy as np
 
-from peer.mailbox_memory import CELL_BYTES, Cells, SharedFragment, fence, padded, tensor_view
+from averaging.arrays import F32
+from peer.mailbox_memory import CELL_BYTES, Cells, SharedFragment, array_view, fence, padded
 
 NUM_SLOTS = 2
 """Two slots let one side fill the next message while the other still reads the last; more would only add memory."""
 
 SLOT_CELLS = 16
 
-FillValues = Callable[[torch.Tensor], None]
+FillValues = Callable[[F32], None]
 """Writes a message's values straight into the slot it is given: float32 [num_values of the fragment]."""
 
 
@@ -56,7 +57,7 @@ class WorkMessage:
     num_tokens: int
     base_version: int
     inner_step: int
-    values: torch.Tensor
+    values: F32
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +71,7 @@ class MergeMessage:
     version: int
     apply_at_inner_step: int
     merge_alpha: float
-    values: torch.Tensor
+    values: F32
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,7 @@ class Draft:
 
     slot: int
     fragment: int
-    values: torch.Tensor
+    values: F32
 
 
 class _Slots:
@@ -92,7 +93,7 @@ class _Slots:
             Cells(buffer, meta_offset + slot * SLOT_CELLS * CELL_BYTES, SLOT_CELLS) for slot in range(NUM_SLOTS)
         ]
         self._values = [
-            tensor_view(buffer, values_offset + slot * padded(4 * largest), largest) for slot in range(NUM_SLOTS)
+            array_view(buffer, values_offset + slot * padded(4 * largest), largest) for slot in range(NUM_SLOTS)
         ]
         # Cell 0: sequence (producer). Cells 1..7: meta (producer). Cell 8: consumed (consumer).
         self._drafts: set[int] = set()
@@ -126,13 +127,13 @@ class _Slots:
         ints = self._cells[slot].ints
         ints[8] = ints[0]
 
-    def _fill(self, fragment: int, values: torch.Tensor | FillValues, meta: Sequence[int], merge_alpha: float) -> bool:
+    def _fill(self, fragment: int, values: F32 | FillValues, meta: Sequence[int], merge_alpha: float) -> bool:
         draft = self.draft(fragment)
         if draft is None:
             return False
         try:
-            if isinstance(values, torch.Tensor):
-                draft.values.copy_(values)
+            if isinstance(values, np.ndarray):
+                draft.values[:] = values
             else:
                 values(draft.values)
         except BaseException:
@@ -149,7 +150,7 @@ class _Slots:
         cells.ints[0] = 1 + max(int(other.ints[0]) for other in self._cells)
         self._drafts.discard(draft.slot)
 
-    def _waiting(self) -> list[tuple[int, list[int], float, torch.Tensor]]:
+    def _waiting(self) -> list[tuple[int, list[int], float, F32]]:
         waiting = []
         for slot in range(NUM_SLOTS):
             if self._pending(slot):
@@ -167,7 +168,7 @@ class Outbox(_Slots):
         self,
         kind: WorkKind,
         fragment: int,
-        values: torch.Tensor | FillValues,
+        values: F32 | FillValues,
         *,
         num_steps: int = 0,
         num_tokens: int = 0,
@@ -221,7 +222,7 @@ class Inbox(_Slots):
         self,
         kind: MergeKind,
         fragment: int,
-        values: torch.Tensor | FillValues,
+        values: F32 | FillValues,
         *,
         version: int,
         merge_alpha: float = 0.0,

@@ -9,33 +9,17 @@ from __future__ import annotations
 
 import hashlib
 import math
-from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from peer.model_shapes import ModelShape, hidden_width
+
 ROTARY_BASE = 10_000.0
 
 _INITIALISE_AT_ONCE = 1 << 20  # values; bounds the float64 temporaries to 16 MiB
-
-
-class ModelShape(Protocol):
-    """The dimensions `build_model` reads; the manifest's model section has them."""
-
-    @property
-    def num_layers(self) -> int: ...
-    @property
-    def d_model(self) -> int: ...
-    @property
-    def num_heads(self) -> int: ...
-    @property
-    def vocab_size(self) -> int: ...
-    @property
-    def context(self) -> int: ...
-    @property
-    def tied_head(self) -> bool: ...
 
 
 class Attention(nn.Module):
@@ -64,7 +48,7 @@ class FeedForward(nn.Module):
 
     def __init__(self, d_model: int) -> None:
         super().__init__()
-        hidden = _hidden_width(d_model)
+        hidden = hidden_width(d_model)
         self.gate_and_value = nn.Linear(d_model, 2 * hidden, bias=False)
         self.out = nn.Linear(hidden, d_model, bias=False)
 
@@ -135,28 +119,6 @@ class GPT(nn.Module):
         return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
 
 
-def parameter_shapes(shape: ModelShape) -> list[tuple[str, tuple[int, ...]]]:
-    """(name, shape) of the parameters of `build_model(shape, ...)`, in order, without making any.
-
-    Making the model on the meta device would tell the same, and load sympy and torch's compiler: a second of the join,
-    and 60 MB in each process that only wants to know sizes.
-    """
-    width, hidden = shape.d_model, _hidden_width(shape.d_model)
-    shapes: list[tuple[str, tuple[int, ...]]] = [("embedding.weight", (shape.vocab_size, width))]
-    for layer in range(shape.num_layers):
-        of_layer = {
-            "attention_norm": (width,),
-            "attention.query_key_value": (3 * width, width),
-            "attention.out": (width, width),
-            "feed_forward_norm": (width,),
-            "feed_forward.gate_and_value": (2 * hidden, width),
-            "feed_forward.out": (width, hidden),
-        }
-        shapes += [(f"blocks.{layer}.{name}.weight", size) for name, size in of_layer.items()]
-    shapes.append(("norm.weight", (width,)))
-    return shapes if shape.tied_head else [*shapes, ("head.weight", (shape.vocab_size, width))]
-
-
 def build_model(shape: ModelShape, seed: int) -> GPT:
     """The run's model with the run's initial parameters, on the CPU in float32.
 
@@ -205,10 +167,6 @@ def parameters_digest(model: nn.Module) -> bytes:
     for parameter in model.parameters():
         digest.update(parameter.detach().to("cpu", torch.float32).contiguous().numpy().astype("<f4").tobytes())
     return digest.digest()
-
-
-def _hidden_width(d_model: int) -> int:
-    return -(-8 * d_model // 3 // 16) * 16  # multiples of 16 fill vector units and tensor cores
 
 
 def _standard_deviation(name: str, shape: torch.Size, num_layers: int) -> float:

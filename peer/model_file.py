@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
-from torch import Tensor
 
+from averaging.arrays import F32
 from averaging.outer import anchor_digest
 from dht.errors import Incompatible, LocalFault, UsageFault
 from peer.evaluation import load_anchors
@@ -57,7 +57,7 @@ class Anchors:
     run_id: str
     manifest: RunManifest
     facts: tuple[FragmentFacts, ...]
-    values: Mapping[int, Tensor]
+    values: Mapping[int, F32]
     origin: str
     held_out_loss: float | None = None
     held_out_version: int | None = None
@@ -83,11 +83,11 @@ class ModelFile:
 
 
 def facts_of(
-    index: int, version: int, lineage_tokens: int, anchor: Tensor, momentum: Tensor, num_confirmed: int
+    index: int, version: int, lineage_tokens: int, anchor: F32, momentum: F32, num_confirmed: int
 ) -> FragmentFacts:
-    """Facts about one fragment; its digest is computed from the values, whatever anybody said. Tensors: float32 [n]."""
+    """Facts about one fragment; its digest is computed from the values, whatever anybody said. Arrays: [n]."""
     digest = anchor_digest(anchor, momentum).hex()
-    return FragmentFacts(index, version, digest, lineage_tokens, anchor.numel(), num_confirmed)
+    return FragmentFacts(index, version, digest, lineage_tokens, anchor.size, num_confirmed)
 
 
 def model_of(anchors: Anchors) -> GPT:
@@ -98,7 +98,7 @@ def model_of(anchors: Anchors) -> GPT:
     """
     model = empty_model(anchors.run_id, anchors.manifest)
     layout = layout_of(anchors.manifest, [(name, tuple(p.shape)) for name, p in model.named_parameters()])
-    load_anchors(model, layout, dict(anchors.values))
+    load_anchors(model, layout, anchors.values)
     return model
 
 
@@ -171,7 +171,7 @@ def write_model(anchors: Anchors, path: Path, now: float, *, replace: bool) -> d
         tensors = {name: parameter.detach() for name, parameter in model.named_parameters()}
         digest = parameters_digest(model).hex()
     else:
-        tensors = {f"fragment.{index}": values for index, values in sorted(anchors.values.items())}
+        tensors = {f"fragment.{index}": torch.from_numpy(values) for index, values in sorted(anchors.values.items())}
         digest = ""
     config = config_of(anchors, digest, now)
     text = json.dumps(config, indent=1)

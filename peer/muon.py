@@ -37,14 +37,6 @@ def orthogonalised(matrix: Tensor) -> Tensor:
     return x.T if is_tall else x
 
 
-def is_hidden_matrix(name: str, shape: tuple[int, ...]) -> bool:
-    """Whether a parameter is orthogonalised: a matrix between hidden layers.
-
-    Embeddings and the output head look like matrices, but their rows are used alone (arXiv 2502.16982, section 2.2).
-    """
-    return len(shape) == 2 and "embedding" not in name and not name.startswith("head")
-
-
 class Muon(torch.optim.Optimizer):
     """Nesterov momentum, orthogonalised, for matrices; AdamW (arXiv 1711.05101) for the other parameters.
 

@@ -11,9 +11,14 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-_ENVIRONMENT = {
-    # The device's cores belong to the trainer.
+CHILD_ENVIRONMENT = {
+    # The device's cores belong to the trainer, and each thread of numpy's linear algebra that waits for work takes
+    # memory. A numpy that was built with OpenMP goes by the second name.
+    "OPENBLAS_NUM_THREADS": "1",
     "OMP_NUM_THREADS": "1",
+    # numpy asks for huge pages for large arrays. Where memory is in pieces the kernel moves others' first, which makes
+    # the first touch several times as long; and of the last page of each array the rest is taken for nothing.
+    "NUMPY_MADVISE_HUGEPAGE": "0",
     # Fragment-sized vectors come and go: without these glibc keeps several copies of the model in its free lists.
     "MALLOC_ARENA_MAX": "2",
     "MALLOC_MMAP_THRESHOLD_": "262144",
@@ -47,7 +52,7 @@ def start_network_child() -> NetworkChild:
             [sys.executable, "-m", "peer.network_process", str(theirs.fileno())],
             pass_fds=(theirs.fileno(),),
             stdin=subprocess.DEVNULL,
-            env={**os.environ, **_ENVIRONMENT},
+            env={**os.environ, **CHILD_ENVIRONMENT},
         )
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, held_back)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dht.pacing import RateLimits
+from peer.config import PeerConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,3 +44,32 @@ class NetworkSpec:
         """What the volunteer lets the line carry."""
         limits = self.upload_limit_mbit, self.download_limit_mbit
         return RateLimits(*(None if limit is None else 1e6 * limit for limit in limits))
+
+
+def network_spec(config: PeerConfig, role: str) -> NetworkSpec:
+    """What the network side needs of a volunteer's choices."""
+    return NetworkSpec(
+        run_id=config.run_id,
+        role=role,
+        peers=config.peers,
+        data_dir=str(config.data_dir),
+        identity=str(config.identity),
+        listen=config.listen_addresses,
+        announce=config.announce,
+        join_timeout_seconds=config.join_timeout_seconds,
+        name=config.name,
+        checkpoint_minutes=config.checkpoint_minutes,
+        checkpoints_kept=config.checkpoints_kept,
+        upload_limit_mbit=config.upload_limit_mbit,
+        download_limit_mbit=config.download_limit_mbit,
+        port_range=None if config.ports is None else (config.ports.start, config.ports.stop),
+        map_ports=config.map_ports,
+        uses_relays=config.relay,
+        relays_for_others=config.relay_for_others,
+        max_streams_per_peer=config.max_streams_per_peer,
+        max_memory_mb_per_peer=config.max_memory_mb_per_peer,
+        serve_limit_mbit=config.serve_limit_mbit,
+        max_transfers=config.max_transfers,
+        contributor_key="" if config.contributor_key is None else str(config.contributor_key.absolute()),
+        site=config.site,
+    )

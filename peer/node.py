@@ -401,7 +401,7 @@ class Node:
             return None
         async with runtime.busy:
             state = runtime.state
-            anchor, momentum = await self.ports.compute(lambda: (state.anchor.clone(), state.momentum.clone()))
+            anchor, momentum = await self.ports.compute(lambda: (state.anchor.copy(), state.momentum.copy()))
             commits = tuple(runtime.machine.history[version] for version in sorted(runtime.machine.history))
             return Snapshot(state.version, state.lineage_tokens, anchor, momentum, state.digest, commits)
 

@@ -75,7 +75,7 @@ async def _learn_rules(admission: Admission, host: Host, addresses: list[str]) -
     Raises:
         Incompatible: a member says why it does not let this observer in.
     """
-    # It loads torch, which must not delay the answer to a mistyped flag.
+    # It loads numpy and the kernels, which must not delay the answer to a mistyped flag.
     from peer.revisions import go_by
 
     reached, refusals = [], dict[PeerId, str]()

@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from peer.config import PeerConfig
-from peer.connection import make_data_dir
+from peer.config import PeerConfig, make_data_dir
 from peer.events import Event, EventLog
 from peer.panel import View, make_view
 
@@ -100,6 +99,21 @@ class Owner:
                 self._view.close()
                 return
             self._view.tick(time.time())
+
+
+@contextmanager
+def figures_shown(config: PeerConfig, owner: Owner) -> Iterator[None]:
+    """Figures for Prometheus meanwhile, where `config` wants them."""
+    if config.metrics_port is None:
+        yield
+        return
+    from peer.metrics_port import PeerMetrics, serving_metrics
+
+    metrics = PeerMetrics()
+    with serving_metrics(metrics, config.metrics_host, config.metrics_port) as port:
+        owner.on_event = metrics.note
+        owner.note(f"figures for Prometheus at http://{config.metrics_host}:{port}/metrics")
+        yield
 
 
 def _signals() -> list[signal.Signals]:

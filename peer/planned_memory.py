@@ -23,9 +23,12 @@ VELOCITY_MODES = ("eager", "own")
 KEPT_CHECKPOINTS = 2
 """As `peer.checkpoint.CheckpointFolder` keeps by default."""
 
-LIBRARIES_BYTES = 265_000_000
-"""Resident memory of a process that has loaded torch, hivemind and ours and no model: Linux x86-64, Python 3.11, torch
-2.13.0 (CPU). `python -m benchmarks.bench_footprint` prints it as "imports alone"."""
+TRAINER_LIBRARIES_BYTES = 258_000_000
+"""Resident memory of a process that has loaded torch and ours and no model: Linux x86-64, Python 3.11, torch 2.13.0
+(CPU)."""
+NETWORK_LIBRARIES_BYTES = 74_000_000
+"""The same of the network process, with numpy 2.4.6 and hivemind's DHT. `python -m benchmarks.bench_footprint` prints
+both as "imports alone"."""
 DAEMON_BYTES = 66_000_000
 """Resident memory of p2pd, 40 to 66 MB by the number of connections."""
 
@@ -83,7 +86,7 @@ def optimizer_bytes(num_parameters: int, num_orthogonalised: int = 0) -> int:
 def trainer_memory(num_parameters: int, num_orthogonalised: int = 0) -> TrainerMemory:
     """Of the built-in trainer: float32 parameters and gradients, the optimizer's state, one reference copy."""
     copy, moments = FLOAT_BYTES * num_parameters, optimizer_bytes(num_parameters, num_orthogonalised)
-    return TrainerMemory(copy, copy, moments, copy, 2 * copy + moments, LIBRARIES_BYTES)
+    return TrainerMemory(copy, copy, moments, copy, 2 * copy + moments, TRAINER_LIBRARIES_BYTES)
 
 
 def network_memory(
@@ -105,7 +108,7 @@ def network_memory(
         # What broadcasts lost is kept at 8 bits (`averaging.carried_error`), and as much again while rounds are open.
         reducing_bytes=max((num_members - 1) * blocks.num_bytes(own) + FLOAT_BYTES * own for own in reduced)
         + 2 * sum(kept_error_num_bytes(own) for own in reduced),
-        libraries_bytes=LIBRARIES_BYTES,
+        libraries_bytes=NETWORK_LIBRARIES_BYTES,
         daemon_bytes=DAEMON_BYTES,
     )
 

@@ -31,8 +31,8 @@ from torch.optim import Optimizer
 
 from dht.errors import Incompatible, LocalFault, UsageFault
 from dht.host import PeerId
-from peer.config import PeerConfig
-from peer.connection import READY_SECONDS, Connection, make_data_dir
+from peer.config import PeerConfig, make_data_dir
+from peer.connection import READY_SECONDS, Connection
 from peer.events import CheckpointFailed, Event, EventLog, NetworkRestarted, SwarmLost, WaitingForPeers
 from peer.local_training import LocalTraining
 from peer.manifest import RunManifest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
 
-import torch
+import numpy as np
 
 from dht.host import PeerId
 from peer.simulated_peer import SimulatedPeer
@@ -102,11 +102,11 @@ def _shown(peer: SimulatedPeer) -> Iterator[str]:
         return
     parameters = life.work.parameters
     for fragment, runtime in zip(life.work.link.layout.fragments, life.node.exchange.fragments, strict=True):
-        expected = runtime.state.shown() - life.work.link.unsent(fragment.index)
-        live = torch.empty_like(expected)
+        expected = runtime.state.shown() - life.work.link.unsent(fragment.index).numpy()
+        live = np.empty_like(expected)
         for piece in fragment.pieces:
-            flat = parameters[piece.name].detach().view(-1)
+            flat = parameters[piece.name]
             live[piece.offset : piece.offset + piece.length] = flat[piece.start : piece.start + piece.length]
-        gap = float((live - expected).abs().max())
+        gap = float(np.abs(live - expected).max())
         if not gap <= TOLERANCE:
             yield f"peer {peer.index}: live parameters of fragment {fragment.index} are off by {gap:.2g}"

@@ -17,9 +17,10 @@ from collections.abc import Coroutine, Sequence
 from functools import partial
 from typing import Any
 
-import torch
+import numpy as np
 
 from averaging import wire
+from averaging.arrays import F32
 from averaging.carried_error import keep_error
 from averaging.codec import Codec
 from averaging.encoded import EncodedBlocks
@@ -74,9 +75,10 @@ def _wrong_mean(
     honest = reduce_shard(contributions, rule, codec, num_values, carried_error)
     if honest is None:
         return None
-    values = torch.empty(num_values)
+    values: F32 = np.empty(num_values, dtype=np.float32)
     codec.decode(honest.encoded, values)
-    encoded = codec.encode_with_residual(values.mul_(-scale))
+    values *= -scale
+    encoded = codec.encode_with_residual(values)
     return dataclasses.replace(honest, encoded=encoded, error=keep_error(values))
 
 
@@ -114,9 +116,9 @@ async def _commit_alone(node: Node, scale: float) -> None:
 def _close_alone(node: Node, fragment: FragmentRuntime, scale: float) -> None:
     """A round of one member: by its form a round like any other, and everybody's step back."""
     machine, size = fragment.machine, fragment.machine.num_values
-    back = fragment.state.momentum.clone().mul_(-scale)
-    if not bool(back.any()):
-        back.fill_(1e-3)
+    back = fragment.state.momentum * -scale
+    if not back.any():
+        back.fill(1e-3)
     encoded = node.codec.encode(back)
     digest = fragment.store.add_reduction(machine.version, 0, 0, size, Reduction(encoded, (0,), None))
     steps = node.manifest.averaging.sync_every
@@ -149,7 +151,7 @@ class FalseDonor(Node):
         honest = await super().snapshot(fragment)
         if honest is None:
             return None
-        anchor = honest.anchor.neg()
+        anchor = -honest.anchor
         tokens = _false_tokens(honest.lineage_tokens)
         digest = anchor_digest(anchor, honest.momentum)
         return dataclasses.replace(honest, anchor=anchor, lineage_tokens=tokens, digest=digest)
@@ -158,7 +160,7 @@ class FalseDonor(Node):
         """See `StateSource`."""
         state = self.fragments[fragment].state
         if version == state.version:
-            return anchor_digest(state.anchor.neg(), state.momentum)
+            return anchor_digest(-state.anchor, state.momentum)
         return super().digest_at(fragment, version)
 
     def _describe(self) -> PeerRecord:

@@ -14,16 +14,17 @@ no idea, keeps its own books right. Only its own contributions and offers are to
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import replace
 from hashlib import sha256
 from typing import get_args
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from averaging import wire
+from averaging.arrays import F32
 from averaging.codec import Codec
 from averaging.encoded import CODE_FORMATS
 from averaging.links import ROUND_PROTOCOL
@@ -137,8 +138,8 @@ class _Tongue:
         self._lie = lie
         self._codec = codec
         self._limits = limits
-        self._generator = torch.Generator().manual_seed(seed)
-        self._old: dict[int, Tensor] = {}
+        self._noise = np.random.RandomState(seed)
+        self._old: dict[int, F32] = {}
         """Per fragment, what is sent again: float32 [num_values]."""
         self._first_version: dict[int, int] = {}
         self._told: OrderedDict[tuple[int, int, int, int], bytes] = OrderedDict()
@@ -189,11 +190,11 @@ class _Tongue:
                 message.end - message.start, bytes(payload)
             )
 
-    def _values_of(self, fragment: int) -> Tensor:
-        return self._old.setdefault(fragment, torch.zeros(self._limits.fragment_sizes[fragment]))
+    def _values_of(self, fragment: int) -> F32:
+        return self._old.setdefault(fragment, np.zeros(self._limits.fragment_sizes[fragment], dtype=np.float32))
 
-    def _decoded(self, num_values: int, payload: bytes) -> Tensor:
-        values = torch.empty(num_values)
+    def _decoded(self, num_values: int, payload: bytes) -> F32:
+        values: F32 = np.empty(num_values, dtype=np.float32)
         self._codec.decode(self._codec.unpack(num_values, payload), values)
         return values
 
@@ -208,16 +209,20 @@ class _Tongue:
             old = self._values_of(message.fragment)[message.start : message.end]
             first = self._first_version.setdefault(message.fragment, message.version)
             if kind == "replayed" and message.version == first:
-                old.copy_(values)
+                old[:] = values
             values = old
         elif kind in ("random", "constant"):
-            length = self._lie.scale * values.square().mean().sqrt()
+            length = self._lie.scale * math.sqrt(np.square(values, dtype=np.float64).mean())
             if kind == "random":
-                values.uniform_(-1, 1, generator=self._generator).mul_(3**0.5 * length)
+                # Uniform: of 24 bits each, so that they are float32 numbers.
+                values[:] = self._noise.randint(0, 2**24, values.size, dtype=np.uint32)
+                values *= 2.0**-23
+                values -= 1.0
+                values *= 3**0.5 * length
             else:
-                values.fill_(float(length))
+                values.fill(length)
         else:
-            values.mul_(-self._lie.scale if kind == "sign_flipped" else self._lie.scale)
+            values *= -self._lie.scale if kind == "sign_flipped" else self._lie.scale
         return b"".join(bytes(part) for part in codec.encode(values).pack())
 
 

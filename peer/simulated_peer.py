@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any, TypeVar
 
-from torch import Tensor
-
+from averaging.arrays import F32
 from averaging.notary import Notary, Scope
 from dht.access import AccessRule
 from dht.host import PeerId
@@ -302,8 +301,8 @@ def simulated_identity(seed: int, index: int) -> Identity:
     return Identity.from_seed(sha256(f"murmuration simulation {seed} {index}".encode()).digest())
 
 
-def anchors_of(node: Node) -> dict[int, Tensor]:
-    """Fragment -> its anchor, as a node holds it now."""
+def anchors_of(node: Node) -> dict[int, F32]:
+    """Fragment -> its anchor as a node holds it now, float32 [num_values]."""
     return {fragment.index: fragment.state.anchor for fragment in node.exchange.fragments}
 
 

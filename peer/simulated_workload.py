@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from averaging.arrays import F32
 from averaging.fragments import FragmentLayout, build_layout
 from dht.host import PeerId
 from peer.data import Corpus
@@ -40,8 +41,8 @@ class LocalWork(Protocol):
     def link(self) -> TrainerLink: ...
 
     @property
-    def parameters(self) -> Mapping[str, Tensor]:
-        """Live parameters by name."""
+    def parameters(self) -> Mapping[str, F32]:
+        """Live parameters by name, flat float32 views of what is trained."""
         ...
 
     def session(self) -> contextlib.AbstractContextManager[object]:
@@ -63,7 +64,7 @@ class Workload(Protocol):
         """A new life of a peer, with the initial parameters."""
         ...
 
-    def loss(self, anchors: Mapping[int, Tensor] | None) -> float:
+    def loss(self, anchors: Mapping[int, F32] | None) -> float:
         """Held-out loss of anchors (fragment -> float32 [num_values]); None: of the initial parameters."""
         ...
 
@@ -81,10 +82,10 @@ class GptWorkload:
     def begin(self, peer_id: PeerId, mailbox: Mailbox, clock: Callable[[], float]) -> LocalWork:
         return _GptWork(self._manifest, self._corpus, self.layout, peer_id, mailbox, clock)
 
-    def loss(self, anchors: Mapping[int, Tensor] | None) -> float:
+    def loss(self, anchors: Mapping[int, F32] | None) -> float:
         model = build_model(self._manifest.model, self._manifest.seed)
         if anchors is not None:
-            load_anchors(model, self.layout, dict(anchors))
+            load_anchors(model, self.layout, anchors)
         num_batches, batch_size = self._manifest.data.evaluation_batches, self._manifest.training.batch_size
         return held_out_loss(model, self._corpus, num_batches, batch_size)
 
@@ -100,8 +101,11 @@ class _GptWork:
         clock: Callable[[], float],
     ) -> None:
         model = build_model(manifest.model, manifest.seed)
-        self.parameters: Mapping[str, Tensor] = dict(model.named_parameters())
-        self.link = _link_of(self.parameters, manifest, layout, mailbox, clock)
+        trained = dict(model.named_parameters())
+        self.parameters: Mapping[str, F32] = {
+            name: tensor.detach().view(-1).numpy() for name, tensor in trained.items()
+        }
+        self.link = _link_of(trained, manifest, layout, mailbox, clock)
         self._trainer = Trainer(
             model,
             corpus,
@@ -139,26 +143,26 @@ class QuadraticWorkload:
         self._tokens_per_step = tokens_per_step
         generator = np.random.Generator(np.random.PCG64(manifest.seed))
         signs = 2.0 * generator.integers(0, 2, num_values) - 1.0
-        self._target = torch.from_numpy(signs.astype(np.float32))
+        self._target: F32 = signs.astype(np.float32)
         self._curvature = np.resize(np.array(CURVATURES), num_values)
-        self._rates = torch.from_numpy((learning_rate * self._curvature).astype(np.float32))
+        self._rates: F32 = (learning_rate * self._curvature).astype(np.float32)
         whole = generator.integers(-(2**20), 2**20, num_values + NOISE_POOL_VALUES)
-        self._noise = torch.from_numpy((learning_rate * noise * 2.0**-20 * whole).astype(np.float32))
+        self._noise: F32 = (learning_rate * noise * 2.0**-20 * whole).astype(np.float32)
 
     def begin(self, peer_id: PeerId, mailbox: Mailbox, clock: Callable[[], float]) -> LocalWork:
-        live = torch.zeros(self._num_values)
-        link = _link_of({"x": live}, self._manifest, self.layout, mailbox, clock)
+        live: F32 = np.zeros(self._num_values, dtype=np.float32)
+        link = _link_of({"x": torch.from_numpy(live)}, self._manifest, self.layout, mailbox, clock)
         offsets = random.Random(f"{self._manifest.seed} noise {peer_id} {clock()}")
         return _QuadraticWork(live, link, self._target, self._rates, self._noise, self._tokens_per_step, offsets)
 
-    def loss(self, anchors: Mapping[int, Tensor] | None) -> float:
+    def loss(self, anchors: Mapping[int, F32] | None) -> float:
         place = 0
         total = 0.0
         for fragment in self.layout.fragments:
             there = slice(place, place + fragment.num_values)
-            off = self._target[there].numpy().astype(np.float64)
+            off = self._target[there].astype(np.float64)
             if anchors is not None:
-                off -= anchors[fragment.index].numpy()
+                off -= anchors[fragment.index]
             total += float(np.dot(self._curvature[there], off * off))
             place = there.stop
         return total / (2 * self._num_values)
@@ -167,15 +171,15 @@ class QuadraticWorkload:
 class _QuadraticWork:
     def __init__(
         self,
-        live: Tensor,
+        live: F32,
         link: TrainerLink,
-        target: Tensor,
-        rates: Tensor,
-        noise: Tensor,
+        target: F32,
+        rates: F32,
+        noise: F32,
         tokens_per_step: int,
         offsets: random.Random,
     ) -> None:
-        self.parameters: Mapping[str, Tensor] = {"x": live}
+        self.parameters: Mapping[str, F32] = {"x": live}
         self.link = link
         self._live = live
         self._target = target
@@ -183,7 +187,7 @@ class _QuadraticWork:
         self._noise = noise
         self._tokens_per_step = tokens_per_step
         self._offsets = offsets
-        self._move = torch.empty_like(live)
+        self._move = np.empty_like(live)
 
     @contextlib.contextmanager
     def session(self) -> Iterator[None]:
@@ -193,11 +197,22 @@ class _QuadraticWork:
 
     def step(self) -> None:
         offset = self._offsets.randrange(NOISE_POOL_VALUES)
-        torch.sub(self._live, self._target, out=self._move)
-        self._move.mul_(self._rates)
-        self._move.add_(self._noise[offset : offset + self._live.numel()])
-        self._live.sub_(self._move)
+        np.subtract(self._live, self._target, out=self._move)
+        self._move *= self._rates
+        self._move += self._noise[offset : offset + self._live.size]
+        self._live -= self._move
         self.link.after_inner_step(self._tokens_per_step)
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Train with one thread inside: more only cost time on tensors this small, and the order of sums must not vary."""
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(num_threads)
 
 
 def _link_of(

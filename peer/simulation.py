@@ -16,8 +16,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-import torch
-
 from dht.identity import make_run_id
 from dht.memory_host import MemoryNetwork
 from dht.memory_store import MemoryRecords
@@ -29,6 +27,7 @@ from peer.simulated_peer import EPOCH_SECONDS, SimulatedPeer, World, anchors_of,
 from peer.simulated_result import Durations, GroupResult, Loss, SimulationResult
 from peer.simulated_spec import START_SECONDS, Fault, SimulationSpec, tiny_manifest
 from peer.simulated_trace import Trace
+from peer.simulated_workload import one_thread
 from peer.virtual_time import run_virtual
 
 __all__ = ["Fault", "Progress", "SimulationResult", "SimulationSpec", "simulate", "tiny_manifest"]
@@ -63,14 +62,12 @@ def simulate(
         on_progress: called every few virtual seconds.
     """
     began = time.perf_counter()
-    num_threads, thresholds = torch.get_num_threads(), gc.get_threshold()
-    torch.set_num_threads(1)  # more only cost time on tensors this small, and the order of sums must not vary
+    thresholds = gc.get_threshold()
     gc.set_threshold(*COLLECT_THRESHOLDS)
     try:
-        with _errors_logged() as errors:
+        with one_thread(), _errors_logged() as errors:
             result = run_virtual(_Simulation(spec, on_event, on_progress).run(), seed=spec.seed)
     finally:
-        torch.set_num_threads(num_threads)
         gc.set_threshold(*thresholds)
     found = (*result.violations, *errors)
     return dataclasses.replace(result, violations=found, real_seconds=time.perf_counter() - began)

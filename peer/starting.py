@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-import torch
+import numpy as np
 
 from averaging.fragment_runtime import Compute, FragmentRuntime
 from averaging.fragment_state import FragmentState, Ranges
@@ -122,9 +122,9 @@ class Start:
                     continue
                 fragment = self._fragments[message.fragment]
                 with changing(self._mailbox, fragment.index, fragment.state):
-                    fragment.state.anchor.copy_(message.values)
-                    fragment.state.momentum.zero_()
-                    fragment.state.residual.zero_()
+                    fragment.state.anchor[:] = message.values
+                    fragment.state.momentum.fill(0)
+                    fragment.state.residual.fill(0)
                     await self._compute(fragment.state.refresh_digest)
                 # Persisted before the slot is released: the trainer posts them only once.
                 self._mailbox.outbox.release(message.slot)
@@ -155,8 +155,8 @@ class Start:
         for index in torn:
             fragment, shared = self._fragments[index], self._mailbox.states[index]
             state = fragment.state
-            for tensor in (state.anchor, state.momentum, state.residual):
-                torch.nan_to_num_(tensor, nan=0.0, posinf=0.0, neginf=0.0)
+            for values in (state.anchor, state.momentum, state.residual):
+                np.nan_to_num(values, copy=False, nan=0.0, posinf=0.0, neginf=0.0)
             state.version, state.lineage_tokens = shared.version, 0
             state.refresh_digest()
             restart_machine(fragment)

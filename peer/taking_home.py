@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
+import numpy as np
 
 from averaging.fragment_state import FragmentState
 from averaging.notary import Checker, Scope
@@ -217,7 +217,7 @@ def anchors_of_checkpoint(source: CheckpointSource) -> Anchors:
         raise UsageFault(f"no usable checkpoint: {reason}; expected one of run {source.run_id}.")
     values, facts = {}, []
     for index, size in enumerate(sizes):
-        anchor, momentum, residual = (torch.zeros(size) for _ in range(3))
+        anchor, momentum, residual = (np.zeros(size, dtype=np.float32) for _ in range(3))
         state = FragmentState(rule_of(manifest), codec_of(manifest), anchor, momentum, residual)
         saved.restore(index, state)
         values[index] = state.anchor

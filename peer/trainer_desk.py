@@ -7,8 +7,9 @@ from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, 
 from contextlib import contextmanager
 from functools import partial
 
-from torch import Tensor
+import numpy as np
 
+from averaging.arrays import F32
 from averaging.buffers import Change, Discarded
 from averaging.fragment_runtime import FragmentRuntime
 from averaging.fragment_state import FragmentState
@@ -163,7 +164,7 @@ class TrainerDesk:
             del self._drafts[index]
             inbox.post(draft, MergeKind.ADD, version=version)
             return True
-        return isinstance(change, Tensor) and inbox.try_deliver(MergeKind.ADD, index, change, version=version)
+        return isinstance(change, np.ndarray) and inbox.try_deliver(MergeKind.ADD, index, change, version=version)
 
     def _show(self, fragments: Sequence[int]) -> None:
         """Hand over what the live parameters show of these fragments now, as far as there are slots.
@@ -209,5 +210,5 @@ class TrainerDesk:
         self._show([index for index in self._unshown if not self._fragments[index].busy.locked()])
 
 
-def _fill_shown(state: FragmentState, slot: Tensor) -> None:
+def _fill_shown(state: FragmentState, slot: F32) -> None:
     state.shown(slot)

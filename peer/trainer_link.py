@@ -17,6 +17,7 @@ from functools import partial
 
 import torch
 
+from averaging.arrays import F32
 from averaging.fragments import Fragment, FragmentLayout
 from averaging.schedule import fragments_due
 from dht.errors import LocalFault
@@ -179,7 +180,7 @@ class TrainerLink:
         for fragment, progress in zip(self.layout.fragments, self._progress, strict=True):
             if not progress.initial_posted:
                 progress.initial_posted = self.mailbox.outbox.try_post(
-                    WorkKind.INITIAL, fragment.index, partial(self._gather_live, fragment)
+                    WorkKind.INITIAL, fragment.index, partial(self._write_live, fragment)
                 )
         return all(progress.initial_posted for progress in self._progress)
 
@@ -357,7 +358,7 @@ class TrainerLink:
             progress.is_set = True
             return
         posted = self._unabsorbed(message.fragment) if message.kind == MergeKind.REBASE else []
-        fragment, values = self.layout.fragments[message.fragment], message.values
+        fragment, values = self.layout.fragments[message.fragment], torch.from_numpy(message.values)
         for work in posted:
             values = values - work
         if self._ranks is None:
@@ -383,7 +384,7 @@ class TrainerLink:
         self.settle()
         absorbed = self.mailbox.states[fragment].absorbed_sequence
         return [
-            message.values
+            torch.from_numpy(message.values)
             for message in self.mailbox.outbox.take()
             if message.kind == WorkKind.WORK and message.fragment == fragment and message.sequence > absorbed
         ]
@@ -393,6 +394,9 @@ class TrainerLink:
             self._portion.gather_work(fragment, out, side)
         else:
             self._ranks.gather(self._portion, fragment, OrderKind.SEND_WORK, out)
+
+    def _write_live(self, fragment: Fragment, slot: F32) -> None:
+        self._gather_live(fragment, torch.from_numpy(slot))
 
     def _gather_live(self, fragment: Fragment, out: torch.Tensor) -> None:
         if self._ranks is None:
@@ -410,13 +414,14 @@ class TrainerLink:
 
     def _show_anchor(self, fragment: Fragment) -> int | None:
         state = self.mailbox.states[fragment.index]
+        anchor = torch.from_numpy(state.anchor)
         for _ in range(_ANCHOR_READ_TRIES if self._pause is not None else 1):
             version = state.version
             if not state.writing:
                 if self._ranks is not None and self._is_sharded:
-                    self._ranks.show(self._portion, fragment, state.anchor)
+                    self._ranks.show(self._portion, fragment, anchor)
                 else:
-                    self._portion.show(fragment, state.anchor)
+                    self._portion.show(fragment, anchor)
                 if not state.writing and state.version == version:
                     return version
             if self._pause is not None:

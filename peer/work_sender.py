@@ -6,9 +6,10 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
-from averaging.finite import all_finite
+from averaging.arrays import all_finite
 from dht.errors import LocalFault
 from peer.mailbox import Draft, Outbox, WorkKind
 from peer.side_stream import Mark, SideStream
@@ -55,7 +56,7 @@ class WorkSender:
         if draft is None:
             return False
         try:
-            gather(draft.values)
+            gather(torch.from_numpy(draft.values))
         except BaseException:
             self._outbox.drop(draft)
             raise

@@ -1,12 +1,13 @@
-"""Whole rounds without a network: what reducers and members do with tensors, for identities and golden runs."""
+"""Whole rounds without a network: what reducers and members do with arrays, for identities and golden runs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import torch
-from torch import Tensor
+import numpy as np
 
+from averaging.arrays import F32
+from averaging.buffers import Change
 from averaging.codec import make_codec
 from averaging.encoded import EncodedBlocks
 from averaging.fragment_state import CommittedShard, FragmentState
@@ -17,22 +18,24 @@ from averaging.reduction import reduce_shard, shard_rates
 class Swarm:
     """Fragment states of peers that start from one anchor, the reducer's carried error, and the peers' live values."""
 
-    def __init__(self, rule: OuterRule, codec: str, start: Tensor, num_peers: int, block_size: int = 8) -> None:
+    def __init__(self, rule: OuterRule, codec: str, start: F32, num_peers: int, block_size: int = 8) -> None:
         self.rule = rule
         self.codec = make_codec(codec, block_size)
         self.states = [
-            FragmentState(rule, self.codec, start.clone(), torch.zeros_like(start), torch.zeros_like(start))
+            FragmentState(rule, self.codec, start.copy(), np.zeros_like(start), np.zeros_like(start))
             for _ in range(num_peers)
         ]
-        self.live = [start.clone() for _ in range(num_peers)]
-        self._error: Tensor | None = None
+        self.live = [start.copy() for _ in range(num_peers)]
+        self._error: EncodedBlocks | None = None
         self._sequence = 0
 
-    def show(self, peer: int, change: Tensor | None) -> None:
+    def show(self, peer: int, change: Change | None) -> None:
         if change is not None:
+            assert isinstance(change, np.ndarray)
+            assert change.dtype == np.float32
             self.live[peer] += change
 
-    def send(self, peer: int, work: Tensor, tokens: int = 10, steps: int = 1) -> None:
+    def send(self, peer: int, work: F32, tokens: int = 10, steps: int = 1) -> None:
         """Hand over `work` (start minus end; the live values show it already) and send all that waits."""
         state = self.states[peer]
         state.receive_work(work, tokens, steps, max(0, state.version - (self.rule.mode != "sync")))

@@ -6,6 +6,8 @@ import math
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 
+import numpy as np
+
 from averaging.encoded import EncodedBlocks
 from averaging.exchange_reports import RoundBegan
 from averaging.fragment_runtime import FragmentRuntime
@@ -112,7 +114,7 @@ class Checks:
         if peer.is_open and peer.is_unchecked[fragment.index] and state.rule.mode != "streaming":
             peer.is_unchecked[fragment.index] = False
             gap = peer.check_shown(fragment.index)
-            largest = float(state.anchor.abs().max())
+            largest = float(np.abs(state.anchor).max())
             if not gap <= SHOWN_TOLERANCE * (1.0 + largest):
                 self.blame("shown", f"peer {peer.number}: the live parameters are off by {gap:.3g}")
 

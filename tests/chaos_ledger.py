@@ -19,8 +19,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
+from averaging.arrays import F32
+from averaging.buffers import Change
 from averaging.encoded import EncodedBlocks
 from averaging.fragment_state import RECENT_CONTRIBUTIONS, FragmentState, Sent
 from averaging.messages import Commit
@@ -259,7 +260,7 @@ class Ledger:
 
     def verdict(self, state: FragmentState) -> tuple[str, str] | None:
         """(the invariant that is broken, how), when the books and the state do not agree."""
-        surplus = state.residual.numpy() - self.residual
+        surplus = state.residual - self.residual
         tolerance = 0.0 if self.is_exact else 1e-6 * (1 + len(self.sent)) * self.largest
         if not np.abs(surplus).max() <= tolerance:
             return self._explained(surplus, state.digest, tolerance)
@@ -300,30 +301,30 @@ class AuditedState(FragmentState):
         if verdict is not None:
             self.blame(verdict[0], f"{verdict[1]}, after {after} at version {self.version}")
 
-    def receive_work(self, values: torch.Tensor, tokens: int, steps: int, base_version: int) -> None:
+    def receive_work(self, values: F32, tokens: int, steps: int, base_version: int) -> None:
         super().receive_work(values, tokens, steps, base_version)
-        self.ledger.train(values.numpy().astype(np.float64))
+        self.ledger.train(values.astype(np.float64))
         self.bases.append(base_version)
         self.audit("work arrived")
 
     def encode_work(self, sequence: int) -> Sent:
         sent = super().encode_work(sequence)
-        decoded = torch.empty(self.num_values)
+        decoded = np.empty(self.num_values, dtype=np.float32)
         self.codec.decode(sent.encoded, decoded)
         oldest = min([*self.bases, self.version])
         self.bases = []
-        values = decoded.numpy().astype(np.float64)
+        values = decoded.astype(np.float64)
         self.ledger.send(sequence, SentWork(values, sent.encoded, oldest, self.ledger.waiting))
         if sent.base_version > oldest:
             self.blame("age", f"sent work on version {oldest} as work on version {sent.base_version}")
         self.audit("a send")
         return sent
 
-    def after_send(self, sent: Sent, out: torch.Tensor | None = None) -> torch.Tensor | None:
-        before = self.residual.numpy().astype(np.float64)
+    def after_send(self, sent: Sent, out: Change | None = None) -> Change | None:
+        before = self.residual.astype(np.float64)
         change = super().after_send(sent, out)
         if self.rule.residual_decay != 1.0:
-            self.ledger.residual -= before - self.residual.numpy()
+            self.ledger.residual -= before - self.residual
         self.audit("a send was shown")
         return change
 
@@ -342,7 +343,7 @@ class AuditedState(FragmentState):
         self.audit("a commit")
         return outcome
 
-    def take_back(self) -> torch.Tensor | None:
+    def take_back(self) -> F32 | None:
         sent = self.pending
         change = super().take_back()
         if sent is not None:
@@ -367,7 +368,7 @@ class AuditedState(FragmentState):
         self.bases = [min(base, self.version) for base in self.bases]
         self.audit("an anchor was adopted")
 
-    def drop_waiting(self) -> torch.Tensor:
+    def drop_waiting(self) -> F32:
         change = super().drop_waiting()
         self.ledger.expire(self)
         self.bases = []

@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 from typing import Any
 
-import torch
+import numpy as np
 
 from averaging import wire
 from averaging.encoded import EncodedBlocks
@@ -55,9 +55,9 @@ def _no_numbers(encoded: EncodedBlocks) -> EncodedBlocks:
 
 
 def _reversed(peer: Any, encoded: EncodedBlocks) -> EncodedBlocks:
-    values = torch.empty(encoded.num_values)
+    values = np.empty(encoded.num_values, dtype=np.float32)
     peer.codec.decode(encoded, values)
-    return peer.codec.encode(values.mul_(-10))
+    return peer.codec.encode(-10 * values)
 
 
 def _send_instead(peer: Any, lie: Any) -> None:

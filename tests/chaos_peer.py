@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 
 from averaging import wire
+from averaging.arrays import F32
 from averaging.codec import make_codec
 from averaging.exchange import Exchange
 from averaging.exchange_reports import ExchangeReport, RepairNeeded, RoundBegan, WorkExpired
@@ -139,7 +139,7 @@ class ChaosPeer:
         self._tasks: set[asyncio.Task[None]] = set()
         self.fragments = [self._fragment(index, memory) for index in range(len(scenario.sizes))]
         self.live = [fragment.state.shown() for fragment in self.fragments]
-        self.not_taken = [torch.zeros(size) for size in scenario.sizes]
+        self.not_taken = [np.zeros(size, dtype=np.float32) for size in scenario.sizes]
         self.live_version = [fragment.state.version for fragment in self.fragments]
         self.is_unchecked = [True for _ in scenario.sizes]
         self.exchange = Exchange(
@@ -176,10 +176,10 @@ class ChaosPeer:
         lineages = world.checks.lineages[index]
         old = memory.fragments[index].state if memory is not None else None
         assert old is None or isinstance(old, AuditedState)
-        tensors = (world.start_of(index), torch.zeros(size), torch.zeros(size))
+        values = (world.start_of(index), np.zeros(size, dtype=np.float32), np.zeros(size, dtype=np.float32))
         if old is not None:
-            tensors = (old.anchor.clone(), old.momentum.clone(), old.residual.clone())
-        state = AuditedState(world.rule, self.codec, *tensors)
+            values = (old.anchor.copy(), old.momentum.copy(), old.residual.copy())
+        state = AuditedState(world.rule, self.codec, *values)
         state.blame = lambda invariant, what: self._blame(invariant, index, what)
         state.clock = now
         state.bases = []
@@ -347,7 +347,7 @@ class ChaosPeer:
     async def work(self, index: int, base_version: int) -> None:
         """One interval of training, handed over."""
         size = self.world.scenario.sizes[index]
-        values = torch.tensor([self.chance.randint(-64, 64) * UNIT for _ in range(size)])
+        values = np.array([self.chance.randint(-64, 64) * UNIT for _ in range(size)], dtype=np.float32)
         self.live[index] -= values
         self.not_taken[index] += values
         tokens = max(1, round(TOKENS_PER_SECOND * self.profile.interval_seconds))
@@ -361,7 +361,7 @@ class ChaosPeer:
     def check_shown(self, index: int) -> float:
         """How far the live parameters are from A - O - r - L."""
         expected = self.fragments[index].state.shown() - self.not_taken[index]
-        return float(np.abs((self.live[index] - expected).numpy()).max())
+        return float(np.abs(self.live[index] - expected).max())
 
     # ------------------------------------------------------------------------------------------------------ callbacks
 
@@ -375,7 +375,7 @@ class ChaosPeer:
             await asyncio.sleep(self.chance.uniform(0.0, longest))
         return result
 
-    def _deliver(self, index: int, change: torch.Tensor, version: int) -> None:
+    def _deliver(self, index: int, change: F32, version: int) -> None:
         self.live[index] += change
         self.live_version[index] = version
         self.is_unchecked[index] = True
@@ -448,7 +448,7 @@ class ChaosPeer:
             return None
         async with runtime.busy:
             state = runtime.state
-            anchor, momentum = await self._compute(lambda: (state.anchor.clone(), state.momentum.clone()))
+            anchor, momentum = await self._compute(lambda: (state.anchor.copy(), state.momentum.copy()))
             commits = tuple(runtime.machine.history[version] for version in sorted(runtime.machine.history))
             return Snapshot(state.version, state.lineage_tokens, anchor, momentum, state.digest, commits)
 

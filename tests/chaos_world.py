@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
-import torch
-from torch import Tensor
+import numpy as np
 
 import averaging.outer
 import averaging.plan
+from averaging.arrays import F32
 from averaging.exchange_reports import ExchangeReport, RoundBegan
 from averaging.messages import Message
 from averaging.outer import OuterRule
@@ -90,7 +90,7 @@ class World:
     async def play(self) -> None:
         scenario = self.scenario
         for lineages in self.checks.lineages:
-            state = torch.zeros(scenario.sizes[lineages.index])
+            state = np.zeros(scenario.sizes[lineages.index], dtype=np.float32)
             lineages.begin(averaging.outer.anchor_digest(self.start_of(lineages.index), state))
         asyncio.get_running_loop().set_exception_handler(
             lambda loop, context: self.checks.blame("error", f"{context.get('message')}: {context.get('exception')!r}")
@@ -207,10 +207,11 @@ class World:
     def chance_of(self, what: str) -> random.Random:
         return random.Random(f"chaos {self.scenario.seed} {what}")
 
-    def start_of(self, index: int) -> Tensor:
+    def start_of(self, index: int) -> F32:
         """The initial parameters of a fragment."""
         chance = self.chance_of(f"start {index}")
-        return torch.tensor([chance.randint(-512, 512) * UNIT for _ in range(self.scenario.sizes[index])])
+        size = self.scenario.sizes[index]
+        return np.array([chance.randint(-512, 512) * UNIT for _ in range(size)], dtype=np.float32)
 
     def live(self) -> list[ChaosPeer]:
         return [peer for _, peer in sorted(self.peers.items()) if not peer.is_dead]

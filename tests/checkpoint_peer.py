@@ -136,7 +136,7 @@ class Peer:
     def begin(self) -> None:
         """The initial parameters are the anchors."""
         for fragment, (live, _) in zip(self.fragments, self._flat(), strict=True):
-            fragment.state.anchor.copy_(live)
+            fragment.state.anchor[:] = live
             fragment.state.refresh_digest()
             restart_machine(fragment)
         self.desk.is_open = True
@@ -179,7 +179,8 @@ class Peer:
         found = []
         for fragment, (live, unsent) in zip(self.fragments, self._flat(), strict=True):
             posted = self.link._unabsorbed(fragment.index)
-            found.append(fragment.state.shown() - unsent - live - sum(posted, torch.zeros_like(live)))
+            shown = torch.from_numpy(fragment.state.shown())
+            found.append(shown - unsent - live - sum(posted, torch.zeros_like(live)))
         return found
 
 

@@ -10,15 +10,18 @@ import hashlib
 import json
 import random
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from unittest import mock
 
 import numpy as np
-import torch
 
 from averaging import compiled
+from averaging.arrays import F32
 from averaging.build_kernels import source_mark
 from averaging.codec import Codec, Rounding, make_codec
+from averaging.encoded import EncodedBlocks
 from averaging.fragment_state import CommittedShard, FragmentState, Sent
 from averaging.messages import Contribution, Plan, RosterEntry, ShardPlan
 from averaging.outer import OuterRule
@@ -47,10 +50,14 @@ CASES: dict[str, tuple[OuterRule, tuple[str, str, Rounding]]] = {
 }
 
 
-def work_of(seed: int) -> torch.Tensor:
+def work_of(seed: int) -> F32:
     """From whole numbers: normal ones would depend on the vector instructions that make them."""
     numbers = np.random.default_rng(seed).integers(-(2**20), 2**20, SIZE)
-    return torch.from_numpy((numbers * 2.0**-27).astype(np.float32))
+    return (numbers * 2.0**-27).astype(np.float32)
+
+
+ReducedShard = tuple[int, int, bytes, tuple[int, ...], tuple[float, float]]
+"""(start, end, payload, included, rates)."""
 
 
 def shuffled(order: int, count: int) -> list[int]:
@@ -59,15 +66,16 @@ def shuffled(order: int, count: int) -> list[int]:
     return positions if order == 0 else random.Random(order).sample(positions, count)
 
 
-def digests(rule: OuterRule, codec: Codec, order: int) -> Iterator[str]:
-    """After each round: the anchors' digest, and one of what all live parameters show."""
+def digests(rule: OuterRule, codec: Codec, order: int, executor: Executor) -> Iterator[str]:
+    """After each round: the anchors' digest, and one of what all live parameters show.
+
+    Peers send and apply, and shards are reduced, on the threads of `executor`; the codec is shared by all.
+    """
     start = work_of(1)
-    states = [FragmentState(rule, codec, start.clone(), *torch.zeros(2, SIZE).unbind()) for _ in PEERS]
-    errors: dict[int, torch.Tensor] = {}
+    states = [FragmentState(rule, codec, start.copy(), *np.zeros((2, SIZE), dtype=np.float32)) for _ in PEERS]
+    errors: dict[int, EncodedBlocks | None] = {}
     for round_ in range(NUM_ROUNDS):
-        for index, state in enumerate(states):
-            state.receive_work(work_of(10 * round_ + index), 1000 + 77 * index, 10 + index, max(0, round_ - index % 3))
-            state.send(round_ + 1)
+        list(executor.map(partial(send_work, states, round_), range(NUM_PEERS)))
         roster = tuple(
             RosterEntry(peer, sent.tokens, sent.steps, sent.base_version, sent.sequence, min(round_, index))
             for index, (peer, sent) in enumerate(
@@ -75,17 +83,27 @@ def digests(rule: OuterRule, codec: Codec, order: int) -> Iterator[str]:
             )
         )
         plan = Plan(0, round_, 0, b"", roster, (ShardPlan(0, CUT, 0), ShardPlan(CUT, SIZE, 1)), 1.0, 1.0)
-        parts = [reduced(rule, codec, plan, shard, states, order, errors) for shard in range(2)]
-        for index in shuffled(order, NUM_PEERS):
-            shards = [
-                CommittedShard(start, end, codec.unpack(end - start, payload), outer_lr, index in included, beta)
-                for start, end, payload, included, (outer_lr, beta) in parts
-            ]
-            states[index].apply(shards, 1000)
-        anchors = {state.refresh_digest().hex() for state in states}
+        shards = list(executor.map(partial(reduced, rule, codec, plan, states, order, errors), range(2)))
+        anchors = set(executor.map(partial(applied, states, codec, shards), shuffled(order, NUM_PEERS)))
         assert len(anchors) == 1, f"{len(anchors)} anchors after round {round_}"
         yield anchors.pop()
-        yield hashlib.sha256(b"".join(state.shown().numpy().tobytes() for state in states)).hexdigest()
+        yield hashlib.sha256(b"".join(state.shown().tobytes() for state in states)).hexdigest()
+
+
+def send_work(states: Sequence[FragmentState], round_: int, index: int) -> None:
+    work = work_of(10 * round_ + index)
+    states[index].receive_work(work, 1000 + 77 * index, 10 + index, max(0, round_ - index % 3))
+    states[index].send(round_ + 1)
+
+
+def applied(states: Sequence[FragmentState], codec: Codec, shards: Sequence[ReducedShard], index: int) -> str:
+    """Digest of the anchor that one peer has now."""
+    committed = [
+        CommittedShard(start, end, codec.unpack(end - start, payload), outer_lr, index in included, beta)
+        for start, end, payload, included, (outer_lr, beta) in shards
+    ]
+    states[index].apply(committed, 1000)
+    return states[index].refresh_digest().hex()
 
 
 def pending(state: FragmentState) -> Sent:
@@ -97,12 +115,12 @@ def reduced(
     rule: OuterRule,
     codec: Codec,
     plan: Plan,
-    number: int,
     states: Sequence[FragmentState],
     order: int,
-    errors: dict[int, torch.Tensor],
-) -> tuple[int, int, bytes, tuple[int, ...], tuple[float, float]]:
-    """(start, end, payload, included, rates) of one shard, from contributions that arrive in the given order.
+    errors: dict[int, EncodedBlocks | None],
+    number: int,
+) -> ReducedShard:
+    """One shard, from contributions that arrive in the given order.
 
     The last member's contribution to the second shard never comes.
     """
@@ -137,23 +155,23 @@ def reduced(
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--kernels", choices=("torch", "compiled"), default="torch")
+    parser.add_argument("--threads", type=int, default=1, help="that peers and reducers share")
+    parser.add_argument("--kernels", choices=("numpy", "compiled"), default="numpy")
     parser.add_argument("--compiled", type=Path, help="compiled kernels in place of the installed ones")
     parser.add_argument("--chunk-values", type=int, default=0, help="of encoding and of outer steps; 0: as they are")
     parser.add_argument("--order", type=int, default=0, help="seed of arrival orders; 0: in order")
     options = parser.parse_args()
-    torch.set_num_threads(options.threads)
     if options.chunk_values:
-        for module in ("fragment_state", "codec", "codec_torch"):
+        for module in ("fragment_state", "codec", "codec_numpy"):
             mock.patch(f"averaging.{module}.CHUNK_VALUES", options.chunk_values).start()
     if options.compiled:
         library = compiled.KernelLibrary(options.compiled, source_mark())
         mock.patch("averaging.compiled.kernels", return_value=library).start()
     found = {}
-    for name, (rule, (codec, scale, rounding)) in CASES.items():
-        made = make_codec(codec, BLOCK, options.kernels, scale, rounding)
-        found[name] = list(digests(rule, made, options.order))
+    with ThreadPoolExecutor(options.threads) as executor:
+        for name, (rule, (codec, scale, rounding)) in CASES.items():
+            made = make_codec(codec, BLOCK, options.kernels, scale, rounding)
+            found[name] = list(digests(rule, made, options.order, executor))
     print(json.dumps(found))
 
 

@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-import torch
-from torch import Tensor
+import numpy as np
 
+from averaging.arrays import F32
 from averaging.catch_up import StateServer
 from averaging.codec import make_codec
 from averaging.fragment_state import FragmentState
@@ -37,9 +37,9 @@ UPLOAD = 8e6  # a chunk of a MiB takes a second and a bit
 T = TypeVar("T")
 
 
-def tensor_of(label: str, num_values: int = NUM_VALUES) -> Tensor:
+def array_of(label: str, num_values: int = NUM_VALUES) -> F32:
     seed = int.from_bytes(hashlib.sha256(label.encode()).digest()[:4], "big")
-    return torch.randn(num_values, generator=torch.Generator().manual_seed(seed))
+    return np.random.default_rng(seed).standard_normal(num_values, dtype=np.float32)
 
 
 class World:
@@ -51,8 +51,8 @@ class World:
     def state(self, lineage: str, fragment: int, version: int, num_values: int = NUM_VALUES) -> Snapshot:
         key = (lineage, fragment, version)
         if key not in self.states:
-            anchor = tensor_of(f"{key} anchor", num_values)
-            momentum = tensor_of(f"{key} momentum", num_values)
+            anchor = array_of(f"{key} anchor", num_values)
+            momentum = array_of(f"{key} momentum", num_values)
             tokens = 1000 * version
             self.states[key] = Snapshot(version, tokens, anchor, momentum, anchor_digest(anchor, momentum))
         return self.states[key]
@@ -173,8 +173,8 @@ class Scene:
 
 
 def assert_same(found: Snapshot, expected: Snapshot) -> None:
-    assert torch.equal(found.anchor, expected.anchor)
-    assert torch.equal(found.momentum, expected.momentum)
+    assert np.array_equal(found.anchor, expected.anchor)
+    assert np.array_equal(found.momentum, expected.momentum)
     assert (found.version, found.lineage_tokens, found.digest) == (
         expected.version,
         expected.lineage_tokens,
@@ -194,6 +194,6 @@ def in_scene(num_donors: int, play: Callable[[Scene], Awaitable[T]], **slow: flo
 
 def empty_state() -> FragmentState:
     """Of a peer that has nothing."""
-    anchor, momentum, residual = (torch.zeros(NUM_VALUES) for _ in range(3))
+    anchor, momentum, residual = np.zeros((3, NUM_VALUES), dtype=np.float32)
     rule = OuterRule("carry", 0.7, 0.5)
     return FragmentState(rule, make_codec("int4", 128), anchor, momentum, residual, digest=bytes(32))

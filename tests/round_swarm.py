@@ -1,4 +1,4 @@
-"""Round machines joined by queues: no asyncio, no tensors, and every order of events can be chosen.
+"""Round machines joined by queues: no asyncio, no arrays, and every order of events can be chosen.
 
 Work is counted in units (peer, number, block of the fragment), so that a test can say that each is committed once.
 A member does with its machine's effects what `averaging.exchange` does; that part is kept as small as it can be.

@@ -33,6 +33,7 @@ PURE = (
     *("peer.doctor_facts", "peer.doctor_findings", "peer.doctor_prediction", "peer.probe_messages"),
     *("peer.planning", "peer.planned_memory", "peer.round_traffic", "peer.utilisation", "peer.bandwidth_table"),
 )
+TRAINS_NOTHING = ("peer.network_process", "peer.network_side", "peer.seeding", "peer.observer_entry", "peer.planning")
 SHOWS_THE_DASHBOARD = "peer.cli_watching"
 MAY_IMPORT = {
     "dht": ("dht",),
@@ -197,6 +198,14 @@ def quick_start(sources: Sequence[Source]) -> Iterator[str]:
             yield f"loading peer.cli loads {name}; import it inside the command"
 
 
+def torch_where_tensors_are_trained(sources: Sequence[Source]) -> Iterator[str]:
+    """torch costs a process 190 MB and most of a second: who trains nothing takes numpy's arrays."""
+    for module in TRAINS_NOTHING:
+        for name in loaded_by(module, sources):
+            if is_in(name, "torch"):
+                yield f"{module} loads {name}, itself or through what it imports"
+
+
 def loaded_by(module: str, sources: Sequence[Source]) -> list[str]:
     """Everything that importing `module` imports, followed through our own modules."""
     by_name = {source.module: source for source in sources}
@@ -265,6 +274,7 @@ RULES: list[Callable[[Sequence[Source]], Iterator[str]]] = [
     purity,
     tensors_and_bytes_apart,
     quick_start,
+    torch_where_tensors_are_trained,
     no_hidden_imports,
     safe_loading,
     size,
@@ -305,6 +315,7 @@ BROKEN: list[tuple[Callable[[Sequence[Source]], Iterator[str]], dict[str, str]]]
     (quick_start, {"peer.cli": "from peer.node import Node", "peer.node": "import torch", "peer": ""}),
     (quick_start, {"peer.cli": "from peer import node", "peer.node": "import hivemind", "peer": ""}),
     (quick_start, {"peer.cli": "", "peer": "import aiohttp"}),
+    (torch_where_tensors_are_trained, {"peer.network_side": "from peer.a import f", "peer.a": "import torch.nn"}),
     (no_hidden_imports, {"dht.x": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import dht.host"}),
     (no_hidden_imports, {"dht.x": "import typing\nif typing.TYPE_CHECKING:\n    import dht.host"}),
     (safe_loading, {"peer.x": "import pickle"}),
@@ -333,6 +344,8 @@ def test_rules_allow_what_is_right() -> None:
         "averaging.encoded": "import dht.errors",
         "peer.cli_watching": "import typer\ndef run():\n    from dashboard.app import serve\n    import torch",
         "dashboard.app": "import aiohttp\nfrom peer.events import Event",
+        "peer.network_side": "import numpy\nfrom peer import mailbox",
+        "peer.mailbox": "import numpy\ndef f():\n    import torch",
         "peer.model": "import torch\ntorch.load('f', weights_only=True)\nmodel.eval()",
     }
     sources = [Source(module, text) for module, text in modules.items()]

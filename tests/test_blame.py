@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -339,7 +339,7 @@ async def compute(work):
 
 def exchange_of(clock, reports):
     rule, codec = OuterRule("sync", 0.7, 0.5), make_codec("fp32", 16)
-    state = FragmentState(rule, codec, torch.zeros(50), torch.zeros(50), torch.zeros(50), version=14)
+    state = FragmentState(rule, codec, *np.zeros((3, 50), dtype=np.float32), version=14)
     machine = RoundMachine(
         ME, "run", 0, 50, 16, RoundTiming.with_bounds(60.0), notary_of(ME), version=14, anchor_digest=DIGEST
     )
@@ -365,7 +365,7 @@ def test_whoever_sends_no_numbers_is_out_of_the_next_rounds_and_back_later():
         fragment = exchange.fragments[0]
         exchange.set_view([ME, HONEST, LIAR], [])
         assert fragment.machine.trainers == tuple(sorted((ME, HONEST, LIAR)))
-        good, bad = (exchange.codec.encode(torch.ones(50)), b"\xff" * 200)
+        good, bad = (exchange.codec.encode(np.ones(50, dtype=np.float32)), b"\xff" * 200)
         for sequence in range(STRIKES):
             plan = Plan(
                 0,
@@ -434,7 +434,7 @@ def test_reductions_leave_out_whoever_is_left_out():
         clock, reports = Clock(), []
         exchange = exchange_of(clock, reports)
         fragment = exchange.fragments[0]
-        payload = b"".join(bytes(part) for part in exchange.codec.encode(torch.ones(50)).pack())
+        payload = b"".join(bytes(part) for part in exchange.codec.encode(np.ones(50, dtype=np.float32)).pack())
         roster = (RosterEntry(HONEST, 10, 1, 14, 0), RosterEntry(LIAR, 10, 1, 14, 0))
         plan = Plan(0, 14, 0, DIGEST, roster, (ShardPlan(0, 50, 0),), 5.0, 5.0)
         for sender in (HONEST, LIAR):

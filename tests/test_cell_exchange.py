@@ -1,16 +1,15 @@
-"""Two-level rounds with tensors: equal anchors, the mean of all members, nothing lost, over a simulated network."""
+"""Two-level rounds with values: equal anchors, the mean of all members, nothing lost, over a simulated network."""
 
 from __future__ import annotations
 
 import asyncio
 
 import pytest
-import torch
 
 from averaging.cell_messages import CellsCommit
 from averaging.cells import CellRule
 from averaging.outer import OuterRule
-from tests.exchange_swarm import Swarm, scenario
+from tests.exchange_swarm import Swarm, assert_close, scenario
 from tests.memory_networks import named
 
 SIZES = (300, 70_000)
@@ -49,7 +48,7 @@ def anchor_after_two_rounds(cell_rule, rule):
         await swarm.train(2)
         await swarm.settle()
         swarm.assert_agreement(2)
-        found.append((commits_of(swarm, 0), swarm.live()[0].fragments[0].state.anchor.clone()))
+        found.append((commits_of(swarm, 0), swarm.live()[0].fragments[0].state.anchor.copy()))
         return swarm
 
     scenario(play)
@@ -64,7 +63,7 @@ def test_cells_give_the_mean_that_a_flat_round_gives():
     )
     assert all(len(commit.upper.cells) == 2 for commit in commits)
     assert [commit.tokens for commit in commits] == [commit.tokens for commit in flat_commits]
-    torch.testing.assert_close(anchor, flat, rtol=0, atol=1e-6)
+    assert_close(anchor, flat, 1e-6)
 
 
 @pytest.mark.parametrize("victim", ["top", "reducer"])

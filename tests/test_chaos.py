@@ -12,14 +12,13 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
 import pytest
-import torch
 
 import averaging.outer
 from averaging.fragment_state import FragmentState
@@ -29,15 +28,6 @@ from peer.simulation import simulate
 from tests.chaos_scenario import Scenario, scenario_of
 from tests.chaos_simulation import spec_of_seed
 from tests.chaos_world import run_scenario, run_seed
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """More only cost time on tensors this small."""
-    num_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(num_threads)
 
 
 def test_the_invariants_hold_after_every_event(chaos_seed):

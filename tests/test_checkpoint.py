@@ -11,11 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
+import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from averaging.arrays import F32
 from averaging.codec import make_codec
 from averaging.fragment_runtime import Compute, FragmentRuntime
 from averaging.fragment_state import CommittedShard, FragmentState
@@ -52,8 +53,8 @@ TOTALS = Totals(inner_steps=40, tokens=900, rounds_contributed=3, reads=41)
 
 
 def state_of(size: int, seed: int, rule: OuterRule = RULE) -> FragmentState:
-    generator = torch.Generator().manual_seed(seed)
-    anchor, momentum, residual = (torch.randn(size, generator=generator) for _ in range(3))
+    generator = np.random.default_rng(seed)
+    anchor, momentum, residual = (generator.standard_normal(size, dtype=np.float32) for _ in range(3))
     state = FragmentState(
         rule, make_codec("int4", 16), anchor, momentum, residual, version=seed, lineage_tokens=9 * seed
     )
@@ -62,7 +63,12 @@ def state_of(size: int, seed: int, rule: OuterRule = RULE) -> FragmentState:
 
 
 def empty_state(size: int) -> FragmentState:
-    return FragmentState(RULE, make_codec("int4", 16), torch.zeros(size), torch.zeros(size), torch.zeros(size))
+    anchor, momentum, residual = (np.zeros(size, dtype=np.float32) for _ in range(3))
+    return FragmentState(RULE, make_codec("int4", 16), anchor, momentum, residual)
+
+
+def values_of(value: float) -> F32:
+    return np.full(SIZES[0], value, dtype=np.float32)
 
 
 def states_of(seed: int) -> list[FragmentState]:
@@ -99,7 +105,7 @@ def facts_of(state: FragmentState) -> tuple[object, ...]:
 
 
 def bits_of(state: FragmentState) -> tuple[bytes, ...]:
-    return tuple(tensor.numpy().tobytes() for tensor in (state.anchor, state.momentum, state.residual))
+    return tuple(values.tobytes() for values in (state.anchor, state.momentum, state.residual))
 
 
 # --- what is saved comes back ---
@@ -135,14 +141,14 @@ def test_everything_comes_back_bit_for_bit(seed: int, unsent: tuple[int, int, in
 def test_work_under_way_its_overlay_and_the_velocity_come_back(mode: str, seed: int, later_tokens: int) -> None:
     state = state_of(SIZES[0], seed, OuterRule(mode, 0.7, 0.5))
     for sequence, is_committed in ((1, True), (2, False)):
-        state.receive_work(torch.full((SIZES[0],), 0.5), 70, 7, state.version)
+        state.receive_work(values_of(0.5), 70, 7, state.version)
         state.send(sequence)
         if is_committed:
-            gradient = state.codec.encode(torch.full((SIZES[0],), 0.25))
+            gradient = state.codec.encode(values_of(0.25))
             state.apply([CommittedShard(0, SIZES[0], gradient, 0.5, own_included=True)], 10)
             state.refresh_digest()
     if later_tokens:
-        state.receive_work(torch.full((SIZES[0],), 0.25), later_tokens, 2, state.version + 1)
+        state.receive_work(values_of(0.25), later_tokens, 2, state.version + 1)
     state.own_share = 0.25
     with tempfile.TemporaryDirectory() as place:
         folder = folder_at(Path(place), replace(OWNER, sizes=SIZES[:1]))
@@ -153,7 +159,7 @@ def test_work_under_way_its_overlay_and_the_velocity_come_back(mode: str, seed: 
         found.rule = state.rule
         newest(folder).restore(0, found)
     assert (bits_of(found), facts_of(found)) == before
-    assert torch.equal(found.shown(), state.shown())
+    assert np.array_equal(found.shown(), state.shown())
     assert found.pending is not None
     assert state.pending is not None
     assert found.pending.sequence == state.pending.sequence == 2
@@ -175,12 +181,12 @@ def test_work_under_way_its_overlay_and_the_velocity_come_back(mode: str, seed: 
             one.send(4)
     assert found.pending == state.pending
     for one in (state, found):
-        gradient = one.codec.encode(torch.full((SIZES[0],), 0.125))
+        gradient = one.codec.encode(values_of(0.125))
         one.apply([CommittedShard(0, SIZES[0], gradient, 0.5, own_included=True)], 10)
-        one.receive_work(torch.full((SIZES[0],), 0.5), 70, 7, one.version)
+        one.receive_work(values_of(0.5), 70, 7, one.version)
         one.send(3)
     assert bits_of(found) == bits_of(state)
-    assert torch.equal(found.shown(), state.shown())
+    assert np.array_equal(found.shown(), state.shown())
 
 
 def test_a_checkpoint_is_settled_until_somebody_goes_on_from_it(tmp_path: Path) -> None:
@@ -287,7 +293,7 @@ def test_another_peer_may_use_the_anchors_but_gets_neither_credit_nor_work(two: 
     folder = folder_at(two[0].path, replace(OWNER, peer_id=PeerId("12D3KooWOther")))
     assert newest(folder).totals == Totals()
     found, saved = restored(folder)[0], states_of(20)[0]
-    assert torch.equal(found.anchor, saved.anchor)
+    assert np.array_equal(found.anchor, saved.anchor)
     assert not found.residual.any()
     assert (found.unsent_tokens, found.pending) == (0, None)
     assert saved_totals(folder.path, OWNER.run_id, PeerId("12D3KooWOther")) == Totals()
@@ -302,7 +308,7 @@ def test_credit_does_not_hang_on_the_tensors(two: tuple[CheckpointFolder, Path])
 def test_values_that_are_not_finite_are_refused(tmp_path: Path) -> None:
     folder = folder_at(tmp_path)
     states = states_of(1)
-    states[1].residual[0] = torch.inf
+    states[1].residual[0] = np.inf
     save(folder, states)
     saved, complaints = folder.newest()
     assert saved is None
@@ -415,7 +421,7 @@ def test_a_fragment_is_copied_only_while_nothing_changes_it(tmp_path: Path) -> N
         async with runtimes[1].busy:
             saving = asyncio.create_task(keeper_of(folder, runtimes, seen, told).save())
             await began.wait()
-            states[1].anchor.fill_(2.0)
+            states[1].anchor.fill(2.0)
             for _ in range(20):
                 await asyncio.sleep(0)
             assert not seen

@@ -66,7 +66,7 @@ def test_every_help_ends_with_an_example_that_parses(
     assert len(body.splitlines()) > 5
     assert max(map(len, text.splitlines())) <= 80
     for module, function in (
-        ("peer.joining", "run_seed" if command == "seed" else "run_trainer"),
+        ("peer.seeding", "run_seed") if command == "seed" else ("peer.joining", "run_trainer"),
         ("peer.status", "show_status"),
         ("dashboard.app", "serve_dashboard"),
         ("peer.demo", "run_demo"),
@@ -210,7 +210,7 @@ def test_join_hands_over_every_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("RANK", "1")
     assert cli.run(["join", "--run-id", RUN_ID]) == 0
     assert len(calls[1]) == 1, "two processes of one peer got a network process each"
-    calls = stand_in(monkeypatch, "peer.joining", "run_seed", lambda *_: 0)
+    calls = stand_in(monkeypatch, "peer.seeding", "run_seed", lambda *_: 0)
     assert cli.run(["seed", "--run-id", RUN_ID, "--plain"]) == 0
     ((config,),) = calls
     assert (config.output, config.peers) == ("plain", ())

@@ -7,17 +7,19 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from averaging.arrays import F32
 from averaging.codec import make_codec
 from averaging.codec_cuda import INTEGER_CODECS, DeviceCodec
 from averaging.encoded import SCALE_BYTES
 from benchmarks.codec_device import device_rates
-from tests.codec_data import same_bits, tensors
+from tests.codec_data import arrays, same_bits
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 if DEVICE.type == "cpu":
@@ -26,38 +28,48 @@ if DEVICE.type == "cpu":
 pytest.importorskip("triton", reason="Triton is not installed; it has no wheel for this machine")
 
 
-def hard_values(num_values: int, seed: int = 0) -> Tensor:
+def hard_values(num_values: int, seed: int = 0) -> F32:
     """Many magnitudes, ties, both zeros, numbers too small to be sent."""
-    generator = torch.Generator().manual_seed(seed)
-    values = torch.randn(num_values, generator=generator) * torch.exp(torch.randn(num_values, generator=generator) * 8)
+    chance = np.random.default_rng(seed)
+    values = chance.standard_normal(num_values, dtype=np.float32)
+    values *= np.exp(8 * chance.standard_normal(num_values, dtype=np.float32))
     values[1::17] = -0.0
     values[2::19] = 0.0
     values[3::23] = -1e-40
     values[4::29] = 2.0**125
     ties = values[num_values // 2 :][:300]
-    ties.copy_(torch.arange(len(ties)) / 2)
+    ties[:] = np.arange(len(ties)) / 2
     return values
 
 
-def check(name: str, block_size: int, scale: str, values: Tensor) -> None:
-    host, device = make_codec(name, block_size, kernels="torch", scale=scale), DeviceCodec(name, block_size, scale)
-    left, left_there = values.clone(), values.clone().to(DEVICE)
+def on_device(values: F32) -> Tensor:
+    """A copy."""
+    return torch.from_numpy(values.copy()).to(DEVICE)
+
+
+def back(there: Tensor) -> F32:
+    return there.cpu().numpy()
+
+
+def check(name: str, block_size: int, scale: str, values: F32) -> None:
+    host, device = make_codec(name, block_size, kernels="numpy", scale=scale), DeviceCodec(name, block_size, scale)
+    left, left_there = values.copy(), on_device(values)
     encoded, encoded_there = host.encode_with_residual(left), device.encode_with_residual(left_there)
     assert bytes(encoded.scales) == bytes(encoded_there.scales)
     assert bytes(encoded.codes) == bytes(encoded_there.codes)
-    assert same_bits(left, left_there.cpu())
-    unchanged = values.clone().to(DEVICE)
+    assert same_bits(left, back(left_there))
+    unchanged = on_device(values)
     assert device.encode(unchanged) == encoded_there
-    assert same_bits(unchanged.cpu(), values)
-    out = torch.randn(len(values), generator=torch.Generator().manual_seed(1))
-    out_there = out.clone().to(DEVICE)
+    assert same_bits(back(unchanged), values)
+    out = np.random.default_rng(1).standard_normal(len(values), dtype=np.float32)
+    out_there = on_device(out)
     for weight in (0.3, 1.0, -1e-3):
         host.decode_accumulate(encoded, weight, out)
         device.decode_accumulate(encoded, weight, out_there)
-        assert same_bits(out, out_there.cpu())
+        assert same_bits(out, back(out_there))
     host.decode(encoded, out)
     device.decode(encoded, out_there)
-    assert same_bits(out, out_there.cpu())
+    assert same_bits(out, back(out_there))
 
 
 @pytest.mark.parametrize("scale", SCALE_BYTES)
@@ -68,26 +80,26 @@ def test_every_format_has_the_bits_of_the_cpu(name: str, scale: str, block_size:
 
 
 @settings(max_examples=25, deadline=None)
-@given(tensors(), st.sampled_from(INTEGER_CODECS), st.sampled_from(sorted(SCALE_BYTES)))
-def test_any_tensor_has_the_bits_of_the_cpu(values: Tensor, name: str, scale: str) -> None:
+@given(arrays(), st.sampled_from(INTEGER_CODECS), st.sampled_from(sorted(SCALE_BYTES)))
+def test_any_values_have_the_bits_of_the_cpu(values: F32, name: str, scale: str) -> None:
     check(name, 16, scale, values)
 
 
 @pytest.mark.parametrize("num_values", [0, 1, 127, 128, 129])
 def test_few_values(num_values: int) -> None:
-    check("int4", 128, "bf16", hard_values(400)[:num_values].clone())
+    check("int4", 128, "bf16", hard_values(400)[:num_values].copy())
 
 
 @pytest.mark.parametrize("refused", [float("nan"), float("-inf"), 2.0**127])
 @pytest.mark.parametrize("position", [0, 500, 999])
 def test_values_beyond_the_range_change_nothing(refused: float, position: int) -> None:
-    values = torch.randn(1000, generator=torch.Generator().manual_seed(2))
+    values = np.random.default_rng(2).standard_normal(1000, dtype=np.float32)
     values[position] = refused
-    there = values.clone().to(DEVICE)
+    there = on_device(values)
     for encode in (DeviceCodec("int4").encode, DeviceCodec("int4").encode_with_residual):
         with pytest.raises(ValueError, match=f"at position {position}; expected finite values of at most"):
             encode(there)
-        assert same_bits(there.cpu(), values)
+        assert same_bits(back(there), values)
 
 
 def test_what_does_not_fit_is_refused_with_a_sentence() -> None:

@@ -73,10 +73,10 @@ def test_live_parameters_are_anchor_minus_overlay_residual_and_local_work(
         for lane in swarm.lanes:
             for replica, state in zip(swarm.replicas, lane.states, strict=True):
                 shown = state.shown()
-                shown += lane.hidden.get(replica.index, torch.zeros(()))
+                shown += lane.hidden.get(replica.index, 0.0)
                 if arm.momentum_lookahead:
                     shown -= arm.momentum_lookahead * swarm.lookahead_rate * state.momentum
-                torch.testing.assert_close(replica.ref[lane.inside], shown, atol=2e-6, rtol=1e-5)
+                torch.testing.assert_close(replica.ref[lane.inside], torch.from_numpy(shown), atol=2e-6, rtol=1e-5)
     swarm.drain()
     assert swarm.num_commits > 3
     for lane in swarm.lanes:

@@ -1,4 +1,4 @@
-"""The exchange with tensor work in real threads: nothing of a round depends on where it is done."""
+"""The exchange with its work on values in real threads: nothing of a round depends on where it is done."""
 
 from __future__ import annotations
 

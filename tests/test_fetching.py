@@ -169,7 +169,7 @@ def test_nothing_is_fetched_when_nobody_has_more() -> None:
     async def play(scene: Scene) -> None:
         same = scene.world.state("main", 0, 5)
         state = empty_state()
-        state.adopt(same.anchor.clone(), same.momentum.clone(), same.version, same.lineage_tokens, same.digest)
+        state.adopt(same.anchor.copy(), same.momentum.copy(), same.version, same.lineage_tokens, same.digest)
         assert await scene.fetcher.fetch_heaviest(0, state, PeerId("")) == (None, PeerId(""))
         # One member that boasts does not make us fetch what the others have and we have too.
         scene.donors[0].extra_tokens = 10**9

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from averaging.arrays import F32
 from averaging.codec import make_codec
 from averaging.fragment_runtime import FragmentRuntime
 from averaging.fragment_state import RECENT_CONTRIBUTIONS, CommittedShard, FragmentState
@@ -102,13 +103,17 @@ def test_an_adopted_anchor_says_nothing_about_when_its_versions_came() -> None:
 # --- what the side that gives in claims ---
 
 
+def zeros() -> F32:
+    return np.zeros(SIZE, dtype=np.float32)
+
+
 def state_of(mode: str = "carry") -> FragmentState:
     rule = OuterRule(mode, 0.7, 0.5, staleness_limit=LIMIT)  # type: ignore[arg-type]
-    return FragmentState(rule, make_codec("fp32", 8), torch.zeros(SIZE), torch.zeros(SIZE), torch.zeros(SIZE))
+    return FragmentState(rule, make_codec("fp32", 8), zeros(), zeros(), zeros())
 
 
 def work(state: FragmentState, tokens: int, base_version: int) -> None:
-    state.receive_work(torch.ones(SIZE), tokens, 2, base_version)
+    state.receive_work(np.ones(SIZE, dtype=np.float32), tokens, 2, base_version)
 
 
 @given(
@@ -149,13 +154,13 @@ def test_no_honest_claim_is_refused_after_a_split(
     follow_to(end)
     state, tokens = state_of(), round(PACE * SPEED * interval)
     state.version = fork
-    shards = [CommittedShard(0, SIZE, state.codec.encode(torch.ones(SIZE)), 0.5, True)]
+    shards = [CommittedShard(0, SIZE, state.codec.encode(np.ones(SIZE, dtype=np.float32)), 0.5, True)]
     for number in range(fork, fork + own_rounds):
         work(state, tokens, number)
         state.send(number)
         state.apply(shards, tokens)
     left = state.version
-    state.adopt(torch.zeros(SIZE), torch.zeros(SIZE), theirs, 10**9, b"")
+    state.adopt(zeros(), zeros(), theirs, 10**9, b"")
     own = {version: (-1, ()) for version in range(max(0, theirs - 16), theirs)}
     state.settle_in_new_lineage(left, own, fork if is_fork_known else 0)
 
@@ -182,7 +187,7 @@ def test_a_fork_of_one_round_makes_nothing_older_than_it_is() -> None:
     state = state_of()
     work(state, 10, 6)
     state.version = 7
-    state.adopt(torch.zeros(SIZE), torch.zeros(SIZE), 7, 10**9, b"")
+    state.adopt(zeros(), zeros(), 7, 10**9, b"")
     state.settle_in_new_lineage(7, {6: (-1, ())}, 6)
     assert state.unsent_base_version == 6
 
@@ -191,7 +196,7 @@ def test_the_same_lineage_further_on_caps_nothing() -> None:
     state = state_of()
     state.version = 7
     work(state, 10, 7)
-    state.adopt(torch.zeros(SIZE), torch.zeros(SIZE), 15, 10**9, b"")
+    state.adopt(zeros(), zeros(), 15, 10**9, b"")
     state.settle_in_new_lineage(7, {}, 7)
     assert (state.unsent_base_version, state.base_ceiling) == (7, None)
 
@@ -201,7 +206,7 @@ def test_only_what_began_in_the_left_lineage_is_capped(mode: str, base: int) -> 
     """The trainer hands over what it had begun, and then what it did on the new anchor."""
     state = state_of(mode)
     state.version = 30
-    state.adopt(torch.zeros(SIZE), torch.zeros(SIZE), 20, 10**9, b"")
+    state.adopt(zeros(), zeros(), 20, 10**9, b"")
     state.settle_in_new_lineage(30, {})
     work(state, 10, 30)
     assert state.send(1)[0].base_version == base

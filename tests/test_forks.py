@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
-import torch
 
 from peer.event_types import (
     AnchorDiffered,
@@ -44,8 +44,8 @@ def fork(node: Node, more_tokens: int) -> None:
     """Another lineage of one fragment, and the live parameters show it: as after a split of the network."""
     fragment = node.fragments[FRAGMENT]
     state = fragment.state
-    change = torch.full_like(state.anchor, 1e-3)
-    state.anchor.add_(change)
+    change = np.full_like(state.anchor, 1e-3)
+    state.anchor += change
     state.lineage_tokens += more_tokens
     state.refresh_digest()
     fragment.digests = {state.version: state.digest}

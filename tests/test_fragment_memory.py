@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
-import torch
 
 from averaging.codec import make_codec
 from averaging.fragment_state import FragmentState, Sent
@@ -28,7 +28,7 @@ def written_and_found(
     state = fragment.state
     state.version = 6
     state.refresh_digest()
-    state.receive_work(torch.linspace(-1.0, 1.0, SIZE), 70, 7, 5)
+    state.receive_work(np.linspace(-1.0, 1.0, SIZE, dtype=np.float32), 70, 7, 5)
     if returns_first:
         state.send(1)
         state.take_back()

@@ -1,4 +1,4 @@
-"""Compiled kernels: made where there is a compiler, refused when they are others, and torch in their place."""
+"""Compiled kernels: made where there is a compiler, refused when they are others, and numpy in their place."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_a_library_without_our_functions_is_refused(tmp_path: Path) -> None:
         KernelLibrary(tmp_path / "kernels.so", source_mark(source))
 
 
-def test_torch_takes_their_place_and_the_log_says_so_once(
+def test_numpy_takes_their_place_and_the_log_says_so_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(compiled, "BUILT_LIBRARY", tmp_path / "kernels.so")
@@ -120,5 +120,5 @@ def test_torch_takes_their_place_and_the_log_says_so_once(
     finally:
         for cached in (compiled._found, compiled.kernels):
             cached.cache_clear()
-    assert caplog.text.count("torch takes their place") == 1
+    assert caplog.text.count("numpy takes their place") == 1
     assert "install a C compiler" in caplog.text

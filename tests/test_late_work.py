@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
-import torch
 
 from averaging.outer import Terms, weights_of
 from tests.test_robust import FREE, FRESH, combined, normal
@@ -38,7 +38,7 @@ def test_a_liar_gains_nothing_by_calling_itself_late(size):
     """At most `1 + staleness` times what it could hide among the fresh, and its weight is that much less."""
     lie = size * (1.0 + normal(51, 2000, 0.1))
     values = with_late(lie).values
-    assert float((values - 1.0).abs().mean()) < 0.1
+    assert float(np.abs(values - 1.0).mean()) < 0.1
     assert float(values.max()) < 1.5
 
 
@@ -47,9 +47,9 @@ def test_the_order_of_fresh_members_is_that_of_their_values():
     values = [normal(seed, 300) for seed in range(6)]
     many_steps = [Terms(160 * (1 + index), 10 * (1 + index), 0) for index in range(6)]
     result = combined(FREE["trimmed_mean"], values, many_steps).values
-    rows = torch.stack(values)
-    weights = torch.tensor(weights_of(many_steps, FREE["trimmed_mean"]))
-    order = rows.argsort(dim=0, stable=True)[1:-1]
-    kept = rows.gather(0, order)
-    expected = (kept * weights[order]).sum(dim=0) / weights[order].sum(dim=0)
-    torch.testing.assert_close(result, expected, atol=1e-6, rtol=1e-5)
+    rows = np.stack(values)
+    weights = np.array(weights_of(many_steps, FREE["trimmed_mean"]))
+    order = np.argsort(rows, axis=0, kind="stable")[1:-1]
+    kept = np.take_along_axis(rows, order, axis=0)
+    expected = (kept * weights[order]).sum(axis=0) / weights[order].sum(axis=0)
+    np.testing.assert_allclose(result, expected, atol=1e-6, rtol=1e-5)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import torch
+import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from averaging.arrays import F64
 from averaging.codec import make_codec
 from averaging.fragment_state import RECENT_CONTRIBUTIONS, CommittedShard, FragmentState
 from averaging.outer import OuterRule
@@ -15,18 +16,18 @@ PARTS = tuple((start, start + BLOCK) for start in range(0, SIZE, BLOCK))
 
 
 def normal(seed, size=SIZE):
-    return 0.05 * torch.randn(size, generator=torch.Generator().manual_seed(seed))
+    return 0.05 * np.random.default_rng(seed).standard_normal(size, dtype=np.float32)
 
 
 def state_of(mode="carry", **options):
     rule = OuterRule(mode, 0.7, 0.5, **options)
-    return FragmentState(rule, make_codec("int4", BLOCK), torch.zeros(SIZE), torch.zeros(SIZE), torch.zeros(SIZE))
+    return FragmentState(rule, make_codec("int4", BLOCK), *np.zeros((3, SIZE), dtype=np.float32))
 
 
 def decoded(state, sent):
-    out = torch.empty(SIZE)
+    out = np.empty(SIZE, dtype=np.float32)
     state.codec.decode(sent.encoded, out)
-    return out.double()
+    return out.astype(np.float64)
 
 
 def commit(state, included):
@@ -46,8 +47,8 @@ parts = st.lists(st.sampled_from(PARTS), unique=True).map(tuple)
 def test_work_is_in_the_lineage_or_waits(history, has_pending, pending_there, versions_ahead):
     """Per round: what this lineage committed of the own work, and what the other one did (None: not known)."""
     state = state_of()
-    received = torch.zeros(SIZE, dtype=torch.float64)
-    here: dict[int, tuple[torch.Tensor, tuple, int]] = {}
+    received = np.zeros(SIZE)
+    here: dict[int, tuple[F64, tuple, int]] = {}
     own: dict[int, tuple[int, tuple]] = {}
     rounds = [*history, *([((), pending_there)] if has_pending else [])]
     for version, (included, there) in enumerate(rounds):
@@ -63,8 +64,8 @@ def test_work_is_in_the_lineage_or_waits(history, has_pending, pending_there, ve
     left_version = state.version
     state.adopt(normal(1), normal(2), max(0, left_version + versions_ahead), 99, b"")
     state.settle_in_new_lineage(left_version, own)
-    committed = torch.zeros(SIZE, dtype=torch.float64)
-    given_up = torch.zeros(SIZE, dtype=torch.float64)
+    committed = np.zeros(SIZE)
+    given_up = np.zeros(SIZE)
     for version, (work, included, _) in here.items():
         known = version in own or version >= state.version
         is_pending = version == left_version
@@ -78,10 +79,10 @@ def test_work_is_in_the_lineage_or_waits(history, has_pending, pending_there, ve
     assert state.pending is None
     unknown = [version for version in here if version not in own and version < state.version]
     if not unknown:
-        assert float((committed + state.residual - received).abs().max()) < 1e-6
+        assert float(np.abs(committed + state.residual - received).max()) < 1e-6
     elif not any(included for _, included, _ in here.values()) and not any(ranges for _, ranges in own.values()):
         # What went with the contribution that is given up is gone with it, and taken from nothing else.
-        assert float((committed + given_up + state.residual - received).abs().max()) < 1e-6
+        assert float(np.abs(committed + given_up + state.residual - received).max()) < 1e-6
     assert (state.unsent_tokens > 0) == (state.unsent_steps > 0)
 
 
@@ -92,11 +93,11 @@ def test_the_same_lineage_changes_nothing(rounds):
         state.receive_work(normal(version), 10, 2, version)
         state.send(version)
         commit(state, included)
-    residual, tokens = state.residual.clone(), state.unsent_tokens
+    residual, tokens = state.residual.copy(), state.unsent_tokens
     state.settle_in_new_lineage(
         state.version, {version: (version, included) for version, included in enumerate(rounds)}
     )
-    assert torch.equal(state.residual, residual)
+    assert np.array_equal(state.residual, residual)
     assert state.unsent_tokens == tokens
 
 
@@ -108,7 +109,7 @@ def test_a_sequence_of_somebody_elses_time_is_not_ours():
     commit(state, PARTS)
     state.adopt(normal(1), normal(2), 1, 99, b"")
     state.settle_in_new_lineage(1, {0: (4, PARTS)})
-    torch.testing.assert_close(state.residual, normal(1))
+    np.testing.assert_allclose(state.residual, normal(1), rtol=1e-6, atol=1e-6)
     assert state.unsent_tokens == 10
 
 
@@ -117,11 +118,11 @@ def test_a_contribution_under_way_is_given_up_when_its_fate_is_unknown():
     state = state_of()
     state.receive_work(normal(1), 10, 2, 0)
     sent, _ = state.send(1)
-    error = state.residual.clone()
+    error = state.residual.copy()
     state.adopt(normal(1), normal(2), 30, 99, b"")
     state.settle_in_new_lineage(0, {29: (-1, ())})
     assert state.pending is None
-    assert torch.equal(state.residual, error)
+    assert np.array_equal(state.residual, error)
     assert state.unsent_tokens == 0
     assert sent.tokens == 10
 
@@ -137,10 +138,10 @@ def test_returned_work_that_was_sent_again_does_not_come_twice_when_its_first_ro
     assert second.returned_since == 0
     commit(first, PARTS)
     first.recent = first.recent[1:]
-    error = first.residual.clone()
+    error = first.residual.copy()
     first.adopt(normal(3), normal(4), 2, 99, b"")
     first.settle_in_new_lineage(2, {0: (0, PARTS), 1: (-1, ())})
-    assert torch.equal(first.residual, error)
+    assert np.array_equal(first.residual, error)
     assert first.unsent_tokens == 0
 
 
@@ -169,7 +170,7 @@ def test_streaming_keeps_no_accounts():
     state.receive_work(normal(1), 10, 2, 0)
     state.send(1)
     commit(state, ())
-    error = state.residual.clone()
+    error = state.residual.copy()
     state.adopt(normal(1), normal(2), 1, 99, b"")
     state.settle_in_new_lineage(1, {0: (1, PARTS)})
-    assert torch.equal(state.residual, error)
+    assert np.array_equal(state.residual, error)

@@ -10,8 +10,8 @@ import subprocess
 import sys
 import tempfile
 
+import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -37,7 +37,7 @@ def test_cells_and_arrays_do_not_overlap():
     for mark, cells in enumerate(counters):
         cells[:] = mark
     for mark, array in enumerate(arrays):
-        array.fill_(float(mark))
+        array.fill(mark)
     assert all((cells == mark).all() for mark, cells in enumerate(counters))
     assert all((array == mark).all() for mark, array in enumerate(arrays))
     assert [len(state.anchor) for state in mailbox.states] == list(SIZES)
@@ -52,7 +52,7 @@ def test_outbox_keeps_order_and_loses_nothing(actions):
     for action in actions:
         if action == "post":
             fragment = posted % len(SIZES)
-            values = torch.full((SIZES[fragment],), float(posted))
+            values = np.full(SIZES[fragment], posted, dtype=np.float32)
             fits = mailbox.outbox.try_post(WorkKind.WORK, fragment, values, num_tokens=posted, inner_step=7)
             assert fits == (len(opened) < 2)
             if fits:
@@ -74,7 +74,7 @@ def test_a_fill_that_fails_leaves_the_slot_free():
     mailbox = Mailbox.in_process(SIZES)
 
     def fill(out):
-        out.fill_(math.nan)
+        out.fill(math.nan)
         raise LocalFault("not finite")
 
     with pytest.raises(LocalFault):
@@ -85,14 +85,14 @@ def test_a_fill_that_fails_leaves_the_slot_free():
 
 def test_inbox_carries_every_field_and_notes_the_delivered_version():
     mailbox = Mailbox.in_process(SIZES)
-    delta = torch.arange(17.0)
+    delta = np.arange(17, dtype=np.float32)
     assert mailbox.inbox.try_deliver(
         MergeKind.BLEND, 1, delta, version=9, merge_alpha=0.5, apply_at_inner_step=123456789012
     )
     (message,) = mailbox.inbox.take()
     assert (message.kind, message.fragment, message.version) == (MergeKind.BLEND, 1, 9)
     assert (message.merge_alpha, message.apply_at_inner_step) == (0.5, 123456789012)
-    assert torch.equal(message.values, delta)
+    assert np.array_equal(message.values, delta)
     assert mailbox.states[1].delivered_version == 9
 
 
@@ -100,7 +100,7 @@ def test_torn_state_shows_after_a_crash_and_not_after_success():
     mailbox = Mailbox.in_process(SIZES)
     with mailbox.states[0].changing() as state:
         assert state.writing == 1
-        state.anchor.fill_(1)
+        state.anchor.fill(1)
         state.version, state.digest = 3, bytes(range(32))
     assert (state.writing, state.version, state.digest) == (0, 3, bytes(range(32)))
     with pytest.raises(KeyboardInterrupt), mailbox.states[0].changing():
@@ -114,7 +114,7 @@ from peer.mailbox import Mailbox, MergeKind
 mailbox = Mailbox.attach(int(sys.argv[1]), (5, 17, 1))
 (message,) = mailbox.outbox.take()
 with mailbox.states[1].changing() as state:
-    state.anchor.copy_(message.values * 2)
+    state.anchor[:] = message.values * 2
     state.version = 1
 mailbox.inbox.try_deliver(MergeKind.SET, 1, state.anchor, version=1)
 mailbox.outbox.release(message.slot)
@@ -130,13 +130,13 @@ def test_a_second_process_attaches_through_the_file_descriptor_and_nothing_is_le
 
     before = ours()
     mailbox = Mailbox.create(SIZES)
-    mailbox.outbox.try_post(WorkKind.INITIAL, 1, torch.arange(17.0))
+    mailbox.outbox.try_post(WorkKind.INITIAL, 1, np.arange(17, dtype=np.float32))
     subprocess.run([sys.executable, "-c", OTHER_PROCESS, str(mailbox.fd)], pass_fds=(mailbox.fd,), check=True)
     assert mailbox.network.num_peers == 42
     assert mailbox.outbox.num_free() == 2
     (message,) = mailbox.inbox.take()
-    assert torch.equal(message.values, torch.arange(17.0) * 2)
-    assert torch.equal(mailbox.states[1].anchor, message.values)
+    assert np.array_equal(message.values, 2 * np.arange(17))
+    assert np.array_equal(mailbox.states[1].anchor, message.values)
     assert ours() == before
     again = Mailbox.attach(os.dup(mailbox.fd), SIZES)
     fd = mailbox.fd
@@ -155,7 +155,7 @@ def test_without_memfd_an_unlinked_file_serves(monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     mailbox = Mailbox.create(SIZES)
     assert list(tmp_path.iterdir()) == []
-    mailbox.states[0].anchor.fill_(3)
+    mailbox.states[0].anchor.fill(3)
     other = Mailbox.attach(os.dup(mailbox.fd), SIZES)
     assert (other.states[0].anchor == 3).all()
     mailbox.close()

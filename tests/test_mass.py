@@ -6,8 +6,8 @@ sum below is exact in float32 (multiples of 2^-17, below 64). Then "equal" means
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,10 +25,10 @@ FATES = ("committed", "refused", "not a number", "beyond the limit", "too late",
 
 def exact_work(seed):
     """float32 [SIZE]: multiples of 2^-12 up to 2^-4 in size, and one 1 or 1.5 at the head of each block."""
-    generator = torch.Generator().manual_seed(seed)
-    work = torch.randint(-256, 257, (SIZE,), generator=generator) * 2.0**-12
-    work[::BLOCK] = 1 + 0.5 * torch.randint(0, 2, (SIZE // BLOCK,), generator=generator)
-    return work
+    chance = np.random.default_rng(seed)
+    work = chance.integers(-256, 257, SIZE) * 2.0**-12
+    work[::BLOCK] = 1 + 0.5 * chance.integers(0, 2, SIZE // BLOCK)
+    return work.astype(np.float32)
 
 
 def poisoned(encoded):
@@ -42,8 +42,8 @@ class Books:
 
     def __init__(self, codec_name):
         self.codec = make_codec(codec_name, BLOCK)
-        self.state = FragmentState(RULE, self.codec, *torch.zeros(3, SIZE).unbind())
-        self.trained, self.committed, self.dropped = torch.zeros(3, SIZE, dtype=torch.float64).unbind()
+        self.state = FragmentState(RULE, self.codec, *np.zeros((3, SIZE), dtype=np.float32))
+        self.trained, self.committed, self.dropped = np.zeros((3, SIZE))
         self.sequence = 0
 
     def train(self, seed):
@@ -79,7 +79,7 @@ class Books:
         own = sent.encoded.slice_blocks(start, end - start)
         late = staleness_of(RULE.mode, self.state.version, sent.base_version)
         if fate == "refused":
-            own = self.codec.encode(self._plain(own).mul_(2.0**7))
+            own = self.codec.encode(self._plain(own) * np.float32(2.0**7))
         elif fate == "not a number":
             own = poisoned(own)
         elif fate == "beyond the limit":
@@ -93,16 +93,16 @@ class Books:
         return CommittedShard(start, end, reduction.encoded, 0.5, is_in)
 
     def _decoded(self, sent):
-        return self._plain(sent.encoded).double()
+        return self._plain(sent.encoded).astype(np.float64)
 
     def _plain(self, encoded):
-        out = torch.empty(encoded.num_values)
+        out = np.empty(encoded.num_values, dtype=np.float32)
         self.codec.decode(encoded, out)
         return out
 
     def check(self):
         under_way = 0 if self.state.pending is None else self._decoded(self.state.pending)
-        assert torch.equal(self.committed + self.dropped + under_way + self.state.residual, self.trained)
+        assert np.array_equal(self.committed + self.dropped + under_way + self.state.residual, self.trained)
 
 
 @settings(max_examples=25)
@@ -123,14 +123,14 @@ def test_work_is_where_the_books_say_to_the_last_bit(codec_name, rounds, seed):
 def test_sent_and_error_make_up_all_work(codec_name):
     """sum(sent) + e = sum(D), with every contribution committed."""
     books = Books(codec_name)
-    sent = torch.zeros(SIZE, dtype=torch.float64)
+    sent = np.zeros(SIZE)
     for round_ in range(8):
         books.train(round_)
         books.send()
         sent += books._decoded(books.state.pending)
         books.settle("committed")
-        assert torch.equal(sent + books.state.residual, books.trained)
-        assert torch.equal(sent, books.committed)
+        assert np.array_equal(sent + books.state.residual, books.trained)
+        assert np.array_equal(sent, books.committed)
 
 
 @pytest.mark.parametrize("codec_name", CODECS)

@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from averaging.fragments import build_layout
-from peer.model import GPT, build_model, initialise, parameter_shapes, parameters_digest
+from peer.model import GPT, build_model, initialise, parameters_digest
+from peer.model_shapes import parameter_shapes
 
 TINY = SimpleNamespace(num_layers=2, d_model=32, num_heads=2, vocab_size=256, context=32, tied_head=True)
 UNTIED = SimpleNamespace(num_layers=1, d_model=16, num_heads=2, vocab_size=61, context=8, tied_head=False)

@@ -15,7 +15,8 @@ from torch import nn
 from peer.inner_optimizer import make_optimizer
 from peer.manifest import ModelSection, TrainingSection
 from peer.model import build_model
-from peer.muon import Muon, is_hidden_matrix, orthogonalised
+from peer.model_shapes import is_hidden_matrix
+from peer.muon import Muon, orthogonalised
 
 RATE, MOMENTUM, DECAY, BETAS = 0.02, 0.9, 0.1, (0.9, 0.95)
 

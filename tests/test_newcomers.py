@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -48,10 +48,11 @@ def weights(round_):
 
 
 def test_a_peer_counts_the_rounds_that_hold_its_work():
-    state = FragmentState(RULE, make_codec("int4", 8), *torch.zeros(3, SIZE).unbind())
-    gradient = state.codec.encode(torch.ones(8))
+    state = FragmentState(RULE, make_codec("int4", 8), *np.zeros((3, SIZE), dtype=np.float32))
+    work = np.ones(SIZE, dtype=np.float32)
+    gradient = state.codec.encode(work[:8])
     for own_first, own_second, expected in ((True, True, 1), (True, False, 2), (False, False, 2), (False, True, 3)):
-        state.receive_work(torch.ones(SIZE), 10, 2, state.version)
+        state.receive_work(work, 10, 2, state.version)
         state.send(state.version + 1)
         state.apply(
             [CommittedShard(0, 8, gradient, 0.5, own_first), CommittedShard(8, SIZE, gradient, 0.5, own_second)], 1
@@ -60,9 +61,9 @@ def test_a_peer_counts_the_rounds_that_hold_its_work():
     state.apply([CommittedShard(0, SIZE, None, 0.5, False)], 1)
     assert state.num_rounds == 3
     state.num_rounds = MAX_NUM_ROUNDS
-    state.receive_work(torch.ones(SIZE), 10, 2, state.version)
+    state.receive_work(work, 10, 2, state.version)
     state.send(99)
-    state.apply([CommittedShard(0, SIZE, state.codec.encode(torch.ones(SIZE)), 0.5, True)], 1)
+    state.apply([CommittedShard(0, SIZE, state.codec.encode(work), 0.5, True)], 1)
     assert state.num_rounds == MAX_NUM_ROUNDS
 
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from decimal import Context, Decimal
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from averaging.arrays import F64
 from averaging.outer import (
     DIGEST_CHUNK_BYTES,
     OuterRule,
@@ -23,6 +27,7 @@ from averaging.outer import (
     effective_outer_momentum,
     newcomer_factor,
     outer_step_,
+    outer_step_into,
     overlay_of,
     portable_power,
     size_factor,
@@ -35,8 +40,22 @@ from tests.averaging_rounds import Swarm
 MODES = ("sync", "streaming", "delayed", "eager", "own", "carry")
 
 
-def normal(seed, size, dtype=torch.float64):
-    return torch.randn(size, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+def normal(seed, size, dtype=np.float64):
+    return np.random.default_rng(seed).standard_normal(size, dtype=dtype)
+
+
+def multiples(low, high, denominator):
+    """Multiples of 1 / denominator from low to high.
+
+    Rates and shares are rounded to float32, as are their products in the overlay. With few enough bits nothing is lost
+    there, and float64 arrays show what holds exactly.
+    """
+    steps = st.integers(math.ceil(low * denominator), math.floor(high * denominator))
+    return steps.map(lambda number: number / denominator)
+
+
+def nearest_float32(low, high):
+    return st.floats(low, high).map(lambda number: float(np.float32(number)))
 
 
 # ------------------------------------------------------------------------------- eager updates, in two forms
@@ -47,55 +66,55 @@ class Problem:
 
     def __init__(self, seed, num_peers, num_steps=5):
         self.num_steps = num_steps
-        self.curvatures = [normal(seed + peer, 6).abs() + 0.1 for peer in range(num_peers)]
+        self.curvatures = [np.abs(normal(seed + peer, 6)) + 0.1 for peer in range(num_peers)]
         self.optima = [normal(seed + 100 + peer, 6) for peer in range(num_peers)]
 
     def outer_gradient(self, peer, start):
-        end = start.clone()
+        end = start.copy()
         for _ in range(self.num_steps):
             end -= 0.05 * self.curvatures[peer] * (end - self.optima[peer])
         return start - end
 
 
-def integrated_eager(problem, start, num_peers, num_rounds, delay, eta, beta):
+def integrated_eager(problem, start, num_peers, num_rounds, delay, eta, beta, share):
     """Kale et al. (arXiv 2502.12996, Algorithm 3): each peer steps on a mix of fresh own and late foreign work."""
-    live = [start.clone() for _ in range(num_peers)]
-    momenta = [torch.zeros_like(start) for _ in range(num_peers)]
-    past: list[list[torch.Tensor]] = []
+    live = [start.copy() for _ in range(num_peers)]
+    momenta = [np.zeros_like(start) for _ in range(num_peers)]
+    past: list[list[F64]] = []
     trajectory = []
     for now in range(num_rounds):
         past.append([problem.outer_gradient(peer, live[peer]) for peer in range(num_peers)])
         for peer in range(num_peers):
-            mixed = past[now][peer] / num_peers
+            mixed = past[now][peer] * share
             if now >= delay:
                 late = past[now - delay]
-                mixed = mixed + sum(late) / num_peers - late[peer] / num_peers
+                mixed = mixed + sum(late) * share - late[peer] * share
             momenta[peer] = beta * momenta[peer] + mixed
             live[peer] = live[peer] - eta * (mixed + beta * momenta[peer])
-        trajectory.append([values.clone() for values in live])
+        trajectory.append([values.copy() for values in live])
     return trajectory
 
 
-def anchored_eager(problem, start, num_peers, num_rounds, delay, eta, beta):
+def anchored_eager(problem, start, num_peers, num_rounds, delay, eta, beta, share):
     """The same with a committed anchor, driven by late means alone, and an overlay of what is under way."""
     rule = OuterRule("eager", eta, beta)
-    anchor, momentum = start.clone(), torch.zeros_like(start)
-    velocities = [torch.zeros_like(start) for _ in range(num_peers)]
-    pending: list[deque[torch.Tensor]] = [deque() for _ in range(num_peers)]
-    live = [start.clone() for _ in range(num_peers)]
+    anchor, momentum = start.copy(), np.zeros_like(start)
+    velocities = [np.zeros_like(start) for _ in range(num_peers)]
+    pending: list[deque[F64]] = [deque() for _ in range(num_peers)]
+    live = [start.copy() for _ in range(num_peers)]
     trajectory = []
     for now in range(num_rounds):
         for peer in range(num_peers):
             pending[peer].append(problem.outer_gradient(peer, live[peer]))
         if now >= delay:
             committed = [pending[peer].popleft() for peer in range(num_peers)]
-            outer_step_(anchor, momentum, sum(committed) / num_peers, eta, beta)
+            outer_step_(anchor, momentum, sum(committed) * share, eta, beta)
             for peer in range(num_peers):
                 velocities[peer] = beta * velocities[peer] + committed[peer]
         for peer in range(num_peers):
-            overlay = overlay_of(rule, list(pending[peer]), velocities[peer], eta, 1 / num_peers)
+            overlay = overlay_of(rule, list(pending[peer]), velocities[peer], eta, share)
             live[peer] = anchor - overlay
-        trajectory.append([values.clone() for values in live])
+        trajectory.append([values.copy() for values in live])
     return trajectory
 
 
@@ -104,28 +123,30 @@ def anchored_eager(problem, start, num_peers, num_rounds, delay, eta, beta):
     seed=st.integers(0, 1000),
     num_peers=st.integers(1, 32),
     num_steps=st.integers(1, 40),
-    beta=st.floats(0, 0.95),
-    eta=st.floats(0.05, 0.9),
+    beta=multiples(0, 0.95, 64),
+    eta=multiples(0.05, 0.9, 64),
 )
 def test_anchor_and_overlay_are_eager_updates(delay, seed, num_peers, num_steps, beta, eta):
     """For any M, H, beta and eta that stay the same: the same trajectory up to float64's rounding."""
-    arguments = (Problem(seed, num_peers, num_steps), normal(seed, 6), num_peers, 20, delay, eta, beta)
+    share = round(4096 / num_peers) / 4096  # 1 / M, see `multiples`; the same in both forms
+    arguments = (Problem(seed, num_peers, num_steps), normal(seed, 6), num_peers, 20, delay, eta, beta, share)
     for integrated, anchored in zip(integrated_eager(*arguments), anchored_eager(*arguments), strict=True):
         for left, right in zip(integrated, anchored, strict=True):
-            scale = max(1.0, float(left.abs().max()))
-            assert float((left - right).abs().max()) <= 1e-10 * scale
+            scale = max(1.0, float(np.abs(left).max()))
+            assert float(np.abs(left - right).max()) <= 1e-10 * scale
 
 
 @given(st.integers(0, 1000), st.integers(1, 6), st.integers(1, 9), st.floats(0, 0.9), st.floats(0.05, 0.9))
 def test_fragment_states_follow_eager_updates(seed, num_peers, num_steps, beta, eta):
     """The same through `FragmentState`, which peers run: float32, changes added to live values, one round of delay."""
     problem, start = Problem(seed, num_peers, num_steps), normal(seed, 6)
-    expected = integrated_eager(problem, start, num_peers, 12, 1, eta, beta)
-    swarm = Swarm(OuterRule("eager", eta, beta), "fp32", start.float(), num_peers)
+    expected = integrated_eager(problem, start, num_peers, 12, 1, eta, beta, 1 / num_peers)
+    swarm = Swarm(OuterRule("eager", eta, beta), "fp32", start.astype(np.float32), num_peers)
     for state in swarm.states:
         state.own_share = 1 / num_peers
     for wanted in expected:
-        work = [problem.outer_gradient(peer, live.double()).float() for peer, live in enumerate(swarm.live)]
+        live_there = [live.astype(np.float64) for live in swarm.live]
+        work = [problem.outer_gradient(peer, live).astype(np.float32) for peer, live in enumerate(live_there)]
         for live, change in zip(swarm.live, work, strict=True):
             live -= change
         if swarm.states[0].pending is not None:
@@ -133,57 +154,57 @@ def test_fragment_states_follow_eager_updates(seed, num_peers, num_steps, beta, 
         for peer in range(num_peers):
             swarm.send(peer, work[peer])
         for got, values in zip(swarm.live, wanted, strict=True):
-            scale = max(1.0, float(values.abs().max()))
-            assert float((got.double() - values).abs().max()) <= 1e-4 * scale
+            scale = max(1.0, float(np.abs(values).max()))
+            assert float(np.abs(got - values).max()) <= 1e-4 * scale
 
 
-@given(st.integers(0, 99), st.floats(0, 0.99), st.floats(0.01, 2))
+@given(st.integers(0, 99), nearest_float32(0, 0.99), nearest_float32(0.01, 2))
 def test_the_outer_step_is_nesterov_sgd_of_torch(seed, beta, eta):
-    reference = normal(seed, 50).requires_grad_()
+    """In float64, with rates that are float32 numbers: rates are rounded to those."""
+    anchor, momentum = normal(seed, 50), np.zeros(50)
+    reference = torch.from_numpy(anchor.copy()).requires_grad_()
     optimizer = torch.optim.SGD([reference], lr=eta, momentum=beta, nesterov=beta > 0)
-    anchor, momentum = reference.detach().clone(), torch.zeros(50, dtype=torch.float64)
     for step in range(6):
         gradient = normal(1000 + step, 50)
-        reference.grad = gradient.clone()
+        reference.grad = torch.from_numpy(gradient.copy())
         optimizer.step()
-        before = anchor.clone()
-        change = outer_step_(anchor, momentum, gradient.clone(), eta, beta)
-        torch.testing.assert_close(anchor, reference.detach(), rtol=1e-12, atol=1e-12)
-        assert torch.equal(change, anchor - before)
+        before = anchor.copy()
+        change = outer_step_(anchor, momentum, gradient, eta, beta)
+        np.testing.assert_allclose(anchor, reference.detach().numpy(), rtol=1e-12, atol=1e-12)
+        assert np.array_equal(change, anchor - before)
 
 
-def test_outer_steps_have_the_same_bits_for_any_threads_and_chunks():
+@pytest.mark.parametrize("step", [outer_step_, outer_step_into])
+def test_outer_steps_have_the_same_bits_for_any_threads_and_chunks(step):
     size, beta, eta = 300_001, 0.5, 0.7
-    start, gradients = normal(1, size, torch.float32), [normal(seed, size, torch.float32) for seed in range(2, 5)]
+    start, gradients = normal(1, size, np.float32), [normal(seed, size, np.float32) for seed in range(2, 5)]
 
     def digest(chunk, num_threads):
-        before = torch.get_num_threads()
-        torch.set_num_threads(num_threads)
-        try:
-            anchor, momentum = start.clone(), torch.zeros(size)
+        anchor, momentum = start.copy(), np.zeros_like(start)
+        parts = [slice(first, first + chunk) for first in range(0, size, chunk)]
+
+        def take(part, gradient):
+            change = [] if step is outer_step_ else [np.empty_like(gradient[part])]
+            step(anchor[part], momentum[part], gradient[part], eta, beta, *change)
+
+        with ThreadPoolExecutor(num_threads) as executor:
             for gradient in gradients:
-                for first in range(0, size, chunk):
-                    part = slice(first, first + chunk)
-                    outer_step_(anchor[part], momentum[part], gradient[part].clone(), eta, beta)
-            return anchor_digest(anchor, momentum)
-        finally:
-            torch.set_num_threads(before)
+                list(executor.map(take, parts, itertools.repeat(gradient)))
+        return anchor_digest(anchor, momentum)
 
     assert len({digest(chunk, threads) for chunk in (size, 1 << 18, 4096, 12_345) for threads in (1, 2, 3)}) == 1
 
 
 def test_the_outer_step_rounds_after_every_operation():
     """A fused multiply-add would keep the product's low bits, and another machine's anchor would differ."""
-    import numpy as np
-
-    values = [normal(seed, 5000, torch.float32) for seed in range(3)]
-    anchor, momentum, gradient = (value.clone() for value in values)
+    values = [normal(seed, 5000, np.float32) for seed in range(3)]
+    anchor, momentum, gradient = (value.copy() for value in values)
     outer_step_(anchor, momentum, gradient, 0.7, 0.9)
-    a, m, g = (value.numpy() for value in values)
+    a, m, g = values
     eta, beta = np.float32(0.7), np.float32(0.9)
     m = m * beta + g
-    assert np.array_equal(momentum.numpy(), m)
-    assert np.array_equal(anchor.numpy(), a - (m * beta + g) * eta)
+    assert np.array_equal(momentum, m)
+    assert np.array_equal(anchor, a - (m * beta + g) * eta)
 
 
 # ------------------------------------------------------------------------------------- weights and staleness
@@ -208,7 +229,7 @@ def test_weights_are_shares_of_what_counts(all_terms, rule):
     for weight, counted in zip(weights, counts, strict=True):
         assert 0 <= weight <= 1
         assert counted or weight == 0
-        assert weight == torch.tensor(weight, dtype=torch.float32).item()
+        assert weight == float(np.float32(weight))
 
 
 @given(st.lists(terms, min_size=1, max_size=8), rules, st.randoms(use_true_random=False))
@@ -304,7 +325,7 @@ def test_momentum_falls_with_the_mean_staleness_and_never_below_its_share(rule, 
     mean = sum(term.tokens * term.staleness for term in counted) / tokens if tokens else 0.0
     beta = effective_outer_momentum(all_terms, rule)
     assert beta == pytest.approx(rule.outer_momentum / (1 + penalty * mean), rel=1e-6)
-    assert beta == torch.tensor(beta, dtype=torch.float32).item()
+    assert beta == float(np.float32(beta))
 
 
 def test_staleness_counts_from_what_the_mode_implies():
@@ -316,34 +337,34 @@ def test_staleness_counts_from_what_the_mode_implies():
 # --------------------------------------------------------------------------------------- overlays and digests
 
 
-@given(st.integers(0, 99), st.floats(0.1, 1), st.floats(0.1, 0.9), st.floats(0, 1))
+@given(st.integers(0, 99), multiples(0.1, 1, 64), multiples(0.1, 0.9, 64), multiples(0, 1, 4096))
 def test_each_mode_shows_what_it_says(seed, eta, beta, share):
     work, velocity = normal(seed, 10), normal(seed + 1, 10)
 
     def overlay(mode, **options):
         rule = OuterRule(mode, eta, beta, **options)
         found = overlay_of(rule, [work], velocity, eta, share)
-        return torch.zeros(10, dtype=torch.float64) if found is None else found
+        return np.zeros(10) if found is None else found
 
     for mode in ("sync", "streaming", "delayed"):
         assert not overlay(mode).any()
-    assert torch.equal(overlay("carry", overlay_gain=share), work * share)
+    assert np.array_equal(overlay("carry", overlay_gain=share), work * share)
     eager = eta * share * (work + beta * (beta * velocity + work))
-    torch.testing.assert_close(overlay("eager"), eager)
-    torch.testing.assert_close(overlay("own", own_weight=share), eager)
+    np.testing.assert_allclose(overlay("eager"), eager, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(overlay("own", own_weight=share), eager, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("num_values", [1, 8, DIGEST_CHUNK_BYTES // 4, DIGEST_CHUNK_BYTES // 4 + 1])
 def test_a_digest_covers_every_bit_of_anchor_and_momentum(num_values):
-    anchor, momentum = normal(1, num_values, torch.float32), normal(2, num_values, torch.float32)
+    anchor, momentum = normal(1, num_values, np.float32), normal(2, num_values, np.float32)
     digest = anchor_digest(anchor, momentum)
     chunks = chunk_digests(anchor, momentum)
     assert len(chunks) == 2 * math.ceil(4 * num_values / DIGEST_CHUNK_BYTES)
-    assert digest_of_chunks(chunks) == digest == anchor_digest(anchor.clone(), momentum.clone())
+    assert digest_of_chunks(chunks) == digest == anchor_digest(anchor.copy(), momentum.copy())
     assert anchor_digest(momentum, anchor) != digest
-    for tensor in (anchor, momentum):
-        value = float(tensor[-1])
-        tensor[-1] = math.nextafter(value, math.inf) if tensor.dtype == torch.float64 else value * (1 + 2**-23)
+    for values in (anchor, momentum):
+        value = values[-1]
+        values[-1] = np.nextafter(value, np.float32(np.inf))
         assert anchor_digest(anchor, momentum) != digest
-        tensor[-1] = value
+        values[-1] = value
     assert anchor_digest(anchor, momentum) == digest

@@ -100,18 +100,18 @@ class OnePeer:
             for number in range(num_steps):
                 self.losses.append(self.trainer.step())
                 for message in self.mailbox.outbox.take():
-                    self.works.append(message.values.clone())
+                    self.works.append(torch.from_numpy(message.values.copy()))
                     self.mailbox.outbox.release(message.slot)
                 index = number % len(self.layout.sizes)
                 change = 0.01 * torch.randn(self.layout.sizes[index], generator=generator)
                 kind = kinds[number % len(kinds)]
-                base = self.live()[index] if kind != MergeKind.ADD else 0.0
-                assert self.mailbox.inbox.try_deliver(kind, index, base + change, version=number + 1, merge_alpha=0.5)
+                values = change if kind == MergeKind.ADD else self.live()[index] + change
+                assert self.mailbox.inbox.try_deliver(kind, index, values.numpy(), version=number + 1, merge_alpha=0.5)
 
     def evaluate(self) -> float:
         """On anchors that are all the same number."""
         for state in self.mailbox.states:
-            state.anchor.fill_(0.01)
+            state.anchor.fill(0.01)
         measured = self.trainer.evaluate()
         assert measured is not None
         return measured[0]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
-import torch
 
 from averaging.codec import make_codec
 from averaging.exchange_reports import AnchorMoved, RoundClosed, WorkForgotten
@@ -34,7 +34,7 @@ def commit_of(version, sequence, anchor=THEIRS):
 
 
 def settled(receipts, new_version, commits, *, left_version=8, pending=None, whole=()):
-    zeros = torch.zeros(16)
+    zeros = np.zeros(16, dtype=np.float32)
     rule = OuterRule("carry", 0.7, 0.5)
     state = FragmentState(rule, make_codec("fp32", 16), zeros, zeros, zeros, version=new_version, pending=pending)
     state.recent = [Settled(sent_of(sequence), sequence, ()) for sequence in whole]

@@ -9,11 +9,12 @@ import itertools
 import random
 from dataclasses import dataclass, field
 
+import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from averaging.arrays import F32
 from averaging.codec import make_codec
 from averaging.fragment_state import CommittedShard, FragmentState
 from averaging.outer import OuterRule, Terms, staleness_of, weights_of
@@ -32,17 +33,12 @@ RULES = (
 )
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread():
-    """For vectors this small, threads cost far more than they save."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 def normal(seed, size=SIZE):
-    return 0.1 * torch.randn(size, generator=torch.Generator().manual_seed(seed))
+    return 0.1 * np.random.default_rng(seed).standard_normal(size, dtype=np.float32)
+
+
+def zeros():
+    return np.zeros(SIZE, dtype=np.float32)
 
 
 @dataclass
@@ -50,15 +46,16 @@ class Replica:
     """A fragment state, live values beside it, and the own work of every round, most recent last."""
 
     state: FragmentState
-    live: torch.Tensor
-    committed: list[torch.Tensor] = field(default_factory=list)
+    live: F32
+    committed: list[F32] = field(default_factory=list)
 
     def add(self, change):
         if change is not None:
+            assert change.dtype == np.float32
             self.live += change
 
     def decoded(self):
-        out = torch.zeros(SIZE)
+        out = zeros()
         if self.state.pending is not None:
             self.state.codec.decode(self.state.pending.encoded, out)
         return out
@@ -71,7 +68,7 @@ class Swarm:
         self.rule, self.chance, self.codec = rule, chance, make_codec(codec_name, BLOCK)
         start = normal(999)
         self.replicas = [
-            Replica(FragmentState(rule, self.codec, start.clone(), torch.zeros(SIZE), torch.zeros(SIZE)), start.clone())
+            Replica(FragmentState(rule, self.codec, start.copy(), zeros(), zeros()), start.copy())
             for _ in range(NUM_PEERS)
         ]
         self.num_operations = 0
@@ -126,26 +123,28 @@ class Swarm:
         """What the docstring of `overlay_terms` allows two replicas to differ by, per value."""
         pending = one.decoded(), other.decoded()
         if self.rule.mode == "carry":
-            return self.rule.overlay_gain * (pending[0] - pending[1]).abs()
+            return self.rule.overlay_gain * np.abs(pending[0] - pending[1])
         if self.rule.mode in ("sync", "delayed"):
-            return torch.zeros(SIZE)
+            return zeros()
         shares = [
             replica.state.shown_share if self.rule.mode == "eager" else self.rule.own_weight for replica in (one, other)
         ]
         works = [
-            share * torch.stack([*replica.committed, work]) * (replica.state.pending is not None)
+            share * np.stack([*replica.committed, work]) * (replica.state.pending is not None)
             for share, replica, work in zip(shares, (one, other), pending, strict=True)
         ]
-        largest = (works[0] - works[1]).abs().amax(dim=0)
+        largest = np.abs(works[0] - works[1]).max(axis=0)
         return self.rule.outer_lr / (1 - self.rule.outer_momentum) * largest
 
     def check(self):
         digests = {replica.state.refresh_digest() for replica in self.replicas}
         assert len(digests) == 1
-        rounding = self.num_operations * 2.0**-23 * max(1.0, max(float(one.live.abs().max()) for one in self.replicas))
+        rounding = (
+            self.num_operations * 2.0**-23 * max(1.0, max(float(np.abs(one.live).max()) for one in self.replicas))
+        )
         for one, other in itertools.combinations(self.replicas, 2):
             apart = (one.live + one.state.residual) - (other.live + other.state.residual)
-            assert bool((apart.abs() <= self.bound(one, other) + rounding).all())
+            assert (np.abs(apart) <= self.bound(one, other) + rounding).all()
 
 
 @pytest.mark.parametrize(
@@ -164,16 +163,15 @@ def test_anchors_are_equal_and_replicas_stay_within_the_bound(rule, codec_name, 
 
 def test_integrated_terms_leave_the_bound_when_the_rate_changes():
     """Why the overlay is replaced and not integrated: what a step added at one rate, the next takes off at another."""
-    chance, momenta, live = random.Random(1), torch.zeros(2, SIZE), torch.zeros(2, SIZE)
-    past = torch.zeros(2, SIZE)
-    largest, apart = torch.zeros(SIZE), []
+    chance, momenta, live, past = random.Random(1), *np.zeros((3, 2, SIZE))
+    largest, apart = np.zeros(SIZE), []
     for round_ in range(400):
-        work = torch.stack([normal(2 * round_), normal(2 * round_ + 1)])
-        mixed = past.mean(dim=0) + (work - past) / 2
+        work = np.stack([normal(2 * round_), normal(2 * round_ + 1)])
+        mixed = past.mean(axis=0) + (work - past) / 2
         eta, past = chance.uniform(0.1, ETA), work
         momenta = BETA * momenta + mixed
         live = live - eta * (mixed + BETA * momenta)
-        largest = torch.maximum(largest, (work[0] - work[1]).abs() / 2)
-        apart.append((live[0] - live[1]).abs() / (ETA / (1 - BETA) * largest))
-    assert float(torch.stack(apart[-50:]).amax()) > 1
-    assert float(torch.stack(apart[-50:]).mean()) > 2 * float(torch.stack(apart[:10]).mean())
+        largest = np.maximum(largest, np.abs(work[0] - work[1]) / 2)
+        apart.append(np.abs(live[0] - live[1]) / (ETA / (1 - BETA) * largest))
+    assert float(np.max(apart[-50:])) > 1
+    assert float(np.mean(apart[-50:])) > 2 * float(np.mean(apart[:10]))

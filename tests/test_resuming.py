@@ -8,9 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import pytest
 import torch
 
+from averaging.arrays import F32
 from averaging.codec import make_codec
 from averaging.fragment_runtime import FragmentRuntime
 from averaging.fragment_state import CommittedShard, FragmentState
@@ -49,8 +51,8 @@ class Swarm:
     """A fetcher that finds fragment 1 at a later version, with the commits that led there."""
 
     def __init__(self, size: int, version: int, commits: tuple[Commit, ...]) -> None:
-        generator = torch.Generator().manual_seed(7)
-        anchor, momentum = torch.randn(size, generator=generator), torch.randn(size, generator=generator)
+        generator = np.random.default_rng(7)
+        anchor, momentum = (generator.standard_normal(size, dtype=np.float32) for _ in range(2))
         self.is_forgotten = False
         self.snapshot = Snapshot(version, 10**6, anchor, momentum, anchor_digest(anchor, momentum), commits)
 
@@ -142,19 +144,20 @@ def swarm_of(peer: Peer, gap: int, *members: tuple[PeerId, int], known: bool = T
     return Swarm(size, version + gap, commits if known else ())
 
 
-def waiting(peer: Peer) -> torch.Tensor:
+def waiting(peer: Peer) -> F32:
     """Own work of fragment 1 that no commit has: residual, under way, and not even sent."""
     state = peer.fragments[1].state
-    return state.anchor - state.shown() + peer.link.unsent(1)
+    values: F32 = state.anchor - state.shown() + peer.link.unsent(1).numpy()
+    return values
 
 
 def test_unsent_work_and_error_feedback_survive_a_polite_absence_of_any_length(saved: Peer) -> None:
-    before, error = waiting(saved), saved.fragments[1].state.residual.clone()
+    before, error = waiting(saved), saved.fragments[1].state.residual.copy()
     assert error.any()
     assert saved.fragments[1].state.pending is not None
     # None of the swarm's commits has it: all of it waits again.
     peer, seen = return_to(saved.folder.path, swarm_of(saved, 3))
-    torch.testing.assert_close(waiting(peer), before, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(waiting(peer), before, rtol=0, atol=1e-6)
     assert peer.fragments[1].state.pending is None
     assert not [event for event in seen if isinstance(event, WorkDropped)]
     assert max(float(one.abs().max()) for one in peer.sums()) < 1e-6
@@ -164,17 +167,17 @@ def test_what_was_committed_meanwhile_does_not_come_twice(saved: Peer) -> None:
     before = waiting(saved)
     pending = saved.fragments[1].state.pending
     assert pending is not None
-    work = torch.zeros_like(before)
+    work = np.zeros_like(before)
     saved.fragments[1].state.codec.decode(pending.encoded, work)
     peer, _ = return_to(saved.folder.path, swarm_of(saved, 2, (ME, pending.sequence)))
-    torch.testing.assert_close(waiting(peer), before - work, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(waiting(peer), before - work, rtol=0, atol=1e-6)
     assert max(float(one.abs().max()) for one in peer.sums()) < 1e-6
 
 
 def test_what_is_under_way_is_given_up_when_nobody_knows_its_fate_but_the_rest_stays(saved: Peer) -> None:
-    error, unsent = saved.fragments[1].state.residual.clone(), saved.link.unsent(1)
+    error, unsent = saved.fragments[1].state.residual.copy(), saved.link.unsent(1).numpy()
     peer, _ = return_to(saved.folder.path, swarm_of(saved, 50, known=False))
-    torch.testing.assert_close(waiting(peer), error + unsent, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(waiting(peer), error + unsent, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize(("known", "later", "is_kept"), [(True, None, True), (True, 99, False), (False, None, False)])
@@ -189,12 +192,12 @@ def test_a_checkpoint_that_was_gone_on_from_keeps_only_what_the_swarm_cannot_hav
     members = [] if later is None else [(ME, later)]
     peer, seen = return_to(saved.folder.path, swarm_of(saved, 2, *members, known=known))
     if is_kept:
-        torch.testing.assert_close(waiting(peer), before, rtol=0, atol=1e-6)
+        np.testing.assert_allclose(waiting(peer), before, rtol=0, atol=1e-6)
     else:
         assert not waiting(peer).any()
     # The other fragments went on without commits: nothing of theirs can be lost or double.
     for index in (0, 2):
-        assert torch.equal(peer.fragments[index].state.residual, saved.fragments[index].state.residual)
+        assert np.array_equal(peer.fragments[index].state.residual, saved.fragments[index].state.residual)
         torch.testing.assert_close(peer.link.unsent(index), saved.link.unsent(index), rtol=0, atol=1e-6)
     dropped = [event for event in seen if isinstance(event, WorkDropped)]
     assert [(event.fragment, event.tokens > 0) for event in dropped] == ([] if is_kept else [(1, True)])
@@ -216,7 +219,7 @@ def test_an_anchor_that_is_replaced_leaves_local_work_where_it_is(saved: Peer, k
     """L is what the inner optimizer did; a repair moves x and the point it is measured from together."""
     for index, fragment in enumerate(saved.fragments):
         before = saved.link.unsent(index)
-        change = torch.full((fragment.state.num_values,), 0.25)
+        change = np.full(fragment.state.num_values, 0.25, dtype=np.float32)
         values = change if kind is MergeKind.ADD else fragment.state.shown() + change
         assert saved.mailbox.inbox.try_deliver(kind, index, values, version=9)
         live = saved._flat()[index][0]
@@ -272,11 +275,11 @@ def test_a_killed_network_process_leaves_its_contribution_to_the_next(tmp_path: 
     for fragment, successor, before in zip(peer.fragments, successors, shown, strict=True):
         assert successor.state.pending is not None
         assert fragment.state.pending is not None
-        assert torch.equal(successor.state.shown(), before)
+        assert np.array_equal(successor.state.shown(), before)
         assert replace(successor.state.pending, encoded=fragment.state.pending.encoded) == fragment.state.pending
     # Committed, it must not be found again.
     state = successors[0].state
-    gradient = state.codec.encode(torch.ones(state.num_values))
+    gradient = state.codec.encode(np.ones(state.num_values, dtype=np.float32))
     with successors[0].changing():
         state.apply([CommittedShard(0, state.num_values, gradient, 0.5, own_included=True)], 10)
         state.refresh_digest()
@@ -294,13 +297,13 @@ def test_a_blended_trainer_is_not_pulled_to_an_anchor_that_it_has(tmp_path: Path
     asyncio.run(peer.desk.take_work(peer.take))
     size = peer.fragments[0].state.num_values
     inbox = peer.mailbox.inbox
-    assert inbox.try_deliver(MergeKind.BLEND, 0, torch.ones(size), version=3, merge_alpha=0.5)
+    assert inbox.try_deliver(MergeKind.BLEND, 0, np.ones(size, dtype=np.float32), version=3, merge_alpha=0.5)
     peer.link.poll()
     live, unsent = peer._flat()[0]
-    assert inbox.try_deliver(MergeKind.REBASE, 0, torch.ones(size), version=3)
+    assert inbox.try_deliver(MergeKind.REBASE, 0, np.ones(size, dtype=np.float32), version=3)
     peer.link.poll()
     assert torch.equal(peer._flat()[0][0], live)
-    assert inbox.try_deliver(MergeKind.REBASE, 0, torch.full((size,), 2.0), version=4)
+    assert inbox.try_deliver(MergeKind.REBASE, 0, np.full(size, 2.0, dtype=np.float32), version=4)
     peer.link.poll()
     torch.testing.assert_close(peer.link.unsent(0), unsent, rtol=0, atol=1e-6)
     torch.testing.assert_close(peer._flat()[0][0], 2.0 - unsent, rtol=0, atol=1e-6)

@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import torch
-
 from dht.access import AccessRule
 from dht.admission import Admission
 from dht.identity import Identity, make_run_id
@@ -20,6 +18,7 @@ from peer.manifest import RunManifest
 from peer.revisions import WHEN_JOINING, Revisions, member_rules
 from peer.simulated_peer import EPOCH_SECONDS, SOFTWARE, Life, SimulatedPeer, World, simulated_identity, workload_of
 from peer.simulated_spec import SimulationSpec, tiny_manifest
+from peer.simulated_workload import one_thread
 from peer.virtual_time import run_virtual
 
 OWNER = Identity.from_seed(b"o" * 32)
@@ -106,12 +105,8 @@ def run(scene: Callable[[Swarm], Awaitable[None]], num_peers: int = 3) -> None:
         finally:
             await swarm.end()
 
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with one_thread():
         run_virtual(play(), seed=SEED)
-    finally:
-        torch.set_num_threads(before)
 
 
 def test_listed_keys_train_together_and_a_stranger_alone() -> None:

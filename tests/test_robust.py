@@ -6,14 +6,16 @@ import functools
 import itertools
 import math
 import random
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from unittest import mock
 
+import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from averaging.arrays import F32
 from averaging.codec import make_codec
 from averaging.encoded import EncodedBlocks
 from averaging.fragment_state import CommittedShard, FragmentState
@@ -42,11 +44,11 @@ def name_of(rule):
 
 
 def normal(seed, size=50, scale=1.0):
-    return scale * torch.randn(size, generator=torch.Generator().manual_seed(seed))
+    return scale * np.random.default_rng(seed).standard_normal(size, dtype=np.float32)
 
 
 def decoded(codec, encoded):
-    out = torch.empty(encoded.num_values)
+    out = np.empty(encoded.num_values, dtype=np.float32)
     codec.decode(encoded, out)
     return out
 
@@ -60,7 +62,9 @@ def group(values, terms=None, codec_name="fp32"):
 
 def combined(rule, values, terms=None, codec_name="fp32"):
     codec, contributions = group(values, terms, codec_name)
-    return combine(contributions, rule, codec, values[0].numel())
+    result = combine(contributions, rule, codec, values[0].size)
+    assert result.values.dtype == np.float32
+    return result
 
 
 def bytes_of(reduction):
@@ -74,19 +78,34 @@ NUM_PEERS, NUM_ROUNDS, NUM_STEPS = 8, 30, 10
 
 @functools.cache
 def samples():
-    generator = torch.Generator().manual_seed(0)
-    truth, inputs = torch.randn(64, generator=generator), torch.randn(1024, 64, generator=generator)
-    return inputs, (torch.sigmoid(inputs @ truth) > torch.rand(1024, generator=generator)).float()
+    chance = np.random.default_rng(0)
+    truth = chance.standard_normal(64, dtype=np.float32)
+    inputs = chance.standard_normal((1024, 64), dtype=np.float32)
+    return inputs, (sigmoid(inputs @ truth) > chance.random(1024)).astype(np.float32)
 
 
-def descend(point, generator):
+def sigmoid(values):
+    return 0.5 + 0.5 * np.tanh(0.5 * values)
+
+
+def descend(point, chance):
     """Local steps of logistic regression with weight decay."""
     inputs, labels = samples()
     for _ in range(NUM_STEPS):
-        chosen = torch.randint(len(labels), (16,), generator=generator)
-        errors = torch.sigmoid(inputs[chosen] @ point) - labels[chosen]
+        chosen = chance.integers(0, len(labels), 16)
+        errors = sigmoid(inputs[chosen] @ point) - labels[chosen]
         point = point - 0.3 * (inputs[chosen].T @ errors / 16 + 2e-3 * point)
     return point
+
+
+def loss_at(point):
+    inputs, labels = samples()
+    logits = inputs @ point
+    return float(np.mean(np.logaddexp(0, logits) - labels * logits) + 1e-3 * np.square(point).sum())
+
+
+def fragment_states(rule, codec):
+    return [FragmentState(rule, codec, *np.zeros((3, 64), dtype=np.float32)) for _ in range(NUM_PEERS)]
 
 
 def poisoned(encoded):
@@ -99,28 +118,28 @@ def poisoned(encoded):
 ATTACKS = {
     "reversed": lambda work, _: -10 * work,
     "reversed quietly": lambda work, _: -3 * work,
-    "noise": lambda work, generator: 100 * work.norm() / 8 * torch.randn(64, generator=generator),
+    "noise": lambda work, chance: 100 * np.linalg.norm(work) / 8 * chance.standard_normal(64, dtype=np.float32),
     "zeros": lambda work, _: 0 * work,
 }
 
 
 @functools.cache
 def final_loss(rule, attack="", num_liars=0):
-    codec, generator = make_codec("int4", BLOCK), torch.Generator().manual_seed(1)
-    states = [FragmentState(rule, codec, torch.zeros(64), torch.zeros(64), torch.zeros(64)) for _ in range(NUM_PEERS)]
+    codec, chance = make_codec("int4", BLOCK), np.random.default_rng(2)
+    states = fragment_states(rule, codec)
     liars = {2, 5} if num_liars == 2 else {2} if num_liars else set()
     for round_ in range(NUM_ROUNDS):
         contributions = []
         for index, state in enumerate(states):
             start = state.shown()
-            state.receive_work(start - descend(start, generator), NUM_STEPS * 16, NUM_STEPS, state.version)
+            state.receive_work(start - descend(start, chance), NUM_STEPS * 16, NUM_STEPS, state.version)
             sent, _ = state.send(round_ + 1)
             encoded = sent.encoded
             if index in liars:
                 encoded = (
                     poisoned(encoded)
                     if attack == "nan"
-                    else codec.encode(ATTACKS[attack](decoded(codec, encoded), generator))
+                    else codec.encode(ATTACKS[attack](decoded(codec, encoded), chance))
                 )
             contributions.append((index, Terms(sent.tokens, sent.steps, 0), encoded))
         reduction = reduce_shard(contributions, rule, codec, 64, None)
@@ -130,10 +149,7 @@ def final_loss(rule, attack="", num_liars=0):
             # A liar does not care whether it was left out.
             is_in = index in reduction.included or index in liars
             state.apply([CommittedShard(0, 64, reduction.encoded, outer_lr, is_in)], 1)
-    inputs, labels = samples()
-    point = states[0].anchor
-    loss = torch.nn.functional.binary_cross_entropy_with_logits(inputs @ point, labels)
-    return float(loss + 1e-3 * point.square().sum())
+    return loss_at(states[0].anchor)
 
 
 @pytest.mark.parametrize("rule", ROBUST, ids=name_of)
@@ -176,14 +192,14 @@ def test_honest_late_work_is_neither_shortened_nor_refused():
     free = combined(replace(MEAN, clip_norm_ratio=1e6), [*fresh, *late], terms)
     assert limited.included == tuple(range(8))
     assert not limited.refused
-    assert torch.equal(limited.values, free.values)
+    assert np.array_equal(limited.values, free.values)
 
 
 def test_one_late_member_alone_is_not_shortened():
     values = [*(normal(seed) for seed in range(5)), normal(9, scale=3.0)]
     terms = [FRESH] * 5 + [Terms(480, 30, 2)]
     limited, free = (combined(replace(MEAN, clip_norm_ratio=ratio), values, terms) for ratio in (1.5, 1e6))
-    assert torch.equal(limited.values, free.values)
+    assert np.array_equal(limited.values, free.values)
 
 
 def late_and_fresh():
@@ -213,15 +229,15 @@ def test_an_honest_late_peer_does_not_look_like_an_attacker(rule):
 @functools.cache
 def loss_with_late_peers(rule):
     """As `final_loss`, without liars; two of the eight take part in every third round, with three times the steps."""
-    codec, generator = make_codec("int4", BLOCK), torch.Generator().manual_seed(1)
-    states = [FragmentState(rule, codec, torch.zeros(64), torch.zeros(64), torch.zeros(64)) for _ in range(NUM_PEERS)]
+    codec, chance = make_codec("int4", BLOCK), np.random.default_rng(2)
+    states = fragment_states(rule, codec)
     refused = []
-    begun: dict[int, tuple[torch.Tensor, torch.Tensor, int]] = {}
+    begun: dict[int, tuple[F32, F32, int]] = {}
     for round_ in range(NUM_ROUNDS):
         contributions = []
         for index, state in enumerate(states):
             start, point, base_version = begun.pop(index, (state.shown(), state.shown(), state.version))
-            point = descend(point, generator)
+            point = descend(point, chance)
             num_rounds = 1 + state.version - base_version
             if index in (2, 5) and num_rounds < 3:
                 begun[index] = (start, point, base_version)
@@ -238,10 +254,7 @@ def loss_with_late_peers(rule):
         for index, state in enumerate(states):
             state.apply([CommittedShard(0, 64, reduction.encoded, outer_lr, index in reduction.included)], 1)
     assert not refused
-    inputs, labels = samples()
-    point = states[0].anchor
-    loss = torch.nn.functional.binary_cross_entropy_with_logits(inputs @ point, labels)
-    return float(loss + 1e-3 * point.square().sum())
+    return loss_at(states[0].anchor)
 
 
 @pytest.mark.parametrize("rule", ROBUST, ids=name_of)
@@ -289,14 +302,14 @@ def test_refusals_name_their_members(rule, codec_name):
     assert [(refusal.member, refusal.offence) for refusal in result.refused] == expected
     assert set(result.included) == set(range(7)) - {member for member, _ in expected}
     others = [one for one in contributions if one[0] in result.included]
-    assert torch.equal(combine(others, rule, codec, 50).values, result.values)
+    assert np.array_equal(combine(others, rule, codec, 50).values, result.values)
 
 
 @pytest.mark.parametrize("rule", ROBUST, ids=name_of)
 def test_absurd_magnitudes_are_refused_even_in_pairs(rule):
-    result = combined(rule, [normal(1), torch.full((50,), 2.0**120)])
+    result = combined(rule, [normal(1), np.full(50, 2.0**120, dtype=np.float32)])
     assert result.included == (0,)
-    assert torch.equal(result.values, normal(1))
+    assert np.array_equal(result.values, normal(1))
 
 
 # --- few members, equal members ---
@@ -307,15 +320,15 @@ def test_one_or_two_members_give_the_weighted_mean(members):
     values, terms = [normal(seed) for seed, _ in members], [Terms(tokens, 7, 0) for _, tokens in members]
     expected = combined(MEAN, values, terms).values
     for rule in ROBUST:
-        assert torch.equal(combined(rule, values, terms).values, expected)
+        assert np.array_equal(combined(rule, values, terms).values, expected)
 
 
 @given(st.integers(0, 999), st.integers(3, 9))
 def test_equal_contributions_give_that_contribution(seed, num_members):
     values = [normal(seed)] * num_members
-    assert torch.equal(combined(TRIMMED, values).values, values[0])
-    assert torch.equal(combined(CLIPPED, values).values, values[0])
-    assert torch.allclose(combined(RADIAL, values).values, values[0], rtol=1e-5)
+    assert np.array_equal(combined(TRIMMED, values).values, values[0])
+    assert np.array_equal(combined(CLIPPED, values).values, values[0])
+    assert np.allclose(combined(RADIAL, values).values, values[0], rtol=1e-5)
 
 
 @pytest.mark.parametrize("rule", [MEAN, MEAN_LIMITED, *ROBUST], ids=name_of)
@@ -323,16 +336,15 @@ def test_nothing_gives_nothing(rule):
     codec = make_codec("int4", BLOCK)
     assert combine([], rule, codec, 50).included == ()
     assert reduce_shard([(0, Terms(1, 1, 9), codec.encode(normal(0)))], rule, codec, 50, None) is None
-    zeros = combined(rule, [torch.zeros(50)] * 4)
+    zeros = combined(rule, [np.zeros(50, dtype=np.float32)] * 4)
     assert zeros.included == (0, 1, 2, 3)
-    assert torch.equal(zeros.values, torch.zeros(50))
+    assert np.array_equal(zeros.values, np.zeros(50))
 
 
 # --- the arithmetic ---
 
-vectors = st.lists(
-    st.lists(st.floats(-1e6, 1e6, width=32), min_size=6, max_size=6).map(torch.tensor), min_size=3, max_size=9
-)
+vector = st.lists(st.floats(-1e6, 1e6, width=32), min_size=6, max_size=6).map(lambda one: np.array(one, np.float32))
+vectors = st.lists(vector, min_size=3, max_size=9)
 FREE = {name: replace(MEAN, combine=name) for name in ("trimmed_mean", "centered_clip", "radial_directional")}
 
 
@@ -340,17 +352,17 @@ FREE = {name: replace(MEAN, combine=name) for name in ("trimmed_mean", "centered
 def test_trimmed_mean_lies_between_the_members_that_are_left(values, data):
     terms = [Terms(data.draw(st.integers(1, 10**6)), 10, 0) for _ in values]
     result = combined(FREE["trimmed_mean"], values, terms).values
-    ordered = torch.stack(values).sort(dim=0).values
+    ordered = np.sort(values, axis=0)
     trimmed = num_trimmed(len(values), 0.25)
-    assert bool((ordered[trimmed] <= result).all() & (result <= ordered[len(values) - trimmed - 1]).all())
+    assert ((ordered[trimmed] <= result) & (result <= ordered[len(values) - trimmed - 1])).all()
 
 
 @given(vectors)
 def test_trimmed_mean_of_equal_weights_is_the_textbook_one(values):
-    ordered = torch.stack(values).double().sort(dim=0).values
+    ordered = np.sort(values, axis=0).astype(np.float64)
     trimmed = num_trimmed(len(values), 0.25)
-    expected = ordered[trimmed : len(values) - trimmed].mean(dim=0)
-    assert torch.allclose(combined(FREE["trimmed_mean"], values).values.double(), expected, rtol=1e-5, atol=1e-1)
+    expected = ordered[trimmed : len(values) - trimmed].mean(axis=0)
+    assert np.allclose(combined(FREE["trimmed_mean"], values).values, expected, rtol=1e-5, atol=1e-1)
 
 
 @pytest.mark.parametrize(
@@ -362,13 +374,14 @@ def test_number_of_trimmed_members(num_members, fraction, expected):
 
 
 def centered_clip_by_the_book(values, weights, ratio):
-    points = torch.stack(values).double()
-    center = torch.quantile(points, 0.5, dim=0)
-    radius = ratio * float((points - center).norm(dim=1).median())
+    points = np.stack(values).astype(np.float64)
+    center = np.median(points, axis=0)
+    distances = np.sort(np.linalg.norm(points - center, axis=1))
+    radius = ratio * distances[(len(distances) - 1) // 2]
     for _ in range(20):
         offsets = points - center
-        shares = torch.clamp(radius / offsets.norm(dim=1).clamp_min(1e-30), max=1.0) * torch.tensor(weights).double()
-        center = center + (offsets * shares[:, None]).sum(dim=0)
+        shares = np.minimum(radius / np.maximum(np.linalg.norm(offsets, axis=1), 1e-30), 1.0) * np.array(weights)
+        center = center + (offsets * shares[:, None]).sum(axis=0)
     return center
 
 
@@ -378,22 +391,23 @@ def test_centered_clip_equals_its_definition(seed, num_members, ratio):
     terms = [Terms(100 + 10 * index, 10, 0) for index in range(num_members)]
     rule = replace(FREE["centered_clip"], clip_radius_ratio=ratio)
     expected = centered_clip_by_the_book(values, weights_of(terms, rule), ratio)
-    assert torch.allclose(combined(rule, values, terms).values.double(), expected, atol=1e-5)
+    assert np.allclose(combined(rule, values, terms).values, expected, atol=1e-5)
 
 
 @given(st.integers(0, 10**6), st.integers(3, 9))
 def test_radial_directional_keeps_the_mean_length(seed, num_members):
     values = [normal(seed + index, scale=1.0 + index % 3) for index in range(num_members)]
     result = combined(FREE["radial_directional"], values).values
-    direction = sum(one / one.norm() for one in values)
-    assert float(result.norm()) == pytest.approx(sum(float(one.norm()) for one in values) / num_members, rel=1e-4)
-    assert float(result @ direction) == pytest.approx(float(result.norm() * direction.norm()), rel=1e-4)
+    norm = np.linalg.norm
+    direction = sum(one / norm(one) for one in values)
+    assert float(norm(result)) == pytest.approx(sum(float(norm(one)) for one in values) / num_members, rel=1e-4)
+    assert float(result @ direction) == pytest.approx(float(norm(result) * norm(direction)), rel=1e-4)
 
 
 def test_directions_that_cancel_give_the_mean():
     values = [normal(1), -normal(1), 3 * normal(1), -3 * normal(1) + 1e-3 * normal(2)]
     expected = combined(MEAN, values).values
-    assert torch.equal(combined(FREE["radial_directional"], values).values, expected)
+    assert np.array_equal(combined(FREE["radial_directional"], values).values, expected)
 
 
 @given(st.lists(st.floats(1e-6, 1e6), min_size=3, max_size=20), st.floats(1, 10))
@@ -419,24 +433,23 @@ def test_who_claims_a_million_times_the_tokens_decides_nothing():
 
 @pytest.mark.parametrize("rule", [MEAN, MEAN_LIMITED, *ROBUST], ids=name_of)
 def test_threads_and_kernels_do_not_change_a_bit(rule):
+    """As many reductions at once as there are threads, with one codec."""
     size = 40_000
+    work = [normal(index, size, 1.0 + index) for index in range(7)]
+
+    def reduced(codec):
+        contributions = [
+            (index, Terms(100 + index, 10, index % 2), codec.encode(values)) for index, values in enumerate(work)
+        ]
+        reduction = reduce_shard(contributions, rule, codec, size, None)
+        assert reduction is not None
+        assert reduction.error is not None
+        return bytes_of(reduction), b"".join(map(bytes, reduction.error.pack()))
+
     results = set()
-    before = torch.get_num_threads()
-    try:
-        for num_threads in (1, 2, 5):
-            torch.set_num_threads(num_threads)
-            for kernels in KERNELS:
-                codec = make_codec("int4", BLOCK, kernels)
-                contributions = [
-                    (index, Terms(100 + index, 10, index % 2), codec.encode(normal(index, size, 1.0 + index)))
-                    for index in range(7)
-                ]
-                reduction = reduce_shard(contributions, rule, codec, size, None)
-                assert reduction is not None
-                assert reduction.error is not None
-                results.add((bytes_of(reduction), b"".join(map(bytes, reduction.error.pack()))))
-    finally:
-        torch.set_num_threads(before)
+    for num_threads, kernels in itertools.product((1, 2, 5), KERNELS):
+        with ThreadPoolExecutor(num_threads) as executor:
+            results |= set(executor.map(reduced, [make_codec("int4", BLOCK, kernels)] * num_threads))
     assert len(results) == 1
 
 
@@ -466,7 +479,7 @@ def test_chunks_change_nothing_that_matters(seed, chunk_values):
     for rule in ROBUST:
         whole = combined(rule, values).values
         with mock.patch("averaging.robust.CHUNK_VALUES", chunk_values):
-            assert torch.allclose(combined(rule, values).values, whole, atol=1e-6)
+            assert np.allclose(combined(rule, values).values, whole, atol=1e-6)
 
 
 # --- what the manifest says ---

@@ -1,6 +1,6 @@
 """One log of commits has one result, whatever the machine that applies it is like.
 
-Each condition is a process of its own, because vector instructions and thread pools are chosen at a process's start.
+Each condition is a process of its own, because vector instructions are chosen at a process's start.
 Chunks of `averaging.robust` are left as they are: only one peer reduces a shard, and all apply the bytes it sends.
 """
 
@@ -12,11 +12,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+
 from averaging import build_kernels, compiled
 from tests.commit_log import CASES, NUM_ROUNDS
 
 ROOT = Path(__file__).parent.parent
-COMPILED = "compiled" if compiled.kernels() else "torch"
+COMPILED = "compiled" if compiled.kernels() else "numpy"
+VECTOR_INSTRUCTIONS = np.show_config(mode="dicts")["SIMD Extensions"].get("found", [])
+"""Those that numpy uses here beyond the ones it always does."""
 CONDITIONS: dict[str, tuple[list[str], dict[str, str]]] = {
     "one thread": ([], {}),
     "two threads, compiled, small chunks, another order": (
@@ -25,7 +29,7 @@ CONDITIONS: dict[str, tuple[list[str], dict[str, str]]] = {
     ),
     "three threads, no vector instructions, odd chunks, a third order": (
         ["--threads", "3", "--chunk-values", "5001", "--order", "2"],
-        {"ATEN_CPU_CAPABILITY": "default"},
+        {"NPY_DISABLE_CPU_FEATURES": " ".join(VECTOR_INSTRUCTIONS)},
     ),
     "compiled for the oldest machine": (["--kernels", COMPILED, "--order", "3"], {}),
 }

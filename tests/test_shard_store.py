@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -25,7 +25,7 @@ PLAN = Plan(0, 7, 1, bytes(16), ROSTER, (ShardPlan(0, CUT, 0), ShardPlan(CUT, SI
 
 
 def normal(seed, size=CUT):
-    return torch.randn(size, generator=torch.Generator().manual_seed(seed))
+    return np.random.default_rng(seed).standard_normal(size, dtype=np.float32)
 
 
 def store_of(codec="int4"):
@@ -243,9 +243,8 @@ def test_an_error_of_zero_replaces_an_older_one():
     store.settle(committed(digest, b""))
     error = store.carried_error(0, CUT)
     assert error is not None
-    exact = reduce_shard(
-        [(0, terms_of(RULE, PLAN, 0), store.codec.encode(torch.zeros(CUT)))], RULE, store.codec, CUT, None
-    )
+    nothing = store.codec.encode(np.zeros(CUT, dtype=np.float32))
+    exact = reduce_shard([(0, terms_of(RULE, PLAN, 0), nothing)], RULE, store.codec, CUT, None)
     assert exact is not None
     store.settle(committed(store.add_reduction(7, 0, 0, CUT, exact), b""))
     assert store.carried_error(0, CUT) is None

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 
+import numpy as np
 import pytest
-import torch
 
 from averaging.exchange_reports import ContributionSent, WorkExpired
 from averaging.outer import OuterRule, staleness_factor
@@ -68,7 +68,7 @@ def test_a_peer_that_is_in_every_few_rounds_helps_with_its_staleness(every):
         base_version = 0
         for interval in range(4 * every):
             if interval % every == every - 1:
-                values = 0.01 * torch.randn(20_000, generator=torch.Generator().manual_seed(interval))
+                values = 0.01 * np.random.default_rng(interval).standard_normal(20_000, dtype=np.float32)
                 rare.live[0] -= values
                 began_on = base_version
                 base_version = rare.fragments[0].state.version

@@ -16,7 +16,7 @@ from dht.errors import PeerFault
 from dht.host import Stream
 from dht.memory_host import MemoryHost
 from peer.doorkeeper import RunDoorkeeper
-from tests.donor_scene import NUM_VALUES, RULE, UPLOAD, Scene, assert_same, in_scene, tensor_of
+from tests.donor_scene import NUM_VALUES, RULE, UPLOAD, Scene, array_of, assert_same, in_scene
 from tests.memory_networks import MIB, named, now
 
 
@@ -209,8 +209,8 @@ def test_a_header_that_does_not_fit_and_requests_without_sense_are_faults() -> N
 
 
 def test_the_header_has_the_digest_of_the_anchor() -> None:
-    anchor, momentum = tensor_of("a"), tensor_of("m")
-    chunks = state_messages.chunks_of_tensors(anchor, momentum)
+    anchor, momentum = array_of("a"), array_of("m")
+    chunks = state_messages.chunks_of(anchor, momentum)
     header = Header(1, 2, tuple(digest_of(chunk) for chunk in chunks))
     assert header.digest == anchor_digest(anchor, momentum)
     assert [len(chunk) for chunk in chunks] == state_messages.chunk_lengths(NUM_VALUES)

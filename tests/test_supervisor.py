@@ -8,7 +8,9 @@ import socket
 import subprocess
 import sys
 
-from peer.network_child import OWNERS_SIGNALS, early_network_child
+import pytest
+
+from peer.network_child import CHILD_ENVIRONMENT, OWNERS_SIGNALS, early_network_child
 from peer.network_spec import NetworkSpec
 from peer.supervisor import NetworkProcess
 
@@ -54,21 +56,33 @@ def test_starting_the_child_loads_nothing_that_takes_long():
     assert not {"torch", "numpy", "hivemind", "pydantic", "msgpack"} & set(names)
 
 
-def test_the_network_side_loads_no_compiler():
-    """A second of every join, and 70 MB of every peer, for nothing (`peer.model.parameter_shapes`)."""
-    program = """
+@pytest.mark.parametrize("entry", ["peer.network_process", "peer.seeding"])
+def test_a_process_that_trains_nothing_loads_no_torch(entry):
+    """Most of a second of every join, and 190 MB of every peer, for nothing; nor what hivemind's DHT does not need."""
+    program = f"""
 import sys
+import numpy
+import {entry}
 from dht.hivemind_parts import allow_parts_of_hivemind
 allow_parts_of_hivemind()
-import torch, peer.network_process, peer.network_side
+import peer.network_side
 from peer.layouts import layout_digest_of
 from peer.manifest import RunManifest
 from peer.run_rules import codec_of
 manifest = RunManifest(name="x")
-codec_of(manifest).encode(torch.zeros(1000))
+codec_of(manifest).encode(numpy.zeros(1000, dtype=numpy.float32))
 layout_digest_of(manifest)
 print(*sorted(sys.modules))
 """
     names = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
     assert "averaging.outer" in names
-    assert not {"torch._dynamo", "sympy", "scipy.optimize", "hivemind.averaging"} & set(names)
+    assert not {"torch", "scipy", "hivemind.averaging"} & set(names)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_the_child_has_no_threads_that_wait_for_linear_algebra():
+    """numpy starts one for each core unless it is told otherwise, also where nothing of it is ever used."""
+    program = "import numpy; print(next(line for line in open('/proc/self/status') if line.startswith('Threads')))"
+    environment = {**os.environ, "OPENBLAS_NUM_THREADS": "2", **CHILD_ENVIRONMENT}
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment)
+    assert run.stdout.split() == ["Threads:", "1"]

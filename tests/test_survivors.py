@@ -9,11 +9,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-import torch
 
 from averaging.exchange_reports import ContributionSent, DeadlineExpired, LeaderChanged, RoundBegan, WorkReturned
 from averaging.messages import own_ranges
-from tests.exchange_swarm import Swarm, now, scenario
+from tests.exchange_swarm import Swarm, assert_close, now, scenario
 
 NUM_VALUES = 10_000_000
 BITS_PER_SECOND = 100e6
@@ -102,7 +101,7 @@ def assert_nothing_is_lost(survivors, version):
             if isinstance(report, WorkReturned) and report.version == version
         )
         assert returned + sum(end - start for start, end in ranges) == peer.swarm.sizes[0]
-        torch.testing.assert_close(peer.live[0], peer.fragments[0].state.shown(), rtol=0, atol=1e-4)
+        assert_close(peer.live[0], peer.fragments[0].state.shown(), 1e-4)
     return commit
 
 

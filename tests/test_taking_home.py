@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -66,12 +67,12 @@ def anchors_of(model: GPT, manifest: RunManifest = MANIFEST) -> Anchors:
     parameters = dict(model.named_parameters())
     values, facts = {}, []
     for fragment in layout.fragments:
-        anchor = torch.zeros(fragment.num_values)
+        anchor = np.zeros(fragment.num_values, dtype=np.float32)
         for piece in fragment.pieces:
             flat = parameters[piece.name].detach().view(-1)
             anchor[piece.offset : piece.offset + piece.length] = flat[piece.start : piece.start + piece.length]
         values[fragment.index] = anchor
-        facts.append(facts_of(fragment.index, 7, 4321, anchor, torch.zeros_like(anchor), 2))
+        facts.append(facts_of(fragment.index, 7, 4321, anchor, np.zeros_like(anchor), 2))
     return Anchors(RUN_ID, manifest, tuple(facts), values, "a test", 1.25, 28)
 
 
@@ -117,8 +118,8 @@ def test_the_config_says_what_the_model_is(written: Path) -> None:
 def test_a_model_from_own_code_is_written_as_fragments(tmp_path: Path) -> None:
     custom = {"kind": "custom", "num_parameters": 10, "layout_digest": "0" * 64}
     manifest = RunManifest.model_validate({"name": "own", "model": custom, "averaging": {"fragment_by": "balanced"}})
-    values = {0: torch.arange(6.0), 1: torch.ones(4)}
-    facts = tuple(FragmentFacts(index, 1, "0" * 64, 5, value.numel(), 1) for index, value in values.items())
+    values = {0: np.arange(6, dtype=np.float32), 1: np.ones(4, dtype=np.float32)}
+    facts = tuple(FragmentFacts(index, 1, "0" * 64, 5, value.size, 1) for index, value in values.items())
     path = tmp_path / "own.safetensors"
     write_model(Anchors(RUN_ID, manifest, facts, values, "a test"), path, NOW, replace=False)
     tensors = load_file(path)
@@ -230,7 +231,7 @@ def data_folder(tmp_path: Path) -> tuple[str, Path, GPT]:
     claims = CheckpointOwner(run_id, owner.peer_id, MANIFEST.hash, layout_digest_of(MANIFEST), sizes)
     draft = CheckpointFolder(folder / CHECKPOINTS_NAME, claims, 60.0).begin()
     for index, values in sorted(anchors_of(model).values.items()):
-        state = FragmentState(rule_of(MANIFEST), codec_of(MANIFEST), values, values * 2, torch.zeros_like(values))
+        state = FragmentState(rule_of(MANIFEST), codec_of(MANIFEST), values, values * 2, np.zeros_like(values))
         state.version, state.lineage_tokens = 3 + index, 99
         state.refresh_digest()
         draft.add(index, state)

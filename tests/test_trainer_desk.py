@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-import torch
+import numpy as np
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -26,6 +26,11 @@ ME = PeerId("12D3KooWMe")
 NUM_FRAGMENTS = 4
 
 
+def change_of(num_values, seed):
+    """Multiples of 1/1024, float32 [num_values]."""
+    return (np.random.default_rng(seed).integers(-64, 65, num_values) / 1024).astype(np.float32)
+
+
 class Pair:
     """A trainer and its network side over one mailbox. All numbers are multiples of 1/1024: sums are exact."""
 
@@ -41,14 +46,14 @@ class Pair:
         codec = make_codec("int4", 16)
         self.fragments = build_fragments(ME, "run", section, rule, codec, self.mailbox, notary_of(ME))
         for index, fragment in enumerate(self.fragments):
-            fragment.state.anchor.copy_(self.live(index))
+            fragment.state.anchor[:] = self.live(index)
             fragment.state.refresh_digest()
         self.desk = TrainerDesk(self.mailbox, self.fragments, section, lambda: 0.0, 0.001, {})
         self.desk.is_open = True
         self.changing = []
 
     def live(self, index):
-        return torch.cat(
+        return np.concatenate(
             [
                 dict(self.module.named_parameters())[piece.name]
                 .detach()
@@ -65,11 +70,11 @@ class Pair:
     def advance(self, index, seed):
         """A commit without own work moves the anchor."""
         state = self.fragments[index].state
-        change = torch.randint(-64, 65, state.anchor.shape, generator=torch.Generator().manual_seed(seed)) / 1024.0
-        state.anchor.add_(change)
+        change = change_of(state.anchor.size, seed)
+        state.anchor += change
         state.version += 1
         self.desk.deliver(index, change, state.version)
-        change.fill_(float("nan"))  # it was only lent
+        change.fill(np.nan)  # it was only lent
 
     async def begin(self, index, seed):
         """A commit is being applied, and the change written to where the desk says."""
@@ -86,10 +91,10 @@ class Pair:
         index, seed, lent, change = self.changing.pop(0)
         state = self.fragments[index].state
         if is_applied:
-            values = torch.randint(-64, 65, state.anchor.shape, generator=torch.Generator().manual_seed(seed)) / 1024.0
+            values = change_of(state.anchor.size, seed)
             for start, end in ((0, 3), (3, len(values))):
-                change[start:end].copy_(values[start:end])
-            state.anchor.add_(values)
+                np.copyto(change[start:end], values[start:end])
+            state.anchor += values
             state.version += 1
             self.desk.deliver(index, change, state.version)
         lent.__exit__(None, None, None)
@@ -112,7 +117,7 @@ class Pair:
     def check(self):
         assert self.desk.num_undelivered == 0
         for index, fragment in enumerate(self.fragments):
-            assert torch.equal(self.live(index), fragment.state.shown() - self.link.unsent(index))
+            assert np.array_equal(self.live(index), fragment.state.shown() - self.link.unsent(index).numpy())
             assert self.mailbox.states[index].applied_version == fragment.state.version
 
 
@@ -165,11 +170,10 @@ def test_a_change_is_written_where_the_trainer_reads_it():
     async def scene():
         pair = Pair()
         slots = pair.mailbox.slot_memory
-        begin, end = slots.data_ptr(), slots.data_ptr() + slots.numel()
         for number in range(NUM_SLOTS + 1):
             await pair.begin(number, seed=number)
         changes = [change for _, _, _, change in pair.changing]
-        assert all(begin <= change.data_ptr() < end for change in changes[:NUM_SLOTS])
+        assert all(np.shares_memory(change, slots) for change in changes[:NUM_SLOTS])
         # Nobody will see what finds no slot: it takes the memory of the longest part that was written.
         assert isinstance(changes[NUM_SLOTS], Discarded)
         for _ in changes:

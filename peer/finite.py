@@ -1,4 +1,4 @@
-"""Whether all of many values are finite, at the speed of memory."""
+"""Whether all values of a tensor are finite, at the speed of memory (of an array: `averaging.arrays.all_finite`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def all_finite(values: Tensor) -> bool:
-    """True when no value is NaN or infinite. values: any floating dtype and shape.
+    """True when no value is NaN or infinite. values: any floating dtype, shape and device.
 
     A sum is finite only if every term is; adding is many times as fast as looking at every value, which is left for
     sums that overflow.

@@ -1,0 +1,44 @@
+"""How many means one may look at: an auditor costs every member of a round an upload. Pure."""
+
+from __future__ import annotations
+
+from dht.host import PeerId
+
+OWN_BUDGET, BUDGET = 8.0, 12.0
+"""Audits of one fragment that a member may begin at once; and requests of one auditor that are answered at once, some
+more, so that nobody takes an honest one for greedy."""
+LEAST_REFILL, REFILL_OF_MEAN = 1 / 8, 3.0
+"""Audits that one may begin per version, and how much more often than on average: a hostile auditor costs each member
+an eighth of a shard a round, or three times what an honest one does."""
+MAX_BUDGETS = 4096
+"""Auditors whose requests are counted."""
+
+
+class AuditBudgets:
+    """What is left to each auditor and fragment; it comes back with the fragment's versions.
+
+    Args:
+        audit_fraction: share of the rounds of which somebody recomputes a mean.
+    """
+
+    def __init__(self, audit_fraction: float) -> None:
+        self._audit_fraction = audit_fraction
+        self._left: dict[tuple[PeerId, int], tuple[float, int]] = {}
+
+    def spend(self, auditor: PeerId, fragment: int, version: int, num_members: int, most: float) -> bool:
+        """Whether an auditor may look at one more mean of this fragment, which counts then.
+
+        Args:
+            version: the fragment's now.
+            num_members: of the round whose mean it is.
+            most: what it may have left, and begins with.
+        """
+        left, since = self._left.get((auditor, fragment), (most, version))
+        refill = max(LEAST_REFILL, REFILL_OF_MEAN * self._audit_fraction / num_members)
+        left = min(most, left + max(0, version - since) * refill)
+        if left < 1:
+            return False
+        if len(self._left) >= MAX_BUDGETS:
+            self._left.clear()
+        self._left[auditor, fragment] = (left - 1, version)
+        return True
