@@ -1,4 +1,4 @@
-"""Types of the arrays that values, scales and codes travel in, and whether values are finite. Pure."""
+"""Types of the arrays that values, scales and codes travel in; whether values are finite, and their length. Pure."""
 
 from __future__ import annotations
 
@@ -23,3 +23,13 @@ def all_finite(values: F32) -> bool:
     # The question is what such values would warn of.
     with np.errstate(over="ignore", invalid="ignore"):
         return math.isfinite(float(values.sum())) or bool(np.isfinite(values).all())
+
+
+def inner_product(first: F64, second: F64) -> float:
+    """Sum of products on one thread, unlike numpy's `dot`: BLAS wakes a thread for each core, and they wait busily."""
+    return float(np.einsum("i,i->", first, second))
+
+
+def length(values: F64) -> float:
+    """Euclidean norm."""
+    return math.sqrt(inner_product(values, values))

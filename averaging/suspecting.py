@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from averaging.arrays import F64
+from averaging.arrays import F64, inner_product, length
 from averaging.codec import Codec
 from averaging.encoded import EncodedBlocks
 from averaging.messages import Commit
@@ -66,10 +66,10 @@ def suspicion(own: EncodedBlocks, mean: EncodedBlocks, codec: Codec, excuse: flo
         excuse: how many times longer than the own work that of others usually is.
     """
     mine, theirs = _decoded(own, codec), _decoded(mean, codec)
-    mine_norm, theirs_norm = _norm(mine), _norm(theirs)
+    mine_norm, theirs_norm = length(mine), length(theirs)
     if not mine_norm or not theirs_norm:
         return False
-    cosine = float(np.dot(mine, theirs)) / mine_norm / theirs_norm
+    cosine = inner_product(mine, theirs) / mine_norm / theirs_norm
     return cosine < AGAINST or theirs_norm > FAR_LONGER * excuse * mine_norm
 
 
@@ -80,11 +80,7 @@ def _far_longer_than_others(lengths: Mapping[int, float]) -> list[int]:
 
 def _length(blocks: EncodedBlocks, codec: Codec) -> float:
     """Root mean square."""
-    return _norm(_decoded(blocks, codec)) / math.sqrt(max(1, blocks.num_values))
-
-
-def _norm(values: F64) -> float:
-    return float(np.linalg.norm(values))
+    return length(_decoded(blocks, codec)) / math.sqrt(max(1, blocks.num_values))
 
 
 def _decoded(blocks: EncodedBlocks, codec: Codec) -> F64:

@@ -21,6 +21,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.bench_footprint import BARE
 from benchmarks.lines import MAX_HOSTS, home_lines, numbers
 from benchmarks.machine import machine
 from benchmarks.real_swarm import RealSwarm, real_swarm
@@ -30,7 +31,7 @@ JOIN_SECONDS = 300.0
 LOOK_SECONDS = 0.02
 FIRST_STEPS_SECONDS = 8.0
 """Of training by the donors, so that all fragments have left version 0."""
-IMPORTS = {"command": "import peer.cli, peer.joining", "network process": "import peer.network_process"}
+IMPORTS = {"command": BARE["trainer process"], "network process": BARE["network process"]}
 
 
 def import_seconds() -> dict[str, float]:

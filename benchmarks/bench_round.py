@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 from statistics import mean, median
@@ -27,6 +28,7 @@ from averaging.codec import make_codec
 from averaging.encoded import CODE_FORMATS
 from benchmarks.lines import MAX_HOSTS, home_lines, numbers
 from benchmarks.machine import machine
+from peer.network_child import CHILD_ENVIRONMENT
 
 
 class MemberProcess:
@@ -86,8 +88,10 @@ def start_members(options: argparse.Namespace, lab: Any) -> list[MemberProcess]:
         ip = "127.0.0.1" if lab is None else lab.ip(index)
         command = [sys.executable, "-m", "benchmarks.round_member", "--ip", ip, "--values", str(options.values)]
         command += ["--fragments", str(options.fragments), "--codec", options.codec]
-        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        process = subprocess.Popen(command, **pipes) if lab is None else lab.run(index, command, **pipes)
+        # As a peer's network process has it, which this stands for.
+        arguments: dict[str, Any] = {"env": {**os.environ, **CHILD_ENVIRONMENT}}
+        arguments |= {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        process = subprocess.Popen(command, **arguments) if lab is None else lab.run(index, command, **arguments)
         members.append(MemberProcess(index, process))
     known = {member.hello["peer_id"]: member.hello["address"] for member in members}
     for member in members:
