@@ -289,12 +289,12 @@ def pairwise_sum(codec: Codec, parts: Sequence[tuple[EncodedBlocks, float]], num
         except ValueError as error:
             raise _Undecodable(position, str(error)) from error
         while sums and sums[-1][0] == num_pairings:
-            total = np.add(sums[-1][1], total, out=sums.pop()[1])
+            total += sums.pop()[1]
             num_pairings += 1
         sums.append((num_pairings, total))
     total = sums.pop()[1] if sums else np.zeros(num_values, dtype=np.float32)
     while sums:
-        total = np.add(sums[-1][1], total, out=sums.pop()[1])
+        total += sums.pop()[1]
     return total
 
 

@@ -56,7 +56,7 @@ sites = {sites}
 """
 JOIN_SECONDS = 300.0
 AT_ONCE = 2
-"""Peers that start together: each imports torch twice, and the machine has few cores."""
+"""Peers that start together: each trainer imports torch, and the machine has few cores."""
 LEAST_SHARE = 0.5
 """Of the peers must be in the mean commit: rounds of a few would be no rounds of the swarm."""
 

@@ -53,7 +53,7 @@ announce_seconds = 2.0
 """
 PORT = 4001
 START_SECONDS = 60.0
-"""For all seeds to listen: several processes load torch at once."""
+"""For all seeds to listen: several processes start at once."""
 LOOK_SECONDS = 0.5
 PATHS_PATIENCE_SECONDS = 120.0
 """Beyond their time, for light members to push to each other; a push that fails takes 20 s."""
