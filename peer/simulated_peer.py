@@ -109,6 +109,7 @@ class Life:
         self._is_dead = False
         self._is_leaving = False
         self._trainer_acted = asyncio.Event()
+        self._harming: asyncio.Task[None] | None = None
         self._training = self._spawn(self._train(), "trainer")
         self._start_network()
 
@@ -124,10 +125,10 @@ class Life:
 
     @property
     def failures(self) -> list[str]:
-        """What ended one of the two processes although nobody killed it."""
+        """What ended one of the two processes, or a hostile peer's harm, although nobody killed it."""
         found = []
-        for task in (self._training, self.running):
-            if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+        for task in (self._training, self.running, self._harming):
+            if task is not None and task.done() and not task.cancelled() and (error := task.exception()) is not None:
                 found.append(f"peer {self._index}: the {task.get_name()} ended: {type(error).__name__}: {error}")
         return found
 
@@ -189,8 +190,8 @@ class Life:
             friends = frozenset(world.hostile_peers())
             harm = turn_hostile(self.node, host, self.profile.lie, friends, self.randomness)
             if harm is not None:
-                self._harming = self._spawn(harm, "harm")
-                self.running.add_done_callback(lambda _: self._harming.cancel())
+                harming = self._harming = self._spawn(harm, "harm")
+                self.running.add_done_callback(lambda _: harming.cancel())
 
     def _host(self) -> MemoryHost:
         world, profile, me = self._world, self.profile, self._identity.peer_id

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from peer import simulated_peer
 from peer.events import RoundAbandoned, RoundCommitted
-from peer.simulated_spec import plan_churn
+from peer.simulated_spec import Lie, plan_churn
 from peer.simulating import run_simulation
 from peer.simulation import Fault, SimulationSpec, simulate, tiny_manifest
 from peer.trainer_link import TrainerLink
@@ -158,3 +159,15 @@ def test_churn_hits_the_share_of_peers_asked_for_and_spares_the_first(num_peers,
     assert 0 not in hit
     assert all(0.0 < fault.at_seconds < seconds for fault in faults)
     assert faults == plan_churn(num_peers, seconds, share, seed)
+
+
+def test_a_liar_whose_harm_fails_is_reported(monkeypatch):
+    async def fail():
+        raise RuntimeError("no harm done")
+
+    monkeypatch.setattr(simulated_peer, "turn_hostile", lambda *_: fail())
+    spec = spec_of(2, 20, 7, Fault(0.0, "start", (0, 1)))
+    honest = spec.profile(0)
+    liar = dataclasses.replace(spec.profile(1), lie=Lie("lone_commits"))
+    result = simulate(dataclasses.replace(spec, profiles=(honest, liar)))
+    assert "peer 1: the harm ended: RuntimeError: no harm done" in result.violations
