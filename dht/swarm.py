@@ -6,6 +6,7 @@ PeerId, so that equal views give equal decisions on every peer.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -63,14 +64,18 @@ class SwarmView:
     `joined` and `left` are the PeerIds that the last `merge` added to or removed from the members.
     """
 
-    __slots__ = ("_current", "_sessions", "joined", "left", "run_id")
+    __slots__ = ("_current", "_expires_at", "_members", "_sessions", "joined", "left", "run_id")
 
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
         self.joined: tuple[PeerId, ...] = ()
         self.left: tuple[PeerId, ...] = ()
-        self._sessions: Mapping[tuple[PeerId, int], _Session] = {}
+        self._sessions: Mapping[PeerId, Mapping[int, _Session]] = {}
         self._current: Mapping[PeerId, PeerRecord] = {}
+        self._expires_at = math.inf
+        """Nothing expires before."""
+        self._members: tuple[PeerRecord, ...] = ()
+        """Of `_current` those that have not said that they left."""
 
     def merge(self, records: Iterable[PeerRecord], now: float) -> SwarmView:
         """The view at `now` (unix seconds) with `records` folded in; what has expired by then is gone.
@@ -79,37 +84,59 @@ class SwarmView:
         peer whose record says "left" is gone at once; that record is kept until it expires, so that an older one
         which arrives late does not bring the peer back.
 
+        Takes time for what has changed. The rest is copied as it is, or shared when nothing has.
+
         Raises:
             ValueError: a record belongs to another run.
         """
-        sessions = {key: session for key, session in self._sessions.items() if session.record.expires_at > now}
-        num_sorted = len(sessions)
+        changed: dict[PeerId, dict[int, _Session]] = {}
+        expires_at = self._expires_at
+        if now >= expires_at:
+            changed, expires_at = self._without_expired(now)
         for record in records:
             if record.run_id != self.run_id:
                 raise ValueError(f"a record of run {record.run_id}; expected {self.run_id}")
-            if record.expires_at > now:
-                key = (record.peer_id, record.session)
-                held = sessions.get(key)
-                if held is None or held.record is not record:
-                    sessions[key] = _fold(held, record)
+            if record.expires_at <= now:
+                continue
+            peer_id = record.peer_id
+            sessions = changed[peer_id] if peer_id in changed else self._sessions.get(peer_id, {})
+            held = sessions.get(record.session)
+            if held is None or held.record is not record:
+                changed[peer_id] = {**sessions, record.session: _fold(held, record)}
+                expires_at = min(expires_at, record.expires_at)
         view = SwarmView(self.run_id)
-        # A dictionary keeps its order when a value changes; only new keys come last.
-        view._sessions = sessions if len(sessions) == num_sorted else dict(sorted(sessions.items()))
-        current: dict[PeerId, PeerRecord] = {}
-        for (peer_id, _), session in view._sessions.items():
-            known = current.get(peer_id)
-            if known is None or _session_age(session.record) > _session_age(known):
-                current[peer_id] = session.record
-        view._current = current
-        before = {peer_id for peer_id, record in self._current.items() if record.state != "left"}
-        after = {peer_id for peer_id, record in current.items() if record.state != "left"}
-        view.joined = tuple(sorted(after - before))
-        view.left = tuple(sorted(before - after))
+        view._expires_at = expires_at
+        if not changed:
+            view._sessions, view._current, view._members = self._sessions, self._current, self._members
+            return view
+        view._sessions, view._current = _with(self._sessions, self._current, changed)
+        view._members = tuple(record for record in view._current.values() if record.state != "left")
+        view.joined = tuple(sorted(peer_id for peer_id in changed if view._has(peer_id) and not self._has(peer_id)))
+        view.left = tuple(sorted(peer_id for peer_id in changed if self._has(peer_id) and not view._has(peer_id)))
         return view
+
+    def _without_expired(self, now: float) -> tuple[dict[PeerId, dict[int, _Session]], float]:
+        """What is left of the peers of which something has expired, and when the next of all others does."""
+        changed: dict[PeerId, dict[int, _Session]] = {}
+        expires_at = math.inf
+        for peer_id, sessions in self._sessions.items():
+            for session in sessions.values():
+                if session.record.expires_at > now:
+                    expires_at = min(expires_at, session.record.expires_at)
+                elif peer_id not in changed:
+                    live = {key: other for key, other in sessions.items() if other.record.expires_at > now}
+                    changed[peer_id] = live
+        return changed, expires_at
+
+    def _has(self, peer_id: PeerId) -> bool:
+        record = self._current.get(peer_id)
+        return record is not None and record.state != "left"
 
     def members(self, now: float) -> tuple[PeerRecord, ...]:
         """The record of every live peer, whatever it does at the moment."""
-        return tuple(record for record in self._current.values() if record.expires_at > now and record.state != "left")
+        if now < self._expires_at:
+            return self._members
+        return tuple(record for record in self._members if record.expires_at > now)
 
     def trainers(self, now: float) -> tuple[PeerRecord, ...]:
         """Those of `members` that train: role trainer, state training."""
@@ -130,8 +157,8 @@ class SwarmView:
         live = sorted(
             (
                 session
-                for (owner, _), session in self._sessions.items()
-                if owner == peer_id and session.record.expires_at > now and session.record.state != "left"
+                for session in self._sessions.get(peer_id, {}).values()
+                if session.record.expires_at > now and session.record.state != "left"
             ),
             key=lambda session: _session_age(session.record),
         )
@@ -182,6 +209,26 @@ class SwarmView:
             announced.items(), key=lambda item: (Side(item[0][1], item[0][0], len(item[1])).weight, item[0][2])
         )
         return HeaviestAnchor(version, digest, lineage_tokens, tuple(peers))
+
+
+def _with(
+    sessions: Mapping[PeerId, Mapping[int, _Session]],
+    current: Mapping[PeerId, PeerRecord],
+    changed: Mapping[PeerId, Mapping[int, _Session]],
+) -> tuple[dict[PeerId, Mapping[int, _Session]], dict[PeerId, PeerRecord]]:
+    """Both with what has changed of some peers, sorted by PeerId."""
+    all_sessions, all_current = dict(sessions), dict(current)
+    for peer_id, live in changed.items():
+        if live:
+            all_sessions[peer_id] = live
+            all_current[peer_id] = max((session.record for session in live.values()), key=_session_age)
+        else:
+            all_sessions.pop(peer_id, None)
+            all_current.pop(peer_id, None)
+    # A dictionary keeps its order when a value changes; only new keys come last.
+    if not changed.keys() <= sessions.keys():
+        return dict(sorted(all_sessions.items())), dict(sorted(all_current.items()))
+    return all_sessions, all_current
 
 
 def _fold(held: _Session | None, record: PeerRecord) -> _Session:

@@ -100,6 +100,10 @@ class Membership:
         """How much longer than usual the newest record lives, and when it was made."""
         self._suspected: dict[PeerId, _Suspicion] = {}
         self._known: dict[PeerId, PeerRecord] = {}
+        self._others: list[PeerRecord] = []
+        """Live members other than this one and those suspected, excluded ones too."""
+        self._others_of: tuple[tuple[PeerRecord, ...], frozenset[PeerId]] = ((), frozenset())
+        """From which records and suspected peers that follows."""
         self.view = SwarmView(self._run_id)
         self.num_invalid_records = 0
         host.handle(RECORD_PROTOCOL, self._serve)
@@ -117,25 +121,32 @@ class Membership:
 
     def members(self) -> list[PeerRecord]:
         """Live members other than this one that are not suspected."""
-        now, me = self._wall_clock(), self._identity.peer_id
-        suspected = {peer_id for peer_id, suspicion in self._suspected.items() if now < suspicion.until}
-        return [
-            record
-            for record in self.view.members(now)
-            if record.peer_id != me
-            and record.peer_id not in suspected
-            and not self._doorkeeper.is_excluded(record.peer_id)
-        ]
+        now = self._wall_clock()
+        announced = self.view.members(now)
+        suspected = frozenset(peer_id for peer_id, suspicion in self._suspected.items() if now < suspicion.until)
+        # Asked many times between two changes, which in a swarm of thousands would take most of this process's time.
+        if announced is not self._others_of[0] or suspected != self._others_of[1]:
+            left_out = {*suspected, self._identity.peer_id}
+            self._others = [record for record in announced if record.peer_id not in left_out]
+            self._others_of = (announced, suspected)
+        is_excluded = self._doorkeeper.is_excluded
+        return [record for record in self._others if not is_excluded(record.peer_id)]
 
     def trainers(self) -> list[PeerId]:
         """Live trainers other than this peer."""
-        return [record.peer_id for record in self.members() if record.role == "trainer" and record.state == "training"]
+        return [record.peer_id for record in self.members() if _is_training(record)]
+
+    def split(self) -> tuple[list[PeerId], list[PeerId]]:
+        """The trainers, and everybody else among `members`."""
+        sides: tuple[list[PeerId], list[PeerId]] = ([], [])
+        for record in self.members():
+            sides[not _is_training(record)].append(record.peer_id)
+        return sides
 
     def num_known_trainers(self) -> int:
         """Trainers other than this peer whose records are alive, suspected ones too."""
         return sum(
-            record.role == "trainer"
-            and record.state == "training"
+            _is_training(record)
             and record.peer_id != self._identity.peer_id
             and not self._doorkeeper.is_excluded(record.peer_id)
             for record in self.view.members(self._wall_clock())
@@ -326,10 +337,14 @@ class Membership:
 
     def _refresh(self, reason: str, said_goodbye: Set[PeerId] = frozenset()) -> None:
         live = {record.peer_id: record for record in self.members()}
-        for peer_id in sorted(set(self._known) - set(live)):
+        for peer_id in sorted(self._known.keys() - live.keys()):
             why = "it said goodbye" if peer_id in said_goodbye else reason
             self._on_left(peer_id, "it is no member any more" if self._doorkeeper.is_excluded(peer_id) else why)
-        for peer_id in sorted(set(live) - set(self._known)):
+        for peer_id in sorted(live.keys() - self._known.keys()):
             self._on_joined(live[peer_id])
         self._known = live
         self._on_view()
+
+
+def _is_training(record: PeerRecord) -> bool:
+    return record.role == "trainer" and record.state == "training"

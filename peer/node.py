@@ -344,9 +344,7 @@ class Node:
         self.exchange.guard.blame(peer_id, "malformed", reason)
 
     def _on_view(self) -> None:
-        trainers = self.membership.trainers()
-        training = set(trainers)
-        followers = [record.peer_id for record in self.membership.members() if record.peer_id not in training]
+        trainers, followers = self.membership.split()
         own = [self.me] if self._state == "training" else []
         num_known = self.membership.num_known_trainers() + len(own)
         self.exchange.set_view([*trainers, *own], followers, num_known)

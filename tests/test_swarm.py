@@ -123,6 +123,31 @@ def test_changes_add_up(first: list[PeerRecord], second: list[PeerRecord], later
     assert list(after.left) == sorted(after.left)
 
 
+@given(st.lists(st.tuples(st.lists(any_records(), max_size=5), st.integers(0, 40)), max_size=6))
+def test_views_that_follow_each_other_keep_what_a_plain_fold_keeps(
+    batches: list[tuple[list[PeerRecord], int]],
+) -> None:
+    view, now = SwarmView(RUN_ID), NOW
+    newest: dict[tuple[PeerId, int], PeerRecord] = {}
+    for records, seconds in batches:
+        now += seconds
+        view = view.merge(records, now)
+        newest = {key: record for key, record in newest.items() if record.expires_at > now}
+        for record in records:
+            held = newest.get(key := (record.peer_id, record.session))
+            if record.expires_at > now and (
+                held is None
+                or (record.sequence, record.expires_at, repr(record)) > (held.sequence, held.expires_at, repr(held))
+            ):
+                newest[key] = record
+        for peer in "ABC":
+            of_peer = [record for (owner, _), record in newest.items() if owner == peer]
+            expected = max(of_peer, key=lambda record: (record.started_at, record.session), default=None)
+            is_member = expected is not None and expected.state != "left"
+            assert view.get(PeerId(peer), now) == (expected if is_member else None)
+        assert names(view.members(now)) == "".join(peer for peer in "ABC" if view.get(PeerId(peer), now) is not None)
+
+
 def test_merge_leaves_the_old_view_alone() -> None:
     empty = SwarmView(RUN_ID)
     one = empty.merge([make_record("A")], NOW)
