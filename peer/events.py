@@ -15,38 +15,40 @@ from typing import Any, NoReturn
 from peer.event_types import (
     AnchorDiffered,
     AnchorRepaired,
-    AppliedCommit,
     CatchUpProgressed,
     CaughtUp,
     CheckpointFailed,
     CheckpointSaved,
     DaemonRestarted,
-    DeadlineExpired,
     Evaluated,
     Event,
     JoinedRun,
-    LeaderReplaced,
     LeftRun,
     NetworkRestarted,
     PeerJoined,
     PeerLeft,
-    QuorumAwaited,
     RefusedPeer,
-    RoundAbandoned,
-    RoundCommitted,
-    RoundStarted,
-    SentContribution,
     SwarmFound,
     SwarmLost,
     TrainingProgressed,
     WaitingForPeers,
-    WorkDropped,
-    WorkLost,
-    WorkReturned,
 )
 from peer.line_log import LineLog
 from peer.path_events import PathFound, ReachabilityFound, RelayChecked, RelayFound, RelayLost
 from peer.revision_events import ManifestRevised, RunEnded
+from peer.work_events import (
+    AppliedCommit,
+    DeadlineExpired,
+    LeaderReplaced,
+    QuorumAwaited,
+    RoundAbandoned,
+    RoundCommitted,
+    RoundStarted,
+    SentContribution,
+    WorkDropped,
+    WorkLost,
+    WorkReturned,
+)
 
 SCHEMA = 1
 """Version of the JSON form. Adding an event, or a field with a default, keeps it; any other change raises it."""

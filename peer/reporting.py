@@ -10,6 +10,7 @@ from averaging.cell_messages import CellsCommit
 from dht.host import PeerId
 from dht.records import PeerRecord
 from peer import event_types as events
+from peer import work_events
 from peer.events import Event, RunEnded
 from peer.fetching import FetchProgress
 from peer.mailbox import Mailbox
@@ -164,7 +165,7 @@ class Reporter:
     def work_given_up(self, fragment: int, version: int, staleness: int, num_tokens: int) -> None:
         """Saved work was not taken up again: the swarm may have it."""
         self._emit(
-            events.WorkDropped(
+            work_events.WorkDropped(
                 at=self._wall_clock(),
                 peer_id=self._me,
                 fragment=fragment,
@@ -238,7 +239,7 @@ class Reporter:
         if isinstance(report, reports.RoundBegan):
             self.round_clock.began(report, now)
             self._emit(
-                events.RoundStarted(
+                work_events.RoundStarted(
                     at=now,
                     peer_id=me,
                     fragment=report.fragment,
@@ -250,7 +251,7 @@ class Reporter:
         elif isinstance(report, reports.ContributionSent):
             self.last_send_step[report.fragment] = self._mailbox.trainer.inner_steps
             self._emit(
-                events.SentContribution(
+                work_events.SentContribution(
                     at=now,
                     peer_id=me,
                     fragment=report.fragment,
@@ -267,13 +268,13 @@ class Reporter:
             self.round_clock.applied(report, now)
         elif isinstance(report, reports.AnchorMoved):
             self._emit(
-                events.AppliedCommit(
+                work_events.AppliedCommit(
                     at=now, peer_id=me, fragment=report.fragment, version=report.version, digest=report.digest.hex()
                 )
             )
         elif isinstance(report, reports.RoundAborted):
             self._emit(
-                events.RoundAbandoned(
+                work_events.RoundAbandoned(
                     at=now,
                     peer_id=me,
                     fragment=report.fragment,
@@ -284,7 +285,7 @@ class Reporter:
             )
         elif isinstance(report, reports.LeaderChanged):
             self._emit(
-                events.LeaderReplaced(
+                work_events.LeaderReplaced(
                     at=now,
                     peer_id=me,
                     fragment=report.fragment,
@@ -297,7 +298,7 @@ class Reporter:
             )
         elif isinstance(report, reports.DeadlineExpired):
             self._emit(
-                events.DeadlineExpired(
+                work_events.DeadlineExpired(
                     at=now,
                     peer_id=me,
                     fragment=report.fragment,
@@ -310,7 +311,7 @@ class Reporter:
             )
         elif isinstance(report, reports.QuorumMissing):
             self._emit(
-                events.QuorumAwaited(
+                work_events.QuorumAwaited(
                     at=now,
                     peer_id=me,
                     fragment=report.fragment,
@@ -324,7 +325,7 @@ class Reporter:
             )
         elif isinstance(report, reports.WorkForgotten):
             self._emit(
-                events.WorkLost(
+                work_events.WorkLost(
                     at=now,
                     peer_id=me,
                     fragment=report.fragment,
@@ -336,7 +337,7 @@ class Reporter:
             )
         elif isinstance(report, reports.WorkReturned):
             self._emit(
-                events.WorkReturned(
+                work_events.WorkReturned(
                     at=now,
                     peer_id=me,
                     fragment=report.fragment,
@@ -347,7 +348,7 @@ class Reporter:
             )
         elif isinstance(report, reports.WorkExpired):
             self._emit(
-                events.WorkDropped(
+                work_events.WorkDropped(
                     at=now,
                     peer_id=me,
                     fragment=report.fragment,
@@ -370,7 +371,7 @@ class Reporter:
         included = sorted({index for shard in commit.shards for index in shard.included})
         self._mailbox.network.rounds_contributed += report.own_included
         self._emit(
-            events.RoundCommitted(
+            work_events.RoundCommitted(
                 at=self._wall_clock(),
                 peer_id=self._me,
                 fragment=commit.fragment,

@@ -14,17 +14,9 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 
 from dht.host import PeerId
-from peer.event_types import (
-    AppliedCommit,
-    Evaluated,
-    RefusedPeer,
-    RoundAbandoned,
-    RoundCommitted,
-    RoundStarted,
-    SentContribution,
-    TrainingProgressed,
-)
+from peer.event_types import Evaluated, RefusedPeer, TrainingProgressed
 from peer.events import Event
+from peer.work_events import AppliedCommit, RoundAbandoned, RoundCommitted, RoundStarted, SentContribution
 
 FROM_TENSORS = {
     AppliedCommit: ("digest",),

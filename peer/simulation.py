@@ -20,7 +20,6 @@ from dht.identity import make_run_id
 from dht.memory_host import MemoryNetwork
 from dht.memory_store import MemoryRecords
 from dht.records import VerifiedRecords
-from peer.event_types import RoundStarted
 from peer.events import Event
 from peer.simulated_checks import anchors_are_equal, has_settled, honest_live, violations
 from peer.simulated_peer import EPOCH_SECONDS, SimulatedPeer, World, anchors_of, simulated_identity, workload_of
@@ -29,6 +28,7 @@ from peer.simulated_spec import START_SECONDS, Fault, SimulationSpec, tiny_manif
 from peer.simulated_trace import Trace
 from peer.simulated_workload import one_thread
 from peer.virtual_time import run_virtual
+from peer.work_events import RoundStarted
 
 __all__ = ["Fault", "Progress", "SimulationResult", "SimulationSpec", "simulate", "tiny_manifest"]
 

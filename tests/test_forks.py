@@ -7,20 +7,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from peer.event_types import (
-    AnchorDiffered,
-    AnchorRepaired,
-    CatchUpProgressed,
-    CaughtUp,
-    JoinedRun,
-    RoundCommitted,
-    SentContribution,
-)
+from peer.event_types import AnchorDiffered, AnchorRepaired, CatchUpProgressed, CaughtUp, JoinedRun
 from peer.events import Event
 from peer.fragment_memory import persist, restart_machine
 from peer.node import Node
 from peer.simulated_peer import EPOCH_SECONDS, Life
 from peer.simulation import Fault, SimulationResult, SimulationSpec, simulate, tiny_manifest
+from peer.work_events import RoundCommitted, SentContribution
 
 FORKED = 2
 FRAGMENT = 1
