@@ -296,6 +296,8 @@ class Links:
             if not frame.num_bytes:
                 self._pace.greeted(lane.remote, frame.started_at, read_at, now)
             elif lane.name == "data":
+                self._rate.acknowledged(lane.remote, frame.num_bytes, now)
+                self._note_rate()
                 self._pace.acknowledged(lane.remote, frame.num_bytes, frame.started_at, frame.written_at, read_at, now)
                 self._rest(now)
 
@@ -313,6 +315,7 @@ class Links:
             unread.append(sent)
             lane.unread_bytes += len(frame)
             if lane.name == "data":
+                self._rate.sent(lane.remote, len(frame))
                 self._pace.started(sent.started_at)
         await self._send_frame(lane, stream, watcher, frame)
         lane.queued_bytes -= len(frame) + 4
@@ -320,9 +323,9 @@ class Links:
         self.traffic.sent_abroad_bytes += len(frame) + 4 if self.is_abroad(lane.remote) else 0
         if lane.name == "data":
             sent.written_at = self._clock()
-            self._rate.sent(lane.remote, len(frame) + 4, sent.written_at)
             if not lane.queued_bytes:
-                self._end_of_queue(lane)
+                self._rate.ended(lane.remote)
+                self._note_rate()
 
     async def _send_frame(
         self, lane: _OutgoingLane, stream: Stream, watcher: asyncio.Future[None], frame: bytes | memoryview
@@ -348,8 +351,7 @@ class Links:
             raise PeerUnreachable(lane.remote, f"took no data for {deadline:.0f} s")
         sending.result()
 
-    def _end_of_queue(self, lane: _OutgoingLane) -> None:
-        self._rate.ended(lane.remote, self._clock())
+    def _note_rate(self) -> None:
         self.traffic.upload_bits_per_second = self._rate.bits_per_second or self.traffic.upload_bits_per_second
 
     def _rest(self, now: float) -> None:
@@ -369,7 +371,7 @@ class Links:
         lane.queued_bytes = lane.unread_bytes = 0
         if lane.name == "data":
             self._pace.forget(lane.remote)
-            self._end_of_queue(lane)
+            self._rate.lost(lane.remote)
         if self._lanes.get((lane.remote, lane.name)) is lane:
             del self._lanes[(lane.remote, lane.name)]
         for task in lane.tasks:

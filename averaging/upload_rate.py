@@ -1,65 +1,104 @@
-"""How much the upload line takes, learned from lanes that want more than it gives. Pure.
+"""How much the upload line takes, learned from what arrives while more waits than it takes. Pure.
 
 A single lane shares the line with the others, and may be held up by its remote's line. So the bytes of all lanes are
-counted together, and only while most of those in use have something waiting: then this line, and nobody else's, decides
-how fast they go. The first frame of a lane does not count, because empty buffers on the way swallow it at once.
+counted together, and only while most of those in use have something under way: then this line, and nobody else's,
+decides how fast they arrive. What was written says nothing: buffers on the way take megabytes at once, which for a
+small fragment is all of it. The first acknowledgement begins a count and is not in it.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable
+from dataclasses import dataclass
 
 WINDOW_SECONDS = 0.1
-"""Shorter stretches say more about buffers than about the line."""
+"""Shorter stretches say more about frames than about the line."""
 WINDOW_BYTES = 256 * 1024
 NUM_WINDOWS = 8
 """The fastest of the last few counts: a remote or a busy processor can make a stretch slower, nothing makes it faster
 for long."""
 
 
+@dataclass(slots=True)
+class _Lane:
+    is_waiting: bool = True
+    unread_bytes: int = 0
+    has_arrived: bool = False
+
+    @property
+    def is_in_use(self) -> bool:
+        return self.is_waiting or self.unread_bytes > 0
+
+
 class UploadRate:
-    """The learned rate; `began`, `sent` and `ended` tell it what the lanes do."""
+    """The learned rate; `began`, `sent`, `acknowledged`, `ended` and `lost` tell it what the lanes do."""
 
     def __init__(self) -> None:
         self.bits_per_second = 0.0
-        self._num_sent: dict[Hashable, int] = {}
+        self._lanes: dict[Hashable, _Lane] = {}
         self._most = 0
+        """Lanes that were in use together since none was."""
         self._since: float | None = None
+        self._last_at = 0.0
         self._bytes = 0
         self._seen: deque[float] = deque(maxlen=NUM_WINDOWS)
 
     def began(self, lane: Hashable) -> None:
         """Something waits in `lane`."""
-        if lane not in self._num_sent:
-            self._num_sent[lane] = 0
-            self._most = max(self._most, len(self._num_sent))
+        if not any(other.is_waiting for other in self._lanes.values()):
+            # What is still under way may never be acknowledged.
+            self._close()
+            self._lanes.clear()
+            self._most = 0
+        self._lanes.setdefault(lane, _Lane()).is_waiting = True
+        self._most = max(self._most, len(self._lanes))
 
-    def sent(self, lane: Hashable, num_bytes: int, now: float) -> None:
-        """The lane's next frame has left."""
-        if lane not in self._num_sent:
+    def sent(self, lane: Hashable, num_bytes: int) -> None:
+        """A frame that will be acknowledged was written, or is about to be."""
+        if lane in self._lanes:
+            self._lanes[lane].unread_bytes += num_bytes
+
+    def acknowledged(self, lane: Hashable, num_bytes: int, now: float) -> None:
+        """The remote has read such a frame."""
+        one = self._lanes.get(lane)
+        if one is None:
             return
+        one.unread_bytes = max(0, one.unread_bytes - num_bytes)
+        one.has_arrived = True
         if self._since is not None:
             self._bytes += num_bytes
-        self._num_sent[lane] += 1
-        if self._since is None and self._is_full():
-            self._since, self._bytes = now, 0
+            self._last_at = now
+        elif self._is_full():
+            self._since, self._last_at, self._bytes = now, now, 0
+        self._drop_unused(lane)
 
-    def ended(self, lane: Hashable, now: float) -> None:
-        """Nothing waits in `lane` any more, or it broke."""
-        self._num_sent.pop(lane, None)
-        if self._since is not None and not self._is_full():
-            self._close(now)
-        if not self._num_sent:
-            self._most = 0
+    def ended(self, lane: Hashable) -> None:
+        """Nothing waits in `lane` any more."""
+        if lane in self._lanes:
+            self._lanes[lane].is_waiting = False
+            self._drop_unused(lane)
+
+    def lost(self, lane: Hashable) -> None:
+        """`lane` broke."""
+        if lane in self._lanes:
+            self._lanes[lane] = _Lane(is_waiting=False)
+            self._drop_unused(lane)
+
+    def _drop_unused(self, lane: Hashable) -> None:
+        if not self._lanes[lane].is_in_use:
+            del self._lanes[lane]
+        if not self._is_full():
+            self._close()
 
     def _is_full(self) -> bool:
-        num_warm = sum(count > 0 for count in self._num_sent.values())
+        num_warm = sum(lane.has_arrived for lane in self._lanes.values())
         return num_warm > 0 and 2 * num_warm >= self._most
 
-    def _close(self, now: float) -> None:
-        assert self._since is not None
-        seconds, self._since = now - self._since, None
+    def _close(self) -> None:
+        if self._since is None:
+            return
+        seconds, self._since = self._last_at - self._since, None
         if seconds >= WINDOW_SECONDS and self._bytes >= WINDOW_BYTES:
             self._seen.append(8 * self._bytes / seconds)
             self.bits_per_second = max(self._seen)
