@@ -196,7 +196,7 @@ class Links:
                 self._resumed_at = self._clock()
                 self._pace.resumed(self._resumed_at)
                 self._steer()
-            self._rate.began(to)
+            self._rate.began(to, self._clock())
         outgoing.queue.append(list(parts))
         outgoing.queued_bytes += num_bytes
         outgoing.filled.set()

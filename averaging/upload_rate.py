@@ -8,6 +8,7 @@ small fragment is all of it. The first acknowledgement begins a count and is not
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Hashable
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from dataclasses import dataclass
 WINDOW_SECONDS = 0.1
 """Shorter stretches say more about frames than about the line."""
 WINDOW_BYTES = 256 * 1024
+QUIET_SECONDS = 1.0
+"""After so long without an acknowledgement, and with nothing that waits, another count begins."""
 NUM_WINDOWS = 8
 """The fastest of the last few counts: a remote or a busy processor can make a stretch slower, nothing makes it faster
 for long."""
@@ -40,13 +43,15 @@ class UploadRate:
         self._most = 0
         """Lanes that were in use together since none was."""
         self._since: float | None = None
-        self._last_at = 0.0
+        self._arrived_at = -math.inf
+        """The last acknowledgement."""
         self._bytes = 0
         self._seen: deque[float] = deque(maxlen=NUM_WINDOWS)
 
-    def began(self, lane: Hashable) -> None:
+    def began(self, lane: Hashable, now: float) -> None:
         """Something waits in `lane`."""
-        if not any(other.is_waiting for other in self._lanes.values()):
+        is_quiet = now - self._arrived_at > QUIET_SECONDS
+        if is_quiet and not any(other.is_waiting for other in self._lanes.values()):
             # What is still under way may never be acknowledged.
             self._close()
             self._lanes.clear()
@@ -66,11 +71,11 @@ class UploadRate:
             return
         one.unread_bytes = max(0, one.unread_bytes - num_bytes)
         one.has_arrived = True
+        self._arrived_at = now
         if self._since is not None:
             self._bytes += num_bytes
-            self._last_at = now
         elif self._is_full():
-            self._since, self._last_at, self._bytes = now, now, 0
+            self._since, self._bytes = now, 0
         self._drop_unused(lane)
 
     def ended(self, lane: Hashable) -> None:
@@ -98,7 +103,7 @@ class UploadRate:
     def _close(self) -> None:
         if self._since is None:
             return
-        seconds, self._since = self._last_at - self._since, None
+        seconds, self._since = self._arrived_at - self._since, None
         if seconds >= WINDOW_SECONDS and self._bytes >= WINDOW_BYTES:
             self._seen.append(8 * self._bytes / seconds)
             self.bits_per_second = max(self._seen)

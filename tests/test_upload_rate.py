@@ -12,7 +12,7 @@ FRAME = 270_000
 def send_all(meter, lanes, seconds_per_frame, frames_each, now=0.0):
     """All frames are written at once, into buffers; on the line the lanes take turns."""
     for lane in lanes:
-        meter.began(lane)
+        meter.began(lane, now)
     for lane in lanes:
         for _ in range(frames_each):
             meter.sent(lane, FRAME)
@@ -33,7 +33,7 @@ def test_lanes_that_share_a_line_add_up_to_its_rate(num_lanes):
 
 def test_what_was_written_and_is_not_read_says_nothing():
     meter = UploadRate()
-    meter.began("a")
+    meter.began("a", 0.0)
     for _ in range(20):
         meter.sent("a", FRAME)
     meter.ended("a")
@@ -47,13 +47,12 @@ def test_what_arrives_at_once_says_nothing():
 
 
 def test_one_slow_remote_does_not_make_the_line_slow():
-    meter = UploadRate()
+    meter, now = UploadRate(), 0.0
     for lane in ("slow", "b", "c"):
-        meter.began(lane)
+        meter.began(lane, now)
         for _ in range(12):
             meter.sent(lane, FRAME)
         meter.ended(lane)
-    now = 0.0
     for _ in range(12):
         for lane in ("b", "c"):
             now += 0.0216
@@ -70,9 +69,22 @@ def test_a_pause_between_two_rounds_does_not_count():
     assert meter.bits_per_second == pytest.approx(8 * FRAME / 0.0216)
 
 
+def test_a_queue_that_is_empty_for_a_moment_changes_nothing():
+    meter, now = UploadRate(), 0.0
+    for lane in "ab" * 20:
+        meter.began(lane, now)
+        meter.sent(lane, FRAME)
+        meter.ended(lane)
+        now += 0.0001
+    for lane in "ab" * 20:
+        now += 0.0216
+        meter.acknowledged(lane, FRAME, now)
+    assert meter.bits_per_second == pytest.approx(8 * FRAME / 0.0216)
+
+
 def test_a_remote_that_never_acknowledges_holds_no_count_open():
     meter = UploadRate()
-    meter.began("silent")
+    meter.began("silent", 0.0)
     meter.sent("silent", FRAME)
     meter.ended("silent")
     send_all(meter, range(3), 0.0216, 12, 60.0)
@@ -93,7 +105,7 @@ def test_a_lane_that_breaks_ends_its_count():
     meter.ended("unknown")
     meter.sent("unknown", FRAME)
     meter.acknowledged("unknown", FRAME, 0.0)
-    meter.began("a")
+    meter.began("a", 0.0)
     for number in range(10):
         meter.sent("a", FRAME)
         meter.acknowledged("a", FRAME, 0.1 * number)
