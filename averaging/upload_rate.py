@@ -17,7 +17,7 @@ WINDOW_SECONDS = 0.1
 """Shorter stretches say more about frames than about the line."""
 WINDOW_BYTES = 256 * 1024
 QUIET_SECONDS = 1.0
-"""After so long without an acknowledgement, and with nothing that waits, another count begins."""
+"""After so long in which nothing began and nothing was acknowledged, and with nothing that waits, another count begins."""
 NUM_WINDOWS = 8
 """The fastest of the last few counts: a remote or a busy processor can make a stretch slower, nothing makes it faster
 for long."""
@@ -43,6 +43,7 @@ class UploadRate:
         self._most = 0
         """Lanes that were in use together since none was."""
         self._since: float | None = None
+        self._began_at = -math.inf
         self._arrived_at = -math.inf
         """The last acknowledgement."""
         self._bytes = 0
@@ -50,7 +51,8 @@ class UploadRate:
 
     def began(self, lane: Hashable, now: float) -> None:
         """Something waits in `lane`."""
-        is_quiet = now - self._arrived_at > QUIET_SECONDS
+        is_quiet = now - max(self._began_at, self._arrived_at) > QUIET_SECONDS
+        self._began_at = now
         if is_quiet and not any(other.is_waiting for other in self._lanes.values()):
             # What is still under way may never be acknowledged.
             self._close()
