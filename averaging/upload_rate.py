@@ -17,7 +17,7 @@ WINDOW_SECONDS = 0.1
 """Shorter stretches say more about frames than about the line."""
 WINDOW_BYTES = 256 * 1024
 QUIET_SECONDS = 1.0
-"""After so long in which nothing began and nothing was acknowledged, and with nothing that waits, another count begins."""
+"""After so long in which nothing began and nothing was acknowledged, another count begins, if nothing waits."""
 NUM_WINDOWS = 8
 """The fastest of the last few counts: a remote or a busy processor can make a stretch slower, nothing makes it faster
 for long."""
