@@ -296,7 +296,7 @@ class Links:
             if not frame.num_bytes:
                 self._pace.greeted(lane.remote, frame.started_at, read_at, now)
             elif lane.name == "data":
-                self._rate.acknowledged(lane.remote, frame.num_bytes, now)
+                self._rate.acknowledged(lane.remote, frame.num_bytes, frame.started_at, now)
                 self._note_rate()
                 self._pace.acknowledged(lane.remote, frame.num_bytes, frame.started_at, frame.written_at, read_at, now)
                 self._rest(now)
@@ -315,7 +315,7 @@ class Links:
             unread.append(sent)
             lane.unread_bytes += len(frame)
             if lane.name == "data":
-                self._rate.sent(lane.remote, len(frame))
+                self._rate.sent(lane.remote, len(frame), sent.started_at)
                 self._pace.started(sent.started_at)
         await self._send_frame(lane, stream, watcher, frame)
         lane.queued_bytes -= len(frame) + 4

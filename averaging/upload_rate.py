@@ -3,7 +3,8 @@
 A single lane shares the line with the others, and may be held up by its remote's line. So the bytes of all lanes are
 counted together, and only while most of those in use have something under way: then this line, and nobody else's,
 decides how fast they arrive. What was written says nothing: buffers on the way take megabytes at once, which for a
-small fragment is all of it. The first acknowledgement begins a count and is not in it.
+small fragment is all of it. A count begins with a frame and not with its acknowledgement, because frames to many remotes
+go side by side and end together, all within a moment.
 """
 
 from __future__ import annotations
@@ -27,7 +28,6 @@ for long."""
 class _Lane:
     is_waiting: bool = True
     unread_bytes: int = 0
-    has_arrived: bool = False
 
     @property
     def is_in_use(self) -> bool:
@@ -46,7 +46,7 @@ class UploadRate:
         self._began_at = -math.inf
         self._arrived_at = -math.inf
         """The last acknowledgement."""
-        self._bytes = 0
+        self._bytes = 0.0
         self._seen: deque[float] = deque(maxlen=NUM_WINDOWS)
 
     def began(self, lane: Hashable, now: float) -> None:
@@ -61,23 +61,23 @@ class UploadRate:
         self._lanes.setdefault(lane, _Lane()).is_waiting = True
         self._most = max(self._most, len(self._lanes))
 
-    def sent(self, lane: Hashable, num_bytes: int) -> None:
-        """A frame that will be acknowledged was written, or is about to be."""
+    def sent(self, lane: Hashable, num_bytes: int, now: float) -> None:
+        """A frame that will be acknowledged is about to be written."""
         if lane in self._lanes:
             self._lanes[lane].unread_bytes += num_bytes
+            if self._since is None and self._is_full():
+                self._since, self._bytes = now, 0.0
 
-    def acknowledged(self, lane: Hashable, num_bytes: int, now: float) -> None:
+    def acknowledged(self, lane: Hashable, num_bytes: int, started_at: float, now: float) -> None:
         """The remote has read such a frame."""
         one = self._lanes.get(lane)
         if one is None:
             return
         one.unread_bytes = max(0, one.unread_bytes - num_bytes)
-        one.has_arrived = True
         self._arrived_at = now
         if self._since is not None:
-            self._bytes += num_bytes
-        elif self._is_full():
-            self._since, self._bytes = now, 0
+            is_whole = started_at >= self._since
+            self._bytes += num_bytes if is_whole else num_bytes * (now - self._since) / (now - started_at)
         self._drop_unused(lane)
 
     def ended(self, lane: Hashable) -> None:
@@ -97,10 +97,11 @@ class UploadRate:
             del self._lanes[lane]
         if not self._is_full():
             self._close()
+        if not self._lanes:
+            self._most = 0
 
     def _is_full(self) -> bool:
-        num_warm = sum(lane.has_arrived for lane in self._lanes.values())
-        return num_warm > 0 and 2 * num_warm >= self._most
+        return 2 * len(self._lanes) >= max(1, self._most)
 
     def _close(self) -> None:
         if self._since is None:
