@@ -3,8 +3,8 @@
 A single lane shares the line with the others, and may be held up by its remote's line. So the bytes of all lanes are
 counted together, and only while most of those in use have something under way: then this line, and nobody else's,
 decides how fast they arrive. What was written says nothing: buffers on the way take megabytes at once, which for a
-small fragment is all of it. A count begins with a frame and not with its acknowledgement, because frames to many remotes
-go side by side and end together, all within a moment.
+small fragment is all of it. A count begins with a frame and not with its acknowledgement, because frames to many
+remotes go side by side and end together, all within a moment.
 """
 
 from __future__ import annotations
