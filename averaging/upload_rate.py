@@ -78,21 +78,21 @@ class UploadRate:
         if self._since is not None:
             is_whole = started_at >= self._since
             self._bytes += num_bytes if is_whole else num_bytes * (now - self._since) / (now - started_at)
-        self._drop_unused(lane)
+        self._settle(lane)
 
     def ended(self, lane: Hashable) -> None:
         """Nothing waits in `lane` any more."""
         if lane in self._lanes:
             self._lanes[lane].is_waiting = False
-            self._drop_unused(lane)
+            self._settle(lane)
 
     def lost(self, lane: Hashable) -> None:
         """`lane` broke."""
         if lane in self._lanes:
             self._lanes[lane] = _Lane(is_waiting=False)
-            self._drop_unused(lane)
+            self._settle(lane)
 
-    def _drop_unused(self, lane: Hashable) -> None:
+    def _settle(self, lane: Hashable) -> None:
         if not self._lanes[lane].is_in_use:
             del self._lanes[lane]
         if not self._is_full():

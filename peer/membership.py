@@ -124,7 +124,7 @@ class Membership:
         now = self._wall_clock()
         announced = self.view.members(now)
         suspected = frozenset(peer_id for peer_id, suspicion in self._suspected.items() if now < suspicion.until)
-        # Asked many times between two changes, which in a swarm of thousands would take most of this process's time.
+        # Asked about ten times a second, which takes time in a swarm of thousands; it changes more seldom.
         if announced is not self._others_of[0] or suspected != self._others_of[1]:
             left_out = {*suspected, self._identity.peer_id}
             self._others = [record for record in announced if record.peer_id not in left_out]
@@ -134,7 +134,7 @@ class Membership:
 
     def trainers(self) -> list[PeerId]:
         """Live trainers other than this peer."""
-        return [record.peer_id for record in self.members() if _is_training(record)]
+        return self.split()[0]
 
     def split(self) -> tuple[list[PeerId], list[PeerId]]:
         """The trainers, and everybody else among `members`."""

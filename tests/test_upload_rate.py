@@ -17,9 +17,10 @@ def send_all(meter, lanes, seconds_per_frame, frames_each, now=0.0):
         for _ in range(frames_each):
             meter.sent(lane, FRAME, now)
         meter.ended(lane)
+    started = now
     for _ in range(frames_each):
         for lane in lanes:
-            started, now = now, now + seconds_per_frame
+            now += seconds_per_frame
             meter.acknowledged(lane, FRAME, started, now)
     return now
 
@@ -68,10 +69,10 @@ def test_one_slow_remote_does_not_make_the_line_slow():
         meter.ended(lane)
     for _ in range(12):
         for lane in ("b", "c"):
-            started, now = now, now + 0.0216
-            meter.acknowledged(lane, FRAME, started, now)
+            now += 0.0216
+            meter.acknowledged(lane, FRAME, 0.0, now)
     for number in range(12):
-        meter.acknowledged("slow", FRAME, now + number - 1, now + number)
+        meter.acknowledged("slow", FRAME, 0.0, now + number)
     assert meter.bits_per_second == pytest.approx(8 * FRAME / 0.0216)
 
 
