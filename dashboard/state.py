@@ -155,7 +155,7 @@ class DashboardState:
     @property
     def trainers(self) -> tuple[PeerRow, ...]:
         """Live peers that train."""
-        return tuple(row for row in self.here if row.record.role == "trainer" and row.record.state == "training")
+        return tuple(row for row in self.here if row.record.is_training)
 
     @property
     def phase(self) -> Phase:

@@ -126,6 +126,11 @@ class PeerRecord:
     longer_seconds: float = 0.0
     """How much longer it lives than one of a small swarm, where a look reads all keys."""
 
+    @property
+    def is_training(self) -> bool:
+        """Whether it takes part in rounds now: role trainer, state training."""
+        return self.role == "trainer" and self.state == "training"
+
 
 _WIRE_FIELDS = tuple(field.name for field in fields(PeerRecord) if field.name != "peer_id")
 """Their order is the wire format: a change of the dataclass needs another `_PEER_FORMAT`."""

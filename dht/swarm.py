@@ -140,7 +140,7 @@ class SwarmView:
 
     def trainers(self, now: float) -> tuple[PeerRecord, ...]:
         """Those of `members` that train: role trainer, state training."""
-        return tuple(record for record in self.members(now) if record.role == "trainer" and record.state == "training")
+        return tuple(record for record in self.members(now) if record.is_training)
 
     def get(self, peer_id: PeerId, now: float) -> PeerRecord | None:
         """The record of one live peer, or None."""

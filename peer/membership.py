@@ -140,13 +140,13 @@ class Membership:
         """The trainers, and everybody else among `members`."""
         sides: tuple[list[PeerId], list[PeerId]] = ([], [])
         for record in self.members():
-            sides[not _is_training(record)].append(record.peer_id)
+            sides[not record.is_training].append(record.peer_id)
         return sides
 
     def num_known_trainers(self) -> int:
         """Trainers other than this peer whose records are alive, suspected ones too."""
         return sum(
-            _is_training(record)
+            record.is_training
             and record.peer_id != self._identity.peer_id
             and not self._doorkeeper.is_excluded(record.peer_id)
             for record in self.view.members(self._wall_clock())
@@ -344,7 +344,3 @@ class Membership:
             self._on_joined(live[peer_id])
         self._known = live
         self._on_view()
-
-
-def _is_training(record: PeerRecord) -> bool:
-    return record.role == "trainer" and record.state == "training"

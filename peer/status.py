@@ -81,7 +81,7 @@ async def _read(target: Target, timeout_seconds: float, backend: HostBackend) ->
 
 def status_facts(run_id: str, manifest: RunManifest, records: list[PeerRecord], now: float) -> dict[str, Any]:
     """The status as plain values; every figure is what the peers report of themselves."""
-    trainers = [record for record in records if record.role == "trainer" and record.state == "training"]
+    trainers = [record for record in records if record.is_training]
     newest = [max((r.versions[f] for r in records), default=0) for f in range(manifest.averaging.num_fragments)]
     differing = SwarmView(run_id).merge(records, now).differing(now)
     losses = [(r.held_out_version, r.held_out_loss) for r in records if r.held_out_loss is not None]
