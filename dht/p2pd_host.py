@@ -289,15 +289,20 @@ class P2pdHost:
         }
 
     async def close(self) -> None:
-        """End streams, handlers, supervision and the daemon, and delete the sockets. Never raises."""
+        """End streams, handlers, supervision and the daemon, and delete the sockets. Never raises.
+
+        Cancelled half-way, by an owner without patience, it waits for nothing more and leaves nothing behind either.
+        """
         if self._server is not None:
             self._server.close()
-        await asyncio.gather(*(stream.close() for stream in list(self._streams)))
-        tasks = [task for task in self._tasks if task is not asyncio.current_task()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await self._supervisor.close()
+        try:
+            await asyncio.gather(*(stream.close() for stream in list(self._streams)))
+            tasks = [task for task in self._tasks if task is not asyncio.current_task()]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        finally:
+            await self._supervisor.close()
 
     # Calls to the daemon
 

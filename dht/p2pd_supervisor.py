@@ -177,18 +177,22 @@ class P2pdSupervisor:
         await self._up.wait()
 
     async def close(self) -> None:
-        """End the supervision and the daemon and delete the directory. Never raises."""
+        """End the supervision and the daemon and delete the directory, also when cancelled. Never raises."""
         self._closed = True
         self._up.set()
         tasks = [task for task in (self._watcher, *self._greeters) if task and task is not asyncio.current_task()]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        if self._daemon is not None:
-            await self._daemon.stop()
-        self._drop_lifeline()
-        if self._directory is not None:
-            self._directory.remove()
+        try:
+            await asyncio.gather(*tasks, return_exceptions=True)
+            if self._daemon is not None:
+                await self._daemon.stop()
+        finally:
+            if self._daemon is not None:
+                self._daemon.kill()
+            self._drop_lifeline()
+            if self._directory is not None:
+                self._directory.remove()
 
     async def _launch(self) -> None:
         assert self._binary is not None
