@@ -131,6 +131,10 @@ class BlameBook:
         record = self._records.get(peer_id)
         return record is not None and now < record.excluded_until
 
+    def excluded(self, now: float) -> set[PeerId]:
+        """Everybody who is left out at `now`."""
+        return {peer_id for peer_id, record in self._records.items() if now < record.excluded_until}
+
     def counts(self, peer_id: PeerId) -> dict[Offence, int]:
         """Its offences since it was last forgiven."""
         record = self._records.get(peer_id)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from averaging.cell_messages import CellsCommit
 from averaging.cell_wire import MAX_CELL_ROSTER
-from averaging.cells import CellRule, depth_after, depth_for, depth_of, hash_cell, plan_cell, site_cell
+from averaging.cells import CellRule, depth_after, depth_for, depth_of, hash_cell, hash_cells, plan_cell, site_cell
 from averaging.messages import Abandon, Commit, CommitRequest, Message, Offer, Redirect, ShardPlan
 from averaging.round import RoundMachine
 from averaging.round_events import Effect, Event, Ready, ResultArrived, SendResult, ShardReduced, View
@@ -46,11 +46,10 @@ class CellSeat(RoundMachine):
     def _form_cells(self) -> None:
         """Take the own cell's part of the view; a round under way in another cell begins anew."""
         before = self._cell
-        is_flat = self.cell_rule.site_of is None and self._depth() == 0
-        names = {peer_id: "" if is_flat else self._name_of(peer_id) for peer_id in (*self._everyone, self.me)}
-        self._cell = names[self.me]
-        self._expected = frozenset(names[peer_id] for peer_id in self._everyone) | self._cells_before()
-        mine = self.trainers = tuple(peer_id for peer_id in self._everyone if names[peer_id] == self._cell)
+        cells = self._cells()
+        self._cell = self._name_of(self.me) if self._has_cells() else ""
+        self._expected = frozenset(cells) | self._cells_before()
+        mine = self.trainers = cells.get(self._cell, ())
         share = len(mine) / len(self._everyone) if self._everyone else 1.0
         self.num_known = max(len(mine), round(self._num_everyone * share))
         self._silent.intersection_update(self._everyone)
@@ -59,6 +58,20 @@ class CellSeat(RoundMachine):
                 reason = f"this peer is of cell {self._cell or 'no cell'} now"
                 self._tell_waiting(Abandon(self.fragment, self.version, self._leading.attempt, reason))
             self._start_over(self._now)
+
+    def _has_cells(self) -> bool:
+        return self.cell_rule.site_of is not None or self._depth() > 0
+
+    def _cells(self) -> Mapping[str, tuple[PeerId, ...]]:
+        """Cell -> the trainers in it that this peer sees."""
+        if not self._has_cells():
+            return {"": self._everyone} if self._everyone else {}
+        if self.cell_rule.site_of is None:
+            return hash_cells(self._everyone, self._depth())
+        cells: dict[str, list[PeerId]] = {}
+        for peer_id in self._everyone:
+            cells.setdefault(self._name_of(peer_id), []).append(peer_id)
+        return {name: tuple(members) for name, members in cells.items()}
 
     def _cells_before(self) -> frozenset[str]:
         """Cells of the round before, as far as they are cells of this one: this peer may not know members of all."""
@@ -85,11 +98,8 @@ class CellSeat(RoundMachine):
 
     def _first_of_others(self, cells: Collection[str]) -> set[PeerId]:
         """Of each cell that is not among `cells` the member who, as far as is known here, leads it."""
-        others: dict[str, list[PeerId]] = {}
-        for peer_id in self._everyone:
-            if (name := self._name_of(peer_id)) not in cells:
-                others.setdefault(name, []).append(peer_id)
-        return {rank_leaders(self.run_id, self.fragment, self.version, members)[0] for members in others.values()}
+        others = [members for name, members in self._cells().items() if name not in cells]
+        return {rank_leaders(self.run_id, self.fragment, self.version, members)[0] for members in others}
 
     def _is_depth_guessed(self) -> bool:
         is_known = self.version - 1 in self.history or self._hint[0] == self.version
@@ -126,7 +136,7 @@ class CellSeat(RoundMachine):
         if self._cell and is_mine and self.applying is None and sender != self.me:
             theirs = self._name_of(sender)
             if theirs != self._cell:
-                there = [peer_id for peer_id in self._everyone if self._name_of(peer_id) == theirs]
+                there = self._cells().get(theirs, ())
                 leaders = rank_leaders(self.run_id, self.fragment, self.version, {*there, sender})
                 if offer.attempt == 0 and leaders[0] not in (sender, self.me):
                     self._send(sender, Redirect(self.fragment, self.version, leaders[0]))

@@ -12,8 +12,9 @@ hash of its PeerId, so that it stays in it, or the cell is its site.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 
 from averaging.cell_messages import MAX_CELLS, MAX_SLICES, CellRow, CellsCommit, SliceRow
@@ -79,6 +80,15 @@ def hash_cell(peer_id: PeerId, depth: int) -> str:
     So the key that a peer reads in each look holds members of its own cell.
     """
     return f"{depth}/{prefix_of(peer_id, depth)}"
+
+
+@lru_cache(maxsize=8)
+def hash_cells(peer_ids: tuple[PeerId, ...], depth: int) -> Mapping[str, tuple[PeerId, ...]]:
+    """Cell -> which of these peers are in it, in their order. All fragments of a model ask for the same."""
+    cells: dict[str, list[PeerId]] = {}
+    for peer_id in peer_ids:
+        cells.setdefault(hash_cell(peer_id, depth), []).append(peer_id)
+    return {name: tuple(members) for name, members in cells.items()}
 
 
 def site_cell(site: str) -> str:

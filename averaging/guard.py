@@ -74,7 +74,7 @@ class Guard:
     def excluded(self, peer_ids: Sequence[PeerId]) -> set[PeerId]:
         """Those of `peer_ids` that are left out now."""
         now = self._clock()
-        return {peer_id for peer_id in peer_ids if self.book.is_excluded(peer_id, now)}
+        return self.book.excluded(now).intersection(peer_ids)
 
     def advanced(self, fragment: int, version: int, timing: RoundTiming, *, is_adopted: bool = False) -> None:
         """The anchor of a fragment is at `version` now; `is_adopted`: it may be of another lineage than before."""

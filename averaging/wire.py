@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from dataclasses import fields, replace
+from functools import cache
 from typing import Any
 
 import msgpack
@@ -207,8 +208,13 @@ def _plain(value: Any) -> Any:
 
 
 def _fields_of(value: Any) -> list[Any]:
-    named = ((field.name, getattr(value, field.name)) for field in fields(value))
+    named = ((name, getattr(value, name)) for name in _names_of(value.__class__))
     return [mask_of(item) if name == "included" else _plain(item) for name, item in named]
+
+
+@cache
+def _names_of(kind: type[Any]) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind))
 
 
 def encode(message: Message) -> bytes:

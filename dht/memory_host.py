@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
 
 from dht.errors import PeerFault, PeerUnreachable
 from dht.host import PeerId, Stream, StreamHandler
@@ -97,6 +98,8 @@ class MemoryNetwork:
         self._hosts: dict[PeerId, MemoryHost] = {}
         self._latencies: dict[tuple[PeerId, PeerId], float] = {}
         self._connections: dict[int, _Connection] = {}
+        self._numbers_of: dict[PeerId, set[int]] = {}
+        """Peer -> keys of `_connections` that it has one end of, some of them over."""
         self._num_opened = 0
         self._prune_above = 64
         self._num_partitions = 0
@@ -147,6 +150,11 @@ class MemoryNetwork:
         """Whether both peers are up and nothing stands between them at the moment."""
         first, second = self._lines.get(one), self._lines.get(other)
         return first is not None and second is not None and first.reaches(second)
+
+    def num_reachable(self, peer_id: PeerId, at_most: int | None = None) -> int:
+        """How many live hosts a peer can reach, counted as far as `at_most`."""
+        live = (other for other, host in self._hosts.items() if host.is_live and other != peer_id)
+        return sum(1 for _ in islice((other for other in live if self.can_reach(peer_id, other)), at_most))
 
     def on_same_side(self, one: PeerId, other: PeerId) -> bool:
         """Whether no partition or stall stands between two peers, alive or not."""
@@ -256,6 +264,8 @@ class MemoryNetwork:
         there.on_finished = lambda: streams[1].remote_finished(drop_unread=drop_unread)
         back.on_finished = lambda: streams[0].remote_finished(drop_unread=drop_unread)
         self._connections[number] = connection
+        for line in lines:
+            self._numbers_of.setdefault(line.peer_id, set()).add(number)
         if len(self._connections) > self._prune_above:
             self._prune_above = 2 * len(self._live_connections()) + 64
         stream_loss = self._stream_loss if lines[0].stream_loss is None else lines[0].stream_loss
@@ -277,13 +287,21 @@ class MemoryNetwork:
         return one.group != other.group or one.is_stalled or other.is_stalled
 
     def _live_connections(self) -> list[_Connection]:
-        for number in [number for number, connection in self._connections.items() if connection.is_over]:
-            del self._connections[number]
+        for connection in [connection for connection in self._connections.values() if connection.is_over]:
+            self._forget(connection)
         return list(self._connections.values())
 
-    def _connections_of(self, peer_id: PeerId) -> Iterator[_Connection]:
-        line = self._line(peer_id)
-        return (connection for connection in self._live_connections() if line in connection.lines)
+    def _forget(self, connection: _Connection) -> None:
+        del self._connections[connection.number]
+        for line in connection.lines:
+            self._numbers_of[line.peer_id].discard(connection.number)
+
+    def _connections_of(self, peer_id: PeerId) -> list[_Connection]:
+        found = [self._connections[number] for number in sorted(self._numbers_of.get(peer_id, ()))]
+        for connection in found:
+            if connection.is_over:
+                self._forget(connection)
+        return [connection for connection in found if not connection.is_over]
 
     def _abort(self, connection: _Connection, mine: int, reason: str) -> None:
         """One side breaks the stream; the other notices when that has crossed the network."""

@@ -127,7 +127,7 @@ class MemoryStore:
                 await self._host.connect(multiaddr, CONNECT_SECONDS)
             except PeerUnreachable:
                 continue
-        return self._num_reachable()
+        return self._records.network.num_reachable(self._host.peer_id)
 
     async def close(self) -> None:
         """See the port. What was published stays until it expires."""
@@ -144,7 +144,7 @@ class MemoryStore:
         waiting = [entry for entry in mine if entry.visible_at > now]
         new = _Entry(self._host.peer_id, record, rank, expires_at, now + self._records.delay_seconds)
         mine[:] = [*seen, *waiting, new]
-        return min(NUM_COPIES, self._num_reachable())
+        return self._records.network.num_reachable(self._host.peer_id, NUM_COPIES)
 
     def _visible(self, key: str) -> list[_Entry]:
         if not self._host.is_live:
@@ -157,7 +157,3 @@ class MemoryStore:
             if known and (publisher == me or self._records.network.on_same_side(me, publisher)):
                 newest.append(known[-1])
         return newest
-
-    def _num_reachable(self) -> int:
-        me, network = self._host.peer_id, self._records.network
-        return sum(peer_id != me and network.can_reach(me, peer_id) for peer_id in network.live_peers())

@@ -50,8 +50,7 @@ class HeaviestAnchor(NamedTuple):
     peers: tuple[PeerId, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Session:
+class _Session(NamedTuple):
     record: PeerRecord
     """The newest of the session."""
     first_issued: float
@@ -61,21 +60,25 @@ class _Session:
 class SwarmView:
     """Immutable; `merge` returns the next view.
 
-    `joined` and `left` are the PeerIds that the last `merge` added to or removed from the members.
+    `changed` are the PeerIds of which the last `merge` took another record, or the last one away; sorted.
     """
 
-    __slots__ = ("_current", "_expires_at", "_members", "_sessions", "joined", "left", "run_id")
+    __slots__ = ("_current", "_expires_at", "_first_issued", "_members", "_several", "changed", "run_id")
 
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
-        self.joined: tuple[PeerId, ...] = ()
-        self.left: tuple[PeerId, ...] = ()
-        self._sessions: Mapping[PeerId, Mapping[int, _Session]] = {}
+        self.changed: tuple[PeerId, ...] = ()
+        # A simulated swarm has as many views as peers: what each holds of each peer counts.
         self._current: Mapping[PeerId, PeerRecord] = {}
+        """The newest record of each peer's session that started last."""
+        self._first_issued: Mapping[PeerId, float] = {}
+        """Of the earliest record seen of that session; see `_issued`."""
+        self._several: Mapping[PeerId, Mapping[int, _Session]] = {}
+        """All sessions of the peers that have more than one."""
         self._expires_at = math.inf
         """Nothing expires before."""
-        self._members: tuple[PeerRecord, ...] = ()
-        """Of `_current` those that have not said that they left."""
+        self._members: tuple[PeerRecord, ...] | None = ()
+        """Of `_current` those that have not said that they left; None until somebody asks."""
 
     def merge(self, records: Iterable[PeerRecord], now: float) -> SwarmView:
         """The view at `now` (unix seconds) with `records` folded in; what has expired by then is gone.
@@ -99,7 +102,9 @@ class SwarmView:
             if record.expires_at <= now:
                 continue
             peer_id = record.peer_id
-            sessions = changed[peer_id] if peer_id in changed else self._sessions.get(peer_id, {})
+            if self._current.get(peer_id) is record and peer_id not in changed:
+                continue
+            sessions = changed[peer_id] if peer_id in changed else self._sessions_of(peer_id)
             held = sessions.get(record.session)
             if held is None or held.record is not record:
                 changed[peer_id] = {**sessions, record.session: _fold(held, record)}
@@ -107,33 +112,63 @@ class SwarmView:
         view = SwarmView(self.run_id)
         view._expires_at = expires_at
         if not changed:
-            view._sessions, view._current, view._members = self._sessions, self._current, self._members
+            view._current, view._first_issued, view._several = self._current, self._first_issued, self._several
+            view._members = self._members
             return view
-        view._sessions, view._current = _with(self._sessions, self._current, changed)
-        view._members = tuple(record for record in view._current.values() if record.state != "left")
-        view.joined = tuple(sorted(peer_id for peer_id in changed if view._has(peer_id) and not self._has(peer_id)))
-        view.left = tuple(sorted(peer_id for peer_id in changed if self._has(peer_id) and not view._has(peer_id)))
+        view._take_over(self, changed)
+        view.changed = tuple(sorted(key for key in changed if view._current.get(key) is not self._current.get(key)))
         return view
+
+    def _take_over(self, before: SwarmView, changed: Mapping[PeerId, Mapping[int, _Session]]) -> None:
+        """Hold what `before` holds, but for the peers whose live sessions are `changed`; sorted by PeerId."""
+        current, several = dict(before._current), dict(before._several)
+        first_issued: dict[PeerId, float | None] = {}
+        for peer_id, live in changed.items():
+            several.pop(peer_id, None)
+            if not live:
+                del current[peer_id]
+                first_issued[peer_id] = None
+                continue
+            current[peer_id], first_issued[peer_id] = max(live.values(), key=_session_age)
+            if len(live) > 1:
+                several[peer_id] = live
+        # A dictionary keeps its order when a value changes; only new keys come last.
+        is_sorted = changed.keys() <= before._current.keys()
+        self._current = current if is_sorted else dict(sorted(current.items()))
+        differs = any(before._first_issued.get(peer_id) != issued for peer_id, issued in first_issued.items())
+        self._first_issued = _changed(before._first_issued, first_issued) if differs else before._first_issued
+        self._several = several
+        self._members = None
+
+    def _sessions_of(self, peer_id: PeerId) -> Mapping[int, _Session]:
+        """Session -> what is known of it."""
+        several = self._several.get(peer_id)
+        if several is not None:
+            return several
+        record = self._current.get(peer_id)
+        return {} if record is None else {record.session: _Session(record, self._first_issued[peer_id])}
 
     def _without_expired(self, now: float) -> tuple[dict[PeerId, dict[int, _Session]], float]:
         """What is left of the peers of which something has expired, and when the next of all others does."""
         changed: dict[PeerId, dict[int, _Session]] = {}
         expires_at = math.inf
-        for peer_id, sessions in self._sessions.items():
-            for session in sessions.values():
-                if session.record.expires_at > now:
-                    expires_at = min(expires_at, session.record.expires_at)
-                elif peer_id not in changed:
-                    live = {key: other for key, other in sessions.items() if other.record.expires_at > now}
-                    changed[peer_id] = live
+        for peer_id, record in self._current.items():
+            if peer_id not in self._several:
+                if record.expires_at > now:
+                    expires_at = min(expires_at, record.expires_at)
+                else:
+                    changed[peer_id] = {}
+        for peer_id, sessions in self._several.items():
+            live = {key: session for key, session in sessions.items() if session.record.expires_at > now}
+            expires_at = min(expires_at, *(session.record.expires_at for session in live.values()), math.inf)
+            if len(live) < len(sessions):
+                changed[peer_id] = live
         return changed, expires_at
-
-    def _has(self, peer_id: PeerId) -> bool:
-        record = self._current.get(peer_id)
-        return record is not None and record.state != "left"
 
     def members(self, now: float) -> tuple[PeerRecord, ...]:
         """The record of every live peer, whatever it does at the moment."""
+        if self._members is None:
+            self._members = tuple(record for record in self._current.values() if record.state != "left")
         if now < self._expires_at:
             return self._members
         return tuple(record for record in self._members if record.expires_at > now)
@@ -157,10 +192,10 @@ class SwarmView:
         live = sorted(
             (
                 session
-                for session in self._sessions.get(peer_id, {}).values()
+                for session in self._sessions_of(peer_id).values()
                 if session.record.expires_at > now and session.record.state != "left"
             ),
-            key=lambda session: _session_age(session.record),
+            key=_session_age,
         )
         together = {
             number
@@ -211,24 +246,15 @@ class SwarmView:
         return HeaviestAnchor(version, digest, lineage_tokens, tuple(peers))
 
 
-def _with(
-    sessions: Mapping[PeerId, Mapping[int, _Session]],
-    current: Mapping[PeerId, PeerRecord],
-    changed: Mapping[PeerId, Mapping[int, _Session]],
-) -> tuple[dict[PeerId, Mapping[int, _Session]], dict[PeerId, PeerRecord]]:
-    """Both with what has changed of some peers, sorted by PeerId."""
-    all_sessions, all_current = dict(sessions), dict(current)
-    for peer_id, live in changed.items():
-        if live:
-            all_sessions[peer_id] = live
-            all_current[peer_id] = max((session.record for session in live.values()), key=_session_age)
+def _changed(before: Mapping[PeerId, float], changes: Mapping[PeerId, float | None]) -> dict[PeerId, float]:
+    """`before` with other values of some keys; None takes the key out."""
+    after = dict(before)
+    for key, value in changes.items():
+        if value is None:
+            after.pop(key, None)
         else:
-            all_sessions.pop(peer_id, None)
-            all_current.pop(peer_id, None)
-    # A dictionary keeps its order when a value changes; only new keys come last.
-    if not changed.keys() <= sessions.keys():
-        return dict(sorted(all_sessions.items())), dict(sorted(all_current.items()))
-    return all_sessions, all_current
+            after[key] = value
+    return after
 
 
 def _fold(held: _Session | None, record: PeerRecord) -> _Session:
@@ -250,5 +276,5 @@ def _is_newer(record: PeerRecord, than: PeerRecord) -> bool:
     return (record.expires_at, repr(record)) > (than.expires_at, repr(than))
 
 
-def _session_age(record: PeerRecord) -> tuple[float, int]:
-    return (record.started_at, record.session)
+def _session_age(session: _Session) -> tuple[float, int]:
+    return (session.record.started_at, session.record.session)

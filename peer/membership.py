@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from averaging.links import OPEN_SECONDS, Doorkeeper, greet_incoming, open_greeted_stream
@@ -39,6 +39,11 @@ CLOCK_SKEW_SECONDS = 60.0
 """Between two peers' wall clocks; machines without time service drift by seconds a day."""
 MAX_INTRODUCTIONS = 32
 """Peers that a newcomer greets directly; the rest learn of it through the DHT."""
+MOST_SHOWN_AT_ONCE = 64
+"""In a swarm of more members `on_view` follows a change a little later, together with the next ones."""
+SHOW_SECONDS_PER_MEMBER = 0.001
+LONGEST_SHOW_SECONDS = 2.0
+"""Between two calls then. Strangers are met in rounds and in looks, which take longer."""
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +61,7 @@ class Membership:
     Args:
         describe: this peer's current record; `sequence` and `expires_at` are filled in here.
         wall_clock: unix seconds.
-        on_view: called whenever the set of live peers may have changed.
+        on_view: called whenever the set of live peers may have changed; among many by `show_changes`.
         on_joined, on_left: called once per peer that appears or disappears.
         on_refused: called when a remote introduces itself wrongly.
         verified: records known to be good, when others share them.
@@ -106,6 +111,7 @@ class Membership:
         """From which records and suspected peers that follows."""
         self.view = SwarmView(self._run_id)
         self.num_invalid_records = 0
+        self._is_to_show = asyncio.Event()
         host.handle(RECORD_PROTOCOL, self._serve)
 
     @property
@@ -138,18 +144,20 @@ class Membership:
 
     def split(self) -> tuple[list[PeerId], list[PeerId]]:
         """The trainers, and everybody else among `members`."""
-        sides: tuple[list[PeerId], list[PeerId]] = ([], [])
-        for record in self.members():
-            sides[not record.is_training].append(record.peer_id)
-        return sides
+        members = self.members()
+        trainers = [record.peer_id for record in members if record.is_training]
+        if len(trainers) == len(members):
+            return trainers, []
+        return trainers, [record.peer_id for record in members if not record.is_training]
 
-    def num_known_trainers(self) -> int:
-        """Trainers other than this peer whose records are alive, suspected ones too."""
+    def num_suspected_trainers(self) -> int:
+        """Trainers other than this peer whose records are alive, and that are suspected now."""
+        now = self._wall_clock()
+        suspected = (peer_id for peer_id, suspicion in self._suspected.items() if now < suspicion.until)
+        announced = (self.view.get(peer_id, now) for peer_id in suspected)
         return sum(
-            record.is_training
-            and record.peer_id != self._identity.peer_id
-            and not self._doorkeeper.is_excluded(record.peer_id)
-            for record in self.view.members(self._wall_clock())
+            record is not None and record.is_training and not self._doorkeeper.is_excluded(record.peer_id)
+            for record in announced
         )
 
     def tokens_per_second(self, peer_id: PeerId) -> float:
@@ -189,12 +197,12 @@ class Membership:
             return
         seconds = min(2 * old.seconds if old else FIRST_SUSPICION_SECONDS, LONGEST_SUSPICION_SECONDS)
         self._suspected[peer_id] = _Suspicion(now + seconds, seconds, known.sequence if known else -1)
-        self._refresh(reason)
+        self._take(peer_id, reason)
 
     def heard_from(self, peer_id: PeerId) -> None:
         """The peer is alive after all."""
         if self._suspected.pop(peer_id, None) is not None:
-            self._refresh("")
+            self._take(peer_id, "")
 
     async def run(self) -> None:
         """Announce and look, for ever."""
@@ -203,6 +211,14 @@ class Membership:
             for _ in range(2):
                 await asyncio.sleep(self._announce_seconds / 2 * self._random.uniform(0.8, 1.2))
                 await self.look()
+
+    async def show_changes(self) -> None:
+        """Call `on_view` for what changes in a swarm of many, for ever: a while after each other."""
+        while True:
+            await self._is_to_show.wait()
+            self._is_to_show.clear()
+            self._on_view()
+            await asyncio.sleep(min(LONGEST_SHOW_SECONDS, SHOW_SECONDS_PER_MEMBER * len(self._known)))
 
     async def announce(self) -> None:
         """Publish this peer's record in the DHT."""
@@ -227,26 +243,38 @@ class Membership:
             self._merge(await self._store.fetch_peers(self._run_id, briefly, 1))
 
     def _note_votes(self) -> bool:
+        # What passes by itself is seen here: suspicions, records, tickets.
+        self._take_all()
         me = self._identity.peer_id
         members = self.view.members(self._wall_clock())
         return self._levels.note(record.level for record in members if record.peer_id != me)
 
-    async def introduce(self) -> str:
+    async def introduce(self, to: Sequence[PeerRecord] = ()) -> str:
         """Send this peer's record directly to live members and take theirs; failures are only suspicions.
+
+        Args:
+            to: whom; empty: some of all.
 
         Returns:
             Why members refused this peer, when some answered and none of them welcomed it; empty otherwise.
         """
         encoded = encode_peer_record(self.next_record(), self._identity)
+        chosen = to or self._whom_to_meet()
+        answers = await asyncio.gather(*(self._exchange(record.peer_id, encoded) for record in chosen))
+        refusals = [answer for answer in answers if answer]
+        return "" if "" in answers or not refusals else refusals[0]
+
+    def some_of(self, records: Sequence[PeerRecord], count: int) -> list[PeerRecord]:
+        """So many of these at most, others each time: no member is everybody's choice."""
+        return self._random.sample(records, min(count, len(records)))
+
+    def _whom_to_meet(self) -> list[PeerRecord]:
         members = self.members()
         self._random.shuffle(members)
         if self._levels.read_level:
             # Those of its own cell meet this peer in its next round; others can wait until they read its key.
             members = self._nearest_first(members, MAX_INTRODUCTIONS // 2)
-        chosen = members[:MAX_INTRODUCTIONS]
-        answers = await asyncio.gather(*(self._exchange(record.peer_id, encoded) for record in chosen))
-        refusals = [answer for answer in answers if answer]
-        return "" if "" in answers or not refusals else refusals[0]
+        return members[:MAX_INTRODUCTIONS]
 
     def _nearest_first(self, members: Sequence[PeerRecord], num_nearest: int) -> list[PeerRecord]:
         """Members with some whose PeerIds' hashes begin as the own one does moved to the front."""
@@ -328,19 +356,50 @@ class Membership:
                 self.num_invalid_records += 1
                 log.debug("ignored a record: %s", fault)
         self.view = self.view.merge(records, now)
-        for peer_id, suspicion in list(self._suspected.items()):
-            announced = self.view.get(peer_id, now)
-            if announced is not None and announced.sequence > suspicion.sequence + 1:
+        for peer_id in self.view.changed:
+            suspicion, announced = self._suspected.get(peer_id), self.view.get(peer_id, now)
+            if suspicion is not None and announced is not None and announced.sequence > suspicion.sequence + 1:
                 del self._suspected[peer_id]
         said_goodbye = {record.peer_id for record in records if record.state == "left"}
-        self._refresh("its record expired", said_goodbye)
+        has_changed = [
+            self._take(peer_id, "it said goodbye" if peer_id in said_goodbye else "its record expired", is_told=False)
+            for peer_id in self.view.changed
+        ]
+        if any(has_changed):
+            self._show()
 
-    def _refresh(self, reason: str, said_goodbye: Set[PeerId] = frozenset()) -> None:
-        live = {record.peer_id: record for record in self.members()}
-        for peer_id in sorted(self._known.keys() - live.keys()):
-            why = "it said goodbye" if peer_id in said_goodbye else reason
-            self._on_left(peer_id, "it is no member any more" if self._doorkeeper.is_excluded(peer_id) else why)
-        for peer_id in sorted(live.keys() - self._known.keys()):
-            self._on_joined(live[peer_id])
-        self._known = live
-        self._on_view()
+    def _take(self, peer_id: PeerId, why_gone: str, *, is_told: bool = True) -> bool:
+        """Take over what the view says of one peer; True when it came, went, or began or ended training."""
+        now = self._wall_clock()
+        known, record, suspicion = self._known.get(peer_id), self.view.get(peer_id, now), self._suspected.get(peer_id)
+        if peer_id == self._identity.peer_id or (suspicion is not None and now < suspicion.until):
+            record = None
+        elif record is not None and self._doorkeeper.is_excluded(peer_id):
+            record, why_gone = None, "it is no member any more"
+        if record is not None:
+            self._known[peer_id] = record
+            if known is None:
+                self._on_joined(record)
+        elif known is not None:
+            del self._known[peer_id]
+            self._on_left(peer_id, why_gone)
+        has_changed = (known is None, known is not None and known.is_training) != (
+            record is None,
+            record is not None and record.is_training,
+        )
+        if has_changed and is_told:
+            self._show()
+        return has_changed
+
+    def _take_all(self) -> None:
+        live = {record.peer_id for record in self.members()}
+        for peer_id in sorted(live ^ self._known.keys()):
+            self._take(peer_id, "its record expired", is_told=False)
+        self._show()
+
+    def _show(self) -> None:
+        """Who lets strangers in among thousands is not busy with nothing but forming its cell anew."""
+        if len(self._known) <= MOST_SHOWN_AT_ONCE:
+            self._on_view()
+        else:
+            self._is_to_show.set()

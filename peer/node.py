@@ -233,7 +233,8 @@ class Node:
             for fragment in self.fragments:
                 await self.exchange.offer(fragment)
             self.reporter.joined(self.who.run_id, self.who.device, self.versions())
-            for work in (self.membership.run(), self._follow_trainer(), self._audit()):
+            membership = self.membership
+            for work in (membership.run(), membership.show_changes(), self._follow_trainer(), self._audit()):
                 tasks.append(loop.create_task(work))
             if self.keeper is not None:
                 tasks.append(loop.create_task(self.keeper.run()))
@@ -346,7 +347,7 @@ class Node:
     def _on_view(self) -> None:
         trainers, followers = self.membership.split()
         own = [self.me] if self._state == "training" else []
-        num_known = self.membership.num_known_trainers() + len(own)
+        num_known = len(trainers) + self.membership.num_suspected_trainers() + len(own)
         self.exchange.set_view([*trainers, *own], followers, num_known)
 
     def _on_report(self, report: ExchangeReport) -> None:

@@ -22,7 +22,12 @@ SETTLE_SECONDS = 5.0
 """A leaving peer waits this long at most for the round that carries its last work."""
 HAND_OVER_SECONDS = 15.0
 """And then so long until a member that stays has what it has: a fragment of a small model over a slow line."""
-HAND_OVER_POLL_SECONDS = 0.5
+FIRST_PAUSE_SECONDS = 0.5
+LONGEST_PAUSE_SECONDS = 2.0
+"""Between two looks whether somebody has it; each is half as long again as the one before."""
+MOST_ASKED = 8
+"""Members who are told each time what they lack: one is enough, and where all of a large swarm leave at once, as when
+the last token is trained, each would otherwise tell each."""
 FAREWELL_SECONDS = 3.0
 """To tell the others; whoever is not reached learns it when the record expires."""
 KEEP_SECONDS = 30.0
@@ -81,9 +86,9 @@ class Parting:
         """
         end = self.clock() + HAND_OVER_SECONDS
         goals = [fragment.state.lineage_tokens for fragment in self.exchange.fragments]
-        is_told = False
+        pause_seconds = FIRST_PAUSE_SECONDS
+        await self.membership.introduce()
         while True:
-            await self.membership.introduce()
             staying = [record for record in self.membership.members() if record.state != "leaving"]
             behind = [index for index, goal in enumerate(goals) if not any(holds(r, index, goal) for r in staying)]
             if not staying or not behind:
@@ -94,10 +99,13 @@ class Parting:
                     behind,
                 )
                 return
-            if not is_told:
-                is_told = True
+            if pause_seconds == FIRST_PAUSE_SECONDS:
                 log.info("waiting until another member has this peer's newest fragments %s", behind)
-            for record in staying:
+            asked = self.membership.some_of(staying, MOST_ASKED)
+            for record in asked:
                 for index in behind:
                     self.exchange.audit(index, record.peer_id)
-            await asyncio.sleep(HAND_OVER_POLL_SECONDS)
+            await asyncio.sleep(min(pause_seconds, end - self.clock()))
+            pause_seconds = min(1.5 * pause_seconds, LONGEST_PAUSE_SECONDS)
+            # They say how far they are, or that they are leaving too.
+            await self.membership.introduce(asked)

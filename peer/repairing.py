@@ -90,10 +90,13 @@ class Repairs:
 
     def _doubt(self, fragment: FragmentRuntime) -> _Doubt:
         state, index, doubt = fragment.state, fragment.index, _Doubt()
+        mine = (state.version, state.digest[:8])
         for record in self._neighbours.members():
             if len(record.versions) <= index or record.state == "joining":
                 continue
             version, digest, tokens = record.versions[index], record.digests[index], record.lineage_tokens[index]
+            if (version, digest) == mine:
+                continue
             known = fragment.digests.get(version, b"")
             if known[: len(digest)] == digest:
                 continue

@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import random
 from collections import Counter
+from collections.abc import Callable
 from functools import cache
 
 import pytest
@@ -21,7 +22,7 @@ from dht.memory_host import MemoryHost
 from dht.memory_store import MemoryRecords, MemoryStore
 from dht.records import PeerRecord, VerifiedRecords, encode_peer_record
 from peer.doorkeeper import RunDoorkeeper
-from peer.membership import Membership
+from peer.membership import SHOW_SECONDS_PER_MEMBER, Membership
 from peer.virtual_time import run_virtual
 from tests.memory_networks import fixed_network, now
 from tests.test_records import make_record
@@ -72,7 +73,12 @@ async def crowded_records() -> MemoryRecords:
     return records
 
 
-def membership_of(identity: Identity, store: MemoryStore, host: MemoryHost) -> Membership:
+def membership_of(
+    identity: Identity,
+    store: MemoryStore,
+    host: MemoryHost,
+    on_view: Callable[[], None] = lambda: None,
+) -> Membership:
     described = record_of(identity)
     rule = AccessRule(RUN_ID, described.manifest_hash, "0.1.0")
     return Membership(
@@ -84,12 +90,64 @@ def membership_of(identity: Identity, store: MemoryStore, host: MemoryHost) -> M
         announce_seconds=10.0,
         wall_clock=now,
         randomness=random.Random(1),
-        on_view=lambda: None,
+        on_view=on_view,
         on_joined=lambda record: None,
         on_left=lambda peer_id, reason: None,
         on_refused=lambda peer_id, reason: None,
         verified=VERIFIED,
     )
+
+
+def test_changes_among_many_are_shown_together_and_soon() -> None:
+    async def main() -> None:
+        records = await crowded_records()
+        me = Identity.generate()
+        host = MemoryHost(records.network, me.peer_id)
+        shown: list[float] = []
+        membership = membership_of(me, CountingStore(records, host), host, lambda: shown.append(now()))
+        for _ in range(9):
+            await membership.look()
+        assert len(membership.members()) == NUM_PEERS
+        shown.clear()
+        showing = asyncio.create_task(membership.show_changes())
+        await asyncio.sleep(5.0)
+        shown.clear()
+        began = now()
+        for peer in crowd()[:100]:
+            membership.suspect(peer.peer_id, "did not answer")
+            await asyncio.sleep(0.01)
+        last = now()
+        await asyncio.sleep(2.0)
+        # The first at once, the last not much later than it happened, and between them far fewer than there were.
+        assert shown[0] - began < 0.02
+        assert last - 0.02 < shown[-1] < last + SHOW_SECONDS_PER_MEMBER * NUM_PEERS
+        assert len(shown) < 10
+        assert len(membership.members()) == NUM_PEERS - 100
+        showing.cancel()
+
+    run_virtual(main(), START)
+
+
+def test_changes_among_few_are_shown_at_once() -> None:
+    async def main() -> None:
+        records = MemoryRecords(fixed_network(), now, verified=VERIFIED)
+        me, other = Identity.generate(), crowd()[0]
+        record = record_of(other, expires_at=now() + 90.0)
+        store = MemoryStore(records, MemoryHost(records.network, other.peer_id))
+        await store.publish_peer(RUN_ID, other.peer_id, encode_peer_record(record, other), now() + 90.0)
+        host = MemoryHost(records.network, me.peer_id)
+        shown: list[list[PeerId]] = []
+        membership = membership_of(me, CountingStore(records, host), host, lambda: shown.append(membership.trainers()))
+        await asyncio.sleep(1.0)
+        await membership.look()
+        assert shown[-1] == [other.peer_id]
+        membership.suspect(other.peer_id, "did not answer")
+        assert shown[-1] == []
+        assert membership.num_suspected_trainers() == 1
+        membership.heard_from(other.peer_id)
+        assert shown[-1] == [other.peer_id]
+
+    run_virtual(main(), START)
 
 
 def test_a_newcomer_sees_everybody_within_one_turn_and_is_seen() -> None:

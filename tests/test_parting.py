@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,7 +11,7 @@ import pytest
 
 import peer.parting
 from dht.records import PeerState
-from peer.parting import HAND_OVER_SECONDS, Parting
+from peer.parting import HAND_OVER_SECONDS, MOST_ASKED, Parting
 
 
 def member(name: str, state: PeerState, *tokens: int) -> Any:
@@ -25,10 +25,15 @@ class Others:
         self.records = list(records)
         self.hears = hears
         self.asked: list[tuple[int, str]] = []
+        self.met: list[list[str]] = []
 
-    async def introduce(self) -> str:
+    async def introduce(self, to: Sequence[Any] = ()) -> str:
+        self.met.append([record.peer_id for record in to])
         self.hears(self)
         return ""
+
+    def some_of(self, records: Sequence[Any], count: int) -> list[Any]:
+        return list(records[-count:])
 
     def members(self) -> list[Any]:
         return self.records
@@ -82,6 +87,15 @@ def test_one_that_said_meanwhile_that_it_leaves_does_not_count(monkeypatch: pyte
     others = Others(member("other", "training", 10), member("seed", "serving", 3), hears=says_so)
     hand_over(others, 10, monkeypatch=monkeypatch)
     assert (0, "seed") in others.asked
+
+
+def test_of_many_that_stay_a_few_are_asked_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    others = Others(*(member(f"member {number}", "training", 3) for number in range(1000)))
+    assert hand_over(others, 10, monkeypatch=monkeypatch) == pytest.approx(HAND_OVER_SECONDS)
+    assert others.met[0] == []
+    assert all(len(met) == MOST_ASKED for met in others.met[1:])
+    assert len(others.asked) == MOST_ASKED * (len(others.met) - 1)
+    assert len(others.met) < 15
 
 
 def test_it_leaves_in_the_end_and_says_what_the_others_lack(

@@ -116,11 +116,15 @@ def test_what_a_view_shows(records: list[PeerRecord]) -> None:
 def test_changes_add_up(first: list[PeerRecord], second: list[PeerRecord], later: int) -> None:
     before = view_of(*first)
     after = before.merge(second, NOW + later)
-    old = {record.peer_id for record in before.members(NOW)}
-    new = {record.peer_id for record in after.members(NOW + later)}
-    assert (set(after.joined), set(after.left)) == (new - old, old - new)
-    assert list(after.joined) == sorted(after.joined)
-    assert list(after.left) == sorted(after.left)
+    peers = [PeerId(peer) for peer in "ABC"]
+    differ = [peer for peer in peers if before.get(peer, NOW) != after.get(peer, NOW + later)]
+    assert set(differ) <= set(after.changed)
+    assert list(after.changed) == sorted(after.changed)
+    for peer in after.changed:
+        shown, was = after.get(peer, NOW + later), before.get(peer, NOW)
+        has_left = any(record.peer_id == peer and record.state == "left" for record in [*first, *second])
+        assert shown is not was or has_left
+    assert after.merge(second, NOW + later).changed == ()
 
 
 @given(st.lists(st.tuples(st.lists(any_records(), max_size=5), st.integers(0, 40)), max_size=6))
@@ -174,7 +178,7 @@ def test_records_expire() -> None:
     assert names(view.trainers(NOW + 10)) == "B"
     assert view.get(PeerId("A"), NOW + 10) is None
     later = view.merge([], NOW + 15)
-    assert later.left == ("A",)
+    assert later.changed == ("A",)
     assert names(later.members(NOW)) == "B"
     assert view_of(make_record(expires_at=NOW)).members(NOW) == ()
 
@@ -182,12 +186,12 @@ def test_records_expire() -> None:
 def test_left_is_gone_at_once_and_stays_gone() -> None:
     view = view_of(make_record("A", sequence=4), make_record("B"))
     gone = view.merge([make_record("A", sequence=5, state="left")], NOW)
-    assert gone.left == ("A",)
+    assert gone.changed == ("A",)
     assert names(gone.members(NOW)) == "B"
     late = gone.merge([make_record("A", sequence=4)], NOW)
     assert names(late.members(NOW)) == "B"
     back = late.merge([make_record("A", session=2, started_at=NOW)], NOW)
-    assert back.joined == ("A",)
+    assert back.changed == ("A",)
 
 
 def test_observers_of_roles_and_states() -> None:
