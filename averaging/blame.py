@@ -126,11 +126,6 @@ class BlameBook:
         record.excluded_until = now + record.excluded_seconds
         return Verdict(True, record.excluded_seconds)
 
-    def is_excluded(self, peer_id: PeerId, now: float) -> bool:
-        """Whether the peer is left out at `now`."""
-        record = self._records.get(peer_id)
-        return record is not None and now < record.excluded_until
-
     def excluded(self, now: float) -> set[PeerId]:
         """Everybody who is left out at `now`."""
         return {peer_id for peer_id, record in self._records.items() if now < record.excluded_until}

@@ -7,7 +7,17 @@ from dataclasses import dataclass, field
 
 from averaging.cell_messages import CellsCommit
 from averaging.cell_wire import MAX_CELL_ROSTER
-from averaging.cells import CellRule, depth_after, depth_for, depth_of, hash_cell, hash_cells, plan_cell, site_cell
+from averaging.cells import (
+    CellRule,
+    depth_after,
+    depth_for,
+    depth_of,
+    hash_cell,
+    hash_cells,
+    members_of_cells,
+    plan_cell,
+    site_cell,
+)
 from averaging.messages import Abandon, Commit, CommitRequest, Message, Offer, Redirect, ShardPlan
 from averaging.round import RoundMachine
 from averaging.round_events import Effect, Event, Ready, ResultArrived, SendResult, ShardReduced, View
@@ -68,10 +78,7 @@ class CellSeat(RoundMachine):
             return {"": self._everyone} if self._everyone else {}
         if self.cell_rule.site_of is None:
             return hash_cells(self._everyone, self._depth())
-        cells: dict[str, list[PeerId]] = {}
-        for peer_id in self._everyone:
-            cells.setdefault(self._name_of(peer_id), []).append(peer_id)
-        return {name: tuple(members) for name, members in cells.items()}
+        return members_of_cells(self._everyone, self._name_of)
 
     def _cells_before(self) -> frozenset[str]:
         """Cells of the round before, as far as they are cells of this one: this peer may not know members of all."""

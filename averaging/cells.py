@@ -84,10 +84,15 @@ def hash_cell(peer_id: PeerId, depth: int) -> str:
 
 @lru_cache(maxsize=8)
 def hash_cells(peer_ids: tuple[PeerId, ...], depth: int) -> Mapping[str, tuple[PeerId, ...]]:
-    """Cell -> which of these peers are in it, in their order. All fragments of a model ask for the same."""
+    """Who is where among 2^depth cells, see `members_of_cells`. All fragments of a model ask for the same."""
+    return members_of_cells(peer_ids, lambda peer_id: hash_cell(peer_id, depth))
+
+
+def members_of_cells(peer_ids: Sequence[PeerId], name_of: Callable[[PeerId], str]) -> Mapping[str, tuple[PeerId, ...]]:
+    """Cell -> which of these peers are in it, in their order."""
     cells: dict[str, list[PeerId]] = {}
     for peer_id in peer_ids:
-        cells.setdefault(hash_cell(peer_id, depth), []).append(peer_id)
+        cells.setdefault(name_of(peer_id), []).append(peer_id)
     return {name: tuple(members) for name, members in cells.items()}
 
 

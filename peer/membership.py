@@ -197,12 +197,13 @@ class Membership:
             return
         seconds = min(2 * old.seconds if old else FIRST_SUSPICION_SECONDS, LONGEST_SUSPICION_SECONDS)
         self._suspected[peer_id] = _Suspicion(now + seconds, seconds, known.sequence if known else -1)
-        self._take(peer_id, reason)
+        if self._take(peer_id, reason):
+            self._show()
 
     def heard_from(self, peer_id: PeerId) -> None:
         """The peer is alive after all."""
-        if self._suspected.pop(peer_id, None) is not None:
-            self._take(peer_id, "")
+        if self._suspected.pop(peer_id, None) is not None and self._take(peer_id, ""):
+            self._show()
 
     async def run(self) -> None:
         """Announce and look, for ever."""
@@ -362,13 +363,13 @@ class Membership:
                 del self._suspected[peer_id]
         said_goodbye = {record.peer_id for record in records if record.state == "left"}
         has_changed = [
-            self._take(peer_id, "it said goodbye" if peer_id in said_goodbye else "its record expired", is_told=False)
+            self._take(peer_id, "it said goodbye" if peer_id in said_goodbye else "its record expired")
             for peer_id in self.view.changed
         ]
         if any(has_changed):
             self._show()
 
-    def _take(self, peer_id: PeerId, why_gone: str, *, is_told: bool = True) -> bool:
+    def _take(self, peer_id: PeerId, why_gone: str) -> bool:
         """Take over what the view says of one peer; True when it came, went, or began or ended training."""
         now = self._wall_clock()
         known, record, suspicion = self._known.get(peer_id), self.view.get(peer_id, now), self._suspected.get(peer_id)
@@ -383,22 +384,18 @@ class Membership:
         elif known is not None:
             del self._known[peer_id]
             self._on_left(peer_id, why_gone)
-        has_changed = (known is None, known is not None and known.is_training) != (
-            record is None,
-            record is not None and record.is_training,
-        )
-        if has_changed and is_told:
-            self._show()
-        return has_changed
+        if known is None or record is None:
+            return known is not record
+        return known.is_training != record.is_training
 
     def _take_all(self) -> None:
         live = {record.peer_id for record in self.members()}
         for peer_id in sorted(live ^ self._known.keys()):
-            self._take(peer_id, "its record expired", is_told=False)
+            self._take(peer_id, "its record expired")
         self._show()
 
     def _show(self) -> None:
-        """Who lets strangers in among thousands is not busy with nothing but forming its cell anew."""
+        """Call `on_view`, among few at once; where thousands start, a call for each would leave no time."""
         if len(self._known) <= MOST_SHOWN_AT_ONCE:
             self._on_view()
         else:

@@ -86,7 +86,7 @@ class Parting:
         """
         end = self.clock() + HAND_OVER_SECONDS
         goals = [fragment.state.lineage_tokens for fragment in self.exchange.fragments]
-        pause_seconds = FIRST_PAUSE_SECONDS
+        pause_seconds, is_told = FIRST_PAUSE_SECONDS, False
         await self.membership.introduce()
         while True:
             staying = [record for record in self.membership.members() if record.state != "leaving"]
@@ -99,7 +99,8 @@ class Parting:
                     behind,
                 )
                 return
-            if pause_seconds == FIRST_PAUSE_SECONDS:
+            if not is_told:
+                is_told = True
                 log.info("waiting until another member has this peer's newest fragments %s", behind)
             asked = self.membership.some_of(staying, MOST_ASKED)
             for record in asked:
