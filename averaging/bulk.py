@@ -82,15 +82,23 @@ def post_data(
 
 
 def post_stored(links: Links, fragment: FragmentRuntime, to: PeerId, request: ResultRequest) -> bool:
-    """Queue a result that is kept here; False when it is not, or belongs to a commit that is not followed here."""
+    """Queue a result that is kept here; False when it is not, or belongs to a commit that is not followed here.
+
+    What this peer reduced itself it gives in any case: nobody else may have it, and others may follow that commit.
+    """
     stored = fragment.store.result(request.version, request.shard, request.digest)
-    commit = fragment.machine.known_commit(request.version)
-    if stored is None or commit is None or request.shard >= len(commit.results):
-        return False
-    result = commit.results[request.shard]
+    place = _place_in_commit(fragment, request) or fragment.store.unsettled_place(request.digest)
     # A disk may have given back other bytes than it took (`peer.shelf`).
-    if result.digest != request.digest or payload_digest(stored) != request.digest:
+    if stored is None or place is None or payload_digest(stored) != request.digest:
         return False
-    header = Result(fragment.index, request.version, request.shard, result.start, result.end)
-    post_data(links, to, header, [stored])
+    post_data(links, to, Result(fragment.index, request.version, request.shard, *place), [stored])
     return True
+
+
+def _place_in_commit(fragment: FragmentRuntime, request: ResultRequest) -> tuple[int, int] | None:
+    """First value of a result of the commit that is followed here, and the value behind its last."""
+    commit = fragment.machine.known_commit(request.version)
+    if commit is None or request.shard >= len(commit.results):
+        return None
+    result = commit.results[request.shard]
+    return (result.start, result.end) if result.digest == request.digest else None

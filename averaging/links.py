@@ -85,6 +85,11 @@ class Doorkeeper(Protocol):
         """
         ...
 
+    @property
+    def may_exclude(self) -> bool:
+        """Whether `is_excluded` can be true of anybody now."""
+        ...
+
     def is_excluded(self, remote: PeerId) -> bool:
         """Whether a remote that was admitted before may not talk to us any more."""
         ...

@@ -176,6 +176,10 @@ class ShardStore:
         """Payload of the last own result of this shard."""
         return self._results[(version, shard, self._tentative[(start, end)][0])]
 
+    def unsettled_place(self, digest: bytes) -> tuple[int, int] | None:
+        """First value of the own result with this digest, and the value behind its last, until a commit decides."""
+        return next((place for place, (own, _) in self._tentative.items() if own == digest), None)
+
     def settle(self, commit: Commit) -> None:
         """Keep encoding errors only where the commit contains exactly our result; elsewhere nothing was broadcast."""
         for shard in commit.results:

@@ -150,6 +150,11 @@ class Admission:
             raise self._refuse(remote, "answered with the membership proof of another call")
         self._check_member(remote, opened)
 
+    @property
+    def may_exclude(self) -> bool:
+        """Whether `is_excluded` can be true of anybody now: not in an open run that has revoked nobody."""
+        return self._rules is not None and (self._rules.mode != "open" or bool(self._rules.revoked))
+
     def is_excluded(self, remote: PeerId) -> bool:
         """Whether `remote` is known not to be a member, without any proof: not on the list, or revoked."""
         rules = self._rules

@@ -65,5 +65,10 @@ class RunDoorkeeper:
         if self.admission is not None and self.admission.is_private:
             self.admission.check_answer(remote, proof, nonce_of(proof_in(hello)))
 
+    @property
+    def may_exclude(self) -> bool:
+        """Whether `is_excluded` can be true of anybody now."""
+        return self.admission is not None and self.admission.may_exclude
+
     def is_excluded(self, remote: PeerId) -> bool:
         return self.admission is not None and self.admission.is_excluded(remote)

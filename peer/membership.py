@@ -135,6 +135,8 @@ class Membership:
             left_out = {*suspected, self._identity.peer_id}
             self._others = [record for record in announced if record.peer_id not in left_out]
             self._others_of = (announced, suspected)
+        if not self._doorkeeper.may_exclude:
+            return list(self._others)
         is_excluded = self._doorkeeper.is_excluded
         return [record for record in self._others if not is_excluded(record.peer_id)]
 
@@ -224,7 +226,7 @@ class Membership:
     async def announce(self) -> None:
         """Publish this peer's record in the DHT."""
         record = self.next_record()
-        self.view = self.view.merge([record], self._wall_clock())
+        self._fold_in([record])
         encoded = encode_peer_record(record, self._identity)
         levels = self._levels.publish_levels()
         await self._store.publish_peer(self._run_id, record.peer_id, encoded, record.expires_at, levels)
@@ -244,8 +246,7 @@ class Membership:
             self._merge(await self._store.fetch_peers(self._run_id, briefly, 1))
 
     def _note_votes(self) -> bool:
-        # What passes by itself is seen here: suspicions, records, tickets.
-        self._take_all()
+        self._take_what_passed()
         me = self._identity.peer_id
         members = self.view.members(self._wall_clock())
         return self._levels.note(record.level for record in members if record.peer_id != me)
@@ -356,6 +357,10 @@ class Membership:
             except PeerFault as fault:
                 self.num_invalid_records += 1
                 log.debug("ignored a record: %s", fault)
+        self._fold_in(records)
+
+    def _fold_in(self, records: Sequence[PeerRecord]) -> None:
+        now = self._wall_clock()
         self.view = self.view.merge(records, now)
         for peer_id in self.view.changed:
             suspicion, announced = self._suspected.get(peer_id), self.view.get(peer_id, now)
@@ -388,10 +393,20 @@ class Membership:
             return known is not record
         return known.is_training != record.is_training
 
-    def _take_all(self) -> None:
-        live = {record.peer_id for record in self.members()}
-        for peer_id in sorted(live ^ self._known.keys()):
-            self._take(peer_id, "its record expired")
+    def _take_what_passed(self) -> None:
+        """Take over what no record tells: a suspicion ended, a member was shut out or its ticket ran out.
+
+        Records that expire are among `view.changed`.
+        """
+        now = self._wall_clock()
+        doubtful = set(self._suspected)
+        for peer_id in doubtful:
+            if now >= self._suspected[peer_id].until and self.view.get(peer_id, now) is None:
+                del self._suspected[peer_id]
+        if self._doorkeeper.may_exclude:
+            doubtful |= {record.peer_id for record in self.members()} ^ self._known.keys()
+        for peer_id in sorted(doubtful):
+            self._take(peer_id, "it is not reached")
         self._show()
 
     def _show(self) -> None:

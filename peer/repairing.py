@@ -41,7 +41,8 @@ class _Doubt:
     """What announcements of others say against the own anchor.
 
     Attributes:
-        heavier: a member with another anchor and more committed tokens.
+        heavier: a member with another anchor and more committed tokens; of several the next one after this peer, so
+            that not everybody who is behind asks the same one.
         version: at which a member without more tokens has another anchor than this peer had; `digest`: what it had.
     """
 
@@ -86,11 +87,15 @@ class Repairs:
             and record.lineage_tokens[index] > tokens
             and record.peer_id != peer_id
         ]
-        await self._replace(index, [peer_id, *others], reason, must_be_heavier=True)
+        await self._replace(index, [peer_id, *self._from_me_on(others)], reason, must_be_heavier=True)
+
+    def _from_me_on(self, peer_ids: Sequence[PeerId]) -> list[PeerId]:
+        """In their order, beginning with the one that follows this peer: each peer begins elsewhere."""
+        return sorted(peer_ids, key=lambda peer_id: (peer_id < self._exchange.me, peer_id))
 
     def _doubt(self, fragment: FragmentRuntime) -> _Doubt:
         state, index, doubt = fragment.state, fragment.index, _Doubt()
-        mine = (state.version, state.digest[:8])
+        mine, me = (state.version, state.digest[:8]), self._exchange.me
         for record in self._neighbours.members():
             if len(record.versions) <= index or record.state == "joining":
                 continue
@@ -101,7 +106,7 @@ class Repairs:
             if known[: len(digest)] == digest:
                 continue
             is_heavier = (tokens, digest) > (state.lineage_tokens, state.digest[:8])
-            if is_heavier and doubt.heavier is None:
+            if is_heavier and (doubt.heavier is None or doubt.heavier < me < record.peer_id):
                 doubt = _Doubt(record.peer_id, doubt.version, doubt.digest)
             if known:
                 doubt = _Doubt(doubt.heavier, version, known)

@@ -263,7 +263,11 @@ def test_nothing_is_left_behind_after_many_rounds():
 
 
 def test_a_result_of_a_commit_that_is_not_followed_is_not_sent_as_one_of_the_commit_that_is():
-    """Both have the same version and number; in a fork their shards differ, and receivers would blame the sender."""
+    """Both have the same version and number; in a fork their shards differ, and receivers would blame the sender.
+
+    Its own reduction this peer gives, with the place that it has, as long as no commit decided: in a round that others
+    follow and this peer does not yet, nobody else may have it.
+    """
 
     async def play():
         swarm = Swarm(3)
@@ -279,8 +283,11 @@ def test_a_result_of_a_commit_that_is_not_followed_is_not_sent_as_one_of_the_com
         assert post_stored(links, fragment, other.name, ResultRequest(1, version, 0, result.digest))
         whole = Reduction(peer.codec.encode(np.ones(20_000, dtype=np.float32)), (0,), None, ())
         digest = fragment.store.add_reduction(version, 0, 0, 20_000, whole)
+        assert post_stored(links, fragment, other.name, ResultRequest(1, version, 0, digest))
+        assert sent[1][1][0] == wire.encode(Result(1, version, 0, 0, 20_000))
+        fragment.store.settle(commit)
         assert not post_stored(links, fragment, other.name, ResultRequest(1, version, 0, digest))
-        assert len(sent) == 1
+        assert len(sent) == 2
         return swarm
 
     scenario(play)
