@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+from averaging.later_versions import LaterVersions
 from averaging.leading import Leading
 from averaging.member import Membership
 from averaging.messages import (
@@ -106,8 +107,7 @@ class RoundMachine:
     _avoid: set[PeerId] = field(default_factory=set)
     _silent: set[PeerId] = field(default_factory=set)
     _early: dict[PeerId, Offer] = field(default_factory=dict)
-    _ahead: dict[PeerId, int] = field(default_factory=dict)
-    _asked: set[tuple[PeerId, int]] = field(default_factory=set)
+    _later: LaterVersions = field(default_factory=LaterVersions)
     _began_at: float | None = None
     _previous_began_at: float | None = None
     _inbox: deque[Event] = field(default_factory=deque)
@@ -414,17 +414,16 @@ class RoundMachine:
             return
         if (theirs.lineage_tokens, theirs.anchor_digest) < (self.lineage_tokens, self.anchor_digest):
             self._send(sender, self._version_is())
-        elif theirs.version > self.version and (sender, self.version) not in self._asked:
+        elif theirs.version > self.version and not self._later.was_asked(sender, self.version):
             self._note_ahead(sender, theirs.version)
         else:
             reason = f"it has version {theirs.version} with more committed tokens, this peer version {self.version}"
             self._effects.append(Repair(sender, reason))
 
     def _note_ahead(self, sender: PeerId, version: int) -> None:
-        if len(self._ahead) < MAX_ROSTER or sender in self._ahead:
-            self._ahead[sender] = max(version, self._ahead.get(sender, 0))
-        if self.applying is None and (sender, self.version) not in self._asked:
-            self._asked.add((sender, self.version))
+        self._later.note(sender, version)
+        if self.applying is None and not self._later.was_asked(sender, self.version):
+            self._later.ask(sender, self.version)
             self._send(sender, CommitRequest(self.fragment, self.version))
 
     def _tell_outcome(self, to: PeerId, version: int) -> None:
@@ -462,12 +461,10 @@ class RoundMachine:
         self._reducing.advance()
         # A leader that was silent is not asked again for the next version before it was heard of.
         self._avoid = {*self._silent, *self.passed_over}
-        self._asked.clear()
+        ahead = self._later.advance(self.version)
         early, self._early = self._early, {}
         self._inbox.extend(Heard(sender, offer) for sender, offer in sorted(early.items()))
-        ahead = {peer_id: version for peer_id, version in sorted(self._ahead.items()) if version > self.version}
-        self._ahead = {}
-        for peer_id, version in ahead.items():
+        for peer_id, version in ahead:
             self._note_ahead(peer_id, version)
 
     # ------------------------------------------------------------------------------------------------- shared
@@ -481,9 +478,7 @@ class RoundMachine:
         self._reducing.on_lost(peer_id)
         if self._leading is not None:
             self._leading.on_lost(peer_id)
-        self._ahead.pop(peer_id, None)
-        # What was asked, or the answer, went down with the link: it may be asked again.
-        self._asked = {asked for asked in self._asked if asked[0] != peer_id}
+        self._later.forget(peer_id)
         if self.applying is None and self._member is not None and self._member.leader == peer_id != self.me:
             self._take_over(reason, now)
 
