@@ -247,7 +247,8 @@ class RoundSwarm:
             assert machine.next_time < math.inf, "waits for others without a timer"
         reducing = machine._reducing
         parts = {
-            **{part: getattr(machine, f"_{part}") for part in ("early", "ahead", "asked", "avoid", "silent", "inbox")},
+            **{part: getattr(machine, f"_{part}") for part in ("early", "avoid", "silent", "inbox")},
+            **{part: getattr(machine._later, part) for part in ("_version_of", "_asked")},
             **{part: getattr(reducing, part) for part in ("arrived", "reductions", "_missed", "_past")},
             "history": machine.history,
         }
