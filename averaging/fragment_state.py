@@ -55,6 +55,9 @@ class Announced:
 RECENT_CONTRIBUTIONS = 3
 """Remembered after their round, an eighth of the fragment each at 4 bits: a fork is found within two rounds."""
 
+KEPT_DROPPED = 16
+"""Numbers of dropped sendings; as many as commits are kept by others."""
+
 Ranges = tuple[tuple[int, int], ...]
 """Values [start, end) each."""
 
@@ -106,6 +109,7 @@ class FragmentState:
         own_share: own share of the weights in the last commit with own work, for the eager overlay of the next send.
         returned_since: version of the oldest round whose returned work waits in the residual.
         num_rounds: rounds in which own work was committed, as far as this peer remembers, up to MAX_NUM_ROUNDS.
+        dropped: (sequence, version of the oldest round whose returned work was in it) of late work that was dropped.
         base_ceiling: newest base that the work which comes next may claim, because it began in a lineage that was left.
     """
 
@@ -128,6 +132,7 @@ class FragmentState:
     shown_share: float = field(default=1.0, repr=False)
     velocity: F32 | None = field(default=None, repr=False)
     recent: list[Settled] = field(default_factory=list, repr=False)
+    dropped: list[tuple[int, int]] = field(default_factory=list, repr=False)
 
     @property
     def num_values(self) -> int:
@@ -317,7 +322,10 @@ class FragmentState:
             committed = ranges if sequence == sent.sequence else ()
             is_known = entry.version in own or entry.version >= self.version
             comes_back = is_known and _num_shared(entry.committed, committed) < num_before
-            if not is_known or (comes_back and self._may_be_committed(sent, entry.version, own, remembered)):
+            may_be_there = comes_back and (
+                self._may_be_committed(sent, entry.version, own, remembered) or self._went_on(entry.version, own)
+            )
+            if not is_known or may_be_there:
                 if num_before:
                     gone_since = min(gone_since, _oldest_in(sent, entry.version))
                 if not is_known:
@@ -353,6 +361,14 @@ class FragmentState:
         return any(
             version >= since and ranges and sequence not in remembered for version, (sequence, ranges) in own.items()
         )
+
+    def _went_on(self, version: int, own: Mapping[int, tuple[int, Ranges]]) -> bool:
+        """Whether work sent for `version` had returned once, and a later sending with it is in the new lineage.
+
+        That sending was dropped as too old when its lineage was left, so nothing but its number is remembered.
+        """
+        there = {sequence for later, (sequence, ranges) in own.items() if later > version and ranges}
+        return any(sequence in there and since <= version for sequence, since in self.dropped)
 
     def _note_return(self, sent: Sent, version: int) -> None:
         since = _oldest_in(sent, version)
@@ -396,11 +412,13 @@ class FragmentState:
         since, self.returned_since = self.returned_since, None
         if since is not None:
             # It is gone, and must not be taken away once more when a new lineage turns out to have it.
-            self.recent = [
-                entry
-                for entry in self.recent
-                if entry.version < since or _num_values(entry.committed) == self.num_values
-            ]
+            kept: list[Settled] = []
+            gone: list[Settled] = []
+            for entry in self.recent:
+                is_here = entry.version < since or _num_values(entry.committed) == self.num_values
+                (kept if is_here else gone).append(entry)
+            sent_again = [(entry.sent.sequence, _oldest_in(entry.sent, entry.version)) for entry in gone]
+            self.recent, self.dropped = kept, [*self.dropped, *sent_again][-KEPT_DROPPED:]
         return change
 
     # ------------------------------------------------------------------------------------------------- details

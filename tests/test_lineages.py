@@ -156,6 +156,38 @@ def test_expired_work_is_not_taken_away_when_the_new_lineage_has_it():
     assert not state.residual.any()
 
 
+def test_returned_work_does_not_come_back_when_a_dropped_sending_with_it_is_in_the_new_lineage():
+    """There it returned and went with contribution 1; the side where this peer was for a while committed it at once."""
+    state = state_of()
+    state.receive_work(normal(0), 10, 2, 0)
+    state.send(0)
+    commit(state, ())
+    state.send(1)
+    commit(state, PARTS)
+    state.adopt(normal(3), normal(4), 1, 99, b"")
+    state.settle_in_new_lineage(2, {0: (0, PARTS)})
+    state.drop_waiting()
+    state.adopt(normal(5), normal(6), 2, 199, b"")
+    state.settle_in_new_lineage(1, {0: (-1, ()), 1: (1, PARTS)})
+    assert not state.residual.any()
+    assert state.unsent_tokens == 0
+
+
+def test_work_comes_back_when_the_dropped_sending_after_it_had_other_work():
+    state = state_of()
+    state.receive_work(normal(0), 10, 2, 0)
+    sent, _ = state.send(0)
+    commit(state, PARTS)
+    state.receive_work(normal(1), 10, 2, 1)
+    state.send(1)
+    commit(state, ())
+    state.drop_waiting()
+    state.adopt(normal(3), normal(4), 2, 199, b"")
+    state.settle_in_new_lineage(2, {0: (-1, ()), 1: (1, PARTS)})
+    np.testing.assert_allclose(state.residual, decoded(state, sent), rtol=1e-6, atol=1e-6)
+    assert state.unsent_tokens == 10
+
+
 def test_memory_of_past_rounds_is_bounded():
     state = state_of()
     for version in range(20):
