@@ -30,9 +30,9 @@ from averaging.audit_budgets import BUDGET, OWN_BUDGET, AuditBudgets
 from averaging.blame import Offence
 from averaging.cell_messages import CellsCommit
 from averaging.codec import Codec
+from averaging.contributions import Sent
 from averaging.encoded import Buffer
 from averaging.fragment_runtime import Compute, FragmentRuntime
-from averaging.fragment_state import Sent
 from averaging.links import Links
 from averaging.messages import (
     Accusation,

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 
 from averaging import wire
 from averaging.cell_messages import Partial
+from averaging.contributions import Sent
 from averaging.encoded import Buffer
 from averaging.fragment_runtime import FragmentRuntime
-from averaging.fragment_state import Sent
 from averaging.links import Links
 from averaging.messages import Contribution, Plan, Result, ResultRequest, ShardPlan, own_entry
 from averaging.outer import OuterRule

@@ -11,11 +11,12 @@ from averaging.arrays import F32
 from averaging.buffers import Change
 from averaging.cell_commits import own_share_of, rates_of
 from averaging.cell_messages import CellsCommit
+from averaging.contributions import CommittedShard
 from averaging.digest_ahead import StepKey
 from averaging.encoded import Buffer
 from averaging.exchange_reports import ExchangeReport, RoundClosed, WorkForgotten, WorkReturned
 from averaging.fragment_runtime import Compute, FragmentRuntime
-from averaging.fragment_state import CommittedShard, FragmentState
+from averaging.fragment_state import FragmentState
 from averaging.messages import Commit, Plan, own_entry, own_ranges
 from averaging.outer import OuterRule
 from averaging.reduction import shard_rates

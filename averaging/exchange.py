@@ -22,6 +22,7 @@ from averaging.buffers import Buffers, Change, Deliver, Lend
 from averaging.cell_exchange import CellEffect, CellExchange
 from averaging.codec import Codec
 from averaging.committing import adopt_anchor, apply_commit
+from averaging.contributions import Announced, Sent
 from averaging.exchange_reports import (
     AnchorMoved,
     CommitApplied,
@@ -32,7 +33,7 @@ from averaging.exchange_reports import (
     report_of,
 )
 from averaging.fragment_runtime import Compute, FragmentRuntime
-from averaging.fragment_state import Announced, FragmentState, Sent
+from averaging.fragment_state import FragmentState
 from averaging.guard import Guard
 from averaging.links import Links
 from averaging.looking_ahead import expect, look_ahead

@@ -16,6 +16,17 @@ import numpy as np
 from averaging.arrays import F32
 from averaging.buffers import Change
 from averaging.codec import Codec
+from averaging.contributions import (
+    RECENT_CONTRIBUTIONS,
+    Announced,
+    CommittedShard,
+    Ranges,
+    Sent,
+    Settled,
+    num_shared,
+    num_values_in,
+    oldest_in,
+)
 from averaging.encoded import EncodedBlocks
 from averaging.messages import MAX_NUM_ROUNDS
 from averaging.outer import (
@@ -28,76 +39,8 @@ from averaging.outer import (
     uses_velocity,
 )
 
-
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """Own work that travels: encoded, with what its weight needs. `sequence` never repeats on one peer."""
-
-    sequence: int
-    encoded: EncodedBlocks
-    tokens: int
-    steps: int
-    base_version: int
-    returned_since: int | None = None
-    """Version of the oldest round whose returned work is in it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Announced:
-    """What an offer says about work that is not encoded yet."""
-
-    sequence: int
-    tokens: int
-    steps: int
-    base_version: int
-
-
-RECENT_CONTRIBUTIONS = 3
-"""Remembered after their round, an eighth of the fragment each at 4 bits: a fork is found within two rounds."""
-
 KEPT_DROPPED = 16
 """Numbers of dropped sendings; as many as commits are kept by others."""
-
-Ranges = tuple[tuple[int, int], ...]
-"""Values [start, end) each."""
-
-
-@dataclass(frozen=True, slots=True)
-class Settled:
-    """An own contribution of an earlier round, and the values of it that the anchor contains."""
-
-    sent: Sent
-    version: int
-    committed: Ranges
-
-
-def _oldest_in(sent: Sent, version: int) -> int:
-    """The oldest round whose work is in a contribution that was sent for `version`."""
-    return version if sent.returned_since is None else min(version, sent.returned_since)
-
-
-def _num_values(ranges: Ranges) -> int:
-    return sum(end - start for start, end in ranges)
-
-
-def _num_shared(ranges: Ranges, others: Ranges) -> int:
-    """Values that are in both."""
-    return sum(max(0, min(end, last) - max(start, first)) for start, end in ranges for first, last in others)
-
-
-@dataclass(frozen=True, slots=True)
-class CommittedShard:
-    """Values [start, end) of a commit: the encoded mean (None: void), its outer lr, and whether own work is in it.
-
-    `outer_momentum` is beta of this commit; None: the rule's.
-    """
-
-    start: int
-    end: int
-    gradient: EncodedBlocks | None
-    outer_lr: float
-    own_included: bool
-    outer_momentum: float | None = None
 
 
 @dataclass
@@ -309,7 +252,7 @@ class FragmentState:
             # It is in no residual, like work that was committed everywhere.
             settled = [*settled, Settled(self.pending, left_version, ((0, self.num_values),))]
         elif self.pending is not None:
-            gone_since = _oldest_in(self.pending, left_version)
+            gone_since = oldest_in(self.pending, left_version)
         self.pending, self.recent = None, []
         if self.rule.mode == "streaming":
             return
@@ -317,17 +260,17 @@ class FragmentState:
         tokens = steps = 0.0
         kept: list[Settled] = []
         for entry in reversed(settled):
-            sent, num_before = entry.sent, _num_values(entry.committed)
+            sent, num_before = entry.sent, num_values_in(entry.committed)
             sequence, ranges = own.get(entry.version, (-1, ()))
             committed = ranges if sequence == sent.sequence else ()
             is_known = entry.version in own or entry.version >= self.version
-            comes_back = is_known and _num_shared(entry.committed, committed) < num_before
+            comes_back = is_known and num_shared(entry.committed, committed) < num_before
             may_be_there = comes_back and (
                 self._may_be_committed(sent, entry.version, own, remembered) or self._went_on(entry.version, own)
             )
             if not is_known or may_be_there:
                 if num_before:
-                    gone_since = min(gone_since, _oldest_in(sent, entry.version))
+                    gone_since = min(gone_since, oldest_in(sent, entry.version))
                 if not is_known:
                     kept.append(entry)
                 continue
@@ -371,7 +314,7 @@ class FragmentState:
         return any(sequence in there and since <= version for sequence, since in self.dropped)
 
     def _note_return(self, sent: Sent, version: int) -> None:
-        since = _oldest_in(sent, version)
+        since = oldest_in(sent, version)
         self.returned_since = since if self.returned_since is None else min(self.returned_since, since)
 
     def _move_work(self, entry: Settled, committed: Ranges, *, may_take: bool) -> float:
@@ -415,9 +358,9 @@ class FragmentState:
             kept: list[Settled] = []
             gone: list[Settled] = []
             for entry in self.recent:
-                is_here = entry.version < since or _num_values(entry.committed) == self.num_values
+                is_here = entry.version < since or num_values_in(entry.committed) == self.num_values
                 (kept if is_here else gone).append(entry)
-            sent_again = [(entry.sent.sequence, _oldest_in(entry.sent, entry.version)) for entry in gone]
+            sent_again = [(entry.sent.sequence, oldest_in(entry.sent, entry.version)) for entry in gone]
             self.recent, self.dropped = kept, [*self.dropped, *sent_again][-KEPT_DROPPED:]
         return change
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from averaging.contributions import Announced, Sent
 from averaging.fragment_runtime import FragmentRuntime
-from averaging.fragment_state import Announced, Sent
 from averaging.messages import Offer
 
 

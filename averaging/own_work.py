@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from averaging.arrays import F32
+from averaging.contributions import Ranges, Sent, Settled
 from averaging.encoded import Buffer
-from averaging.fragment_state import FragmentState, Ranges, Sent, Settled
+from averaging.fragment_state import FragmentState
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,9 @@ from torch import Tensor, nn
 
 from averaging.arrays import F32
 from averaging.codec import Codec, make_codec
+from averaging.contributions import CommittedShard
 from averaging.encoded import EncodedBlocks
-from averaging.fragment_state import CommittedShard, FragmentState
+from averaging.fragment_state import FragmentState
 from averaging.fragments import FragmentLayout, build_layout
 from averaging.outer import Terms, staleness_of, weights_of
 from averaging.reduction import reduce_shard, shard_rates

@@ -29,8 +29,9 @@ import numpy.typing as npt
 from pydantic import ValidationError
 
 from averaging.arrays import F32, U8, all_finite
+from averaging.contributions import Sent, Settled
 from averaging.encoded import EncodedBlocks
-from averaging.fragment_state import FragmentState, Sent, Settled
+from averaging.fragment_state import FragmentState
 from averaging.outer import anchor_digest
 from averaging.own_work import OwnWork, give_back_own_work, own_work_of
 from dht.host import PeerId

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from averaging.fragment_state import Sent, Settled
+from averaging.contributions import Sent, Settled
 from peer.checkpoint_files import WrittenFile
 
 _COUNT = Field(ge=0, le=2**63 - 1)

@@ -12,9 +12,10 @@ from averaging.cell_commits import weigh
 from averaging.cell_round import CellRoundMachine
 from averaging.cells import CellRule
 from averaging.codec import Codec
+from averaging.contributions import Sent
 from averaging.crossing import CellTiming
 from averaging.fragment_runtime import FragmentRuntime
-from averaging.fragment_state import FragmentState, Sent
+from averaging.fragment_state import FragmentState
 from averaging.messages import DIGEST_BYTES
 from averaging.notary import Notary
 from averaging.outer import OuterRule

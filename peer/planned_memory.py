@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
 from averaging.carried_error import kept_error_num_bytes
-from averaging.fragment_state import RECENT_CONTRIBUTIONS
+from averaging.contributions import RECENT_CONTRIBUTIONS
 from averaging.round import HISTORY_COMMITS
 from peer.mailbox import mailbox_num_bytes
 from peer.round_traffic import BlockFormat, MemberTraffic

@@ -8,8 +8,9 @@ from functools import partial
 
 import numpy as np
 
+from averaging.contributions import Ranges
 from averaging.fragment_runtime import Compute, FragmentRuntime
-from averaging.fragment_state import FragmentState, Ranges
+from averaging.fragment_state import FragmentState
 from averaging.messages import own_ranges
 from averaging.own_work import is_fate_known, own_work_of
 from dht.host import PeerId

@@ -9,8 +9,9 @@ import numpy as np
 from averaging.arrays import F32
 from averaging.buffers import Change
 from averaging.codec import make_codec
+from averaging.contributions import CommittedShard
 from averaging.encoded import EncodedBlocks
-from averaging.fragment_state import CommittedShard, FragmentState
+from averaging.fragment_state import FragmentState
 from averaging.outer import OuterRule, Terms, staleness_of, weights_of
 from averaging.reduction import reduce_shard, shard_rates
 

@@ -8,10 +8,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from averaging.contributions import RECENT_CONTRIBUTIONS
 from averaging.encoded import EncodedBlocks
 from averaging.exchange_reports import RoundBegan
 from averaging.fragment_runtime import FragmentRuntime
-from averaging.fragment_state import RECENT_CONTRIBUTIONS
 from averaging.leading import Leading
 from averaging.messages import RosterEntry, ShardPlan
 from averaging.outer import OuterRule

@@ -22,8 +22,9 @@ import numpy.typing as npt
 
 from averaging.arrays import F32
 from averaging.buffers import Change
+from averaging.contributions import RECENT_CONTRIBUTIONS, Sent
 from averaging.encoded import EncodedBlocks
-from averaging.fragment_state import RECENT_CONTRIBUTIONS, FragmentState, Sent
+from averaging.fragment_state import FragmentState
 from averaging.messages import Commit
 from averaging.outer import OuterRule, staleness_of
 from dht.host import PeerId

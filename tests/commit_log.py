@@ -21,8 +21,9 @@ from averaging import compiled
 from averaging.arrays import F32
 from averaging.build_kernels import source_mark
 from averaging.codec import Codec, Rounding, make_codec
+from averaging.contributions import CommittedShard, Sent
 from averaging.encoded import EncodedBlocks
-from averaging.fragment_state import CommittedShard, FragmentState, Sent
+from averaging.fragment_state import FragmentState
 from averaging.messages import Contribution, Plan, RosterEntry, ShardPlan
 from averaging.outer import OuterRule
 from averaging.reduction import reduce_shard, shard_rates

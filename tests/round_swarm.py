@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from averaging.fragment_state import RECENT_CONTRIBUTIONS
+from averaging.contributions import RECENT_CONTRIBUTIONS
 from averaging.messages import DIGEST_BYTES, Commit, Message, Offer, Plan, VersionIs, own_ranges
 from averaging.round import RoundMachine
 from averaging.round_events import (

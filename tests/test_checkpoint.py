@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 
 from averaging.arrays import F32
 from averaging.codec import make_codec
+from averaging.contributions import CommittedShard
 from averaging.fragment_runtime import Compute, FragmentRuntime
-from averaging.fragment_state import CommittedShard, FragmentState
+from averaging.fragment_state import FragmentState
 from averaging.outer import OuterRule
 from averaging.round import RoundMachine
 from averaging.round_timing import RoundTiming

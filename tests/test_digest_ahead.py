@@ -9,8 +9,9 @@ import pytest
 
 from averaging.buffers import Buffers
 from averaging.codec import make_codec
+from averaging.contributions import CommittedShard
 from averaging.digest_ahead import CHUNK_VALUES, DigestAhead, StepKey
-from averaging.fragment_state import CommittedShard, FragmentState
+from averaging.fragment_state import FragmentState
 from averaging.outer import OuterRule, anchor_digest, outer_step_, outer_step_into
 from tests.codec_data import same_bits
 

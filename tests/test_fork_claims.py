@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from averaging.arrays import F32
 from averaging.codec import make_codec
+from averaging.contributions import RECENT_CONTRIBUTIONS, CommittedShard
 from averaging.fragment_runtime import FragmentRuntime
-from averaging.fragment_state import RECENT_CONTRIBUTIONS, CommittedShard, FragmentState
+from averaging.fragment_state import FragmentState
 from averaging.guard import Guard
 from averaging.messages import Abandon, Commit, Offer, RosterEntry, ShardResult
 from averaging.outer import OuterRule, staleness_of

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from averaging.codec import make_codec
-from averaging.fragment_state import FragmentState, Sent
+from averaging.contributions import Sent
+from averaging.fragment_state import FragmentState
 from averaging.outer import OuterRule
 from dht.host import PeerId
 from peer.fragment_memory import build_fragments, inherited, inherited_returned_since, persist

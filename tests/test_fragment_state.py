@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from averaging.buffers import Discarded
 from averaging.carried_error import add_error, keep_error
 from averaging.codec import make_codec
+from averaging.contributions import CommittedShard
 from averaging.encoded import EncodedBlocks
-from averaging.fragment_state import CommittedShard, FragmentState
+from averaging.fragment_state import FragmentState
 from averaging.outer import OuterRule, Terms, effective_outer_lr, effective_outer_momentum
 from averaging.reduction import reduce_shard, shard_rates
 

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from averaging.arrays import F64
 from averaging.codec import make_codec
-from averaging.fragment_state import RECENT_CONTRIBUTIONS, CommittedShard, FragmentState
+from averaging.contributions import RECENT_CONTRIBUTIONS, CommittedShard
+from averaging.fragment_state import FragmentState
 from averaging.outer import OuterRule
 
 SIZE, BLOCK = 40, 8

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from averaging.codec import make_codec
+from averaging.contributions import CommittedShard
 from averaging.encoded import EncodedBlocks
-from averaging.fragment_state import CommittedShard, FragmentState
+from averaging.fragment_state import FragmentState
 from averaging.outer import OuterRule, Terms, staleness_of
 from averaging.reduction import reduce_shard
 

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from averaging import wire
 from averaging.codec import make_codec
-from averaging.fragment_state import CommittedShard, FragmentState
+from averaging.contributions import CommittedShard
+from averaging.fragment_state import FragmentState
 from averaging.leading import Leading
 from averaging.messages import (
     DIGEST_BYTES,

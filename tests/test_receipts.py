@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from averaging.codec import make_codec
+from averaging.contributions import RECENT_CONTRIBUTIONS, Sent, Settled
 from averaging.exchange_reports import AnchorMoved, RoundClosed, WorkForgotten
-from averaging.fragment_state import RECENT_CONTRIBUTIONS, FragmentState, Sent, Settled
+from averaging.fragment_state import FragmentState
 from averaging.messages import DIGEST_BYTES, Commit, RosterEntry, ShardResult
 from averaging.outer import OuterRule
 from averaging.receipts import KEPT_RECEIPTS, Receipts

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from averaging.arrays import F32
 from averaging.codec import make_codec
-from averaging.fragment_state import CommittedShard, FragmentState
+from averaging.contributions import CommittedShard
+from averaging.fragment_state import FragmentState
 from averaging.outer import OuterRule, Terms, staleness_of, weights_of
 from averaging.reduction import reduce_shard
 

@@ -14,8 +14,9 @@ import torch
 
 from averaging.arrays import F32
 from averaging.codec import make_codec
+from averaging.contributions import CommittedShard
 from averaging.fragment_runtime import FragmentRuntime
-from averaging.fragment_state import CommittedShard, FragmentState
+from averaging.fragment_state import FragmentState
 from averaging.messages import Commit, RosterEntry, ShardResult
 from averaging.outer import OuterRule, anchor_digest
 from averaging.snapshots import Snapshot

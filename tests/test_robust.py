@@ -17,8 +17,9 @@ from hypothesis import strategies as st
 
 from averaging.arrays import F32
 from averaging.codec import make_codec
+from averaging.contributions import CommittedShard
 from averaging.encoded import EncodedBlocks
-from averaging.fragment_state import CommittedShard, FragmentState
+from averaging.fragment_state import FragmentState
 from averaging.messages import Contribution, Plan, RosterEntry, ShardPlan
 from averaging.outer import OuterRule, Terms, weights_of
 from averaging.reduction import reduce_shard, shard_rates

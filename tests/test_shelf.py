@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from averaging.bulk import post_stored
+from averaging.contributions import RECENT_CONTRIBUTIONS
 from averaging.encoded import encoded_num_bytes
-from averaging.fragment_state import RECENT_CONTRIBUTIONS
 from averaging.messages import ResultRequest
 from averaging.round import HISTORY_COMMITS
 from averaging.shard_store import payload_digest
