@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from averaging.messages import MAX_ROSTER
@@ -14,32 +13,29 @@ class LaterVersions:
     """What one peer knows of those ahead of it; everybody is asked once for each version that this peer is at."""
 
     _version_of: dict[PeerId, int] = field(default_factory=dict)
-    _asked: set[tuple[PeerId, int]] = field(default_factory=set)
-
-    def __len__(self) -> int:
-        return len(self._version_of)
+    _asked: set[PeerId] = field(default_factory=set)
 
     def note(self, peer_id: PeerId, version: int) -> None:
         """A peer has shown that it is at `version` at least."""
         if len(self._version_of) < MAX_ROSTER or peer_id in self._version_of:
             self._version_of[peer_id] = max(version, self._version_of.get(peer_id, 0))
 
-    def was_asked(self, peer_id: PeerId, version: int) -> bool:
-        """Whether a peer was asked for the commit that leaves `version`, and may still answer."""
-        return (peer_id, version) in self._asked
+    def was_asked(self, peer_id: PeerId) -> bool:
+        """Whether a peer was asked for the commit that leaves the version here, and may still answer."""
+        return peer_id in self._asked
 
-    def ask(self, peer_id: PeerId, version: int) -> None:
-        """A peer is asked now for the commit that leaves `version`."""
-        self._asked.add((peer_id, version))
+    def ask(self, peer_id: PeerId) -> None:
+        """A peer is asked for that commit now."""
+        self._asked.add(peer_id)
 
     def forget(self, peer_id: PeerId) -> None:
         """The link broke: what was asked, or the answer, went down with it and may be asked again."""
         self._version_of.pop(peer_id, None)
-        self._asked = {asked for asked in self._asked if asked[0] != peer_id}
+        self._asked.discard(peer_id)
 
-    def advance(self, version: int) -> Iterator[tuple[PeerId, int]]:
+    def advance(self, version: int) -> list[tuple[PeerId, int]]:
         """This peer is at `version` now: those that are still ahead, with their versions, to be noted anew; sorted."""
         still_ahead = sorted((peer_id, theirs) for peer_id, theirs in self._version_of.items() if theirs > version)
         self._version_of.clear()
         self._asked.clear()
-        return iter(still_ahead)
+        return still_ahead

@@ -414,7 +414,7 @@ class RoundMachine:
             return
         if (theirs.lineage_tokens, theirs.anchor_digest) < (self.lineage_tokens, self.anchor_digest):
             self._send(sender, self._version_is())
-        elif theirs.version > self.version and not self._later.was_asked(sender, self.version):
+        elif theirs.version > self.version and not self._later.was_asked(sender):
             self._note_ahead(sender, theirs.version)
         else:
             reason = f"it has version {theirs.version} with more committed tokens, this peer version {self.version}"
@@ -422,8 +422,8 @@ class RoundMachine:
 
     def _note_ahead(self, sender: PeerId, version: int) -> None:
         self._later.note(sender, version)
-        if self.applying is None and not self._later.was_asked(sender, self.version):
-            self._later.ask(sender, self.version)
+        if self.applying is None and not self._later.was_asked(sender):
+            self._later.ask(sender)
             self._send(sender, CommitRequest(self.fragment, self.version))
 
     def _tell_outcome(self, to: PeerId, version: int) -> None:
