@@ -74,6 +74,7 @@ def depth_after(commit: Commit, cell_size: int) -> int:
     return depth_for(len(commit.roster), 0, cell_size)
 
 
+@lru_cache(maxsize=16384)
 def hash_cell(peer_id: PeerId, depth: int) -> str:
     """The cell of a peer among 2^depth: the first bits of a hash of its id, by which the records' keys are split, too.
 

@@ -141,9 +141,8 @@ class Exchange:
         self._seen = (trainers, followers, num_known)
         excluded = self.guard.excluded(trainers)
         # Who is left out of rounds still hears of commits.
-        here = trainers if not excluded else set(trainers) - excluded
-        live, others = tuple(sorted(here)), tuple(sorted({*followers, *excluded}))
-        view = View(live, others, max(len(live), num_known - len(excluded)))
+        live = tuple(trainers) if not excluded else tuple(set(trainers) - excluded)
+        view = View(live, (*followers, *excluded), max(len(live), num_known - len(excluded)))
         for fragment in self.fragments:
             if fragment.view != view:
                 fragment.view = view

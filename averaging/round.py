@@ -176,8 +176,7 @@ class RoundMachine:
             if self.applying is None:
                 self._join_round(0, now)
         elif isinstance(event, View):
-            self.trainers = tuple(sorted(set(event.trainers)))
-            self.followers = tuple(sorted(set(event.followers)))
+            self.trainers, self.followers = event.trainers, event.followers
             self.num_known = max(len(self.trainers), event.num_known)
             self._silent.intersection_update(self.trainers)
         elif isinstance(event, Lost):

@@ -25,11 +25,17 @@ class View:
 
     `num_known` counts also the trainers that do not answer now though their records are alive: whoever lost its own
     line sees everybody silent, and must not take itself for a quorum.
+
+    Both are kept in the order of the PeerIds, each once.
     """
 
     trainers: tuple[PeerId, ...]
     followers: tuple[PeerId, ...] = ()
     num_known: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "trainers", tuple(sorted(set(self.trainers))))
+        object.__setattr__(self, "followers", tuple(sorted(set(self.followers))))
 
 
 @dataclass(frozen=True, slots=True)

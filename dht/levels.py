@@ -26,7 +26,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -168,8 +168,12 @@ class Levels:
         self._is_turn_over = self._is_turn_over or not self._waiting
         return own, briefly + exploring
 
-    def note(self, votes: Iterable[int]) -> bool:
-        """Take the votes of all live members in the view but the own; True when other keys are read from now on."""
+    def note(self, votes: Iterable[int] | Mapping[int, int]) -> bool:
+        """Take the votes of all live members in the view but the own; True when other keys are read from now on.
+
+        Args:
+            votes: one for each member, or how many voted for each level.
+        """
         self._votes = Counter(votes)
         num_members = self._votes.total() + 1
         if self._is_settled:

@@ -150,10 +150,15 @@ class MemoryStore:
         if not self._host.is_live:
             return []
         now, me = self._records.now(), self._host.peer_id
+        by_publisher, on_same_side = self._records.entries.get(key, {}), self._records.network.on_same_side
         newest: list[_Entry] = []
-        for publisher, entries in sorted(self._records.entries.get(key, {}).items()):
-            entries[:] = [entry for entry in entries if entry.expires_at > now]
-            known = [entry for entry in entries if publisher == me or entry.visible_at <= now]
-            if known and (publisher == me or self._records.network.on_same_side(me, publisher)):
-                newest.append(known[-1])
+        for publisher in sorted(by_publisher):
+            entries = by_publisher[publisher]
+            entry = entries[-1] if entries else None
+            if entry is None or not entry.visible_at <= now < entry.expires_at:
+                entries[:] = [entry for entry in entries if entry.expires_at > now]
+                known = [entry for entry in entries if publisher == me or entry.visible_at <= now]
+                entry = known[-1] if known else None
+            if entry is not None and (publisher == me or on_same_side(me, publisher)):
+                newest.append(entry)
         return newest

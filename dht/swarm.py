@@ -63,7 +63,7 @@ class SwarmView:
     `changed` are the PeerIds of which the last `merge` took another record, or the last one away; sorted.
     """
 
-    __slots__ = ("_current", "_expires_at", "_first_issued", "_members", "_several", "changed", "run_id")
+    __slots__ = ("_current", "_expires_at", "_first_issued", "_is_sorted", "_members", "_several", "changed", "run_id")
 
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
@@ -71,6 +71,8 @@ class SwarmView:
         # A simulated swarm has as many views as peers: what each holds of each peer counts.
         self._current: Mapping[PeerId, PeerRecord] = {}
         """The newest record of each peer's session that started last."""
+        self._is_sorted = True
+        """Whether `_current` is in the order of the PeerIds."""
         self._first_issued: Mapping[PeerId, float] = {}
         """Of the earliest record seen of that session; see `_issued`."""
         self._several: Mapping[PeerId, Mapping[int, _Session]] = {}
@@ -96,57 +98,79 @@ class SwarmView:
         expires_at = self._expires_at
         if now >= expires_at:
             changed, expires_at = self._without_expired(now)
+        newest: dict[PeerId, _Session] = {}
+        """Of the peers with one session, which are nearly all."""
         for record in records:
             if record.run_id != self.run_id:
                 raise ValueError(f"a record of run {record.run_id}; expected {self.run_id}")
             if record.expires_at <= now:
                 continue
             peer_id = record.peer_id
-            if self._current.get(peer_id) is record and peer_id not in changed:
-                continue
-            sessions = changed[peer_id] if peer_id in changed else self._sessions_of(peer_id)
-            held = sessions.get(record.session)
-            if held is None or held.record is not record:
+            if peer_id in changed or peer_id in self._several:
+                sessions = changed[peer_id] if peer_id in changed else self._several[peer_id]
+                held = sessions.get(record.session)
+                if held is not None and held.record is record:
+                    continue
                 changed[peer_id] = {**sessions, record.session: _fold(held, record)}
-                expires_at = min(expires_at, record.expires_at)
+            elif peer_id not in newest and self._current.get(peer_id) is record:
+                continue
+            else:
+                held = newest[peer_id] if peer_id in newest else self._lone_session(peer_id)
+                if held is None or held.record.session == record.session:
+                    newest[peer_id] = _fold(held, record)
+                else:
+                    newest.pop(peer_id, None)
+                    changed[peer_id] = {held.record.session: held, record.session: _fold(None, record)}
+            if record.expires_at < expires_at:
+                expires_at = record.expires_at
         view = SwarmView(self.run_id)
         view._expires_at = expires_at
-        if not changed:
+        if not changed and not newest:
             view._current, view._first_issued, view._several = self._current, self._first_issued, self._several
-            view._members = self._members
+            view._members, view._is_sorted = self._members, self._is_sorted
             return view
-        view._take_over(self, changed)
-        view.changed = tuple(sorted(key for key in changed if view._current.get(key) is not self._current.get(key)))
+        view._take_over(self, newest, changed)
+        differs = (key for key in (*newest, *changed) if view._current.get(key) is not self._current.get(key))
+        view.changed = tuple(sorted(differs))
         return view
 
-    def _take_over(self, before: SwarmView, changed: Mapping[PeerId, Mapping[int, _Session]]) -> None:
-        """Hold what `before` holds, but for the peers whose live sessions are `changed`; sorted by PeerId."""
-        current, several = dict(before._current), dict(before._several)
+    def _take_over(
+        self, before: SwarmView, newest: Mapping[PeerId, _Session], changed: Mapping[PeerId, Mapping[int, _Session]]
+    ) -> None:
+        """Hold what `before` holds, but for peers whose session is `newest` or whose live sessions are `changed`."""
+        current = dict(before._current)
         first_issued: dict[PeerId, float | None] = {}
+        for peer_id, session in newest.items():
+            current[peer_id] = session.record
+            if before._first_issued.get(peer_id) != session.first_issued:
+                first_issued[peer_id] = session.first_issued
         for peer_id, live in changed.items():
-            several.pop(peer_id, None)
             if not live:
                 del current[peer_id]
                 first_issued[peer_id] = None
-                continue
-            current[peer_id], first_issued[peer_id] = max(live.values(), key=_session_age)
-            if len(live) > 1:
-                several[peer_id] = live
+            else:
+                current[peer_id], first_issued[peer_id] = max(live.values(), key=_session_age)
         # A dictionary keeps its order when a value changes; only new keys come last.
-        is_sorted = changed.keys() <= before._current.keys()
-        self._current = current if is_sorted else dict(sorted(current.items()))
-        differs = any(before._first_issued.get(peer_id) != issued for peer_id, issued in first_issued.items())
-        self._first_issued = _changed(before._first_issued, first_issued) if differs else before._first_issued
-        self._several = several
+        known = before._current.keys()
+        self._is_sorted = before._is_sorted and newest.keys() <= known and changed.keys() <= known
+        others = {key: sessions for key, sessions in before._several.items() if key not in changed}
+        self._current = current
+        self._several = others | {key: live for key, live in changed.items() if len(live) > 1}
+        self._first_issued = _changed(before._first_issued, first_issued) if first_issued else before._first_issued
         self._members = None
+
+    def _lone_session(self, peer_id: PeerId) -> _Session | None:
+        """What is known of a peer with one session."""
+        record = self._current.get(peer_id)
+        return None if record is None else _Session(record, self._first_issued[peer_id])
 
     def _sessions_of(self, peer_id: PeerId) -> Mapping[int, _Session]:
         """Session -> what is known of it."""
         several = self._several.get(peer_id)
         if several is not None:
             return several
-        record = self._current.get(peer_id)
-        return {} if record is None else {record.session: _Session(record, self._first_issued[peer_id])}
+        lone = self._lone_session(peer_id)
+        return {} if lone is None else {lone.record.session: lone}
 
     def _without_expired(self, now: float) -> tuple[dict[PeerId, dict[int, _Session]], float]:
         """What is left of the peers of which something has expired, and when the next of all others does."""
@@ -168,7 +192,10 @@ class SwarmView:
     def members(self, now: float) -> tuple[PeerRecord, ...]:
         """The record of every live peer, whatever it does at the moment."""
         if self._members is None:
-            self._members = tuple(record for record in self._current.values() if record.state != "left")
+            if not self._is_sorted:
+                # Only now: most of the many merges while a swarm gathers are never looked at.
+                self._current, self._is_sorted = dict(sorted(self._current.items())), True
+            self._members = tuple([record for record in self._current.values() if record.state != "left"])
         if now < self._expires_at:
             return self._members
         return tuple(record for record in self._members if record.expires_at > now)
@@ -243,7 +270,7 @@ class SwarmView:
         (lineage_tokens, digest, version), peers = max(
             announced.items(), key=lambda item: (Side(item[0][1], item[0][0], len(item[1])).weight, item[0][2])
         )
-        return HeaviestAnchor(version, digest, lineage_tokens, tuple(peers))
+        return HeaviestAnchor(version, digest, lineage_tokens, tuple(sorted(peers)))
 
 
 def _changed(before: Mapping[PeerId, float], changes: Mapping[PeerId, float | None]) -> dict[PeerId, float]:
@@ -258,10 +285,11 @@ def _changed(before: Mapping[PeerId, float], changes: Mapping[PeerId, float | No
 
 
 def _fold(held: _Session | None, record: PeerRecord) -> _Session:
+    issued = _issued(record)
     if held is None:
-        return _Session(record, _issued(record))
+        return _Session(record, issued)
     newest = record if _is_newer(record, held.record) else held.record
-    return _Session(newest, min(held.first_issued, _issued(record)))
+    return _Session(newest, held.first_issued if held.first_issued <= issued else issued)
 
 
 def _issued(record: PeerRecord) -> float:
@@ -272,6 +300,8 @@ def _issued(record: PeerRecord) -> float:
 def _is_newer(record: PeerRecord, than: PeerRecord) -> bool:
     if record.sequence != than.sequence:
         return record.sequence > than.sequence
+    if record == than:
+        return False
     # A faulty peer may sign two records with one sequence; any fixed choice keeps the fold independent of order.
     return (record.expires_at, repr(record)) > (than.expires_at, repr(than))
 

@@ -11,8 +11,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import random
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from averaging.links import OPEN_SECONDS, Doorkeeper, greet_incoming, open_greeted_stream
@@ -30,6 +32,7 @@ from dht.records import (
 )
 from dht.store import RecordStore
 from dht.swarm import HeaviestAnchor, SwarmView
+from peer.member_tally import Head, MemberTally
 
 RECORD_PROTOCOL = "/murmuration/record/1"
 FIRST_SUSPICION_SECONDS = 5.0
@@ -42,7 +45,7 @@ MAX_INTRODUCTIONS = 32
 MOST_SHOWN_AT_ONCE = 64
 """In a swarm of more members `on_view` follows a change a little later, together with the next ones."""
 SHOW_SECONDS_PER_MEMBER = 0.001
-LONGEST_SHOW_SECONDS = 2.0
+LONGEST_SHOW_SECONDS = 5.0
 """Between two calls then. Strangers are met in rounds and in looks, which take longer."""
 
 log = logging.getLogger(__name__)
@@ -110,6 +113,8 @@ class Membership:
         self._others_of: tuple[tuple[PeerRecord, ...], frozenset[PeerId]] = ((), frozenset())
         """From which records and suspected peers that follows."""
         self.view = SwarmView(self._run_id)
+        self._tally = MemberTally()
+        """Of the members of `view`, this peer among them."""
         self.num_invalid_records = 0
         self._is_to_show = asyncio.Event()
         host.handle(RECORD_PROTOCOL, self._serve)
@@ -146,11 +151,11 @@ class Membership:
 
     def split(self) -> tuple[list[PeerId], list[PeerId]]:
         """The trainers, and everybody else among `members`."""
-        members = self.members()
-        trainers = [record.peer_id for record in members if record.is_training]
-        if len(trainers) == len(members):
-            return trainers, []
-        return trainers, [record.peer_id for record in members if not record.is_training]
+        trainers: list[PeerId] = []
+        others: list[PeerId] = []
+        for record in self.members():
+            (trainers if record.is_training else others).append(record.peer_id)
+        return trainers, others
 
     def num_suspected_trainers(self) -> int:
         """Trainers other than this peer whose records are alive, and that are suspected now."""
@@ -183,6 +188,10 @@ class Membership:
         """The heaviest anchor of a fragment that live members announce."""
         return self.view.heaviest(fragment)
 
+    def heads(self, fragment: int) -> Collection[Head]:
+        """The different anchors that members announce, those suspected and this peer included."""
+        return self._tally.heads(fragment)
+
     def is_duplicate(self) -> bool:
         """Whether a live process that started earlier has this identity; that one stays, this one must stop."""
         own = self._describe()
@@ -199,12 +208,12 @@ class Membership:
             return
         seconds = min(2 * old.seconds if old else FIRST_SUSPICION_SECONDS, LONGEST_SUSPICION_SECONDS)
         self._suspected[peer_id] = _Suspicion(now + seconds, seconds, known.sequence if known else -1)
-        if self._take(peer_id, reason):
+        if self._take(peer_id, reason, now):
             self._show()
 
     def heard_from(self, peer_id: PeerId) -> None:
         """The peer is alive after all."""
-        if self._suspected.pop(peer_id, None) is not None and self._take(peer_id, ""):
+        if self._suspected.pop(peer_id, None) is not None and self._take(peer_id, "", self._wall_clock()):
             self._show()
 
     async def run(self) -> None:
@@ -247,9 +256,8 @@ class Membership:
 
     def _note_votes(self) -> bool:
         self._take_what_passed()
-        me = self._identity.peer_id
-        members = self.view.members(self._wall_clock())
-        return self._levels.note(record.level for record in members if record.peer_id != me)
+        own = self.view.get(self._identity.peer_id, self._wall_clock())
+        return self._levels.note(self._tally.levels - Counter([] if own is None else [own.level]))
 
     async def introduce(self, to: Sequence[PeerRecord] = ()) -> str:
         """Send this peer's record directly to live members and take theirs; failures are only suspicions.
@@ -360,23 +368,24 @@ class Membership:
         self._fold_in(records)
 
     def _fold_in(self, records: Sequence[PeerRecord]) -> None:
-        now = self._wall_clock()
-        self.view = self.view.merge(records, now)
+        now, before = self._wall_clock(), self.view
+        self.view = before.merge(records, now)
         for peer_id in self.view.changed:
-            suspicion, announced = self._suspected.get(peer_id), self.view.get(peer_id, now)
+            announced = self.view.get(peer_id, now)
+            self._tally.replace(before.get(peer_id, -math.inf), announced)
+            suspicion = self._suspected.get(peer_id)
             if suspicion is not None and announced is not None and announced.sequence > suspicion.sequence + 1:
                 del self._suspected[peer_id]
         said_goodbye = {record.peer_id for record in records if record.state == "left"}
         has_changed = [
-            self._take(peer_id, "it said goodbye" if peer_id in said_goodbye else "its record expired")
+            self._take(peer_id, "it said goodbye" if peer_id in said_goodbye else "its record expired", now)
             for peer_id in self.view.changed
         ]
         if any(has_changed):
             self._show()
 
-    def _take(self, peer_id: PeerId, why_gone: str) -> bool:
+    def _take(self, peer_id: PeerId, why_gone: str, now: float) -> bool:
         """Take over what the view says of one peer; True when it came, went, or began or ended training."""
-        now = self._wall_clock()
         known, record, suspicion = self._known.get(peer_id), self.view.get(peer_id, now), self._suspected.get(peer_id)
         if peer_id == self._identity.peer_id or (suspicion is not None and now < suspicion.until):
             record = None
@@ -406,7 +415,7 @@ class Membership:
         if self._doorkeeper.may_exclude:
             doubtful |= {record.peer_id for record in self.members()} ^ self._known.keys()
         for peer_id in sorted(doubtful):
-            self._take(peer_id, "it is not reached")
+            self._take(peer_id, "it is not reached", now)
         self._show()
 
     def _show(self) -> None:

@@ -125,7 +125,8 @@ class Node:
         self._moved = asyncio.Event()
         self._leave_reason = "the trainer finished"
         self._state = "joining"
-        notary = Notary(Scope(who.run_id, manifest.hash), who.identity.sign, verify, ports.verified)
+        self._manifest_hash = manifest.hash
+        notary = Notary(Scope(who.run_id, self._manifest_hash), who.identity.sign, verify, ports.verified)
         section, site_of = manifest.averaging, lambda peer_id: self.membership.site_of(peer_id)
         self.fragments = build_fragments(self.me, who.run_id, section, self.rule, self.codec, mailbox, notary, site_of)
         self.desk = TrainerDesk(
@@ -427,7 +428,7 @@ class Node:
             session=self.who.session,
             sequence=0,
             expires_at=0.0,
-            manifest_hash=self.manifest.hash,
+            manifest_hash=self._manifest_hash,
             state=self._state,  # type: ignore[arg-type]
             role=self.who.role,  # type: ignore[arg-type]
             device=self.who.device,

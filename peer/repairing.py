@@ -8,7 +8,7 @@ so nothing else could end that fork.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -25,6 +25,10 @@ class Neighbours(Protocol):
 
     def members(self) -> list[PeerRecord]:
         """Live members other than this one."""
+        ...
+
+    def heads(self, fragment: int) -> Collection[tuple[int, bytes]]:
+        """(version, first bytes of the digest) of all anchors that members announce, and perhaps of others."""
         ...
 
 
@@ -94,17 +98,17 @@ class Repairs:
         return sorted(peer_ids, key=lambda peer_id: (peer_id < self._exchange.me, peer_id))
 
     def _doubt(self, fragment: FragmentRuntime) -> _Doubt:
-        state, index, doubt = fragment.state, fragment.index, _Doubt()
-        mine, me = (state.version, state.digest[:8]), self._exchange.me
+        state, index, me, doubt = fragment.state, fragment.index, self._exchange.me, _Doubt()
+        doubtful = {head for head in self._neighbours.heads(index) if not _had(fragment, *head)}
+        if not doubtful:
+            return doubt
         for record in self._neighbours.members():
             if len(record.versions) <= index or record.state == "joining":
                 continue
             version, digest, tokens = record.versions[index], record.digests[index], record.lineage_tokens[index]
-            if (version, digest) == mine:
+            if (version, digest) not in doubtful:
                 continue
             known = fragment.digests.get(version, b"")
-            if known[: len(digest)] == digest:
-                continue
             is_heavier = (tokens, digest) > (state.lineage_tokens, state.digest[:8])
             if is_heavier and (doubt.heavier is None or doubt.heavier < me < record.peer_id):
                 doubt = _Doubt(record.peer_id, doubt.version, doubt.digest)
@@ -144,6 +148,14 @@ class Repairs:
                 self._reports.repaired(index, snapshot.version, reason)
         finally:
             self._exchange.repaired(index)
+
+
+def _had(fragment: FragmentRuntime, version: int, digest: bytes) -> bool:
+    """Whether this peer's anchor is that, or was at that version."""
+    if (version, digest) == (fragment.state.version, fragment.state.digest[:8]):
+        return True
+    known = fragment.digests.get(version, b"")
+    return known[: len(digest)] == digest
 
 
 def holds(record: PeerRecord, fragment: int, lineage_tokens: int) -> bool:

@@ -88,6 +88,10 @@ class Company:
             if record.state != "left" and (self.is_frozen or (now() < expires_at and not self._is_suspected(peer_id)))
         ]
 
+    def heads(self, fragment: int) -> set[tuple[int, bytes]]:
+        known = [record for record in self.members() if fragment < len(record.versions)]
+        return {(record.versions[fragment], record.digests[fragment]) for record in known}
+
     def names(self) -> list[PeerId]:
         return [record.peer_id for record in self.members()]
 

@@ -26,7 +26,8 @@ def repairs_of(me: PeerId, members: list[SimpleNamespace]) -> Repairs:
         index=0, digests={}, state=SimpleNamespace(version=0, digest=b"behind..", lineage_tokens=0)
     )
     exchange = SimpleNamespace(me=me, fragments=[fragment])
-    return Repairs(exchange, None, SimpleNamespace(members=lambda: members), None)
+    heads = {(record.versions[0], record.digests[0]) for record in members}
+    return Repairs(exchange, None, SimpleNamespace(members=lambda: members, heads=lambda fragment: heads), None)
 
 
 def asked_by(me: PeerId, ahead: list[PeerId]) -> PeerId | None:
