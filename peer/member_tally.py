@@ -32,14 +32,19 @@ class MemberTally:
         level_after = None if after is None else after.level
         if level_before != level_after:
             _move(self.levels, level_before, level_after)
-        heads_before, heads_after = _heads_of(before), _heads_of(after)
-        if heads_before == heads_after:
+        if _anchors_of(before) == _anchors_of(after):
             return
+        heads_before, heads_after = _heads_of(before), _heads_of(after)
         for fragment in range(max(len(heads_before), len(heads_after))):
             old = heads_before[fragment] if fragment < len(heads_before) else None
             new = heads_after[fragment] if fragment < len(heads_after) else None
             if old != new:
                 _move(self._heads.setdefault(fragment, Counter()), old, new)
+
+
+def _anchors_of(record: PeerRecord | None) -> object:
+    """Equal for two records that announce the same anchors; quicker than their heads."""
+    return record and (record.state == "joining", record.versions, record.digests)
 
 
 def _heads_of(record: PeerRecord | None) -> tuple[Head, ...]:

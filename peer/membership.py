@@ -42,6 +42,8 @@ CLOCK_SKEW_SECONDS = 60.0
 """Between two peers' wall clocks; machines without time service drift by seconds a day."""
 MAX_INTRODUCTIONS = 32
 """Peers that a newcomer greets directly; the rest learn of it through the DHT."""
+ANSWER_SECONDS = 1.0
+"""For how long a record answers introductions, if this peer's state and anchors stay what they are."""
 MOST_SHOWN_AT_ONCE = 64
 """In a swarm of more members `on_view` follows a change a little later, together with the next ones."""
 SHOW_SECONDS_PER_MEMBER = 0.001
@@ -106,6 +108,8 @@ class Membership:
         self._levels = Levels(identity.peer_id)
         self._longer: tuple[float, float] = (0.0, 0.0)
         """How much longer than usual the newest record lives, and when it was made."""
+        self._answered: tuple[float, object, bytes] = (-math.inf, None, b"")
+        """When, with what in it, and the newest record that introduced this peer to one that introduced itself."""
         self._suspected: dict[PeerId, _Suspicion] = {}
         self._known: dict[PeerId, PeerRecord] = {}
         self._others: list[PeerRecord] = []
@@ -331,11 +335,21 @@ class Membership:
         if record.peer_id != stream.remote:
             raise PeerFault(stream.remote, f"introduced itself with the record of {record.peer_id}")
         self._merge([data])
-        await stream.send(encode_peer_record(self.next_record(), self._identity))
+        await stream.send(self._answer())
         # libp2p has no half-close: wait until the other side has read and closed.
         with contextlib.suppress(PeerFault, TimeoutError):
             async with asyncio.timeout(OPEN_SECONDS):
                 await stream.receive(1)
+
+    def _answer(self) -> bytes:
+        """This peer's record for who introduces itself: where thousands start, not signed anew for each of them."""
+        now, described = self._wall_clock(), self._describe()
+        says = (described.state, described.versions, described.digests)
+        answered_at, said, encoded = self._answered
+        if said != says or not 0 <= now - answered_at < ANSWER_SECONDS:
+            encoded = encode_peer_record(self.next_record(), self._identity)
+            self._answered = (now, says, encoded)
+        return encoded
 
     def next_record(self) -> PeerRecord:
         """This peer's record as of now, newer than all before it."""
