@@ -29,7 +29,6 @@ from averaging.exchange_reports import (
     ContributionSent,
     ExchangeReport,
     RepairNeeded,
-    WorkExpired,
     report_of,
 )
 from averaging.fragment_runtime import Compute, FragmentRuntime
@@ -52,7 +51,7 @@ from averaging.messages import (
     VersionIs,
     own_entry,
 )
-from averaging.offering import offer_of
+from averaging.offering import drop_expired, encode_and_offer, offer_of
 from averaging.outer import OuterRule, staleness_of
 from averaging.reduction import Reduction, reduce_shard
 from averaging.result_search import ResultSearch
@@ -220,9 +219,18 @@ class Exchange:
                 return
             if sent is not None:
                 self._begin_round(fragment, sent)
-            elif not await self._has_expired(fragment):
-                self._sequence += 1
-                await self._send_work(fragment, state.announce(self._sequence))
+                return
+            expired = await drop_expired(fragment, self.rule, self._compute)
+            if expired is not None:
+                self._show(fragment, expired.change)
+                fragment.persist()
+                self._report(expired.report)
+                return
+            self._sequence += 1
+            told = state.announce(self._sequence)
+            sent = await encode_and_offer(fragment, told, self._compute, partial(self._begin_round, fragment, told))
+            with self._lend(fragment.index) if state.shows_sends else nullcontext() as change:
+                self._show(fragment, await self._compute(lambda: state.after_send(sent, change)))
 
     def _begin_round(self, fragment: FragmentRuntime, work: Announced | Sent) -> None:
         fragment.round_began_at = self._clock()
@@ -230,36 +238,9 @@ class Exchange:
         rate = self.links.traffic.upload_bits_per_second if self.links else 0.0
         self._step(fragment, Ready(offer_of(fragment, work, rate, reachable=self.reachable)))
 
-    async def _has_expired(self, fragment: FragmentRuntime) -> bool:
-        """Whether the waiting work was older than anyone may apply; it is dropped then."""
-        state = fragment.state
-        staleness = staleness_of(self.rule.mode, state.version, state.unsent_base_version)
-        if staleness <= self.rule.staleness_limit:
-            return False
-        num_tokens = state.unsent_tokens
-        change = await self._compute(state.drop_waiting)
-        self._show(fragment, change)
-        fragment.persist()
-        self._report(WorkExpired(fragment.index, state.version, staleness, num_tokens))
-        return True
-
-    async def _send_work(self, fragment: FragmentRuntime, told: Announced) -> None:
-        """Offer and encode; the caller holds `fragment.busy`. After work that cannot be encoded, offers come last."""
-        state = fragment.state
-        fragment.encoded.clear()
-        try:
-            if not fragment.encodes_first:
-                self._begin_round(fragment, told)
-            fragment.encodes_first = True
-            sent = await self._compute(lambda: state.encode_work(told.sequence))
-            fragment.encodes_first = False
-            fragment.persist()
-            if not fragment.machine.is_offering:
-                self._begin_round(fragment, told)
-        finally:
-            fragment.encoded.set()
-        with self._lend(fragment.index) if state.shows_sends else nullcontext() as change:
-            self._show(fragment, await self._compute(lambda: state.after_send(sent, change)))
+    def _show(self, fragment: FragmentRuntime, change: Change | None) -> None:
+        if change is not None:
+            self._deliver(fragment.index, change, fragment.state.version)
 
     async def adopt(self, index: int, set_state: Callable[[FragmentState], None], commits: Sequence[Commit]) -> None:
         """Replace the fragment's anchor by one fetched from the swarm; `commits` are recent ones of its lineage.
@@ -493,7 +474,3 @@ class Exchange:
             self._step(fragment, ApplyFailed(fragment.unfetchable))
             fragment.unfetchable = None
         self._spawn(self.offer(fragment))
-
-    def _show(self, fragment: FragmentRuntime, change: Change | None) -> None:
-        if change is not None:
-            self._deliver(fragment.index, change, fragment.state.version)
