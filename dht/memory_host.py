@@ -214,6 +214,7 @@ class MemoryNetwork:
         if old is not None:
             old.retire()
         line = self._lines.get(host.peer_id)
+        is_new = line is None
         if line is None:
             number = len(self._lines) + 1
             line = Line(host.peer_id, number, self._upload_bits_per_second, self._download_bits_per_second)
@@ -228,7 +229,9 @@ class MemoryNetwork:
         )
         line.is_up = True
         self._hosts[host.peer_id] = host
-        self._notify()
+        if not is_new:
+            # Nothing can wait for a peer that was never there, and thousands may begin together.
+            self._notify()
         return line
 
     async def dial(self, caller: MemoryHost, peer_id: PeerId) -> MemoryHost:
