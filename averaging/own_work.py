@@ -22,6 +22,7 @@ class OwnWork:
         under_way: the contribution that travels.
         settled: contributions of the last rounds, oldest first.
         velocity: float32 [num_values]; None when the mode has none or nothing was sent yet. Not a copy.
+        dropped: see `FragmentState`.
     """
 
     unsent_tokens: int = 0
@@ -34,11 +35,12 @@ class OwnWork:
     under_way: Sent | None = None
     settled: tuple[Settled, ...] = ()
     velocity: F32 | None = None
+    dropped: tuple[tuple[int, int], ...] = ()
 
     @property
     def last_sequence(self) -> int:
         """Of the newest contribution known here; -1 without any."""
-        newest = [entry.sent.sequence for entry in self.settled]
+        newest = [*(entry.sent.sequence for entry in self.settled), *(sequence for sequence, _ in self.dropped)]
         return max(newest if self.under_way is None else [*newest, self.under_way.sequence], default=-1)
 
 
@@ -55,6 +57,7 @@ def own_work_of(state: FragmentState) -> OwnWork:
         state.pending,
         tuple(state.recent),
         state.velocity,
+        tuple(state.dropped),
     )
 
 
@@ -66,6 +69,7 @@ def give_back_own_work(state: FragmentState, work: OwnWork) -> None:
     state.returned_since = work.returned_since
     state.pending, state.recent = work.under_way, list(work.settled)
     state.velocity = None if work.velocity is None else work.velocity.copy()
+    state.dropped = list(work.dropped)
 
 
 def move_settled(state: FragmentState, settled: Settled, scales: Buffer, codes: Buffer) -> None:

@@ -98,8 +98,9 @@ class SwarmView:
         expires_at = self._expires_at
         if now >= expires_at:
             changed, expires_at = self._without_expired(now)
-        newest: dict[PeerId, _Session] = {}
-        """Of the peers with one session, which are nearly all."""
+        newest: dict[PeerId, PeerRecord] = {}
+        first_issued: dict[PeerId, float] = {}
+        """Both of the peers with one session, which are nearly all."""
         for record in records:
             if record.run_id != self.run_id:
                 raise ValueError(f"a record of run {record.run_id}; expected {self.run_id}")
@@ -112,51 +113,57 @@ class SwarmView:
                 if held is not None and held.record is record:
                     continue
                 changed[peer_id] = {**sessions, record.session: _fold(held, record)}
-            elif peer_id not in newest and self._current.get(peer_id) is record:
-                continue
             else:
-                held = newest[peer_id] if peer_id in newest else self._lone_session(peer_id)
-                if held is None or held.record.session == record.session:
-                    newest[peer_id] = _fold(held, record)
-                else:
+                current = newest[peer_id] if peer_id in newest else self._current.get(peer_id)
+                if current is record:
+                    continue
+                first = first_issued[peer_id] if peer_id in first_issued else self._first_issued.get(peer_id, math.inf)
+                if current is not None and current.session != record.session:
+                    live = {current.session: _Session(current, first), record.session: _fold(None, record)}
                     newest.pop(peer_id, None)
-                    changed[peer_id] = {held.record.session: held, record.session: _fold(None, record)}
+                    first_issued.pop(peer_id, None)
+                    changed[peer_id] = live
+                else:
+                    if current is None or _is_newer(record, current):
+                        newest[peer_id] = record
+                    if _issued(record) < first:
+                        first_issued[peer_id] = _issued(record)
             if record.expires_at < expires_at:
                 expires_at = record.expires_at
         view = SwarmView(self.run_id)
         view._expires_at = expires_at
-        if not changed and not newest:
+        if not changed and not newest and not first_issued:
             view._current, view._first_issued, view._several = self._current, self._first_issued, self._several
             view._members, view._is_sorted = self._members, self._is_sorted
             return view
-        view._take_over(self, newest, changed)
+        view._take_over(self, newest, first_issued, changed)
         differs = (key for key in (*newest, *changed) if view._current.get(key) is not self._current.get(key))
         view.changed = tuple(sorted(differs))
         return view
 
     def _take_over(
-        self, before: SwarmView, newest: Mapping[PeerId, _Session], changed: Mapping[PeerId, Mapping[int, _Session]]
+        self,
+        before: SwarmView,
+        newest: Mapping[PeerId, PeerRecord],
+        first_issued: Mapping[PeerId, float],
+        changed: Mapping[PeerId, Mapping[int, _Session]],
     ) -> None:
-        """Hold what `before` holds, but for peers whose session is `newest` or whose live sessions are `changed`."""
-        current = dict(before._current)
-        first_issued: dict[PeerId, float | None] = {}
-        for peer_id, session in newest.items():
-            current[peer_id] = session.record
-            if before._first_issued.get(peer_id) != session.first_issued:
-                first_issued[peer_id] = session.first_issued
+        """Hold what `before` holds, but for peers with a `newest` record or whose live sessions are `changed`."""
+        current = {**before._current, **newest}
+        issued: dict[PeerId, float | None] = dict(first_issued)
         for peer_id, live in changed.items():
             if not live:
                 del current[peer_id]
-                first_issued[peer_id] = None
+                issued[peer_id] = None
             else:
-                current[peer_id], first_issued[peer_id] = max(live.values(), key=_session_age)
+                current[peer_id], issued[peer_id] = max(live.values(), key=_session_age)
         # A dictionary keeps its order when a value changes; only new keys come last.
         known = before._current.keys()
         self._is_sorted = before._is_sorted and newest.keys() <= known and changed.keys() <= known
         others = {key: sessions for key, sessions in before._several.items() if key not in changed}
         self._current = current
         self._several = others | {key: live for key, live in changed.items() if len(live) > 1}
-        self._first_issued = _changed(before._first_issued, first_issued) if first_issued else before._first_issued
+        self._first_issued = _changed(before._first_issued, issued) if issued else before._first_issued
         self._members = None
 
     def _lone_session(self, peer_id: PeerId) -> _Session | None:

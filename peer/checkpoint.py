@@ -160,6 +160,7 @@ class CheckpointDraft:
             num_rounds=own.num_rounds,
             returned_since=own.returned_since,
             contributions=tuple(contribution_facts(entry) for entry in sent),
+            dropped=own.dropped,
             has_velocity=own.velocity is not None,
             file=FileFacts.of(written),
         )
@@ -387,6 +388,7 @@ def _own_work_in(file: TensorFile[npt.NDArray[Any]], facts: FragmentFacts, state
         under_way,
         tuple(settled),
         file.get("velocity") if facts.has_velocity else None,
+        facts.dropped,
     )
 
 

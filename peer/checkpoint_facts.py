@@ -58,6 +58,8 @@ class FragmentFacts(_Section):
     num_rounds: int = _COUNT
     returned_since: int | None = _MAYBE_VERSION
     contributions: tuple[ContributionFacts, ...]
+    dropped: tuple[tuple[int, int], ...] = ()
+    """As in `averaging.fragment_state.FragmentState`; absent in checkpoints of earlier versions."""
     has_velocity: bool
     file: FileFacts
 

@@ -22,6 +22,7 @@ from averaging.contributions import CommittedShard
 from averaging.fragment_runtime import Compute, FragmentRuntime
 from averaging.fragment_state import FragmentState
 from averaging.outer import OuterRule
+from averaging.own_work import own_work_of
 from averaging.round import RoundMachine
 from averaging.round_timing import RoundTiming
 from averaging.shard_store import ShardStore
@@ -135,6 +136,26 @@ def test_everything_comes_back_bit_for_bit(seed: int, unsent: tuple[int, int, in
         assert saved is not None
         assert (saved.totals, complaints) == (totals, [])
         assert saved_totals(folder.path, OWNER.run_id, ME) == totals
+
+
+def test_work_dropped_as_too_old_does_not_come_twice_after_a_restart(tmp_path: Path) -> None:
+    """It returned from round 3, went with contribution 2, waited for too long; another lineage has contribution 2."""
+    state = state_of(SIZES[0], 3)
+    state.receive_work(values_of(0.5), 70, 7, 3)
+    state.send(1)
+    gradient = state.codec.encode(values_of(0.25))
+    state.apply([CommittedShard(0, SIZES[0], gradient, 0.5, own_included=False)], 10)
+    state.send(2)
+    state.apply([CommittedShard(0, SIZES[0], gradient, 0.5, own_included=False)], 10)
+    state.drop_waiting()
+    state.refresh_digest()
+    assert state.dropped
+    folder = folder_at(tmp_path, replace(OWNER, sizes=SIZES[:1]))
+    save(folder, [state])
+    found = empty_state(SIZES[0])
+    newest(folder).restore(0, found)
+    assert found.dropped == state.dropped
+    assert own_work_of(found).last_sequence == own_work_of(state).last_sequence == 2
 
 
 @pytest.mark.parametrize("mode", ["carry", "eager", "streaming"])
