@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -34,6 +35,7 @@ class CellSeat(RoundMachine):
 
     cell_rule: CellRule = field(default_factory=CellRule)
     _everyone: tuple[PeerId, ...] = ()
+    """In order, see `View`."""
     _num_everyone: int = 0
     _cell: str = ""
     _expected: frozenset[str] = frozenset()
@@ -96,7 +98,9 @@ class CellSeat(RoundMachine):
             return self._depth_known[1]
         if self._hint[0] == self.version:
             return self._hint[1]
-        return depth_for(len({*self._everyone, self.me}), 0, self.cell_rule.cell_size)
+        place = bisect_left(self._everyone, self.me)
+        is_among = self._everyone[place : place + 1] == (self.me,)
+        return depth_for(len(self._everyone) + (not is_among), 0, self.cell_rule.cell_size)
 
     def _name_of(self, peer_id: PeerId, depth: int | None = None) -> str:
         if self.cell_rule.site_of is not None:

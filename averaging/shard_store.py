@@ -199,9 +199,13 @@ class ShardStore:
         self._tentative.clear()
 
     def prune(self, version: int, keep_from: int) -> None:
-        """Drop results older than `keep_from` and contributions older than `version`."""
-        self._results = {key: value for key, value in self._results.items() if key[0] >= keep_from}
-        self._inbound = {key: value for key, value in self._inbound.items() if key[0] >= version}
+        """Drop results older than `keep_from`, contributions older than `version`, and what a later round left behind.
+
+        Of that there is some when this peer left a lineage whose version was higher.
+        """
+        latest = version + 1
+        self._results = {key: value for key, value in self._results.items() if keep_from <= key[0] <= latest}
+        self._inbound = {key: value for key, value in self._inbound.items() if version <= key[0] <= latest}
         self._held_bytes.clear()
         self._results_of.clear()
 

@@ -104,6 +104,7 @@ class MemoryNetwork:
         self._prune_above = 64
         self._num_partitions = 0
         self._sides: dict[PeerId, int] = {}
+        self._stalled: set[PeerId] = set()
         self._changed = asyncio.Event()
 
     def sent_bytes(self, peer_id: PeerId) -> int:
@@ -156,6 +157,11 @@ class MemoryNetwork:
         live = (other for other, host in self._hosts.items() if host.is_live and other != peer_id)
         return sum(1 for _ in islice((other for other in live if self.can_reach(peer_id, other)), at_most))
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether all peers are on the same side."""
+        return not self._sides and not self._stalled
+
     def on_same_side(self, one: PeerId, other: PeerId) -> bool:
         """Whether no partition or stall stands between two peers, alive or not."""
         return not self._is_cut(self._line(one), self._line(other))
@@ -176,10 +182,12 @@ class MemoryNetwork:
     def stall(self, peer_id: PeerId) -> None:
         """Nothing passes to or from the peer, yet its streams stay open: a slow-loris, or a line gone silent."""
         self._line(peer_id).is_stalled = True
+        self._stalled.add(peer_id)
 
     def resume(self, peer_id: PeerId) -> None:
         """End `stall`; what was under way arrives now."""
         self._line(peer_id).is_stalled = False
+        self._stalled.discard(peer_id)
         self._notify()
 
     def partition(self, *groups: Iterable[PeerId]) -> None:

@@ -150,7 +150,8 @@ class MemoryStore:
         if not self._host.is_live:
             return []
         now, me = self._records.now(), self._host.peer_id
-        by_publisher, on_same_side = self._records.entries.get(key, {}), self._records.network.on_same_side
+        by_publisher, network = self._records.entries.get(key, {}), self._records.network
+        is_whole = network.is_whole
         newest: list[_Entry] = []
         for publisher in sorted(by_publisher):
             entries = by_publisher[publisher]
@@ -159,6 +160,6 @@ class MemoryStore:
                 entries[:] = [entry for entry in entries if entry.expires_at > now]
                 known = [entry for entry in entries if publisher == me or entry.visible_at <= now]
                 entry = known[-1] if known else None
-            if entry is not None and (publisher == me or on_same_side(me, publisher)):
+            if entry is not None and (is_whole or publisher == me or network.on_same_side(me, publisher)):
                 newest.append(entry)
         return newest

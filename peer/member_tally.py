@@ -32,7 +32,7 @@ class MemberTally:
         level_after = None if after is None else after.level
         if level_before != level_after:
             _move(self.levels, level_before, level_after)
-        if _anchors_of(before) == _anchors_of(after):
+        if before is not None and after is not None and _announce_the_same(before, after):
             return
         heads_before, heads_after = _heads_of(before), _heads_of(after)
         for fragment in range(max(len(heads_before), len(heads_after))):
@@ -42,9 +42,10 @@ class MemberTally:
                 _move(self._heads.setdefault(fragment, Counter()), old, new)
 
 
-def _anchors_of(record: PeerRecord | None) -> object:
-    """Equal for two records that announce the same anchors; quicker than their heads."""
-    return record and (record.state == "joining", record.versions, record.digests)
+def _announce_the_same(one: PeerRecord, other: PeerRecord) -> bool:
+    """As nearly every record and the one before it do; quicker than to compare their heads."""
+    are_joining = (one.state == "joining") is (other.state == "joining")
+    return are_joining and one.versions == other.versions and one.digests == other.digests
 
 
 def _heads_of(record: PeerRecord | None) -> tuple[Head, ...]:

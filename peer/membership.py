@@ -391,11 +391,11 @@ class Membership:
             if suspicion is not None and announced is not None and announced.sequence > suspicion.sequence + 1:
                 del self._suspected[peer_id]
         said_goodbye = {record.peer_id for record in records if record.state == "left"}
-        has_changed = [
-            self._take(peer_id, "it said goodbye" if peer_id in said_goodbye else "its record expired", now)
-            for peer_id in self.view.changed
-        ]
-        if any(has_changed):
+        has_changed = False
+        for peer_id in self.view.changed:
+            why_gone = "it said goodbye" if peer_id in said_goodbye else "its record expired"
+            has_changed = self._take(peer_id, why_gone, now) or has_changed
+        if has_changed:
             self._show()
 
     def _take(self, peer_id: PeerId, why_gone: str, now: float) -> bool:

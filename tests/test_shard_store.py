@@ -190,6 +190,17 @@ def test_old_versions_are_pruned():
     assert [result is not None for result in found] == [False, True, True]
 
 
+def test_what_a_lineage_that_was_left_had_of_later_rounds_is_pruned():
+    store = store_of()
+    for version in (2, 3, 4, 8):
+        store.take_contribution(PEERS[1], contribution(1, version=version), payload(store, normal(version)))
+        store.take_result(PEERS[1], Result(0, version, 0, 0, CUT), payload(store, normal(version)))
+    store.prune(3, 0)
+    digests = {version: payload_digest(bytes(payload(store, normal(version)))) for version in (2, 3, 4, 8)}
+    assert [store.result(version, 0, digest) is not None for version, digest in digests.items()] == [1, 1, 1, 0]
+    assert [len(store.arrived(version)) for version in digests] == [0, 1, 1, 0]
+
+
 def committed(*digests):
     shards = tuple(
         ShardResult(shard.start, shard.end, shard.reducer, digest, (0,) if digest else ())
