@@ -230,11 +230,13 @@ class CellRoundMachine(CellSeat):
 
         So it takes the members of one other cell to know the top leader, and not all of the swarm.
         """
-        by_cell: dict[PeerId, set[PeerId]] = {}
-        for peer_id in {*self._everyone, self.me} - self._given_up:
-            by_cell.setdefault(PeerId(self._name_of(peer_id)), set()).add(peer_id)
-        for cell in rank_leaders(self.run_id, self.fragment, self.version, by_cell):
-            return rank_leaders(self.run_id, self.fragment, self.version, by_cell[cell])
+        cells = {**self._cells()}
+        own = self._name_of(self.me)
+        cells[own] = (*cells.get(own, ()), self.me)
+        for cell in rank_leaders(self.run_id, self.fragment, self.version, map(PeerId, cells)):
+            candidates = set(cells[cell]) - self._given_up
+            if candidates:
+                return rank_leaders(self.run_id, self.fragment, self.version, candidates)
         return [self.me]
 
     def _offer_cell(self, bid: Bid, top: PeerId) -> None:

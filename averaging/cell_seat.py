@@ -80,7 +80,7 @@ class CellSeat(RoundMachine):
             return {"": self._everyone} if self._everyone else {}
         if self.cell_rule.site_of is None:
             return hash_cells(self._everyone, self._depth())
-        return members_of_cells(self._everyone, self._name_of)
+        return members_of_cells(self._everyone, map(self._name_of, self._everyone))
 
     def _cells_before(self) -> frozenset[str]:
         """Cells of the round before, as far as they are cells of this one: this peer may not know members of all."""

@@ -12,10 +12,11 @@ hash of its PeerId, so that it stays in it, or the cell is its site.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
+from itertools import pairwise, repeat
 
 from averaging.cell_messages import MAX_CELLS, MAX_SLICES, CellRow, CellsCommit, SliceRow
 from averaging.messages import Commit, ShardPlan
@@ -86,14 +87,14 @@ def hash_cell(peer_id: PeerId, depth: int) -> str:
 @lru_cache(maxsize=8)
 def hash_cells(peer_ids: tuple[PeerId, ...], depth: int) -> Mapping[str, tuple[PeerId, ...]]:
     """Who is where among 2^depth cells, see `members_of_cells`. All fragments of a model ask for the same."""
-    return members_of_cells(peer_ids, lambda peer_id: hash_cell(peer_id, depth))
+    return members_of_cells(peer_ids, map(hash_cell, peer_ids, repeat(depth)))
 
 
-def members_of_cells(peer_ids: Sequence[PeerId], name_of: Callable[[PeerId], str]) -> Mapping[str, tuple[PeerId, ...]]:
-    """Cell -> which of these peers are in it, in their order."""
-    cells: dict[str, list[PeerId]] = {}
-    for peer_id in peer_ids:
-        cells.setdefault(name_of(peer_id), []).append(peer_id)
+def members_of_cells(peer_ids: Sequence[PeerId], names: Iterable[str]) -> Mapping[str, tuple[PeerId, ...]]:
+    """Cell -> which of these peers are in it, in their order; `names` are the cells of the peers."""
+    cells: defaultdict[str, list[PeerId]] = defaultdict(list)
+    for peer_id, name in zip(peer_ids, names, strict=True):
+        cells[name].append(peer_id)
     return {name: tuple(members) for name, members in cells.items()}
 
 

@@ -201,7 +201,8 @@ class SwarmView:
         if self._members is None:
             if not self._is_sorted:
                 # Only now: most of the many merges while a swarm gathers are never looked at.
-                self._current, self._is_sorted = dict(sorted(self._current.items())), True
+                self._current = {peer_id: self._current[peer_id] for peer_id in sorted(self._current)}
+                self._is_sorted = True
             self._members = tuple([record for record in self._current.values() if record.state != "left"])
         if now < self._expires_at:
             return self._members
