@@ -136,8 +136,17 @@ class LinkDeadlines:
 
     def longest(self, peer_ids: Iterable[PeerId]) -> Allowance:
         """The longest allowance among `peer_ids`; the group's when there are none."""
-        allowances = [self.allowance(peer_id) for peer_id in peer_ids]
-        return max(allowances, key=lambda allowance: allowance.seconds, default=self.group)
+        longest: Allowance | None = None
+        has_unknown = False
+        for peer_id in peer_ids:
+            is_known = peer_id in self._links
+            if not is_known and has_unknown:
+                continue  # a cell of newcomers is asked about at every event, and the group's allowance is one
+            has_unknown = has_unknown or not is_known
+            allowance = self.allowance(peer_id)
+            if longest is None or allowance.seconds > longest.seconds:
+                longest = allowance
+        return self.group if longest is None else longest
 
     def is_absent(self, peer_id: PeerId) -> bool:
         """Whether it was waited for in vain three times in a row."""

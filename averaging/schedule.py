@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import statistics
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 from dht.host import PeerId
 
@@ -31,11 +32,13 @@ def rank_leaders(run_id: str, fragment: int, version: int, trainers: Iterable[Pe
 
     Every peer computes the same order from the same view, and the load of leading spreads evenly over peers.
     """
+    return sorted(set(trainers), key=lambda peer_id: (_score(run_id, fragment, version, peer_id), peer_id))
 
-    def score(peer_id: PeerId) -> bytes:
-        return hashlib.sha256(f"{run_id}|{fragment}|{version}|{peer_id}".encode()).digest()
 
-    return sorted(set(trainers), key=lambda peer_id: (score(peer_id), peer_id))
+@lru_cache(maxsize=8192)
+def _score(run_id: str, fragment: int, version: int, peer_id: PeerId) -> bytes:
+    """Asked of every member with each offer and message that comes, in one version."""
+    return hashlib.sha256(f"{run_id}|{fragment}|{version}|{peer_id}".encode()).digest()
 
 
 MOST_OF_MEDIAN_SPEED = 8.0

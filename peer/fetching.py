@@ -457,7 +457,7 @@ class Fetcher:
         return records[0].digests[fragment] if records else b""
 
     def _is_blamed(self, peer_id: PeerId) -> bool:
-        return asyncio.get_running_loop().time() < self._blamed.get(peer_id, 0.0)
+        return peer_id in self._blamed and asyncio.get_running_loop().time() < self._blamed[peer_id]
 
 
 def _is_heavier(header: Header, state: HeldState) -> bool:

@@ -51,6 +51,8 @@ from peer.trainer_desk import TrainerDesk
 
 POLL_SECONDS = 0.02
 """How often the outbox is looked at: far below an inner step of any model worth training over the internet."""
+PACE_SECONDS_PER_MEMBER = 0.005
+"""Between two searches for the fastest: in a swarm of thousands they take time, and it hardly changes."""
 REPLAY_SECONDS = 5.0
 """For a joiner to apply what was committed while it downloaded: a few small messages and result shards per version;
 whoever takes longer begins with what it has, and the commits come meanwhile."""
@@ -306,6 +308,7 @@ class Node:
 
     async def _follow_trainer(self) -> None:
         trainer, told_at = self.mailbox.trainer, self.ports.clock()
+        paced_at = told_at
         while not self._leaving.is_set():
             await self.desk.take_work(self.exchange.work_arrived)
             self.revisions.reached(min(self.versions()))
@@ -318,7 +321,9 @@ class Node:
             if self.ports.clock() - told_at >= self.manifest.network.announce_seconds / 2:
                 told_at = self.ports.clock()
                 self.reporter.progress(self.links.traffic.sent_abroad_bytes)
-                self._set_pace()
+                if told_at - paced_at >= PACE_SECONDS_PER_MEMBER * self.mailbox.network.num_peers:
+                    paced_at = told_at
+                    self._set_pace()
             await self.ports.rest(self.ports.poll_seconds)
 
     def _set_pace(self) -> None:
