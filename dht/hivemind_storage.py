@@ -14,8 +14,9 @@ from hivemind.dht.routing import DHTID
 from hivemind.dht.storage import DictionaryDHTValue
 from hivemind.utils.timed_storage import ValueWithExpiration
 
+from dht.store import MAX_ENTRIES_PER_DICTIONARY
+
 MAX_KEYS: Final = 1024
-MAX_ENTRIES_PER_DICTIONARY: Final = 128
 MAX_DICTIONARY_BYTES: Final = 256 * 1024
 """Above 4 MiB a holder cannot answer any more and looks dead to every reader."""
 MAX_STORAGE_BYTES: Final = 64 * 1024 * 1024

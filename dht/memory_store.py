@@ -1,8 +1,8 @@
 """MemoryStore: the `RecordStore` port on a dictionary that the peers of one MemoryNetwork share.
 
 It behaves as a DHT does where it matters: records expire, an older one never replaces a newer one, invalid ones are
-neither stored nor returned, others see a record only after a delay, and during a partition each side sees the records
-of its own side.
+neither stored nor returned, others see a record only after a delay, a key takes so many peers and no more, and during a
+partition each side sees the records of its own side.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dht.levels import LEVEL_0_KEYS, PeerKey, key_at, may_stand, peers_key
 from dht.memory_host import MemoryHost, MemoryNetwork
 from dht.profiles import decode_profile
 from dht.records import VerifiedRecords, decode_peer_record, decode_run_record
-from dht.store import NUM_HOLDERS_READ
+from dht.store import MAX_ENTRIES_PER_DICTIONARY, NUM_HOLDERS_READ
 
 NUM_COPIES = 5
 """As many holders as a DHT of this software uses."""
@@ -87,7 +87,8 @@ class MemoryStore:
         if far:
             raise PeerFault(peer_id, f"a record for level {decoded.level} to be stored at {far[0]}; expected its own")
         keys = [peers_key(run_id, key_at(peer_id, level)) for level in levels]
-        return max(self._publish(key, record, expires_at, expires_at) for key in keys)
+        with_room = [key for key in keys if self._has_room(key)]
+        return max((self._publish(key, record, expires_at, expires_at) for key in with_room), default=0)
 
     async def fetch_peers(
         self, run_id: str, keys: Sequence[PeerKey] = LEVEL_0_KEYS, num_holders: int = NUM_HOLDERS_READ
@@ -131,6 +132,14 @@ class MemoryStore:
 
     async def close(self) -> None:
         """See the port. What was published stays until it expires."""
+
+    def _has_room(self, key: str) -> bool:
+        """Whether a key of peer records holds one of this peer already, or takes one more."""
+        now, by_publisher = self._records.now(), self._records.entries.get(key, {})
+        if len(by_publisher) < MAX_ENTRIES_PER_DICTIONARY:
+            return True
+        live = {other for other, entries in by_publisher.items() if entries and entries[-1].expires_at > now}
+        return self._host.peer_id in live or len(live) < MAX_ENTRIES_PER_DICTIONARY
 
     def _publish(self, key: str, record: bytes, rank: float, expires_at: float) -> int:
         if not self._host.is_live:

@@ -14,6 +14,9 @@ from dht.levels import LEVEL_0_KEYS, PeerKey
 NUM_HOLDERS_READ: Final = 2
 """One holder can be new or lying; two merged saw 1000 of 1000 records."""
 
+MAX_ENTRIES_PER_DICTIONARY: Final = 128
+"""Under one key of peer records; what is there stays, and newcomers are refused until something expires."""
+
 
 class RecordStore(Protocol):
     """Expiring key/value store shared by the swarm. Only valid records are stored or returned."""

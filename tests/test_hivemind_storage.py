@@ -22,6 +22,7 @@ from dht.records import (
     run_key,
     sign_run_record,
 )
+from dht.store import MAX_ENTRIES_PER_DICTIONARY
 
 # Importing hivemind warns, and here warnings are errors; this import is exempt.
 pytest.importorskip("hivemind")
@@ -45,7 +46,6 @@ from dht.hivemind_gate import (
 )
 from dht.hivemind_storage import (
     MAX_DICTIONARY_BYTES,
-    MAX_ENTRIES_PER_DICTIONARY,
     BoundedStorage,
 )
 from peer.virtual_time import run_virtual

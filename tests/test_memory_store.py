@@ -10,9 +10,11 @@ import pytest
 
 from dht.errors import PeerFault
 from dht.identity import Identity, make_run_id
+from dht.levels import PeerKey, shard_of
 from dht.memory_host import MemoryHost, MemoryNetwork
 from dht.memory_store import MemoryRecords, MemoryStore
 from dht.records import encode_peer_record, encode_run_record, sign_run_record
+from dht.store import MAX_ENTRIES_PER_DICTIONARY
 from peer.virtual_time import run_virtual
 from tests.memory_networks import fixed_network, now
 from tests.test_records import make_record
@@ -135,3 +137,30 @@ def test_bootstrap_counts_who_is_there() -> None:
         await stores[0].close()
 
     with_stores(program)
+
+
+def test_a_key_that_is_full_takes_newcomers_when_something_has_expired_and_members_stay() -> None:
+    async def main() -> None:
+        records = MemoryRecords(fixed_network(), now)
+        crowd = [identity for identity in (Identity.generate() for _ in range(700)) if not shard_of(identity.peer_id)]
+        assert len(crowd) > MAX_ENTRIES_PER_DICTIONARY
+        first, late = crowd[:MAX_ENTRIES_PER_DICTIONARY], crowd[MAX_ENTRIES_PER_DICTIONARY]
+        stores = {peer.peer_id: MemoryStore(records, MemoryHost(records.network, peer.peer_id)) for peer in crowd}
+
+        async def publish(identity: Identity, sequence: int, life_seconds: float) -> int:
+            record, expires_at = peer_record(identity, sequence, life_seconds)
+            return await stores[identity.peer_id].publish_peer(RUN_ID, identity.peer_id, record, expires_at)
+
+        async def num_seen() -> int:
+            return len(await stores[late.peer_id].fetch_peers(RUN_ID, [PeerKey(0, 0)]))
+
+        for identity in first:
+            assert await publish(identity, 1, 30.0 if identity is first[0] else 90.0)
+        assert await publish(late, 1, 90.0) == 0
+        assert await publish(first[1], 2, 95.0)
+        assert await num_seen() == MAX_ENTRIES_PER_DICTIONARY
+        await asyncio.sleep(31.0)
+        assert await publish(late, 2, 90.0)
+        assert await num_seen() == MAX_ENTRIES_PER_DICTIONARY
+
+    run_virtual(main(), START)
