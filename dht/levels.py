@@ -204,13 +204,16 @@ class Levels:
     def _explore(self) -> None:
         """Read the keys of a level two or more away that some vote for: of those members only beacons show here.
 
-        They may be the other part of a swarm that was torn apart, or keys made to mislead; what stands there tells.
+        They may be the other part of a swarm that was torn apart, those who left a level that a crowd had filled at
+        once, or keys made to mislead; what stands there tells.
         """
         if self._explored is not None and not self._unexplored:
             if self._explored != self.read_level:
                 self._disproved[self._explored] = self._votes[self._explored]
             self._explored = None
-        far = [level for level in self._votes if abs(level - self.vote) > 1 and not self._is_disproved(level)]
+        here = (self.vote, self.read_level)
+        far = [level for level in self._votes if any(abs(level - own) > 1 for own in here)]
+        far = [level for level in far if level != self.read_level and not self._is_disproved(level)]
         if self._is_settled and self._explored is None and far:
             self._explored = max(far, key=lambda level: self._votes[level] << level)
             self._unexplored.extend(PeerKey(self._explored, shard) for shard in range(num_keys(self._explored)))

@@ -155,6 +155,28 @@ def test_keys_that_vote_for_much_are_not_believed_once_their_keys_were_read() ->
     assert found.read_level == 1
 
 
+def test_who_reads_what_a_crowd_left_behind_looks_where_it_went_until_it_is_there() -> None:
+    """It votes for that level itself, but the records that filled level 0 at the start vote for 0 until they expire."""
+    found = Levels(ME)
+
+    def explored_after(num_votes: int) -> list[PeerKey]:
+        keys = []
+        for _ in range(6):
+            found.note([0] * 550 + [2] * num_votes)
+            keys += found.next_keys(5.0)[1]
+        assert (found.vote, found.read_level) == (2, 0)
+        return sorted(keys)
+
+    found.next_keys(5.0)
+    everything = [PeerKey(2, shard) for shard in range(num_keys(2))]
+    assert explored_after(20) == everything
+    # Those who came first had few to find there; twice as many votes are worth another look.
+    assert explored_after(30) == []
+    assert explored_after(60) == everything
+    found.note([0] * 550 + [2] * 400)
+    assert found.read_level == 2
+
+
 def test_a_neighbouring_level_is_published_under_long_before_it_is_read() -> None:
     found = settled_at(2)
     published_at = read_at = 0

@@ -209,18 +209,31 @@ Meddle = Callable[[bytes], bytes]
 async def carrier(called: Libp2pHost, upwards: Meddle, downwards: Meddle) -> AsyncIterator[str]:
     """Carries bytes to `called` and back, changed on the way; gives the address with its PeerId."""
 
+    carrying: set[asyncio.Task[None]] = set()
+
     async def copy(source: asyncio.StreamReader, sink: asyncio.StreamWriter, meddle: Meddle) -> None:
-        with contextlib.suppress(OSError):
-            while data := await source.read(65536):
-                sink.write(meddle(data))
-        sink.close()
+        try:
+            with contextlib.suppress(OSError):
+                while data := await source.read(65536):
+                    sink.write(meddle(data))
+        finally:
+            sink.close()
 
     async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        far_reader, far_writer = await open_socket(called)
-        await asyncio.gather(copy(reader, far_writer, upwards), copy(far_reader, writer, downwards))
+        task = asyncio.current_task()
+        assert task is not None
+        carrying.add(task)
+        # asyncio takes a handler that ends cancelled for a failure.
+        with contextlib.suppress(asyncio.CancelledError):
+            far_reader, far_writer = await open_socket(called)
+            await asyncio.gather(copy(reader, far_writer, upwards), copy(far_reader, writer, downwards))
 
     async with listener(carry) as address:
         yield f"{address.rpartition('/p2p/')[0]}/p2p/{called.peer_id}"
+    # On a busy machine the end of one direction has not come yet when both hosts know that it is over.
+    for task in carrying:
+        task.cancel()
+    await asyncio.gather(*carrying)
 
 
 def test_bytes_changed_on_the_way_end_the_connection() -> None:
