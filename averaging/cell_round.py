@@ -230,7 +230,7 @@ class CellRoundMachine(CellSeat):
 
         So it takes the members of one other cell to know the top leader, and not all of the swarm.
         """
-        cells = {**self._cells()}
+        cells = dict(self._cells())
         own = self._name_of(self.me)
         cells[own] = (*cells.get(own, ()), self.me)
         for cell in rank_leaders(self.run_id, self.fragment, self.version, map(PeerId, cells)):

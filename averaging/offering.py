@@ -42,7 +42,7 @@ def offer_of(
 async def drop_expired(fragment: FragmentRuntime, rule: OuterRule, compute: Compute) -> Expired | None:
     """Drop the waiting work if it is older than anyone may apply; the caller holds `fragment.busy`.
 
-    The trainer is told before that is persisted: who restarts in between then sees the work as waiting still.
+    It tells the trainer before it persists that: who restarts in between then sees the work as waiting still.
     """
     state = fragment.state
     staleness = staleness_of(rule.mode, state.version, state.unsent_base_version)

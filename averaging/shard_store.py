@@ -199,9 +199,9 @@ class ShardStore:
         self._tentative.clear()
 
     def prune(self, version: int, keep_from: int) -> None:
-        """Drop results older than `keep_from`, contributions older than `version`, and what a later round left behind.
+        """Drop results older than `keep_from`, contributions older than `version`, and both of rounds beyond the next.
 
-        Of that there is some when this peer left a lineage whose version was higher.
+        The last are of a lineage that this peer has left, whose version was higher.
         """
         latest = version + 1
         self._results = {key: value for key, value in self._results.items() if keep_from <= key[0] <= latest}

@@ -211,12 +211,14 @@ class Levels:
             if self._explored != self.read_level:
                 self._disproved[self._explored] = self._votes[self._explored]
             self._explored = None
-        here = (self.vote, self.read_level)
-        far = [level for level in self._votes if any(abs(level - own) > 1 for own in here)]
-        far = [level for level in far if level != self.read_level and not self._is_disproved(level)]
+        far = [level for level in self._votes if self._is_far(level) and not self._is_disproved(level)]
         if self._is_settled and self._explored is None and far:
             self._explored = max(far, key=lambda level: self._votes[level] << level)
             self._unexplored.extend(PeerKey(self._explored, shard) for shard in range(num_keys(self._explored)))
+
+    def _is_far(self, level: int) -> bool:
+        """Whether who votes for a level that is not read need not stand where this peer publishes or reads."""
+        return level != self.read_level and max(abs(level - self.vote), abs(level - self.read_level)) > 1
 
     def _is_disproved(self, level: int) -> bool:
         return self._votes[level] <= 2 * self._disproved.get(level, 0)

@@ -221,8 +221,7 @@ class MemoryNetwork:
             )
         if old is not None:
             old.retire()
-        line = self._lines.get(host.peer_id)
-        is_new = line is None
+        known = line = self._lines.get(host.peer_id)
         if line is None:
             number = len(self._lines) + 1
             line = Line(host.peer_id, number, self._upload_bits_per_second, self._download_bits_per_second)
@@ -237,7 +236,7 @@ class MemoryNetwork:
         )
         line.is_up = True
         self._hosts[host.peer_id] = host
-        if not is_new:
+        if known is not None:
             # Nothing can wait for a peer that was never there, and thousands may begin together.
             self._notify()
         return line

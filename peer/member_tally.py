@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from dht.records import PeerRecord
 
-Key = TypeVar("Key")
+_Key = TypeVar("_Key")
 
 Head = tuple[int, bytes]
 """(version, first 8 bytes of the digest) of an anchor."""
@@ -54,7 +54,7 @@ def _heads_of(record: PeerRecord | None) -> tuple[Head, ...]:
     return tuple(zip(record.versions, record.digests, strict=True))
 
 
-def _move(counts: Counter[Key], old: Key | None, new: Key | None) -> None:
+def _move(counts: Counter[_Key], old: _Key | None, new: _Key | None) -> None:
     if old is not None:
         counts[old] -= 1
         if not counts[old]:

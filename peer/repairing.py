@@ -28,7 +28,10 @@ class Neighbours(Protocol):
         ...
 
     def heads(self, fragment: int) -> Collection[tuple[int, bytes]]:
-        """(version, first bytes of the digest) of all anchors that members announce, and perhaps of others."""
+        """(version, first bytes of the digest) of the anchors that members announce.
+
+        Those of this peer, or of suspected ones alone, may be among them.
+        """
         ...
 
 

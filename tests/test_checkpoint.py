@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from averaging.arrays import F32
 from averaging.codec import make_codec
-from averaging.contributions import CommittedShard
+from averaging.contributions import CommittedShard, Ranges
 from averaging.fragment_runtime import Compute, FragmentRuntime
 from averaging.fragment_state import FragmentState
 from averaging.outer import OuterRule
@@ -139,23 +139,35 @@ def test_everything_comes_back_bit_for_bit(seed: int, unsent: tuple[int, int, in
 
 
 def test_work_dropped_as_too_old_does_not_come_twice_after_a_restart(tmp_path: Path) -> None:
-    """It returned from round 3, went with contribution 2, waited for too long; another lineage has contribution 2."""
-    state = state_of(SIZES[0], 3)
-    state.receive_work(values_of(0.5), 70, 7, 3)
-    state.send(1)
-    gradient = state.codec.encode(values_of(0.25))
-    state.apply([CommittedShard(0, SIZES[0], gradient, 0.5, own_included=False)], 10)
-    state.send(2)
-    state.apply([CommittedShard(0, SIZES[0], gradient, 0.5, own_included=False)], 10)
+    """It returned from round 0, went with contribution 1, which the lineage of the end has, and waited too long."""
+    size = SIZES[0]
+    state = state_of(size, 0)
+    state.residual.fill(0.0)
+
+    def go_to_another_lineage(state: FragmentState, version: int, own: dict[int, tuple[int, Ranges]]) -> None:
+        left_version = state.version
+        state.adopt(values_of(3.0), values_of(4.0), version, 99 + left_version, b"")
+        state.settle_in_new_lineage(left_version, own)
+
+    state.receive_work(values_of(0.5), 70, 7, 0)
+    for sequence, is_included in ((0, False), (1, True)):
+        state.send(sequence)
+        gradient = state.codec.encode(values_of(0.25))
+        state.apply([CommittedShard(0, size, gradient, 0.5, own_included=is_included)], 10)
+    go_to_another_lineage(state, 1, {0: (0, ((0, size),))})
     state.drop_waiting()
     state.refresh_digest()
     assert state.dropped
     folder = folder_at(tmp_path, replace(OWNER, sizes=SIZES[:1]))
     save(folder, [state])
-    found = empty_state(SIZES[0])
+    found = empty_state(size)
     newest(folder).restore(0, found)
     assert found.dropped == state.dropped
-    assert own_work_of(found).last_sequence == own_work_of(state).last_sequence == 2
+    assert own_work_of(found).last_sequence == own_work_of(state).last_sequence == 1
+    for one in (state, found):
+        go_to_another_lineage(one, 2, {0: (-1, ()), 1: (1, ((0, size),))})
+        assert not one.residual.any()
+        assert one.unsent_tokens == 0
 
 
 @pytest.mark.parametrize("mode", ["carry", "eager", "streaming"])

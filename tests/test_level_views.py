@@ -22,7 +22,7 @@ from dht.memory_host import MemoryHost
 from dht.memory_store import MemoryRecords, MemoryStore
 from dht.records import PeerRecord, VerifiedRecords, encode_peer_record
 from peer.doorkeeper import RunDoorkeeper
-from peer.membership import SHOW_SECONDS_PER_MEMBER, Membership
+from peer.membership import ANSWER_SECONDS, SHOW_SECONDS_PER_MEMBER, Membership
 from peer.virtual_time import run_virtual
 from tests.memory_networks import fixed_network, now
 from tests.test_records import make_record
@@ -78,6 +78,7 @@ def membership_of(
     store: MemoryStore,
     host: MemoryHost,
     on_view: Callable[[], None] = lambda: None,
+    describe: Callable[[], PeerRecord] | None = None,
 ) -> Membership:
     described = record_of(identity)
     rule = AccessRule(RUN_ID, described.manifest_hash, "0.1.0")
@@ -86,7 +87,7 @@ def membership_of(
         host,
         store,
         RunDoorkeeper(rule, identity.peer_id, "trainer"),
-        lambda: described,
+        describe or (lambda: described),
         announce_seconds=10.0,
         wall_clock=now,
         randomness=random.Random(1),
@@ -337,3 +338,32 @@ def test_the_levels_of_an_observer_need_no_peer_id() -> None:
     levels.note([2] * 30)
     closely, briefly = levels.next_keys(2.0)
     assert (list(closely), len(briefly)) == ([], 2)
+
+
+def test_introductions_within_a_second_get_one_record_until_something_has_changed() -> None:
+    async def main() -> None:
+        records, me = MemoryRecords(fixed_network(), now, verified=VERIFIED), Identity.generate()
+        described = [record_of(me, state="joining")]
+        host = MemoryHost(records.network, me.peer_id)
+        membership = membership_of(me, MemoryStore(records, host), host, describe=lambda: described[0])
+
+        async def answer_to_a_newcomer() -> PeerRecord:
+            other = Identity.generate()
+            there = MemoryHost(records.network, other.peer_id)
+            newcomer = membership_of(other, MemoryStore(records, there), there)
+            assert await newcomer.introduce([membership.next_record()]) == ""
+            got = newcomer.view.get(me.peer_id, now())
+            assert got is not None
+            return got
+
+        first = await answer_to_a_newcomer()
+        assert first.state == "joining"
+        assert await answer_to_a_newcomer() == first
+        described[0] = record_of(me, state="training")
+        trains = await answer_to_a_newcomer()
+        assert trains.state == "training"
+        assert trains.sequence > first.sequence
+        await asyncio.sleep(ANSWER_SECONDS)
+        assert (await answer_to_a_newcomer()).sequence > trains.sequence
+
+    run_virtual(main(), START)
