@@ -75,6 +75,8 @@ class PeerRow:
     """When its newest record was first seen here."""
     same_manifest: bool
     """Whether it follows the manifest that we know; others are listed and never counted."""
+    is_vouched: bool = False
+    """Whether signed commits list it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +85,10 @@ class FragmentRow:
 
     fragment: int
     version: int
-    """Of the heaviest line of history: most committed tokens, then most peers."""
+    """The head: the highest version that more than half of the live, known peers are at or beyond. What a minority
+    announces beyond it is somebody's word, whatever the number."""
     lineage_tokens: int
+    """Of the anchor that most of them have at that version."""
     num_peers: int
     num_current: int
     largest_lag: int
@@ -139,7 +143,7 @@ class DashboardState:
     """How live peers spent their newest rounds, by their own word."""
     committed_tokens: int = 0
     """Tokens in the anchors. Each fragment counts every contributor's tokens once, so a peer's figure is the mean over
-    its fragments; this is the (lower) median over peers, and it never falls."""
+    its fragments; this is the (lower) median over `voters`."""
     points: tuple[LossPoint, ...] = ()
     point_stride: int = 1
     num_points_seen: int = 0
@@ -151,6 +155,13 @@ class DashboardState:
     def here(self) -> tuple[PeerRow, ...]:
         """Live peers on the manifest that we know."""
         return tuple(row for row in self.peers if row.condition == "here" and row.same_manifest)
+
+    @property
+    def voters(self) -> tuple[PeerRow, ...]:
+        """Those of `here` whose records say where the run stands: peers that signed commits list, while there are any
+        (keys cost nothing, being in a signed round costs work); else all."""
+        here = self.here
+        return tuple(row for row in here if row.is_vouched and row.record.versions) or here
 
     @property
     def trainers(self) -> tuple[PeerRow, ...]:
@@ -206,40 +217,55 @@ def fold(state: DashboardState, look: Look) -> DashboardState:
     )
     live = [row.record for row in after.here]
     after = replace(after, lanes=merge_lanes(state.lanes, live, look.now))
-    totals = [round(statistics.fmean(record.lineage_tokens)) for record in live if record.lineage_tokens]
+    voters = [row.record for row in after.voters]
+    totals = [round(statistics.fmean(record.lineage_tokens)) for record in voters if record.lineage_tokens]
     if totals:
-        committed_tokens = max(state.committed_tokens, statistics.median_low(totals))
-        after = replace(after, fragments=fragment_rows(live), committed_tokens=committed_tokens)
+        # It never falls, but when those who speak for the run are others than before.
+        is_same_kind = any(row.is_vouched for row in state.voters) == any(row.is_vouched for row in after.voters)
+        committed_tokens = max(state.committed_tokens if is_same_kind else 0, statistics.median_low(totals))
+        after = replace(after, fragments=fragment_rows(live, voters), committed_tokens=committed_tokens)
     return _with_point(_with_rounds(after, state, look))
 
 
-def fragment_rows(records: Sequence[PeerRecord]) -> tuple[FragmentRow, ...]:
-    """One row per fragment, as most of `records` cut the model; records with other cuts are left out."""
-    num_fragments = Counter(len(record.versions) for record in records if record.versions).most_common(1)[0][0]
+def fragment_rows(records: Sequence[PeerRecord], voters: Sequence[PeerRecord]) -> tuple[FragmentRow, ...]:
+    """One row per fragment, as most of `voters` cut the model; records with other cuts are left out.
+
+    Args:
+        records: of all live peers; they are counted.
+        voters: those of them that say where the head is; at least one has versions.
+    """
+    num_fragments = Counter(len(record.versions) for record in voters if record.versions).most_common(1)[0][0]
     members = [record for record in records if len(record.versions) == num_fragments]
+    electors = [record for record in voters if len(record.versions) == num_fragments]
     rows = []
     for fragment in range(min(num_fragments, MAX_FRAGMENTS_SHOWN)):
+        version = head_of([record.versions[fragment] for record in electors])
         heads = Counter(
-            (record.lineage_tokens[fragment], record.versions[fragment], record.digests[fragment]) for record in members
+            (record.lineage_tokens[fragment], record.digests[fragment])
+            for record in electors
+            if record.versions[fragment] == version
         )
-        tokens, version, digest = max(heads, key=lambda head: (head[0], heads[head], head[1:]))
-        # Far fewer heads than peers: those at one version are compared.
-        anchors: dict[int, dict[bytes, int]] = {}
-        for (_, held, held_digest), count in heads.items():
-            counts = anchors.setdefault(held, {})
-            counts[held_digest] = counts.get(held_digest, 0) + count
+        tokens, digest = max(heads, key=lambda head: (heads[head], head))
+        anchors: dict[int, Counter[bytes]] = {}
+        for record in members:
+            anchors.setdefault(record.versions[fragment], Counter())[record.digests[fragment]] += 1
         rows.append(
             FragmentRow(
                 fragment=fragment,
                 version=version,
                 lineage_tokens=tokens,
                 num_peers=len(members),
-                num_current=heads[(tokens, version, digest)],
+                num_current=anchors[version][digest],
                 largest_lag=max(0, version - min(anchors)),
-                num_forked=sum(sum(counts.values()) - max(counts.values()) for counts in anchors.values()),
+                num_forked=sum(counts.total() - max(counts.values()) for counts in anchors.values()),
             )
         )
     return tuple(rows)
+
+
+def head_of(versions: Sequence[int]) -> int:
+    """The highest of `versions` that more than half of them have reached; of two, the lower one."""
+    return statistics.median_low(versions)
 
 
 def label_text(text: str, max_length: int) -> str:
@@ -266,7 +292,7 @@ def _merge_peers(old: tuple[PeerRow, ...], look: Look, run: RunFacts | None) -> 
             record = row.record
         else:
             record, heard_at = _stripped(record), look.now
-        merged[record.peer_id] = _row(record, row.first_heard_at, heard_at, look.now, run)
+        merged[record.peer_id] = _row(record, row.first_heard_at, heard_at, look, run)
     # Newcomers take free rows, then those of the peers that went longest ago; nobody who is here loses a row, except
     # that peers which commits list take those of the last ones that no commit lists.
     gone = sorted((row for row in merged.values() if row.condition != "here"), key=lambda row: -row.heard_at)
@@ -283,7 +309,7 @@ def _merge_peers(old: tuple[PeerRow, ...], look: Look, run: RunFacts | None) -> 
             else:
                 num_unlisted += 1
                 continue
-        merged[record.peer_id] = _row(_stripped(record), look.now, look.now, look.now, run)
+        merged[record.peer_id] = _row(_stripped(record), look.now, look.now, look, run)
     rows = [
         replace(row, record=replace(row.record, name="")) if row.record.peer_id in look.withdrawn else row
         for row in merged.values()
@@ -291,14 +317,14 @@ def _merge_peers(old: tuple[PeerRow, ...], look: Look, run: RunFacts | None) -> 
     return tuple(rows), num_unlisted
 
 
-def _row(record: PeerRecord, first_heard_at: float, heard_at: float, now: float, run: RunFacts | None) -> PeerRow:
+def _row(record: PeerRecord, first_heard_at: float, heard_at: float, look: Look, run: RunFacts | None) -> PeerRow:
     condition: Condition = "here"
     if record.state == "left":
         condition = "left"
-    elif record.expires_at <= now:
+    elif record.expires_at <= look.now:
         condition = "silent"
     same_manifest = run is None or record.manifest_hash == run.manifest_hash
-    return PeerRow(record, condition, first_heard_at, heard_at, same_manifest)
+    return PeerRow(record, condition, first_heard_at, heard_at, same_manifest, record.peer_id in look.vouched)
 
 
 def _order(record: PeerRecord) -> tuple[float, int]:

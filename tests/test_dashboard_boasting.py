@@ -1,0 +1,169 @@
+"""A few members that announce or give nonsense change neither where the page says the run is nor what it collects."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dashboard.gathering import INVENTED_VERSIONS, MAX_TRIES, Gatherer, SignedCommits, donors
+from dashboard.history import History
+from dashboard.live import history_of
+from dashboard.page import render_sections
+from dashboard.state import DashboardState, Look, fold
+from dht.host import PeerId
+from dht.identity import Identity
+from dht.records import PeerRecord
+from tests.dashboard_history import check_raw, usual_commit
+from tests.dashboard_records import NOW, Clock, TextOnly, empty_state, record_of
+from tests.test_dashboard_gathering import Members, in_history, versions_of
+
+ALL = sorted((Identity.from_seed(bytes([number]) * 32) for number in range(1, 12)), key=lambda one: one.peer_id)
+BOAST = 1_000_000
+
+
+def announcing(identity: Identity, version: int, **changes: object) -> PeerRecord:
+    return record_of(identity, versions=(version, 0), lineage_tokens=(version * 100 + 1, 1), **changes)
+
+
+def seen(
+    honest: int, boasters: int, head: int = 5, boast: int = BOAST, vouched: Collection[str] = ()
+) -> DashboardState:
+    """The boasters' keys come first in every order of PeerIds."""
+    records = [announcing(identity, boast) for identity in ALL[:boasters]]
+    records += [announcing(identity, head, reachable=False) for identity in ALL[boasters : boasters + honest]]
+    return fold(empty_state(), Look(now=NOW, num_members=3, records=records, vouched=vouched))
+
+
+def members_of(honest: int, boasters: int, head: int = 5) -> Members:
+    """Boasters do not answer."""
+    return Members({identity.peer_id: list(range(head)) for identity in ALL[boasters : boasters + honest]})
+
+
+@pytest.mark.parametrize(("honest", "boasters"), [(1, 1), (2, 1), (3, 2), (6, 5)])
+def test_the_head_is_where_most_are(honest: int, boasters: int) -> None:
+    state = seen(honest, boasters)
+    assert [row.version for row in state.fragments] == [5, 0]
+    assert state.num_rounds == 5
+    assert state.committed_tokens < 1000
+    assert "2,000,000" not in TextOnly(render_sections(state, history_of(state))["strip"]).text
+    # What they announce next moves nothing either.
+    later = [announcing(one, 2**50, sequence=2) for one in ALL[:boasters]]
+    after = fold(state, Look(now=NOW + 2, num_members=3, records=later))
+    assert after.num_rounds == 5
+    assert after.rounds == ()
+
+
+def test_strangers_in_the_majority_say_nothing_beside_members_of_signed_rounds() -> None:
+    vouched = {identity.peer_id for identity in ALL[9:]}
+    state = seen(2, 9)
+    assert state.num_rounds == BOAST
+    state = seen(2, 9, vouched=vouched)
+    assert state.num_rounds == 5
+    assert donors(state, 0, 5)[:2] == [identity.peer_id for identity in ALL[9:]]
+    # And those that said it before there was a signed round have not left a mark.
+    first, second = seen(2, 9), Look(now=NOW + 2, num_members=3, vouched=vouched)
+    assert fold(first, second).num_rounds == 5
+    assert fold(first, second).committed_tokens < 1000
+
+
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=9), st.lists(st.integers(0, 2**53), max_size=8))
+def test_no_minority_moves_the_head_beyond_what_honest_members_announce(honest: list[int], other: list[int]) -> None:
+    identities = iter(ALL * 2)
+    other = other[: len(honest) - 1]
+    records = [announcing(next(identities), version) for version in [*honest, *other]][: len(ALL)]
+    state = fold(empty_state(), Look(now=NOW, num_members=3, records=records))
+    said = [record.versions[0] for record in records]
+    if len(said) == len(honest) + len(other):
+        assert min(honest) <= state.fragments[0].version or min(said) < min(honest)
+        assert state.fragments[0].version <= max(honest)
+
+
+@pytest.mark.parametrize(("honest", "boasters"), [(1, 1), (1, 2), (3, 3)])
+def test_collection_goes_on_beside_boasters(honest: int, boasters: int) -> None:
+    async def check(history: History) -> None:
+        members, clock = members_of(honest, boasters), Clock()
+        gatherer = Gatherer(history, clock)
+        # A majority of boasters counts until there is a signed round.
+        vouched = {identity.peer_id for identity in ALL[boasters:]} if boasters > honest else set()
+        await gatherer.gather(members.source, seen(honest, boasters))
+        # However few honest ones there are, and although the clock hardly moves: versions come as they are committed.
+        for head in range(5, 12):
+            for kept in members.kept.values():
+                kept[:] = range(head)
+            for _ in range(MAX_TRIES + 1):
+                await gatherer.gather(members.source, seen(honest, boasters, head, vouched=vouched))
+            assert versions_of(history) == list(range(head))
+            clock.now += 2
+
+    in_history(check)
+
+
+def test_a_boast_that_was_believed_once_stops_nothing() -> None:
+    async def check(history: History) -> None:
+        members, gatherer = members_of(2, 9), Gatherer(history, Clock())
+        for _ in range(MAX_TRIES + 1):
+            await gatherer.gather(members.source, seen(2, 9))
+        for kept in members.kept.values():
+            kept.append(5)
+        vouched = {identity.peer_id for identity in ALL[9:]}
+        await gatherer.gather(members.source, seen(2, 9, head=6, vouched=vouched))
+        assert versions_of(history) == list(range(6))
+
+    in_history(check)
+
+
+@pytest.mark.parametrize(
+    "given_back",
+    [
+        [b"rubbish"],
+        [],
+        [usual_commit(0, ["x", "y"])],
+        [usual_commit(4, ["x", "y"], tokens=9e9), usual_commit(4, ["x", "z"], tokens=9e9)],
+        [usual_commit(3 + INVENTED_VERSIONS, ["x", "y"])],
+        [usual_commit(4, ["x", "y"], fragment=1)],
+    ],
+    ids=["rubbish", "nothing", "not asked for", "two of a version", "far beyond", "another fragment"],
+)
+def test_who_gives_garbage_is_asked_last(given_back: list[bytes]) -> None:
+    async def check(history: History) -> None:
+        members, gatherer = members_of(2, 5), Gatherer(history, Clock())
+        liars = {identity.peer_id for identity in ALL[:5]}
+        state = seen(2, 5, head=7, boast=7)
+        for version in range(4):
+            history.add_commit(usual_commit(version, ["a", "b"]), check_raw(usual_commit(version, ["a", "b"])), NOW)
+
+        async def fetch(donor: PeerId, fragment: int, at: int) -> Sequence[bytes]:
+            members.asked.append((donor, fragment, at))
+            if donor not in liars:
+                return [usual_commit(version, ["a", "b"]) for version in range(7) if version >= at]
+            return given_back
+
+        source = SignedCommits(fetch, check_raw)
+        for _ in range(4):
+            await gatherer.gather(source, state)
+        assert versions_of(history) == list(range(7))
+        assert {machine.peer_id for row in history.view.contributors for machine in row.machines} == {"a", "b"}
+
+    in_history(check)
+
+
+def test_a_donor_that_is_slow_for_ever_costs_one_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dashboard.gathering.DONOR_SECONDS", 0.01)
+
+    async def check(history: History) -> None:
+        members = members_of(1, 1)
+
+        async def fetch(donor: PeerId, fragment: int, at: int) -> Sequence[bytes]:
+            if donor == ALL[0].peer_id:
+                await asyncio.Event().wait()
+            return await members.fetch(donor, fragment, at)
+
+        async with asyncio.timeout(30):
+            await Gatherer(history, Clock()).gather(SignedCommits(fetch, check_raw), seen(1, 1, boast=5))
+        assert versions_of(history) == list(range(5))
+
+    in_history(check)
