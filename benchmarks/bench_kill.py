@@ -39,7 +39,7 @@ d_model = 328
 num_heads = 4
 context = 16
 [data]
-source = "text:{text}"
+source = "text:"
 evaluation_batches = 1
 [training]
 batch_size = 1

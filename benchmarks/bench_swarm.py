@@ -40,7 +40,7 @@ d_model = 32
 num_heads = 2
 context = 32
 [data]
-source = "text:{{text}}"
+source = "text:"
 evaluation_batches = 1
 [training]
 batch_size = 1

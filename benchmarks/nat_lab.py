@@ -41,7 +41,7 @@ d_model = 64
 num_heads = 2
 context = 32
 [data]
-source = "text:{text}"
+source = "text:"
 evaluation_batches = 1
 [training]
 batch_size = 1
@@ -135,7 +135,7 @@ def play(
     """Let them all train for so long; returns them with everything they told."""
     text = folder / "text.txt"
     text.write_text("".join(f"line {number}: {number * number}\n" for number in range(20_000)))
-    (folder / "run.toml").write_text(RUN.format(text=text))
+    (folder / "run.toml").write_text(RUN)
     run = create_run("natlab", folder / "run.toml", folder / "owner")
     seeds = [f"seed{number}" for number in range(num_seeds)]
     names = {f"{home}{number}": home for number, home in enumerate(homes)}
@@ -220,7 +220,7 @@ def _start(lab: NatLab, member: Member, run_id: str, peers: Sequence[str], trans
     for address in peers:
         given += ["--peers", address]
     if command == "join":
-        given += ["--device", "cpu", "--threads", "1"]
+        given += ["--device", "cpu", "--threads", "1", "--data", f"text:{member.folder.parent / 'text.txt'}"]
     if not member.uses_relays:
         given += ["--no-relay"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(member.folder.parent)}

@@ -1,7 +1,8 @@
 """Which tokens this peer reads: sources, the part that is held out, and the position of every block.
 
 Sources: `stdlib:` (the Python standard library's own text, which every volunteer has), `text:PATH[,PATH...]` (files or
-folders, bytes as tokens) and `tokens:PATH` (flat little-endian uint16 or uint32 shards, memory-mapped).
+folders, bytes as tokens) and `tokens:PATH` (flat little-endian uint16 or uint32 shards, memory-mapped). Which of them a
+manifest may name is in `data_source.py`.
 Held-out files or ranges never appear in the training stream. Positions are a pure function of seed, PeerId and step, so
 that peers read different text without talking to each other.
 """
@@ -9,30 +10,20 @@ that peers read different text without talking to each other.
 from __future__ import annotations
 
 import hashlib
-import json
-import os
-import sysconfig
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from dht.errors import UsageFault
+from peer.data_files import Tokens, chosen_files, library_files
+from peer.data_source import LIBRARY, reads_bytes
+from peer.quantities import bytes_text, plural
 
 MIN_FILES_TO_SPLIT_BY_FILE = 20
 """With fewer files the share that a hash picks is too far from the fraction asked for; then the tail is held out."""
-
-_MAP_FROM_BYTES = 64 << 20  # larger files are memory-mapped, smaller ones read once
-_NOT_LIBRARY_TEXT = frozenset({"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"})
-
-TokenType = np.dtype[np.unsignedinteger[Any]]
-_TOKEN_TYPES: dict[str, TokenType] = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
-
-Tokens = NDArray[np.unsignedinteger[Any]]
 
 
 class TokenStream:
@@ -84,20 +75,25 @@ class TokenStream:
 
 @dataclass(frozen=True, slots=True)
 class Corpus:
-    """What is trained on, and what only measures the loss."""
+    """What is trained on, and what only measures the loss.
+
+    Attributes:
+        facts: what was read and what was left out, for people.
+    """
 
     training: TokenStream
     held_out: TokenStream
+    facts: str = ""
 
     def held_out_batches(
         self, num_batches: int, batch_size: int, context: int
     ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         """The same batches every time, spread evenly over the held-out text; each as from `TokenStream.batch`."""
-        num_blocks = num_batches * batch_size
+        last_block = max(1, num_batches * batch_size - 1)
         room = self.held_out.num_tokens - context - 1
-        positions = np.array([room * block // max(1, num_blocks - 1) for block in range(num_blocks)], np.int64)
-        for batch in range(num_batches):
-            yield self.held_out.batch(positions[batch * batch_size : (batch + 1) * batch_size], context)
+        for first in range(0, num_batches * batch_size, batch_size):
+            positions = [room * block // last_block for block in range(first, first + batch_size)]
+            yield self.held_out.batch(np.array(positions, np.int64), context)
 
 
 def open_corpus(source: str, *, vocab_size: int, context: int, held_out_fraction: float) -> Corpus:
@@ -108,21 +104,24 @@ def open_corpus(source: str, *, vocab_size: int, context: int, held_out_fraction
         held_out_fraction: share of the files (or, with few files, of the tail) that is never trained on.
 
     Raises:
-        UsageFault: unknown kind, missing or unreadable path, no text, or less than one block on either side.
+        UsageFault: unknown kind, missing or unreadable path, something that is no regular file, no text, more than the
+            memory is for, or less than one block on either side.
     """
     kind, _, rest = source.partition(":")
-    if kind == "stdlib":
-        segments = _library_segments()
-    elif kind == "text" and rest:
-        segments = _file_segments(rest.split(","), is_text=True)
-    elif kind == "tokens" and rest:
-        segments = _file_segments(rest.split(","), is_text=False)
+    if source == LIBRARY:
+        found = library_files()
+    elif kind in ("text", "tokens") and rest:
+        found = chosen_files(rest, is_text=kind == "text")
     else:
         raise UsageFault(f"data source {source!r}; expected stdlib:, text:PATH[,PATH...] or tokens:PATH[,PATH...]")
-    if kind != "tokens" and vocab_size < 256:
+    if reads_bytes(source) and vocab_size < 256:
         raise UsageFault(f"{source} holds bytes and vocab_size is {vocab_size}; expected at least 256")
-    training, held_out = _split(segments, held_out_fraction, by_file_only=kind == "stdlib")
-    corpus = Corpus(TokenStream(training, vocab_size), TokenStream(held_out, vocab_size))
+    training, held_out = _split(found.segments, held_out_fraction, by_file_only=source == LIBRARY)
+    num_bytes = sum(tokens.nbytes for _, tokens in found.segments)
+    facts = f"{plural(len(found.segments), 'file')}, {bytes_text(num_bytes)}"
+    if found.num_left_out:
+        facts += f"; {found.num_left_out} entries that lead out of the folder, or are no files, were left out"
+    corpus = Corpus(TokenStream(training, vocab_size), TokenStream(held_out, vocab_size), facts)
     for part, stream in (("to train on", corpus.training), ("held out", corpus.held_out)):
         if stream.num_tokens <= context:
             raise UsageFault(
@@ -176,72 +175,3 @@ def _split(
 
 def _is_held_out(name: str, fraction: float) -> bool:
     return int.from_bytes(hashlib.sha256(f"held-out|{name}".encode()).digest()[:8], "big") < fraction * 2**64
-
-
-def _library_segments() -> list[tuple[str, Tokens]]:
-    root = Path(sysconfig.get_paths()["stdlib"])
-    segments = [
-        (name, _load(path, np.dtype(np.uint8))) for name, path in _walk(root, _NOT_LIBRARY_TEXT) if name.endswith(".py")
-    ]
-    if not segments:
-        raise UsageFault(f"no .py files under {root}; this Python has no library text; choose --data text:PATH")
-    return segments
-
-
-def _file_segments(paths: Sequence[str], *, is_text: bool) -> list[tuple[str, Tokens]]:
-    segments: list[tuple[str, Tokens]] = []
-    for text in paths:
-        path = Path(text).expanduser()
-        if not path.exists():
-            raise UsageFault(f"{text} does not exist; expected a file or folder to read; check the data source")
-        found = list(_walk(path)) if path.is_dir() else [(path.name, path)]
-        if is_text:
-            segments += [(name, _load(file, np.dtype(np.uint8))) for name, file in found]
-        else:
-            shards = [(name, file) for name, file in found if path.is_file() or _looks_like_shard(file)]
-            segments += [(name, _load(file, _token_type(file))) for name, file in shards]
-    if not any(len(tokens) for _, tokens in segments):
-        raise UsageFault(f"{','.join(paths)} holds nothing to read; expected text files or token shards")
-    return segments
-
-
-def _walk(root: Path, left_out: frozenset[str] = frozenset()) -> Iterator[tuple[str, Path]]:
-    """Files below `root` as (path relative to it, path), sorted by the former; hidden ones are left out."""
-    found = []
-    for folder, folders, names in os.walk(root):
-        folders[:] = [name for name in folders if name not in left_out and not name.startswith(".")]
-        for name in names:
-            if not name.startswith("."):
-                path = Path(folder, name)
-                found.append((path.relative_to(root).as_posix(), path))
-    return iter(sorted(found))
-
-
-def _load(path: Path, dtype: TokenType) -> Tokens:
-    try:
-        num_bytes = path.stat().st_size
-        if num_bytes % dtype.itemsize:
-            raise UsageFault(f"{path} has {num_bytes} bytes; expected a multiple of {dtype.itemsize} ({dtype.name})")
-        if num_bytes > _MAP_FROM_BYTES or (dtype.itemsize > 1 and num_bytes):
-            return np.memmap(path, dtype, mode="r")
-        return np.frombuffer(path.read_bytes(), dtype)
-    except OSError as error:
-        raise UsageFault(f"{path} cannot be read ({error.strerror}); expected a readable file") from error
-
-
-def _looks_like_shard(path: Path) -> bool:
-    return path.suffix in (".u16", ".u32", ".bin")
-
-
-def _token_type(path: Path) -> TokenType:
-    for suffix, name in ((".u16", "uint16"), (".u32", "uint32")):
-        if suffix in path.suffixes[-2:]:
-            return _TOKEN_TYPES[name]
-    sidecar = path.with_suffix(".json")
-    try:
-        return _TOKEN_TYPES[json.loads(sidecar.read_text())["dtype"]]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UsageFault(
-            f"{path} does not say how its tokens are stored; expected the suffix .u16 or .u32, or {sidecar.name} "
-            'beside it with {"dtype": "uint16"} or "uint32"'
-        ) from error

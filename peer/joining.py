@@ -14,6 +14,7 @@ from dht.errors import Incompatible, UsageFault
 from peer.config import PeerConfig
 from peer.connection import READY_SECONDS, Connection
 from peer.data import open_corpus
+from peer.data_source import source_here
 from peer.inner_optimizer import load_optimizers
 from peer.manifest import RunManifest
 from peer.model import build_model
@@ -68,7 +69,7 @@ def _run_trainer(config: PeerConfig, owner: Owner, place: Place | None, child: N
     try:
         manifest = connection.open(stop)
         if manifest is not None:
-            trainer = _build_trainer(config, manifest, connection, device, group)
+            trainer = _build_trainer(config, manifest, connection, device, group, owner.note)
             _wait_for_start(manifest.starts_at, owner, stop)
             trainer.run(stop, config.max_steps)
         reason = "asked to stop" if owner.stop_asked() else "its steps are done"
@@ -126,21 +127,25 @@ def _build_trainer(
     connection: Connection,
     device: torch.device,
     group: RankGroup | None,
+    note: Callable[[str], None],
 ) -> Trainer:
     if manifest.model.kind != "gpt":
         raise Incompatible(
             f"run {config.run_id} trains a model from its owner's own code (kind {manifest.model.kind!r}); expected "
             "the built-in GPT; join it from that code with peer.session.join"
         )
-    ranks = None if group is None else _meet(config, manifest, device, group)
+    source = source_here(manifest.data.source, config.data)
+    ranks = None if group is None else _meet(config, manifest, source, device, group)
     model: nn.Module = build_model(manifest.model, manifest.seed)
     model = shard(model, device, offloads=config.offload) if config.shard else model.to(device)
     corpus = open_corpus(
-        config.data or manifest.data.source,
+        source,
         vocab_size=manifest.model.vocab_size,
         context=manifest.model.context,
         held_out_fraction=manifest.data.held_out_fraction,
     )
+    chooser = "which every machine has" if config.data is None else "as chosen here"
+    note(f"training on {source} ({chooser}; {corpus.facts})")
     ref_device = torch.device("cpu") if config.offload else None
     link = connection.link(manifest, list(model.named_parameters()), device, ranks, ref_device)
     return Trainer(
@@ -160,14 +165,14 @@ def _build_trainer(
     )
 
 
-def _meet(config: PeerConfig, manifest: RunManifest, device: torch.device, group: RankGroup) -> Ranks:
+def _meet(config: PeerConfig, manifest: RunManifest, source: str, device: torch.device, group: RankGroup) -> Ranks:
     training = manifest.training
     check_division(training.batch_size * training.accumulation_steps, group.place.size)
     if config.shard:
         check_can_shard(training.optimizer)
     setup = RankSetup(
         manifest=manifest.to_bytes().hex(),
-        data=config.data or manifest.data.source,
+        data=source,
         device=config.device,
         threads=config.threads,
         is_sharded=config.shard,

@@ -80,10 +80,12 @@ class DataSection(Section):
 
     source: str = Field(
         default="stdlib:",
-        pattern=r"^(stdlib:|(text|tokens):[^\p{C}]+)$",
+        # Runs that older software signed may name a path here: they can still be read, and nobody follows the path.
+        pattern=r"^(stdlib:|(text|tokens):[^\p{C}]*)$",
         max_length=500,
-        examples=["stdlib:", "text:PATH", "tokens:PATH"],
-        description="default data of every peer; a volunteer may point to a local copy",
+        examples=["stdlib:", "text:", "tokens:"],
+        description="the library text that every machine has, or the kind of data that each volunteer brings with "
+        "`--data`; a path is neither signed nor followed",
     )
     held_out_fraction: float = Field(
         default=0.05, gt=0, le=0.5, description="share of the text that is never trained on"

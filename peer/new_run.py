@@ -16,6 +16,7 @@ from dht.errors import LocalFault, PeerFault, UsageFault
 from dht.identity import Identity, make_run_id
 from dht.records import decode_run_record, encode_run_record, sign_run_record
 from peer.config import IDENTITY_NAME, RUN_RECORD_NAME, user_data_dir
+from peer.data_source import check_signable
 from peer.manifest import RunManifest
 
 OWNER_KEY_NAME = "owner.key"
@@ -70,7 +71,8 @@ def create_run(
             its own.
 
     Raises:
-        UsageFault: the name or the file is wrong, or the folder holds a run already.
+        UsageFault: the name or the file is wrong, its data is a path of this machine, or the folder holds a run
+            already.
         LocalFault: the folder cannot be written.
     """
     # Wrong input is found before a key is made.
@@ -139,6 +141,7 @@ def trained_parameters(module: NamedParameters) -> list[tuple[str, Any]]:
 
 
 def _write_run(manifest: RunManifest, folder: Path | None, replace: bool, *, keeps_combine: bool = False) -> NewRun:
+    check_signable(manifest.data.source)
     name = manifest.name
     if folder is None:
         owner = Identity.generate()

@@ -23,6 +23,7 @@ from dht.records import PeerRecord, decode_run_record
 from peer.checkpoint import CheckpointFolder, CheckpointOwner
 from peer.config import CHECKPOINTS_NAME, RUN_RECORD_NAME
 from peer.data import open_corpus
+from peer.data_source import reads_bytes, source_here
 from peer.evaluation import held_out_loss
 from peer.fetching import Fetched, Fetcher, FetchProgress
 from peer.layouts import layout_digest_of, seed_sizes
@@ -56,7 +57,7 @@ class OpenedModel:
     @property
     def reads_bytes(self) -> bool:
         """Whether its tokens are the bytes of text."""
-        return not self.manifest.data.source.startswith("tokens:")
+        return reads_bytes(self.manifest.data.source)
 
 
 # ------------------------------------------------------------------------------------------------------- the commands
@@ -97,7 +98,7 @@ def evaluate_model(source: ModelSource, data: str | None, device_name: str, as_j
     device = select_device(device_name)
     opened = open_model(source)
     manifest = opened.manifest
-    used = data or manifest.data.source
+    used = source_here(manifest.data.source, data)
     corpus = open_corpus(
         used,
         vocab_size=manifest.model.vocab_size,
@@ -115,7 +116,7 @@ def evaluate_model(source: ModelSource, data: str | None, device_name: str, as_j
         "data": used,
         "num_held_out_tokens": manifest.data.evaluation_batches * manifest.training.batch_size * manifest.model.context,
         "held_out_loss": loss if math.isfinite(loss) else None,
-        "bits_per_byte": loss / math.log(2) if math.isfinite(loss) and not used.startswith("tokens:") else None,
+        "bits_per_byte": loss / math.log(2) if math.isfinite(loss) and reads_bytes(used) else None,
     }
     if as_json:
         print(json.dumps(facts))

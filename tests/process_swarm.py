@@ -45,7 +45,7 @@ d_model = 32
 num_heads = 2
 context = 32
 [data]
-source = "text:{text}"
+source = "text:"
 evaluation_batches = 1
 [training]
 batch_size = 2
@@ -285,9 +285,9 @@ class ProcessSwarm:
             "XDG_DATA_HOME": str(folder / "share"),
             MARK: uuid.uuid4().hex,
         }
-        text = folder / "text.txt"
-        text.write_text("".join(f"line {number}: {number * number}\n" for number in range(20_000)))
-        (folder / "run.toml").write_text(run_toml.format(text=text))
+        self.text = folder / "text.txt"
+        self.text.write_text("".join(f"line {number}: {number * number}\n" for number in range(20_000)))
+        (folder / "run.toml").write_text(run_toml)
         self.run: NewRun = create_run("tiny", folder / "run.toml", folder / "owner")
 
     @property
@@ -321,7 +321,7 @@ class ProcessSwarm:
         given = [command, "--run-id", run_id or self.run_id, "--data-dir", str(folder), "--json"]
         given += ["--listen", f"/ip4/{ip}/tcp/{port}"]
         if command == "join":
-            given += ["--threads", "1", "--device", "cpu"]
+            given += ["--threads", "1", "--device", "cpu", "--data", f"text:{self.text}"]
         for address in peers:
             given += ["--peers", address]
         environment = {**self.environment, **(environment or {})}

@@ -196,9 +196,9 @@ def test_a_read_error_is_named(tmp_path, monkeypatch):
     path = tmp_path / "failing.txt"
     path.write_text("x" * 1000)
 
-    def fail(self):
+    def fail(path):
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr("pathlib.Path.read_bytes", fail)
+    monkeypatch.setattr("peer.data_files.open_regular", fail)
     with pytest.raises(UsageFault, match=r"failing\.txt cannot be read \(Input/output error\)"):
         corpus_of(f"text:{path}")

@@ -70,7 +70,7 @@ def take_home(swarm: ProcessSwarm, first: PeerProcess, tmp_path: Path) -> None:
     assert again.returncode == 2
     assert_one_sentence(again.stderr, "is there already", "--force")
 
-    live = swarm.call("evaluate", *here, "--json")
+    live = swarm.call("evaluate", *here, "--data", f"text:{swarm.text}", "--json")
     assert live.returncode == 0, live.stderr
     result = json.loads(live.stdout)
     assert min(result["versions"]) >= min(facts["versions"])

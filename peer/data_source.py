@@ -1,0 +1,67 @@
+"""Which data a manifest may name, and what becomes of that on a volunteer's machine. Pure.
+
+A manifest is signed by somebody else. It may name data that every machine has (`stdlib:`), or the kind of data that
+each volunteer brings (`text:`, `tokens:`). A path in it would be a path of the volunteer's machine, and what is trained
+on can be got out of the model again: paths come from the volunteer's own `--data` or configuration, never from a
+manifest.
+"""
+
+from __future__ import annotations
+
+from dht.errors import UsageFault
+
+LIBRARY = "stdlib:"
+"""Data that every machine has: the text of Python's standard library."""
+TEXT, TOKENS = "text:", "tokens:"
+"""Files or folders of each volunteer: bytes as tokens, or shards of tokens."""
+
+
+def names_path(source: str) -> bool:
+    """Whether a manifest's source names a place on whoever's machine reads it."""
+    return source not in (LIBRARY, TEXT, TOKENS)
+
+
+def reads_bytes(source: str) -> bool:
+    """Whether the tokens of a source are the bytes of text."""
+    return not source.startswith(TOKENS)
+
+
+def check_signable(source: str) -> None:
+    """Before an owner signs a manifest.
+
+    Raises:
+        UsageFault: its source names a path, which no volunteer would follow.
+    """
+    if names_path(source):
+        kind = source.partition(":")[0]
+        raise UsageFault(
+            f"data.source is {source!r}, a path that would be read on every volunteer's machine; expected {LIBRARY}, "
+            f'{TEXT} or {TOKENS}; write source = "{kind}:", and let each peer say where its data is with '
+            f"`peer join --data {kind}:PATH`"
+        )
+
+
+def source_here(named: str, own: str | None) -> str:
+    """What this machine reads: its owner's choice, or what the manifest names if every machine has that.
+
+    Args:
+        named: `data.source` of the manifest.
+        own: what the volunteer gave with `--data` or in a configuration file; None: nothing.
+
+    Raises:
+        UsageFault: the volunteer has to say which data.
+    """
+    if own is not None:
+        return own
+    if named == LIBRARY:
+        return named
+    kind = named.partition(":")[0]
+    if names_path(named):
+        raise UsageFault(
+            f"the run's manifest names {named!r}, a path on this machine, as what to read; expected no path, because "
+            f"its signer does not decide which of your files are read; choose data yourself with --data {kind}:PATH"
+        )
+    raise UsageFault(
+        f"this run reads {'text' if named == TEXT else 'token shards'} that each volunteer brings (data.source is "
+        f"{named!r}); expected a file or folder of this machine; give --data {kind}:PATH"
+    )
