@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from typing import Any, Final
 
-from dht.errors import LocalFault, PeerFault
+from dht.errors import DeviceFault, LocalFault, PeerFault
 from dht.multiaddr import parse_peer_multiaddr
 from dht.records import PeerRecord
 from peer.cli_options import Target
@@ -101,7 +101,7 @@ async def _with_run(facts: DoctorFacts, config: PeerConfig, target: Target, time
 def _step_seconds(observer: Observer, device_name: str) -> float | None:
     try:
         return measure_step_seconds(observer.manifest, select_device(device_name))
-    except (RuntimeError, MemoryError):
+    except (RuntimeError, MemoryError, DeviceFault):
         # No memory for it: that is a finding of its own.
         return None
 

@@ -10,12 +10,13 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
-from dht.errors import Incompatible, UsageFault
+from dht.errors import DeviceFault, Incompatible, UsageFault
 from peer.config import PeerConfig
 from peer.connection import READY_SECONDS, Connection
 from peer.data import open_corpus
 from peer.data_source import source_here
 from peer.inner_optimizer import load_optimizers
+from peer.least_memory import check_memory, free_memory_bytes
 from peer.manifest import RunManifest
 from peer.model import build_model
 from peer.network_child import NetworkChild
@@ -81,7 +82,7 @@ def _run_trainer(config: PeerConfig, owner: Owner, place: Place | None, child: N
         is_orderly = True
     except BaseException as error:
         connection.abort()
-        explained = None if group is None else group.explain(error)
+        explained = _without_memory(error) if group is None else group.explain(error) or _without_memory(error)
         if explained is not None and explained is not error:
             raise explained from error
         raise
@@ -91,6 +92,18 @@ def _run_trainer(config: PeerConfig, owner: Owner, place: Place | None, child: N
         # A thread that still imports when Python ends leaves a traceback under the sentence of whatever went wrong.
         loading.join()
     return 0
+
+
+def _without_memory(error: BaseException) -> DeviceFault | None:
+    """What an exception of torch means that is about memory; None when it is about something else."""
+    is_memory = isinstance(error, MemoryError | torch.OutOfMemoryError) or "not enough memory" in str(error)
+    if not is_memory:
+        return None
+    first = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+    return DeviceFault(
+        f"the run's model and its steps do not fit into the memory of this device ({first}); expected one with more; "
+        "`peer doctor` says how much, and --devices with --shard or --offload need less of each"
+    )
 
 
 def _num_devices(config: PeerConfig, place: Place | None) -> int:
@@ -135,6 +148,8 @@ def _build_trainer(
             "the built-in GPT; join it from that code with peer.session.join"
         )
     source = source_here(manifest.data.source, config.data)
+    is_elsewhere = device.type != "cpu"
+    check_memory(manifest, "train on a GPU" if is_elsewhere else "train", free_memory_bytes())
     ranks = None if group is None else _meet(config, manifest, source, device, group)
     model: nn.Module = build_model(manifest.model, manifest.seed)
     model = shard(model, device, offloads=config.offload) if config.shard else model.to(device)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import os
 import platform
 import shutil
 import time
@@ -20,6 +19,7 @@ from dht.multiaddr import parse_multiaddr
 from dht.p2pd_daemon import claim_ports, find_p2pd
 from peer.doctor_facts import MachineFacts
 from peer.inner_optimizer import make_optimizer
+from peer.least_memory import available_memory_bytes, check_memory, free_memory_bytes
 from peer.manifest import RunManifest
 from peer.model import build_model
 from peer.trainer import describe_device, select_device
@@ -45,7 +45,7 @@ def look_at_machine(
         device=device_text,
         device_fault=device_fault,
         device_free_bytes=device_free,
-        memory_free_bytes=_memory_free_bytes(),
+        memory_free_bytes=available_memory_bytes(),
         disk_free_bytes=_disk_free_bytes(data_dir),
         data_dir=str(data_dir),
         port_fault=_port_fault(listen, ports),
@@ -58,8 +58,10 @@ def measure_step_seconds(manifest: RunManifest, device: torch.device) -> float:
     """Seconds of one inner step of the run's model, with made-up tokens; a slow machine's are told from one sequence.
 
     Raises:
-        RuntimeError: the device has no memory for it.
+        DeviceFault: this machine has no memory for it.
+        RuntimeError: the device has none.
     """
+    check_memory(manifest, "train on a GPU" if device.type == "cuda" else "train", free_memory_bytes())
     settings, shape = manifest.training, manifest.model
     model = build_model(shape, manifest.seed).to(device)
     optimizer = make_optimizer(model.named_parameters(), settings, fused=device.type == "cuda")
@@ -99,20 +101,6 @@ def _versions() -> dict[str, str]:
     except LocalFault:
         versions["its daemon p2pd"] = ""
     return versions
-
-
-def _memory_free_bytes() -> int | None:
-    try:
-        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-            if line.startswith("MemAvailable:"):
-                return 1024 * int(line.split()[1])
-    except (OSError, ValueError, IndexError):
-        pass
-    try:
-        # Elsewhere there is no count of what caches would give back: all memory is the best that is known.
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError):
-        return None
 
 
 def _disk_free_bytes(folder: Path) -> int | None:

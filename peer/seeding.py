@@ -9,6 +9,7 @@ from dht.hivemind_parts import allow_parts_of_hivemind
 from dht.records import RunRecord
 from peer.config import PeerConfig
 from peer.layouts import seed_sizes
+from peer.least_memory import check_memory, free_memory_bytes
 from peer.mailbox import Mailbox
 from peer.manifest import RunManifest
 from peer.network_spec import network_spec
@@ -31,6 +32,7 @@ def _run_seed(config: PeerConfig, owner: Owner) -> int:
     from peer.network_side import NetworkSide
 
     async def make_mailbox(record: RunRecord, manifest: RunManifest) -> tuple[Mailbox, str]:
+        check_memory(manifest, "serve", free_memory_bytes())
         return Mailbox.in_process(seed_sizes(manifest)), "seed"
 
     async def serve() -> None:

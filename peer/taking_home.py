@@ -27,6 +27,7 @@ from peer.data_source import reads_bytes, source_here
 from peer.evaluation import held_out_loss
 from peer.fetching import Fetched, Fetcher, FetchProgress
 from peer.layouts import layout_digest_of, seed_sizes
+from peer.least_memory import check_memory, free_memory_bytes
 from peer.manifest import RunManifest
 from peer.model import GPT
 from peer.model_file import Anchors, check_writable, facts_of, model_of, read_model, write_model
@@ -209,6 +210,7 @@ def anchors_of_checkpoint(source: CheckpointSource) -> Anchors:
         raise UsageFault(f"{record_path} is not of run {source.run_id} ({error.what}).") from error
     except ValueError as error:
         raise Incompatible(f"the manifest in {record_path} does not fit this software: {error}") from error
+    check_memory(manifest, "read", free_memory_bytes())
     sizes = seed_sizes(manifest)
     # Whose checkpoint it is matters only for that peer's totals.
     owner = CheckpointOwner(source.run_id, peer_id_of(bytes(32)), manifest.hash, layout_digest_of(manifest), sizes)
@@ -263,6 +265,7 @@ async def anchors_of_run(source: RunSource, on_progress: Callable[[FetchProgress
     async with observe(source.run_id, list(source.peers), source.timeout_seconds, entry=entry) as observer:
         records = await _members_with_state(observer, source.timeout_seconds)
         manifest = observer.manifest
+        check_memory(manifest, "read", free_memory_bytes())
         sizes = seed_sizes(manifest)
         members = ObservedMembers(records)
         limits = limits_of(sizes, codec_of(manifest))
