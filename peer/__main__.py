@@ -1,9 +1,13 @@
 """Entry point of the `peer` script and of `python -m peer`."""
 
-from __future__ import annotations
-
 import sys
-from typing import NoReturn
+
+from peer.import_path import leave_working_folder
+
+# Before anything else is imported: from the next line on nothing comes from the working folder.
+leave_working_folder()
+
+from typing import NoReturn  # noqa: E402
 
 
 def main() -> NoReturn:

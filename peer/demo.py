@@ -15,7 +15,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
@@ -32,6 +31,7 @@ from dht.identity import Identity
 from peer.data import open_corpus
 from peer.demo_summary import PeerLogs, Summary, summarise
 from peer.evaluation import held_out_loss, load_anchors
+from peer.import_path import python_command, python_environment
 from peer.layouts import layout_of
 from peer.manifest import RunManifest
 from peer.model import GPT, build_model
@@ -107,12 +107,12 @@ class Demo:
             arguments += ["--listen", listen]
         with open(folder / "stderr.txt", "wb") as errors:
             process = subprocess.Popen(
-                [sys.executable, "-m", "peer", "join", *arguments],
+                python_command("peer", "join", *arguments),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
                 # What a killed peer leaves in its temporary folder goes with the demo's.
-                env={**os.environ, "OMP_NUM_THREADS": "1", "TMPDIR": str(self.folder)},
+                env={**python_environment(), "OMP_NUM_THREADS": "1", "TMPDIR": str(self.folder)},
                 start_new_session=True,
             )
         peer = DemoPeer(name, identity.peer_id, folder, process, time.monotonic(), is_late=is_late)
@@ -125,10 +125,11 @@ class Demo:
         history = ["--db", str(self.folder / "dashboard.sqlite"), "--join-address", self.address]
         with open(self.folder / "dashboard.txt", "wb") as output:
             self.page = subprocess.Popen(
-                [sys.executable, "-m", "peer", "dashboard", *target, "--port", str(port), *history],
+                python_command("peer", "dashboard", *target, "--port", str(port), *history),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
+                env=python_environment(),
                 start_new_session=True,
             )
 

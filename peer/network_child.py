@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+
+from peer.import_path import python_command, python_environment
 
 CHILD_ENVIRONMENT = {
     # The device's cores belong to the trainer, and each thread of numpy's linear algebra that waits for work takes
@@ -52,10 +52,10 @@ def start_network_child() -> NetworkChild:
     held_back = signal.pthread_sigmask(signal.SIG_BLOCK, OWNERS_SIGNALS)
     try:
         process = subprocess.Popen(
-            [sys.executable, "-m", "peer.network_process", str(theirs.fileno())],
+            python_command("peer.network_process", str(theirs.fileno())),
             pass_fds=(theirs.fileno(),),
             stdin=subprocess.DEVNULL,
-            env={**os.environ, **CHILD_ENVIRONMENT},
+            env={**python_environment(), **CHILD_ENVIRONMENT},
         )
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, held_back)

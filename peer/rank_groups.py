@@ -12,7 +12,6 @@ import contextlib
 import json
 import os
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -25,6 +24,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from dht.errors import DeviceFault, LocalFault, UsageFault
+from peer.import_path import python_command, python_environment
 from peer.ranks import PATIENCE, RankLost, Ranks, lost_rank
 from peer.trainer import select_device
 
@@ -166,7 +166,9 @@ class RankGroup:
     def _start(self, rank: int) -> subprocess.Popen[bytes]:
         place = Place(rank, rank, self.place.size, self.place.host, self.place.port)
         return subprocess.Popen(
-            [sys.executable, "-m", "peer.rank_process", json.dumps(asdict(place))], stdin=subprocess.PIPE
+            python_command("peer.rank_process", json.dumps(asdict(place))),
+            stdin=subprocess.PIPE,
+            env=python_environment(),
         )
 
     def _watch(self) -> None:

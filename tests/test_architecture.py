@@ -253,6 +253,20 @@ def safe_loading(sources: Sequence[Source]) -> Iterator[str]:
                 yield f"{source.module}:{node.lineno} passes allow_pickle"
 
 
+def own_processes(sources: Sequence[Source]) -> Iterator[str]:
+    """What we start takes no code from the working folder."""
+    for source in sources:
+        if source.package not in PACKAGES or source.module == "peer.import_path":
+            continue
+        for node in ast.walk(source.tree):
+            if isinstance(node, ast.Attribute) and ast.unparse(node) == "sys.executable":
+                yield f"{source.module}:{node.lineno} starts Python itself; use peer.import_path.python_command"
+            if isinstance(node, ast.Import | ast.ImportFrom) and any(
+                is_in(name, "multiprocessing") for name in imports_in([node], source.module)
+            ):
+                yield f"{source.module}:{node.lineno} imports multiprocessing, which starts Python itself"
+
+
 def size(sources: Sequence[Source]) -> Iterator[str]:
     """A file of 500 lines holds more than one concept."""
     for source in sources:
@@ -278,6 +292,7 @@ RULES: list[Callable[[Sequence[Source]], Iterator[str]]] = [
     torch_where_tensors_are_trained,
     no_hidden_imports,
     safe_loading,
+    own_processes,
     size,
     names,
 ]
@@ -324,6 +339,8 @@ BROKEN: list[tuple[Callable[[Sequence[Source]], Iterator[str]], dict[str, str]]]
     (safe_loading, {"peer.x": "import torch\ntorch.load('f')"}),
     (safe_loading, {"peer.x": "import torch\ntorch.load('f', weights_only=False)"}),
     (safe_loading, {"peer.x": "import numpy\nnumpy.load('f', allow_pickle=True)"}),
+    (own_processes, {"peer.x": "import sys\nCOMMAND = [sys.executable, '-m', 'peer']"}),
+    (own_processes, {"dht.x": "def f():\n    from multiprocessing import Process"}),
     (size, {"dht.x": "\n" * 501}),
     (names, {"averaging.utils": ""}),
 ]

@@ -1,0 +1,71 @@
+"""Where our processes take code from: never from the folder in which somebody happens to type `peer`.
+
+`python -m` and `python -c` put the working folder before everything else, so that a `random.py` in a folder of
+downloads would run in its reader's name. This module imports nothing that is not loaded when Python starts.
+"""
+
+import os
+import sys
+
+SAFE_PATH = "PYTHONSAFEPATH"
+"""Tells every Python below us, those that libraries start too, to leave the working folder alone (Python 3.11)."""
+
+_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+_PACKAGES = ("dht", "averaging", "peer", "dashboard")
+
+_RUN = (
+    "import sys; name, root = sys.argv[1:3]; del sys.argv[1:3]; sys.path.insert(0, root); import peer.import_path; "
+    "del sys.path[0]; peer.import_path.take_own_packages(); import runpy; "
+    "runpy.run_module(name, run_name='__main__', alter_sys=True)"
+)
+"""`python -m NAME` for whoever does not look into the working folder, with the very code that runs here."""
+
+
+def python_command(module: str, *arguments: str) -> list[str]:
+    """What starts one of our modules as a process of its own; give it `python_environment` too."""
+    return [sys.executable, "-P", "-c", _RUN, module, _ROOT, *arguments]
+
+
+def python_environment() -> dict[str, str]:
+    """This process's environment, for a process that takes no code from its working folder."""
+    environment = {**os.environ, SAFE_PATH: "1"}
+    if "PYTHONPATH" in environment:
+        # PYTHONPATH=$PYTHONPATH:/somewhere leaves an empty entry, which means the working folder; nobody wrote that.
+        entries = [entry for entry in environment["PYTHONPATH"].split(os.pathsep) if entry]
+        environment["PYTHONPATH"] = os.pathsep.join(entries)
+    return environment
+
+
+def leave_working_folder() -> None:
+    """Take the working folder off this process's path, as far as nobody named it in PYTHONPATH."""
+    try:
+        here = os.getcwd()
+    except OSError:
+        here = ""  # it was deleted: then nothing is found there
+    library = os.path.dirname(os.path.abspath(os.__file__))
+    sys.path[:] = path_without(sys.path, here, os.environ.get("PYTHONPATH", ""), library)
+    os.environ[SAFE_PATH] = "1"
+    take_own_packages()
+
+
+def take_own_packages() -> None:
+    """Have all of our packages come from one place, whatever else is installed, and nothing but them from there."""
+    sys.path.insert(0, _ROOT)
+    try:
+        for name in _PACKAGES:
+            __import__(name)
+    finally:
+        del sys.path[0]
+
+
+def path_without(path: list[str], here: str, python_path: str, library: str) -> list[str]:
+    """`path` without the folder `here`, where Python has put it before its own `library`.
+
+    Args:
+        python_path: PYTHONPATH; a folder that stands there was asked for.
+    """
+    if any(entry and os.path.abspath(entry) == here for entry in python_path.split(os.pathsep)):
+        return path
+    end = path.index(library) if library in path else len(path)
+    return [entry for entry in path[:end] if entry not in ("", here)] + path[end:]
