@@ -2,10 +2,12 @@
 
 A claim of tokens is checked without trust in anybody's books: work on anchor version b began after b existed, so it
 holds at most 3 * speed * (now - time at which b came here + one learned round) tokens; where that time is not known,
-an earlier version's, which can only allow more. Versions of two lineages have nothing but their numbers in common, so
-only claims about the own lineage are judged. The speed is the one the peer announces to everybody in its signed record;
-announcing a false one is seen by all, slows the whole swarm's intervals down, and still meets the limit on weights of
-the robust combinations.
+an earlier version's, which can only allow more; after this process slept, the time since when it slept. Versions of two
+lineages have nothing but their numbers in common, so only claims about the own lineage are judged. The speed is the
+fastest that the peer announced lately in its signed record; announcing a false one is seen by all, slows the whole
+swarm's intervals down, and still meets the limit on weights of the robust combinations. Work may have been done faster
+than was ever announced (a processor got free), and the announcement takes its time: the first claims that are somewhat
+beyond it are refused without blame, until a newer announcement must be known here.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from averaging.messages import Commit, Message, Offer, Plan, RosterEntry, Versio
 from averaging.robust import RefusedMember
 from averaging.round import RoundMachine
 from averaging.round_timing import RoundTiming
+from averaging.wakefulness import Wakefulness
 from averaging.wire import commit_digest
 from dht.errors import PeerFault
 from dht.host import PeerId
@@ -26,6 +29,9 @@ from dht.host import PeerId
 SUCCESSION_OF_PACE = 0.2
 """Versions follow each other about once in the time between two own sends; much faster ones were waiting elsewhere."""
 COMMIT_MARGIN = 2.0
+MOST_DOUBTED = 8.0
+"""So many times more than a peer may have trained is a machine that got free or warm; beyond that is a lie at once."""
+MAX_DOUBTED = 1024
 _LEFT_OUT = "left out here for a while, because too much of its input was refused"
 
 
@@ -33,7 +39,8 @@ class Guard:
     """Refusals of one `Exchange`.
 
     Attributes:
-        speed_of: tokens per second that a peer announces, 0 when unknown; set by the owner.
+        speed_of: tokens per second that a peer announced lately, 0 when unknown; set by the owner.
+        news_seconds: how long it takes until a peer's newer announcement is known here; set by the owner.
         on_exclusion: called when a peer begins to be left out; set by the exchange.
     """
 
@@ -46,6 +53,7 @@ class Guard:
     ) -> None:
         self.book = BlameBook()
         self.speed_of: Callable[[PeerId], float] = lambda _peer_id: 0.0
+        self.news_seconds: Callable[[], float] = lambda: 0.0
         self.on_exclusion: Callable[[], None] = lambda: None
         self.leaders = Leaders(me)
         self._me = me
@@ -55,6 +63,13 @@ class Guard:
         self._report = report
         self._came_at: dict[int, dict[int, float]] = {}
         self._last: dict[int, tuple[int, float]] = {}
+        self._wakefulness = Wakefulness()
+        self._doubted: dict[PeerId, tuple[float, float]] = {}
+        """Peer -> (first, last) time of claims beyond what it announced."""
+
+    def awake(self) -> None:
+        """This process runs; called several times a second, so that its sleep is noticed."""
+        self._wakefulness.note(self._clock())
 
     def blame(self, peer_id: PeerId, offence: Offence, what: str, evidence: Hashable = None) -> None:
         """Count an offence of a remote, report it, and leave the remote out when it keeps doing it."""
@@ -89,7 +104,7 @@ class Guard:
         elif pace is None or now - last_at < SUCCESSION_OF_PACE * pace:
             came_at.pop(last_version, None)
         else:
-            came_at[version] = now
+            came_at[version] = self._wakefulness.since(now)
         for old in sorted(came_at)[: -self._num_remembered]:
             del came_at[old]
 
@@ -187,7 +202,7 @@ class Guard:
         what = self.leaders.objection(commit, machine.trainers, mine, machine.timing, now)
         if not what or mine is not None:
             return what
-        if self.leaders.is_hasty(commit, now):
+        if self.leaders.is_hasty(commit, machine.trainers, now):
             self.blame(commit.leader, "hasty", what, (commit.version, "hasty"))
         if machine.leader == commit.leader:
             self._left_out(commit, self.leaders.ignored(commit.leader))
@@ -241,12 +256,23 @@ class Guard:
         most = self._most_tokens(fragment, claim, timing)
         if most is None or claim.tokens <= most:
             return self._work_of_the_future(fragment, version, claim)
-        return self._implausible(
-            fragment,
-            claim,
+        what = (
             f"claims {claim.tokens} tokens for fragment {fragment}; at its {self.speed_of(claim.peer_id):.0f} "
-            f"tokens/s it can have trained at most {most:.0f} since version {claim.base_version} came here",
+            f"tokens/s it can have trained at most {most:.0f} since version {claim.base_version} came here"
         )
+        is_honest = claim.tokens <= MOST_DOUBTED * most and self._may_be_faster(claim.peer_id)
+        return what if is_honest else self._implausible(fragment, claim, what)
+
+    def _may_be_faster(self, peer_id: PeerId) -> bool:
+        """Whether its claims went beyond its speed so lately that a newer announcement may not be known here."""
+        now, news_seconds = self._clock(), self.news_seconds()
+        first, last = self._doubted.pop(peer_id, (now, now))
+        if now - last > 2 * news_seconds:
+            first = now
+        if len(self._doubted) >= MAX_DOUBTED:
+            del self._doubted[next(iter(self._doubted))]
+        self._doubted[peer_id] = (first, now)
+        return now - first < news_seconds
 
     def _work_of_the_future(self, fragment: int, version: int, claim: RosterEntry) -> str:
         if claim.base_version <= version:

@@ -15,7 +15,7 @@ plan came long after the offer, or never; a leader that does so again and again 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from averaging.cell_messages import CellsCommit
@@ -99,7 +99,7 @@ class Leaders:
         ):
             return self._in_time(commit, "it names this peer, which sent nothing for that plan", timing, now)
         live = {*trainers, self.me}
-        fewest = min(len(live), math.floor(HOSTILE_SHARE * len(live)) + 1)
+        fewest = _fewest(live)
         if is_flat:
             count = len(present & live)
         if count >= fewest:
@@ -115,10 +115,15 @@ class Leaders:
             return f"its commit of version {commit.version} of fragment {commit.fragment} is not followed yet: {what}"
         return ""
 
-    def is_hasty(self, commit: Commit, now: float) -> bool:
-        """Whether nobody can have waited for a quorum since its version began here."""
+    def is_hasty(self, commit: Commit, trainers: Sequence[PeerId], now: float) -> bool:
+        """Whether nobody can have waited for a quorum since its version began here.
+
+        A leader that planned with a quorum has waited: reducers may leave out whose input is bad.
+        """
         version, since = self._since.get(commit.fragment, (-1, 0.0))
-        return version == commit.version and now - since < HASTY_SECONDS
+        live = {*trainers, self.me}
+        planned = live.intersection(entry.peer_id for entry in commit.roster)
+        return version == commit.version and now - since < HASTY_SECONDS and len(planned) < _fewest(live)
 
     def gives_up(self, commit: Commit, leader: PeerId | None) -> bool:
         """Whether a commit that is not followed comes from the leader that has this peer's offer: it will not do."""
@@ -174,6 +179,10 @@ def num_members(commit: Commit) -> int:
     if isinstance(commit, CellsCommit):
         return sum(row.num_members for row in commit.upper.cells)
     return len(_members(commit))
+
+
+def _fewest(live: Collection[PeerId]) -> int:
+    return min(len(live), math.floor(HOSTILE_SHARE * len(live)) + 1)
 
 
 def _members(commit: Commit) -> set[PeerId]:

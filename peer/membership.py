@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
+from averaging.announced_speeds import AnnouncedSpeeds
 from averaging.links import OPEN_SECONDS, Doorkeeper, greet_incoming, open_greeted_stream
 from dht.errors import PeerFault, PeerUnreachable
 from dht.host import Host, PeerId, Stream
@@ -40,6 +41,8 @@ LONGEST_SUSPICION_SECONDS = 300.0
 """A peer behind a flapping line is tried again after 5 minutes at the latest."""
 CLOCK_SKEW_SECONDS = 60.0
 """Between two peers' wall clocks; machines without time service drift by seconds a day."""
+LOOK_SECONDS = 8.0
+"""For a look into the DHT, retries included."""
 MAX_INTRODUCTIONS = 32
 """Peers that a newcomer greets directly; the rest learn of it through the DHT."""
 ANSWER_SECONDS = 1.0
@@ -112,6 +115,7 @@ class Membership:
         """When, with what in it, and the newest record that introduced this peer to one that introduced itself."""
         self._suspected: dict[PeerId, _Suspicion] = {}
         self._known: dict[PeerId, PeerRecord] = {}
+        self._speeds = AnnouncedSpeeds()
         self._others: list[PeerRecord] = []
         """Live members other than this one and those suspected, excluded ones too."""
         self._others_of: tuple[tuple[PeerRecord, ...], frozenset[PeerId]] = ((), frozenset())
@@ -131,7 +135,7 @@ class Membership:
         but is suspected as soon as somebody talks to it. In a swarm of many, whose keys are read in turn, a record
         lives longer by as much as a turn takes.
         """
-        wanted = 3 * self._announce_seconds + 8.0 + CLOCK_SKEW_SECONDS
+        wanted = 3 * self._announce_seconds + LOOK_SECONDS + CLOCK_SKEW_SECONDS
         return min(wanted, MAX_PEER_RECORD_LIFE_SECONDS - CLOCK_SKEW_SECONDS)
 
     def members(self) -> list[PeerRecord]:
@@ -172,9 +176,12 @@ class Membership:
         )
 
     def tokens_per_second(self, peer_id: PeerId) -> float:
-        """The speed that a live member announces; 0 when it is not known."""
-        known = self._known.get(peer_id)
-        return known.tokens_per_second if known is not None else 0.0
+        """The fastest speed that a peer announced lately, live or not; 0 when none is known."""
+        return self._speeds.fastest(peer_id)
+
+    def news_seconds(self) -> float:
+        """How long it takes until what a member says of itself from now on is known here: two announcements."""
+        return 2 * self._announce_seconds + LOOK_SECONDS + turn_seconds(self._levels.read_level)
 
     def site_of(self, peer_id: PeerId) -> str:
         """The site that this peer or a live member announces; empty when it has none or is not known."""
@@ -407,6 +414,7 @@ class Membership:
             record, why_gone = None, "it is no member any more"
         if record is not None:
             self._known[peer_id] = record
+            self._speeds.note(peer_id, record.tokens_per_second, now)
             if known is None:
                 self._on_joined(record)
         elif known is not None:

@@ -20,6 +20,7 @@ from averaging.exchange_reports import PeerRefused
 from averaging.links import MAX_QUEUED_BYTES, ROUND_PROTOCOL
 from dht.access import AccessRule
 from dht.admission import Admission
+from dht.clocks import steady_seconds
 from dht.errors import LocalFault, PeerFault
 from dht.fresh_dial import dial_freshly
 from dht.hivemind_store import HivemindStore
@@ -264,7 +265,7 @@ class NetworkSide:
             store,
             doorkeeper,
             time.time,
-            time.monotonic,
+            steady_seconds,
             _in_thread,
             self._emit,
             random.Random(secrets.randbits(64)),

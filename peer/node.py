@@ -162,7 +162,6 @@ class Node:
             ports.clock,
         )
         self.exchange.links, self.links.is_abroad = self.links, lambda remote: self.membership.is_abroad(remote)
-        self.exchange.guard.speed_of = lambda peer_id: self.membership.tokens_per_second(peer_id)
         self.membership = Membership(
             who.identity,
             ports.host,
@@ -178,6 +177,8 @@ class Node:
             on_refused=self._on_refused,
             verified=ports.verified,
         )
+        guard = self.exchange.guard
+        guard.speed_of, guard.news_seconds = self.membership.tokens_per_second, self.membership.news_seconds
         kept = None if checkpoints is None else ChunkFiles(checkpoints.path.with_name(INCOMING_NAME))
         self.fetcher = Fetcher(ports.host, ports.doorkeeper, self.limits, self.membership, notary, kept)
         self.repairs = Repairs(self.exchange, self.fetcher, self.membership, self.reporter)
@@ -310,6 +311,7 @@ class Node:
         trainer, told_at = self.mailbox.trainer, self.ports.clock()
         paced_at = told_at
         while not self._leaving.is_set():
+            self.exchange.guard.awake()
             await self.desk.take_work(self.exchange.work_arrived)
             self.revisions.reached(min(self.versions()))
             self.desk.retry()

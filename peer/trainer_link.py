@@ -20,18 +20,20 @@ import torch
 from averaging.arrays import F32
 from averaging.fragments import Fragment, FragmentLayout
 from averaging.schedule import fragments_due
+from dht.clocks import steady_seconds
 from dht.errors import LocalFault
 from peer.mailbox import Mailbox, MergeKind, MergeMessage, WorkKind
 from peer.portion import Portion
 from peer.ranks import OrderKind, Ranks
 from peer.side_stream import SideStream
+from peer.step_speed import StepSpeed
 from peer.work_sender import WorkFacts, WorkSender
 
 _POLL_SECONDS = 0.001
 """Pause between two looks into the mailbox while blocked: far below a round, far above the cost of looking."""
 
 _SMOOTHING = 0.95
-"""Weight of the past in the running loss and speed: an average over about 20 inner steps."""
+"""Weight of the past in the running loss: an average over about 20 inner steps."""
 
 _ANCHOR_READ_TRIES = 1000
 """With `_POLL_SECONDS` between them: a second, longer than any outer step takes to write an anchor."""
@@ -80,7 +82,7 @@ class TrainerLink:
         *,
         sync_every: int,
         mode: str = "carry",
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = steady_seconds,
         pause: Callable[[float], None] | None = time.sleep,
         ref_device: torch.device | None = None,
         start_inner_step: int = 0,
@@ -99,7 +101,7 @@ class TrainerLink:
         self._pause = pause
         self._progress = [_Progress() for _ in layout.fragments]
         self._last_step_at: float | None = None
-        self._seconds_per_token = 0.0
+        self._speed = StepSpeed()
         self._counters = mailbox.trainer
         self._counters.pid = os.getpid()
         self._counters.inner_steps = start_inner_step
@@ -312,11 +314,9 @@ class TrainerLink:
 
     def _count(self, num_tokens: int, loss: float | None, now: float) -> None:
         counters = self._counters
-        if self._last_step_at is not None and num_tokens > 0 and now > self._last_step_at:
-            sample = (now - self._last_step_at) / num_tokens
-            past = self._seconds_per_token
-            self._seconds_per_token = _SMOOTHING * past + (1 - _SMOOTHING) * sample if past else sample
-            counters.tokens_per_second = 1 / self._seconds_per_token
+        if self._last_step_at is not None:
+            self._speed.note(now - self._last_step_at, num_tokens)
+            counters.tokens_per_second = self._speed.tokens_per_second
         if loss is not None and math.isfinite(loss):
             past = counters.train_loss
             counters.train_loss = loss if math.isnan(past) else _SMOOTHING * past + (1 - _SMOOTHING) * loss
