@@ -24,6 +24,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from dht.errors import UsageFault
 from dht.host import PeerId
+from dht.regular_files import open_regular
 
 PUBLIC_KEY_BYTES = 32
 SIGNATURE_BYTES = 64
@@ -81,7 +82,7 @@ class Identity:
         """
         path = Path(path)
         try:
-            with path.open("rb") as file:
+            with open_regular(path) as file:
                 mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
                 content = file.read(KEY_FILE_BYTES + 1)
         except OSError as error:

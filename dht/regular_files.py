@@ -9,11 +9,11 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
 
 _KINDS = (
-    (stat.S_ISDIR, "is a folder, not a file", errno.EISDIR),
+    (stat.S_ISDIR, os.strerror(errno.EISDIR), errno.EISDIR),
     (stat.S_ISFIFO, "is a named pipe, not a regular file", errno.ESPIPE),
     (stat.S_ISSOCK, "is a socket, not a regular file", errno.ENXIO),
     (stat.S_ISCHR, "is a device, not a regular file", errno.ENODEV),
@@ -21,7 +21,7 @@ _KINDS = (
 )
 
 
-def open_regular(path: str | Path) -> BinaryIO:
+def open_regular(path: str | Path) -> BufferedReader:
     """Open a regular file (or a link to one) for reading, in bytes and without a wait.
 
     Raises:

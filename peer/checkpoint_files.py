@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from dht.regular_files import open_regular, read_regular
+
 MAX_JSON_BYTES = 16 * 1024 * 1024
 """A model of ten thousand tensors takes about a MiB; a longer file is not ours."""
 
@@ -51,7 +53,7 @@ def read_json(path: Path) -> dict[str, Any]:
     if found > MAX_JSON_BYTES:
         raise ValueError(f"{path.name} has {found} bytes; expected at most {MAX_JSON_BYTES}")
     try:
-        whole = json.loads(path.read_bytes())
+        whole = json.loads(read_regular(path, MAX_JSON_BYTES))
         content, check = whole["content"], whole["check"]
     except OSError as error:
         raise ValueError(f"{path.name} cannot be read ({error.strerror})") from error
@@ -87,8 +89,8 @@ def measure_file(path: Path) -> WrittenFile:
         ValueError: it cannot be read.
     """
     try:
-        with path.open("rb") as file:
-            return WrittenFile(path.stat().st_size, hashlib.file_digest(file, "sha256").hexdigest())
+        with open_regular(path) as file:
+            return WrittenFile(os.fstat(file.fileno()).st_size, hashlib.file_digest(file, "sha256").hexdigest())
     except OSError as error:
         raise ValueError(f"{path.name} cannot be read ({error.strerror})") from error
 

@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from averaging.state_messages import Header
+from dht.regular_files import open_regular
 from peer.checkpoint_files import read_json, write_json
 
 log = logging.getLogger(__name__)
@@ -43,7 +44,7 @@ class ChunkFiles:
 
     def chunks(self, fragment: int, lengths: list[int]) -> Iterator[bytes]:
         try:
-            with self._path(fragment, "chunks").open("rb") as file:
+            with open_regular(self._path(fragment, "chunks")) as file:
                 for length in lengths:
                     yield file.read(length)
         except OSError as error:

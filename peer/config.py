@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from dht.errors import LocalFault, UsageFault
 from dht.identity import split_run_id
 from dht.multiaddr import parse_multiaddr, parse_peer_multiaddr
+from dht.regular_files import open_regular
 from peer.listening import default_listen
 from peer.manifest import read_toml
 from peer.validation import explain
@@ -332,7 +333,7 @@ def read_cached_peers(path: Path) -> list[str]:
     The file is a convenience: whatever in it is not a dialable address is left out without complaint.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             data = file.read(MAX_CACHED_PEERS_BYTES + 1)
         entries = json.loads(data) if len(data) <= MAX_CACHED_PEERS_BYTES else []
     except (OSError, ValueError, RecursionError):

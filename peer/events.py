@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
+from dht.regular_files import open_regular
 from peer.event_types import (
     AnchorDiffered,
     AnchorRepaired,
@@ -229,7 +230,7 @@ def read_events(path: str | Path) -> Iterator[Event | ValueError]:
     Raises:
         OSError: the file cannot be read.
     """
-    with Path(path).open("rb") as file:
+    with open_regular(path) as file:
         while line := file.readline(MAX_LINE_BYTES + 1):
             if line.isspace():
                 continue

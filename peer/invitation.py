@@ -15,6 +15,7 @@ from pathlib import Path
 
 from dht.errors import UsageFault
 from dht.identity import Identity, peer_id_of
+from dht.regular_files import open_regular
 from dht.tickets import (
     INVITE_PREFIX,
     MAX_INVITE_LENGTH,
@@ -48,7 +49,7 @@ def read_invite(source: str) -> Invite:
     if source == "-":
         return decode_invite(sys.stdin.read(MAX_INVITE_LENGTH + 1))
     try:
-        with Path(source).open("rb") as file:
+        with open_regular(source) as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
             text = file.read(MAX_INVITE_LENGTH + 2).decode("ascii", "replace")
     except OSError as error:
@@ -120,7 +121,7 @@ def load_pass(folder: Path) -> bytes | None:
     """
     path = folder / PASS_NAME
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
             data = file.read(MAX_PASS_BYTES + 1)
     except FileNotFoundError:

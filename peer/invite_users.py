@@ -16,6 +16,7 @@ from dht.admission import MAX_KNOWN_TICKETS, Admission
 from dht.errors import LocalFault
 from dht.host import PeerId
 from dht.identity import public_key_of
+from dht.regular_files import open_regular
 from dht.tickets import SERIAL_BYTES, Ticket
 
 INVITE_USERS_NAME = "used_invites.jsonl"
@@ -75,7 +76,7 @@ def read_users(path: Path) -> list[InviteUse]:
         LocalFault: it cannot be read.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             data = file.read(MAX_KNOWN_TICKETS * MAX_LINE_BYTES + 1)
     except FileNotFoundError:
         return []

@@ -17,11 +17,15 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 
 from averaging.messages import MAX_NUM_ROUNDS
 from dht.errors import UsageFault
+from dht.regular_files import read_regular
 from peer.manifest_access import MAX_CHANGES, MAX_WHOLE_NUMBER, AccessSection, ChangeSection, Section
 from peer.validation import explain, shown
 
 MAX_MANIFEST_BYTES = 12 * 1024
 """Leaves 4 KiB of the 16 KiB run record for key, signature and framing; today's manifests take about 1.5 KiB."""
+
+MAX_TOML_BYTES = 1 << 20
+"""Far above any run file, configuration or profile with comments; a model given by mistake is not read to its end."""
 
 SITE_PATTERN = "^[a-z0-9-]{1,40}$"
 """Of the name of a site."""
@@ -444,7 +448,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         UsageFault: the file is missing, unreadable, not UTF-8 or not TOML.
     """
     try:
-        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+        return tomllib.loads(read_regular(path, MAX_TOML_BYTES).decode())
     except OSError as error:
         raise UsageFault(
             f"{path}: {error.strerror or error}; expected a readable TOML file; check the path."

@@ -20,17 +20,17 @@ from safetensors.torch import save_file
 
 from averaging.arrays import F32
 from averaging.outer import anchor_digest
-from dht.errors import Incompatible, LocalFault, UsageFault
+from dht.errors import DeviceFault, Incompatible, LocalFault, UsageFault
 from peer.evaluation import load_anchors
 from peer.layouts import layout_of
+from peer.least_memory import check_memory, free_memory_bytes
 from peer.manifest import RunManifest
 from peer.model import GPT, build_model, parameters_digest
+from peer.model_header import DIGEST_NAME, SCHEMA, ModelHeader, config_digest, read_header
+from peer.model_shapes import parameter_shapes
 from peer.version import SOFTWARE
 
-SCHEMA = 1
 CONFIG_NAME = "config.json"
-MAX_CONFIG_BYTES = 256 * 1024
-"""A manifest takes 12 KiB at most, 64 fragments about 20 KiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +80,7 @@ class ModelFile:
     model: GPT
     manifest: RunManifest
     config: Mapping[str, Any]
+    header: ModelHeader
 
 
 def facts_of(
@@ -108,17 +109,21 @@ def empty_model(run_id: str, manifest: RunManifest) -> GPT:
     Raises:
         Incompatible: the run trains a model from its owner's own code.
     """
+    _check_kind(run_id, manifest)
+    return build_model(manifest.model, manifest.seed)
+
+
+def _check_kind(run_id: str, manifest: RunManifest) -> None:
     if manifest.model.kind != "gpt":
         raise Incompatible(
             f"run {run_id} trains a model from its owner's own code (kind {manifest.model.kind!r}); expected the "
             "built-in GPT; export the fragments and load them with that code"
         )
-    return build_model(manifest.model, manifest.seed)
 
 
 def config_of(anchors: Anchors, parameters_sha256: str, now: float) -> dict[str, Any]:
     """What `config.json` says; `now` in unix seconds."""
-    return {
+    config = {
         "schema": SCHEMA,
         "run_id": anchors.run_id,
         "software": SOFTWARE,
@@ -133,6 +138,7 @@ def config_of(anchors: Anchors, parameters_sha256: str, now: float) -> dict[str,
         "held_out_version": anchors.held_out_version,
         "parameters_sha256": parameters_sha256,
     }
+    return {**config, DIGEST_NAME: config_digest(config)}
 
 
 def config_path_of(path: Path) -> Path:
@@ -206,57 +212,45 @@ def read_model(path: Path) -> ModelFile:
     Raises:
         UsageFault: no such file, or not a model file of this software.
         Incompatible: written by another version, or of a run with a model of its owner's own code.
+        DeviceFault: this machine has no memory for it.
         LocalFault: the file is damaged.
     """
     if not path.is_file():
         raise UsageFault(f"{path} is no file; expected a model.safetensors that `peer export` wrote.")
     try:
         with safe_open(path, framework="pt") as file:
-            config = _parsed_config(path, (file.metadata() or {}).get("config", ""))
-            manifest = _manifest_of(path, config)
-            model = empty_model(str(config.get("run_id")), manifest)
-            parameters = dict(model.named_parameters())
-            if set(file.keys()) != set(parameters):
-                raise LocalFault(f"{path} has other parameters than its manifest describes; export the model again")
-            for name, parameter in parameters.items():
-                found = file.get_slice(name)
-                if found.get_shape() != list(parameter.shape) or found.get_dtype() != "F32":
-                    raise LocalFault(
-                        f"{path}: {name} is {found.get_dtype()} {found.get_shape()}; expected F32 "
-                        f"{list(parameter.shape)}; export the model again"
-                    )
+            config, header, manifest = read_header(path, (file.metadata() or {}).get("config", ""))
+            _check_kind(header.run_id, manifest)
+            # The file's length bounds what it holds; the manifest's model is only built when it is that large.
+            _check_shapes(path, file, dict(parameter_shapes(manifest.model)))
+            check_memory(manifest, "read", free_memory_bytes())
+            model = build_model(manifest.model, manifest.seed)
+            for name, parameter in model.named_parameters():
                 with torch.no_grad():
                     parameter.copy_(file.get_tensor(name))
     except (OSError, SafetensorError) as error:
         raise UsageFault(f"{path} is no whole safetensors file ({error}); export the model again.") from error
-    if parameters_digest(model).hex() != config.get("parameters_sha256"):
+    except RuntimeError as error:
+        # torch, which maps the file: a file of holes may be longer than the memory.
+        raise DeviceFault(
+            f"{path} cannot be mapped into memory ({str(error).splitlines()[0]:.200}); expected a machine with room "
+            "for it; end other programs, or export the model again"
+        ) from error
+    if parameters_digest(model).hex() != header.parameters_sha256:
         raise LocalFault(f"{path} is damaged: its parameters do not have the digest of its config; export it again")
-    return ModelFile(model, manifest, config)
+    return ModelFile(model, manifest, config, header)
 
 
-def _parsed_config(path: Path, text: str) -> dict[str, Any]:
-    try:
-        config = json.loads(text) if 0 < len(text) <= MAX_CONFIG_BYTES else None
-    except (ValueError, RecursionError):
-        config = None
-    if not isinstance(config, dict):
-        raise UsageFault(f"{path} does not say which run it is from; expected a file that `peer export` wrote.")
-    if config.get("schema") != SCHEMA:
-        raise Incompatible(
-            f"{path} was written in form {config.get('schema')!r}; expected form {SCHEMA}; use the software version "
-            f"that wrote it ({config.get('software')!r})"
-        )
-    return config
-
-
-def _manifest_of(path: Path, config: Mapping[str, Any]) -> RunManifest:
-    try:
-        canonical = json.dumps(
-            config.get("manifest"), sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
-        )
-        return RunManifest.from_bytes(canonical.encode())
-    except ValueError as error:
-        raise Incompatible(f"the manifest in {path} does not fit {SOFTWARE}: {error}") from error
+def _check_shapes(path: Path, file: Any, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    if set(file.keys()) != set(shapes):
+        raise LocalFault(f"{path} has other parameters than its manifest describes; export the model again")
+    for name, shape in shapes.items():
+        found = file.get_slice(name)
+        if found.get_shape() != list(shape) or found.get_dtype() != "F32":
+            raise LocalFault(
+                f"{path}: {name} is {found.get_dtype()} {found.get_shape()}; expected F32 {list(shape)}; export the "
+                "model again"
+            )
 
 
 def _sync(path: Path) -> None:

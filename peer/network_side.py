@@ -30,7 +30,8 @@ from dht.multiaddr import parse_peer_multiaddr
 from dht.p2pd_daemon import DaemonOptions
 from dht.p2pd_host import P2pdHost
 from dht.proofs import NONCE_BYTES
-from dht.records import RunRecord, decode_run_record, encode_run_record
+from dht.records import MAX_RUN_RECORD_BYTES, RunRecord, decode_run_record, encode_run_record
+from dht.regular_files import read_regular
 from dht.relay_check import check_relay
 from dht.remote_memory import DEFAULT_BYTES_PER_PEER, RemoteMemory
 from peer import event_types as events
@@ -458,7 +459,7 @@ def _keep_record(path: Path, record: RunRecord) -> None:
     """Keep the signed manifest, so that this peer can restart the run even if it finds nobody."""
     data = encode_run_record(record)
     try:
-        if not path.exists() or path.read_bytes() != data:
+        if not path.exists() or read_regular(path, MAX_RUN_RECORD_BYTES) != data:
             draft = path.with_suffix(".draft")
             draft.write_bytes(data)
             draft.replace(path)

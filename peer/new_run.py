@@ -14,7 +14,8 @@ from typing import Any, Protocol
 from averaging.fragments import build_layout
 from dht.errors import LocalFault, PeerFault, UsageFault
 from dht.identity import Identity, make_run_id
-from dht.records import decode_run_record, encode_run_record, sign_run_record
+from dht.records import MAX_RUN_RECORD_BYTES, decode_run_record, encode_run_record, sign_run_record
+from dht.regular_files import read_regular
 from peer.config import IDENTITY_NAME, RUN_RECORD_NAME, user_data_dir
 from peer.data_source import check_signable
 from peer.manifest import RunManifest
@@ -189,7 +190,7 @@ def _with_combine(manifest: RunManifest, combine: str) -> RunManifest:
 
 def _as_next_revision(manifest: RunManifest, record_path: Path, run_id: str, *, keeps_combine: bool) -> RunManifest:
     try:
-        earlier = decode_run_record(record_path.read_bytes(), run_id=run_id)
+        earlier = decode_run_record(read_regular(record_path, MAX_RUN_RECORD_BYTES), run_id=run_id)
     except FileNotFoundError:
         return manifest
     except OSError as error:

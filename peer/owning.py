@@ -17,7 +17,15 @@ from typing import Any
 from dht.errors import LocalFault, PeerFault, UsageFault
 from dht.host import PeerId
 from dht.identity import Identity, fingerprint, public_key_of
-from dht.records import RunRecord, claimed_run_id, decode_run_record, encode_run_record, sign_run_record
+from dht.records import (
+    MAX_RUN_RECORD_BYTES,
+    RunRecord,
+    claimed_run_id,
+    decode_run_record,
+    encode_run_record,
+    sign_run_record,
+)
+from dht.regular_files import read_regular
 from dht.tickets import (
     MAX_INVITE_ADDRESSES,
     SEED_BYTES,
@@ -28,13 +36,15 @@ from dht.tickets import (
     issue_ticket,
 )
 from peer.config import ADDRESSES_NAME, RUN_RECORD_NAME, read_cached_peers, user_data_dir
-from peer.manifest import RunManifest
+from peer.manifest import MAX_MANIFEST_BYTES, RunManifest
 from peer.manifest_access import ChangeSection
 from peer.new_run import OWNER_KEY_NAME, write_whole
 
 DRAFT_NAME = "manifest.draft"
 """The next revision before it is signed, in the owner's folder."""
 LEDGER_NAME = "invites.jsonl"
+MAX_LEDGER_BYTES = 64 << 20
+"""A line of about 150 bytes for each invite: more than anybody gives."""
 """One line for each invite that was given; it holds no secrets."""
 LONGEST_INVITE_SECONDS = 366 * 86400.0
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -62,7 +72,7 @@ class OwnedRun:
         """
         path = self.folder / DRAFT_NAME
         try:
-            return RunManifest.from_bytes(path.read_bytes())
+            return RunManifest.from_bytes(read_regular(path, MAX_MANIFEST_BYTES))
         except FileNotFoundError:
             return None
         except (OSError, ValueError) as error:
@@ -151,7 +161,7 @@ class OwnedRun:
     def given(self) -> list[dict[str, Any]]:
         """The invites that were given from this folder, oldest first."""
         try:
-            lines = (self.folder / LEDGER_NAME).read_text(encoding="utf-8").splitlines()
+            lines = read_regular(self.folder / LEDGER_NAME, MAX_LEDGER_BYTES).decode().splitlines()
             return [json.loads(line) for line in lines]
         except FileNotFoundError:
             return []
@@ -195,7 +205,7 @@ def open_owned_run(run_id: str | None, folder: str | Path | None) -> OwnedRun:
     owner = Identity.load(path / OWNER_KEY_NAME)
     record_path = path / RUN_RECORD_NAME
     try:
-        data = record_path.read_bytes()
+        data = read_regular(record_path, MAX_RUN_RECORD_BYTES)
         record = decode_run_record(data, run_id=run_id or claimed_run_id(data) or "")
         manifest = RunManifest.from_bytes(record.manifest)
     except OSError as error:

@@ -8,6 +8,7 @@ from pathlib import Path
 from averaging.fragments import build_layout
 from dht.errors import MurmurationError, UsageFault
 from dht.records import MAX_RUN_RECORD_BYTES, claimed_run_id, decode_run_record
+from dht.regular_files import open_regular
 from peer.layouts import shapes_of
 from peer.manifest import RunManifest, read_toml
 from peer.planning import SizesOf
@@ -44,7 +45,7 @@ def sizes_of(manifest: RunManifest) -> SizesOf:
 
 def _read(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             content = file.read(MAX_RUN_FILE_BYTES + 1)
     except OSError as error:
         raise UsageFault(

@@ -11,6 +11,7 @@ from dht.errors import UsageFault
 from dht.host import PeerId
 from dht.identity import Identity, public_key_of
 from dht.profiles import COUNTRIES, MAX_MACHINES, MAX_PROFILE_LIFE_SECONDS, Profile, clean_name
+from dht.regular_files import open_regular
 
 LIFE_SECONDS = MAX_PROFILE_LIFE_SECONDS - 3600.0
 """Just under the longest life that holders accept."""
@@ -53,7 +54,7 @@ def read_choice(path: Path) -> Choice:
         UsageFault: the file is unreadable or says something that no profile can hold.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             content = file.read(MAX_FILE_BYTES)
     except FileNotFoundError:
         return Choice()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from collections.abc import Iterator, Sequence
@@ -15,6 +16,7 @@ from averaging.credit import MachineTotal, counted, missing_versions, totals
 from averaging.receipt_file import MAX_LINE_BYTES, ReceiptFault, Receipts, read_receipts
 from dht.errors import LocalFault, UsageFault
 from dht.identity import split_run_id, verify
+from dht.regular_files import open_regular
 from peer.quantities import count_text, plural
 
 
@@ -34,7 +36,7 @@ def verify_receipts(path: Path, run_id: str | None, as_json: bool) -> int:
     if run_id:
         split_run_id(run_id)
     try:
-        with path.open(encoding="utf-8") as file:
+        with io.TextIOWrapper(open_regular(path), encoding="utf-8") as file:
             receipts = read_receipts(_lines(file), verify, run_id or "")
     except OSError as error:
         raise UsageFault(f"cannot read {path}: {error.strerror}; expected a file of receipts") from error

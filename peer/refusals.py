@@ -15,6 +15,7 @@ from typing import Any, get_args
 
 from averaging.blame import OFFENCE_TEXT, Offence
 from dht.host import PeerId
+from dht.regular_files import open_regular
 from peer.event_types import Event, JoinedRun, NetworkRestarted, RefusedPeer
 from peer.events import MAX_LINE_BYTES, from_json
 from peer.quantities import seconds_text, short_peer
@@ -97,7 +98,7 @@ def refusals_in_log(path: Path) -> LoggedRefusals | None:
         OSError: the log is there and cannot be read.
     """
     try:
-        file = path.open("rb")
+        file = open_regular(path)
     except FileNotFoundError:
         return None
     with file:

@@ -14,7 +14,8 @@ from dht.hivemind_store import DIAL_SECONDS, MAX_BOOTSTRAP_DIALS, HivemindStore
 from dht.host import PeerId
 from dht.multiaddr import parse_peer_multiaddr
 from dht.p2pd_host import P2pdHost
-from dht.records import RunRecord, decode_run_record
+from dht.records import MAX_RUN_RECORD_BYTES, RunRecord, decode_run_record
+from dht.regular_files import read_regular
 from peer.company import ALONE_SECONDS, CONNECTED_SECONDS
 from peer.config import RUN_RECORD_NAME, read_cached_peers
 from peer.manifest import RunManifest
@@ -187,7 +188,7 @@ def _nobody(wanted: Wanted, addresses: list[str], num_members: int, waited: floa
 def local_record(path: Path, run_id: str) -> tuple[RunRecord | None, str]:
     """The run record on this machine, or why it cannot be used (empty when there is none)."""
     try:
-        return decode_run_record(path.read_bytes(), run_id=run_id), ""
+        return decode_run_record(read_regular(path, MAX_RUN_RECORD_BYTES), run_id=run_id), ""
     except FileNotFoundError:
         return None, ""
     except OSError as error:

@@ -19,7 +19,8 @@ from averaging.notary import Checker, Scope
 from dht.errors import Incompatible, LocalFault, NobodyReachable, PeerFault, UsageFault
 from dht.host import PeerId
 from dht.identity import peer_id_of, verify
-from dht.records import PeerRecord, decode_run_record
+from dht.records import MAX_RUN_RECORD_BYTES, PeerRecord, decode_run_record
+from dht.regular_files import read_regular
 from peer.checkpoint import CheckpointFolder, CheckpointOwner
 from peer.config import CHECKPOINTS_NAME, RUN_RECORD_NAME
 from peer.data import open_corpus
@@ -174,9 +175,8 @@ def open_model(source: ModelSource) -> OpenedModel:
     """
     if isinstance(source, ModelFileSource):
         found = read_model(source.path)
-        versions = tuple(int(version) for version in found.config.get("versions", ()))
-        tokens = int(found.config.get("tokens", 0))
-        return OpenedModel(found.model, found.manifest, str(found.config.get("run_id")), versions, tokens)
+        header = found.header
+        return OpenedModel(found.model, found.manifest, header.run_id, tuple(header.versions), header.tokens)
     anchors = _anchors_of(source)
     return OpenedModel(model_of(anchors), anchors.manifest, anchors.run_id, anchors.versions, anchors.tokens)
 
@@ -202,7 +202,7 @@ def anchors_of_checkpoint(source: CheckpointSource) -> Anchors:
     """
     record_path = source.folder / RUN_RECORD_NAME
     try:
-        record = decode_run_record(record_path.read_bytes(), run_id=source.run_id)
+        record = decode_run_record(read_regular(record_path, MAX_RUN_RECORD_BYTES), run_id=source.run_id)
         manifest = RunManifest.from_bytes(record.manifest)
     except OSError as error:
         raise UsageFault(f"{record_path}: {error.strerror}; expected the data folder of a peer of this run.") from error

@@ -106,7 +106,7 @@ class TensorFile(Generic[T]):
         opener: Any = safe_open  # its stubs leave its methods untyped
         try:
             self._opened = opener(path, framework=framework)
-        except (SafetensorError, OSError) as error:
+        except (SafetensorError, OSError, RuntimeError) as error:
             raise ValueError(f"{path.name} is no safetensors file ({error!s:.60})") from error
         self.names: frozenset[str] = frozenset(self._opened.keys())
 
