@@ -21,7 +21,7 @@ from averaging.cell_messages import (
     Upper,
 )
 from averaging.cells import MAX_GRID_SHARDS
-from averaging.messages import Commit
+from averaging.messages import MAX_COMMIT_TOKENS, MAX_TOKENS, Commit
 from averaging.wire_fields import (
     ATTEMPT,
     VALUE,
@@ -49,6 +49,7 @@ MAX_CELL_ROSTER = 128
 CELL_KINDS = (CellPart, CellOffer, CrossPlan, Cross, Partial, Crossed, Upper, CellsCommit)
 _CELL = integer(0, MAX_CELLS - 1)
 _SLICE = integer(0, MAX_SLICES - 1)
+_TOKENS = integer(0, MAX_CELL_ROSTER * MAX_TOKENS)
 _COUNT = integer(0, 2**60)
 _WEIGHT = number(1e30)
 
@@ -77,9 +78,9 @@ def _cell_row(row: Any, limits: Limits) -> CellRow:
         peer_id(row[1], limits),
         _part_digest(row[2], limits),
         integer(1, MAX_CELL_ROSTER)(row[3], limits),
-        _COUNT(row[4], limits),
+        _TOKENS(row[4], limits),
         _WEIGHT(row[5], limits),
-        _COUNT(row[6], limits),
+        _TOKENS(row[6], limits),
         _WEIGHT(row[7], limits),
         _COUNT(row[8], limits),
     )
@@ -199,11 +200,18 @@ def _check_commit(commit: CellsCommit, sender: PeerId, limits: Limits) -> None:
 
 def _check_upper(message: Upper | CrossPlan, sender: PeerId, limits: Limits) -> None:
     size, cells = limits.fragment_sizes[message.fragment], message.cells
+    num_tokens = sum(row.tokens for row in cells)
     if not cells:
         raise PeerFault(sender, f"sent a {message.KIND} without cells; expected at least one")
     for what, values in (("name", [row.name for row in cells]), ("leader", [row.leader for row in cells])):
         if len(set(values)) != len(cells):
             raise PeerFault(sender, f"sent a {message.KIND} in which two cells have one {what}")
+    if any(row.tokens > row.num_members * MAX_TOKENS for row in cells) or num_tokens > MAX_COMMIT_TOKENS:
+        raise PeerFault(
+            sender,
+            f"sent a {message.KIND} of {num_tokens} tokens; expected at most {MAX_TOKENS} of a member and "
+            f"{MAX_COMMIT_TOKENS} in all",
+        )
     position = 0
     for one in message.slices:
         if one.start != position or one.end <= one.start or one.cell >= len(cells):

@@ -119,6 +119,7 @@ class Exchange:
         self.guard.leaders.is_strict = rule.is_strict
         for fragment in self.fragments:
             fragment.machine.objection = partial(self.guard.claim_objection, timing=fragment.machine.timing)
+            fragment.machine.doubt = partial(self.guard.doubts, timing=fragment.machine.timing)
         self._background = Background()
         self._spawn = self._background.spawn
         heard = lambda: (*self._seen[0], *self._seen[1])  # noqa: E731
@@ -362,6 +363,7 @@ class Exchange:
         members = await self.audits.proven(fragment, plan, effect.leader, index, members)
         contributions = fragment.store.contributions(self.rule, plan, effect.leader, index, members)
         self.guard.misfits(plan, members, [member for member, _, _ in contributions])
+        contributions = self.guard.believable(plan, contributions, fragment.machine.timing)
         contributions = bulk.with_own(contributions, fragment, plan, shard, self.me, self.rule)
         if self._cells.is_in_cell(fragment):
             await self._cells.reduce(fragment, effect, contributions)

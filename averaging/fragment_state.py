@@ -28,7 +28,7 @@ from averaging.contributions import (
     oldest_in,
 )
 from averaging.encoded import EncodedBlocks
-from averaging.messages import MAX_NUM_ROUNDS
+from averaging.messages import MAX_LINEAGE_TOKENS, MAX_NUM_ROUNDS
 from averaging.outer import (
     CHUNK_VALUES,
     OuterRule,
@@ -209,7 +209,7 @@ class FragmentState:
             self.num_rounds = min(self.num_rounds + bool(committed), MAX_NUM_ROUNDS)
         self.pending = None
         self.version += 1
-        self.lineage_tokens += commit_tokens
+        self.lineage_tokens = min(self.lineage_tokens + commit_tokens, MAX_LINEAGE_TOKENS)
         return change, num_returned
 
     def adopt(self, anchor: F32, momentum: F32, version: int, lineage_tokens: int, digest: bytes) -> None:

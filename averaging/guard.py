@@ -2,23 +2,29 @@
 
 A claim of tokens is checked without trust in anybody's books: work on anchor version b began after b existed, so it
 holds at most 3 * speed * (now - time at which b came here + one learned round) tokens; where that time is not known,
-an earlier version's, which can only allow more; after this process slept, the time since when it slept. Versions of two
-lineages have nothing but their numbers in common, so only claims about the own lineage are judged. The speed is the
-fastest that the peer announced lately in its signed record; announcing a false one is seen by all, slows the whole
-swarm's intervals down, and still meets the limit on weights of the robust combinations. Work may have been done faster
-than was ever announced (a processor got free), and the announcement takes its time: the first claims that are somewhat
-beyond it are refused without blame, until a newer announcement must be known here.
+an earlier version's, which can only allow more, or what such versions usually take; after this process slept, the time
+since when it slept. Versions of two lineages have nothing but their numbers in common, so only claims about the own
+lineage are judged.
+
+The speed is the fastest that the peer announced lately in its signed record, up to a thousand median ones. Who has
+announced none is believed to be as fast as the slowest (`believed_speeds.py`): more than that waits, without blame,
+until its record is here. Work may also have been done faster than was ever announced (a processor got free), and the
+announcement takes its time: the first claims that are somewhat beyond it are refused without blame, until a newer
+announcement must be known here. A commit is judged more kindly than an offer, because its leader may have had a record
+that is on its way here: what an honest peer let in passes everywhere, and what nobody can have trained passes nowhere.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 
+from averaging.believed_speeds import BelievedSpeeds
 from averaging.blame import OFFENCE_TEXT, BlameBook, Offence, most_tokens
+from averaging.cell_messages import CellsCommit
 from averaging.exchange_reports import ExchangeReport, PeerRefused
 from averaging.leaders import Leaders, num_members
 from averaging.messages import Commit, Message, Offer, Plan, RosterEntry, VersionIs
-from averaging.robust import RefusedMember
+from averaging.robust import RefusedMember, ShardContribution
 from averaging.round import RoundMachine
 from averaging.round_timing import RoundTiming
 from averaging.wakefulness import Wakefulness
@@ -32,6 +38,12 @@ COMMIT_MARGIN = 2.0
 MOST_DOUBTED = 8.0
 """So many times more than a peer may have trained is a machine that got free or warm; beyond that is a lie at once."""
 MAX_DOUBTED = 1024
+LONGEST_PAUSE_SECONDS = 40 * 86_400.0
+"""Work in a commit whose base came at a time that is not known here is not older: a whole run that slept."""
+ASSUMED_PACES = 4.0
+"""Times of an own round that each version is assumed to have taken that came before this peer looked."""
+FIRST_ASSUMED_SECONDS = 600.0
+"""The same for all of them before this peer knows how long its rounds take."""
 _LEFT_OUT = "left out here for a while, because too much of its input was refused"
 
 
@@ -39,7 +51,8 @@ class Guard:
     """Refusals of one `Exchange`.
 
     Attributes:
-        speed_of: tokens per second that a peer announced lately, 0 when unknown; set by the owner.
+        speed_of: tokens per second that a peer (or this one) announced lately, 0 when unknown; set by the owner.
+        known_speeds: those of all other live trainers; set by the owner.
         news_seconds: how long it takes until a peer's newer announcement is known here; set by the owner.
         on_exclusion: called when a peer begins to be left out; set by the exchange.
     """
@@ -54,15 +67,18 @@ class Guard:
         self.book = BlameBook()
         self.speed_of: Callable[[PeerId], float] = lambda _peer_id: 0.0
         self.news_seconds: Callable[[], float] = lambda: 0.0
+        self.known_speeds: Callable[[], Sequence[float]] = tuple
         self.on_exclusion: Callable[[], None] = lambda: None
         self.leaders = Leaders(me)
         self._me = me
         # Work of the staleness limit, one version of delay, and a commit or two that were on the way meanwhile.
         self._num_remembered = staleness_limit + 3
+        self._oldest_base = staleness_limit + 2
         self._clock = clock
         self._report = report
         self._came_at: dict[int, dict[int, float]] = {}
         self._last: dict[int, tuple[int, float]] = {}
+        self._believed = BelievedSpeeds()
         self._wakefulness = Wakefulness()
         self._doubted: dict[PeerId, tuple[float, float]] = {}
         """Peer -> (first, last) time of claims beyond what it announced."""
@@ -135,6 +151,11 @@ class Guard:
             return ""
         return self._false_claim(offer.fragment, offer.version, _entry(sender, offer), timing)
 
+    def doubts(self, sender: PeerId, offer: Offer, timing: RoundTiming) -> bool:
+        """Whether an offer that nothing proves false has to wait: more is claimed than is believed without a record."""
+        entry = _entry(sender, offer)
+        return sender != self._me and entry.tokens > self._most_tokens(offer.fragment, entry, timing)
+
     def check_leader(self, sender: PeerId, commit: Commit, machine: RoundMachine) -> None:
         """Refuse a commit that could be followed here and that its leader has not signed.
 
@@ -168,6 +189,18 @@ class Guard:
             if entry.peer_id not in excluded and not is_false:
                 kept.append(member)
         return tuple(kept)
+
+    def believable(
+        self, plan: Plan, contributions: Sequence[ShardContribution], timing: RoundTiming
+    ) -> list[ShardContribution]:
+        """Those of contributions that fit the plan whose tokens would not make a commit be refused here."""
+        roster = plan.roster
+        return [
+            one
+            for one in contributions
+            if roster[one[0]].peer_id == self._me
+            or roster[one[0]].tokens <= self._most_in_commit(plan.fragment, roster[one[0]], timing)
+        ]
 
     def refused(self, plan: Plan, refusals: Sequence[RefusedMember]) -> None:
         """The reduction left out contributions through their senders' fault."""
@@ -227,34 +260,65 @@ class Guard:
     def _forged_weight(self, sender: PeerId, commit: Commit, timing: RoundTiming) -> str:
         """Tokens in a commit that its members cannot have trained: neither applied nor compared with another commit.
 
-        Otherwise a leader alone could outweigh everybody by a number. Twice the margin of an offer: what honest leaders
-        let in must pass here too, whatever came here when. Its maker is named, no more: a leader that does not know a
-        peer's speed or when its base came cannot tell.
+        Otherwise a leader alone could outweigh everybody by a number. Only who is in it counts. Its maker is named, no
+        more: a leader that does not know a peer's speed or when its base came cannot tell.
         """
-        for entry in commit.roster:
-            most = self._most_tokens(commit.fragment, entry, timing)
-            if most is not None and entry.tokens > COMMIT_MARGIN * most:
-                what = (
-                    f"made a commit of version {commit.version} of fragment {commit.fragment} with {entry.tokens} "
-                    f"tokens of one peer, which can have trained {most:.0f} at most"
-                )
-                if sender == commit.leader:
-                    self.blame(sender, "overweight", what, (commit.fragment, commit.version, "commit"))
-                return what
+        members = {index for shard in commit.shards for index in shard.included}
+        for entry in (commit.roster[index] for index in sorted(members)):
+            most = self._most_in_commit(commit.fragment, entry, timing)
+            if commit.version - entry.base_version > self._oldest_base:
+                # Nobody remembers when so old a base came, and no honest reducer takes such work.
+                most = 0.0
+            if entry.tokens > most:
+                return self._overweight(sender, commit, f"{entry.tokens} tokens of one peer", most)
+        if isinstance(commit, CellsCommit):
+            # Members of other cells are known by their number only.
+            most = COMMIT_MARGIN * most_tokens(self._speeds().fastest, LONGEST_PAUSE_SECONDS)
+            for row in commit.upper.cells:
+                if row.tokens > row.num_members * most:
+                    what = f"{row.tokens} tokens of a cell of {row.num_members}"
+                    return self._overweight(sender, commit, what, row.num_members * most)
         return ""
 
-    def _most_tokens(self, fragment: int, claim: RosterEntry, timing: RoundTiming) -> float | None:
-        """More than this cannot be behind a contribution; None when its peer's speed or base is not known here."""
+    def _overweight(self, sender: PeerId, commit: Commit, what: str, most: float) -> str:
+        what = (
+            f"made a commit of version {commit.version} of fragment {commit.fragment} with {what}, "
+            f"which can have trained {most:.0f} at most"
+        )
+        if sender == commit.leader:
+            self.blame(sender, "overweight", what, (commit.fragment, commit.version, "commit"))
+        return what
+
+    def _speeds(self) -> BelievedSpeeds:
+        self._believed.note(self.known_speeds, self.speed_of(self._me), self._clock())
+        return self._believed
+
+    def _most_tokens(self, fragment: int, claim: RosterEntry, timing: RoundTiming) -> float:
+        """More than this is not believed to be behind a contribution that is offered."""
+        seconds = self._seconds_since(fragment, claim.base_version, timing)
+        if seconds is None:
+            pace = timing.own_pace.seconds
+            seconds = FIRST_ASSUMED_SECONDS if pace is None else ASSUMED_PACES * self._num_remembered * pace
+            seconds += self._clock() - self._last.get(fragment, (0, self._clock()))[1]
+        return most_tokens(self._speeds().believed(self.speed_of(claim.peer_id)), seconds)
+
+    def _most_in_commit(self, fragment: int, claim: RosterEntry, timing: RoundTiming) -> float:
+        """The same of one that others have let in: twice the margin, and whom they know may be unknown here."""
+        seconds = self._seconds_since(fragment, claim.base_version, timing)
+        seconds = LONGEST_PAUSE_SECONDS if seconds is None else seconds
+        return COMMIT_MARGIN * most_tokens(self._speeds().possible(self.speed_of(claim.peer_id)), seconds)
+
+    def _seconds_since(self, fragment: int, base_version: int, timing: RoundTiming) -> float | None:
+        """For how long there can have been work on a version; None when it is not known when that came."""
         came_at = self._came_at.get(fragment, {})
-        known = max((known for known in came_at if known <= claim.base_version), default=None)
-        speed = self.speed_of(claim.peer_id)
-        if known is None or speed <= 0:
-            return None
-        return most_tokens(speed, self._clock() - came_at[known] + _slack_seconds(timing))
+        known = max((known for known in came_at if known <= base_version), default=None)
+        return None if known is None else self._clock() - came_at[known] + _slack_seconds(timing)
 
     def _false_claim(self, fragment: int, version: int, claim: RosterEntry, timing: RoundTiming) -> str:
-        most = self._most_tokens(fragment, claim, timing)
-        if most is None or claim.tokens <= most:
+        """Only what the announced speed and a known time disprove is false; whom nothing is known of is not blamed."""
+        seconds = self._seconds_since(fragment, claim.base_version, timing)
+        announced = self.speed_of(claim.peer_id)
+        if announced <= 0 or seconds is None or claim.tokens <= (most := most_tokens(announced, seconds)):
             return self._work_of_the_future(fragment, version, claim)
         what = (
             f"claims {claim.tokens} tokens for fragment {fragment}; at its {self.speed_of(claim.peer_id):.0f} "

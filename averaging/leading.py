@@ -83,15 +83,19 @@ class Leading:
     _missing: tuple[PeerId, ...] = ()
     _told_at: float | None = None
 
-    def on_offer(self, peer_id: PeerId, offer: Offer, num_trainers: int, now: float) -> None:
-        """Take an offer; one that comes after the plan, or to a full roster, waits for the next version."""
+    def on_offer(
+        self, peer_id: PeerId, offer: Offer, num_trainers: int, now: float, *, is_doubtful: bool = False
+    ) -> None:
+        """Take an offer; it waits for the next version after the plan, with a full roster, or while it is doubtful."""
         if not self.offers:
             self.first_at = now
             self.heartbeat_at = now + HEARTBEAT_SECONDS
         if peer_id not in self.offers and peer_id not in self.late:
             self.timing.offer.observe(peer_id, now - self.first_at)
-        if self.plan is None and (len(self.offers) < self.max_roster or peer_id in self.offers):
+        has_room = len(self.offers) < self.max_roster or peer_id in self.offers
+        if self.plan is None and has_room and not is_doubtful:
             self.offers[peer_id] = offer
+            self.late.discard(peer_id)
             self.attempt = max(self.attempt, offer.attempt)
         elif peer_id not in self.offers and len(self.late) < MAX_ROSTER:
             self.late.add(peer_id)
@@ -143,7 +147,7 @@ class Leading:
             return None
         self._num_trainers = max(len(trainers), num_known)
         if self.plan is None:
-            self._missing = tuple(sorted(set(trainers) - given_up - set(self.offers)))
+            self._missing = tuple(sorted(set(trainers) - given_up - set(self.offers) - self.late))
             if len(self.offers) >= self.quorum(self._num_trainers) and self.quorum_at is None:
                 self.quorum_at = now
             is_everyone_here = bool(trainers) and not self._missing and self.quorum_at is not None

@@ -95,6 +95,8 @@ class RoundMachine:
     num_known: int = 0
     objection: Callable[[PeerId, Offer], str] = lambda sender, offer: ""
     """Why a remote's offer on the anchor that is here is not taken; empty when it is."""
+    doubt: Callable[[PeerId, Offer], bool] = lambda sender, offer: False
+    """Whether such an offer, with nothing against it, has to wait for a later version."""
     leading_type: type[Leading] = Leading
     passed_over: frozenset[PeerId] = frozenset()  # not asked to lead from the next version on
     most_of_median: float = math.inf  # see `plan_shards`
@@ -362,7 +364,8 @@ class RoundMachine:
                 tell=self._tell,
             )
         self._began_at = now if self._began_at is None else self._began_at
-        self._leading.on_offer(sender, offer, self.num_known, now)
+        is_doubtful = sender != self.me and self.doubt(sender, offer)
+        self._leading.on_offer(sender, offer, self.num_known, now, is_doubtful=is_doubtful)
 
     def _earliest_start(self) -> float:
         """One interval and a little after the previous round began, unless everyone has offered.

@@ -21,6 +21,7 @@ from averaging.cell_messages import CellOffer, CellPart, CellsCommit, Partial, U
 from averaging.cell_wire import CELL_CHECKS, CELL_KINDS, SLICE_CHECKS, check_cells
 from averaging.messages import (
     DIGEST_BYTES,
+    MAX_LINEAGE_TOKENS,
     MAX_ROSTER,
     MAX_SHARDS,
     Abandon,
@@ -137,7 +138,7 @@ _CHECKS: dict[str, Check] = {
     "attempt": ATTEMPT,
     "num_rounds": NUM_ROUNDS,
     "tokens": TOKENS,
-    "lineage_tokens": integer(0, 2**60),
+    "lineage_tokens": integer(0, MAX_LINEAGE_TOKENS),
     "steps": STEPS,
     "shard": integer(0, MAX_SHARDS - 1),
     "start": VALUE,

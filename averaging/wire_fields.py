@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from averaging.messages import DIGEST_BYTES, MAX_NUM_ROUNDS, MAX_ROSTER, SIGNATURE_BYTES
+from averaging.messages import DIGEST_BYTES, MAX_NUM_ROUNDS, MAX_ROSTER, MAX_STEPS, MAX_TOKENS, SIGNATURE_BYTES
 from dht.host import PeerId
 
 FRAME_HEAD_BYTES = 5
@@ -109,8 +109,8 @@ def rows(check_row: Callable[[list[Any], Limits], Any], most: int) -> Check:
 
 
 VERSION = integer(0, 2**53)
-TOKENS = integer(1, 2**50)
-STEPS = integer(1, 2**31)
+TOKENS = integer(1, MAX_TOKENS)
+STEPS = integer(1, MAX_STEPS)
 VALUE = integer(0, 2**40)
 MEMBER = integer(0, MAX_ROSTER - 1)
 ATTEMPT = integer(0, 10_000)

@@ -183,6 +183,10 @@ class Membership:
         """How long it takes until what a member says of itself from now on is known here: two announcements."""
         return 2 * self._announce_seconds + LOOK_SECONDS + turn_seconds(self._levels.read_level)
 
+    def speeds(self) -> list[float]:
+        """The speeds of all other members that train now, zeros among them."""
+        return [record.tokens_per_second for record in self.members() if record.state == "training"]
+
     def site_of(self, peer_id: PeerId) -> str:
         """The site that this peer or a live member announces; empty when it has none or is not known."""
         if peer_id == self._identity.peer_id:

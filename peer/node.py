@@ -178,7 +178,8 @@ class Node:
             verified=ports.verified,
         )
         guard = self.exchange.guard
-        guard.speed_of, guard.news_seconds = self.membership.tokens_per_second, self.membership.news_seconds
+        guard.speed_of, guard.news_seconds = self._speed_of, self.membership.news_seconds
+        guard.known_speeds = self.membership.speeds
         kept = None if checkpoints is None else ChunkFiles(checkpoints.path.with_name(INCOMING_NAME))
         self.fetcher = Fetcher(ports.host, ports.doorkeeper, self.limits, self.membership, notary, kept)
         self.repairs = Repairs(self.exchange, self.fetcher, self.membership, self.reporter)
@@ -328,9 +329,13 @@ class Node:
                     self._set_pace()
             await self.ports.rest(self.ports.poll_seconds)
 
+    def _speed_of(self, peer_id: PeerId) -> float:
+        is_me = peer_id == self.me
+        return self.mailbox.trainer.tokens_per_second if is_me else self.membership.tokens_per_second(peer_id)
+
     def _set_pace(self) -> None:
         """Slow peers send after fewer inner steps, so that everybody is ready at about the same time."""
-        speeds = [record.tokens_per_second for record in self.membership.members() if record.state == "training"]
+        speeds = self.membership.speeds()
         own, sync_every = self.mailbox.trainer.tokens_per_second, self.manifest.averaging.sync_every
         fastest = fastest_believed([*speeds, own], is_strict=self.rule.is_strict)
         self.mailbox.network.sync_every = effective_sync_every(sync_every, own, fastest)

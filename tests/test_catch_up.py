@@ -19,7 +19,7 @@ from averaging.catch_up import (
     fetch_state,
 )
 from averaging.links import greet_incoming
-from averaging.messages import MAX_ROSTER, MAX_SHARDS, Commit, RosterEntry, ShardResult
+from averaging.messages import MAX_ROSTER, MAX_SHARDS, MAX_STEPS, MAX_TOKENS, Commit, RosterEntry, ShardResult
 from averaging.outer import anchor_digest, chunk_digests
 from averaging.round import KEPT_COMMITS
 from averaging.snapshots import Snapshot
@@ -241,7 +241,8 @@ def test_server_and_joiner_understand_each_other():
 
 
 def largest_commit(version):
-    roster = tuple(RosterEntry(peer, 2**50, 2**31, 2**53, 2**53) for peer in sorted(map(named, range(MAX_ROSTER))))
+    peers = sorted(map(named, range(MAX_ROSTER)))
+    roster = tuple(RosterEntry(peer, MAX_TOKENS, MAX_STEPS, 2**53, 2**53) for peer in peers)
     everyone = tuple(range(MAX_ROSTER))
     shards = tuple(
         ShardResult(n, n + 1, n % MAX_ROSTER, bytes([7]) * 16, everyone, bytes(64)) for n in range(MAX_SHARDS)

@@ -12,7 +12,7 @@ from averaging.cell_messages import MAX_CELLS, MAX_SLICES, CellRow, SliceResult,
 from averaging.cell_wire import MAX_CELL_ROSTER
 from averaging.cells import MAX_GRID_SHARDS, grid_of, plan_cell, plan_slices, relayed_to
 from averaging.credit import counted, totals
-from averaging.messages import Commit, RosterEntry, ShardResult
+from averaging.messages import MAX_STEPS, MAX_TOKENS, Commit, RosterEntry, ShardResult
 from averaging.receipt_file import ReceiptFault, RunFrame, line_of, read_receipts
 from dht.errors import UsageFault
 from dht.host import PeerId
@@ -67,7 +67,7 @@ def test_a_part_that_is_not_in_the_round_proves_nothing(swarm):
 
 
 def test_the_largest_commit_fits_its_header():
-    roster = tuple(RosterEntry(named(n), 2**50, 2**31, 2**53, 2**53, 100) for n in range(MAX_CELL_ROSTER))
+    roster = tuple(RosterEntry(named(n), MAX_TOKENS, MAX_STEPS, 2**53, 2**53, 100) for n in range(MAX_CELL_ROSTER))
     roster = tuple(sorted(roster, key=lambda entry: entry.peer_id))
     everybody, signature = tuple(range(MAX_CELL_ROSTER)), bytes(range(64))
     size = 2**40

@@ -17,6 +17,8 @@ from averaging.messages import (
     MAX_NUM_ROUNDS,
     MAX_ROSTER,
     MAX_SHARDS,
+    MAX_STEPS,
+    MAX_TOKENS,
     SIGNATURE_BYTES,
     Abandon,
     Accusation,
@@ -51,8 +53,8 @@ DIGEST = bytes(range(DIGEST_BYTES))
 fragments = st.integers(0, len(SIZES) - 1)
 versions = st.integers(0, 2**53)
 attempts = st.integers(0, 10_000)
-tokens = st.integers(1, 2**50)
-steps = st.integers(1, 2**31)
+tokens = st.integers(1, MAX_TOKENS)
+steps = st.integers(1, MAX_STEPS)
 num_rounds = st.integers(0, MAX_NUM_ROUNDS)
 digests = st.binary(min_size=DIGEST_BYTES, max_size=DIGEST_BYTES)
 signatures = st.integers(0, 255).map(lambda byte: bytes([byte]) * SIGNATURE_BYTES)
@@ -375,7 +377,7 @@ def test_a_commit_digest_names_every_field():
 def test_a_full_commit_fits_its_header():
     """The largest round that the protocol allows must be encodable, or its leader could never close it."""
     roster = tuple(
-        RosterEntry(peer, 2**50, 2**31, 2**53, 2**53, MAX_NUM_ROUNDS)
+        RosterEntry(peer, MAX_TOKENS, MAX_STEPS, 2**53, 2**53, MAX_NUM_ROUNDS)
         for peer in sorted(named(n) for n in range(MAX_ROSTER))
     )
     everyone = tuple(range(MAX_ROSTER))
