@@ -74,7 +74,9 @@ class Rounds:
         )
         raw = encode(Commit(fragment, version, 0, chosen[0], self._chance.randbytes(16), roster, shards))
         raw += self._chance.randbytes(64 * (1 + MEMBERS))
-        credited = tuple(MemberCredit(peer_id, 65_536 / FRAGMENTS, 65_536 / FRAGMENTS, True) for peer_id in chosen)
+        credited = tuple(
+            MemberCredit(peer_id, 65_536_000 // FRAGMENTS, 65_536_000 // FRAGMENTS, True) for peer_id in chosen
+        )
         at = self._begin_at + number * ROUND_SECONDS
         digest = hashlib.sha256(raw).digest()
         credit = CommitCredit(fragment, version, chosen[0], MEMBERS * 65_536, digest, credited, 0, MEMBERS, at, 12.5)

@@ -40,8 +40,8 @@ _POINT_COLUMNS: Final[dict[str, Callable[[HistoryPoint], float | None]]] = {
 }
 
 _SORT_KEYS: Final[dict[str, Callable[[ContributorRow], Any]]] = {
-    "tokens": lambda row: -row.tokens_witnessed,
-    "reported": lambda row: -row.tokens_reported,
+    "tokens": lambda row: -row.milli_witnessed,
+    "reported": lambda row: -row.milli_reported,
     "rounds": lambda row: -row.rounds,
     "first": lambda row: row.first_at,
     "last": lambda row: -row.last_at,
@@ -68,6 +68,7 @@ def run_json(state: DashboardState, history: HistoryView) -> dict[str, Any]:
         "num_witnessed_rounds": history.num_rounds,
         "committed_tokens": state.committed_tokens,
         "witnessed_tokens": history.tokens_witnessed,
+        "witnessed_milli_tokens": history.milli_witnessed,
         "num_contributors": len(history.contributors),
         "num_unverified": history.num_unverified,
         "tokens_per_second": state.tokens_per_second,
@@ -150,6 +151,7 @@ def contributors_json(
         "num_found": len(rows),
         "num_unverified": history.num_unverified,
         "witnessed_tokens": history.tokens_witnessed,
+        "witnessed_milli_tokens": history.milli_witnessed,
         "contributors": [contributor_json(row) for row in shown],
         "next_offset": offset + limit if offset + limit < len(rows) else None,
     }
@@ -241,6 +243,8 @@ def contributor_json(row: ContributorRow) -> dict[str, Any]:
         "country": row.country or None,
         "tokens_witnessed": row.tokens_witnessed,
         "tokens_reported": row.tokens_reported,
+        "milli_tokens_witnessed": row.milli_witnessed,
+        "milli_tokens_reported": row.milli_reported,
         "share": row.share,
         "rounds": row.rounds,
         "rounds_missed": row.rounds_missed,
@@ -323,6 +327,8 @@ def _curve_json(point: CurvePoint) -> dict[str, Any]:
         "at": point.at,
         "tokens_witnessed": point.tokens_witnessed,
         "tokens_reported": point.tokens_reported,
+        "milli_tokens_witnessed": point.milli_witnessed,
+        "milli_tokens_reported": point.milli_reported,
         "rounds": point.rounds,
     }
 
@@ -334,6 +340,8 @@ def _machine_json(machine: MachineRow) -> dict[str, Any]:
         "condition": machine.condition,
         "tokens_witnessed": machine.tokens_witnessed,
         "tokens_reported": machine.tokens_reported,
+        "milli_tokens_witnessed": machine.milli_witnessed,
+        "milli_tokens_reported": machine.milli_reported,
         "rounds": machine.rounds,
         "rounds_missed": machine.rounds_missed,
         "first_at": machine.first_at,

@@ -9,6 +9,8 @@ from averaging.messages import Commit
 
 BYTES_PER_GRADIENT: Final = 4
 """Plain data-parallel training sends float32 gradients."""
+MAX_BYTES: Final = 2**53
+"""Of one commit, 9 petabytes: whoever claims more steps than that gets this, and sums over a history stay exact."""
 
 
 def payload_bytes(commit: Commit, encoded_num_bytes: Callable[[int], int]) -> int:
@@ -24,7 +26,7 @@ def payload_bytes(commit: Commit, encoded_num_bytes: Callable[[int], int]) -> in
         if shard.digest:
             num_sent = sum(member != shard.reducer for member in shard.included) + len(commit.roster) - 1
             total += num_sent * encoded_num_bytes(shard.end - shard.start)
-    return total
+    return min(total, MAX_BYTES)
 
 
 def data_parallel_bytes(commit: Commit, fragment_size: int) -> int:
@@ -37,4 +39,5 @@ def data_parallel_bytes(commit: Commit, fragment_size: int) -> int:
     if not included:
         return 0
     num_steps = sum(commit.roster[index].steps for index in included)
-    return round(2 * (len(included) - 1) / len(included) * num_steps * BYTES_PER_GRADIENT * fragment_size)
+    total = round(2 * (len(included) - 1) / len(included) * num_steps * BYTES_PER_GRADIENT * fragment_size)
+    return min(total, MAX_BYTES)

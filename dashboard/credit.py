@@ -74,17 +74,14 @@ def commit_credit(one: Round, commit: Commit) -> CommitCredit:
         tokens=one.tokens,
         digest=one.digest,
         members=tuple(
-            MemberCredit(
-                share.peer_id,
-                share.milli_tokens / 1000 if share.is_witnessed else 0.0,
-                share.milli_tokens / 1000,
-                share.milli_tokens > 0,
-            )
+            MemberCredit(share.peer_id, share.milli_witnessed, share.milli_tokens, share.milli_tokens > 0)
             for share in one.shares
         ),
         num_void_shards=sum(not shard.digest for shard in commit.shards),
         num_shards=len(commit.shards),
         drop_reasons=drop_reasons(commit),
+        previous=one.previous,
+        standing=one.standing,
     )
 
 

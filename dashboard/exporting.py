@@ -18,6 +18,7 @@ ROUNDS_PAGE: Final = 500
 COLUMNS: Final = (
     *("rank", "contributor_id", "name", "country", "tokens_witnessed", "tokens_reported", "share", "rounds"),
     *("rounds_missed", "first_at", "last_at", "is_here", "streak_days", "num_machines"),
+    *("milli_tokens_witnessed", "milli_tokens_reported"),
 )
 
 

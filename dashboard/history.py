@@ -13,11 +13,13 @@ import logging
 import sqlite3
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import aiosqlite
 
+from dashboard.counting import Booking, Outcome
 from dashboard.history_file import MEMORY, check_file, read_only, sole_writer
 from dashboard.history_reading import HistoryReader
 from dashboard.history_rows import Batch, StoredCommit, StoredEvent, round_facts_of, stored_point
@@ -34,7 +36,7 @@ from dashboard.history_types import (
 )
 from dashboard.history_writing import CheckCommit, Loaded, forget_old, load, prepare, rebuild, run_record, write
 from dashboard.known_versions import KnownVersions
-from dashboard.ledger import Entry, Outcome, Presence, countries, with_rare_countries_withheld
+from dashboard.ledger import Presence, countries, with_rare_countries_withheld
 from dashboard.state import DashboardState
 from dashboard.trend import MAX_POINTS, Trend, thinned
 from dht.errors import LocalFault
@@ -42,6 +44,8 @@ from dht.profiles import contributor_id_of
 
 WRITE_SECONDS: Final = 1.0
 """Between two transactions: what a kill can take along, and what members are asked for again after it."""
+MAX_WRITE_SECONDS: Final = 60.0
+"""While nothing can be written the time between two tries doubles up to this."""
 FORGET_SECONDS: Final = 3600.0
 MAX_MARKS: Final = 300
 MAX_ROUNDS: Final = 60
@@ -65,6 +69,8 @@ _MARK_KINDS: Final[dict[str, MarkKind]] = {
 OpenCheck = Callable[[bytes], CheckCommit]
 """From an encoded run record to the check of that run's signed commits."""
 
+Default = TypeVar("Default", float, None)
+
 log = logging.getLogger(__name__)
 
 
@@ -83,21 +89,32 @@ class History:
         self._batch = Batch()
         self._gaps = loaded.gaps
         self._missing = loaded.missing
-        self._started_at = float(loaded.meta.get("created_at", now))
+        self._started_at = _real(loaded.meta.get("created_at"), now)
         self._marks = deque((_mark(*row) for row in loaded.marks if row[2] in _MARK_KINDS), maxlen=MAX_MARKS)
-        self._rounds = {(entry.credit.fragment, entry.credit.version): round_facts_of(entry) for entry in loaded.rounds}
+        self._rounds: dict[tuple[int, int], RoundFacts] = {}
+        self._facts: dict[int, RoundFacts] = {}
+        """By number: of the newest commits, whether they count or not."""
+        for one in loaded.rounds:
+            self._facts[one.num] = round_facts_of(one.credit, one.credit.at or 0.0)
+            self._show(self._facts[one.num])
+        self._news: dict[int, tuple[float, CommitCredit, bool]] = {}
+        """By number: commits that have come since `_settle`: (time that it counts at, credit, whether it is recent)."""
         self._revision: int | None = None
-        self._last_look_at: float | None = loaded.meta.get("last_look_at")
+        self._last_look_at = _real(loaded.meta.get("last_look_at"), None)
         self._dropped_from: float | None = None
         self._state: DashboardState | None = None
         self._view: HistoryView | None = None
         self.trend.start_from(loaded.points, loaded.conditions)
+        if loaded.skipped:
+            tables = ", ".join(f"{count} of {table}" for table, count in sorted(loaded.skipped.items()))
+            warn(f"{path}: rows that cannot be read are passed over ({tables}); the rest of the history is used.")
 
     # --- what comes in ---
 
     def look(self, state: DashboardState, contributor_keys: dict[str, str] | None = None) -> None:
         """Take in a look. `contributor_keys`: per PeerId its contributor, in place of the one its record names."""
         now = state.now
+        self._settle()
         if not state.problem:
             if self._last_look_at is not None and now - self._last_look_at > MIN_GAP_SECONDS:
                 self._add_gap(Gap(self._last_look_at, now, "this dashboard was not running, or could not look"))
@@ -137,26 +154,59 @@ class History:
         Args:
             is_recent: False for one that closed nobody knows when; it does not count as traffic of this minute.
         """
-        outcome, replaced = self.ledger.add(credit, now)
-        if outcome != "counted":
+        num = self._next_commit
+        outcome = self.ledger.put(credit, now, num)
+        if outcome != "new":
             return outcome
-        entry = Entry(credit, now if credit.at is None else credit.at)
-        self._batch.commits.append(StoredCommit(self._next_commit, raw, entry, now, replaced))
+        at = now if credit.at is None else credit.at
         self._next_commit += 1
-        if is_recent or credit.at is not None:
-            self.trend.note_traffic(entry.at, credit.payload_bytes)
-        for part in (entry, replaced):
-            for member in part.credit.members if part is not None else ():
-                machine = self.ledger.machines.get(member.peer_id)
-                if machine is not None:
-                    self._batch.machines[member.peer_id] = machine
-        detail = {"fragment": credit.fragment, "version": credit.version}
-        self._batch.events.append(StoredEvent(entry.at, "committed", credit.leader, credit.tokens, detail, True))
-        self._rounds[(credit.fragment, credit.version)] = round_facts_of(entry)
-        if len(self._rounds) > 2 * MAX_ROUNDS:
-            self._rounds = {(facts.fragment, facts.version): facts for facts in self._newest_rounds()}
+        self._batch.commits.append(StoredCommit(num, raw, credit, at, now))
+        self._news[num] = at, credit, is_recent or credit.at is not None
         self._view = None
         return outcome
+
+    def _settle(self) -> None:
+        """Find out what counts now. Once for many commits: one of long ago makes the whole chain after it be followed
+        again."""
+        bookings = self.ledger.settle()
+        self._batch.released += self.ledger.counting.released()
+        self._batch.bookings += bookings
+        self._facts |= {num: round_facts_of(credit, at) for num, (at, credit, _) in self._news.items()}
+        for booking in bookings:
+            self._take(booking)
+        self._news.clear()
+        while len(self._facts) > 4 * MAX_ROUNDS:
+            del self._facts[next(iter(self._facts))]
+        if len(self._rounds) > 2 * MAX_ROUNDS:
+            self._rounds = {(facts.fragment, facts.version): facts for facts in self._newest_rounds()}
+
+    def _take(self, booking: Booking) -> None:
+        receipt = booking.receipt
+        for member in booking.members:
+            machine = self.ledger.machines.get(member.peer_id)
+            if machine is not None:
+                self._batch.machines[member.peer_id] = machine
+        if booking.sign < 0:
+            self._rounds.pop((receipt.fragment, receipt.version), None)
+            return
+        facts = self._facts.get(receipt.num)
+        if facts is not None:
+            self._show(facts)
+        at, credit, is_recent = self._news.pop(receipt.num, (0.0, None, False))
+        if credit is not None:
+            detail = {"fragment": credit.fragment, "version": credit.version}
+            self._batch.events.append(StoredEvent(at, "committed", credit.leader, credit.tokens, detail, True))
+            if is_recent:
+                self.trend.note_traffic(at, credit.payload_bytes)
+
+    def _show(self, facts: RoundFacts) -> None:
+        """Among the newest rounds; with what other cells' receipts of the same round tell."""
+        key = facts.fragment, facts.version
+        held = self._rounds.get(key)
+        if held is not None:
+            contributors = tuple(dict.fromkeys((*held.contributors, *facts.contributors)))
+            facts = replace(held, contributors=contributors, num_missed=held.num_missed + facts.num_missed)
+        self._rounds[key] = facts
 
     def add_profile(self, profile: ProfileFacts, raw: bytes, now: float) -> None:
         """Take in a contributor's checked profile."""
@@ -186,8 +236,8 @@ class History:
         self._view = None
 
     def known(self, fragment: int) -> KnownVersions:
-        """Versions whose commit is counted."""
-        return self.ledger.versions.get(fragment) or KnownVersions()
+        """Versions of which a commit is known."""
+        return self.ledger.known(fragment)
 
     def is_missing(self, fragment: int, version: int) -> bool:
         """Whether members were asked for this commit and none remembered it."""
@@ -230,6 +280,7 @@ class History:
         return self._nums.id_of(num)
 
     def _make_view(self) -> HistoryView:
+        self._settle()
         now = self._state.now if self._state is not None else self._started_at
         rows, num_unverified = self.ledger.rows(now)
         shown, num_undeclared = countries(rows)
@@ -248,7 +299,7 @@ class History:
             gaps=tuple(self._gaps[-MAX_GAPS:]),
             missing=tuple(self._missing[-MAX_GAPS:]),
             num_rounds=self.ledger.num_rounds,
-            tokens_witnessed=self.ledger.tokens_witnessed,
+            milli_witnessed=self.ledger.milli_witnessed,
             storage="in memory; it ends with this process" if self.path is None else "in a file; it outlives restarts",
             problem=self.problem,
         )
@@ -260,29 +311,36 @@ class History:
     # --- the file ---
 
     async def run(self, database: aiosqlite.Connection, clock: Callable[[], float]) -> None:
-        """Write what is new, for ever."""
+        """Write what is new, for ever. Whatever goes wrong is told, and tried again after a growing time."""
         forget_at = clock()
+        wait_seconds = WRITE_SECONDS
         while True:
-            await asyncio.sleep(WRITE_SECONDS)
+            await asyncio.sleep(wait_seconds)
             await self.flush(database)
+            wait_seconds = min(2 * wait_seconds, MAX_WRITE_SECONDS) if self.problem else WRITE_SECONDS
             if clock() >= forget_at and not self.problem:
                 forget_at = clock() + FORGET_SECONDS
-                with contextlib.suppress(sqlite3.Error):
+                try:
                     await forget_old(database, clock())
+                except Exception as error:  # noqa: BLE001 (whatever it is, the next try is in an hour)
+                    log.warning("what is older than the history keeps was not let go: %s", error)
 
     async def flush(self, database: aiosqlite.Connection) -> None:
-        """Write what is new, once. Trouble with the disk is told once, and again when it is over."""
+        """Write what is new, once. Trouble, whatever it is, is told once, and again when it is over."""
+        self._settle()
         batch, self._batch = self._batch, Batch()
         if not (batch or batch.meta):
             return
         try:
             await write(database, batch, self._nums)
-        except sqlite3.Error as error:
+        except BaseException as error:
             batch.absorb(self._batch)
             self._batch = batch
             dropped = batch.trim(MAX_WAITING_LOOKS, MAX_WAITING_EVENTS)
             if dropped is not None and self._dropped_from is None:
                 self._dropped_from = dropped.at
+            if not isinstance(error, Exception):
+                raise
             self._fail(error)
             return
         if self.problem:
@@ -293,13 +351,15 @@ class History:
                 self._add_gap(Gap(self._dropped_from, end_at, "the history could not be written"))
                 self._dropped_from = None
 
-    def _fail(self, error: sqlite3.Error) -> None:
+    def _fail(self, error: Exception) -> None:
         if self.problem:
             return
-        self.problem = (
-            f"The history cannot be written at present ({error}); the page goes on from memory. Free some space on its "
-            "disk, or check its folder."
-        )
+        if isinstance(error, sqlite3.OperationalError):
+            remedy = "Free some space on its disk, or check its folder."
+        else:
+            remedy = "Please report this, with the log; what came since is written when it can be."
+            log.error("the history cannot be written", exc_info=error)
+        self.problem = f"The history cannot be written at present ({error}); the page goes on from memory. {remedy}"
         self._view = None
         self._warn(f"{self.path}: {self.problem}")
 
@@ -365,6 +425,10 @@ async def open_history(
             writing.cancel()
             await asyncio.gather(writing, return_exceptions=True)
             await history.flush(database)
+
+
+def _real(value: object, otherwise: Default) -> float | Default:
+    return float(value) if isinstance(value, int | float) else otherwise
 
 
 def _mark(at: float, tokens: int, kind: str, peer_id: str) -> Mark:

@@ -1,7 +1,7 @@
 """The history's SQLite file: its tables, and whether a file that is there may be used. Nothing is changed before that.
 
-Plain SQL throughout. `commits` and `events` are only ever added to; `rounds`, `credits`, `hours` and the credit
-columns of `machines` follow from `commits` and can be made again from them.
+Plain SQL throughout. `events` are only ever added to, and so are `commits`, but for floods of forks; `rounds`,
+`credits`, `hours` and the credit columns of `machines` follow from `commits` and can be made again from them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ MEMORY: Final = ":memory:"
 """SQLite's own name for a database without a file."""
 APPLICATION_ID: Final = 0x4D55524D
 """Says in the file's header that it is one of ours ("MURM")."""
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
+"""2: `rounds` names the commit before and keeps what lost in a fork; of a two-level round it has several rows."""
 
 TABLES: Final = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -30,9 +31,10 @@ CREATE TABLE rounds (
     id INTEGER PRIMARY KEY, fragment INTEGER NOT NULL, version INTEGER NOT NULL, at REAL NOT NULL,
     seen_at REAL NOT NULL, leader TEXT NOT NULL, tokens INTEGER NOT NULL, num_void INTEGER NOT NULL,
     num_shards INTEGER NOT NULL, duration REAL, reasons TEXT NOT NULL, members TEXT NOT NULL,
-    is_counted INTEGER NOT NULL, payload_bytes INTEGER NOT NULL, data_parallel_bytes INTEGER NOT NULL
+    is_counted INTEGER NOT NULL, payload_bytes INTEGER NOT NULL, data_parallel_bytes INTEGER NOT NULL,
+    previous BLOB, standing INTEGER
 );
-CREATE UNIQUE INDEX rounds_version ON rounds (fragment, version) WHERE is_counted;
+CREATE UNIQUE INDEX rounds_version ON rounds (fragment, version) WHERE is_counted = 1;
 CREATE TABLE machines (
     num INTEGER PRIMARY KEY, peer_id TEXT NOT NULL UNIQUE, contributor_key TEXT NOT NULL, device TEXT NOT NULL,
     name TEXT NOT NULL, first_at REAL NOT NULL, last_at REAL NOT NULL, uptime_seconds REAL NOT NULL,
@@ -58,6 +60,16 @@ CREATE TABLE looks (at REAL PRIMARY KEY, point TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE minutes (at REAL PRIMARY KEY, point TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE run_hours (at REAL PRIMARY KEY, point TEXT NOT NULL) WITHOUT ROWID;
 """
+
+UPGRADES: Final = {
+    1: """
+ALTER TABLE rounds ADD COLUMN previous BLOB;
+ALTER TABLE rounds ADD COLUMN standing INTEGER;
+DROP INDEX rounds_version;
+CREATE UNIQUE INDEX rounds_version ON rounds (fragment, version) WHERE is_counted = 1;
+"""
+}
+"""From a schema to the next one."""
 
 
 def check_file(path: Path, run_id: str) -> bool:
@@ -108,7 +120,7 @@ def sole_writer(path: Path) -> Iterator[None]:
     # Beside the database: closing any descriptor of the file itself would free SQLite's own locks on it.
     lock = path.with_name(path.name + ".lock")
     try:
-        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise UsageFault(
             f"nothing can be written beside the history {path} ({error.strerror or error}); expected a folder of one's "

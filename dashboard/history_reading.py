@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import aiosqlite
 
-from dashboard.history_rows import ROUND_COLUMNS, round_facts_of_row
+from dashboard.history_rows import ROUND_COLUMNS, readable, round_facts_of, round_of_row
 from dashboard.history_types import CurvePoint, HistoryPoint, RoundFacts
 from dashboard.history_writing import points_between
 from dashboard.ledger import SECONDS_PER_HOUR
@@ -40,7 +40,7 @@ class HistoryReader:
 
     async def rounds(self, limit: int, before: int | None) -> list[tuple[int, RoundFacts]]:
         """(number, round), newest first; `before` a number that an earlier answer gave."""
-        query = f"SELECT {ROUND_COLUMNS} FROM rounds WHERE is_counted AND id < ? ORDER BY id DESC LIMIT ?"
+        query = f"SELECT {ROUND_COLUMNS} FROM rounds WHERE is_counted = 1 AND id < ? ORDER BY id DESC LIMIT ?"
         return self._round_facts(await self._rows(query, (before if before is not None else 1 << 62, limit)))
 
     async def rounds_of(self, machines: Sequence[int], limit: int) -> list[RoundFacts]:
@@ -64,7 +64,7 @@ class HistoryReader:
         points = []
         for hour, more_witnessed, more_reported, more_rounds in await self._rows(query, tuple(machines)):
             witnessed, reported, rounds = witnessed + more_witnessed, reported + more_reported, rounds + more_rounds
-            points.append(CurvePoint(hour * SECONDS_PER_HOUR, witnessed / 1000, reported / 1000, rounds))
+            points.append(CurvePoint(hour * SECONDS_PER_HOUR, witnessed, reported, rounds))
         step = -(-len(points) // MAX_CURVE_POINTS) or 1
         return points[::-1][::step][::-1]
 
@@ -88,10 +88,7 @@ class HistoryReader:
     async def events(self, after: int, limit: int) -> list[EventRow]:
         """What happened after event number `after`, oldest first."""
         query = "SELECT id, at, kind, peer_id, tokens, detail FROM events WHERE id > ? ORDER BY id LIMIT ?"
-        return [
-            EventRow(event_id, at, kind, peer_id, tokens, json.loads(detail))
-            for event_id, at, kind, peer_id, tokens, detail in await self._rows(query, (after, limit))
-        ]
+        return list(readable(await self._rows(query, (after, limit)), _event_of_row))
 
     async def points(self, begin_at: float, max_points: int) -> list[HistoryPoint]:
         """About `max_points` of the run since `begin_at`, oldest first."""
@@ -104,7 +101,15 @@ class HistoryReader:
         return int(pages * size)
 
     def _round_facts(self, rows: list[tuple[Any, ...]]) -> list[tuple[int, RoundFacts]]:
-        return [(row[0], round_facts_of_row(row, self._peer_id_of)) for row in rows]
+        def facts_of(*row: Any) -> tuple[int, RoundFacts]:
+            round_ = round_of_row(row, b"", self._peer_id_of)
+            return round_.num, round_facts_of(round_.credit, float(row[3]))
+
+        return list(readable(rows, facts_of))
 
     async def _rows(self, query: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
         return [tuple(row) for row in await self._database.execute_fetchall(query, values)]
+
+
+def _event_of_row(event_id: int, at: float, kind: str, peer_id: str, tokens: int, detail: str) -> EventRow:
+    return EventRow(event_id, float(at), str(kind), str(peer_id), int(tokens), dict(json.loads(detail)))

@@ -1,12 +1,21 @@
-"""Values of the history as rows of its tables, and back. Pure."""
+"""Values of the history as rows of its tables, and back. Pure.
+
+What is read back may have been written by anything: a value of another shape is a ValueError, and its row is passed
+over (`readable`).
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Callable, Mapping
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final, TypeVar
 
+from averaging.credit import MAX_SHARE_MILLI
+from dashboard.counting import Booking
 from dashboard.history_types import (
     CommitCredit,
     Gap,
@@ -16,22 +25,47 @@ from dashboard.history_types import (
     ProfileFacts,
     RoundFacts,
 )
-from dashboard.ledger import Entry, Machine, milli
+from dashboard.ledger import Machine
 from dashboard.trend import mean_point
 
 DIGITS = 6
 """Significant ones of a stored rate or loss."""
 
 
+MAX_STORED: Final = 2**63 - 1
+"""SQLite's largest whole number. What is larger is stored as this; figures that are shown are added up from commits."""
+
+Value = TypeVar("Value")
+
+
+def stored(value: int) -> int:
+    """The whole number as SQLite can keep it: it saturates at 64 bits."""
+    return max(-MAX_STORED, min(value, MAX_STORED))
+
+
+def readable(
+    rows: Iterable[tuple[Any, ...]], make: Callable[..., Value], table: str = "", skipped: Counter[str] | None = None
+) -> Iterator[Value]:
+    """`make(*row)` of those rows that can be read; others are counted in `skipped` by their table."""
+    for row in rows:
+        try:
+            value = make(*row)
+        except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError):
+            if skipped is not None:
+                skipped[table] += 1
+            continue
+        yield value
+
+
 @dataclass(frozen=True, slots=True)
 class StoredCommit:
-    """A counted commit on its way into the file. `num` names it there; `replaced` is the lighter one it replaces."""
+    """A signed commit on its way into the file. `num` names it there; `at` is the time that it counts at."""
 
     num: int
     raw: bytes
-    entry: Entry
+    credit: CommitCredit
+    at: float
     seen_at: float
-    replaced: Entry | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +85,10 @@ class Batch:
     """What is to be written in one transaction."""
 
     commits: list[StoredCommit] = field(default_factory=list)
+    bookings: list[Booking] = field(default_factory=list)
+    """What begins and ends to count, in this order."""
+    released: list[int] = field(default_factory=list)
+    """Numbers of commits that go, since there are too many heavier ones of their version."""
     machines: dict[str, Machine] = field(default_factory=dict)
     profiles: list[tuple[ProfileFacts, bytes]] = field(default_factory=list)
     events: list[StoredEvent] = field(default_factory=list)
@@ -65,6 +103,8 @@ class Batch:
     def absorb(self, later: Batch) -> None:
         """Take in what came after this one, which could not be written."""
         self.commits += later.commits
+        self.bookings += later.bookings
+        self.released += later.released
         self.machines |= later.machines
         self.profiles += later.profiles
         self.events += later.events
@@ -126,7 +166,20 @@ def point_text(point: HistoryPoint) -> str:
 
 def point_of_text(at: float, text: str) -> HistoryPoint:
     """What `point_text` wrote."""
-    return HistoryPoint(at, *json.loads(text))
+    tokens, rounds, held_out, train, trainers, peers, *rates = json.loads(text)
+    per_second, upload, download = map(_real, rates)
+    return HistoryPoint(
+        at=_real(at),
+        tokens=_whole(tokens),
+        rounds=_whole(rounds),
+        held_out_loss=None if held_out is None else _real(held_out),
+        train_loss=None if train is None else _real(train),
+        num_trainers=_whole(trainers),
+        num_peers=_whole(peers),
+        tokens_per_second=per_second,
+        upload_bits_per_second=upload,
+        download_bits_per_second=download,
+    )
 
 
 def stored_point(point: HistoryPoint) -> HistoryPoint:
@@ -139,8 +192,8 @@ def members_text(credit: CommitCredit, nums: Mapping[str, int]) -> str:
     rows = [
         [
             nums.get(member.peer_id, member.peer_id),
-            milli(member.tokens_witnessed),
-            milli(member.tokens_reported),
+            member.milli_witnessed,
+            member.milli_reported,
             int(member.is_included),
         ]
         for member in credit.members
@@ -152,7 +205,10 @@ def members_of_text(text: str, peer_id_of: Callable[[int], str]) -> tuple[Member
     """What `members_text` wrote."""
     return tuple(
         MemberCredit(
-            peer_id_of(who) if isinstance(who, int) else who, witnessed / 1000, reported / 1000, bool(included)
+            peer_id_of(_whole(who)) if type(who) is int else _text(who),
+            min(_whole(witnessed), MAX_SHARE_MILLI),
+            min(_whole(reported), MAX_SHARE_MILLI),
+            bool(included),
         )
         for who, witnessed, reported, included in json.loads(text)
     )
@@ -160,76 +216,73 @@ def members_of_text(text: str, peer_id_of: Callable[[int], str]) -> tuple[Member
 
 ROUND_COLUMNS = (
     "id, fragment, version, at, seen_at, leader, tokens, num_void, num_shards, duration, reasons, members, is_counted, "
-    "payload_bytes, data_parallel_bytes"
+    "payload_bytes, data_parallel_bytes, previous, standing"
 )
 
 
-def round_row(num: int, entry: Entry, seen_at: float, nums: Mapping[str, int]) -> tuple[Any, ...]:
-    """A row of `rounds`, in the order of `ROUND_COLUMNS`."""
-    credit = entry.credit
+def round_row(commit: StoredCommit, nums: Mapping[str, int]) -> tuple[Any, ...]:
+    """A row of `rounds`, in the order of `ROUND_COLUMNS`; a booking says later that it counts."""
+    credit = commit.credit
     return (
-        num,
+        commit.num,
         credit.fragment,
         credit.version,
-        entry.at,
-        seen_at,
+        commit.at,
+        commit.seen_at,
         credit.leader,
-        credit.tokens,
+        stored(credit.tokens),
         credit.num_void_shards,
         credit.num_shards,
         credit.duration_seconds,
         json.dumps(credit.drop_reasons),
         members_text(credit, nums),
-        1,
-        credit.payload_bytes,
-        credit.data_parallel_bytes,
+        0,
+        stored(credit.payload_bytes),
+        stored(credit.data_parallel_bytes),
+        credit.previous,
+        None if credit.standing is None else stored(credit.standing),
     )
 
 
-def entry_of_row(row: tuple[Any, ...], digest: bytes, peer_id_of: Callable[[int], str]) -> Entry:
-    """The counted commit behind a row of `rounds`."""
+@dataclass(frozen=True, slots=True)
+class StoredRound:
+    """A row of `rounds` as it is read back; `credit.at` is the time that it counts at."""
+
+    num: int
+    credit: CommitCredit
+    is_counted: int
+    """1: the first receipt of a round that counts; 2: a further one; 0: it does not count."""
+
+
+def round_of_row(row: tuple[Any, ...], digest: bytes, peer_id_of: Callable[[int], str]) -> StoredRound:
+    """A row of `rounds`, in the order of `ROUND_COLUMNS`."""
     credit = CommitCredit(
-        fragment=row[1],
-        version=row[2],
-        leader=row[5],
-        tokens=row[6],
-        digest=digest,
+        fragment=_whole(row[1]),
+        version=_whole(row[2]),
+        leader=_text(row[5]),
+        tokens=_whole(row[6]),
+        digest=bytes(digest),
         members=members_of_text(row[11], peer_id_of),
-        num_void_shards=row[7],
-        num_shards=row[8],
-        at=row[3],
-        duration_seconds=row[9],
+        num_void_shards=_whole(row[7]),
+        num_shards=_whole(row[8]),
+        at=_real(row[3]),
+        duration_seconds=None if row[9] is None else _real(row[9]),
         drop_reasons=reasons_of(row[10]),
-        payload_bytes=row[13],
-        data_parallel_bytes=row[14],
+        payload_bytes=_whole(row[13]),
+        data_parallel_bytes=_whole(row[14]),
+        # Files of before do not say it; `peer dashboard --rebuild` reads it from the signed bytes.
+        previous=bytes(row[15] or b""),
+        standing=None if row[16] is None else _whole(row[16]),
     )
-    return Entry(credit, row[3])
+    return StoredRound(_whole(row[0]), credit, _whole(row[12]))
 
 
-def round_facts_of_row(row: tuple[Any, ...], peer_id_of: Callable[[int], str]) -> RoundFacts:
+def round_facts_of(credit: CommitCredit, at: float) -> RoundFacts:
     """The round as page and API show it."""
-    members = members_of_text(row[11], peer_id_of)
-    return RoundFacts(
-        fragment=row[1],
-        version=row[2],
-        seen_at=row[3],
-        leader=row[5],
-        tokens=row[6],
-        contributors=tuple(member.peer_id for member in members if member.is_included),
-        num_missed=sum(not member.is_included for member in members),
-        num_void_shards=row[7],
-        duration_seconds=row[9],
-        drop_reasons=reasons_of(row[10]),
-    )
-
-
-def round_facts_of(entry: Entry) -> RoundFacts:
-    """The same of a commit that has just come."""
-    credit = entry.credit
     return RoundFacts(
         fragment=credit.fragment,
         version=credit.version,
-        seen_at=entry.at,
+        seen_at=at,
         leader=credit.leader,
         tokens=credit.tokens,
         contributors=tuple(member.peer_id for member in credit.members if member.is_included),
@@ -249,11 +302,59 @@ def profile_text(profile: ProfileFacts) -> str:
 def profile_of_text(contributor_id: str, text: str) -> ProfileFacts:
     """What `profile_text` wrote."""
     sequence, issued_at, name, country, is_hidden, machines = json.loads(text)
-    return ProfileFacts(contributor_id, sequence, issued_at, name, country, is_hidden, tuple(machines))
+    return ProfileFacts(
+        _text(contributor_id),
+        _whole(sequence),
+        _real(issued_at),
+        _text(name),
+        _text(country),
+        bool(is_hidden),
+        tuple(map(_text, machines)),
+    )
 
 
 def reasons_of(text: str) -> tuple[tuple[str, int], ...]:
-    return tuple((reason, count) for reason, count in json.loads(text))
+    return tuple((_text(reason), _whole(count)) for reason, count in json.loads(text))
+
+
+def machine_of_row(num: Any, peer_id: Any, *facts: Any) -> tuple[int, Machine]:
+    """(number, machine) of a row of `machines`; its totals follow from the rounds. Without number and PeerId there is
+    no row; whatever else is unreadable is as if it had never been seen."""
+    machine = Machine(_text(peer_id))
+    names = ("contributor_key", "device", "name", "first_at", "last_at", "uptime_seconds")
+    for name, value, check in zip(names, facts, (_text, _text, _text, _real, _real, _real), strict=False):
+        with contextlib.suppress(ValueError):
+            setattr(machine, name, check(value))
+    return _whole(num), machine
+
+
+def gap_of_row(begin_at: Any, end_at: Any, reason: Any) -> Gap:
+    return Gap(_real(begin_at), _real(end_at), _text(reason))
+
+
+def missing_of_row(fragment: Any, first_version: Any, last_version: Any) -> MissingRounds:
+    return MissingRounds(_whole(fragment), _whole(first_version), _whole(last_version))
+
+
+def _whole(value: Any) -> int:
+    # A column that took a sum beyond 64 bits holds a real.
+    if type(value) is not int and not (type(value) is float and value.is_integer()):
+        raise ValueError(f"{value!r:.60}; expected a whole number")
+    if value < 0:
+        raise ValueError(f"{value!r:.60}; expected a whole number from 0")
+    return int(value)
+
+
+def _real(value: Any) -> float:
+    if type(value) not in (int, float) or not math.isfinite(value):
+        raise ValueError(f"{value!r:.60}; expected a number")
+    return float(value)
+
+
+def _text(value: Any) -> str:
+    if type(value) is not str:
+        raise ValueError(f"{value!r:.60}; expected text")
+    return value
 
 
 def _short(value: float | None) -> float | None:

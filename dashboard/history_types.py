@@ -20,10 +20,11 @@ class MemberCredit:
     """What one commit credits one machine with."""
 
     peer_id: str
-    tokens_witnessed: float
-    """Tokens times the fragment's share of the model's parameters, as far as others than this machine signed them."""
-    tokens_reported: float
-    """The same for all that is in the commit, whoever signed it; never less than `tokens_witnessed`."""
+    milli_witnessed: int
+    """Thousandths of tokens times the fragment's share of the model's parameters, as far as others than this machine
+    signed them."""
+    milli_reported: int
+    """The same for all that is in the commit, whoever signed it; never less than `milli_witnessed`."""
     is_included: bool
     """False: it was in the roster, and nothing of it got in. That is a missed round."""
 
@@ -36,7 +37,7 @@ class CommitCredit:
     version: int
     leader: str
     tokens: int
-    """Of all members that are in it; the heavier of two commits of one version counts, then the greater `digest`."""
+    """Of all members that are in it, undivided."""
     digest: bytes
     """SHA-256 of the commit's canonical bytes without signatures: names it."""
     members: tuple[MemberCredit, ...]
@@ -52,6 +53,10 @@ class CommitCredit:
     """Encoded values that the round moved from member to member."""
     data_parallel_bytes: int = 0
     """What plain data-parallel training would have moved for the same steps of the same part of the model."""
+    previous: bytes = b""
+    """Names the commit before it; empty: its leader, or this history, does not know it."""
+    standing: int | None = None
+    """As in `averaging.credit.Round`; None: what is witnessed of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +83,23 @@ class MachineRow:
     peer_id: str
     device: str
     condition: Condition
-    tokens_witnessed: float
+    milli_witnessed: int
+    """Thousandths of a token, here and below."""
     rounds: int
     first_at: float
     last_at: float
     uptime_seconds: float
     """While this dashboard watched; it is no promise about the time before."""
-    tokens_reported: float = 0.0
+    milli_reported: int = 0
     rounds_missed: int = 0
+
+    @property
+    def tokens_witnessed(self) -> float:
+        return self.milli_witnessed / 1000
+
+    @property
+    def tokens_reported(self) -> float:
+        return self.milli_reported / 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +110,8 @@ class ContributorRow:
     name: str
     """Empty: anonymous, or hidden."""
     country: str
-    tokens_witnessed: float
-    tokens_reported: float
+    milli_witnessed: int
+    milli_reported: int
     share: float
     """Of all witnessed tokens, 0 to 1."""
     rounds: int
@@ -111,6 +125,14 @@ class ContributorRow:
     machines: tuple[MachineRow, ...]
     rank: int = 0
     """From 1, by witnessed tokens; 0: nothing witnessed yet."""
+
+    @property
+    def tokens_witnessed(self) -> float:
+        return self.milli_witnessed / 1000
+
+    @property
+    def tokens_reported(self) -> float:
+        return self.milli_reported / 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,10 +260,18 @@ class CurvePoint:
 
     at: float
     """The hour's beginning."""
-    tokens_witnessed: float
+    milli_witnessed: int
     """Altogether, up to the end of the hour."""
-    tokens_reported: float
+    milli_reported: int
     rounds: int
+
+    @property
+    def tokens_witnessed(self) -> float:
+        return self.milli_witnessed / 1000
+
+    @property
+    def tokens_reported(self) -> float:
+        return self.milli_reported / 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,9 +310,13 @@ class HistoryView:
     missing: tuple[MissingRounds, ...] = ()
     num_rounds: int = 0
     """Rounds whose signed commits are in this history."""
-    tokens_witnessed: float = 0.0
-    """Of everybody."""
+    milli_witnessed: int = 0
+    """Of everybody, thousandths of tokens."""
     storage: str = ""
     """Where the history is kept, in words."""
     problem: str = ""
     """Why it is not being kept at present, as a sentence; empty: it is."""
+
+    @property
+    def tokens_witnessed(self) -> float:
+        return self.milli_witnessed / 1000

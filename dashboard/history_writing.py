@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,23 +12,29 @@ from typing import Any, Final
 
 import aiosqlite
 
-from dashboard.history_file import APPLICATION_ID, SCHEMA_VERSION, TABLES
+from dashboard.counting import Booking
+from dashboard.history_file import APPLICATION_ID, SCHEMA_VERSION, TABLES, UPGRADES
 from dashboard.history_rows import (
     ROUND_COLUMNS,
     Batch,
     Rollup,
     StoredCommit,
-    entry_of_row,
+    StoredRound,
+    gap_of_row,
+    machine_of_row,
+    missing_of_row,
     point_of_text,
     point_text,
     profile_of_text,
     profile_text,
+    readable,
     rolled_up,
+    round_of_row,
     round_row,
+    stored,
 )
 from dashboard.history_types import CommitCredit, Condition, Gap, HistoryPoint, MissingRounds
-from dashboard.known_versions import KnownVersions
-from dashboard.ledger import RECENT_VERSIONS, SECONDS_PER_DAY, SECONDS_PER_HOUR, Entry, Ledger, Machine, milli
+from dashboard.ledger import SECONDS_PER_DAY, SECONDS_PER_HOUR, Ledger, Machine
 from dashboard.state import MAX_PEERS
 from dht.errors import UsageFault
 
@@ -37,13 +43,18 @@ LOOKS_SECONDS: Final = 48 * SECONDS_PER_HOUR
 MINUTES_SECONDS: Final = 90 * SECONDS_PER_DAY
 """Minute means; hourly means, totals and signed commits stay for ever."""
 PAGE_BYTES: Final = 4096
+LOAD_ROWS: Final = 1000
+"""Rounds read at a time at a start."""
+MAX_HOUR: Final = 2**53
+"""A machine's sums of one hour saturate there: 10^13 tokens; a person's machines together stay in 64 bits."""
 
 CheckCommit = Callable[[bytes], CommitCredit]
 """Checks a signed commit's every signature and says whom it credits; raises `PeerFault`."""
 
 _HOUR_ADD = (
-    "INSERT INTO hours VALUES (?, ?, ?, ?, ?) ON CONFLICT (machine, hour) DO UPDATE SET witnessed = witnessed + "
-    "excluded.witnessed, reported = reported + excluded.reported, rounds = rounds + excluded.rounds"
+    "INSERT INTO hours VALUES (?, ?, ?, ?, ?) ON CONFLICT (machine, hour) DO UPDATE SET "
+    f"witnessed = min(witnessed + excluded.witnessed, {MAX_HOUR}), "
+    f"reported = min(reported + excluded.reported, {MAX_HOUR}), rounds = rounds + excluded.rounds"
 )
 _MACHINE_PUT = (
     "INSERT INTO machines VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (num) DO UPDATE SET "
@@ -69,7 +80,10 @@ class MachineNums:
         return num
 
     def id_of(self, num: int) -> str:
-        return self._ids[num]
+        """Raises LookupError: the file has no such machine."""
+        if not (peer_id := self._ids[num]):
+            raise LookupError(f"no machine has number {num}")
+        return peer_id
 
     def set(self, num: int, peer_id: str) -> None:
         """As the file says; numbers ascend."""
@@ -89,13 +103,15 @@ class Loaded:
     gaps: list[Gap] = field(default_factory=list)
     missing: list[MissingRounds] = field(default_factory=list)
     meta: dict[str, Any] = field(default_factory=dict)
-    rounds: list[Entry] = field(default_factory=list)
-    """The newest ones, newest first."""
+    rounds: list[StoredRound] = field(default_factory=list)
+    """The newest ones that count, oldest first."""
     marks: list[tuple[Any, ...]] = field(default_factory=list)
     """(at, tokens, kind, peer_id), oldest first."""
     conditions: dict[str, Condition] = field(default_factory=dict)
     """Peers that were there when the last session ended."""
     next_commit: int = 1
+    skipped: Counter[str] = field(default_factory=Counter)
+    """Rows that could not be read, by their table."""
 
 
 async def prepare(database: aiosqlite.Connection, *, is_new: bool, run_id: str, now: float) -> None:
@@ -106,7 +122,9 @@ async def prepare(database: aiosqlite.Connection, *, is_new: bool, run_id: str, 
     await database.execute("PRAGMA synchronous = NORMAL")
     # A name that was withdrawn is gone from the file too, not only from its tables.
     await database.execute("PRAGMA secure_delete = ON")
-    if is_new:
+    if not is_new:
+        await _upgrade(database)
+    else:
         await database.execute("BEGIN IMMEDIATE")
         await database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         await database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
@@ -120,15 +138,16 @@ async def prepare(database: aiosqlite.Connection, *, is_new: bool, run_id: str, 
 async def load(database: aiosqlite.Connection, num_points: int, num_rounds: int, num_marks: int) -> Loaded:
     """Everything that is held in memory."""
     loaded = Loaded(meta=dict(await _rows(database, "SELECT name, value FROM meta")))
-    await _load_ledger(database, loaded)
-    loaded.gaps = [Gap(*row) for row in await _rows(database, "SELECT * FROM gaps ORDER BY begin_at")]
-    loaded.missing = [MissingRounds(*row) for row in await _rows(database, "SELECT * FROM missing ORDER BY 1, 2")]
-    loaded.points = await points_between(database, 0.0, num_points)
-    newest = f"SELECT {ROUND_COLUMNS} FROM rounds WHERE is_counted ORDER BY id DESC LIMIT ?"
-    for row in await _rows(database, newest, (num_rounds,)):
-        loaded.rounds.append(entry_of_row(row, b"", loaded.nums.id_of))
+    skipped = loaded.skipped
+    await _load_ledger(database, loaded, num_rounds)
+    gaps = await _rows(database, "SELECT * FROM gaps ORDER BY begin_at")
+    loaded.gaps = list(readable(gaps, gap_of_row, "gaps", skipped))
+    missing = await _rows(database, "SELECT * FROM missing ORDER BY 1, 2")
+    loaded.missing = list(readable(missing, missing_of_row, "missing", skipped))
+    loaded.points = await points_between(database, 0.0, num_points, skipped)
     marks = "SELECT at, tokens, kind, peer_id FROM events WHERE kind != 'committed' ORDER BY id DESC LIMIT ?"
-    loaded.marks = [*reversed(await _rows(database, marks, (num_marks,)))]
+    found_marks = [*reversed(await _rows(database, marks, (num_marks,)))]
+    loaded.marks = list(readable(found_marks, _mark_row, "events", skipped))
     comings = (
         "SELECT peer_id FROM (SELECT peer_id, kind, max(id) AS id FROM events WHERE kind IN ('joined', 'returned', "
         "'left', 'silent') GROUP BY peer_id) WHERE kind IN ('joined', 'returned') ORDER BY id DESC LIMIT ?"
@@ -151,10 +170,13 @@ async def write(database: aiosqlite.Connection, batch: Batch, nums: MachineNums)
         rows = [_machine_row(machine, nums) for machine in batch.machines.values()]
         await database.executemany(_MACHINE_PUT, rows)
         await _write_commits(database, batch.commits, nums)
+        await _write_bookings(database, batch.bookings, nums)
+        for table in ("commits", "rounds"):
+            await database.executemany(f"DELETE FROM {table} WHERE id = ?", [(num,) for num in batch.released])
         profiles = [(profile.contributor_id, profile_text(profile), raw) for profile, raw in batch.profiles]
         await database.executemany("INSERT OR REPLACE INTO profiles VALUES (?, ?, ?)", profiles)
         events = [
-            (event.at, event.kind, event.peer_id, event.tokens, json.dumps(event.detail), int(event.is_kept))
+            (event.at, event.kind, event.peer_id, stored(event.tokens), json.dumps(event.detail), int(event.is_kept))
             for event in batch.events
         ]
         await database.executemany(
@@ -187,10 +209,12 @@ async def forget_old(database: aiosqlite.Connection, now: float) -> None:
     await database.commit()
 
 
-async def points_between(database: aiosqlite.Connection, begin_at: float, max_points: int) -> list[HistoryPoint]:
+async def points_between(
+    database: aiosqlite.Connection, begin_at: float, max_points: int, skipped: Counter[str] | None = None
+) -> list[HistoryPoint]:
     """About `max_points` since `begin_at`, oldest first: looks when they are few enough, else minutes or hours.
 
-    Times whose finer points are gone are told by the coarser ones.
+    Times whose finer points are gone are told by the coarser ones; points that cannot be read are counted in `skipped`.
     """
     points: list[HistoryPoint] = []
     coarse_seconds = 0
@@ -204,7 +228,8 @@ async def points_between(database: aiosqlite.Connection, begin_at: float, max_po
             f"SELECT at, point FROM (SELECT at, point, row_number() OVER (ORDER BY at) AS place FROM {table} "
             "WHERE at >= ?) WHERE (place - 1) % ? = 0 OR place = ? ORDER BY at"
         )
-        finer = [point_of_text(*row) for row in await _rows(database, query, (begin_at, step, count))]
+        found_points = await _rows(database, query, (begin_at, step, count))
+        finer = list(readable(found_points, point_of_text, table, skipped))
         points = [point for point in points if point.at + coarse_seconds <= first_at] + finer
         coarse_seconds = seconds
     return points
@@ -220,28 +245,22 @@ async def rebuild(database: aiosqlite.Connection, check: CheckCommit) -> int:
     """
     loaded = Loaded()
     await _load_machines(database, loaded)
-    for machine in loaded.ledger.machines.values():
-        machine.milli_witnessed = machine.milli_reported = machine.rounds = machine.rounds_missed = 0
     ledger, nums = loaded.ledger, loaded.nums
     try:
         await database.execute("BEGIN IMMEDIATE")
         seen = dict(await _rows(database, "SELECT id, seen_at FROM rounds"))
-        for table in ("rounds", "credits", "hours"):
-            await database.execute(f"DELETE FROM {table}")
+        await database.execute("DELETE FROM rounds")
         count = 0
         async with database.execute("SELECT id, raw FROM commits ORDER BY id") as cursor:
             async for num, raw in cursor:
-                outcome, replaced = ledger.add(credit := check(raw), seen[num])
-                if outcome == "counted":
-                    for member in credit.members:
-                        if member.peer_id in ledger.machines:
-                            nums.num_of(member.peer_id)
-                    entry = Entry(credit, seen[num] if credit.at is None else credit.at)
-                    stored = StoredCommit(num, b"", entry, seen[num], replaced)
-                    await _write_rounds(database, [stored], nums)
+                credit = check(raw)
+                seen_at = float(seen.get(num, 0.0))
+                ledger.put(credit, seen_at, num)
+                at = seen_at if credit.at is None else credit.at
+                await _write_rounds(database, [StoredCommit(num, b"", credit, at, seen_at)], nums)
                 count += 1
-        rows = [_machine_row(machine, nums) for machine in ledger.machines.values()]
-        await database.executemany(_MACHINE_PUT, rows)
+        ledger.settle()
+        await _write_credit_again(database, ledger, nums)
         await _roll_up_again(database, "looks", "minutes", 60)
         await _roll_up_again(database, "minutes", "run_hours", SECONDS_PER_HOUR)
         await database.commit()
@@ -249,6 +268,33 @@ async def rebuild(database: aiosqlite.Connection, check: CheckCommit) -> int:
         await database.rollback()
         raise
     return count
+
+
+async def _write_credit_again(database: aiosqlite.Connection, ledger: Ledger, nums: MachineNums) -> None:
+    """Everything that follows from which commits count."""
+    rows = [_machine_row(machine, nums) for machine in ledger.machines.values()]
+    await database.executemany(_MACHINE_PUT, rows)
+    for table in ("credits", "hours"):
+        await database.execute(f"DELETE FROM {table}")
+    await database.execute("UPDATE rounds SET is_counted = 0 WHERE is_counted")
+    await _write_bookings(database, ledger.counting.counted(), nums)
+
+
+async def _upgrade(database: aiosqlite.Connection) -> None:
+    ((version,),) = await _rows(database, "PRAGMA user_version")
+    if version == SCHEMA_VERSION:
+        return
+    try:
+        await database.execute("BEGIN IMMEDIATE")
+        for schema in range(version, SCHEMA_VERSION):
+            for statement in UPGRADES[schema].split(";"):
+                if statement.strip():
+                    await database.execute(statement)
+        await database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        await database.commit()
+    except BaseException:
+        await database.rollback()
+        raise
 
 
 async def run_record(database: aiosqlite.Connection, path: Path | None) -> bytes:
@@ -268,8 +314,8 @@ async def run_record(database: aiosqlite.Connection, path: Path | None) -> bytes
 
 async def _roll_up_again(database: aiosqlite.Connection, fine: str, coarse: str, seconds: int) -> None:
     groups: dict[float, list[HistoryPoint]] = {}
-    for row in await _rows(database, f"SELECT at, point FROM {fine} ORDER BY at"):
-        point = point_of_text(*row)
+    found = await _rows(database, f"SELECT at, point FROM {fine} ORDER BY at")
+    for point in readable(found, point_of_text):
         groups.setdefault(point.at // seconds * seconds, []).append(point)
     # The oldest group may have lost some of its points to retention; its mean was made while they were there.
     oldest = min(groups, default=0.0)
@@ -283,44 +329,43 @@ async def _write_points(database: aiosqlite.Connection, table: str, points: Iter
 
 
 async def _write_commits(database: aiosqlite.Connection, commits: list[StoredCommit], nums: MachineNums) -> None:
-    rows = [(commit.num, commit.entry.credit.digest, commit.raw) for commit in commits]
+    rows = [(commit.num, commit.credit.digest, commit.raw) for commit in commits]
     await database.executemany("INSERT INTO commits VALUES (?, ?, ?)", rows)
     await _write_rounds(database, commits, nums)
 
 
 async def _write_rounds(database: aiosqlite.Connection, commits: list[StoredCommit], nums: MachineNums) -> None:
-    for commit in commits:
-        entry = commit.entry
-        if commit.replaced is not None:
-            await _take_back(database, commit.replaced, nums)
-        listed = [nums.by_id[member.peer_id] for member in entry.credit.members if member.peer_id in nums.by_id]
-        credits = [(num, commit.num) for num in listed]
-        await database.executemany("INSERT OR IGNORE INTO credits VALUES (?, ?)", credits)
-        await database.executemany(_HOUR_ADD, _hour_rows(entry, nums, 1))
-        row = round_row(commit.num, entry, commit.seen_at, nums.by_id)
-        await database.execute(f"INSERT INTO rounds ({ROUND_COLUMNS}) VALUES ({', '.join('?' * len(row))})", row)
+    rows = [round_row(commit, nums.by_id) for commit in commits]
+    marks = ", ".join("?" * len(ROUND_COLUMNS.split(", ")))
+    await database.executemany(f"INSERT INTO rounds ({ROUND_COLUMNS}) VALUES ({marks})", rows)
 
 
-async def _take_back(database: aiosqlite.Connection, entry: Entry, nums: MachineNums) -> None:
-    key = (entry.credit.fragment, entry.credit.version)
-    found = await _rows(database, "SELECT id FROM rounds WHERE fragment = ? AND version = ? AND is_counted", key)
-    for (num,) in found:
-        await database.execute("DELETE FROM credits WHERE round = ?", (num,))
-        await database.execute("UPDATE rounds SET is_counted = 0 WHERE id = ?", (num,))
-    await database.executemany(_HOUR_ADD, _hour_rows(entry, nums, -1))
+async def _write_bookings(database: aiosqlite.Connection, bookings: Iterable[Booking], nums: MachineNums) -> None:
+    for booking in bookings:
+        num = booking.receipt.num
+        if booking.sign < 0:
+            await database.execute("DELETE FROM credits WHERE round = ?", (num,))
+            await database.execute("UPDATE rounds SET is_counted = 0 WHERE id = ?", (num,))
+        else:
+            listed = [nums.by_id[member.peer_id] for member in booking.members if member.peer_id in nums.by_id]
+            credits = [(machine, num) for machine in listed]
+            await database.executemany("INSERT OR IGNORE INTO credits VALUES (?, ?)", credits)
+            is_counted = 1 if booking.is_first else 2
+            await database.execute("UPDATE rounds SET is_counted = ? WHERE id = ?", (is_counted, num))
+        await database.executemany(_HOUR_ADD, _hour_rows(booking, nums))
 
 
-def _hour_rows(entry: Entry, nums: MachineNums, sign: int) -> list[tuple[int, ...]]:
-    hour = int(entry.at // SECONDS_PER_HOUR)
+def _hour_rows(booking: Booking, nums: MachineNums) -> list[tuple[int, ...]]:
+    hour, sign = int(booking.receipt.at // SECONDS_PER_HOUR), booking.sign
     return [
         (
             nums.by_id[member.peer_id],
             hour,
-            sign * milli(member.tokens_witnessed),
-            sign * milli(member.tokens_reported),
+            sign * member.milli_witnessed,
+            sign * member.milli_reported,
             sign * int(member.is_included),
         )
-        for member in entry.credit.members
+        for member in booking.members
         if member.peer_id in nums.by_id
     ]
 
@@ -335,57 +380,70 @@ def _machine_row(machine: Machine, nums: MachineNums) -> tuple[Any, ...]:
         machine.first_at,
         machine.last_at,
         machine.uptime_seconds,
-        machine.milli_witnessed,
-        machine.milli_reported,
+        stored(machine.milli_witnessed),
+        stored(machine.milli_reported),
         machine.rounds,
         machine.rounds_missed,
     )
 
 
+def _mark_row(at: Any, tokens: Any, kind: Any, peer_id: Any) -> tuple[Any, ...]:
+    return float(at), int(tokens), str(kind), str(peer_id)
+
+
 async def _load_machines(database: aiosqlite.Connection, loaded: Loaded) -> None:
-    for num, *row in await _rows(database, "SELECT * FROM machines ORDER BY num"):
-        machine = Machine(*row)
+    rows = await _rows(database, "SELECT * FROM machines ORDER BY num")
+    for num, machine in readable(rows, machine_of_row, "machines", loaded.skipped):
         loaded.ledger.machines[machine.peer_id] = machine
         loaded.nums.set(num, machine.peer_id)
 
 
-async def _load_ledger(database: aiosqlite.Connection, loaded: Loaded) -> None:
+async def _load_ledger(database: aiosqlite.Connection, loaded: Loaded, num_rounds: int) -> None:
     await _load_machines(database, loaded)
     ledger = loaded.ledger
-    days = "SELECT machine, hour / 24, sum(rounds) FROM hours GROUP BY 1, 2"
-    for num, day, count in await _rows(database, days):
-        machine = ledger.machines.get(loaded.nums.id_of(num))
-        if machine is not None:
-            machine.days = machine.days or Counter()
-            machine.days[day] = count
-    for contributor_id, facts in await _rows(database, "SELECT contributor_id, facts FROM profiles"):
-        ledger.add_profile(profile_of_text(contributor_id, facts))
-    for fragment, version in await _rows(
-        database, "SELECT fragment, version FROM rounds WHERE is_counted ORDER BY fragment, version"
-    ):
-        ledger.versions.setdefault(fragment, KnownVersions()).add(version)
-        ledger.num_rounds += 1
-    totals = "SELECT sum(payload_bytes), sum(data_parallel_bytes) FROM rounds WHERE is_counted"
-    ((payload, parallel),) = await _rows(database, totals)
-    ledger.payload_bytes, ledger.data_parallel_bytes = payload or 0, parallel or 0
-    for fragment, known in ledger.versions.items():
-        query = (
-            f"SELECT digest, {', '.join('rounds.' + name for name in ROUND_COLUMNS.split(', '))} FROM rounds JOIN "
-            "commits USING (id) WHERE fragment = ? AND version >= ? AND is_counted"
-        )
-        for digest, *row in await _rows(database, query, (fragment, known.end - RECENT_VERSIONS)):
-            ledger.remember(entry_of_row(tuple(row), digest, loaded.nums.id_of))
+    profiles = await _rows(database, "SELECT contributor_id, facts FROM profiles")
+    for profile in readable(profiles, profile_of_text, "profiles", loaded.skipped):
+        ledger.add_profile(profile)
+    is_counted: dict[int, int] = {}
+    newest: deque[StoredRound] = deque(maxlen=num_rounds)
+
+    def take(digest: bytes, *row: Any) -> StoredRound:
+        return round_of_row(row, digest, loaded.nums.id_of)
+
+    query = (
+        f"SELECT digest, {', '.join('rounds.' + name for name in ROUND_COLUMNS.split(', '))} FROM rounds JOIN commits "
+        "USING (id) ORDER BY id"
+    )
+    async with database.execute(query) as cursor:
+        while rows := await cursor.fetchmany(LOAD_ROWS):
+            for round_ in readable(map(tuple, rows), take, "rounds", loaded.skipped):
+                is_counted[round_.num] = round_.is_counted
+                ledger.put(round_.credit, 0.0, round_.num)
+                if round_.is_counted:
+                    newest.append(round_)
+    ledger.settle()
+    loaded.rounds = list(newest)
+    counted = {booking.receipt.num: 1 if booking.is_first else 2 for booking in ledger.counting.counted()}
+    if counted != {num: mark for num, mark in is_counted.items() if mark}:
+        # Another rule made it (schema 1), or some of its rows cannot be read any more.
+        try:
+            await database.execute("BEGIN IMMEDIATE")
+            await _write_credit_again(database, ledger, loaded.nums)
+            await database.commit()
+        except BaseException:
+            await database.rollback()
+            raise
 
 
 async def _load_rollup(database: aiosqlite.Connection, loaded: Loaded) -> None:
-    (found,) = await _rows(database, "SELECT max(at) FROM looks")
+    (found,) = await _rows(database, "SELECT max(at) FROM looks WHERE typeof(at) = 'real'")
     if found[0] is None:
         return
     minute, hour = found[0] // 60 * 60, found[0] // 3600 * 3600
-    for row in await _rows(database, "SELECT at, point FROM looks WHERE at >= ? ORDER BY at", (minute,)):
-        loaded.rollup.looks.append(point_of_text(*row))
-    for row in await _rows(database, "SELECT at, point FROM minutes WHERE at >= ? ORDER BY at", (hour,)):
-        loaded.rollup.minutes[row[0]] = point_of_text(*row)
+    looks = await _rows(database, "SELECT at, point FROM looks WHERE at >= ? ORDER BY at", (minute,))
+    loaded.rollup.looks.extend(readable(looks, point_of_text))
+    minutes = await _rows(database, "SELECT at, point FROM minutes WHERE at >= ? ORDER BY at", (hour,))
+    loaded.rollup.minutes.update((point.at, point) for point in readable(minutes, point_of_text))
 
 
 async def _rows(database: aiosqlite.Connection, query: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:

@@ -1,7 +1,8 @@
 """`Ledger`: who is credited with what, as a fold of checked commits that does not depend on their order. Pure.
 
 Credit is counted in whole thousandths of a token, so that sums are exact and two dashboards of one run that saw the
-same commits, in whatever order, show the same totals.
+same commits, in whatever order, show the same totals, which are those of `peer receipts verify`. Which commits count
+is said by `averaging.credit`, through `Counting`.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, Literal
+from typing import Final
 
+from dashboard.counting import Booking, Counting, Outcome
 from dashboard.history_types import (
     Bandwidth,
     CommitCredit,
@@ -23,8 +25,6 @@ from dashboard.history_types import (
 )
 from dashboard.known_versions import KnownVersions
 
-RECENT_VERSIONS: Final = 16
-"""Per fragment: so far back a heavier commit of a fork still replaces the one that was counted."""
 MAX_MACHINES: Final = 50_000
 """Rows of credited machines. Beyond it new keys are counted and not listed: two keys can sign for one another, and
 nobody who has a row loses it."""
@@ -37,13 +37,6 @@ MAX_GAP_SECONDS: Final = 30.0
 
 SECONDS_PER_HOUR: Final = 3600
 SECONDS_PER_DAY: Final = 86_400
-
-Outcome = Literal["counted", "known", "lighter", "old", "full"]
-
-
-def milli(tokens: float) -> int:
-    """Whole thousandths."""
-    return round(tokens * 1000)
 
 
 @dataclass(slots=True)
@@ -80,62 +73,47 @@ class Presence:
     heard_at: float
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A counted commit and the time that it counts at."""
-
-    credit: CommitCredit
-    at: float
-
-
 @dataclass
 class Ledger:
     """Machines by PeerId, profiles by contributor, and which rounds are counted."""
 
     machines: dict[str, Machine] = field(default_factory=dict)
     profiles: dict[str, ProfileFacts] = field(default_factory=dict)
-    versions: dict[int, KnownVersions] = field(default_factory=dict)
-    """Per fragment: versions whose commit is counted."""
+    counting: Counting = field(default_factory=Counting)
     present: dict[str, Presence] = field(default_factory=dict)
     """Machines of the newest look."""
-    num_rounds: int = 0
     payload_bytes: int = 0
     data_parallel_bytes: int = 0
     """Both over all counted rounds."""
     num_unlisted: int = 0
     """Credits that found no free row."""
-    _recent: dict[int, dict[int, Entry]] = field(default_factory=dict)
     _looked_at: float = 0.0
 
-    def add(self, credit: CommitCredit, seen_at: float) -> tuple[Outcome, Entry | None]:
-        """Count a checked commit once.
+    def add(self, credit: CommitCredit, seen_at: float, num: int = 0) -> Outcome:
+        """Take in a checked commit and book what that changes. `num`: its number in the file."""
+        outcome = self.put(credit, seen_at, num)
+        self.settle()
+        return outcome
 
-        Returns:
-            ("counted", the lighter commit of the same round that it replaces, or None); else why it is not counted.
-        """
-        known = self.versions.setdefault(credit.fragment, KnownVersions())
-        recent = self._recent.setdefault(credit.fragment, {})
-        replaced = recent.get(credit.version)
-        if credit.version in known:
-            if replaced is None:
-                return "old", None
-            if _weight(credit) == _weight(replaced.credit):
-                return "known", None
-            if _weight(credit) < _weight(replaced.credit):
-                return "lighter", None
-            self._book(replaced, -1)
-        entry = Entry(credit, seen_at if credit.at is None else credit.at)
-        self._book(entry, 1)
-        known.add(credit.version)
-        self.remember(entry)
-        return "counted", replaced
+    def put(self, credit: CommitCredit, seen_at: float, num: int) -> Outcome:
+        """The same for one of many: what they change is booked by `settle`."""
+        return self.counting.put(credit, seen_at if credit.at is None else credit.at, num)
 
-    def remember(self, entry: Entry) -> None:
-        """Keep a counted commit within reach of a heavier one; called by itself but when a history is loaded."""
-        recent = self._recent.setdefault(entry.credit.fragment, {})
-        recent[entry.credit.version] = entry
-        while len(recent) > RECENT_VERSIONS:
-            del recent[min(recent)]
+    def settle(self) -> list[Booking]:
+        """Book what changed since the last time."""
+        bookings = self.counting.settle()
+        for booking in bookings:
+            self._book(booking)
+        return bookings
+
+    def known(self, fragment: int) -> KnownVersions:
+        """Versions of which a commit is known."""
+        return self.counting.versions.get(fragment) or KnownVersions()
+
+    @property
+    def num_rounds(self) -> int:
+        """That are counted."""
+        return self.counting.num_rounds
 
     def add_profile(self, profile: ProfileFacts) -> bool:
         """Whether it is newer than the one there is."""
@@ -173,7 +151,7 @@ class Ledger:
 
     def rows(self, now: float) -> tuple[tuple[ContributorRow, ...], int]:
         """(contributors by witnessed tokens, peers without a row)."""
-        # A machine whose only commit lost against a heavier one is as if it had never been in a round.
+        # A machine whose only commit lost against heavier ones is as if it had never been in a round.
         listed = {
             key: one for key, one in self.machines.items() if one.milli_reported or one.rounds or one.rounds_missed
         }
@@ -203,8 +181,8 @@ class Ledger:
         return Bandwidth(self.payload_bytes, self.payload_bytes, self.data_parallel_bytes or None)
 
     @property
-    def tokens_witnessed(self) -> float:
-        return sum(machine.milli_witnessed for machine in self.machines.values()) / 1000
+    def milli_witnessed(self) -> int:
+        return sum(machine.milli_witnessed for machine in self.machines.values())
 
     def shown_profile(self, contributor_id: str) -> ProfileFacts | None:
         """The profile, unless its owner hides it."""
@@ -235,13 +213,13 @@ class Ledger:
         witnessed = sum(machine.milli_witnessed for machine in machines)
         days = {day for machine in machines for day, count in machine.days.items() if count > 0}
         rows = [self._machine_row(machine) for machine in machines]
-        rows.sort(key=lambda row: (-row.tokens_witnessed, row.first_at, row.peer_id))
+        rows.sort(key=lambda row: (-row.milli_witnessed, row.first_at, row.peer_id))
         return ContributorRow(
             contributor_id=contributor_id,
             name=self.shown_name(machines[0].peer_id),
             country=profile.country if profile is not None else "",
-            tokens_witnessed=witnessed / 1000,
-            tokens_reported=sum(machine.milli_reported for machine in machines) / 1000,
+            milli_witnessed=witnessed,
+            milli_reported=sum(machine.milli_reported for machine in machines),
             share=witnessed / total if total else 0.0,
             rounds=sum(machine.rounds for machine in machines),
             rounds_missed=sum(machine.rounds_missed for machine in machines),
@@ -259,20 +237,20 @@ class Ledger:
             peer_id=machine.peer_id,
             device=machine.device,
             condition=presence.condition if presence is not None else "silent",
-            tokens_witnessed=machine.milli_witnessed / 1000,
+            milli_witnessed=machine.milli_witnessed,
             rounds=machine.rounds,
             first_at=machine.first_at if math.isfinite(machine.first_at) else machine.last_at,
             last_at=machine.last_at,
             uptime_seconds=machine.uptime_seconds,
-            tokens_reported=machine.milli_reported / 1000,
+            milli_reported=machine.milli_reported,
             rounds_missed=machine.rounds_missed,
         )
 
-    def _book(self, entry: Entry, sign: int) -> None:
-        self.num_rounds += sign
-        self.payload_bytes += sign * entry.credit.payload_bytes
-        self.data_parallel_bytes += sign * entry.credit.data_parallel_bytes
-        for member in entry.credit.members:
+    def _book(self, booking: Booking) -> None:
+        receipt, sign = booking.receipt, booking.sign
+        self.payload_bytes += sign * receipt.payload_bytes
+        self.data_parallel_bytes += sign * receipt.data_parallel_bytes
+        for member in booking.members:
             machine = self.machines.get(member.peer_id)
             if machine is None:
                 if sign < 0 or len(self.machines) >= MAX_MACHINES:
@@ -282,12 +260,12 @@ class Ledger:
                 presence = self.present.get(member.peer_id)
                 if presence is not None:
                     _take_over(machine, presence)
-            _credit(machine, member, entry.at, sign)
+            _credit(machine, member, receipt.at, sign)
 
 
 def _credit(machine: Machine, member: MemberCredit, at: float, sign: int) -> None:
-    machine.milli_witnessed += sign * milli(member.tokens_witnessed)
-    machine.milli_reported += sign * milli(member.tokens_reported)
+    machine.milli_witnessed += sign * member.milli_witnessed
+    machine.milli_reported += sign * member.milli_reported
     if member.is_included:
         machine.rounds += sign
         machine.days[int(at // SECONDS_PER_DAY)] += sign
@@ -301,11 +279,6 @@ def _take_over(machine: Machine, presence: Presence) -> None:
     machine.contributor_key = presence.contributor_key
     machine.first_at = min(machine.first_at, presence.first_heard_at)
     machine.last_at = max(machine.last_at, presence.heard_at)
-
-
-def _weight(credit: CommitCredit) -> tuple[int, bytes, int]:
-    """What decides between two commits of one round; of two copies of one commit, the one that more have signed."""
-    return credit.tokens, credit.digest, sum(milli(member.tokens_witnessed) for member in credit.members)
 
 
 def _rank_key(contributor_id: str, machines: Sequence[Machine]) -> tuple[int, int, float, str]:

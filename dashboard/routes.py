@@ -175,12 +175,14 @@ async def _asset(request: web.Request) -> web.Response:
 
 
 async def _health(request: web.Request) -> web.Response:
-    """Whether the observer still looks; what it sees is another question."""
+    """Whether the observer still looks and the history is written; what they see is another question."""
     site = request.app[SITE]
     state = site.live.state
     age_seconds = max(0.0, site.clock() - state.now)
-    is_well = age_seconds < STALLED_SECONDS
-    content: dict[str, object] = {"status": "ok" if is_well else "stalled"}
+    is_writing = site.history is None or not site.history.problem
+    is_well = age_seconds < STALLED_SECONDS and is_writing
+    status = "ok" if is_well else "stalled" if is_writing else "history not written"
+    content: dict[str, object] = {"status": status}
     if site.access is None or site.access.allows(request):
         content |= {"phase": state.phase, "last_look_seconds": round(age_seconds, 1)}
     return web.json_response(content, status=200 if is_well else 503, headers={"Cache-Control": "no-store"})

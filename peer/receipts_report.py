@@ -73,6 +73,8 @@ def _facts(receipts: Receipts, rows: Sequence[MachineTotal], num_counted: int) -
                 "peer_id": row.peer_id,
                 "tokens_witnessed": row.milli_witnessed / 1000,
                 "tokens_reported": row.milli_reported / 1000,
+                "milli_tokens_witnessed": row.milli_witnessed,
+                "milli_tokens_reported": row.milli_reported,
                 "rounds": row.rounds,
                 "rounds_missed": row.rounds_missed,
             }

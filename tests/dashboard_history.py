@@ -33,8 +33,11 @@ def check_raw(raw: bytes) -> CommitCredit:
         fragment, version, leader, at, members = json.loads(raw)
     except ValueError as error:
         raise PeerFault("", "sent a commit that is no JSON") from error
-    rows = tuple(MemberCredit(*member) for member in members)
-    tokens = round(sum(row.tokens_reported for row in rows if row.is_included))
+    rows = tuple(
+        MemberCredit(peer_id, round(1000 * witnessed), round(1000 * reported), is_included)
+        for peer_id, witnessed, reported, is_included in members
+    )
+    tokens = round(sum(row.milli_reported for row in rows if row.is_included) / 1000)
     return CommitCredit(fragment, version, leader, tokens, hashlib.sha256(raw).digest(), rows, 0, 2, at)
 
 

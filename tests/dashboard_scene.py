@@ -128,18 +128,18 @@ def rounds_of(num_peers: int = 8, now: float = NOW, number: int = 36) -> tuple[R
 
 def contributor_of(index: int, now: float = NOW) -> ContributorRow:
     num_machines = 3 if index == 1 else 1
-    tokens = 2.9e6 / (1 + index)
+    milli = 2_900_000_000 // (1 + index)
     machines = tuple(
         MachineRow(
             peer_id=peer_id_of(index + 100 * number),
             device=DEVICES[(index + number) % len(DEVICES)],
             condition="here" if index % 9 != 5 else "left",
-            tokens_witnessed=tokens / num_machines,
+            milli_witnessed=milli // num_machines,
             rounds=max(1, 390 // (1 + index)),
             first_at=now - 3 * DAY,
             last_at=now - 4 - 40 * index,
             uptime_seconds=61_000.0 / (1 + index) + 900,
-            tokens_reported=1.06 * tokens / num_machines,
+            milli_reported=106 * milli // 100 // num_machines,
             rounds_missed=index % 4,
         )
         for number in range(num_machines)
@@ -148,8 +148,8 @@ def contributor_of(index: int, now: float = NOW) -> ContributorRow:
         contributor_id=machines[0].peer_id,
         name=NAMES[index % len(NAMES)] if index < 40 else "",
         country=COUNTRIES[index % len(COUNTRIES)] if index < 40 else "",
-        tokens_witnessed=tokens,
-        tokens_reported=1.06 * tokens,
+        milli_witnessed=milli,
+        milli_reported=106 * milli // 100,
         share=0.31 / (1 + index),
         rounds=max(1, 390 // (1 + index)),
         rounds_missed=index % 4,
@@ -196,7 +196,7 @@ def history_of_run(num_contributors: int = 12, now: float = NOW) -> HistoryView:
         countries=(("DE", 5), ("FR", 4), ("IN", 3)),
         num_country_undeclared=9,
         num_rounds=408,
-        tokens_witnessed=8.9e6,
+        milli_witnessed=8_900_000_000,
         storage="The history is kept in run.sqlite",
     )
 
@@ -204,7 +204,7 @@ def history_of_run(num_contributors: int = 12, now: float = NOW) -> HistoryView:
 def contributor_view(index: int = 1, now: float = NOW) -> ContributorView:
     row = contributor_of(index, now)
     curve = tuple(
-        CurvePoint(now - 3600.0 * (30 - hour), row.tokens_witnessed * hour / 30, row.tokens_reported * hour / 30, hour)
+        CurvePoint(now - 3600.0 * (30 - hour), row.milli_witnessed * hour // 30, row.milli_reported * hour // 30, hour)
         for hour in range(31)
     )
     return ContributorView(row, curve, rounds_of(now=now)[:10])

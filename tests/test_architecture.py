@@ -29,7 +29,7 @@ PURE = (
     *("averaging.notary", "averaging.credit", "averaging.receipt_file", "averaging.commit_log", "dashboard.credit"),
     "dashboard.state",
     *("dashboard.history_types", "dashboard.history_rows", "dashboard.known_versions", "dashboard.lanes"),
-    *("dashboard.ledger", "dashboard.trend", "dashboard.commit_traffic"),
+    *("dashboard.counting", "dashboard.ledger", "dashboard.trend", "dashboard.commit_traffic"),
     *("peer.round_clock", "peer.member_tally"),
     *("peer.doctor_facts", "peer.doctor_findings", "peer.doctor_prediction", "peer.probe_messages"),
     *("peer.planning", "peer.planned_memory", "peer.round_traffic", "peer.utilisation", "peer.bandwidth_table"),

@@ -232,10 +232,10 @@ def test_a_collector_counts_what_proves_nothing_by_its_reason():
 def test_a_credit_says_what_the_page_shows():
     receipt = receipt_of(RUN, wire.encode(commit_of(0, (A, B, C), shards=((0, (0, 1)), (1, ()), (2, (0, 1))))))
     credit = checker_of(RUN, verify)(receipt)
-    assert [(m.peer_id, m.tokens_witnessed, m.tokens_reported, m.is_included) for m in credit.members] == [
-        (A.peer_id, 20.0, 20.0, True),
-        (B.peer_id, 20.0, 20.0, True),
-        (C.peer_id, 0.0, 0.0, False),
+    assert [(m.peer_id, m.milli_witnessed, m.milli_reported, m.is_included) for m in credit.members] == [
+        (A.peer_id, 20_000, 20_000, True),
+        (B.peer_id, 20_000, 20_000, True),
+        (C.peer_id, 0, 0, False),
     ]
     assert (credit.num_shards, credit.num_void_shards, credit.tokens) == (3, 1, 200)
     assert dict(credit.drop_reasons) == {

@@ -47,9 +47,9 @@ def test_contributors_are_ranked_by_what_others_witnessed_and_say_what_is_only_r
     assert text.index("Ada") < text.index("basement-4090") < text.index("Lindström")
     assert "3.07 M reported" in text
     assert "2 unverified peers say that they are here" in text
-    honest = replace(contributor_of(0), tokens_reported=contributor_of(0).tokens_witnessed)
+    honest = replace(contributor_of(0), milli_reported=contributor_of(0).milli_witnessed)
     assert "reported" not in text_of("contributors", replace(NOBODY, contributors=(honest,)))
-    unranked = replace(contributor_of(0), rank=0, tokens_witnessed=0.0, share=0.0)
+    unranked = replace(contributor_of(0), rank=0, milli_witnessed=0, share=0.0)
     assert (
         "nothing witnessed yet"
         in render_sections(empty_state(), replace(NOBODY, contributors=(unranked,)))["contributors"]
@@ -169,7 +169,7 @@ def test_a_contributors_page_has_its_proof_and_its_badge() -> None:
     assert {f"/api/v1/contributors/{key}/proof", f"/badge/{key}.svg", "/"} <= links
     assert "peer receipts verify" in page.text
     assert "100 rounds" in page.text
-    fresh = replace(view.row, rounds=0, rounds_missed=0, tokens_witnessed=0.0, streak_days=0, rank=0, machines=())
+    fresh = replace(view.row, rounds=0, rounds_missed=0, milli_witnessed=0, streak_days=0, rank=0, machines=())
     empty = replace(view, row=fresh, curve=(), rounds=())
     text = TextOnly(render_contributor(state_of(), empty, now=NOW, snapshot_id="b-1", assets=assets())).text
     assert "not ranked yet" in text
