@@ -466,7 +466,16 @@ async def greet_incoming(stream: Stream, doorkeeper: Doorkeeper) -> str:
         refusal = doorkeeper.refusal(fault)
         if refusal:
             with contextlib.suppress(PeerFault):
-                await stream.send(refusal)
+                await _send_briefly(stream, refusal)
         raise
-    await stream.send(doorkeeper.welcome(stream.remote, hello))
+    await _send_briefly(stream, doorkeeper.welcome(stream.remote, hello))
     return role
+
+
+async def _send_briefly(stream: Stream, frame: bytes) -> None:
+    """Raises PeerUnreachable when the remote does not even take an answer."""
+    try:
+        async with asyncio.timeout(OPEN_SECONDS):
+            await stream.send(frame)
+    except TimeoutError as error:
+        raise PeerUnreachable(stream.remote, f"took no answer for {OPEN_SECONDS:.0f} s") from error

@@ -42,6 +42,8 @@ MAX_TRANSFERS = 4
 """Served at once: they share one upload line; more joiners wait their turn or ask another donor."""
 MAX_TRANSFERS_PER_PEER = 2
 """A joiner fetches two fragments at once; it must not keep the others out."""
+MAX_STREAMS_PER_PEER = 16
+"""Of state transfer: a joiner has two fragments under way, and a page asks for the commits of some at once."""
 QUEUE_SECONDS = 5.0
 """A request waits so long for its turn; then the joiner is told to ask somebody else meanwhile."""
 MAX_RANGE_CHUNKS = 64

@@ -1,10 +1,15 @@
-"""The donor's side of state transfer: answers members that ask for anchors, digests or old commits."""
+"""The donor's side of state transfer: answers members that ask for anchors, digests or old commits.
+
+What a remote can hold here is bounded in every kind: streams, turns, copies, time per frame. Turns and copies are
+shared between remotes (`dht/fair_turns.py`, `snapshots.py`): one that reads nothing keeps nobody else waiting.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from typing import Any
 
 from averaging import wire
@@ -17,18 +22,39 @@ from averaging.state_messages import (
     KNOWN_AROUND,
     MAX_RANGE_CHUNKS,
     MAX_REQUEST_BYTES,
+    MAX_STREAMS_PER_PEER,
     MAX_TRANSFERS,
     MAX_TRANSFERS_PER_PEER,
     NONE,
     QUEUE_SECONDS,
     STATE_PROTOCOL,
-    chunks_of,
     in_time,
     pack,
     unpack,
 )
-from dht.errors import PeerFault
+from dht.errors import PeerFault, PeerUnreachable
+from dht.fair_turns import FairTurns, NoTurn, StreamCounts, Turn
 from dht.host import Host, PeerId, Stream
+
+
+@dataclass
+class _Guest:
+    """A stream that is being served, and the copy of which it took chunks last."""
+
+    stream: Stream
+    held: HeldSnapshot | None = None
+
+    @property
+    def remote(self) -> PeerId:
+        return self.stream.remote
+
+    def moved_bytes(self) -> int:
+        """That its remote has taken."""
+        return self.stream.bytes_sent
+
+    async def send(self, frame: bytes) -> None:
+        """Raises PeerUnreachable when the remote does not take it in time."""
+        await in_time(self.stream.send(frame), self.remote)
 
 
 class StateServer:
@@ -56,8 +82,9 @@ class StateServer:
         self._source = source
         self._num_fragments = num_fragments
         self._snapshots = HeldSnapshots(source, compute)
-        self._slots = asyncio.Semaphore(max_transfers)
-        self._num_transfers: dict[PeerId, int] = {}
+        self._streams = StreamCounts(MAX_STREAMS_PER_PEER)
+        self._transfers = FairTurns(max_transfers, MAX_TRANSFERS_PER_PEER)
+        self._pages = FairTurns(max_transfers, 1)
         self.served_bytes = 0
         host.handle(STATE_PROTOCOL, self._serve)
 
@@ -67,43 +94,36 @@ class StateServer:
         return self._snapshots.num_bytes
 
     async def _serve(self, stream: Stream) -> None:
-        await greet_incoming(stream, self._doorkeeper)
-        used: list[HeldSnapshot] = []
-        is_done = False
-        try:
-            frame = await in_time(stream.receive(MAX_REQUEST_BYTES), stream.remote)
-            while frame != ACKNOWLEDGE:
-                await self._answer(stream, unpack(frame, stream.remote, 6), used)
-                frame = await in_time(stream.receive(MAX_REQUEST_BYTES), stream.remote)
-            is_done = True
-        finally:
-            for held in used:
-                self._snapshots.end(held, is_done=is_done)
+        with self._streams.one_more(stream.remote):
+            await greet_incoming(stream, self._doorkeeper)
+            guest, is_done = _Guest(stream), False
+            try:
+                while (frame := await in_time(stream.receive(MAX_REQUEST_BYTES), stream.remote)) != ACKNOWLEDGE:
+                    await self._answer(guest, unpack(frame, stream.remote, 6))
+                is_done = True
+            finally:
+                self._let_go(guest, is_done=is_done)
 
-    async def _answer(self, stream: Stream, request: list[Any], used: list[HeldSnapshot]) -> None:
-        """Answer one request; copies of which this stream takes chunks are added to `used`."""
+    async def _answer(self, guest: _Guest, request: list[Any]) -> None:
         match request:
             case ["digest", int(fragment), int(version)] if self._is_well_formed(fragment, version):
-                await stream.send(pack(["digest", self._source.digest_at(fragment, version)]))
-            case ["commits", int(fragment), int(version)] if self._is_well_formed(fragment, version):
-                commits = self._source.commits_from(fragment, version)
-                await stream.send(pack(["commits", *[wire.encode(commit) for commit in commits]]))
-            case ["log", int(fragment), int(version)] if self._is_well_formed(fragment, version):
-                await in_time(stream.send(pack(["log", *self._source.commit_frames(fragment, version)])), stream.remote)
+                await guest.send(pack(["digest", self._source.digest_at(fragment, version)]))
+            case ["commits" | "log" as kind, int(fragment), int(version)] if self._is_well_formed(fragment, version):
+                await self._send_page(guest, kind, fragment, version)
             case ["header", int(fragment)] if self._is_well_formed(fragment):
-                await self._send_header(stream, fragment)
+                await self._send_header(guest, fragment)
             case ["chunks", int(fragment), int(version), bytes(digest), int(first), int(count)] if (
                 self._is_well_formed(fragment, version, first, count) and 0 < count <= MAX_RANGE_CHUNKS
             ):
-                await self._send_range(stream, fragment, version, digest, range(first, first + count), used)
+                part = range(first, first + count)
+                await self._in_turn(guest, lambda turn: self._send_range(guest, turn, fragment, version, digest, part))
             case ["state", int(fragment)] if self._is_well_formed(fragment):
-                async with self._slots:
-                    await self._send_state(stream, fragment, used)
+                await self._in_turn(guest, lambda turn: self._send_state(guest, turn, fragment))
             case [str(), int(fragment), *_] if fragment >= self._num_fragments:
-                raise PeerFault(stream.remote, f"asked for fragment {fragment}; expected 0..{self._num_fragments - 1}")
+                raise PeerFault(guest.remote, f"asked for fragment {fragment}; expected 0..{self._num_fragments - 1}")
             case _:
                 raise PeerFault(
-                    stream.remote, f"sent a state request of unknown form {request!r:.60}; expected a kind and numbers"
+                    guest.remote, f"sent a state request of unknown form {request!r:.60}; expected a kind and numbers"
                 )
 
     def _is_well_formed(self, fragment: int, *others: int) -> bool:
@@ -111,89 +131,99 @@ class StateServer:
             type(value) is int and value >= 0 for value in (fragment, *others)
         )
 
-    async def _send_header(self, stream: Stream, fragment: int) -> None:
+    async def _in_turn(self, guest: _Guest, send: Callable[[Turn], Coroutine[None, None, None]]) -> None:
+        """Let a transfer have its turn; when there is none, or no room, tell its remote to ask somebody else."""
         try:
-            held = await self._snapshots.newest(fragment)
+            async with self._transfers.turn(guest.remote, guest.moved_bytes, QUEUE_SECONDS) as turn:
+                await send(turn)
+        except (NoTurn, NoRoom):
+            await guest.send(BUSY)
+
+    async def _send_page(self, guest: _Guest, kind: str, fragment: int, version: int) -> None:
+        """Old commits: up to a MiB, one answer at a time to each remote."""
+        try:
+            async with self._pages.turn(guest.remote, guest.moved_bytes, FRAME_SECONDS) as turn:
+                if kind == "log":
+                    frames = list(self._source.commit_frames(fragment, version))
+                else:
+                    frames = [wire.encode(commit) for commit in self._source.commits_from(fragment, version)]
+                page = pack([kind, *frames])
+                await self._pause(len(page), turn)
+                await guest.send(page)
+        except NoTurn as error:
+            raise PeerUnreachable(guest.remote, "waited too long for its turn to read old commits") from error
+
+    async def _send_header(self, guest: _Guest, fragment: int) -> None:
+        try:
+            held = await self._snapshots.newest(fragment, guest.remote)
         except NoRoom:
-            await stream.send(BUSY)
+            await guest.send(BUSY)
             return
-        await in_time(stream.send(NONE if held is None else _header_frame("header", held)), stream.remote)
+        await guest.send(NONE if held is None else _header_frame("header", held))
 
     async def _send_range(
-        self, stream: Stream, fragment: int, version: int, digest: bytes, part: range, used: list[HeldSnapshot]
+        self, guest: _Guest, turn: Turn, fragment: int, version: int, digest: bytes, part: range
     ) -> None:
-        remote = stream.remote
-        if self._num_transfers.get(remote, 0) >= MAX_TRANSFERS_PER_PEER:
-            await stream.send(BUSY)
-            return
-        self._num_transfers[remote] = self._num_transfers.get(remote, 0) + 1
-        try:
-            async with asyncio.timeout(QUEUE_SECONDS):
-                await self._slots.acquire()
-        except TimeoutError:
-            await stream.send(BUSY)
-        else:
-            try:
-                await self._send_held_range(stream, fragment, version, digest, part, used)
-            finally:
-                self._slots.release()
-        finally:
-            self._num_transfers[remote] -= 1
-            if not self._num_transfers[remote]:
-                del self._num_transfers[remote]
-
-    async def _send_held_range(
-        self, stream: Stream, fragment: int, version: int, digest: bytes, part: range, used: list[HeldSnapshot]
-    ) -> None:
-        try:
-            held = await self._snapshots.at(fragment, version, digest)
-        except NoRoom:
-            await stream.send(BUSY)
-            return
+        held = await self._snapshots.at(fragment, version, digest, guest.remote)
         if held is None:
-            await stream.send(pack(["version", self._newest_version(fragment, version)]))
+            await guest.send(pack(["version", self._newest_version(fragment, version)]))
             return
-        self._begin(held, used)
-        chunks = chunks_of(held.snapshot.anchor, held.snapshot.momentum)
-        if part.stop > len(chunks):
-            raise PeerFault(stream.remote, f"asked for chunk {part.stop - 1}; expected 0..{len(chunks) - 1}")
-        await in_time(stream.send(pack(["chunks"])), stream.remote)
+        self._begin(guest, held)
+        if part.stop > len(held.chunks):
+            raise PeerFault(guest.remote, f"asked for chunk {part.stop - 1}; expected 0..{len(held.chunks) - 1}")
+        await guest.send(pack(["chunks"]))
         for index in part:
-            await self._send_chunk(stream, chunks[index])
+            await self._send_next(guest, turn, held, index)
 
-    def _begin(self, held: HeldSnapshot, used: list[HeldSnapshot]) -> None:
-        if not any(held is other for other in used):
-            used.append(held)
+    def _begin(self, guest: _Guest, held: HeldSnapshot) -> None:
+        if guest.held is not held:
+            self._let_go(guest, is_done=True)
+            guest.held = held
             self._snapshots.begin(held)
+
+    def _let_go(self, guest: _Guest, *, is_done: bool) -> None:
+        if guest.held is not None:
+            self._snapshots.end(guest.held, is_done=is_done)
+        guest.held = None
 
     def _newest_version(self, fragment: int, version: int) -> int:
         """The newest version known here that is not far above `version`; 0 when there is none."""
         around = range(version + KNOWN_AROUND, max(-1, version - KNOWN_AROUND), -1)
         return next((known for known in around if self._source.digest_at(fragment, known)), 0)
 
-    async def _send_state(self, stream: Stream, fragment: int, used: list[HeldSnapshot]) -> None:
-        try:
-            held = await self._snapshots.newest(fragment)
-        except NoRoom:
-            await stream.send(BUSY)
-            return
+    async def _send_state(self, guest: _Guest, turn: Turn, fragment: int) -> None:
+        held = await self._snapshots.newest(fragment, guest.remote)
         if held is None:
-            await stream.send(NONE)
+            await guest.send(NONE)
             return
-        self._begin(held, used)
-        await stream.send(_header_frame("state", held))
-        for chunk in chunks_of(held.snapshot.anchor, held.snapshot.momentum):
-            await self._send_chunk(stream, chunk)
+        self._begin(guest, held)
+        await guest.send(_header_frame("state", held))
+        for index in range(len(held.chunks)):
+            await self._send_next(guest, turn, held, index)
+
+    async def _send_next(self, guest: _Guest, turn: Turn, held: HeldSnapshot, index: int) -> None:
+        if index >= len(held.chunks):
+            raise PeerUnreachable(guest.remote, "took so little that its copy made room for others")
+        # Bytes of its own: a remote that does not read keeps a chunk in memory, and not the whole copy.
+        chunk = memoryview(bytes(held.chunks[index]))
+        await self._pause(len(chunk), turn)
+        await self._send_chunk(guest.stream, chunk)
+        self._snapshots.took(held, guest.remote, len(chunk))
 
     async def _send_chunk(self, stream: Stream, chunk: memoryview) -> None:
-        now = asyncio.get_running_loop().time()
+        await in_time(stream.send(chunk), stream.remote)
+        self.served_bytes += len(chunk)
+
+    async def _pause(self, num_bytes: int, turn: Turn) -> None:
+        """Keep to what all transfers together may take of the line."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
         begins_at = max(now, self._free_at)
-        self._free_at = begins_at + 8 * len(chunk) / self._most_bits_per_second()
+        self._free_at = begins_at + 8 * num_bytes / self._most_bits_per_second()
         if begins_at > now:
             # A joiner that sees nothing for longer takes this donor for dead.
             await asyncio.sleep(min(begins_at - now, FRAME_SECONDS / 2))
-        await in_time(stream.send(chunk), stream.remote)
-        self.served_bytes += len(chunk)
+            turn.rested(loop.time())
 
 
 def _header_frame(kind: str, held: HeldSnapshot) -> bytes:

@@ -147,6 +147,7 @@ class FramedStream:
             self._check_open()
             try:
                 self._writer.write(header)
+                self._bytes_sent += FRAME_HEADER_BYTES
                 pace = self._paces.upload
                 is_urgent = len(payload) <= URGENT_BYTES
                 step = WRITE_CHUNK_BYTES if pace is None else pace.piece_bytes
@@ -160,6 +161,7 @@ class FramedStream:
                     self._check_open()
                     self._writer.write(piece)
                     await self._writer.drain()
+                    self._bytes_sent += len(piece)
                 await self._writer.drain()
             except OSError as error:
                 raise self._fail(f"the stream broke while sending ({_reason(error)}); open a new one") from error
@@ -167,7 +169,6 @@ class FramedStream:
                 self._abort("a send was given up half-way")
                 raise
             self._check_open()
-            self._bytes_sent += FRAME_HEADER_BYTES + len(payload)
 
     async def receive(self, max_bytes: int) -> bytes:
         """Read one frame of at most `max_bytes`. Cancelling loses nothing: the next call goes on with the same frame.

@@ -27,7 +27,7 @@ class Stream(Protocol):
 
     @property
     def bytes_sent(self) -> int:
-        """Frame bytes written so far, length headers included."""
+        """Frame bytes written so far, length headers and the frame under way included."""
         ...
 
     @property

@@ -68,6 +68,8 @@ class Pipe:
         self._unconsumed_bytes = 0
         self._arrived_bytes = 0
         self._consumed_of_first = 0
+        self.taken_bytes = 0
+        """Of all frames, those under way too, that the window took."""
         self._readable = asyncio.Event()
         self._writable = asyncio.Event()
         self._sending = asyncio.Lock()
@@ -98,6 +100,7 @@ class Pipe:
                         await self._writable.wait()
                         self._check_writable()
                     self._unconsumed_bytes += segment
+                    self.taken_bytes += segment
                     self._upload(segment)
                     rest -= segment
             except asyncio.CancelledError:
@@ -206,7 +209,6 @@ class MemoryStream:
         self._outgoing = outgoing
         self._incoming = incoming
         self._on_abort = on_abort
-        self._bytes_sent = 0
         self._bytes_received = 0
         self._end: str | None = None
         self._is_closed_by_remote = False
@@ -218,7 +220,7 @@ class MemoryStream:
 
     @property
     def bytes_sent(self) -> int:
-        return self._bytes_sent
+        return self._outgoing.taken_bytes
 
     @property
     def bytes_received(self) -> int:
@@ -232,8 +234,7 @@ class MemoryStream:
     async def send(self, frame: bytes | bytearray | memoryview) -> None:
         """See the port. A send that is cancelled half-way ends the stream."""
         self._check_open()
-        num_bytes = await self._outgoing.send(memoryview(frame).cast("B"))
-        self._bytes_sent += num_bytes
+        await self._outgoing.send(memoryview(frame).cast("B"))
 
     async def receive(self, max_bytes: int) -> bytes:
         """See the port."""

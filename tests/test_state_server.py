@@ -47,24 +47,24 @@ def test_a_donor_holds_few_large_snapshots(monkeypatch: pytest.MonkeyPatch) -> N
     async def play(scene: Scene) -> None:
         donor = scene.donors[0]
         held = HeldSnapshots(donor)
-        first = await held.newest(0)
+        first = await held.newest(0, named(9))
         assert first is not None
-        assert await held.newest(0) is first
+        assert await held.newest(0, named(9)) is first
         donor.advance(0)
-        second = await held.newest(0)
+        second = await held.newest(0, named(9))
         assert second is not None
         assert second.snapshot.version == 6
         assert held.num_bytes == 16 * NUM_VALUES
         donor.advance(0)
         # No room: the newest copy that is there, and nothing of another fragment.
-        assert await held.newest(0) is second
+        assert await held.newest(0, named(9)) is second
         with pytest.raises(NoRoom):
-            await held.newest(1)
-        assert await held.at(0, 5, first.snapshot.digest) is first
-        assert await held.at(0, 5, bytes(32)) is None
-        assert await held.at(0, 4, first.snapshot.digest) is None
+            await held.newest(1, named(9))
+        assert await held.at(0, 5, first.snapshot.digest, named(9)) is first
+        assert await held.at(0, 5, bytes(32), named(9)) is None
+        assert await held.at(0, 4, first.snapshot.digest, named(9)) is None
         await asyncio.sleep(snapshots.IDLE_SECONDS)
-        assert await held.newest(1) is not None
+        assert await held.newest(1, named(9)) is not None
         assert held.num_bytes == 16 * NUM_VALUES
         await asyncio.sleep(snapshots.HOLD_SECONDS)
         assert held.num_bytes == 0
@@ -78,26 +78,26 @@ def test_a_copy_that_all_joiners_are_done_with_makes_room_soon(monkeypatch: pyte
 
     async def play(scene: Scene) -> None:
         held = HeldSnapshots(scene.donors[0])
-        copy = await held.newest(0)
+        copy = await held.newest(0, named(9))
         assert copy is not None
         held.begin(copy)
         held.begin(copy)
         held.end(copy, is_done=True)
         await asyncio.sleep(snapshots.DONE_SECONDS)
         with pytest.raises(NoRoom):  # one joiner still takes from it
-            await held.newest(1)
+            await held.newest(1, named(9))
         held.end(copy, is_done=False)
         with pytest.raises(NoRoom):  # its line broke: it comes again
-            await held.newest(1)
+            await held.newest(1, named(9))
         held.begin(copy)
         held.end(copy, is_done=True)
-        assert await held.newest(0) is copy
+        assert await held.newest(0, named(9)) is copy
         with pytest.raises(NoRoom):  # somebody has just been told of it
-            await held.newest(1)
+            await held.newest(1, named(9))
         held.begin(copy)
         held.end(copy, is_done=True)
         await asyncio.sleep(snapshots.DONE_SECONDS)
-        assert await held.newest(1) is not None
+        assert await held.newest(1, named(9)) is not None
 
     in_scene(1, play)
 
@@ -123,7 +123,7 @@ def test_busy_donors_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
 
     async def play(scene: Scene) -> None:
         for donor in scene.donors:
-            await donor.server._snapshots.newest(1)
+            await donor.server._snapshots.newest(1, named(9))
         began = now()
         await scene.fetch(0)
         assert now() - began > snapshots.IDLE_SECONDS - 0.5

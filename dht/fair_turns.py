@@ -1,0 +1,180 @@
+"""Turns at something scarce that many remotes want, shared between remotes and not between requests.
+
+A remote with eighty requests gets no more than one with two. Who has fewest turns goes first, then who has used least
+of them lately. While others wait, a turn is lost by who takes next to nothing, and by who takes for long: it may go on
+with what it has, but its slot is somebody else's, and what it asks next comes last.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from dht.errors import PeerFault
+from dht.host import PeerId
+
+LEAST_BYTES: Final = 256 * 1024
+"""A piece of a frame, as streams count them."""
+LEAST_SECONDS: Final = 7.5
+"""Who takes less than `LEAST_BYTES` in this time, 280 kbit/s, loses its turn to others: less than any line that could
+take part in rounds, and as much as the deadline of a chunk asks for."""
+TURN_SECONDS: Final = 20.0
+"""Longest turn while others wait: four turns of a MiB each at once on a line of 2 Mbit/s take 17 s."""
+LOOK_SECONDS: Final = 0.5
+"""Between looks at who has lost its turn, while somebody waits."""
+FORGET_SECONDS: Final = 60.0
+"""What a remote has used counts for so long: as long as two turns of the slowest."""
+
+
+class NoTurn(Exception):
+    """Others had theirs all the time."""
+
+
+@dataclass(eq=False)
+class Turn:
+    """One request that is being served; `moved` counts the bytes that its remote has taken so far."""
+
+    remote: PeerId
+    moved: Callable[[], int]
+    began_at: float
+    has_slot: bool = True
+    marked_at: float = 0.0
+    marked_bytes: int = 0
+
+    def rested(self, now: float) -> None:
+        """This side made the remote wait until now."""
+        self.marked_at = now
+
+    def is_slow(self, now: float) -> bool:
+        """Whether less than `LEAST_BYTES` were taken in the last `LEAST_SECONDS`."""
+        if self.moved() - self.marked_bytes >= LEAST_BYTES:
+            self.marked_at, self.marked_bytes = now, self.moved()
+        return now - self.marked_at >= LEAST_SECONDS
+
+
+@dataclass(eq=False)
+class _Wait:
+    remote: PeerId
+    moved: Callable[[], int]
+    granted: asyncio.Future[Turn]
+
+
+@dataclass
+class FairTurns:
+    """`num_slots` turns at once, of one remote `most_per_remote` at most; those lost and not yet over count for it."""
+
+    num_slots: int
+    most_per_remote: int
+    _turns: list[Turn] = field(default_factory=list)
+    _waiting: list[_Wait] = field(default_factory=list)
+    _used: dict[PeerId, tuple[float, float]] = field(default_factory=dict)
+    """Seconds of turns, and when the last of them ended."""
+    _look: asyncio.TimerHandle | None = None
+
+    def __post_init__(self) -> None:
+        self.num_lost = 0
+
+    @property
+    def num_remembered(self) -> int:
+        """Remotes of whose turns something is kept."""
+        return len(self._used)
+
+    @contextlib.asynccontextmanager
+    async def turn(self, remote: PeerId, moved: Callable[[], int], wait_seconds: float) -> AsyncIterator[Turn]:
+        """Wait for a turn and hold it.
+
+        Raises:
+            NoTurn: none was free within `wait_seconds`.
+        """
+        loop = asyncio.get_running_loop()
+        wait = _Wait(remote, moved, loop.create_future())
+        self._waiting.append(wait)
+        self._hand_out()
+        try:
+            async with asyncio.timeout(wait_seconds):
+                turn = await asyncio.shield(wait.granted)
+        except BaseException as error:
+            self._waiting = [other for other in self._waiting if other is not wait]
+            if wait.granted.done():
+                self._end(wait.granted.result())
+            if isinstance(error, TimeoutError):
+                raise NoTurn from error
+            raise
+        try:
+            yield turn
+        finally:
+            self._end(turn)
+
+    def _end(self, turn: Turn) -> None:
+        now = asyncio.get_running_loop().time()
+        self._turns = [other for other in self._turns if other is not turn]
+        self._used = {remote: used for remote, used in self._used.items() if now - used[1] < FORGET_SECONDS}
+        self._used[turn.remote] = (self._used.get(turn.remote, (0.0, 0.0))[0] + now - turn.began_at, now)
+        self._hand_out()
+
+    def _hand_out(self) -> None:
+        now = asyncio.get_running_loop().time()
+        while wait := self._next():
+            if sum(turn.has_slot for turn in self._turns) >= self.num_slots and not self._take_back(wait.remote, now):
+                break
+            self._waiting = [other for other in self._waiting if other is not wait]
+            if not wait.granted.done():
+                turn = Turn(wait.remote, wait.moved, now, marked_at=now, marked_bytes=wait.moved())
+                self._turns.append(turn)
+                wait.granted.set_result(turn)
+        if self._next() is not None and self._look is None:
+            self._look = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._look_again)
+
+    def _look_again(self) -> None:
+        self._look = None
+        self._hand_out()
+
+    def _next(self) -> _Wait | None:
+        able = [wait for wait in self._waiting if self._num_of(wait.remote) < self.most_per_remote]
+        return min(
+            able, key=lambda wait: (self._num_of(wait.remote), self._used.get(wait.remote, (0.0,))[0]), default=None
+        )
+
+    def _num_of(self, remote: PeerId) -> int:
+        return sum(turn.remote == remote for turn in self._turns)
+
+    def _take_back(self, remote: PeerId, now: float) -> bool:
+        """Whether somebody has lost its slot to `remote`."""
+        for turn in self._turns:
+            if not turn.has_slot or turn.remote == remote:
+                continue
+            is_long = now - turn.began_at >= TURN_SECONDS and self._num_of(turn.remote) > self._num_of(remote)
+            if turn.is_slow(now) or is_long:
+                turn.has_slot = False
+                self.num_lost += 1
+                return True
+        return False
+
+
+class StreamCounts:
+    """How many streams of one protocol each remote has open towards us, `most` at most."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._num_open: dict[PeerId, int] = {}
+
+    @contextlib.contextmanager
+    def one_more(self, remote: PeerId) -> Iterator[None]:
+        """Count a stream for as long as it is served.
+
+        Raises:
+            PeerFault: it is one too many.
+        """
+        num_open = self._num_open.get(remote, 0)
+        if num_open >= self._most:
+            raise PeerFault(remote, f"opened more than {self._most} streams")
+        self._num_open[remote] = num_open + 1
+        try:
+            yield
+        finally:
+            self._num_open[remote] -= 1
+            if not self._num_open[remote]:
+                del self._num_open[remote]
