@@ -106,7 +106,7 @@ def test_what_is_opened_is_a_regular_file_or_nothing(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "socket"))
         for path, words in (
-            (tmp_path, "is a folder"),
+            (tmp_path, "Is a directory"),
             (tmp_path / "socket", "is a socket"),
             (Path("/dev/null"), "device"),
         ):
