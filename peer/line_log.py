@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
+import stat
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
+
+MAX_LOG_BYTES = 32 << 20
+"""Of one file, about a day of one peer's events; then it becomes the earlier one, and the one before that goes."""
+EARLIER_SUFFIX = ".1"
 
 MAX_PENDING_LINES = 1000
 """Lines kept in memory while the file cannot be written: hours of one peer's events in about 300 kB."""
@@ -14,13 +21,16 @@ MAX_PENDING_LINES = 1000
 class LineLog:
     """Appends whole lines to one file, unbuffered, so that a killed process loses nothing that was appended."""
 
-    def __init__(self, path: Path, warn: Callable[[str], None]) -> None:
+    def __init__(self, path: Path, warn: Callable[[str], None], max_bytes: int = MAX_LOG_BYTES) -> None:
         """Nothing is opened before the first line.
 
         Args:
             path: the file; missing parents are created.
             warn: told one sentence when an outage begins and one when it ends.
+            max_bytes: of the file; from then on it is kept beside a new one, with `EARLIER_SUFFIX`.
         """
+        self._max_bytes = max_bytes
+        self._num_bytes = 0
         self._path = path
         self._warn = warn
         self._file: int | None = None
@@ -56,6 +66,12 @@ class LineLog:
         self._close_file()
 
     def _write_pending(self) -> None:
+        if self._file is not None and not os.fstat(self._file).st_nlink:
+            # Somebody deleted it: what is written there, nobody would find.
+            self._close_file()
+        if self._file is not None and self._num_bytes >= self._max_bytes:
+            self._close_file()
+            os.replace(self._path, earlier_log(self._path))
         if self._file is None:
             self._file = self._open()
         if self._mid_line:
@@ -67,9 +83,21 @@ class LineLog:
 
     def _open(self) -> int:
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        file = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        size = os.fstat(file).st_size
-        self._mid_line = size > 0 and os.pread(file, 1, size - 1) != b"\n"
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe there must not hold us up
+        file = os.open(self._path, flags, 0o600)
+        try:
+            found = os.fstat(file)
+            if not stat.S_ISREG(found.st_mode):
+                raise OSError(errno.ESPIPE, "it is a pipe or a device, not a regular file")
+            if stat.S_IMODE(found.st_mode) & 0o077:
+                # Addresses and names of everybody, and of older versions for everybody to read.
+                with contextlib.suppress(OSError):  # a file system without modes, or somebody else's file
+                    os.fchmod(file, 0o600)
+            self._num_bytes = found.st_size
+            self._mid_line = found.st_size > 0 and os.pread(file, 1, found.st_size - 1) != b"\n"
+        except OSError:
+            os.close(file)
+            raise
         return file
 
     def _write_all(self, data: bytes) -> None:
@@ -77,6 +105,7 @@ class LineLog:
         rest = memoryview(data)
         while rest:
             written = os.write(self._file, rest)
+            self._num_bytes += written
             rest = rest[written:]
             self._mid_line = bool(rest)
 
@@ -84,3 +113,8 @@ class LineLog:
         if self._file is not None:
             file, self._file = self._file, None
             os.close(file)
+
+
+def earlier_log(path: Path) -> Path:
+    """Where a log that was full is kept."""
+    return path.with_name(path.name + EARLIER_SUFFIX)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import sys
@@ -14,10 +15,13 @@ from types import FrameType
 
 from peer.config import PeerConfig, make_data_dir
 from peer.events import Event, EventLog
+from peer.folder_lock import FolderLock
 from peer.panel import View, make_view
 
 LOOK_SECONDS = 0.1
 """Between two looks of the view at what is new: below what people notice."""
+FOLDER_LOOKS = 50
+"""Between two looks whether the data folder is still there: 5 s."""
 MAX_WAITING = 10_000
 """Events kept for an output that takes nothing at the moment (a paused terminal); the log has them all."""
 FAREWELL_SECONDS = 2.0
@@ -25,14 +29,22 @@ FAREWELL_SECONDS = 2.0
 
 
 class Owner:
-    """Shows events and notes, keeps the log, and turns signals into a polite end.
+    """Shows events and notes, keeps the log and the data folder, and turns signals into a polite end.
+
+    Args:
+        view: what its person looks at; default: as `config` says.
+        what: runs here, for whoever else wants the folder.
+
+    Raises:
+        LocalFault: the data folder cannot be used, or another process uses it.
 
     The view has a thread of its own and is never waited for: a terminal that was paused with Ctrl+S must not stop the
     network side. Nothing here that a signal handler calls takes a lock.
     """
 
-    def __init__(self, config: PeerConfig, view: View | None = None) -> None:
+    def __init__(self, config: PeerConfig, view: View | None = None, what: str = "peer join") -> None:
         make_data_dir(config)
+        self._folder = FolderLock(config.data_dir, what)
         self._view = view or make_view(config.output, sys.stdout, sys.stderr, os.environ)
         self._waiting: deque[Event | str] = deque(maxlen=MAX_WAITING)
         self._log = EventLog(config.event_log_path, self.note)
@@ -85,9 +97,10 @@ class Owner:
                 signal.signal(number, handler)
             with self._log_lock:
                 self._log.close()
+            self._folder.close()
 
     def _show_all(self) -> None:
-        while True:
+        for num_looks in itertools.count(1):
             is_last = self._closed.wait(LOOK_SECONDS)
             while self._waiting:
                 item = self._waiting.popleft()
@@ -99,6 +112,8 @@ class Owner:
                 self._view.close()
                 return
             self._view.tick(time.time())
+            if num_looks % FOLDER_LOOKS == 0 and (told := self._folder.what_happened()) is not None:
+                self.note(told)
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from dht.host import PeerId
 from dht.regular_files import open_regular
 from peer.event_types import Event, JoinedRun, NetworkRestarted, RefusedPeer
 from peer.events import MAX_LINE_BYTES, from_json
+from peer.line_log import earlier_log
 from peer.quantities import seconds_text, short_peer
 
 MAX_REMOTES = 64
@@ -97,15 +98,24 @@ def refusals_in_log(path: Path) -> LoggedRefusals | None:
     Raises:
         OSError: the log is there and cannot be read.
     """
+    tail = _tail(path, LOG_TAIL_BYTES)
+    if tail is None:
+        return None
+    # A log that has just become the earlier one has the session's beginning.
+    earlier = _tail(earlier_log(path), LOG_TAIL_BYTES - len(tail)) if len(tail) < LOG_TAIL_BYTES else None
+    return _folded(io.BytesIO((earlier or b"") + tail))
+
+
+def _tail(path: Path, num_bytes: int) -> bytes | None:
+    """The last bytes of a file; None without one."""
     try:
         file = open_regular(path)
     except FileNotFoundError:
         return None
     with file:
         size = os.fstat(file.fileno()).st_size
-        file.seek(max(0, size - LOG_TAIL_BYTES))
-        tail = file.read(LOG_TAIL_BYTES)
-    return _folded(io.BytesIO(tail))
+        file.seek(max(0, size - num_bytes))
+        return file.read(num_bytes)
 
 
 def _folded(lines: Iterable[bytes]) -> LoggedRefusals | None:

@@ -22,7 +22,7 @@ def run_seed(config: PeerConfig) -> int:
     Raises:
         LocalFault: what stopped it, with what its owner can do.
     """
-    owner = Owner(config)
+    owner = Owner(config, what="peer seed")
     with figures_shown(config, owner), owner.interruptible():
         return _run_seed(config, owner)
 

@@ -10,17 +10,19 @@
 
 On entering, the module takes the swarm's parameters. Everything else happens in a hook after `optimizer.step()`, which
 never waits for the network (except in mode "sync"); rounds run in a process of their own. Leaving the block, by an
-exception too, says goodbye and ends that process.
+exception too, says goodbye and ends that process. SIGTERM leaves it as Ctrl+C does, by an exception (`SystemExit`),
+unless the script has a handler of its own.
 """
 
 from __future__ import annotations
 
 import logging
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, Self
 
 import numpy as np
@@ -34,6 +36,7 @@ from dht.host import PeerId
 from peer.config import PeerConfig, make_data_dir
 from peer.connection import READY_SECONDS, Connection
 from peer.events import CheckpointFailed, Event, EventLog, NetworkRestarted, SwarmLost, WaitingForPeers
+from peer.folder_lock import FolderLock
 from peer.local_training import LocalTraining
 from peer.manifest import RunManifest
 from peer.new_run import trained_parameters
@@ -101,6 +104,8 @@ class Swarm:
         self._stop = stop
         self._lock = threading.Lock()
         self._log: EventLog | None = None
+        self._folder: FolderLock | None = None
+        self._restore_signal: Callable[[], object] = lambda: None
         self._connection: Connection | None = None
         self._training: LocalTraining | None = None
 
@@ -108,13 +113,20 @@ class Swarm:
         """Find the run, check the module, take the swarm's parameters.
 
         Raises:
-            LocalFault: the run could not be found or entered, or `stop` said so meanwhile.
+            LocalFault: the run could not be found or entered, `stop` said so meanwhile, or another process uses the
+                data folder.
             Incompatible: the module is not the run's.
         """
         if self._connection is not None:
             raise UsageFault("this Swarm was entered before; call join() again for another session")
         make_data_dir(self._config)
-        self._connection = Connection(self._config, self._show, log.info)
+        self._folder = FolderLock(self._config.data_dir, "an own loop")
+        try:
+            self._connection = Connection(self._config, self._show, log.info)
+        except BaseException:
+            self._folder.close()
+            raise
+        self._restore_signal = ending_on_sigterm()
         try:
             self._log = EventLog(self._config.event_log_path, log.warning)
             self._enter(self._connection)
@@ -170,12 +182,15 @@ class Swarm:
             self._end()
 
     def _end(self) -> None:
+        self._restore_signal()
         if self._connection is not None:
             self._connection.abort()
         with self._lock:
             if self._log is not None:
                 self._log.close()
                 self._log = None
+        if self._folder is not None:
+            self._folder.close()
 
     @property
     def peer_id(self) -> PeerId:
@@ -252,7 +267,27 @@ class Swarm:
         with self._lock:
             if self._log is not None:
                 self._log.append(event)
+            told = None if self._folder is None else self._folder.what_happened()
+        if told is not None:
+            log.warning("%s", told)
         self._on_event(event)
+
+
+def ending_on_sigterm() -> Callable[[], object]:
+    """Have SIGTERM raise `SystemExit`, as a service manager's or scheduler's goodbye would otherwise be no goodbye.
+
+    Returns:
+        what puts everything back; nothing is changed outside the main thread or where there is a handler already.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        return lambda: None
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    signal.signal(signal.SIGTERM, end)
+    return lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _log_event(event: Event) -> None:

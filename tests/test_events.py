@@ -30,7 +30,7 @@ from peer.events import (
     read_events,
     to_json,
 )
-from peer.line_log import MAX_PENDING_LINES
+from peer.line_log import MAX_PENDING_LINES, LineLog
 
 COUNTS = st.integers(0, 2**60)
 FLOATS = st.floats(0, 1e15)
@@ -235,3 +235,58 @@ def test_applied_commit_and_evaluation_show_what_matters() -> None:
     assert describe(applied) == "Applied version 7 of fragment 1 (digest 01234567)."
     evaluated = Evaluated(at=0.0, peer_id=PeerId("me"), held_out_loss=2.5, version_sum=1)
     assert describe(evaluated) == "Held-out loss 2.5000 after 1 commit."
+
+
+def test_a_log_is_for_its_owner_alone_whatever_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    path.write_text("")
+    path.chmod(0o644)
+    for name in (path, tmp_path / "new.jsonl"):
+        log = LineLog(name, lambda sentence: pytest.fail(sentence))
+        log.append("{}")
+        log.close()
+        assert name.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_log_takes_twice_its_bound_at_most(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    log = LineLog(path, lambda sentence: pytest.fail(sentence), max_bytes=1000)
+    for number in range(1000):
+        log.append(f"{number:099}")
+    log.close()
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["events.jsonl", "events.jsonl.1"]
+    kept = [line for name in ("events.jsonl.1", "events.jsonl") for line in (tmp_path / name).read_text().splitlines()]
+    assert [int(line) for line in kept] == list(range(1000 - len(kept), 1000))
+    assert 10 <= len(kept) <= 20
+    assert all((tmp_path / name).stat().st_mode & 0o777 == 0o600 for name in ("events.jsonl", "events.jsonl.1"))
+    # One that goes on later counts what is there.
+    log = LineLog(path, lambda sentence: pytest.fail(sentence), max_bytes=1000)
+    for number in range(1000, 1020):
+        log.append(f"{number:099}")
+    log.close()
+    assert path.stat().st_size <= 1100
+
+
+def test_a_deleted_log_begins_anew(tmp_path: Path) -> None:
+    path = tmp_path / "data" / "events.jsonl"
+    log = LineLog(path, lambda sentence: pytest.fail(sentence))
+    log.append("one")
+    path.unlink()
+    path.parent.rmdir()
+    log.append("two")
+    log.close()
+    assert path.read_text() == "two\n"
+
+
+def test_a_pipe_in_place_of_the_log_holds_nothing_up(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "events.jsonl")
+    told: list[str] = []
+    log = LineLog(tmp_path / "events.jsonl", told.append)
+    for number in range(3):
+        log.append(str(number))
+    assert len(told) == 1
+    assert "is a pipe or a device" in told[0]
+    (tmp_path / "events.jsonl").unlink()
+    log.append("3")
+    log.close()
+    assert (tmp_path / "events.jsonl").read_text().split() == ["0", "1", "2", "3"]

@@ -1,0 +1,115 @@
+"""One process for each data folder: two in one would train under one name and delete each other's checkpoints.
+
+The system takes the lock back however its holder ends, so nothing stale is left behind. What the file says is for
+people; only the lock counts.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import logging
+import os
+import re
+import time
+from pathlib import Path
+
+from dht.errors import LocalFault
+
+LOCK_NAME = "peer.lock"
+"""In the data folder."""
+
+_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
+"""Of file systems without locks, such as some of those in the network: there each owner has to take care."""
+_SHOWN = re.compile(r"process [0-9]{1,10} \([a-z. ]{1,40}\), since [0-9: -]{1,30}")
+_MAX_BYTES = 200
+
+log = logging.getLogger(__name__)
+
+
+class FolderLock:
+    """Holds a data folder until `close`, or until this process ends.
+
+    Args:
+        what: runs here, e.g. "peer join".
+
+    Raises:
+        LocalFault: another process holds the folder, or nothing can be written there.
+    """
+
+    def __init__(self, folder: Path, what: str) -> None:
+        self._folder = folder
+        self._what = what
+        self._descriptor: int | None = None
+        self._take()
+
+    def what_happened(self) -> str | None:
+        """A sentence, once, when the folder was deleted or replaced since; a new one in its place is locked instead."""
+        if self._descriptor is None or self._is_same(self._descriptor):
+            return None
+        self.close()
+        told = (
+            f"the data folder {self._folder} was deleted or replaced while this peer uses it, and with it its key, "
+            "checkpoints and event log; what is saved from now on goes to a new folder there, without the key; end "
+            "this peer, bring the folder back from a copy if there is one, and start again"
+        )
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._take()
+        except (OSError, LocalFault) as error:
+            return f"{told} ({error})"
+        return told
+
+    def _is_same(self, descriptor: int) -> bool:
+        try:
+            return os.path.samestat((self._folder / LOCK_NAME).stat(), os.fstat(descriptor))
+        except OSError:
+            return False
+
+    def close(self) -> None:
+        """Let go; may be called twice."""
+        if self._descriptor is not None:
+            descriptor, self._descriptor = self._descriptor, None
+            os.close(descriptor)
+
+    def _take(self) -> None:
+        path = self._folder / LOCK_NAME
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+        except OSError as error:
+            raise LocalFault(
+                f"{path} cannot be written: {error.strerror}; expected a data folder of one's own; give another "
+                "--data-dir"
+            ) from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = _said_in(descriptor)
+            os.close(descriptor)
+            if error.errno in _NO_LOCKS:
+                log.warning("%s cannot be locked (%s); start no second peer there", self._folder, error.strerror)
+                return
+            if not isinstance(error, BlockingIOError):
+                raise LocalFault(
+                    f"{path} cannot be locked: {error.strerror}; expected a data folder on a disk of this machine; "
+                    "give another --data-dir"
+                ) from error
+            raise LocalFault(
+                f"the data folder {self._folder} is in use by {holder}; expected a folder for each peer, because two "
+                "in one would lose each other's work; end that process, or give this one another --data-dir"
+            ) from error
+        self._descriptor = descriptor
+        started = time.strftime("%Y-%m-%d %H:%M")
+        with contextlib.suppress(OSError):
+            # A full disk: the lock holds all the same, only without a name.
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"process {os.getpid()} ({self._what}), since {started}\n".encode(), 0)
+
+
+def _said_in(descriptor: int) -> str:
+    with contextlib.suppress(OSError):
+        found = _SHOWN.match(os.pread(descriptor, _MAX_BYTES, 0).decode("ascii", "replace"))
+        if found is not None:
+            return found.group()
+    return "another process"
