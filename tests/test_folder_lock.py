@@ -97,7 +97,7 @@ def test_what_others_wrote_into_the_file_is_not_repeated(tmp_path: Path) -> None
 
 def test_a_link_or_an_unwritable_folder_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / LOCK_NAME).symlink_to("/etc/passwd")
-    with pytest.raises(LocalFault, match="cannot be written: .*give another --data-dir"):
+    with pytest.raises(LocalFault, match=r"cannot be written: .*give another --data-dir"):
         FolderLock(tmp_path, "peer join")
     with pytest.raises(LocalFault, match="No such file or directory; expected a data folder"):
         FolderLock(tmp_path / "absent", "peer join")
@@ -177,8 +177,7 @@ def test_sigterm_leaves_an_own_loop_by_an_exception() -> None:
     try:
         restore = ending_on_sigterm()
         with pytest.raises(SystemExit) as caught:
-            os.kill(os.getpid(), signal.SIGTERM)
-            signal.pause()
+            signal.raise_signal(signal.SIGTERM)
         assert caught.value.code == 143
         restore()
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
