@@ -323,7 +323,7 @@ class Exchange:
         entry = own_entry(plan.roster, self.me)
         if sent is None or entry is None or entry[1].sequence != sent.sequence:
             return
-        self.guard.leaders.sent(fragment.index, plan.version, plan.attempt, effect.leader)
+        self.guard.leaders.sent(fragment.index, plan.version, plan.attempt, effect.leader, self._clock())
         bulk.post_shards(self._links, fragment, effect, sent, self.me, self.audits.signed)
         late = staleness_of(self.rule.mode, plan.version, entry[1].base_version)
         self._report(ContributionSent(fragment.index, plan.version, fragment.up_bytes, sent.tokens, sent.steps, late))

@@ -235,7 +235,8 @@ class Guard:
         what = self.leaders.objection(commit, machine.trainers, mine, machine.timing, now)
         if not what or mine is not None:
             return what
-        if self.leaders.is_hasty(commit, machine.trainers, now):
+        before = machine.known_commit(commit.version - 1)
+        if self.leaders.is_hasty(commit, before, machine.trainers, now):
             self.blame(commit.leader, "hasty", what, (commit.version, "hasty"))
         if machine.leader == commit.leader:
             self._left_out(commit, self.leaders.ignored(commit.leader))

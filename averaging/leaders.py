@@ -27,7 +27,7 @@ HOSTILE_SHARE = 0.25
 """Of the trainers: so many together close no round that is followed. Honest rounds of slow and distant peers have been
 seen with three of eight."""
 HASTY_SECONDS = 4.0
-"""An honest leader waits longer for its quorum after the first offer."""
+"""An honest leader waits longer for its quorum, and it cannot have begun before the version was there."""
 PATIENCE_PACES = 2.0
 """Times between two own sends until a round without quorum is believed to be all that is left. An honest leader waits
 1.2 of them for its quorum, and its commit comes again with every question of those that did not take it."""
@@ -54,7 +54,8 @@ class Leaders:
     me: PeerId
     is_strict: bool = False
     _since: dict[int, tuple[int, float]] = field(default_factory=dict)
-    _sent: dict[int, set[tuple[int, int, PeerId]]] = field(default_factory=dict)
+    _sent: dict[int, dict[tuple[int, int, PeerId], float]] = field(default_factory=dict)
+    """Per fragment, the plans (version, attempt, leader) that own work was sent for, and when."""
     _began_at: dict[int, int] = field(default_factory=dict)
     """Per fragment the version that this process began with; an earlier process may have sent work to its plans."""
     _records: dict[PeerId, _Record] = field(default_factory=dict)
@@ -63,11 +64,12 @@ class Leaders:
         """The anchor of a fragment is at `version` since now; `is_adopted`: it was fetched."""
         self._began_at.setdefault(fragment, version if is_adopted else version - 1)
         self._since[fragment] = (version, now)
-        self._sent[fragment] = {plan for plan in self._sent.get(fragment, ()) if plan[0] >= version - 1}
+        sent = self._sent.get(fragment, {})
+        self._sent[fragment] = {plan: at for plan, at in sent.items() if plan[0] >= version - 1}
 
-    def sent(self, fragment: int, version: int, attempt: int, leader: PeerId) -> None:
+    def sent(self, fragment: int, version: int, attempt: int, leader: PeerId, now: float) -> None:
         """Own work was sent for this plan."""
-        self._sent.setdefault(fragment, set()).add((version, attempt, leader))
+        self._sent.setdefault(fragment, {}).setdefault((version, attempt, leader), now)
 
     def objection(
         self,
@@ -115,15 +117,25 @@ class Leaders:
             return f"its commit of version {commit.version} of fragment {commit.fragment} is not followed yet: {what}"
         return ""
 
-    def is_hasty(self, commit: Commit, trainers: Sequence[PeerId], now: float) -> bool:
-        """Whether nobody can have waited for a quorum since its version began here.
+    def is_hasty(self, commit: Commit, before: Commit | None, trainers: Sequence[PeerId], now: float) -> bool:
+        """Whether nobody can have waited for a quorum since its version began anywhere.
 
-        A leader that planned with a quorum has waited: reducers may leave out whose input is bad.
+        When the version came here proves nothing: a peer that was cut off, or did not follow at once, or fetched the
+        anchor, hears of it late, and the rounds of those who went on look as if they had taken no time. Own work in the
+        commit that led to the version does: it cannot have been there before that work was sent. A leader that planned
+        with a quorum has waited: reducers may leave out whose input is bad.
+
+        Args:
+            before: the commit that led to the version of `commit`; None when it is not known here.
+            trainers: the live ones, as they are seen here.
         """
-        version, since = self._since.get(commit.fragment, (-1, 0.0))
+        if before is None or isinstance(before, CellsCommit) or self.me not in _members(before):
+            return False
+        sent_at = self._sent.get(commit.fragment, {}).get((before.version, before.attempt, before.leader), -math.inf)
         live = {*trainers, self.me}
         planned = live.intersection(entry.peer_id for entry in commit.roster)
-        return version == commit.version and now - since < HASTY_SECONDS and len(planned) < _fewest(live)
+        is_next = before.version == commit.version - 1
+        return is_next and now - sent_at < HASTY_SECONDS and len(planned) < _fewest(live)
 
     def gives_up(self, commit: Commit, leader: PeerId | None) -> bool:
         """Whether a commit that is not followed comes from the leader that has this peer's offer: it will not do."""

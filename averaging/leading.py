@@ -63,6 +63,8 @@ class Leading:
     previous: bytes = b""
     """Digest of the commit that led to `version`; empty when it is not known here."""
     not_before: float = 0.0
+    least_share: float = 0.0
+    """A round of no more than this share of the trainers is not followed by the others, so it is no quorum."""
     max_roster: int = MAX_ROSTER
     tell: Callable[[DeadlinePassed | QuorumAwaited | WronglySigned], None] = lambda effect: None
     is_held: bool = False
@@ -166,8 +168,10 @@ class Leading:
         return self._close(now)
 
     def quorum(self, num_trainers: int) -> int:
-        """Offers that a round needs before the grace window may end: ceil(fraction * live trainers)."""
-        return max(1, math.ceil(self.quorum_fraction * num_trainers))
+        """Offers that a round needs before the grace window may end: ceil(fraction * live trainers), and enough of them
+        that the others follow it."""
+        fewest_followed = math.floor(self.least_share * num_trainers) + 1
+        return max(fewest_followed, math.ceil(self.quorum_fraction * num_trainers))
 
     @property
     def waiting(self) -> list[PeerId]:

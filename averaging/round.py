@@ -100,6 +100,7 @@ class RoundMachine:
     leading_type: type[Leading] = Leading
     passed_over: frozenset[PeerId] = frozenset()  # not asked to lead from the next version on
     most_of_median: float = math.inf  # see `plan_shards`
+    least_share: float = 0.0  # see `Leading`
     history: dict[int, Commit] = field(default_factory=dict)
     applying: Commit | None = None
     _offer: Offer | None = None
@@ -361,6 +362,7 @@ class RoundMachine:
                 self.notary,
                 previous=commit_digest(previous) if (previous := self.history.get(self.version - 1)) else b"",
                 not_before=self._earliest_start(),
+                least_share=self.least_share,
                 tell=self._tell,
             )
         self._began_at = now if self._began_at is None else self._began_at

@@ -16,6 +16,7 @@ from averaging.contributions import Sent
 from averaging.crossing import CellTiming
 from averaging.fragment_runtime import FragmentRuntime
 from averaging.fragment_state import FragmentState
+from averaging.leaders import HOSTILE_SHARE
 from averaging.messages import DIGEST_BYTES
 from averaging.notary import Notary
 from averaging.outer import OuterRule
@@ -56,6 +57,7 @@ def build_fragments(
             cell_timing=CellTiming.with_bounds(section.round_deadline_seconds),
             weigh=partial(weigh, rule),
             most_of_median=MOST_OF_MEDIAN if rule.is_strict else math.inf,
+            least_share=HOSTILE_SHARE if rule.is_strict else 0.0,
         )
         guard = partial(changing, mailbox, index, state)
         runtimes.append(

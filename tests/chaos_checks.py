@@ -10,7 +10,7 @@ import numpy as np
 
 from averaging.contributions import RECENT_CONTRIBUTIONS
 from averaging.encoded import EncodedBlocks
-from averaging.exchange_reports import RoundBegan
+from averaging.exchange_reports import PeerRefused, RoundBegan
 from averaging.fragment_runtime import FragmentRuntime
 from averaging.leading import Leading
 from averaging.messages import RosterEntry, ShardPlan
@@ -36,7 +36,7 @@ class Checks:
     """Books and findings of one run.
 
     Attributes:
-        violations: (invariant, what happened): fork, twice, age, mass, wait, memory, shown, settled or error.
+        violations: (invariant, what happened): fork, twice, age, mass, wait, memory, shown, left_out, settled or error.
         seen: how often things happened that a run should meet.
         largest: what was held at most, in entries.
         disrupted_at: when the last fault began or ended.
@@ -58,6 +58,12 @@ class Checks:
 
     def on_round_began(self, report: RoundBegan) -> None:
         self._began_at.setdefault((report.fragment, report.version, report.leader), now())
+
+    def on_left_out(self, peer: ChaosPeer, report: PeerRefused) -> None:
+        """Whatever happens to lines and clocks, an honest peer leaves no honest peer out."""
+        honest = {named(number) for number, profile in enumerate(self.scenario.profiles) if not profile.lie}
+        if {peer.name, report.peer_id} <= honest:
+            self.blame("left_out", f"peer {peer.number}: the honest peer {report.peer_id[-6:]} is {report.reason}")
 
     def _honest(self) -> list[ChaosPeer]:
         return [peer for peer in self._live() if peer.is_open and not peer.profile.lie]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,8 +20,10 @@ from averaging.exchange import Exchange
 from averaging.exchange_reports import ExchangeReport, RepairNeeded, RoundBegan, WorkExpired
 from averaging.fragment_runtime import FragmentRuntime
 from averaging.fragment_state import FragmentState
+from averaging.leaders import HOSTILE_SHARE
 from averaging.links import Links
 from averaging.messages import Commit, Message
+from averaging.plan import MOST_OF_MEDIAN
 from averaging.round import RoundMachine, RoundTiming
 from averaging.round_events import Event
 from averaging.shard_store import ShardStore
@@ -97,6 +100,11 @@ class Company:
 
     def trainers(self) -> list[PeerId]:
         return [record.peer_id for record in self.members() if record.role == "trainer" and record.state == "training"]
+
+    def num_suspected_trainers(self) -> int:
+        known = (self._records[peer_id] for peer_id in self._suspected if peer_id in self._records)
+        live = (record for record, expires_at in known if self._is_suspected(record.peer_id) and now() < expires_at)
+        return sum(record.role == "trainer" and record.state == "training" for record in live)
 
     def suspect(self, peer_id: PeerId, reason: str) -> None:
         until, seconds, _ = self._suspected.get(peer_id, (0.0, 0.0, 0))
@@ -207,6 +215,8 @@ class ChaosPeer:
             RoundTiming.with_bounds(world.scenario.hard_seconds),
             notary_of(self.name),
             world.scenario.quorum_fraction,
+            most_of_median=MOST_OF_MEDIAN if world.rule.is_strict else math.inf,
+            least_share=HOSTILE_SHARE if world.rule.is_strict else 0.0,
         )
         state.committing = lambda: machine.applying
         store = AuditedStore(self.codec, size)
@@ -431,7 +441,8 @@ class ChaosPeer:
         trainers = self.company.trainers()
         followers = [record.peer_id for record in self.company.members() if record.peer_id not in trainers]
         own = [self.name] if self.state == "training" else []
-        self.exchange.set_view([*trainers, *own], followers)
+        num_known = len(trainers) + self.company.num_suspected_trainers() + len(own)
+        self.exchange.set_view([*trainers, *own], followers, num_known)
 
     def _report(self, report: ExchangeReport) -> None:
         if self.is_dead:

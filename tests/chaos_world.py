@@ -16,7 +16,7 @@ import numpy as np
 import averaging.outer
 import averaging.plan
 from averaging.arrays import F32
-from averaging.exchange_reports import ExchangeReport, RoundBegan
+from averaging.exchange_reports import ExchangeReport, PeerRefused, RoundBegan
 from averaging.messages import Message
 from averaging.outer import OuterRule
 from dht.memory_host import MemoryNetwork
@@ -252,6 +252,8 @@ class World:
 
     def on_report(self, peer: ChaosPeer, report: ExchangeReport) -> None:
         self.checks.seen[type(report).__name__] += 1
+        if isinstance(report, PeerRefused) and report.is_left_out:
+            self.checks.on_left_out(peer, report)
         text = repr(report)
         self.checks.trace(
             f"peer {peer.number}: {text if len(text) < 200 else type(report).__name__ + f' {text[:60]}...'}"

@@ -22,6 +22,7 @@ import pytest
 
 import averaging.outer
 from averaging.fragment_state import FragmentState
+from averaging.leaders import HASTY_SECONDS, Leaders
 from averaging.round import RoundMachine
 from averaging.shard_store import ShardStore
 from peer.simulation import simulate
@@ -81,6 +82,11 @@ def _age_weighs_but_never_excludes(staleness, rule):
     return float((1.0 + staleness) ** -rule.staleness_power)
 
 
+def _hasty_since_it_came_here(self, commit, before, trainers, now):
+    version, since = self._since.get(commit.fragment, (-1, 0.0))
+    return version == commit.version and now - since < HASTY_SECONDS
+
+
 def _patch(owner: Any, name: str, new: Any) -> Any:
     return mock.patch.object(owner, name, new)
 
@@ -121,12 +127,24 @@ MUTATIONS = {
         num_seeds=150,
     ),
     "stores forget nothing": Mutation(frozenset({"memory"}), lambda: [_patch(ShardStore, "prune", lambda *_: None)]),
+    "a version began when it came here": Mutation(
+        frozenset({"left_out"}),
+        lambda: [_patch(Leaders, "is_hasty", _hasty_since_it_came_here)],
+        lambda scenario: scenario.seed in (160, 260),
+        num_seeds=2,
+    ),
     "sent work still shows": Mutation(
         frozenset({"shown"}),
         lambda: [_patch(FragmentState, "after_send", lambda *_: None)],
         lambda scenario: scenario.mode == "delayed",
     ),
 }
+
+
+@pytest.mark.parametrize("seed", [95, 569, 792, 828, 1065, 2006, 2169])
+def test_what_once_broke_among_strangers_holds(seed):
+    """A leader's quorum was fewer than the others follow; and whoever heard late of its version took it for hasty."""
+    test_the_invariants_hold_after_every_event(seed)
 
 
 @pytest.mark.parametrize("name", MUTATIONS)

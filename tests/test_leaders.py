@@ -6,15 +6,20 @@ from dataclasses import replace
 
 import pytest
 
+from averaging.codec import make_codec
 from averaging.leaders import FIRST_PASSED_OVER_SECONDS, LONGEST_PASSED_OVER_SECONDS, Leaders
 from averaging.leading import Leading
-from averaging.messages import Commit, RosterEntry, ShardResult
+from averaging.messages import Commit, Offer, RosterEntry, ShardResult, Wait
 from averaging.outer import OuterRule
 from averaging.plan import MOST_OF_MEDIAN, plan_shards
+from averaging.round_events import Heard, View
 from averaging.round_timing import RoundTiming
 from averaging.schedule import fastest_believed
 from dht.errors import PeerFault
 from dht.swarm import Side, heaviest_side
+from peer.fragment_memory import build_fragments
+from peer.mailbox import Mailbox
+from peer.manifest import AveragingSection
 from peer.simulated_hostility import _close_alone, _leading_for
 from tests.exchange_swarm import Swarm, scenario
 from tests.memory_networks import named
@@ -36,7 +41,7 @@ def objection(commit, *, trainers=OTHERS, mine=None, waited=1.0, is_strict=True,
     leaders = Leaders(ME, is_strict)
     leaders.advanced(0, 3, 100.0)
     for attempt, leader in sent:
-        leaders.sent(0, 3, attempt, leader)
+        leaders.sent(0, 3, attempt, leader, 100.0)
     timing = RoundTiming.with_bounds(30.0)
     for step in range(20):
         timing.own_pace.observe(step * pace)
@@ -108,7 +113,44 @@ def test_who_came_too_late_or_offered_to_somebody_else_was_not_left_out():
     assert not leaders.closed(commit, None, 20.0, 5.0)
 
 
+@pytest.mark.parametrize("is_adopted", [False, True])
+@pytest.mark.parametrize("waited", [0.1, 3.0, 10.0])
+def test_a_version_that_came_here_late_proves_no_haste(is_adopted, waited):
+    """Its leader may have had it, and waited for its quorum, long before: this peer was cut off, or fetched it."""
+    leaders = Leaders(ME, True)
+    leaders.advanced(0, 3, 100.0, is_adopted=is_adopted)
+    assert not leaders.is_hasty(commit_of(OTHERS[0]), None, OTHERS, 100.0 + waited)
+    assert not leaders.is_hasty(commit_of(OTHERS[0]), commit_of(*OTHERS, version=2), OTHERS, 100.0 + waited)
+    # Of that round, too, nobody here knows when it began: this process sent nothing for it.
+    assert not leaders.is_hasty(commit_of(OTHERS[0]), commit_of(ME, *OTHERS, version=2), OTHERS, 100.0 + waited)
+
+
+@pytest.mark.parametrize(("waited", "is_hasty"), [(0.1, True), (3.0, True), (5.0, False)])
+def test_own_work_in_the_round_before_proves_haste(waited, is_hasty):
+    leaders = Leaders(ME, True)
+    before = commit_of(ME, *OTHERS, version=2)
+    leaders.sent(0, 2, 0, before.leader, 100.0)
+    leaders.advanced(0, 3, 100.0)
+    assert leaders.is_hasty(commit_of(OTHERS[0]), before, OTHERS, 100.0 + waited) == is_hasty
+    another_attempt = commit_of(ME, *OTHERS, version=2, attempt=1)
+    assert not leaders.is_hasty(commit_of(OTHERS[0]), another_attempt, OTHERS, 100.0 + waited)
+
+
 # ------------------------------------------------------------------------------------------------------ whole rounds
+
+
+@pytest.mark.parametrize("quorum_fraction", [0.1, 0.25, 0.5])
+@pytest.mark.parametrize("num_trainers", [2, 4, 5, 8, 9, 32])
+def test_a_leader_takes_no_number_for_a_quorum_that_the_others_do_not_follow(num_trainers, quorum_fraction):
+    section = AveragingSection(quorum_fraction=quorum_fraction, combine="centered_clip")
+    codec = make_codec("int4", 16)
+    (runtime,) = build_fragments(ME, "run", section, STRICT, codec, Mailbox.in_process([64]), notary_of(ME))
+    machine, trainers = runtime.machine, [named(number) for number in range(1, num_trainers)]
+    machine.step(View((ME, *trainers), ()), 0.0)
+    sent = machine.step(Heard(trainers[0], Offer(0, 0, 1, b"", 0, 100, 10, 1, 0.0, True)), 0.0)
+    (quorum,) = {effect.message.quorum for effect in sent if isinstance(effect.message, Wait)}
+    assert quorum_fraction * num_trainers <= quorum <= num_trainers
+    assert not objection(commit_of(*trainers[:quorum]), trainers=trainers)
 
 
 @pytest.mark.parametrize("sees_both", [True, False])
