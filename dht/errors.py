@@ -14,6 +14,8 @@ Every message reads: what was got; what was expected; what to do.
 
 from __future__ import annotations
 
+from dht.fields import printable
+
 
 class MurmurationError(Exception):
     """Root of all errors this software raises on purpose."""
@@ -23,7 +25,9 @@ class PeerFault(MurmurationError):
     """A remote peer sent something wrong. The local peer goes on without it."""
 
     def __init__(self, peer_id: str, what: str) -> None:
-        super().__init__(f"peer {peer_id[-8:] if peer_id else '(unknown)'}: {what}")
+        # It may quote the remote, and ends in logs, events and sentences of one line.
+        what = printable(what)
+        super().__init__(f"peer {printable(peer_id[-8:]) if peer_id else '(unknown)'}: {what}")
         self.peer_id = peer_id
         self.what = what
 

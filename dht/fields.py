@@ -53,6 +53,16 @@ def check_bytes(name: str, value: Any, num_bytes: int) -> None:
         raise ValueError(f"{name} of a wrong type or length; expected {num_bytes} bytes")
 
 
+def printable(text: str, keep: str = "") -> str:
+    """`text` without anything that a terminal would obey or hide: such characters become U+FFFD.
+
+    Controls, escape sequences, bidirectional and invisible characters, lone surrogates. `keep`: those that may stay.
+    """
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() or one in keep else "\ufffd" for one in text)
+
+
 def clean_text(text: str, max_length: int) -> str:
     """`text` as `check_text` accepts it: unprintable characters dropped, cut to `max_length`."""
     return "".join(character for character in text if character.isprintable()).strip()[:max_length].strip()

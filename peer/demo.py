@@ -20,7 +20,6 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rich.console import Console
 from rich.table import Table
 
 from averaging.arrays import F32
@@ -37,6 +36,7 @@ from peer.manifest import RunManifest
 from peer.model import GPT, build_model
 from peer.new_run import create_run
 from peer.observing import observe
+from peer.plain_console import PlainConsole
 from peer.quantities import count_text, short_peer
 
 DEMO_RUN = """
@@ -88,7 +88,7 @@ class Demo:
     folder: Path
     run_id: str
     manifest: RunManifest
-    say: Console
+    say: PlainConsole
     address: str = ""
     peers: list[DemoPeer] = field(default_factory=list)
     page: subprocess.Popen[bytes] | None = None
@@ -155,7 +155,7 @@ class Demo:
 
 def run_demo(num_peers: int, minutes: float, as_json: bool, dashboard: bool, port: int) -> int:
     """Run the demo. Returns 0 only if the swarm really trained together; see `Summary.problems`."""
-    say = Console(stderr=as_json, highlight=False, soft_wrap=True)
+    say = PlainConsole(stderr=as_json, highlight=False, soft_wrap=True)
     folder = Path(tempfile.mkdtemp(prefix="murmuration-demo-"))
     try:
         (folder / "run.toml").write_text(DEMO_RUN)
@@ -183,7 +183,7 @@ def run_demo(num_peers: int, minutes: float, as_json: bool, dashboard: bool, por
     else:
         _print_summary(say, summary)
     for problem in summary.problems():
-        say.print(f"[red]not as it should be:[/red] {problem}")
+        say.print(f"not as it should be: {problem}", style="red")
     return 1 if summary.problems() else 0
 
 
@@ -293,7 +293,7 @@ def _free_port() -> int:
         return port
 
 
-def _print_summary(say: Console, summary: Summary) -> None:
+def _print_summary(say: PlainConsole, summary: Summary) -> None:
     facts = summary.facts()
     table = Table(title="What each peer did", box=None, pad_edge=False, title_justify="left")
     for title in ("peer", "inner steps", "tokens", "rounds", "fate"):

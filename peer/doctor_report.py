@@ -5,21 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from peer.doctor_facts import DoctorFacts
 from peer.doctor_findings import Finding, Level
+from peer.plain_console import PlainConsole
 
 MARKS: Final[dict[Level, str]] = {"ok": "ok", "note": "!", "stop": "stop"}
 STYLES: Final[dict[Level, str]] = {"ok": "green", "note": "yellow", "stop": "bold red"}
 
 
-def print_findings(findings: Sequence[Finding], facts: DoctorFacts, code: int, console: Console | None = None) -> None:
+def print_findings(
+    findings: Sequence[Finding], facts: DoctorFacts, code: int, console: PlainConsole | None = None
+) -> None:
     """Print all findings and the verdict."""
-    console = console or Console()
+    console = console or PlainConsole()
     about = "this machine" if facts.run is None else facts.run.run_id
     console.print(Text.assemble(("peer doctor", "bold"), "  ", about), highlight=False)
     console.print()

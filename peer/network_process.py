@@ -26,6 +26,7 @@ from peer.mailbox import Mailbox
 from peer.manifest import RunManifest
 from peer.network_child import OWNERS_SIGNALS
 from peer.network_spec import NetworkSpec
+from peer.plain_output import make_plain
 
 MAX_LINE_BYTES = 1 << 20
 
@@ -49,6 +50,7 @@ class _Channel:
 def main() -> int:
     """Entry point; returns the exit code."""
     connection = socket.socket(fileno=int(sys.argv[1]))
+    sys.stderr = make_plain(sys.stderr)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     # Ctrl+C in a terminal, closing it, or the end of a system service reaches every process of the group; the
     # trainer's process decides what it means, and when it ends, this one does.

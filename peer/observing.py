@@ -41,15 +41,22 @@ class Observer:
     doorkeeper: RunDoorkeeper
 
     async def records(self) -> list[PeerRecord]:
-        """Live records of the run's peers, valid ones only."""
+        """Live records of the run's peers, valid ones of the manifest's shape only."""
         now = time.time()
         verified = VerifiedRecords()
         records = []
         for data in await fetch_everyone(self.store, self.run_id):
             with contextlib.suppress(PeerFault):
-                records.append(decode_peer_record(data, run_id=self.run_id, now=now, verified=verified))
+                record = decode_peer_record(data, run_id=self.run_id, now=now, verified=verified)
+                if self.has_shape(record, self.manifest):
+                    records.append(record)
         view = SwarmView(self.run_id).merge(records, now)
         return list(view.members(now))
+
+    @staticmethod
+    def has_shape(record: PeerRecord, manifest: RunManifest) -> bool:
+        """Whether a record has as many fragments as the run; a peer without anchors yet announces none."""
+        return len(record.versions) in (0, manifest.averaging.num_fragments)
 
     async def fetch(self, fragment: int, num_values: int, records: list[PeerRecord]) -> Snapshot:
         """One fragment's state from the member that announces the heaviest one and answers.
@@ -58,7 +65,8 @@ class Observer:
             LocalFault: nobody gave it.
         """
         reasons = []
-        for record in sorted(records, key=lambda record: (-record.lineage_tokens[fragment], record.peer_id)):
+        givers = [record for record in records if fragment < len(record.versions)]
+        for record in sorted(givers, key=lambda record: (-record.lineage_tokens[fragment], record.peer_id)):
             try:
                 snapshot = await fetch_state(self.host, self.doorkeeper, record.peer_id, fragment, num_values)
             except PeerFault as fault:
@@ -67,7 +75,7 @@ class Observer:
             if snapshot is not None:
                 return snapshot
         raise LocalFault(
-            f"fragment {fragment} could not be fetched from any of {len(records)} members "
+            f"fragment {fragment} could not be fetched from any of {len(givers)} members "
             f"({'; '.join(reasons)[:300]}); try again while members are online"
         )
 

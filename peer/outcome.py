@@ -18,6 +18,7 @@ from typing import Any
 import typer
 
 from dht.errors import LocalFault, MurmurationError
+from peer.plain_output import plain_output
 
 EXIT_INTERRUPTED = 130
 """What shells report for a program that Ctrl+C ended (128 + SIGINT)."""
@@ -28,9 +29,13 @@ def reporting(command: Callable[..., int | None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def reported(*positional: Any, **named: Any) -> None:
+        with plain_output():
+            raise typer.Exit(code_of(lambda: command(*positional, **named)))
+
+    def code_of(run: Callable[[], int | None]) -> int:
         try:
             with _terminable():
-                code = command(*positional, **named) or 0
+                code = run() or 0
             sys.stdout.flush()
         except MurmurationError as error:
             _say(str(error))
@@ -45,7 +50,7 @@ def reporting(command: Callable[..., int | None]) -> Callable[..., None]:
         except Exception as error:  # noqa: BLE001 (a bug: its owner gets a file to report instead of a screenful)
             _say(f"this is a bug ({type(error).__name__}); please report it with the file {_write_traceback(error)}.")
             code = 1
-        raise typer.Exit(code)
+        return code
 
     return reported
 
@@ -78,7 +83,7 @@ def _write_traceback(error: Exception) -> str:
         try:
             folder.mkdir(parents=True, exist_ok=True)
             descriptor, path = tempfile.mkstemp(dir=folder, prefix="crash-", suffix=".txt", text=True)
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
                 file.write(text)
         except OSError:
             continue

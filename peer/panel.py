@@ -12,14 +12,16 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Literal, Protocol, TextIO
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
+from dht.fields import printable
 from peer.events import CatchUpProgressed, Event, TrainingProgressed, describe, to_json
 from peer.panel_state import NUM_RECENT, PanelState, fold
+from peer.plain_console import PlainConsole
 from peer.quantities import bit_rate_text, bytes_text, count_text, plural, seconds_text, short_peer
 
 CATCH_UP_SECONDS = 5.0
@@ -119,7 +121,7 @@ class JsonView:
         pass
 
 
-class _PatientConsole(Console):
+class _PatientConsole(PlainConsole):
     def on_broken_pipe(self) -> None:
         # rich would end the process here.
         self.quiet = True
@@ -149,7 +151,7 @@ class PanelView:
     def note(self, sentence: str) -> None:
         if not self._broken:
             try:
-                self._console.print(Text(_printable(sentence)))
+                self._console.print(Text(printable(sentence)))
             except (OSError, ValueError):
                 self._broken = True
 
@@ -181,16 +183,16 @@ def draw(state: PanelState, now: float, *, ascii_only: bool = False) -> Renderab
     facts.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
     for label, lines in _facts(state, now, ascii_only):
         for index, line in enumerate(lines):
-            facts.add_row(label if index == 0 else "", Text(_printable(line)))
+            facts.add_row(label if index == 0 else "", Text(printable(line)))
     news = Table.grid(padding=(0, 2), expand=True)
     news.add_column(style="dim", no_wrap=True, width=9, justify="right")
     news.add_column(ratio=1, no_wrap=True, overflow="ellipsis")
     for at, sentence in state.recent:
-        news.add_row(_age(at, now), Text(_printable(sentence)))
+        news.add_row(_age(at, now), Text(printable(sentence)))
     for _ in range(NUM_RECENT - len(state.recent)):
         news.add_row("", "")
     age = "" if state.started_at is None else f" · {seconds_text(round(max(0.0, now - state.started_at)))}"
-    title = Text(_printable(f"{state.run_id or 'murmuration'} · {state.phase}{age}"), style="bold", overflow="ellipsis")
+    title = Text(printable(f"{state.run_id or 'murmuration'} · {state.phase}{age}"), style="bold", overflow="ellipsis")
     if ascii_only:
         title = Text(title.plain.replace("·", "-"), style="bold", overflow="ellipsis")
     hints = Text("Ctrl+C leaves the run", style="dim")
@@ -199,14 +201,14 @@ def draw(state: PanelState, now: float, *, ascii_only: bool = False) -> Renderab
 
 def render_text(state: PanelState, now: float, width: int = WIDTH) -> str:
     """The panel as plain text without colours."""
-    console = Console(file=io.StringIO(), width=width, record=True, color_system=None, legacy_windows=False)
+    console = PlainConsole(file=io.StringIO(), width=width, record=True, color_system=None, legacy_windows=False)
     console.print(draw(state, now))
     return console.export_text()
 
 
 def render_svg(state: PanelState, now: float, width: int = WIDTH) -> str:
     """The panel as an SVG picture; equal states give equal bytes."""
-    console = Console(file=io.StringIO(), width=width, record=True, force_terminal=True, legacy_windows=False)
+    console = PlainConsole(file=io.StringIO(), width=width, record=True, force_terminal=True, legacy_windows=False)
     console.print(draw(state, now))
     return console.export_svg(title="peer join", unique_id="panel")
 
@@ -306,15 +308,11 @@ def _age(at: float, now: float) -> str:
     return f"{seconds // 60} min ago" if seconds < 5940 else f"{seconds // 3600} h ago"
 
 
-def _printable(text: str) -> str:
-    return "".join(character if character.isprintable() else "\ufffd" for character in text)
-
-
 def _write_line(stream: TextIO, text: str) -> None:
     """Write and flush; a reader that has gone away (`| head`) or a full disk must not stop the training."""
     encoding = stream.encoding or "utf-8"
     try:
-        stream.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+        stream.write(printable(text).encode(encoding, "backslashreplace").decode(encoding) + "\n")
         stream.flush()
     except (OSError, ValueError):
         return

@@ -8,13 +8,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from dht.errors import UsageFault
 from peer.bandwidth_table import TableRow, agreement, bandwidth_table, is_as_printed
 from peer.layouts import layout_of, num_orthogonalised, shapes_of
 from peer.manifest import RunManifest
+from peer.plain_console import PlainConsole
 from peer.plan_profile import PlanProfile, load_profile
 from peer.plan_source import load_planned_run, sizes_of
 from peer.planned_memory import NetworkMemory, TrainerMemory
@@ -48,7 +49,7 @@ def run_plan(run: Path | None, profile_path: Path | None, show_table: bool, as_j
     if as_json:
         print(json.dumps(plan_facts(manifest, profile, plan)))
     else:
-        _print_plan(Console(), manifest, profile, plan)
+        _print_plan(PlainConsole(), manifest, profile, plan)
     return 0
 
 
@@ -84,10 +85,10 @@ def table_facts(rows: Sequence[TableRow]) -> dict[str, Any]:
     }
 
 
-def _print_plan(console: Console, manifest: RunManifest, profile: PlanProfile, plan: RunPlan) -> None:
+def _print_plan(console: PlainConsole, manifest: RunManifest, profile: PlanProfile, plan: RunPlan) -> None:
     section = manifest.averaging
     console.print(
-        f"[bold]{manifest.name}[/bold]  {count_text(float(plan.num_parameters))} parameters in "
+        f"{manifest.name}  {count_text(float(plan.num_parameters))} parameters in "
         f"{plural(len(plan.fragment_sizes), 'fragment')}  mode {section.mode}  H {section.sync_every}  "
         f"codec {section.codec}  {plural(plan.num_peers, 'peer')}",
         highlight=False,
@@ -108,10 +109,10 @@ def _print_plan(console: Console, manifest: RunManifest, profile: PlanProfile, p
     )
     _print_settings(console, profile, plan)
     for sentence in plan.warnings:
-        console.print(f"[yellow]Note:[/yellow] {sentence}.", highlight=False)
+        console.print(Text.assemble(("Note: ", "yellow"), f"{sentence}."), highlight=False)
 
 
-def _print_homes(console: Console, profile: PlanProfile, plan: RunPlan) -> None:
+def _print_homes(console: PlainConsole, profile: PlanProfile, plan: RunPlan) -> None:
     titles = ("homes", "step", "H", "computing", "in time", "Mbit/s up", "of line", "down", "of line")
     speeds = _table(titles, num_texts=1)
     volumes = _table(("bytes on the line", "up per hour", "down per hour", "up per day", "down per day"), num_texts=1)
@@ -143,7 +144,7 @@ def _print_homes(console: Console, profile: PlanProfile, plan: RunPlan) -> None:
     )
 
 
-def _print_memory(console: Console, plan: RunPlan) -> None:
+def _print_memory(console: PlainConsole, plan: RunPlan) -> None:
     table = _table(("memory", "trainer process", "network process", "of these, shared"), num_texts=1)
     for home in plan.homes:
         table.add_row(
@@ -159,7 +160,7 @@ def _print_memory(console: Console, plan: RunPlan) -> None:
     console.print(f"network: {_parts(plan.homes[0].network_memory)}\n", style="dim", highlight=False)
 
 
-def _print_settings(console: Console, profile: PlanProfile, plan: RunPlan) -> None:
+def _print_settings(console: PlainConsole, profile: PlanProfile, plan: RunPlan) -> None:
     goal = profile.goal
     console.print(
         f"Smallest H that computes {_percent(goal.utilisation)} of the time (or would, waiting for late rounds) when "
@@ -183,7 +184,7 @@ def _show_table(rows: Sequence[TableRow], as_json: bool) -> None:
     if as_json:
         print(json.dumps(table_facts(rows)))
         return
-    console = Console()
+    console = PlainConsole()
     table = _table(("model", "Gbit/s needed to compute", *(f"{target:.0%}" for target in TARGETS)), num_texts=2)
     for row in rows:
         cells = [

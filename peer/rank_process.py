@@ -21,6 +21,7 @@ from peer.inner_step import InnerStep
 from peer.layouts import layout_of
 from peer.manifest import RunManifest
 from peer.model import build_model
+from peer.plain_output import make_plain
 from peer.portion import Portion
 from peer.rank_groups import Place, device_of, end_at_once, end_with, join_store, make_ranks, read_setup
 from peer.ranks import Order, OrderKind, Ranks, lost_rank
@@ -98,6 +99,7 @@ class Follower:
 
 def main() -> int:
     """Entry point: `python -m peer.rank_process PLACE`, PLACE in JSON; ends when its standard input does."""
+    sys.stderr = make_plain(sys.stderr)
     end_with(sys.stdin.buffer, end_at_once)
     try:
         return follow(Place(**json.loads(sys.argv[1])))

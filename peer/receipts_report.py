@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from averaging.credit import MachineTotal, counted, missing_versions, totals
@@ -17,6 +16,7 @@ from averaging.receipt_file import MAX_LINE_BYTES, ReceiptFault, Receipts, read_
 from dht.errors import LocalFault, UsageFault
 from dht.identity import split_run_id, verify
 from dht.regular_files import open_regular
+from peer.plain_console import PlainConsole
 from peer.quantities import count_text, plural
 
 
@@ -84,7 +84,7 @@ def _facts(receipts: Receipts, rows: Sequence[MachineTotal], num_counted: int) -
 
 
 def _print(receipts: Receipts, rows: Sequence[MachineTotal], num_counted: int) -> None:
-    say = Console(width=None if sys.stdout.isatty() else 110)
+    say = PlainConsole(width=None if sys.stdout.isatty() else 110)
     table = Table(box=None, pad_edge=False)
     for title in ("machine", "tokens witnessed", "tokens reported", "rounds", "missed"):
         table.add_column(title, justify="left" if title == "machine" else "right", no_wrap=True)

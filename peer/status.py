@@ -9,7 +9,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
 from dht.host_backend import HostBackend
@@ -19,6 +18,7 @@ from peer.cli_options import Target
 from peer.manifest import RunManifest
 from peer.observer_entry import observer_entry
 from peer.observing import observe
+from peer.plain_console import PlainConsole
 from peer.quantities import count_text, seconds_text, short_peer
 from peer.refusals import LoggedRefusals, refusals_in_log
 
@@ -42,7 +42,7 @@ def show_status(target: Target, as_json: bool, timeout_seconds: float, backend: 
     else:
         _print_table(run_id, manifest, records)
         for line in local_lines(event_log, time.time()):
-            Console().print(line, style="dim", markup=False, highlight=False)
+            PlainConsole().print(line, style="dim", highlight=False)
     return 0
 
 
@@ -82,7 +82,9 @@ async def _read(target: Target, timeout_seconds: float, backend: HostBackend) ->
 def status_facts(run_id: str, manifest: RunManifest, records: list[PeerRecord], now: float) -> dict[str, Any]:
     """The status as plain values; every figure is what the peers report of themselves."""
     trainers = [record for record in records if record.is_training]
-    newest = [max((r.versions[f] for r in records), default=0) for f in range(manifest.averaging.num_fragments)]
+    holders = [record for record in records if record.versions]
+    fragments = range(manifest.averaging.num_fragments)
+    newest = [max((record.versions[fragment] for record in holders), default=0) for fragment in fragments]
     differing = SwarmView(run_id).merge(records, now).differing(now)
     losses = [(r.held_out_version, r.held_out_loss) for r in records if r.held_out_loss is not None]
     return {
@@ -123,10 +125,10 @@ def status_facts(run_id: str, manifest: RunManifest, records: list[PeerRecord], 
 
 def _print_table(run_id: str, manifest: RunManifest, records: list[PeerRecord]) -> None:
     facts = status_facts(run_id, manifest, records, time.time())
-    console = Console()
+    console = PlainConsole()
     loss = facts["held_out_loss"]
     console.print(
-        f"[bold]{run_id}[/bold]  mode {facts['mode']}  trainers {facts['num_trainers']}  "
+        f"{run_id}  mode {facts['mode']}  trainers {facts['num_trainers']}  "
         f"versions {'/'.join(str(version) for version in facts['versions'])}  "
         f"held-out loss {'not measured yet' if loss is None else f'{loss:.4f}'}"
     )

@@ -1,0 +1,28 @@
+"""The console that draws tables and panels of others' text: it cleans every cell, and knows no markup."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+from rich.text import Text
+
+from dht.fields import printable
+from peer.plain_output import LAYOUT
+
+
+class PlainConsole(Console):
+    """rich's console without markup and emoji codes; what it draws is printable, but for its own colours."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"markup": False, "emoji": False, **options})
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(printable(segment.text, LAYOUT), segment.style)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        # Before the width of a cell is measured.
+        return super().render_str(printable(text, LAYOUT), **options)
