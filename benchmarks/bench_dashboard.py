@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import ipaddress
 import json
 import os
 import random
@@ -34,6 +35,7 @@ from aiohttp import ClientSession
 from benchmarks.dashboard_history import MEMBERS, fill, full_state, growth
 from benchmarks.machine import machine
 from dashboard.app import bound_port, start_site
+from dashboard.doors import Doors, own_limits
 from dashboard.history import open_history
 from dashboard.live import Live
 from dashboard.routes import make_app
@@ -79,7 +81,7 @@ async def measure_viewers(num_viewers: int, num_seconds: int, num_peers: int) ->
     os.sched_setaffinity(0, {cores[0]})
     state = full_state(num_peers, time.time())
     live = Live(state, "boot")
-    runner = await start_site(make_app(live), "127.0.0.1", 0)
+    runner = await start_site(make_app(live, doors=_behind_proxy()), "127.0.0.1", 0)
     command = [sys.executable, "-m", "benchmarks.bench_dashboard", "read", str(bound_port(runner)), str(num_viewers)]
     reader = _reader(command, set(cores[1:] or cores))
     assert reader.stdout is not None
@@ -105,6 +107,11 @@ async def measure_viewers(num_viewers: int, num_seconds: int, num_peers: int) ->
         "server_resident_mb": round(rss),
         "delivery": json.loads(output.splitlines()[-1]),
     }
+
+
+def _behind_proxy() -> Doors:
+    """All come from this machine, as if through a proxy that does not say for whom."""
+    return Doors(own_limits(), time.monotonic, [ipaddress.ip_network("127.0.0.0/8")])
 
 
 def _reader(command: Sequence[str], cores: set[int]) -> subprocess.Popen[str]:
@@ -191,7 +198,7 @@ async def measure_history(num_peers: int, num_rounds: int, num_requests: int) ->
             began = time.monotonic()
             live.publish(_changed(state, 3), live_view)
             facts["look_ms"] = {"fold_and_view": _ms(looks), "render": round(1000 * (time.monotonic() - began))}
-            app = make_app(live, history=history, reader=reader)
+            app = make_app(live, history=history, reader=reader, doors=_behind_proxy())
             runner = await start_site(app, "127.0.0.1", 0)
             facts["p95_ms"] = await _ask(live, runner_port=bound_port(runner), num_requests=num_requests)
             await runner.cleanup()

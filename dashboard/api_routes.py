@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final
@@ -20,11 +21,15 @@ from dashboard.trend import thinned
 
 MAX_DOWNLOADS: Final = 8
 """Proofs and exports under way; each reads the file page by page as fast as its reader takes it."""
+MAX_DOWNLOADS_EACH: Final = 2
+"""Of them, for one address."""
 SEND_SECONDS: Final = 30.0
 """A reader that takes nothing for so long is gone."""
 RECENT_ROUNDS: Final = 20
 
 _ID = re.compile(ID_PATTERN)
+
+log = logging.getLogger(__name__)
 
 Values = dict[str, Any]
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -205,15 +210,17 @@ async def _download(
     request: web.Request, chunks: AsyncIterator[bytes], content_type: str, name: str
 ) -> web.StreamResponse:
     site = request.app[SITE]
-    if site.num_downloads >= MAX_DOWNLOADS:
-        return problem(request, 503, "Busy", f"{MAX_DOWNLOADS} downloads are under way; try again in a minute")
+    client = site.client_of(request)
+    if site.downloads.total() >= MAX_DOWNLOADS or (client and site.downloads[client] >= MAX_DOWNLOADS_EACH):
+        detail = f"{site.downloads.total()} downloads are under way, {site.downloads[client]} of them yours"
+        return problem(request, 503, "Busy", f"{detail}; try again in a minute")
     headers = cors(site) | {
         "Content-Type": content_type,
         "Content-Disposition": f'attachment; filename="{name}"',
         "Cache-Control": "no-store",
     }
     response = web.StreamResponse(headers=headers)
-    site.num_downloads += 1
+    site.downloads[client] += 1
     try:
         async for chunk in chunks:
             if not response.prepared:
@@ -222,8 +229,13 @@ async def _download(
                 await response.write(chunk)
             if site.live.is_closed:
                 break
+    except (ConnectionResetError, TimeoutError):
+        log.debug("a reader went away")
+        request.protocol.force_close()
     finally:
-        site.num_downloads -= 1
+        site.downloads[client] -= 1
+        if not site.downloads[client]:
+            del site.downloads[client]
     return response
 
 

@@ -5,23 +5,28 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import logging
 import secrets
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from aiohttp import web
 
 from dashboard.choices import Choices
+from dashboard.doors import Doors, own_limits
 from dashboard.gathering import Gatherer, SignedCommits
 from dashboard.history import History, OpenCheck, open_history
 from dashboard.live import Live
 from dashboard.observer import Observer
 from dashboard.page_access import PageAccess, read_token
 from dashboard.profile_reading import follow_profiles
+from dashboard.quiet_log import OncePerMinute
 from dashboard.routes import make_app
+from dashboard.site import SITE
 from dashboard.state import DashboardState
 from dht.errors import LocalFault, UsageFault
 from dht.host import Host
@@ -66,16 +71,36 @@ def serve_dashboard(
     return 0
 
 
-async def start_site(app: web.Application, host: str, port: int) -> web.AppRunner:
-    """Listen at `host`:`port`; the caller ends it with `cleanup`.
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """A page that is being served."""
+
+    runner: web.AppRunner
+    listener: asyncio.Server
+
+    async def cleanup(self) -> None:
+        """Take no more connections, end the streams, and wait a little for what is being answered."""
+        self.listener.close()
+        await self.runner.cleanup()
+
+
+async def start_site(app: web.Application, host: str, port: int) -> Serving:
+    """Listen at `host`:`port` behind the application's doors, or behind usual ones; the caller ends it with `cleanup`.
 
     Raises:
         UsageFault: the port is taken, or the address is not of this machine.
     """
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS)
+    site = app[SITE]
+    doors = site.doors = site.doors or Doors(own_limits(), time.monotonic)
+    options = doors.server_options
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS, **options)
     await runner.setup()
+    server = runner.server
+    assert server is not None
     try:
-        await web.TCPSite(runner, host, port).start()
+        # So many are taken at once before the first of them is looked at.
+        backlog = min(128, doors.limits.num_connections // 4)
+        listener = await asyncio.get_running_loop().create_server(doors.door(server), host, port, backlog=backlog)
     except OSError as error:
         await runner.cleanup()
         if error.errno == errno.EADDRINUSE:
@@ -86,12 +111,26 @@ async def start_site(app: web.Application, host: str, port: int) -> web.AppRunne
             f"cannot serve at {host} port {port} ({error.strerror or error}); expected an address of this machine and "
             f"a port that you may use; give others with --host and --port"
         ) from error
-    return runner
+    return Serving(runner, listener)
 
 
-def bound_port(runner: web.AppRunner) -> int:
+def bound_port(serving: Serving) -> int:
     """The port that is listened on, which matters when 0 was asked for."""
-    return int(runner.addresses[0][1])
+    return int(serving.listener.sockets[0].getsockname()[1])
+
+
+@contextlib.contextmanager
+def _quiet_logs() -> Iterator[None]:
+    """Strangers cannot fill the log; asyncio's is in it, since it tells of every connection that cannot be taken."""
+    quiet = OncePerMinute()
+    loggers = [logging.getLogger(name) for name in ("dashboard.http", "asyncio")]
+    for logger in loggers:
+        logger.addFilter(quiet)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeFilter(quiet)
 
 
 async def _serve(
@@ -107,6 +146,7 @@ async def _serve(
     async with contextlib.AsyncExitStack() as stack:
         stopped = asyncio.Event()
         stack.enter_context(_stop_signals(stopped))
+        stack.enter_context(_quiet_logs())
         rebuild_with = open_check if choices.is_rebuilding else None
         history, reader = await stack.enter_async_context(
             open_history(choices.db, run_id, clock=time.time, warn=_warn, rebuild_with=rebuild_with)
@@ -121,10 +161,11 @@ async def _serve(
             access=access,
             proof_line=proof_line,
             join_addresses=choices.join_addresses,
+            doors=Doors(own_limits(), time.monotonic, choices.proxies),
         )
-        runner = await start_site(app, choices.host, choices.port)
-        stack.push_async_callback(runner.cleanup)
-        _announce(choices, bound_port(runner), is_private=access is not None)
+        serving = await start_site(app, choices.host, choices.port)
+        stack.push_async_callback(serving.cleanup)
+        _announce(choices, bound_port(serving), is_private=access is not None)
         watching = asyncio.create_task(_watch(run_id, peers, live, history, open_commits, choices.backend, entry))
         stopping = asyncio.create_task(stopped.wait(), name="stop signal")
         try:

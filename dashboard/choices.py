@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from dashboard.doors import Network
 from dht.host_backend import HostBackend
 
 
@@ -17,6 +18,7 @@ class Choices:
         token_file: makes the page private.
         join_addresses: members' addresses that the page shows to everybody.
         backend: what carries the connections to the swarm.
+        proxies: reverse proxies in front of the page, whose word on who asks is believed.
         is_rebuilding: make all credit again from the signed commits in `db` before anything is shown.
     """
 
@@ -26,4 +28,5 @@ class Choices:
     token_file: Path | None = None
     join_addresses: tuple[str, ...] = ()
     backend: HostBackend = "p2pd"
+    proxies: tuple[Network, ...] = ()
     is_rebuilding: bool = False

@@ -15,6 +15,7 @@ from aiohttp import web
 from dashboard.api_routes import add_api, find_contributor, find_row
 from dashboard.assets import load_assets
 from dashboard.badge import contributor_badge, run_badge
+from dashboard.doors import Doors
 from dashboard.history import History
 from dashboard.history_reading import HistoryReader
 from dashboard.live import RETRY_MILLISECONDS, Live
@@ -25,7 +26,8 @@ from dashboard.page_contributor import render_contributor
 from dashboard.site import SITE, Site, problem
 
 MAX_VIEWERS: Final = 2000
-"""Open event streams; the next one is told to come back later. `benchmarks/bench_dashboard.py` measures 1000."""
+"""Open event streams; the next one is told to come back later. `benchmarks/bench_dashboard.py` measures 1000. With few
+descriptors there are less (`DoorLimits.num_viewers`)."""
 BADGE_SECONDS: Final = 60
 """How long caches may show an old badge."""
 PING_SECONDS: Final = 15.0
@@ -56,6 +58,7 @@ def make_app(
     access: PageAccess | None = None,
     proof_line: Callable[[bytes], str] | None = None,
     join_addresses: Sequence[str] = (),
+    doors: Doors | None = None,
 ) -> web.Application:
     """The application over one `Live`.
 
@@ -65,9 +68,10 @@ def make_app(
         access: who may read; without it everybody.
         proof_line: a stored signed commit as a line of a proof.
         join_addresses: members' addresses that the page shows to everybody.
+        doors: who may ask how much; without it there are no limits per address.
     """
     app = web.Application(middlewares=[_guard], client_max_size=1024)
-    site = Site(live, load_assets(), clock, history, reader, access, tuple(join_addresses))
+    site = Site(live, load_assets(), clock, history, reader, access, doors, tuple(join_addresses))
     if proof_line is not None:
         site.proof_line = proof_line
     app[SITE] = site
@@ -88,6 +92,24 @@ def make_app(
 async def _guard(request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> Any:
     """Who may read; security headers on every answer; errors as a JSON problem (RFC 9457) or one plain sentence."""
     site = request.app[SITE]
+    if site.doors is None or request.path in OPEN_PATHS:
+        return await _answered(request, handler, site)
+    try:
+        if site.doors.begin(request):
+            return await _answered(request, handler, site)
+        detail = "too many requests from your address; events/stream tells what changes without asking again"
+        response = problem(request, 429, "Too Many Requests", detail)
+        response.headers["Retry-After"] = "10"
+        response.headers.update(SECURITY_HEADERS)
+        site.num_requests["4xx"] += 1
+        return response
+    finally:
+        site.doors.end(request)
+
+
+async def _answered(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]], site: Site
+) -> web.StreamResponse:
     response = _admitted(request, site)
     if response is None:
         try:
@@ -191,7 +213,8 @@ async def _health(request: web.Request) -> web.Response:
 async def _events(request: web.Request) -> web.StreamResponse:
     site = request.app[SITE]
     live = site.live
-    if live.is_closed or site.num_viewers >= MAX_VIEWERS:
+    most = MAX_VIEWERS if site.doors is None else min(MAX_VIEWERS, site.doors.limits.num_viewers)
+    if live.is_closed or site.num_viewers >= most:
         raise web.HTTPServiceUnavailable(reason="Too many viewers")
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no", "Content-Type": "text/event-stream"}
     response = web.StreamResponse(headers=headers | SECURITY_HEADERS)

@@ -15,6 +15,7 @@ from typing import Any, Final
 from aiohttp import web
 
 from dashboard.assets import Assets
+from dashboard.doors import Doors
 from dashboard.history import History
 from dashboard.history_reading import HistoryReader
 from dashboard.live import Live
@@ -46,6 +47,7 @@ class Site:
     Attributes:
         clock: unix seconds.
         history: None: only the present is known, and what needs the past answers with little.
+        doors: who may ask; None: everybody as much as they like.
         proof_line: a stored signed commit as a line of a proof.
     """
 
@@ -55,10 +57,12 @@ class Site:
     history: History | None = None
     reader: HistoryReader | None = None
     access: PageAccess | None = None
+    doors: Doors | None = None
     join_addresses: tuple[str, ...] = ()
     proof_line: Callable[[bytes], str] = field(default=lambda raw: json.dumps({"commit": raw.hex()}))
     num_viewers: int = 0
-    num_downloads: int = 0
+    downloads: Counter[str] = field(default_factory=Counter)
+    """Under way, by who asked."""
     num_requests: Counter[str] = field(default_factory=Counter)
     _answers: OrderedDict[str, Answer] = field(default_factory=OrderedDict)
     _answering: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -77,6 +81,10 @@ class Site:
                 while len(self._answers) > MAX_ANSWERS:
                     self._answers.popitem(last=False)
             return found
+
+    def client_of(self, request: web.Request) -> str:
+        """Whose request it is, as it is counted."""
+        return self.doors.client_of(request) if self.doors is not None else ""
 
     def _serving(self) -> Serving:
         age_seconds = max(0.0, self.clock() - self.live.state.now)

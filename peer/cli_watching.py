@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -77,6 +78,14 @@ def dashboard(
         list[str] | None,
         typer.Option("--join-address", metavar="MULTIADDR", help="A member's address to show to those who may join."),
     ] = None,
+    proxy: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--proxy",
+            metavar="ADDRESS",
+            help="A reverse proxy in front of the page, or a network of them; limits then count those it names.",
+        ),
+    ] = None,
     rebuild: Annotated[
         bool, typer.Option("--rebuild", help="First make all credit again from the signed commits in the history.")
     ] = False,
@@ -120,6 +129,7 @@ def dashboard(
         token_file=token_file,
         join_addresses=tuple(join_address or ()),
         backend=backend,
+        proxies=tuple(_network(address) for address in proxy or ()),
         is_rebuilding=rebuild,
     )
     return serve_dashboard(
@@ -131,6 +141,15 @@ def dashboard(
         open_check=check_of_stored,
         proof_line=partial(proof_line, known),
     )
+
+
+def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
+    try:
+        return ipaddress.ip_network(text, strict=False)
+    except ValueError as error:
+        raise UsageFault(
+            f"--proxy {text!r} is no address; expected one like 127.0.0.1, ::1 or 10.0.0.0/8; give that of the proxy"
+        ) from error
 
 
 def _history_of(run_id: str, asked: Path | None) -> Path | None:

@@ -1,0 +1,46 @@
+"""Keeps what strangers cause out of the log: one short line per kind and minute, and how many there were."""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from aiohttp.http_exceptions import HttpProcessingError
+
+QUIET_SECONDS: Final = 60.0
+MAX_KINDS: Final = 256
+MAX_REASON_LENGTH: Final = 100
+
+
+class OncePerMinute(logging.Filter):
+    """For a logger: lets the first line of each kind through, and after a minute the next one, with their number.
+
+    A kind is the text before its arguments are in it, and the type of the exception. What a request did that is no HTTP
+    is told without a traceback; one of our own faults keeps it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seen: dict[tuple[str, str], tuple[float, int]] = {}
+        """Per kind: when a line was let through, and how many were not since."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        kind = str(record.msg).partition("\n")[0], type(error).__name__
+        at, num_more = self._seen.get(kind, (-QUIET_SECONDS, 0))
+        if 0 <= record.created - at < QUIET_SECONDS:
+            self._seen[kind] = at, num_more + 1
+            return False
+        if len(self._seen) >= MAX_KINDS:
+            self._seen.clear()
+        self._seen[kind] = record.created, 0
+        if isinstance(error, HttpProcessingError):
+            remote = record.args[0] if isinstance(record.args, tuple) and record.args else "somebody"
+            reason = " ".join(str(error.message).split())[:MAX_REASON_LENGTH]
+            record.msg, record.args = "%s sent what is no HTTP request: %r", (remote, reason)
+            record.exc_info, record.levelno, record.levelname = None, logging.WARNING, "WARNING"
+        elif isinstance(error, OSError):
+            record.msg, record.args, record.exc_info = "%s: %s", (kind[0], error.strerror or error), None
+        if num_more:
+            record.msg, record.args = f"%s (and {num_more} more like it before)", (record.getMessage(),)
+        return True
