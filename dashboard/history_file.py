@@ -10,11 +10,13 @@ import contextlib
 import fcntl
 import os
 import sqlite3
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from dht.errors import LocalFault, UsageFault
+from dht.regular_files import open_regular
 
 MEMORY: Final = ":memory:"
 """SQLite's own name for a database without a file."""
@@ -85,7 +87,7 @@ def check_file(path: Path, run_id: str) -> bool:
             return False
         if path.is_dir():
             raise UsageFault(f"{path} is a folder; expected a file for the history; give one with --db")
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             head = file.read(16)
     except OSError as error:
         raise UsageFault(
@@ -112,7 +114,7 @@ def read_only(path: Path) -> str:
 
 @contextlib.contextmanager
 def sole_writer(path: Path) -> Iterator[None]:
-    """Hold the history for this process; whoever dies lets go.
+    """Hold the history for this process, and make it readable for its owner alone; whoever dies lets go.
 
     Raises:
         UsageFault: another process holds it, or nothing can be written there.
@@ -134,9 +136,24 @@ def sole_writer(path: Path) -> Iterator[None]:
                 f"the history {path} is in use by another dashboard; expected one writer; end the other one or give "
                 "another file with --db"
             ) from error
+        _make_private(path)
         yield
     finally:
         os.close(descriptor)
+
+
+def _make_private(path: Path) -> None:
+    """Mode 0600 for the file, which is made if need be, and what SQLite keeps beside it, which takes the file's mode.
+
+    Nothing of SQLite's is open yet, so closing a descriptor lets go of none of its locks.
+    """
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    for name in (path.name, f"{path.name}-wal", f"{path.name}-shm", f"{path.name}.lock"):
+        with contextlib.suppress(OSError):  # it is not there, a file system without modes, or somebody else's file
+            place = path.with_name(name)
+            if stat.S_IMODE(place.stat().st_mode) & 0o077:
+                place.chmod(0o600)
 
 
 def _check_folder(path: Path) -> None:

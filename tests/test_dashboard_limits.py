@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import sqlite3
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,11 +22,14 @@ from dashboard import history as history_module
 from dashboard.commit_traffic import MAX_BYTES, data_parallel_bytes, payload_bytes
 from dashboard.credit import credit_of
 from dashboard.history import History, open_history
+from dashboard.history_file import check_file
 from dashboard.history_rows import Batch
 from dashboard.history_types import CommitCredit
 from dashboard.history_writing import MachineNums
 from dashboard.live import Live
+from dashboard.page_access import read_token
 from dashboard.routes import make_app
+from dht.errors import UsageFault
 from dht.host import PeerId
 from tests.dashboard_history import check_raw, raw_commit, usual_commit
 from tests.dashboard_records import NOW, RUN_ID
@@ -265,3 +269,54 @@ def test_the_end_during_a_transaction_loses_nothing(tmp_path: Path, monkeypatch:
             assert history.view.num_rounds == 5
 
     asyncio.run(check())
+
+
+# --- files ---
+
+
+def modes(folder: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_mode & 0o777 for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("umask", [0o022, 0])
+def test_the_history_is_its_owners_alone(tmp_path: Path, umask: int) -> None:
+    path = tmp_path / "run.sqlite"
+
+    async def look() -> dict[str, int]:
+        async with open_history(path, RUN_ID, clock=lambda: NOW, warn=print) as (history, _):
+            feed(history, range(3))
+            await asyncio.sleep(0)
+            found = modes(tmp_path)
+        return found | modes(tmp_path)
+
+    before = os.umask(umask)
+    try:
+        assert set(asyncio.run(look()).values()) == {0o600}
+        # One that an older version made.
+        for one in tmp_path.iterdir():
+            one.chmod(0o644)
+        found = asyncio.run(look())
+    finally:
+        os.umask(before)
+    assert set(found.values()) == {0o600}
+    assert {"run.sqlite", "run.sqlite-wal", "run.sqlite.lock"} <= set(found)
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o602, 0o604])
+def test_a_token_that_others_can_read_is_refused_with_the_remedy(tmp_path: Path, mode: int) -> None:
+    path = tmp_path / "token"
+    path.write_text("correct-horse-battery-staple")
+    path.chmod(mode)
+    with pytest.raises(UsageFault, match=f"has mode {mode:04o}, .* run: chmod 600 {path}"):
+        read_token(path)
+    path.chmod(0o600)
+    assert read_token(path) == "correct-horse-battery-staple"
+
+
+def test_a_pipe_is_neither_a_token_nor_a_history(tmp_path: Path) -> None:
+    path = tmp_path / "pipe"
+    os.mkfifo(path, 0o600)
+    with pytest.raises(UsageFault, match="pipe"):
+        read_token(path)
+    with pytest.raises(UsageFault, match="pipe"):
+        check_file(path, RUN_ID)

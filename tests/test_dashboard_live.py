@@ -60,6 +60,7 @@ def test_a_private_page_opens_to_its_token_only(tmp_path: Path) -> None:
 def test_token_files_that_hold_no_token(tmp_path: Path, content: bytes, sentence: str) -> None:
     path = tmp_path / "token"
     path.write_bytes(content)
+    path.chmod(0o600)
     with pytest.raises(UsageFault, match=sentence):
         read_token(path)
     path.write_bytes(TOKEN.encode() + b"\n")
