@@ -9,7 +9,9 @@ from __future__ import annotations
 import ast
 import functools
 import importlib.util
+import multiprocessing
 import sys
+import threading
 from importlib.abc import InspectLoader
 from types import ModuleType
 from typing import Any, Final
@@ -55,6 +57,7 @@ def allow_parts_of_hivemind() -> None:
     """
     if "hivemind" in sys.modules:
         return
+    _do_without_semaphores()
     for name in _PACKAGES:
         spec = importlib.util.find_spec(name)
         if spec is None or spec.submodule_search_locations is None:
@@ -66,6 +69,17 @@ def allow_parts_of_hivemind() -> None:
         parent, _, last = name.rpartition(".")
         if parent:
             setattr(sys.modules[parent], last, package)
+
+
+def _do_without_semaphores() -> None:
+    """hivemind makes locks between processes as it loads. Where none can be made, locks of this process do.
+
+    They lie in /dev/shm, which a container may have read-only. Nothing of hivemind's that runs here uses them.
+    """
+    try:
+        multiprocessing.Lock()
+    except OSError:
+        multiprocessing.Lock = threading.Lock  # type: ignore[assignment]
 
 
 @functools.cache

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import errno
 import hashlib
 import os
 import re
@@ -31,6 +32,9 @@ SIGNATURE_BYTES = 64
 KEY_FILE_BYTES = 68
 FINGERPRINT_LENGTH = 20
 """Characters of base32: 100 bits, out of reach of a search for a second key with the same fingerprint."""
+
+_NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EINVAL)
+"""Of file systems without hard links."""
 
 _KEY_FILE_PREFIX = bytes.fromhex("08011240")
 _PEER_ID_PREFIX = bytes.fromhex("002408011220")
@@ -93,7 +97,7 @@ class Identity:
         if mode & 0o077:
             raise UsageFault(
                 f"the key file {path} has mode {mode:04o}, so other users of this machine can use it; expected 0600; "
-                f"run: chmod 600 {path}"
+                f"run: chmod 600 {path} (where a disk keeps no modes, as exFAT: --identity on another disk)"
             )
         try:
             return cls.from_bytes(content)
@@ -122,8 +126,7 @@ class Identity:
                 file.write(identity.to_bytes())
                 file.flush()
                 os.fsync(file.fileno())
-            # A link fails when the name exists, where a rename would silently replace another process's key.
-            os.link(draft, path)
+            _put_in_place(draft, path, identity.to_bytes())
         except FileExistsError:
             return cls.load(path)
         except OSError as error:
@@ -149,6 +152,23 @@ class Identity:
     def _from_private_key(cls, private_key: Ed25519PrivateKey) -> Identity:
         public_key = private_key.public_key().public_bytes(Encoding.Raw, PublicFormat.Raw)
         return cls(peer_id_of(public_key), public_key, private_key)
+
+
+def _put_in_place(draft: Path, path: Path, content: bytes) -> None:
+    """Give a whole file its name. Raises FileExistsError when another process was faster, OSError when it cannot be."""
+    try:
+        # A link fails when the name exists, where a rename would silently replace another process's key.
+        os.link(draft, path)
+    except FileExistsError:
+        raise
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
+        # exFAT, and much that is mounted through FUSE: so short a file is written at once, into a name that is new.
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
 
 
 def peer_id_of(public_key: bytes) -> PeerId:

@@ -10,6 +10,8 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
+from dht.errors import LocalFault
+
 _PREFIX: Final = "murmuration-p2pd-"
 _LOCK_NAME: Final = "owner.lock"
 _MAX_SOCKET_PATH_BYTES: Final = 100
@@ -20,6 +22,9 @@ _LONGEST_SOCKET_NAME: Final = "p2pclient-0123456789ab.sock"
 class SocketDirectory:
     """A directory with mode 0700 whose lock file is held as long as this process lives.
 
+    Raises:
+        LocalFault: there is no folder to make it in.
+
     The operating system drops the lock with the process, however it ends; `remove_stale` then finds it free. A
     process id in a file would not do: ids are reused, and containers that share the folder have their own.
     """
@@ -27,7 +32,7 @@ class SocketDirectory:
     def __init__(self) -> None:
         claimed = None
         while claimed is None:
-            claimed = _claim(Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_short_folder())))
+            claimed = _claim(_made())
         self.path, self._lock = claimed
 
     def remove(self) -> None:
@@ -43,7 +48,8 @@ def remove_stale() -> int:
     One that was made just now and is not locked yet goes too: whoever made it sees that and makes another.
     """
     num_removed = 0
-    for path in _short_folder().glob(f"{_PREFIX}*"):
+    found = [path for folder in _short_folders() for path in folder.glob(f"{_PREFIX}*")]
+    for path in found:
         with contextlib.suppress(OSError):
             if path.stat(follow_symlinks=False).st_uid == os.getuid():
                 num_removed += _remove_if_unowned(path)
@@ -84,7 +90,28 @@ def _remove_if_unowned(path: Path) -> bool:
         os.close(lock)
 
 
-def _short_folder() -> Path:
-    folder = Path(tempfile.gettempdir())
-    longest = folder / f"{_PREFIX}12345678" / _LONGEST_SOCKET_NAME
-    return folder if len(os.fsencode(longest)) <= _MAX_SOCKET_PATH_BYTES else Path("/tmp")
+def _made() -> Path:
+    """A new directory, in the first folder that takes one."""
+    reasons = []
+    for folder in _short_folders():
+        try:
+            return Path(tempfile.mkdtemp(prefix=_PREFIX, dir=folder))
+        except OSError as error:
+            reasons.append(f"{folder}: {error.strerror}")
+    raise LocalFault(
+        f"the network daemon's sockets have no place ({'; '.join(reasons)}); expected a writable folder with a short "
+        "path; set TMPDIR to one"
+    )
+
+
+def _short_folders() -> list[Path]:
+    """Where sockets may be, the likeliest first: their paths must stay short."""
+    names = ["/tmp", "/var/tmp", os.environ.get("XDG_RUNTIME_DIR", ""), "/dev/shm"]
+    with contextlib.suppress(FileNotFoundError):  # no folder for temporary files that can be written
+        names.insert(0, tempfile.gettempdir())
+    folders = [Path(name) for name in dict.fromkeys(names) if name.startswith("/")]
+    return [folder for folder in folders if _is_short(folder)]
+
+
+def _is_short(folder: Path) -> bool:
+    return len(os.fsencode(folder / f"{_PREFIX}12345678" / _LONGEST_SOCKET_NAME)) <= _MAX_SOCKET_PATH_BYTES

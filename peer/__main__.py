@@ -9,9 +9,12 @@ leave_working_folder()
 
 from typing import NoReturn  # noqa: E402
 
+from peer.surroundings import put_right  # noqa: E402
+
 
 def main() -> NoReturn:
     """Run the command line; Ctrl+C ends it with a sentence from the first moment on."""
+    put_right()
     try:
         # Loading the commands takes a third of a second, in which Ctrl+C would print a traceback.
         from peer.cli import run

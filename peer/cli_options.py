@@ -141,15 +141,19 @@ class Target:
     observer_folder: Path
 
 
-def checked_target(run_id: str | None, peers: list[str] | None, invite_source: str | None = None) -> Target:
-    """The run and the addresses an observer starts from; without `--peers`, those of the invite or earlier sessions.
+def checked_target(
+    run_id: str | None, peers: list[str] | None, invite_source: str | None = None, data_dir: str | None = None
+) -> Target:
+    """The run and the addresses an observer starts from.
+
+    Without `--peers`, those of the invite, or of the peer in the data folder (its own, and whom it met).
 
     Raises:
         UsageFault: no run or no address is known, or the invite cannot be used.
     """
-    from peer.config import load_config, read_cached_peers
+    from peer.config import ADDRESSES_NAME, load_config, read_cached_peers
 
-    flags: dict[str, object] = {"run_id": run_id, "peers": peers or None}
+    flags: dict[str, object] = {"run_id": run_id, "peers": peers or None, "data_dir": data_dir}
     if invite_source is None:
         config = load_config(flags)
     else:
@@ -159,10 +163,11 @@ def checked_target(run_id: str | None, peers: list[str] | None, invite_source: s
         invite = read_invite(invite_source)
         config = load_config(with_invite(flags, invite))
         keep_observer_invite(invite, config.observer_path)
-    addresses = list(config.peers) or read_cached_peers(config.cached_peers_path)
+    here = [*read_cached_peers(config.data_dir / ADDRESSES_NAME), *read_cached_peers(config.cached_peers_path)]
+    addresses = list(config.peers) or list(dict.fromkeys(here))
     if not addresses:
         raise UsageFault(
-            f"No address of a member of {config.run_id} is known on this machine; expected --peers MULTIADDR; "
+            f"No address of a member of {config.run_id} is known in {config.data_dir}; expected --peers MULTIADDR; "
             "take one from the run's page or from what `peer seed` prints."
         )
     return Target(config.run_id, addresses, config.observer_path)

@@ -32,12 +32,12 @@ Key = Annotated[str | None, typer.Option("--key", metavar="PEERID", help="The in
 def key(run_id: RunId = None, data_dir: DataDir = None, identity: IdentityFile = None) -> None:
     """Print the public key (PeerId) that a peer here will have; the key file is made when it is missing."""
     from dht.identity import Identity
-    from peer.config import IDENTITY_NAME, load_config
+    from peer.config import IDENTITY_NAME, expanded, load_config
 
     if identity is not None:
-        path = Path(identity).expanduser()
+        path = expanded(identity)
     elif data_dir is not None:
-        path = Path(data_dir).expanduser() / IDENTITY_NAME
+        path = expanded(data_dir) / IDENTITY_NAME
     else:
         path = load_config({"run_id": run_id}).identity
     print(Identity.load_or_create(path).peer_id)

@@ -42,7 +42,7 @@ def status(
     as_json: AsJson = False,
 ) -> int:
     """Show a run from outside: its peers, versions, rates and loss; and what a peer on this machine refused."""
-    target = checked_target(run_id, peers, invite)
+    target = checked_target(run_id, peers, invite, data_dir)
     backend = _chosen(host_backend)
     from peer.config import load_config
     from peer.status import show_status

@@ -44,12 +44,39 @@ MAX_CACHED_PEERS = 50
 MAX_CACHED_PEERS_BYTES = 64 * 1024
 """`MAX_CACHED_PEERS` addresses of the longest kind, twice."""
 
+DATA_DIR_NAME = "murmuration"
+
+_Given = TypeVar("_Given")
 _Parsed = TypeVar("_Parsed")
 
 
 def user_data_dir_here() -> Path:
-    """The folder of this machine's user; see `user_data_dir`."""
-    return user_data_dir(os.environ, sys.platform, Path.home())
+    """The folder of this machine's user; see `user_data_dir`.
+
+    Raises:
+        UsageFault: this user has no home folder, and nothing says where else.
+    """
+    try:
+        return user_data_dir(os.environ, sys.platform, Path.home())
+    except RuntimeError as error:
+        if os.environ.get("XDG_DATA_HOME", "").startswith("/"):
+            return Path(os.environ["XDG_DATA_HOME"]) / DATA_DIR_NAME
+        raise UsageFault(
+            f"user {os.getuid()} has no home folder: HOME is not set, and the system does not know that user; expected "
+            "a folder for this peer's files; give --data-dir, or set HOME or XDG_DATA_HOME"
+        ) from error
+
+
+def expanded(path: str | Path) -> Path:
+    """The path with the home folder in place of ``~``.
+
+    Raises:
+        UsageFault: there is no such home folder.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise UsageFault(f"{str(path)!r} begins with the home folder of nobody; give the whole path") from error
 
 
 def contributor_key_path() -> Path:
@@ -260,10 +287,7 @@ class PeerConfig(BaseModel):
     @field_validator("data_dir", "identity", mode="after")
     @classmethod
     def _expand_home(cls, path: Path) -> Path:
-        try:
-            return path.expanduser()
-        except RuntimeError as error:
-            raise ValueError(f"{str(path)!r} begins with the home folder of nobody; give the whole path") from error
+        return _as_value_error(expanded, path)
 
 
 def load_config(flags: Mapping[str, object], path: str | Path | None = None) -> PeerConfig:
@@ -279,7 +303,7 @@ def load_config(flags: Mapping[str, object], path: str | Path | None = None) -> 
     from_file = read_toml(path) if path is not None else {}
     try:
         # The file is checked alone first, so that a fault is blamed on the file and not on a flag.
-        PeerConfig.model_validate({"run_id": "any.aaaaaaaaaaaaaaaaaaaa", **from_file})
+        PeerConfig.model_validate({"run_id": "any.aaaaaaaaaaaaaaaaaaaa", "data_dir": "any", **from_file})
     except ValidationError as error:
         raise UsageFault(f"{path}: {explain(error, PeerConfig)}") from error
     given = {name: value for name, value in flags.items() if value is not None}
@@ -305,12 +329,12 @@ def user_data_dir(environ: Mapping[str, str], platform: str, home: Path) -> Path
         home: the user's home folder.
     """
     if platform == "darwin":
-        return home / "Library" / "Application Support" / "murmuration"
+        return home / "Library" / "Application Support" / DATA_DIR_NAME
     if platform == "win32":
-        return Path(environ.get("LOCALAPPDATA") or home / "AppData" / "Local") / "murmuration"
+        return Path(environ.get("LOCALAPPDATA") or home / "AppData" / "Local") / DATA_DIR_NAME
     configured = environ.get("XDG_DATA_HOME", "")
     # The specification: relative values are to be ignored.
-    return (Path(configured) if configured.startswith("/") else home / ".local" / "share") / "murmuration"
+    return (Path(configured) if configured.startswith("/") else home / ".local" / "share") / DATA_DIR_NAME
 
 
 def make_data_dir(config: PeerConfig) -> None:
@@ -373,7 +397,7 @@ def _is_dialable(address: str) -> bool:
     return True
 
 
-def _as_value_error(parse: Callable[[str], _Parsed], text: str) -> _Parsed:
+def _as_value_error(parse: Callable[[_Given], _Parsed], text: _Given) -> _Parsed:
     # pydantic collects ValueErrors and adds the field's name; our own faults would pass through it.
     try:
         return parse(text)

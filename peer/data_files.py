@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from dht.errors import UsageFault
 from dht.regular_files import open_regular, read_regular
+from peer.config import expanded
 from peer.quantities import bytes_text
 
 MAX_MEMORY_SHARE = 4
@@ -104,18 +105,11 @@ def paths_in(text: str) -> list[Path]:
     """
     parts, paths = text.split(","), []
     while parts:
-        whole = (end for end in range(len(parts), 1, -1) if _exists(_expanded(",".join(parts[:end]))))
+        whole = (end for end in range(len(parts), 1, -1) if _exists(expanded(",".join(parts[:end]))))
         num_parts = next(whole, 1)
-        paths.append(_expanded(",".join(parts[:num_parts])))
+        paths.append(expanded(",".join(parts[:num_parts])))
         del parts[:num_parts]
     return paths
-
-
-def _expanded(text: str) -> Path:
-    try:
-        return Path(text).expanduser()
-    except RuntimeError as error:
-        raise UsageFault(f"{text} begins with the home folder of nobody; give the whole path") from error
 
 
 def _exists(path: Path) -> bool:

@@ -153,10 +153,20 @@ class Demo:
                     process.wait()
 
 
+def _temporary_folder() -> Path:
+    try:
+        return Path(tempfile.mkdtemp(prefix="murmuration-demo-"))
+    except OSError as error:
+        raise LocalFault(
+            f"no folder for the demo could be made ({error.strerror}); expected one for temporary files that can be "
+            "written; set TMPDIR to it"
+        ) from error
+
+
 def run_demo(num_peers: int, minutes: float, as_json: bool, dashboard: bool, port: int) -> int:
     """Run the demo. Returns 0 only if the swarm really trained together; see `Summary.problems`."""
     say = PlainConsole(stderr=as_json, highlight=False, soft_wrap=True)
-    folder = Path(tempfile.mkdtemp(prefix="murmuration-demo-"))
+    folder = _temporary_folder()
     try:
         (folder / "run.toml").write_text(DEMO_RUN)
         made = create_run("demo", folder / "run.toml", folder / "owner")

@@ -21,7 +21,7 @@ from peer.manifest import RunManifest
 from peer.model import build_model
 from peer.network_child import NetworkChild
 from peer.owner import Owner, figures_shown
-from peer.rank_groups import Place, RankGroup, RankSetup, check_division, device_of, place_from
+from peer.rank_groups import Place, RankGroup, RankSetup, check_division, check_meeting_place, device_of, place_from
 from peer.rank_process import follow
 from peer.ranks import OrderKind, Ranks
 from peer.sharding import check_can_shard, shard
@@ -41,8 +41,10 @@ def run_trainer(config: PeerConfig, child: NetworkChild | None = None) -> int:
         LocalFault: what stopped it, with what its owner can do.
     """
     place = place_from(os.environ)
-    if place is not None and place.rank:
-        return follow(place)
+    if place is not None:
+        check_meeting_place(place)
+        if place.rank:
+            return follow(place)
     owner = Owner(config)
     with figures_shown(config, owner), owner.interruptible():
         return _run_trainer(config, owner, place, child)

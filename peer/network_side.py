@@ -37,7 +37,7 @@ from dht.remote_memory import DEFAULT_BYTES_PER_PEER, RemoteMemory
 from peer import event_types as events
 from peer.checkpoint import CheckpointFolder, CheckpointOwner
 from peer.company import Company
-from peer.config import ADDRESSES_NAME, CHECKPOINTS_NAME, RUN_RECORD_NAME, read_cached_peers, write_cached_peers
+from peer.config import ADDRESSES_NAME, CHECKPOINTS_NAME, RUN_RECORD_NAME, write_cached_peers
 from peer.contributing import Contributing
 from peer.doorkeeper import RunDoorkeeper
 from peer.events import Event, ManifestRevised, RunEnded
@@ -49,6 +49,7 @@ from peer.manifest import RunManifest
 from peer.network_spec import NetworkSpec
 from peer.node import Node, NodeIdentity, NodePorts
 from peer.paths import PathPorts, Paths
+from peer.peer_cache import PeerCache
 from peer.probe_server import ProbeServer
 from peer.probing import DialBack, probing
 from peer.profile_file import load_contributor
@@ -194,7 +195,7 @@ class NetworkSide:
                 await asyncio.gather(*background, return_exceptions=True)
                 with contextlib.suppress(PeerFault, LocalFault, OSError, TimeoutError):
                     async with asyncio.timeout(LAST_LOOK_SECONDS):
-                        await self._cache_peers(host, folder)
+                        await self._cache_peers(host, PeerCache(folder))
 
     def _make_host(self, identity: Identity) -> P2pdHost:
         spec = self._spec
@@ -306,15 +307,15 @@ class NetworkSide:
     # ------------------------------------------------------------------------------------------------ staying there
 
     def _build_company(self, store: HivemindStore, host: P2pdHost, folder: Path, node: Node) -> Company:
-        cache = folder / "cached_peers.json"
+        cache = PeerCache(folder)
 
         async def look() -> int:
-            addresses = list(dict.fromkeys([*self._spec.peers, *read_cached_peers(cache)]))
+            addresses = list(dict.fromkeys([*self._spec.peers, *cache.read()]))
             try:
                 num_members = await store.bootstrap(addresses)
                 if num_members:
                     await node.membership.look()
-                    await self._cache_peers(host, folder)
+                    await self._cache_peers(host, cache)
             except (PeerFault, LocalFault, OSError) as fault:
                 log.warning("looking for members failed: %s", fault)
                 return 0
@@ -349,14 +350,11 @@ class NetworkSide:
             # Only a convenience for this machine's owner, who may have a full disk.
             write_cached_peers(folder / ADDRESSES_NAME, host.addresses())
 
-    async def _cache_peers(self, host: P2pdHost, folder: Path) -> None:
-        cache = folder / "cached_peers.json"
+    async def _cache_peers(self, host: P2pdHost, cache: PeerCache) -> None:
         connected = await host.connected_addresses()
         found = [address for peer_id in sorted(connected) for address in connected[peer_id]]
         # A member may not have told its addresses yet; what this peer came by leads there, too.
-        known = [*found, *read_cached_peers(cache), *self._spec.peers]
-        if known:
-            write_cached_peers(cache, known)
+        cache.keep([*found, *cache.read(), *self._spec.peers])
 
     async def _republish(self, store: HivemindStore) -> None:
         """Any member keeps the run findable, at once when it meets others; the owner's machine may be away."""
@@ -388,7 +386,7 @@ class NetworkSide:
     async def _ask_members(self, host: P2pdHost, folder: Path, node: Node) -> bytes | None:
         """The manifest from a member itself: whom the DHT does not answer any more hears here why."""
         refusals: dict[PeerId, str] = {}
-        addresses = [*read_cached_peers(folder / "cached_peers.json"), *self._spec.peers]
+        addresses = [*PeerCache(folder).read(), *self._spec.peers]
         found = await ask_for_run(
             host, self._admission, _some_of(addresses, host.peer_id), on_refused=refusals.__setitem__
         )

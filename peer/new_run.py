@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -16,7 +15,7 @@ from dht.errors import LocalFault, PeerFault, UsageFault
 from dht.identity import Identity, make_run_id
 from dht.records import MAX_RUN_RECORD_BYTES, decode_run_record, encode_run_record, sign_run_record
 from dht.regular_files import read_regular
-from peer.config import IDENTITY_NAME, RUN_RECORD_NAME, user_data_dir
+from peer.config import IDENTITY_NAME, RUN_RECORD_NAME, user_data_dir_here
 from peer.data_source import check_signable
 from peer.manifest import RunManifest
 
@@ -147,7 +146,7 @@ def _write_run(manifest: RunManifest, folder: Path | None, replace: bool, *, kee
     if folder is None:
         owner = Identity.generate()
         run_id = make_run_id(name, owner.public_key)
-        folder = user_data_dir(os.environ, sys.platform, Path.home()) / run_id
+        folder = user_data_dir_here() / run_id
         write_whole(folder / OWNER_KEY_NAME, owner.to_bytes())
         manifest = _with_own_peer(manifest, folder)
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import os
 import signal
@@ -17,8 +18,14 @@ from typing import Any
 
 import typer
 
-from dht.errors import LocalFault, MurmurationError
+from dht.errors import LocalFault, MurmurationError, UsageFault
 from peer.plain_output import plain_output
+
+_REFUSED_BY_THE_MACHINE = (
+    *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG),
+    *(errno.EMFILE, errno.ENFILE, errno.ENOMEM),
+)
+"""A full or broken disk or output, limits on open files, no memory: nothing that this software can do about."""
 
 EXIT_INTERRUPTED = 130
 """What shells report for a program that Ctrl+C ended (128 + SIGINT)."""
@@ -45,10 +52,20 @@ def reporting(command: Callable[..., int | None]) -> Callable[..., None]:
             code = EXIT_INTERRUPTED
         except BrokenPipeError:
             # The reader (`| head`) has gone; without this the interpreter complains once more when it ends.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _drop_output()
+            code = 1
+        except OSError as error:
+            if error.errno not in _REFUSED_BY_THE_MACHINE:
+                _say(_bug(error))
+            else:
+                what = error.filename or "a file or the output"
+                _say(
+                    f"this machine refused {what}: {error.strerror}; expected room to write; free some, and try again."
+                )
+            _drop_output()
             code = 1
         except Exception as error:  # noqa: BLE001 (a bug: its owner gets a file to report instead of a screenful)
-            _say(f"this is a bug ({type(error).__name__}); please report it with the file {_write_traceback(error)}.")
+            _say(_bug(error))
             code = 1
         return code
 
@@ -75,18 +92,29 @@ def _terminable() -> Iterator[None]:
         signal.signal(signal.SIGTERM, previous)
 
 
+def _bug(error: Exception) -> str:
+    return f"this is a bug ({type(error).__name__}); please report it with the file {_write_traceback(error)}."
+
+
+def _drop_output() -> None:
+    """What is still to be written goes nowhere: the interpreter would try once more when it ends."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def _write_traceback(error: Exception) -> str:
-    from peer.config import user_data_dir
+    from peer.config import user_data_dir_here
 
     text = "".join(traceback.format_exception(error))
-    for folder in (user_data_dir(os.environ, sys.platform, Path.home()), Path(tempfile.gettempdir())):
+    for place in (user_data_dir_here, lambda: Path(tempfile.gettempdir())):
         try:
+            folder = place()
             folder.mkdir(parents=True, exist_ok=True)
             descriptor, path = tempfile.mkstemp(dir=folder, prefix="crash-", suffix=".txt", text=True)
             with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
                 file.write(text)
-        except OSError:
-            continue
+        except (OSError, UsageFault):
+            continue  # no home folder, a full disk
         return path
     return "that could not be written; here it is instead:\n" + text
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,7 +34,7 @@ from dht.tickets import (
     TicketKind,
     issue_ticket,
 )
-from peer.config import ADDRESSES_NAME, RUN_RECORD_NAME, read_cached_peers, user_data_dir
+from peer.config import ADDRESSES_NAME, RUN_RECORD_NAME, expanded, read_cached_peers, user_data_dir_here
 from peer.manifest import MAX_MANIFEST_BYTES, RunManifest
 from peer.manifest_access import ChangeSection
 from peer.new_run import OWNER_KEY_NAME, write_whole
@@ -195,8 +194,8 @@ def open_owned_run(run_id: str | None, folder: str | Path | None) -> OwnedRun:
             raise UsageFault(
                 "No run is named; expected --run-id RUN, or --data-dir DIR of the folder `peer init` wrote."
             )
-        folder = user_data_dir(os.environ, sys.platform, Path.home()) / run_id
-    path = Path(folder).expanduser()
+        folder = user_data_dir_here() / run_id
+    path = expanded(folder)
     if not (path / OWNER_KEY_NAME).exists():
         raise UsageFault(
             f"{path} holds no {OWNER_KEY_NAME}; expected the folder that `peer init` wrote, because only the owner's "

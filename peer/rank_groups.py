@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import socket
 import subprocess
 import threading
 import time
@@ -30,6 +31,8 @@ from peer.trainer import select_device
 
 MEET_SECONDS = 300.0
 """For all processes of a peer to start: importing torch from a cold disk, several times at once."""
+KNOCK_SECONDS = 10.0
+"""For torchrun's meeting place to take a connection, on this machine or the one beside it."""
 END_SECONDS = 10.0
 """For a process that was ordered to end."""
 KILL_SECONDS = 3.0
@@ -92,6 +95,22 @@ def place_from(environ: Mapping[str, str]) -> Place | None:
     if rank >= size:
         raise UsageFault(f"RANK is {rank} and WORLD_SIZE {size}; expected a rank below it, as torchrun sets it")
     return Place(rank, local_rank, size, environ["MASTER_ADDR"], port)
+
+
+def check_meeting_place(place: Place) -> None:
+    """torchrun listens there before it starts anybody; variables that an earlier job left behind lead nowhere.
+
+    Raises:
+        UsageFault: nobody listens.
+    """
+    try:
+        socket.create_connection((place.host, place.port), KNOCK_SECONDS).close()
+    except OSError as error:
+        raise UsageFault(
+            f"WORLD_SIZE is {place.size} and RANK {place.rank}, as under torchrun, but nobody listens at {place.host}:"
+            f"{place.port} ({error.strerror or error}); expected torchrun there; if an earlier job left these behind, "
+            f"run: unset {' '.join(_TORCHRUN)}"
+        ) from error
 
 
 def check_division(num_sequences: int, num_ranks: int) -> None:

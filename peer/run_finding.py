@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -50,6 +50,7 @@ class _Complaints:
     invalid: list[str] = field(default_factory=list)
     refusals: dict[PeerId, str] = field(default_factory=dict)
     wrong_peers: list[str] = field(default_factory=list)
+    unreachable: dict[str, str] = field(default_factory=dict)
 
     def refused(self, remote: PeerId, reason: str) -> None:
         self.refusals[remote] = reason
@@ -106,7 +107,7 @@ async def find_run(
                 return local, manifest_of(local)
             raise _not_found(wanted, host.peer_id, addresses, num_members, waited, complaints)
         is_alone = all(parse_peer_multiaddr(address)[0] == host.peer_id for address in addresses)
-        if (local is None and is_alone) or complaints.is_final:
+        if ((local is None or wanted.peers) and is_alone) or complaints.is_final:
             raise _not_found(wanted, host.peer_id, addresses, num_members, waited, complaints)
         reason = (
             f"{num_members} members answer, but none has the record of {wanted.run_id} yet"
@@ -128,7 +129,9 @@ async def _dial(host: P2pdHost, addresses: list[str], complaints: _Complaints) -
             # Said once: a second dial fails at once, because the daemon remembers that the first one did.
             if "mismatch" in fault.what and address not in complaints.wrong_peers:
                 complaints.wrong_peers.append(address)
+            complaints.unreachable.setdefault(address, dial_reason(address, fault.what))
             return False
+        complaints.unreachable.pop(address, None)
         if address in complaints.wrong_peers:
             complaints.wrong_peers.remove(address)
         return True
@@ -136,6 +139,14 @@ async def _dial(host: P2pdHost, addresses: list[str], complaints: _Complaints) -
     dialled = addresses[:MAX_BOOTSTRAP_DIALS]
     answers = await asyncio.gather(*(dial(address) for address in dialled))
     return [address for address, is_there in zip(dialled, answers, strict=True) if is_there]
+
+
+def dial_reason(address: str, what: str) -> str:
+    """Why a dial failed, in words, from what the daemon says of it."""
+    if address.startswith("/dns") and "no good addresses" in what:
+        return "this name has no address, or it cannot be looked up now"
+    known = ("connection refused", "no route to host", "network is unreachable", "our own address")
+    return next((reason for reason in known if reason in what), "no answer")
 
 
 def _not_found(
@@ -164,10 +175,10 @@ def _not_found(
             "of the address, which its key must prove; somebody else has that address now, or sits between: check the "
             "address with whoever gave it to you"
         )
-    return NobodyReachable(_nobody(wanted, addresses, num_members, waited))
+    return NobodyReachable(_nobody(wanted, addresses, num_members, waited, complaints.unreachable))
 
 
-def _nobody(wanted: Wanted, addresses: list[str], num_members: int, waited: float) -> str:
+def _nobody(wanted: Wanted, addresses: list[str], num_members: int, waited: float, reasons: Mapping[str, str]) -> str:
     if not addresses:
         return (
             f"no address of a member of {wanted.run_id} is known and its run record is not on this machine; expected "
@@ -179,7 +190,8 @@ def _nobody(wanted: Wanted, addresses: list[str], num_members: int, waited: floa
             "check the run id with whoever gave it to you."
         )
     return (
-        f"nobody answered at {len(addresses)} known addresses within {waited:.0f} s (first: {addresses[0]}); expected "
+        f"nobody answered at {len(addresses)} known addresses within {waited:.0f} s ({addresses[0]}: "
+        f"{reasons.get(addresses[0], 'no answer')}); expected "
         "one live member of the run; check the address, this machine's network, or raise --join-timeout; members of a "
         "private run answer only whoever has been invited: join with --invite."
     )

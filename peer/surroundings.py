@@ -1,0 +1,31 @@
+"""What every command needs from whoever started it, put right before anything else is done."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import sys
+from typing import Any
+
+_NUM_STREAMS = 3
+
+
+def put_right() -> None:
+    """Streams that were closed lead nowhere; a user whom the system does not know has a name."""
+    # Otherwise the next file or socket gets the number 1 or 2, and whatever is printed goes into it.
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) < _NUM_STREAMS:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
+    sys.stdin = sys.stdin or _nowhere("r")
+    sys.stdout = sys.stdout or _nowhere("w")
+    sys.stderr = sys.stderr or _nowhere("w")
+    # torch asks for it when it chooses where to keep what it compiles, and fails without an entry for the user.
+    with contextlib.suppress(KeyError):
+        pwd.getpwuid(os.getuid())
+        return
+    os.environ.setdefault("LOGNAME", f"uid{os.getuid()}")
+
+
+def _nowhere(mode: str) -> Any:
+    return open(os.devnull, mode, encoding="utf-8")
