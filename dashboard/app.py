@@ -20,6 +20,7 @@ from dashboard.choices import Choices
 from dashboard.doors import Doors, own_limits
 from dashboard.gathering import Gatherer, SignedCommits
 from dashboard.history import History, OpenCheck, open_history
+from dashboard.keeping_going import keep_going
 from dashboard.live import Live
 from dashboard.observer import Observer
 from dashboard.page_access import PageAccess, read_token
@@ -238,9 +239,14 @@ async def _watch(
             gather=None if open_commits is None else gather,
             vouched=lambda: history.ledger.machines,
             withdrawn=lambda: history.withdrawn,
+            tell=_warn,
         )
+
+        async def profiles() -> None:
+            await follow_profiles(store, history, run_id, time.time)
+
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(follow_profiles(store, history, run_id, time.time), name="profiles")
+            tasks.create_task(keep_going(profiles, "Reading profiles", _warn), name="profiles")
             await observer.run()
 
 

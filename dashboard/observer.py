@@ -8,6 +8,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any, Final
 
+from dashboard.keeping_going import keep_going
 from dashboard.state import DashboardState, Look, RunFacts, fold, label_text
 from dht.errors import LocalFault, PeerFault
 from dht.levels import Levels
@@ -48,6 +49,7 @@ class Observer:
             in peer records alone.
         vouched: peers that signed commits list; in a flood of keys they keep their rows.
         withdrawn: peers whose name must not be shown.
+        tell: told a sentence when looking or collecting failed in a way that nobody foresaw; both go on.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class Observer:
         gather: Gather | None = None,
         vouched: Callable[[], Collection[str]] = nobody,
         withdrawn: Callable[[], Collection[str]] = nobody,
+        tell: Callable[[str], None] = log.error,
     ) -> None:
         self._store = store
         self._addresses = list(addresses)
@@ -69,6 +72,7 @@ class Observer:
         self._gather = gather
         self._vouched = vouched
         self._withdrawn = withdrawn
+        self._tell = tell
         self._verified = VerifiedRecords(MAX_RECORDS)
         self._levels = Levels()
         self._run_record: RunRecord | None = None
@@ -81,12 +85,12 @@ class Observer:
 
     async def run(self) -> None:
         """Look, for ever."""
+        gather = self._gather
         async with asyncio.TaskGroup() as tasks:
-            if self._gather is not None:
-                tasks.create_task(self._gather_on(self._gather), name="signed commits")
-            while True:
-                await self.look()
-                await asyncio.sleep(LOOK_SECONDS)
+            if gather is not None:
+                gathering = keep_going(lambda: self._gather_on(gather), "Collecting signed commits", self._tell)
+                tasks.create_task(gathering, name="signed commits")
+            await keep_going(self._look_on, "Looking at the swarm", self._tell)
 
     async def look(self) -> None:
         """Look once, and tell `on_state` what is known now. Trouble with the network is part of what is told."""
@@ -146,6 +150,11 @@ class Observer:
             except PeerFault as fault:
                 log.debug("a record is not shown: %s", fault)
         return records, len(found) - len(records)
+
+    async def _look_on(self) -> None:
+        while True:
+            await self.look()
+            await asyncio.sleep(LOOK_SECONDS)
 
     async def _gather_on(self, gather: Gather) -> None:
         while True:

@@ -246,9 +246,12 @@ def fragment_rows(records: Sequence[PeerRecord], voters: Sequence[PeerRecord]) -
             if record.versions[fragment] == version
         )
         tokens, digest = max(heads, key=lambda head: (heads[head], head))
+        # Far fewer anchors than peers: those at one version are compared.
         anchors: dict[int, Counter[bytes]] = {}
-        for record in members:
-            anchors.setdefault(record.versions[fragment], Counter())[record.digests[fragment]] += 1
+        for (held, held_digest), count in Counter(
+            (record.versions[fragment], record.digests[fragment]) for record in members
+        ).items():
+            anchors.setdefault(held, Counter())[held_digest] += count
         rows.append(
             FragmentRow(
                 fragment=fragment,
