@@ -70,6 +70,7 @@ def init(
     as_json: AsJson = False,
 ) -> None:
     """Make a run: the owner's key and the signed manifest that all its peers follow."""
+    from peer.data_source import LIBRARY
     from peer.new_run import create_run
 
     made = create_run(name, config, out, replace=force, access=access, for_strangers=True)
@@ -80,6 +81,8 @@ def init(
     join_line = f"peer join --run-id {made.run_id} --peers ADDRESS"
     if is_private:
         join_line = "peer join --invite FILE"
+    if made.manifest.data.source != LIBRARY:
+        join_line += f" --data {made.manifest.data.source}PATH"
     if as_json:
         facts = {
             "run_id": made.run_id,

@@ -49,9 +49,14 @@ def source_here(named: str, own: str | None) -> str:
         own: what the volunteer gave with `--data` or in a configuration file; None: nothing.
 
     Raises:
-        UsageFault: the volunteer has to say which data.
+        UsageFault: the volunteer has to say which data, or said another kind.
     """
     if own is not None:
+        if reads_bytes(own) and not reads_bytes(named):
+            raise UsageFault(
+                f"this run reads token shards (data.source is {named!r}), and --data {own} holds bytes; expected "
+                f"shards of the run's own tokenizer; give --data {TOKENS}PATH"
+            )
         return own
     if named == LIBRARY:
         return named

@@ -49,7 +49,7 @@ def test_a_path_in_a_manifest_is_not_followed(source: str) -> None:
     kind = source.partition(":")[0]
     with pytest.raises(UsageFault, match=f"a path on this machine.*--data {kind}:PATH"):
         source_here(manifest.data.source, None)
-    assert source_here(manifest.data.source, "text:mine") == "text:mine"
+    assert source_here(manifest.data.source, f"{kind}:mine") == f"{kind}:mine"
 
 
 @pytest.mark.parametrize("kind", ["text", "tokens"])
@@ -57,6 +57,15 @@ def test_a_kind_asks_the_volunteer(kind: str) -> None:
     with pytest.raises(UsageFault, match=f"give --data {kind}:PATH"):
         source_here(f"{kind}:", None)
     assert source_here(f"{kind}:", f"{kind}:mine") == f"{kind}:mine"
+
+
+def test_bytes_are_not_trained_on_as_tokens_of_a_tokenizer() -> None:
+    for named in ("tokens:", "tokens:/old/path"):
+        for own in ("text:books", "stdlib:"):
+            with pytest.raises(UsageFault, match=r"this run reads token shards.*holds bytes"):
+                source_here(named, own)
+    # Shards of bytes are text all the same.
+    assert source_here("text:", "tokens:bytes.u16") == "tokens:bytes.u16"
 
 
 def test_library_text_needs_no_choice() -> None:
