@@ -26,6 +26,7 @@ from averaging.messages import Message
 from averaging.upload_rate import UploadRate
 from dht.errors import PeerFault, PeerUnreachable
 from dht.host import Host, PeerId, Stream
+from dht.pacing import Pace
 
 ROUND_PROTOCOL = "/murmuration/round/4"
 OPEN_SECONDS = 15.0
@@ -48,6 +49,8 @@ MAX_INCOMING_STREAMS_PER_PEER = 16
 MAX_HELLO_BYTES = 4096
 ACKNOWLEDGED_BYTES = 4096
 """Longer frames are acknowledged, and empty ones."""
+QUIET_SECONDS = 1.0
+"""Without an acknowledgement, when nothing waits either: what is still unread may never be acknowledged."""
 CLOCK_BYTES = 8
 """Of an acknowledgement: microseconds by the receiver's clock when it had read the frame, big-endian."""
 
@@ -114,6 +117,8 @@ class _Unread:
     num_bytes: int
     started_at: float
     written_at: float | None = None
+    passed_bytes: int = 0
+    """What had been written to the line by then."""
 
 
 @dataclass
@@ -149,7 +154,11 @@ RefusalHandler = Callable[[PeerId, str], None]
 
 
 class Links:
-    """All lanes of one peer; see the module docstring."""
+    """All lanes of one peer; see the module docstring.
+
+    Args:
+        line: through which all data pass, told the pace that the line takes; None: something else paces them.
+    """
 
     def __init__(
         self,
@@ -160,15 +169,17 @@ class Links:
         on_lost: LostHandler,
         on_refused: RefusalHandler,
         clock: Callable[[], float] = time.monotonic,
+        line: Pace | None = None,
     ) -> None:
         self.traffic = Traffic()
         self.max_queued_bytes = MAX_QUEUED_BYTES
         self._rate = UploadRate()
         self._pace = LinePace()
         self._resumed_at = -math.inf
-        """When data were posted while none waited."""
-        self.steer: Callable[[float], None] | None = None
-        """Told the pace that the line takes, whenever it is known better."""
+        """When data were posted while none was under way."""
+        self._moved_at = -math.inf
+        """When data were last acknowledged."""
+        self._line = line
         self.is_abroad: Callable[[PeerId], bool] = lambda remote: False
         self._host = host
         self._doorkeeper = doorkeeper
@@ -184,8 +195,8 @@ class Links:
 
     @property
     def pace_bytes_per_second(self) -> float | None:
-        """What `steer` is told; None: nobody steers."""
-        return self._pace.bytes_per_second if self.steer is not None else None
+        """What data keep to; None: as fast as they can."""
+        return self._pace.bytes_per_second
 
     def post(self, to: PeerId, parts: Sequence[bytes | memoryview], lane: Lane = "control") -> int:
         """Queue one frame made of `parts`; never blocks. Returns the bytes it will take on the stream."""
@@ -197,11 +208,12 @@ class Links:
         if outgoing is None or outgoing.is_over:
             outgoing = self._lanes[key] = _OutgoingLane(to, lane)
         if lane == "data":
-            if not self.has_bulk_waiting:
-                self._resumed_at = self._clock()
-                self._pace.resumed(self._resumed_at)
+            now = self._clock()
+            if not self._is_under_way(now):
+                self._resumed_at = now
+                self._pace.resumed(now)
                 self._steer()
-            self._rate.began(to, self._clock())
+            self._rate.began(to, now)
         outgoing.queue.append(list(parts))
         outgoing.queued_bytes += num_bytes
         outgoing.filled.set()
@@ -218,6 +230,11 @@ class Links:
     def has_bulk_waiting(self) -> bool:
         """Whether shards of a round wait for this peer's line."""
         return any(lane.queued_bytes for (_, name), lane in self._lanes.items() if name == "data")
+
+    def _is_under_way(self, now: float) -> bool:
+        lanes = [lane for (_, name), lane in self._lanes.items() if name == "data"]
+        is_unread = now - self._moved_at <= QUIET_SECONDS and any(lane.unread_bytes for lane in lanes)
+        return is_unread or any(lane.queued_bytes for lane in lanes)
 
     def drop(self, peer_id: PeerId) -> None:
         """Close the lanes to a peer that has left."""
@@ -303,8 +320,12 @@ class Links:
             elif lane.name == "data":
                 self._rate.acknowledged(lane.remote, frame.num_bytes, frame.started_at, now)
                 self._note_rate()
-                self._pace.acknowledged(lane.remote, frame.num_bytes, frame.started_at, frame.written_at, read_at, now)
-                self._rest(now)
+                self._moved_at = now
+                if self._line is not None:
+                    is_noticed = frame.written_at is not None
+                    written = (frame.written_at or now), (frame.passed_bytes if is_noticed else self._line.passed_bytes)
+                    self._pace.acknowledged(lane.remote, *written, read_at, now)
+                    self._steer()
 
     async def _send_next(
         self, lane: _OutgoingLane, stream: Stream, watcher: asyncio.Future[None], unread: deque[_Unread]
@@ -321,13 +342,13 @@ class Links:
             lane.unread_bytes += len(frame)
             if lane.name == "data":
                 self._rate.sent(lane.remote, len(frame), sent.started_at)
-                self._pace.started(sent.started_at)
         await self._send_frame(lane, stream, watcher, frame)
         lane.queued_bytes -= len(frame) + 4
         self.traffic.sent_bytes += len(frame) + 4
         self.traffic.sent_abroad_bytes += len(frame) + 4 if self.is_abroad(lane.remote) else 0
         if lane.name == "data":
             sent.written_at = self._clock()
+            sent.passed_bytes = 0 if self._line is None else self._line.passed_bytes
             if not lane.queued_bytes:
                 self._rate.ended(lane.remote)
                 self._note_rate()
@@ -359,15 +380,9 @@ class Links:
     def _note_rate(self) -> None:
         self.traffic.upload_bits_per_second = self._rate.bits_per_second or self.traffic.upload_bits_per_second
 
-    def _rest(self, now: float) -> None:
-        lanes = [lane for (_, name), lane in self._lanes.items() if name == "data"]
-        is_idle = not any(lane.queued_bytes or lane.unread_bytes for lane in lanes)
-        if self._pace.rest(now, is_idle=is_idle):
-            self._steer()
-
     def _steer(self) -> None:
-        if self.steer is not None:
-            self.steer(self._pace.bytes_per_second)
+        if self._line is not None and self._pace.bytes_per_second is not None:
+            self._line.follow(self._pace.bytes_per_second)
 
     def _end(self, lane: _OutgoingLane) -> None:
         """Close all streams of a lane and forget what waits in it."""

@@ -3,12 +3,16 @@
     python -m benchmarks.bench_round [--peers 4] [--values 25000000] [--fragments 1] [--rounds 7] [--json]
     python -m benchmarks.bench_round --lab NETLAB.py --up 100 --rtt 30      (root; home lines in network namespaces)
     python -m benchmarks.bench_round --lab NETLAB.py --up 20/50/100/100     (one line each)
+    python -m benchmarks.bench_round --lab NETLAB.py --up 20 --down 100 --queue 500 --ping --busy 2 --no-pace
 
 A round's time is from the first member's offer (the work lies ready, nothing is encoded yet) until the last member has
 applied the commit: its anchor has moved and the change lies ready for its trainer. The digest that the next round of
 the fragment begins with can be known a little later, which is said beside it. The first round is told apart: streams
 are opened and no deadline is learned yet. Without --lab the members talk over loopback at whatever speed it has.
 NETLAB.py: see `benchmarks/lines.py`.
+
+With --ping the first member's home pings a server while rounds run, which is what others on its line feel; --busy adds
+processes that do nothing but count; with --no-pace uploads do not pace themselves.
 
 The limit beside it is what the bytes alone need: every member sends its contribution to the other reducers and its
 reduced shard to the other members, 2 (M-1)/M of the encoded size, at its upload rate.
@@ -17,15 +21,18 @@ reduced shard to the other members, 2 (M-1)/M of the encoded size, at its upload
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator, Sequence
 from statistics import mean, median
 from typing import IO, Any
 
 from averaging.codec import make_codec
 from averaging.encoded import CODE_FORMATS
+from benchmarks import line_ping
 from benchmarks.lines import MAX_HOSTS, home_lines, numbers
 from benchmarks.machine import machine
 from peer.network_child import CHILD_ENVIRONMENT
@@ -88,6 +95,7 @@ def start_members(options: argparse.Namespace, lab: Any) -> list[MemberProcess]:
         ip = "127.0.0.1" if lab is None else lab.ip(index)
         command = [sys.executable, "-m", "benchmarks.round_member", "--ip", ip, "--values", str(options.values)]
         command += ["--fragments", str(options.fragments), "--codec", options.codec]
+        command += ["--no-pace"] * options.no_pace
         # As a peer's network process has it, which this stands for.
         arguments: dict[str, Any] = {"env": {**os.environ, **CHILD_ENVIRONMENT}}
         arguments |= {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
@@ -99,6 +107,8 @@ def start_members(options: argparse.Namespace, lab: Any) -> list[MemberProcess]:
     return members
 
 
+SERVER_MBIT = 1000.0
+"""The line of the host that is pinged."""
 MOST_ROUNDS_PER_TIMED = 3
 """Where work misses most rounds, hardly any begins with nothing left over."""
 
@@ -130,6 +140,7 @@ def run_rounds(options: argparse.Namespace, members: list[MemberProcess]) -> lis
         rounds.append(
             {
                 "is_timed": is_clean and num_timed > 0,
+                "span": (first, max(answer["applied_at"] for answer in answers)),
                 "seconds": max(answer["applied_at"] for answer in answers) - first,
                 "settled_seconds": max(answer["settled_at"] for answer in answers) - first,
                 "sent_bytes": [now - before for now, before in zip(sent, sent_before, strict=True)],
@@ -197,6 +208,10 @@ def main() -> int:
     parser.add_argument("--rtt", type=float, default=30.0, help="with --lab: round trip in ms (default 30)")
     parser.add_argument("--loss", type=float, default=0.0, help="with --lab: share of packets lost (default 0)")
     parser.add_argument("--congestion", default="cubic", help="with --lab: TCP congestion control (default cubic)")
+    parser.add_argument("--queue", type=float, help="with --lab: queue of each router in ms (default: the emulator's)")
+    parser.add_argument("--ping", action="store_true", help="with --lab: ping a server from the first member's home")
+    parser.add_argument("--busy", type=int, default=0, help="busy loops beside the members (default 0)")
+    parser.add_argument("--no-pace", action="store_true", help="uploads do not pace themselves")
     parser.add_argument("--json", action="store_true", help="one JSON object")
     options = parser.parse_args()
     if options.peers < 2 or options.values < 1 or options.rounds < 1 or not 1 <= options.fragments <= options.values:
@@ -205,15 +220,22 @@ def main() -> int:
         parser.error(f"expected at most {MAX_HOSTS} peers and a codec of {', '.join(CODE_FORMATS)}")
     up = numbers(options.up, options.peers, "--up")
     down = numbers(options.down or options.up, options.peers, "--down")
-    with home_lines(options.lab, up, down, options.rtt, options.loss, options.congestion) as lab:
+    servers = [SERVER_MBIT] * (options.ping and options.lab is not None)
+    line = options.rtt, options.loss, options.congestion, options.queue
+    with home_lines(options.lab, up + servers, down + servers, *line) as lab, busy_loops(options.busy):
         members = start_members(options, lab)
+        pinging = None
         try:
+            if servers:
+                command = [sys.executable, "-m", "benchmarks.line_ping", lab.ip(options.peers)]
+                pinging = lab.run(0, command, stdout=subprocess.PIPE, text=True)
             rounds = run_rounds(options, members)
             usage = [member.ask(do="usage") for member in members]
         finally:
             for member in members:
                 member.stop()
-    result = summary(options, rounds, usage)
+            pings = [] if pinging is None else line_ping.stop(pinging, [one["span"] for one in rounds])
+    result = summary(options, rounds, usage, pings)
     if options.json:
         print(json.dumps(result))
     else:
@@ -221,8 +243,25 @@ def main() -> int:
     return 0 if result["all_equal"] and result["all_members_in_all_rounds"] else 1
 
 
-def summary(options: argparse.Namespace, rounds: list[dict[str, Any]], usage: list[dict[str, float]]) -> dict[str, Any]:
-    """Everything that is printed."""
+@contextlib.contextmanager
+def busy_loops(number: int) -> Iterator[None]:
+    """So many processes that only count, while the block runs."""
+    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(number)]
+    try:
+        yield
+    finally:
+        for loop in loops:
+            loop.kill()
+            loop.wait()
+
+
+def summary(
+    options: argparse.Namespace,
+    rounds: list[dict[str, Any]],
+    usage: list[dict[str, float]],
+    pings: Sequence[float] = (),
+) -> dict[str, Any]:
+    """Everything that is printed; `pings` are sorted."""
     kept = [one for one in rounds if one["is_timed"]]
     if not kept:
         raise SystemExit(
@@ -254,6 +293,8 @@ def summary(options: argparse.Namespace, rounds: list[dict[str, Any]], usage: li
         "peak_mb": max(one["peak_mb"] for one in usage),
         "daemon_peak_mb": max(one.get("daemon_peak_mb", 0.0) for one in usage),
         "rounds_not_timed": len(rounds) - 1 - len(kept),
+        "paces_mbit": rounds[-1]["paces_mbit"],
+        "ping_ms": {str(share): pings[int(share / 100 * (len(pings) - 1))] for share in (5, 50, 95, 100) if pings},
         "all_equal": all(one["equal"] for one in rounds),
         "all_members_in_all_rounds": all(
             one["in_all"] and one["members"] == options.peers and not one["void_shards"] for one in rounds[1:]
@@ -271,6 +312,9 @@ def print_summary(result: dict[str, Any]) -> None:
     print(f"round, median      {result['median_seconds']:.3f} s ({spread})")
     if result["rounds_not_timed"]:
         print(f"not timed          {result['rounds_not_timed']} rounds after one that somebody's work had missed")
+    if result["ping_ms"]:
+        quickest, usual, late, latest = result["ping_ms"].values()
+        print(f"ping               {usual:.0f} ms, 5 to 95 %: {quickest:.0f} to {late:.0f}, slowest {latest:.0f}")
     print(f"digests known      {result['median_settled_seconds']:.3f} s")
     if result["limit_seconds"] is not None:
         print(f"limit of the line  {result['limit_seconds']:.3f} s, ratio {result['ratio_to_limit']:.2f}")

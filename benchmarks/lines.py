@@ -2,7 +2,7 @@
 
 The module has a class `Lab(num_hosts, up=, down=, rtt=, loss=, cc=, hosts=)`, Mbit/s, ms, a fraction and the kernel's
 name of a TCP congestion control, to be used in a `with` statement; `hosts` maps a host's number to what is different
-there. It has `ip(i)`, `run(i, command)`, which also
+there. For `--queue` it takes `queue_ms=` as well. It has `ip(i)`, `run(i, command)`, which also
 takes the arguments of `subprocess.Popen`, and `stats()`: per host the bytes on its line, ``tx`` and ``rx``. Such an
 emulator needs network namespaces, and so root.
 """
@@ -80,6 +80,7 @@ def home_lines(
     rtt: float,
     loss: float = 0.0,
     congestion: str = "cubic",
+    queue_ms: float | None = None,
 ) -> Iterator[Any]:
     """One line per host while the block runs; None without a `lab`: then everybody is on loopback.
 
@@ -88,6 +89,7 @@ def home_lines(
         rtt: round trip between any two of them, ms.
         loss: share of packets lost at each end, 0 to below 1.
         congestion: TCP congestion control of all hosts.
+        queue_ms: of each router; None: as the emulator has it.
 
     Raises:
         SystemExit: an impossible line, no such module, or no namespaces for this user.
@@ -106,7 +108,8 @@ def home_lines(
     hosts = {index: {"up": one, "down": other} for index, (one, other) in enumerate(zip(up, down, strict=True))}
     with contextlib.ExitStack() as stack:
         try:
-            line = {"up": up[0], "down": down[0], "rtt": rtt, "loss": loss, "cc": congestion}
+            line: dict[str, Any] = {"up": up[0], "down": down[0], "rtt": rtt, "loss": loss, "cc": congestion}
+            line |= {} if queue_ms is None else {"queue_ms": queue_ms}
             opened = stack.enter_context(laboratory(len(up), **line, hosts=hosts))
         except (OSError, RuntimeError, TypeError, subprocess.SubprocessError) as error:
             who = "" if os.geteuid() == 0 else ", and this user is not root"

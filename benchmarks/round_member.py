@@ -62,7 +62,9 @@ async def _compute(work: Callable[[], T], /) -> T:
 class Member:
     """One peer's network side without DHT, trainer and mailbox."""
 
-    def __init__(self, identity: Identity, host: P2pdHost, manifest: RunManifest, sizes: list[int]) -> None:
+    def __init__(
+        self, identity: Identity, host: P2pdHost, manifest: RunManifest, sizes: list[int], *, paces: bool = True
+    ) -> None:
         self.host = host
         self.sizes = sizes
         self.closed: dict[int, RoundClosed] = {}
@@ -95,11 +97,9 @@ class Member:
             self.exchange.peer_lost,
             lambda peer_id, what: print(f"refused {peer_id}: {what}", file=sys.stderr),
             time.monotonic,
+            host.pace_of(ROUND_PROTOCOL) if paces else None,
         )
         self.exchange.links = self.links
-        line = host.pace_of(ROUND_PROTOCOL)
-        if line is not None:
-            self.links.steer = line.follow
         self.deadline_seconds = section.round_deadline_seconds
 
     def _fragment(self, index: int, size: int, manifest: RunManifest) -> FragmentRuntime:
@@ -210,7 +210,7 @@ async def _serve(options: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory(prefix="bench-round-") as folder:
         identity = Identity.load_or_create(Path(folder) / "identity.key")
         async with P2pdHost(identity, [f"/ip4/{options.ip}/tcp/0"]) as host:
-            member = Member(identity, host, manifest, sizes)
+            member = Member(identity, host, manifest, sizes, paces=not options.no_pace)
             _say(peer_id=host.peer_id, address=host.addresses()[0])
             loop = asyncio.get_running_loop()
             while line := await loop.run_in_executor(None, sys.stdin.readline):
@@ -240,6 +240,7 @@ def main() -> None:
     parser.add_argument("--values", type=int, required=True)
     parser.add_argument("--fragments", type=int, default=1)
     parser.add_argument("--codec", default="int4")
+    parser.add_argument("--no-pace", action="store_true")
     options = parser.parse_args()
     run_network(_serve(options))
 

@@ -70,6 +70,8 @@ class Pace:
         clock: Callable[[], float],
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
+        self.passed_bytes = 0
+        """So far, whether they waited or not."""
         self._bucket: TokenBucket | None = None
         self._clock = clock
         self._sleep = sleep
@@ -93,16 +95,17 @@ class Pace:
 
     def count(self, num_bytes: int) -> None:
         """Bytes that do not wait; others wait for them."""
+        self.passed_bytes += num_bytes
         if self._bucket is not None:
             self._bucket.take(num_bytes, self._clock())
 
     async def let_pass(self, num_bytes: int) -> None:
         """Return when `num_bytes` may pass."""
-        if self._bucket is None:
-            return
-        wait_seconds = self._bucket.take(num_bytes, self._clock())
-        if wait_seconds > 0:
-            await self._sleep(wait_seconds)
+        if self._bucket is not None:
+            wait_seconds = self._bucket.take(num_bytes, self._clock())
+            if wait_seconds > 0:
+                await self._sleep(wait_seconds)
+        self.passed_bytes += num_bytes
 
 
 @dataclass(frozen=True, slots=True)

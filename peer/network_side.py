@@ -155,9 +155,6 @@ class NetworkSide:
             allowed = bytes_per_peer(spec.max_memory_mb_per_peer, node.limits.max_frame_bytes)
             host.memory.raise_to(allowed)
             node.links.max_queued_bytes = max(allowed, MAX_QUEUED_BYTES)
-            line = host.pace_of(ROUND_PROTOCOL)
-            if line is not None:
-                node.links.steer = line.follow
             # Until a round has measured the line: nobody should be given more to reduce than may be sent.
             node.links.traffic.upload_bits_per_second = spec.limits.upload_bits_per_second or 0.0
             if self._leave_reason is not None:
@@ -275,6 +272,7 @@ class NetworkSide:
             serving=ServingLimits(
                 math.inf if spec.serve_limit_mbit is None else 1e6 * spec.serve_limit_mbit, spec.max_transfers
             ),
+            line=host.pace_of(ROUND_PROTOCOL),
         )
         owner = CheckpointOwner(
             spec.run_id, identity.peer_id, manifest.hash, layout_digest_of(manifest), tuple(mailbox.sizes)

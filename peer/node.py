@@ -26,6 +26,7 @@ from averaging.schedule import effective_sync_every, fastest_believed
 from dht.errors import Incompatible, LocalFault
 from dht.host import Host, PeerId
 from dht.identity import Identity, verify
+from dht.pacing import Pace
 from dht.records import PeerRecord, VerifiedRecords
 from dht.store import RecordStore
 from peer.checkpoint import CheckpointFolder
@@ -94,6 +95,7 @@ class NodePorts:
     """Records known to be good; None begins with none. The peers of a simulation share theirs."""
     revisions: Revisions | None = None  # None: those of the manifest, and everybody is a member
     serving: ServingLimits = FREELY
+    line: Pace | None = None  # None: rounds do not pace themselves
 
 
 class Node:
@@ -160,6 +162,7 @@ class Node:
             self._on_lost,
             self._on_refused,
             ports.clock,
+            ports.line,
         )
         self.exchange.links, self.links.is_abroad = self.links, lambda remote: self.membership.is_abroad(remote)
         self.membership = Membership(
