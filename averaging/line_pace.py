@@ -32,14 +32,14 @@ MOST_SAMPLES: Final = 256
 """Kept of a stretch."""
 NUM_GREETINGS: Final = 2
 """Pauses over which the shortest way to a remote is remembered: routes change, clocks drift, processors become calm."""
-ESTIMATE_WEIGHT: Final = 0.25
-"""Of a stretch's estimate in the line's rate: frames are coarse, and a fourth follows a line within seconds."""
+RATE_WEIGHT: Final = 0.25
+"""Of one stretch in the line's rate: frames are coarse, and connections that lost packets carry less for a while."""
 SLOWEST_SHARE: Final = 0.5
 """Of the line's rate, while a queue drains."""
-USED_SHARE: Final = 0.7
-"""Of the pace that was sent at least, for a stretch to say that more would have gone."""
+USED_SHARE: Final = 0.9
+"""Of the pace that was sent at least, for the pace, and nothing else, to have decided what was sent."""
 CLEARLY_SLOWER: Final = 0.1
-"""Below the line's rate, at least, for a delay to have had to fall: an estimate can be a few percent off."""
+"""Below the line's rate, at least, for a queue to have had to become shorter: a rate can be a few percent off."""
 
 
 class Sample(NamedTuple):
@@ -59,9 +59,13 @@ class LinePace:
         self.bytes_per_second: float | None = None
         self._line: float | None = None
         """Bytes per second that the line takes; not known before there was a queue."""
+        self._line_before = 0.0
+        """The same before there seemed to be a queue."""
+        self._supposed = 0.0
+        """What the line takes if what seems to be one is a queue."""
         self._ways: dict[Hashable, deque[tuple[float, float]]] = {}
         """One way, by the clocks of both ends, and there and back, of what went ahead after the latest pauses."""
-        self._began_at = self._written_at = 0.0
+        self._began_at = 0.0
         self._before = Sample(0.0, 0, 0.0)
         """The sample by which the stretch before was judged."""
         self._samples: deque[Sample] = deque(maxlen=MOST_SAMPLES)
@@ -83,15 +87,21 @@ class LinePace:
         """`remote` is gone."""
         self._ways.pop(remote, None)
 
-    def resumed(self, now: float) -> None:
-        """Something is to be sent again after a pause, which has drained every queue and counts for no time."""
-        pause = now - self._written_at
-        self._before = Sample(self._before.at + pause, self._before.passed_bytes, 0.0)
-        moved = [sample._replace(at=sample.at + pause) for sample in self._samples]
-        self._samples = deque(moved, MOST_SAMPLES)
-        self._began_at, self._written_at = self._began_at + pause, now
+    def resumed(self, now: float, passed_bytes: float) -> None:
+        """Something is to be sent again after a pause, which has drained every queue."""
+        if self._samples:
+            sample = self._quick()
+            if sample.queue_seconds <= QUEUE_SECONDS or len(self._samples) >= FEWEST_FRAMES:
+                self._judge(sample)
+            else:
+                # Too few frames to slow down for, but no reason to go faster.
+                self._num_steps = min(self._num_steps, 0)
+        if self._num_steps <= 0:
+            self.bytes_per_second = self._line
+        self._samples.clear()
+        self._before = Sample(now, passed_bytes, 0.0)
+        self._began_at = now
         self._no_queue_seconds = 0.0
-        self.bytes_per_second = self._line
 
     def acknowledged(
         self, remote: Hashable, written_at: float, passed_bytes: float, read_at: float, now: float
@@ -108,37 +118,53 @@ class LinePace:
         shortest_way, shortest_trip = map(min, zip(*self._ways[remote], strict=True))
         seconds = min(read_at - written_at - shortest_way, now - written_at - shortest_trip)
         self._samples.append(Sample(written_at, passed_bytes, max(0.0, seconds)))
-        self._written_at = max(self._written_at, written_at)
-        if len(self._samples) >= FEWEST_FRAMES and self._written_at - self._before.at >= STRETCH_SECONDS:
-            half_at = (self._before.at + self._written_at) / 2
-            late_ones = [sample for sample in self._samples if sample.at >= half_at]
-            self._judge(min(late_ones, key=lambda sample: sample.queue_seconds))
+        if len(self._samples) >= FEWEST_FRAMES and written_at - self._before.at >= STRETCH_SECONDS:
+            self._judge(self._quick())
             # Only what is written from now on tells what the new pace does.
             self._began_at = now
             self._samples.clear()
 
+    def _quick(self) -> Sample:
+        """Of the later half, one than which a fourth were quicker."""
+        half_at = (self._before.at + max(sample.at for sample in self._samples)) / 2
+        late_ones = sorted((one for one in self._samples if one.at >= half_at), key=lambda one: one.queue_seconds)
+        return late_ones[len(late_ones) // 4]
+
     def _judge(self, sample: Sample) -> None:
-        """A queue that changed by so much while so much passed: that gives the line, and how to go on."""
+        """From what passed, and how the queue changed meanwhile, to the line's rate and the next pace."""
         seconds, passed = sample.at - self._before.at, sample.passed_bytes - self._before.passed_bytes
         self._no_queue_seconds = min(self._no_queue_seconds, sample.queue_seconds)
         queue = sample.queue_seconds - self._no_queue_seconds
         grown = queue - self._before.queue_seconds
-        is_bound = self.bytes_per_second is not None and passed >= USED_SHARE * self.bytes_per_second * seconds
-        if queue > QUEUE_SECONDS:
-            to_drain = 0.0 if self._line is None else seconds - passed / self._line
-            estimate = passed / max(seconds + grown, seconds / 2)
-            self._line = estimate if self._line is None else self._line + ESTIMATE_WEIGHT * (estimate - self._line)
-            if is_bound and to_drain > CLEARLY_SLOWER * seconds and grown > -to_drain / 2:
-                self._no_queue_seconds, queue = sample.queue_seconds, 0.0
+        rate = passed / max(seconds + grown, seconds / 2)
+        pace, line = self.bytes_per_second, self._line
+        is_paced = pace is not None and passed >= USED_SHARE * pace * seconds
+        is_queue = queue > QUEUE_SECONDS
+        if is_queue:
+            drained = seconds - passed / self._supposed if self._num_steps < 0 else 0.0
+            if is_paced and drained > CLEARLY_SLOWER * seconds and grown > -drained / 2:
+                # A queue of this line would be shorter now.
+                self._no_queue_seconds, queue, self._line = sample.queue_seconds, 0.0, self._line_before
+            elif line is None:
+                self._line = self._line_before = self._supposed = rate
+            elif is_paced or self._before.queue_seconds > QUEUE_SECONDS:
+                if self._num_steps >= 0:
+                    self._line_before = line
+                self._supposed, self._line = rate, line + RATE_WEIGHT * (rate - line)
+        elif line is not None and is_paced:
+            self._line = max(line, passed / (seconds + max(grown, 0.0)))
         self._before = sample._replace(queue_seconds=queue)
         if self._line is None:
             return
-        share = (QUEUE_SECONDS - queue) / max(seconds, STRETCH_SECONDS)
-        if share < 0:
+        step = (QUEUE_SECONDS - queue) / max(seconds, STRETCH_SECONDS)
+        share = 1.0
+        if step < 0:
             self._num_steps = min(self._num_steps, 0) - 1
-            self.bytes_per_second = self._line * max(SLOWEST_SHARE, 1 - self._num_steps * share)
-        elif not is_bound or (self.bytes_per_second or 0.0) < self._line:
-            self.bytes_per_second = self._line
-        else:
+            share = max(1 - self._num_steps * step, 1 - 2 * CLEARLY_SLOWER)
+            share = max(min(share, 1 + step), SLOWEST_SHARE)
+        elif is_paced and pace is not None and line is not None and pace >= line:
             self._num_steps = max(self._num_steps, 0) + 1
-            self.bytes_per_second = self._line = self._line * (1 + self._num_steps * share)
+            share = 1 + self._num_steps * step
+        elif not is_queue:
+            self._num_steps = 0
+        self.bytes_per_second = self._line * share

@@ -211,7 +211,7 @@ class Links:
             now = self._clock()
             if not self._is_under_way(now):
                 self._resumed_at = now
-                self._pace.resumed(now)
+                self._pace.resumed(now, 0 if self._line is None else self._line.passed_bytes)
                 self._steer()
             self._rate.began(to, now)
         outgoing.queue.append(list(parts))

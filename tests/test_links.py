@@ -12,6 +12,7 @@ from averaging.messages import Contribution, VersionIs
 from dht.errors import PeerUnreachable
 from dht.host import PeerId
 from dht.memory_host import MemoryHost, MemoryNetwork
+from dht.pacing import Pace
 from peer.virtual_time import run_virtual
 from tests.exchange_swarm import OpenDoor
 from tests.memory_networks import named
@@ -48,12 +49,21 @@ class Pair:
             self.opened += 1
             if self.opened in self.refused:
                 raise PeerUnreachable(remote, "takes no more streams")
-            return await open_stream(remote, protocol, seconds)
+            stream = await open_stream(remote, protocol, seconds)
+            send = stream.send
+
+            async def paced(frame):
+                await self.line.let_pass(len(frame))
+                await send(frame)
+
+            stream.send = paced
+            return stream
 
         self.refused = set()
         here.open_stream = counted
         clock = asyncio.get_running_loop().time
-        self.sending = Links(here, OpenDoor(), LIMITS, self._hear, self._lose, self._lose, clock)
+        self.line = Pace(None, clock)
+        self.sending = Links(here, OpenDoor(), LIMITS, self._hear, self._lose, self._lose, clock, self.line)
         self.receiving = Links(self.there, OpenDoor(), LIMITS, self._hear, self._lose, self._lose, clock)
 
     def _hear(self, sender: PeerId, message, payload, num_bytes):
@@ -185,13 +195,27 @@ def test_a_flush_gives_up_when_nobody_reads():
 def test_acknowledgements_tell_the_pace_of_the_line():
     async def scenario():
         pair = Pair()
-        paces = []
-        pair.sending.steer = paces.append
+        assert pair.sending.pace_bytes_per_second is None
+        for _ in range(4):
+            for number in range(400):
+                pair.sending.post(B, [contribution(number), bytes(16_384)], "data")
+            await pair.sending.flush(600.0)
+            await asyncio.sleep(2.0)
+        line = UPLOAD_BITS_PER_SECOND / 8
+        assert 0.8 * line < pair.sending.pace_bytes_per_second < 1.2 * line
+        await pair.close()
+
+    run_virtual(scenario())
+
+
+def test_without_a_line_to_steer_there_is_no_pace():
+    async def scenario():
+        pair = Pair()
+        pair.sending._line = None
         for number in range(400):
             pair.sending.post(B, [contribution(number), bytes(16_384)], "data")
         await pair.sending.flush(600.0)
-        line = UPLOAD_BITS_PER_SECOND / 8
-        assert line < paces[0] < 2.75 * line
+        assert pair.sending.pace_bytes_per_second is None
         await pair.close()
 
     run_virtual(scenario())

@@ -100,6 +100,22 @@ def test_without_a_limit_there_is_nothing_to_wait_for() -> None:
     assert asyncio.run(run()) == 0
 
 
+def test_a_pace_counts_what_has_passed_whether_it_waited_or_not() -> None:
+    async def run() -> None:
+        clock = Clock()
+        pace = Pace(None, clock, clock.sleep)
+        await pace.let_pass(1000)
+        pace.count(10)
+        pace.follow(1000)
+        passing = asyncio.gather(*(pace.let_pass(1000) for _ in range(3)))
+        await asyncio.sleep(0)
+        assert pace.passed_bytes < 4010
+        await passing
+        assert pace.passed_bytes == 4010
+
+    asyncio.run(run())
+
+
 def test_a_pace_follows_its_line() -> None:
     async def run() -> float:
         clock = Clock()
