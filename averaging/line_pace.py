@@ -140,29 +140,29 @@ class LinePace:
         pace, line = self.bytes_per_second, self._line
         is_paced = pace is not None and passed >= USED_SHARE * pace * seconds
         is_queue = queue > QUEUE_SECONDS
-        if is_queue:
+        # Otherwise the line may have waited for something to send, and takes more.
+        is_measured = is_paced or self._before.queue_seconds > QUEUE_SECONDS
+        if is_queue and is_measured and line is not None:
             drained = seconds - passed / self._supposed if self._num_steps < 0 else 0.0
             if is_paced and drained > CLEARLY_SLOWER * seconds and grown > -drained / 2:
                 # A queue of this line would be shorter now.
                 self._no_queue_seconds, queue, self._line = sample.queue_seconds, 0.0, self._line_before
-            elif line is None:
-                self._line = self._line_before = self._supposed = rate
-            elif is_paced or self._before.queue_seconds > QUEUE_SECONDS:
+            else:
                 if self._num_steps >= 0:
                     self._line_before = line
                 self._supposed, self._line = rate, line + RATE_WEIGHT * (rate - line)
-        elif line is not None and is_paced:
-            self._line = max(line, passed / (seconds + max(grown, 0.0)))
+        elif is_queue or (line is not None and is_paced):
+            self._line = max(line or 0.0, passed / (seconds + max(grown, 0.0)))
         self._before = sample._replace(queue_seconds=queue)
         if self._line is None:
             return
         step = (QUEUE_SECONDS - queue) / max(seconds, STRETCH_SECONDS)
         share = 1.0
-        if step < 0:
+        if step < 0 and is_measured:
             self._num_steps = min(self._num_steps, 0) - 1
             share = max(1 - self._num_steps * step, 1 - 2 * CLEARLY_SLOWER)
             share = max(min(share, 1 + step), SLOWEST_SHARE)
-        elif is_paced and pace is not None and line is not None and pace >= line:
+        elif step >= 0 and is_paced and pace is not None and line is not None and pace >= line:
             self._num_steps = max(self._num_steps, 0) + 1
             share = 1 + self._num_steps * step
         elif not is_queue:
