@@ -1,6 +1,6 @@
 """What a household feels while its line is full: echo requests from one host to another, 20 a second.
 
-    python -m benchmarks.line_ping ADDRESS      (Linux with `net.ipv4.ping_group_range`; `bench_round --ping` starts it)
+Started by `bench_round --ping`, with an address; needs Linux and `net.ipv4.ping_group_range`.
 
 Prints a line of JSON for each answer: `at`, when it was sent by the system-wide monotonic clock, and `ms`, how long it
 took. The kernel answers, and stamps what comes back, so that a busy processor is not taken for a full line.
