@@ -18,6 +18,7 @@ where they are audited, because nobody could check it.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
@@ -85,6 +86,8 @@ class _Audit:
     judged: asyncio.Event = field(default_factory=asyncio.Event)
     is_right: bool | None = None
     wanted: frozenset[int] = frozenset()
+    signs: Mapping[PeerId, int] = field(default_factory=dict)
+    """Of life of those that have not answered, in the middle of the time that they have."""
 
     @property
     def reducer(self) -> PeerId:
@@ -114,6 +117,7 @@ class Audits:
     """What one `Exchange` does about means: signs and checks inputs, audits, answers, accuses, judges.
 
     `chance`, set by the owner, is uniform in [0, 1) and known to nobody else; without it no audit begins here.
+    `signs_of`, set by the owner, counts what was heard of a peer; without it everybody lives on.
     """
 
     def __init__(
@@ -125,6 +129,7 @@ class Audits:
         ports: AuditPorts,
     ) -> None:
         self.chance: Callable[[], float] = lambda: 1.0
+        self.signs_of: Callable[[PeerId], int] = lambda _peer_id, signs=itertools.count(): next(signs)
         self.num_audits = 0
         self._me = me
         self._rule = rule
@@ -321,16 +326,24 @@ class Audits:
             own = self._own_share(fragment, request)
             if own is not None:
                 audit.shares[member] = own
-        await _until(lambda: audit.is_complete, audit.changed, SHARES_SECONDS)
+        await _until(lambda: audit.is_complete, audit.changed, SHARES_SECONDS / 2)
+        audit.signs = {peer_id: self.signs_of(peer_id) for peer_id in self._missing(audit)}
+        await _until(lambda: audit.is_complete, audit.changed, SHARES_SECONDS / 2)
+
+    def _missing(self, audit: _Audit) -> list[PeerId]:
+        return [audit.commit.roster[member].peer_id for member in sorted(audit.wanted - set(audit.shares))]
 
     def _name_the_evasive(self, fragment: FragmentRuntime, audit: _Audit) -> None:
-        """Whoever lives on and does not show its work, hides something: its own lie, or a friend's."""
+        """Whoever lives on and does not show its work, hides something: its own lie, or a friend's.
+
+        A machine that fell asleep is still among the members, and silent.
+        """
         live = set(self._members())
-        missing = [audit.commit.roster[member].peer_id for member in sorted(audit.wanted - set(audit.shares))]
+        missing = self._missing(audit)
         if len(missing) > len(audit.wanted) / 2:
             return  # more likely it is this peer's own line
         for peer_id in missing:
-            if peer_id in live and peer_id != self._me:
+            if peer_id in live and peer_id != self._me and self.signs_of(peer_id) > audit.signs[peer_id]:
                 what = f"did not show what it sent to {audit.reducer} for fragment {fragment.index}"
                 self._blame(peer_id, "evasive", what, (fragment.index, audit.commit.version, "evasive"))
 

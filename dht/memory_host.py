@@ -11,6 +11,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Iterable
+from contextvars import copy_context
 from dataclasses import dataclass
 from itertools import islice
 
@@ -106,6 +107,8 @@ class MemoryNetwork:
         self._sides: dict[PeerId, int] = {}
         self._stalled: set[PeerId] = set()
         self._changed = asyncio.Event()
+        self.context = copy_context()
+        """What the network does by itself runs in it, whoever caused it."""
 
     def sent_bytes(self, peer_id: PeerId) -> int:
         """Bytes that left the peer, frame headers included."""
@@ -200,7 +203,8 @@ class MemoryNetwork:
             line.group = self._sides.get(peer_id, 0)
         self._num_partitions += 1
         loop = asyncio.get_running_loop()
-        loop.call_later(self._partition_break_seconds, self._break_cut_streams, self._num_partitions)
+        seconds = self._partition_break_seconds
+        loop.call_later(seconds, self._break_cut_streams, self._num_partitions, context=self.context)
         self._notify()
 
     def heal(self) -> None:
@@ -263,8 +267,8 @@ class MemoryNetwork:
         number = self._num_opened
         lines = (self._line(caller.peer_id), self._line(called.peer_id))
         latency_seconds = self.latency_between(caller.peer_id, called.peer_id)
-        there = Pipe(lines[0], lines[1], latency_seconds, self._window_bytes)
-        back = Pipe(lines[1], lines[0], latency_seconds, self._window_bytes)
+        there = Pipe(lines[0], lines[1], latency_seconds, self._window_bytes, self.context)
+        back = Pipe(lines[1], lines[0], latency_seconds, self._window_bytes, self.context)
         streams = (
             MemoryStream(called.peer_id, there, back, lambda reason: self._abort(connection, 0, reason)),
             MemoryStream(caller.peer_id, back, there, lambda reason: self._abort(connection, 1, reason)),
@@ -281,7 +285,8 @@ class MemoryNetwork:
         stream_loss = self._stream_loss if lines[0].stream_loss is None else lines[0].stream_loss
         if stream_loss and (randomness := random.Random(f"{self._seed} loss {number}")).random() < stream_loss:
             delay = randomness.uniform(0.0, STREAM_LOSS_WITHIN_SECONDS)
-            asyncio.get_running_loop().call_later(delay, self._break_both, connection, "the line dropped it")
+            loop = asyncio.get_running_loop()
+            loop.call_later(delay, self._break_both, connection, "the line dropped it", context=self.context)
         return streams
 
     def end_streams_of(self, peer_id: PeerId) -> None:
@@ -318,7 +323,8 @@ class MemoryNetwork:
         connection.streams[mine].break_off(reason)
         other = connection.streams[1 - mine]
         loop = asyncio.get_running_loop()
-        loop.call_later(connection.latency_seconds, other.break_off, "the remote broke it off")
+        seconds = connection.latency_seconds
+        loop.call_later(seconds, other.break_off, "the remote broke it off", context=self.context)
 
     def _break_both(self, connection: _Connection, reason: str) -> None:
         for stream in connection.streams:
@@ -364,6 +370,7 @@ class MemoryHost:
         # A dictionary, because a set of tasks has no fixed order.
         self._tasks: dict[asyncio.Task[None], None] = {}
         self._is_closed = False
+        self._context = copy_context()
         self._line = network.register(self, line or LineSettings(upload_bits_per_second, download_bits_per_second))
 
     @property
@@ -439,7 +446,9 @@ class MemoryHost:
             ) from error
 
     def _serve(self, handler: StreamHandler, stream: MemoryStream, protocol: str) -> None:
-        task = asyncio.get_running_loop().create_task(self._run_handler(handler, stream, protocol))
+        # In the context of this host's process, not of the caller's.
+        running = self._run_handler(handler, stream, protocol)
+        task = asyncio.get_running_loop().create_task(running, context=self._context.copy())
         self._tasks[task] = None
         task.add_done_callback(self._tasks.pop)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from contextvars import Context
 from dataclasses import dataclass
 
 from dht.errors import PeerFault, PeerUnreachable
@@ -53,13 +54,14 @@ class Line:
 
 
 class Pipe:
-    """One direction of a stream: frames in, in order, whole frames out."""
+    """One direction of a stream: frames in, in order, whole frames out. Its timers run in `context`."""
 
-    def __init__(self, source: Line, target: Line, latency_seconds: float, window_bytes: int) -> None:
+    def __init__(self, source: Line, target: Line, latency_seconds: float, window_bytes: int, context: Context) -> None:
         self._source = source
         self._target = target
         self._latency_seconds = latency_seconds
         self._window_bytes = window_bytes
+        self._context = context
         self._frames: deque[bytes] = deque()
         # Segments by their size: crossing, kept back by a partition or stall, on the download. None ends the pipe.
         self._crossing: deque[int | None] = deque()
@@ -175,7 +177,7 @@ class Pipe:
         if source.site != self._target.site:
             source.sent_abroad_bytes += num_bytes
         self._crossing.append(segment)
-        loop.call_at(source.upload_free_at + self._latency_seconds, self._reach_target)
+        loop.call_at(source.upload_free_at + self._latency_seconds, self._reach_target, context=self._context)
 
     def _reach_target(self) -> None:
         segment = self._crossing.popleft()
@@ -189,7 +191,7 @@ class Pipe:
         seconds = 8 * (segment or 0) / target.download_bits_per_second
         target.download_free_at = max(loop.time(), target.download_free_at) + seconds
         self._downloading.append(segment)
-        loop.call_at(target.download_free_at, self._arrive)
+        loop.call_at(target.download_free_at, self._arrive, context=self._context)
 
     def _arrive(self) -> None:
         segment = self._downloading.popleft()

@@ -116,6 +116,7 @@ class Membership:
         self._suspected: dict[PeerId, _Suspicion] = {}
         self._known: dict[PeerId, PeerRecord] = {}
         self._speeds = AnnouncedSpeeds()
+        self._signs: Counter[PeerId] = Counter()
         self._others: list[PeerRecord] = []
         """Live members other than this one and those suspected, excluded ones too."""
         self._others_of: tuple[tuple[PeerRecord, ...], frozenset[PeerId]] = ((), frozenset())
@@ -226,8 +227,14 @@ class Membership:
         if self._take(peer_id, reason, now):
             self._show()
 
+    def signs_of(self, peer_id: PeerId) -> int:
+        """How often something came that a peer can only have sent while it was awake; more means that it lives on."""
+        return self._signs[peer_id]
+
     def heard_from(self, peer_id: PeerId) -> None:
         """The peer is alive after all."""
+        if peer_id in self._known:
+            self._signs[peer_id] += 1
         if self._suspected.pop(peer_id, None) is not None and self._take(peer_id, "", self._wall_clock()):
             self._show()
 
@@ -418,11 +425,12 @@ class Membership:
             record, why_gone = None, "it is no member any more"
         if record is not None:
             self._known[peer_id] = record
+            self._signs[peer_id] += 1
             self._speeds.note(peer_id, record.tokens_per_second, now)
             if known is None:
                 self._on_joined(record)
         elif known is not None:
-            del self._known[peer_id]
+            del self._known[peer_id], self._signs[peer_id]
             self._on_left(peer_id, why_gone)
         if known is None or record is None:
             return known is not record

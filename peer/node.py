@@ -151,6 +151,7 @@ class Node:
         self.exchange.takes_part = False
         self.is_dialable = True
         self.exchange.audits.chance = ports.randomness.random
+        self.exchange.audits.signs_of = lambda peer_id: self.membership.signs_of(peer_id)
         self.revisions = ports.revisions or Revisions(manifest, bytes(32), self.me)
         self.revisions.on_end = self.reporter.run_ended
         self.exchange.rule_at = self.revisions.rule_at

@@ -32,6 +32,7 @@ from peer.simulated_hostility import node_type_of, turn_hostile
 from peer.simulated_liars import LIES_IN_FRAMES, lying_host
 from peer.simulated_spec import SimulationSpec
 from peer.simulated_workload import GptWorkload, QuadraticWorkload, Workload
+from peer.virtual_sleep import Process
 
 EPOCH_SECONDS = 1_800_000_000.0
 """Unix time at which every simulation begins."""
@@ -99,6 +100,7 @@ class Life:
 
     def __init__(self, world: World, identity: Identity, index: int, number: int) -> None:
         self.profile = world.spec.profile(index)
+        self.process = Process()
         self.randomness = random.Random(f"{world.spec.seed} life {index} {number}")
         sizes = world.workload.layout.sizes
         self.mailbox = Mailbox.in_process(sizes, sent_bytes_of(world.spec.manifest, sizes))
@@ -111,7 +113,7 @@ class Life:
         self._trainer_acted = asyncio.Event()
         self._harming: asyncio.Task[None] | None = None
         self._training = self._spawn(self._train(), "trainer")
-        self._start_network()
+        self.process.context.run(self._start_network)
 
     @property
     def is_live(self) -> bool:
@@ -135,6 +137,7 @@ class Life:
     def kill(self) -> None:
         """Both processes end at once and say nothing."""
         self._is_dead = True
+        self.process.wake()
         self._world.network.crash(self._identity.peer_id)
         self._training.cancel()
         self.running.cancel()
@@ -152,7 +155,7 @@ class Life:
         await asyncio.gather(self.running, return_exceptions=True)
         await asyncio.sleep(RESTART_SECONDS)
         if not self._is_dead:
-            self._start_network()
+            self.process.context.run(self._start_network)
 
     async def ended(self) -> None:
         """Wait until both processes have ended; what ended them is in `failures`."""
@@ -253,9 +256,9 @@ class Life:
         if not self._is_dead:
             self._world.emit(self._index, event)
 
-    @staticmethod
-    def _spawn(coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        return asyncio.get_running_loop().create_task(coroutine, name=name)
+    def _spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        context = self.process.context.copy()
+        return asyncio.get_running_loop().create_task(coroutine, name=name, context=context)
 
 
 class SimulatedPeer:

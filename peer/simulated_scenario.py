@@ -20,7 +20,7 @@ from peer.manifest_access import MAX_WHOLE_NUMBER
 from peer.simulated_spec import LieKind
 from peer.validation import explain, shown
 
-SHIPPED = ("home", "datacenters", "storm")
+SHIPPED = ("home", "datacenters", "storm", "laptops")
 """Scenarios that come with the program, in the order of `peer simulate --list`."""
 MAX_PEERS = 4096
 
@@ -114,6 +114,11 @@ class GroupSection(_Section):
         default=None, description="how long it is there before it says goodbye and pauses; absent: no pauses"
     )
     offline_minutes: Minutes | None = Field(default=None, description="length of those pauses")
+    awake_minutes: Minutes | None = Field(
+        default=None,
+        description="how long it runs before its machine falls asleep, without a word; absent: it never does",
+    )
+    asleep_minutes: Minutes | None = Field(default=None, description="length of that sleep; its clocks go on")
     crashes_per_hour: float = Field(
         default=0.0, ge=0, le=3600, description="mean number of sudden deaths per peer and hour that it is there"
     )
@@ -144,6 +149,10 @@ class GroupSection(_Section):
             raise ValueError("one of online_minutes and offline_minutes is given; expected both or none")
         if self.online_minutes is not None and self.online_minutes[0] <= 0:
             raise ValueError("online_minutes begins at 0; expected a time above 0")
+        if (self.awake_minutes is None) != (self.asleep_minutes is None):
+            raise ValueError("one of awake_minutes and asleep_minutes is given; expected both or none")
+        if self.awake_minutes is not None and self.awake_minutes[0] <= 0:
+            raise ValueError("awake_minutes begins at 0; expected a time above 0")
         if self.leaves_at_minute is not None and self.leaves_at_minute[0] < self.joins_at_minute[1]:
             raise ValueError(
                 f"leaves_at_minute begins at {self.leaves_at_minute[0]:g}, joins_at_minute ends at "

@@ -121,6 +121,7 @@ def _life_of(group: GroupSection, index: int, end: float, randomness: random.Ran
         pause_at = math.inf if group.online_minutes is None else now + 60 * _between(group.online_minutes, randomness)
         crash_at = now + _exponential(group.crashes_per_hour, randomness)
         here_until = min(pause_at, crash_at, horizon)
+        yield from _naps(group, index, now, here_until, randomness)
         restart_at = now + _exponential(group.network_crashes_per_hour, randomness)
         while restart_at < here_until:
             yield _at(restart_at, "restart_network", index)
@@ -137,6 +138,17 @@ def _life_of(group: GroupSection, index: int, end: float, randomness: random.Ran
         yield _at(now, "start", index)
     if leaves_at < end:
         yield _at(leaves_at, "leave", index)
+
+
+def _naps(group: GroupSection, index: int, now: float, until: float, randomness: random.Random) -> Iterator[Fault]:
+    """Sleep and waking of a machine; the last sleep ends in time."""
+    while group.awake_minutes is not None and group.asleep_minutes is not None:
+        asleep_at = now + 60 * _between(group.awake_minutes, randomness)
+        now = asleep_at + 60 * _between(group.asleep_minutes, randomness)
+        if now >= until:
+            return
+        yield _at(asleep_at, "sleep", index)
+        yield _at(now, "wake", index)
 
 
 def _between(bounds: tuple[float, float], randomness: random.Random) -> float:

@@ -17,6 +17,8 @@ FaultKind = Literal[
     "heal",
     "stall",
     "resume",
+    "sleep",
+    "wake",
     "crash_leader",
     "crash_reducer",
 ]
@@ -74,6 +76,7 @@ class Fault:
     - crash: kill -9 of trainer and network process; restart_network: of the network process alone, which comes back.
     - partition: `peers` are cut off from all others; heal ends that.
     - stall: nothing passes to or from `peers`, though their streams stay open; resume ends that.
+    - sleep: nothing of `peers` runs, trainer, network process and timers, while their clocks go on; wake ends that.
     - crash_leader, crash_reducer: kill whoever leads (or reduces in) the first round of at least three members that
       starts after `at_seconds`, right at its start. `peers` is not read.
     """

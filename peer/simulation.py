@@ -305,6 +305,10 @@ class _Simulation:
                 peer.crash()
             elif fault.kind == "restart_network" and peer.life is not None:
                 self._side_tasks.append(asyncio.get_running_loop().create_task(peer.life.restart_network()))
+            elif fault.kind == "sleep" and peer.life is not None:
+                peer.life.process.sleep()
+            elif fault.kind == "wake" and peer.life is not None:
+                peer.life.process.wake()
             elif fault.kind == "stall" and peer.lives:
                 network.stall(peer_id)
             elif fault.kind == "resume" and peer.lives:

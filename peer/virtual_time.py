@@ -18,6 +18,8 @@ from concurrent.futures import Executor
 from contextvars import Context
 from typing import Any, NoReturn, TypeVar, TypeVarTuple, Unpack
 
+from peer.virtual_sleep import of_a_process
+
 Result = TypeVar("Result")
 Arguments = TypeVarTuple("Arguments")
 
@@ -73,7 +75,23 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     ) -> asyncio.TimerHandle:
         if self._jitter is not None:
             when += 1e-6 * self._jitter.random()
-        return super().call_at(when, callback, *args, context=context)
+        scheduled = of_a_process(context, callback, args)
+        if scheduled is None:
+            return super().call_at(when, callback, *args, context=context)
+        scheduled.handle = handle = super().call_at(when, scheduled.run, context=context)
+        return handle
+
+    def call_soon(
+        self,
+        callback: Callable[[Unpack[Arguments]], object],
+        *args: *Arguments,
+        context: Context | None = None,
+    ) -> asyncio.Handle:
+        scheduled = of_a_process(context, callback, args)
+        if scheduled is None:
+            return super().call_soon(callback, *args, context=context)
+        scheduled.handle = handle = super().call_soon(scheduled.run, context=context)
+        return handle
 
     def run_in_executor(
         self, executor: Executor | None, func: Callable[[Unpack[Arguments]], Result], *args: *Arguments
