@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import math
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,6 +27,7 @@ from typing import Any
 
 from averaging import wire
 from averaging.audit_budgets import BUDGET, OWN_BUDGET, AuditBudgets
+from averaging.background import until
 from averaging.blame import Offence
 from averaging.cell_messages import CellsCommit
 from averaging.codec import Codec
@@ -129,7 +129,8 @@ class Audits:
         ports: AuditPorts,
     ) -> None:
         self.chance: Callable[[], float] = lambda: 1.0
-        self.signs_of: Callable[[PeerId], int] = lambda _peer_id, signs=itertools.count(): next(signs)
+        signs = itertools.count()
+        self.signs_of: Callable[[PeerId], int] = lambda _peer_id: next(signs)
         self.num_audits = 0
         self._me = me
         self._rule = rule
@@ -232,7 +233,7 @@ class Audits:
             if key in self._open:
                 audits.append(self._open[key])
         for audit in audits:
-            await _until(audit.judged.is_set, audit.judged, HOLD_SECONDS)
+            await until(audit.judged.is_set, audit.judged, HOLD_SECONDS)
         return all(audit.is_right for audit in audits)
 
     def _can_audit(self, commit: Commit) -> bool:
@@ -326,9 +327,9 @@ class Audits:
             own = self._own_share(fragment, request)
             if own is not None:
                 audit.shares[member] = own
-        await _until(lambda: audit.is_complete, audit.changed, SHARES_SECONDS / 2)
+        await until(lambda: audit.is_complete, audit.changed, SHARES_SECONDS / 2)
         audit.signs = {peer_id: self.signs_of(peer_id) for peer_id in self._missing(audit)}
-        await _until(lambda: audit.is_complete, audit.changed, SHARES_SECONDS / 2)
+        await until(lambda: audit.is_complete, audit.changed, SHARES_SECONDS / 2)
 
     def _missing(self, audit: _Audit) -> list[PeerId]:
         return [audit.commit.roster[member].peer_id for member in sorted(audit.wanted - set(audit.shares))]
@@ -355,7 +356,7 @@ class Audits:
             for peer_id in sorted({*self._members(), audit.reducer} - {self._me}):
                 self._post(peer_id, said)
         if audit.reducer != self._me:
-            await _until(lambda: audit.defence is not None, audit.changed, DEFENCE_SECONDS)
+            await until(lambda: audit.defence is not None, audit.changed, DEFENCE_SECONDS)
         evidence = (fragment.index, commit.version, audit.shard)
         for liar in self._two_faced(fragment, audit):
             what = f"signed two contributions to values [{shard.start}, {shard.end}) of fragment {fragment.index}"
@@ -491,14 +492,3 @@ def _own_work(fragment: FragmentRuntime, commit: Commit, me: PeerId) -> OwnWork 
         return OwnWork(sent.encoded, sent.steps, entry[0])
     latest = state.pending or (state.recent[-1].sent if state.recent else None)
     return None if latest is None else OwnWork(latest.encoded, latest.steps, None)
-
-
-async def _until(is_so: Callable[[], bool], changed: asyncio.Event, seconds: float) -> None:
-    """Wait for it, as long as given."""
-    try:
-        async with asyncio.timeout(seconds if math.isfinite(seconds) else None):
-            while not is_so():
-                changed.clear()
-                await changed.wait()
-    except TimeoutError:
-        return

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+import math
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 log = logging.getLogger(__name__)
@@ -38,3 +39,14 @@ class Background:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             log.error("something that went on beside the rounds failed", exc_info=task.exception())
+
+
+async def until(is_so: Callable[[], bool], changed: asyncio.Event, seconds: float) -> None:
+    """Wait for it, as long as given."""
+    try:
+        async with asyncio.timeout(seconds if math.isfinite(seconds) else None):
+            while not is_so():
+                changed.clear()
+                await changed.wait()
+    except TimeoutError:
+        return

@@ -236,7 +236,9 @@ class Guard:
         if not what or mine is not None:
             return what
         before = machine.known_commit(commit.version - 1)
-        if self.leaders.is_hasty(commit, before, machine.trainers, now):
+        is_hasty = self.leaders.is_hasty(commit, before, machine.trainers, now)
+        # Who has just woken up knows neither who is there nor for how long the others have waited.
+        if is_hasty and self._wakefulness.since(now) == now:
             self.blame(commit.leader, "hasty", what, (commit.version, "hasty"))
         if machine.leader == commit.leader:
             self._left_out(commit, self.leaders.ignored(commit.leader))

@@ -20,6 +20,7 @@ from peer.checkpoint import TRAINER_FACTS_NAME, TRAINER_TENSORS_NAME, checkpoint
 from peer.checkpoint_files import read_json
 from peer.checkpoint_tensors import can_hold, open_tensors, spec_of
 from peer.finite import all_finite
+from peer.optimizer_options import as_plain, options_of, take_changed
 from peer.portion import Part, Portion, is_sharded, part_of
 from peer.ranks import Ranks
 from peer.tensor_files import ITEM_BYTES, TensorFile, TensorSpec
@@ -52,6 +53,7 @@ class PortionKeeper:
         self._optimizer = optimizer
         self._ranks = ranks
         self._has_complained = False
+        self._given = options_of(optimizer)
 
     @property
     def is_sharded(self) -> bool:
@@ -66,10 +68,8 @@ class PortionKeeper:
     def content(self) -> tuple[dict[str, Held], dict[str, Any] | None]:
         """(tensors by name, the optimizer's state as JSON; None when it cannot be kept)."""
         tensors: dict[str, Held] = {}
-        references = self._portion.references
-        for name, part in self._portion.live.items():
-            tensors[f"live.{name}"] = _held(part)
-            tensors[f"reference.{name}"] = _held(references[name])
+        for kind, parts in self._kinds().items():
+            tensors |= {f"{kind}.{name}": _held(part) for name, part in parts.items()}
         tensors |= {f"buffer.{name}": buffer for name, buffer in self._module.named_buffers() if can_hold(buffer)}
         return tensors, self._optimizer_state(tensors)
 
@@ -118,6 +118,10 @@ class PortionKeeper:
             return None
         return facts
 
+    def _kinds(self) -> dict[str, Mapping[str, Part]]:
+        """What belongs to each parameter, as the names of tensors begin."""
+        return {"live": self._portion.live, "reference": self._portion.references, "error": self._portion.errors}
+
     def _optimizer_state(self, tensors: dict[str, Held]) -> dict[str, Any] | None:
         found: dict[str, Held] = {}
         try:
@@ -131,23 +135,25 @@ class PortionKeeper:
             self._has_complained = True
             return None
         tensors.update(found)
-        return {"kind": type(self._optimizer).__name__, "state": state}
+        return {"kind": type(self._optimizer).__name__, "state": state, "given": as_plain(self._given)}
 
     def _check(self, facts: Mapping[str, Any], file: TensorFile[Tensor], num_fragments: int) -> None:
-        references = self._portion.references
-        for name, part in self._portion.live.items():
-            file.check(spec_of(f"live.{name}", part.local.dtype, part.shape))
-            file.check(spec_of(f"reference.{name}", torch.float32, references[name].shape))
+        for kind, parts in self._kinds().items():
+            for name, part in parts.items():
+                if kind != "error" or f"error.{name}" in file.names:
+                    file.check(spec_of(f"{kind}.{name}", part.local.dtype, part.shape))
         if len(facts["accounts"]) != num_fragments:
             raise ValueError(f"it has {len(facts['accounts'])} fragments; expected {num_fragments}")
 
     @torch.no_grad()
     def _take(self, facts: Mapping[str, Any], file: TensorFile[Tensor]) -> None:
         self._take_optimizer(facts["optimizer"], file)
-        references = self._portion.references
-        for name, part in self._portion.live.items():
-            for kind, target in (("live", part), ("reference", references[name])):
-                target.local.copy_(file.get(f"{kind}.{name}").view(-1)[target.start : target.end])
+        for kind, parts in self._kinds().items():
+            for name, part in parts.items():
+                if f"{kind}.{name}" in file.names:
+                    part.local.copy_(file.get(f"{kind}.{name}").view(-1)[part.start : part.end])
+                else:
+                    part.local.zero_()  # an error of rounding, which earlier versions did not keep
         for name, buffer in self._module.named_buffers():
             if f"buffer.{name}" in file.names:
                 buffer.copy_(file.get(f"buffer.{name}"))
@@ -166,6 +172,9 @@ class PortionKeeper:
             self._optimizer.load_state_dict(state)
         except (ValueError, KeyError, RuntimeError) as error:
             log.warning("the optimizer refuses its saved state and begins anew: %s", error)
+            return
+        for change in take_changed(self._optimizer, self._given, saved.get("given")):
+            log.info("the optimizer goes on with %s", change)
 
     def _cut_rows(self, state: dict[str, Any]) -> None:
         """Of whole tensors of an optimizer's state, the rows that belong to this rank's parameters."""

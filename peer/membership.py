@@ -425,7 +425,7 @@ class Membership:
             record, why_gone = None, "it is no member any more"
         if record is not None:
             self._known[peer_id] = record
-            self._signs[peer_id] += 1
+            self._signs[peer_id] += known is not None and record.sequence > known.sequence
             self._speeds.note(peer_id, record.tokens_per_second, now)
             if known is None:
                 self._on_joined(record)

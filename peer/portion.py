@@ -3,6 +3,11 @@
 Alone, or data-parallel, a process holds whole parameters. Sharded (FSDP2, `torch.distributed.fsdp.fully_shard`), it
 holds some rows of each, a contiguous range of the flattened parameter, and nothing here needs the others' ranges.
 Per element there is one float32 reference, `ref`: the point from which local work is measured; see `trainer_link`.
+
+A parameter of fewer bits than float32 shows x rounded: 1e-4 added to 0.5 in bfloat16 is 0.5 again. Beside each such
+element there is `error`, what rounding left out, so that x = live + error in float32: merges add up in it, and the
+optimizer's own steps, which are in the live values, are measured to the last bit. Other types have no `error`; the
+reference of a float64 parameter is float64 too.
 """
 
 from __future__ import annotations
@@ -19,6 +24,11 @@ from averaging.fragments import Fragment, FragmentLayout
 from dht.errors import LocalFault
 from peer.mailbox import MergeKind
 from peer.side_stream import SideStream
+
+ROUNDED = (torch.bfloat16, torch.float16)
+"""They hold x only rounded."""
+CARRIED = (torch.float32, torch.float64, *ROUNDED)
+"""A fragment's values travel as float32: what these types hold comes through as far as that goes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +81,38 @@ def range_of_rows(num_rows: int, rank: int, num_ranks: int) -> tuple[int, int]:
     return min(rank * share, num_rows), min((rank + 1) * share, num_rows)
 
 
+@dataclass(frozen=True, slots=True)
+class HeldPiece:
+    """Some consecutive values: live, reference, error of rounding (None: exact), and their place in the fragment."""
+
+    live: Tensor
+    ref: Tensor
+    error: Tensor | None
+    place: slice
+
+    def exact(self) -> Tensor:
+        """x, of the reference's type, on its device; perhaps a view of the live values."""
+        live = self.live.to(self.ref.device, self.ref.dtype)
+        return live if self.error is None else live + self.error
+
+    def put(self, values: Tensor) -> None:
+        """x := `values`, on the reference's device."""
+        self.live.copy_(values)
+        if self.error is not None:
+            torch.sub(values, self.live.to(self.ref.device, torch.float32), out=self.error)
+
+
 class Portion:
     """One process's portion of all parameters.
 
     Args:
-        parameters: name -> leaf tensor, contiguous, of any floating dtype; they must stay the same tensor objects.
+        parameters: name -> leaf tensor, contiguous, of a dtype in `CARRIED`; they must stay the same tensor objects.
         layout: which elements make up which fragment.
-        ref_device: where the references live; by default with their parameters.
+        ref_device: where references and errors live; by default with their parameters.
 
     Raises:
-        LocalFault: a parameter of the layout is missing, has another size, is not contiguous, or is sharded otherwise
-            than by rows.
+        LocalFault: a parameter of the layout is missing, has another size or a dtype that cannot be carried, is not
+            contiguous, or is sharded otherwise than by rows.
     """
 
     def __init__(
@@ -91,9 +122,13 @@ class Portion:
         self._parameters = dict(parameters)
         _check_parameters(self._parameters, layout)
         self._refs: dict[str, Tensor] = {}
+        self._errors: dict[str, Tensor] = {}
         for name, parameter in self._parameters.items():
             local = part_of(parameter).local
-            self._refs[name] = local.to(ref_device or local.device, torch.float32, copy=True)
+            dtype = torch.float64 if local.dtype == torch.float64 else torch.float32
+            self._refs[name] = ref = local.to(ref_device or local.device, dtype, copy=True)
+            if local.dtype in ROUNDED:
+                self._errors[name] = torch.zeros_like(ref)
         self._aside: dict[str, Tensor] = {}
 
     @property
@@ -108,10 +143,19 @@ class Portion:
 
     @property
     def references(self) -> Mapping[str, Part]:
-        """The points from which local work is measured: flat float32, by name."""
+        """The points from which local work is measured: flat, float32 (of float64 parameters float64), by name."""
+        return self._beside(self._refs)
+
+    @property
+    def errors(self) -> Mapping[str, Part]:
+        """What rounding left out, flat float32, by name; only of parameters of fewer bits."""
+        return self._beside(self._errors)
+
+    def _beside(self, values: Mapping[str, Tensor]) -> dict[str, Part]:
         return {
-            name: replace(part, local=self._refs[name], shape=(math.prod(part.shape),))
+            name: replace(part, local=values[name], shape=(math.prod(part.shape),))
             for name, part in self.live.items()
+            if name in values
         }
 
     @property
@@ -121,17 +165,23 @@ class Portion:
 
     def num_values(self, fragment: Fragment) -> int:
         """How many values of a fragment are here."""
-        return sum(place.stop - place.start for _, _, place in self.pieces(fragment))
+        return sum(piece.place.stop - piece.place.start for piece in self.pieces(fragment))
 
-    def pieces(self, fragment: Fragment) -> Iterator[tuple[Tensor, Tensor, slice]]:
-        """(live, reference, place in the fragment) of what is here, in the fragment's order."""
+    def pieces(self, fragment: Fragment) -> Iterator[HeldPiece]:
+        """What is here of a fragment, in its order."""
         for piece in fragment.pieces:
             part = part_of(self._parameters[piece.name])
             first, behind = max(piece.start, part.start), min(piece.start + piece.length, part.end)
             if first < behind:
                 inside = slice(first - part.start, behind - part.start)
                 place = piece.offset + first - piece.start
-                yield part.local[inside], self._refs[piece.name][inside], slice(place, place + behind - first)
+                error = self._errors.get(piece.name)
+                yield HeldPiece(
+                    part.local[inside],
+                    self._refs[piece.name][inside],
+                    None if error is None else error[inside],
+                    slice(place, place + behind - first),
+                )
 
     def places(self, fragment: Fragment, rank: int, num_ranks: int) -> list[slice]:
         """Where the pieces of any rank lie in a fragment, in the order in which they are `pieces` there."""
@@ -147,26 +197,20 @@ class Portion:
     @torch.no_grad()
     def merge(self, fragment: Fragment, kind: MergeKind, values: Tensor, merge_alpha: float) -> None:
         """Take over what the network side sent; `values` float32 [num_values] of the whole fragment, on the CPU."""
-        for live, ref, place in self.pieces(fragment):
-            taken = values[place]
+        for piece in self.pieces(fragment):
+            live, ref, taken = piece.live, piece.ref, values[piece.place]
+            if kind == MergeKind.ADD and live.dtype == torch.float32:
+                live.add_(taken.to(live.device))
+                ref.add_(taken.to(ref.device))
+                continue
+            taken = taken.to(ref.device)
             if kind in (MergeKind.ADD, MergeKind.REBASE):
-                is_add = kind == MergeKind.ADD
-                if is_add and live.dtype == torch.float32:
-                    live.add_(taken.to(live.device))
-                    ref.add_(taken.to(ref.device))
-                    continue
-                work = ref - live.to(ref.device, torch.float32)
-                ref.copy_(ref + taken.to(ref.device) if is_add else taken)
-                live.copy_(ref - work)
-                if live.dtype != torch.float32:
-                    # x rounded coarsely; taking ref from the rounded x keeps L what it was.
-                    torch.add(live.to(ref.device, torch.float32), work, out=ref)
+                work = ref - piece.exact()
+                ref.copy_(ref + taken if kind == MergeKind.ADD else taken)
+                piece.put(ref - work)
                 continue
             ref.copy_(taken)
-            if kind == MergeKind.BLEND:
-                live.copy_(live.to(torch.float32) * merge_alpha + taken.to(live.device) * (1 - merge_alpha))
-            else:
-                live.copy_(taken)
+            piece.put(piece.exact() * merge_alpha + taken * (1 - merge_alpha) if kind == MergeKind.BLEND else taken)
 
     @torch.no_grad()
     def gather_work(self, fragment: Fragment, out: Tensor, side: SideStream | None = None) -> None:
@@ -174,31 +218,32 @@ class Portion:
 
         With `side`, it is there once the copies that `side` was given are done; L is that of now all the same.
         """
-        for live, ref, place in self.pieces(fragment):
+        for piece in self.pieces(fragment):
+            live, ref, place = piece.live, piece.ref, piece.place
             if side is not None:
-                side.copy(ref - live.to(ref.device, torch.float32), out[place])
+                side.copy((ref - piece.exact()).float(), out[place])
             elif live.device.type == ref.device.type == "cpu" and live.dtype == torch.float32:
                 torch.sub(ref, live, out=out[place])
             else:
-                out[place].copy_(ref - live.to(ref.device, torch.float32))
+                out[place].copy_(ref - piece.exact())
 
     @torch.no_grad()
     def gather_live(self, fragment: Fragment, out: Tensor) -> None:
-        """The same with the live parameters."""
-        for live, _, place in self.pieces(fragment):
-            out[place].copy_(live)
+        """The same with x."""
+        for piece in self.pieces(fragment):
+            out[piece.place].copy_(piece.exact())
 
     @torch.no_grad()
     def measure_anew(self, fragment: Fragment) -> None:
         """Local work begins here: ref := x."""
-        for live, ref, _ in self.pieces(fragment):
-            ref.copy_(live)
+        for piece in self.pieces(fragment):
+            piece.ref.copy_(piece.exact())
 
     @torch.no_grad()
     def show(self, fragment: Fragment, values: Tensor) -> None:
         """Put `values` (float32 [num_values] of the whole fragment) into the live parameters, for a measurement."""
-        for live, _, place in self.pieces(fragment):
-            live.copy_(values[place])
+        for piece in self.pieces(fragment):
+            piece.live.copy_(values[piece.place])
 
     @torch.no_grad()
     def put_aside(self) -> None:
@@ -224,6 +269,12 @@ def _check_parameters(parameters: dict[str, Tensor], layout: FragmentLayout) -> 
         if parameters[name].numel() != num_values:
             raise LocalFault(
                 f"parameter {name!r} has {parameters[name].numel()} values; the run's has {num_values}; use its model"
+            )
+        if parameters[name].dtype not in CARRIED:
+            got, *names = (str(dtype).removeprefix("torch.") for dtype in (parameters[name].dtype, *CARRIED))
+            raise LocalFault(
+                f"parameter {name!r} is {got}, which cannot be averaged; "
+                f"expected {', '.join(names)}; keep it as one of these, or as a buffer, which stays this peer's own"
             )
         if not parameters[name].is_contiguous():
             raise LocalFault(f"parameter {name!r} is not contiguous; make it so with .contiguous() before joining")

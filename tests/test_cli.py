@@ -250,7 +250,7 @@ def test_join_hands_over_every_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         (["demo", "--peers", "1"], "Invalid value for '--peers'"),
         (["simulate", "--churn", "2"], "Invalid value for '--churn'"),
         (["simulate", "home", "--peers", "3"], "--peers, --steps and --churn are given beside a scenario"),
-        (["simulate", "hom"], "'hom' is no scenario; expected home, datacenters, storm"),
+        (["simulate", "hom"], "'hom' is no scenario; expected home, datacenters, storm, laptops"),
         (["simulate", "there-is-no.toml"], "there-is-no.toml: No such file"),
     ],
 )

@@ -143,13 +143,14 @@ def test_shipped_scenarios_are_listed_and_found_by_name(capsys):
 
 
 def test_shipped_scenarios_are_what_their_names_promise():
-    home, datacenters, storm = (load_scenario(name) for name in SHIPPED)
+    home, datacenters, storm, laptops = (load_scenario(name) for name in SHIPPED)
     assert home.num_peers == 16
     uploads = [group.upload_mbit_per_second for group in home.groups.values()]
     assert (min(low for low, _ in uploads), max(high for _, high in uploads)) == (20.0, 100.0)
     assert len({group.site for group in datacenters.groups.values()}) == 4
     assert storm.num_peers == 64
     assert {group.crashes_per_hour for group in storm.groups.values()} == {0.3}
+    assert [group.count for group in laptops.groups.values() if group.awake_minutes] == [12]
 
 
 def shown_default(field):
