@@ -122,6 +122,10 @@ class Counting:
         bookings, self._bookings = self._bookings, []
         return bookings
 
+    def is_known(self, digest: bytes) -> bool:
+        """Whether a receipt of this commit is held."""
+        return digest in self._receipts
+
     def released(self) -> list[int]:
         """Numbers of receipts that there was no room for, since the last call."""
         nums, self._released = self._released, []

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from dashboard.history import History
@@ -28,6 +28,10 @@ INVENTED_VERSIONS: Final = 1024
 """So far beyond the head a commit is somebody's invention, and with it the page that it came in."""
 AGAIN_VERSIONS: Final = 3
 """So many newest versions are asked for once more, since a fork may have put heavier commits in their place."""
+NUM_WITNESSES: Final = 2
+"""Members that shall give the same commit before it is taken; fewer do when all that may be asked were asked."""
+MAX_HELD: Final = 4096
+"""Commits of one turn that wait for a second member's word."""
 MAX_TRIES: Final = 5
 """Looks at which a version is asked for that a record announces and nobody gives: commits travel for some seconds."""
 RETRY_SECONDS: Final = 600.0
@@ -77,22 +81,26 @@ class Gatherer:
     async def _gather(
         self, source: SignedCommits, state: DashboardState, fragment: int, head: int, *, is_retry: bool
     ) -> None:
+        turn = _Turn(source, fragment, head)
         for donor in donors(state, fragment, head, self._disappointments):
-            at = self._first_wanted(fragment, head, is_retry=is_retry)
+            at = self._first_wanted(turn, is_retry=is_retry)
             if at is None:
                 break
-            num_known = len(self._history.known(fragment))
+            is_useful = False
             try:
                 async with asyncio.timeout(DONOR_SECONDS):
-                    await self._read(source, donor, fragment, at, head)
+                    async for raw, credit in self._read(turn, donor, at):
+                        is_useful |= self._take(turn, donor, raw, credit)
             except PeerFault as fault:
                 log.info("no signed commits of fragment %d: %s", fragment, fault)
+                is_useful = False
             except TimeoutError:
                 log.info("%s took longer than %.0f s for commits; others are asked", donor, DONOR_SECONDS)
-            if len(self._history.known(fragment)) == num_known:
-                self._disappointments[donor] += 1
-            else:
+            if is_useful:
                 del self._disappointments[donor]
+            else:
+                self._disappointments[donor] += 1
+        self._decide(turn)
         known = self._history.known(fragment)
         # What is older than something known will not come by itself; the newest may only be on their way.
         self._history.set_missing(fragment, list(known.absent(min(head, known.end))))
@@ -100,29 +108,111 @@ class Gatherer:
         num_tries = num_tries + 1 if asked_head == head else 1
         self._tries[fragment] = (head, MAX_TRIES if known.end >= head else num_tries)
 
-    def _first_wanted(self, fragment: int, head: int, *, is_retry: bool) -> int | None:
-        known = self._history.known(fragment)
-        for begin, _ in known.absent(head):
-            if is_retry or not self._history.is_missing(fragment, begin):
-                return min(begin, max(0, known.end - AGAIN_VERSIONS))
-        return None
+    def _first_wanted(self, turn: _Turn, *, is_retry: bool) -> int | None:
+        """The lowest version that is lacking or whose commit a second member should confirm."""
+        known = self._history.known(turn.fragment)
+        wanted = [version for version, digest in turn.held if len(turn.givers[version, digest]) < NUM_WITNESSES]
+        for begin, end in known.absent(turn.head):
+            if is_retry or not self._history.is_missing(turn.fragment, begin):
+                absent = next((version for version in range(begin, end) if version not in turn.versions), None)
+                if absent is not None:
+                    wanted.append(min(absent, max(0, known.end - AGAIN_VERSIONS)))
+                    break
+        return min(wanted, default=None)
 
-    async def _read(self, source: SignedCommits, donor: PeerId, fragment: int, at: int, head: int) -> None:
+    async def _read(self, turn: _Turn, donor: PeerId, at: int) -> AsyncIterator[tuple[bytes, CommitCredit]]:
         for _ in range(MAX_PAGES):
-            page = await source.fetch(donor, fragment, at)
+            page = await turn.source.fetch(donor, turn.fragment, at)
             if not page:
                 return
             # Hundreds of signatures take a while; the page goes on being served meanwhile.
-            expected = range(at, head + AHEAD_VERSIONS)
-            credits = await asyncio.to_thread(_checked, source.check, page, donor, fragment, expected)
-            now = self._clock()
+            credits = await asyncio.to_thread(turn.checked, page, donor, at)
             for raw, credit in zip(page, credits, strict=False):
-                # The first answer after a start goes back as far as the donor remembers.
-                self._history.add_commit(raw, credit, now, is_recent=fragment in self._tries)
-            end = credits[-1].version + 1 if credits else head
-            if end >= head or not self._history.has_room:
+                yield raw, credit
+            at = credits[-1].version + 1 if credits else turn.head
+            if at >= turn.head or not self._has_room(turn):
                 return
-            at = end
+
+    def _take(self, turn: _Turn, donor: PeerId, raw: bytes, credit: CommitCredit) -> bool:
+        """Whether this commit is of use: one that is not known, first or as another member's word for it."""
+        key = credit.version, credit.digest
+        turn.givers.setdefault(key, set()).add(donor)
+        turn.versions.add(credit.version)
+        if self._history.is_known(credit.digest):
+            # Perhaps of another cell of the same round.
+            self._add(turn, raw, credit)
+            return False
+        turn.held.setdefault(key, {})[raw] = credit
+        return True
+
+    def _decide(self, turn: _Turn) -> None:
+        """Of the commits of one version, take the one that most members gave; of equally many the one that is known,
+        then one whose leader, whose signature it bears, is in rounds that count, then the one that claims less."""
+        best: dict[int, tuple[tuple[int, bool, bool, int, bytes], tuple[int, bytes]]] = {}
+        for key, givers in turn.givers.items():
+            version, digest = key
+            if version >= turn.head and len(givers) < NUM_WITNESSES:
+                # Most members are not there yet, so nobody can contradict; a second one will have it soon.
+                continue
+            held = turn.held.get(key)
+            is_member, claim = False, 0
+            if held is not None:
+                is_member = any(self._history.is_member(credit.leader) for credit in held.values())
+                claim = max(sum(member.milli_witnessed for member in credit.members) for credit in held.values())
+            rank = len(givers), held is None, is_member, -claim, digest
+            best[version] = max(best.get(version, (rank, key)), (rank, key))
+        for _, (_, key) in sorted(best.items()):
+            for raw, credit in turn.held.get(key, {}).items():
+                self._add(turn, raw, credit)
+
+    def _add(self, turn: _Turn, raw: bytes, credit: CommitCredit) -> None:
+        # The first answer after a start goes back as far as the donor remembers.
+        self._history.add_commit(raw, credit, self._clock(), is_recent=turn.fragment in self._tries)
+
+    def _has_room(self, turn: _Turn) -> bool:
+        return self._history.has_room and len(turn.held) < MAX_HELD
+
+
+@dataclass
+class _Turn:
+    """What members gave of one fragment in one turn.
+
+    Nothing is taken on one member's word while others can be asked: two keys can sign any number of tokens for one
+    another, and the heaviest chain counts.
+    """
+
+    source: SignedCommits
+    fragment: int
+    head: int
+    givers: dict[tuple[int, bytes], set[PeerId]] = field(default_factory=dict)
+    """By version and digest."""
+    held: dict[tuple[int, bytes], dict[bytes, CommitCredit]] = field(default_factory=dict)
+    """Those that are not known yet, as they were given: of a two-level round there may be several."""
+    versions: set[int] = field(default_factory=set)
+    """Of all that was given."""
+    _checked: dict[bytes, CommitCredit] = field(default_factory=dict)
+
+    def checked(self, page: Sequence[bytes], donor: PeerId, begin: int) -> list[CommitCredit]:
+        """The credits of a page, up to the first that is too far beyond the head.
+
+        Raises:
+            PeerFault: one of them proves nothing, or was not asked for.
+        """
+        for raw in page:
+            if raw not in self._checked:
+                self._checked[raw] = self.source.check(raw)
+        credits = [self._checked[raw] for raw in page]
+        at, end = begin, self.head + INVENTED_VERSIONS
+        for credit in credits:
+            # One of each version, in order: a flood of forks for one that nobody asked for costs its sender a turn.
+            if credit.fragment != self.fragment or not at <= credit.version < end:
+                raise PeerFault(
+                    donor,
+                    f"sent a commit of version {credit.version} of fragment {credit.fragment}; expected fragment "
+                    f"{self.fragment} and versions from {at} to {end - 1}, one of each; its page is ignored",
+                )
+            at = credit.version + 1
+        return [credit for credit in credits if credit.version < self.head + AHEAD_VERSIONS]
 
 
 def donors(
@@ -143,21 +233,3 @@ def donors(
         )
     )
     return [row.record.peer_id for row in rows[:MAX_DONORS]]
-
-
-def _checked(
-    check: CheckCommit, page: Sequence[bytes], donor: PeerId, fragment: int, expected: range
-) -> list[CommitCredit]:
-    """The credits of a page, up to the first that is beyond `expected`."""
-    credits = [check(raw) for raw in page]
-    at, end = expected.start, expected.stop - AHEAD_VERSIONS + INVENTED_VERSIONS
-    for credit in credits:
-        # One of each version, in order: a flood of forks for a version that nobody asked for costs its sender a turn.
-        if credit.fragment != fragment or not at <= credit.version < end:
-            raise PeerFault(
-                donor,
-                f"sent a commit of version {credit.version} of fragment {credit.fragment}; expected fragment "
-                f"{fragment} and versions from {at} to {end - 1}, one of each; its page is ignored",
-            )
-        at = credit.version + 1
-    return [credit for credit in credits if credit.version in expected]

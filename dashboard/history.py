@@ -239,6 +239,15 @@ class History:
         """Versions of which a commit is known."""
         return self.ledger.known(fragment)
 
+    def is_known(self, digest: bytes) -> bool:
+        """Whether this commit is held, by the digest that names it."""
+        return self.ledger.counting.is_known(digest)
+
+    def is_member(self, peer_id: str) -> bool:
+        """Whether commits that count list this machine."""
+        machine = self.ledger.machines.get(peer_id)
+        return machine is not None and machine.rounds > 0
+
     def is_missing(self, fragment: int, version: int) -> bool:
         """Whether members were asked for this commit and none remembered it."""
         return any(

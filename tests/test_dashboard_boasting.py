@@ -167,3 +167,97 @@ def test_a_donor_that_is_slow_for_ever_costs_one_turn(monkeypatch: pytest.Monkey
         assert versions_of(history) == list(range(5))
 
     in_history(check)
+
+
+# --- forged rounds: two keys sign any number of tokens for one another ---
+
+LIAR, *HONEST = (identity.peer_id for identity in ALL[:4])
+
+
+def from_donors(given_by: dict[PeerId, dict[int, bytes]]) -> SignedCommits:
+    async def fetch(donor: PeerId, fragment: int, at: int) -> Sequence[bytes]:
+        return [raw for version, raw in sorted(given_by[donor].items()) if version >= at]
+
+    return SignedCommits(fetch, check_raw)
+
+
+def genuine(version: int) -> bytes:
+    return usual_commit(version, ["a", "b"])
+
+
+def forged(version: int, tokens: float = 1e12) -> bytes:
+    return usual_commit(version, ["x", "y"], tokens=tokens)
+
+
+def at_head(head: int, num_donors: int) -> DashboardState:
+    """All of one kind, the liar's key first."""
+    records = [announcing(identity, head) for identity in ALL[:num_donors]]
+    return fold(empty_state(), Look(now=NOW, num_members=3, records=records))
+
+
+def credited(history: History) -> set[str]:
+    return {machine.peer_id for row in history.view.contributors for machine in row.machines if row.milli_reported}
+
+
+@pytest.mark.parametrize("num_donors", [2, 3, 4])
+@pytest.mark.parametrize("tokens", [1.0, 100.0, 1e12])
+def test_one_liar_puts_no_forged_round_on_the_page(num_donors: int, tokens: float) -> None:
+    """Its key comes first, it has been there from the beginning, and it forges every version."""
+
+    async def check(history: History) -> None:
+        gatherer = Gatherer(history, Clock())
+        if num_donors == 2:
+            # Of two nobody can tell who lies, but by whose signature was there before.
+            for version in range(3):
+                history.add_commit(genuine(version), check_raw(genuine(version)), NOW)
+        for head in range(3, 9):
+            honest = {version: genuine(version) for version in range(head)}
+            lies = {version: forged(version, tokens) for version in range(head + 3)}
+            given_by = dict.fromkeys(HONEST, honest) | {LIAR: lies}
+            await gatherer.gather(from_donors(given_by), at_head(head, num_donors))
+            assert versions_of(history) == list(range(head))
+            assert credited(history) == {"a", "b"}
+            assert history.view.num_rounds == head
+
+    in_history(check)
+
+
+def test_what_is_beyond_the_head_waits_for_a_second_member() -> None:
+    async def check(history: History) -> None:
+        gatherer = Gatherer(history, Clock())
+        honest = {version: genuine(version) for version in range(5)}
+        early = honest | {5: genuine(5)}
+        given_by = {LIAR: honest | {5: forged(5)}, HONEST[0]: early, HONEST[1]: honest}
+        await gatherer.gather(from_donors(given_by), at_head(5, 3))
+        assert versions_of(history) == list(range(5))
+        given_by[HONEST[1]] = early
+        await gatherer.gather(from_donors(given_by), at_head(6, 3))
+        assert versions_of(history) == list(range(6))
+        assert credited(history) == {"a", "b"}
+
+    in_history(check)
+
+
+def test_a_fork_that_most_members_follow_is_followed() -> None:
+    async def check(history: History) -> None:
+        gatherer = Gatherer(history, Clock())
+        before = {version: genuine(version) for version in range(5)}
+        await gatherer.gather(from_donors(dict.fromkeys([LIAR, *HONEST], before)), at_head(5, 3))
+        other = usual_commit(4, ["c", "d"], tokens=500.0)
+        after = before | {4: other, 5: usual_commit(5, ["c", "d"])}
+        given_by = dict.fromkeys(HONEST, after) | {LIAR: before}
+        await gatherer.gather(from_donors(given_by), at_head(6, 3))
+        assert credited(history) == {"a", "b", "c", "d"}
+        rounds = {row.version: row.contributors for row in history.view.rounds}
+        assert rounds[4] == ("c", "d")
+
+    in_history(check)
+
+
+def test_the_only_member_is_believed() -> None:
+    async def check(history: History) -> None:
+        given_by = {LIAR: {version: genuine(version) for version in range(5)}}
+        await Gatherer(history, Clock()).gather(from_donors(given_by), at_head(5, 1))
+        assert versions_of(history) == list(range(5))
+
+    in_history(check)
