@@ -7,7 +7,8 @@ MurmurationError
     ├── UsageFault        a flag, file or value is wrong (exit code 2)
     ├── NobodyReachable   no member of the run answered in time (exit code 3)
     ├── Incompatible      other protocol version, manifest or membership rule (exit code 4)
-    └── DeviceFault       the compute device is missing or too small (exit code 5)
+    ├── DeviceFault       the compute device is missing or too small (exit code 5)
+    └── DaemonFault       the network daemon died or does not answer: another try may do (exit code 1)
 
 Every message reads: what was got; what was expected; what to do.
 """
@@ -64,3 +65,7 @@ class DeviceFault(LocalFault):
     """The chosen compute device is missing or too small."""
 
     exit_code = 5
+
+
+class DaemonFault(LocalFault):
+    """The network daemon died or does not answer. That passes more often than not: another try may do."""

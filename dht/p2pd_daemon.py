@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-from dht.errors import LocalFault, UsageFault
+from dht.errors import DaemonFault, LocalFault, UsageFault
 from dht.identity import Identity
 from dht.multiaddr import Multiaddr, parse_multiaddr
 
@@ -204,7 +204,7 @@ class P2pdProcess:
                 await log_task
                 raise _start_failure(last_lines)
             if not ready.is_set():
-                raise LocalFault(
+                raise DaemonFault(
                     f"the network daemon did not come up within {START_SECONDS:.0f} s; expected less than 1 s; "
                     f"is this machine out of memory or very busy?"
                 )
@@ -314,7 +314,7 @@ def _start_failure(last_lines: deque[str]) -> LocalFault:
             f"an address to listen on does not belong to this machine ({words}); expected an own address or 0.0.0.0; "
             f"correct --listen, and use --announce for the address others see"
         )
-    return LocalFault(f"the network daemon ended at once: {words}; expected it to run; report this line if it stays")
+    return DaemonFault(f"the network daemon ended at once: {words}; expected it to run; report this line if it stays")
 
 
 def _bind_once(address: Multiaddr) -> int:

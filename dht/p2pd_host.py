@@ -19,7 +19,7 @@ from typing import Final, TypeVar
 
 from dht.byte_stream import ByteStream
 from dht.congestion import BBR, congestion_control
-from dht.errors import LocalFault, PeerFault, PeerUnreachable
+from dht.errors import DaemonFault, LocalFault, PeerFault, PeerUnreachable
 from dht.framing import FramedStream
 from dht.host import PeerId, Stream, StreamHandler
 from dht.identity import Identity, public_key_of
@@ -312,7 +312,7 @@ class P2pdHost:
             async with asyncio.timeout(CONTROL_SECONDS):
                 return await question
         except (ControlError, OSError, EOFError) as error:
-            raise LocalFault(
+            raise DaemonFault(
                 f"the network daemon does not answer ({error or type(error).__name__}); expected its peers; try again"
             ) from error
         finally:

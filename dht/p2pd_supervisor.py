@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from dht.byte_stream import ByteStream
-from dht.errors import LocalFault
+from dht.errors import DaemonFault, LocalFault
 from dht.identity import Identity
 from dht.multiaddr import Multiaddr
 from dht.p2pd_control import ControlError, P2pdControl
@@ -152,7 +152,7 @@ class P2pdSupervisor:
         try:
             await self._launch()
         except (ControlError, OSError, EOFError) as error:
-            raise LocalFault(
+            raise DaemonFault(
                 f"the network daemon does not answer ({error or type(error).__name__}); expected its PeerId; try again"
             ) from error
         self._watcher = asyncio.create_task(self._supervise(), name="p2pd supervisor")

@@ -17,7 +17,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from dht.errors import LocalFault, MurmurationError
+from dht.errors import DaemonFault, LocalFault, MurmurationError
 from dht.event_loop import run_network
 from dht.hivemind_parts import allow_parts_of_hivemind
 from dht.records import RunRecord, encode_run_record
@@ -63,7 +63,7 @@ def main() -> int:
         run_network(_run(channel))
     except MurmurationError as error:
         code = error.exit_code if isinstance(error, LocalFault) else 1
-        channel.send("fault", message=str(error), exit_code=code)
+        channel.send("fault", message=str(error), exit_code=code, may_pass=isinstance(error, DaemonFault))
         return code
     channel.send("left")
     return 0

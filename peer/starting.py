@@ -82,6 +82,10 @@ class Start:
                 self._salvage(missing)
                 await self._catch_up()
         else:
+            # The trainer posts its initial parameters once. What has a digest got them, and was torn by a later death.
+            torn = [index for index in missing if self._mailbox.states[index].digest != bytes(32)]
+            self._salvage(torn)
+            missing = [index for index in missing if index not in torn]
             if missing and self._trains:
                 await self._take_initial(set(missing))
             if not self._mailbox.network.restored_moment:

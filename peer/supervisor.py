@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
+from dht.clocks import steady_seconds
 from dht.errors import DeviceFault, Incompatible, LocalFault, NobodyReachable, UsageFault
 from dht.host import PeerId
 from dht.p2pd_directory import remove_stale
@@ -25,10 +26,8 @@ from peer.events import Event, RunEnded, from_json
 from peer.mailbox import Mailbox
 from peer.network_child import NetworkChild, start_network_child
 from peer.network_spec import NetworkSpec
+from peer.restarting import MAX_RESTARTS, Restarts
 
-MAX_RESTARTS = 20
-"""In one session; a process that dies more often will not get better, and its owner should hear of it."""
-RESTART_PAUSE_SECONDS = 1.0
 STOP_SECONDS = 40.0
 """For an orderly leave: settling the last round (5 s), handing over (15 s), goodbyes, and closing the daemon."""
 
@@ -75,8 +74,10 @@ class NetworkProcess:
         self._fault: LocalFault | None = None
         self._found = threading.Event()
         self._ended = threading.Event()
-        self._leaving = False
-        self._num_restarts = 0
+        self._leaving = threading.Event()
+        self._restarts = Restarts()
+        self._passing: LocalFault | None = None
+        """What the child that died last said of it, when that may pass."""
         self._child: subprocess.Popen[bytes] | None = None
         self._connection: socket.socket | None = None
         self._lock = threading.Lock()
@@ -122,7 +123,7 @@ class NetworkProcess:
 
     def leave(self, reason: str) -> None:
         """Ask the child to leave in an orderly way."""
-        self._leaving = True
+        self._leaving.set()
         self._send({"kind": "leave", "reason": reason})
 
     def close(self, idle: Callable[[], None] = lambda: None) -> None:
@@ -131,7 +132,7 @@ class NetworkProcess:
         Args:
             idle: called again and again meanwhile: the trainer's part in the last checkpoint.
         """
-        self._leaving = True
+        self._leaving.set()
         num_bytes = self._mailbox[0].num_bytes if self._mailbox is not None else 0
         end = time.monotonic() + STOP_SECONDS + CHECKPOINT_SHARE * num_bytes / SLOW_DISK_BYTES_PER_SECOND
         while not self._ended.wait(IDLE_SECONDS):
@@ -143,7 +144,7 @@ class NetworkProcess:
 
     def abort(self) -> None:
         """End the child at once: no goodbyes, but it takes its daemon and its sockets away."""
-        self._leaving = True
+        self._leaving.set()
         if self._child is None:
             return
         if self._connection is not None:
@@ -195,18 +196,22 @@ class NetworkProcess:
             if code < 0:
                 # It was killed and could not take its sockets away.
                 remove_stale()
-            if self._leaving or self._fault is not None:
+            if self._leaving.is_set() or self._fault is not None:
                 break
-            if self._num_restarts >= MAX_RESTARTS or not self._found.is_set():
-                when = f"after {self._num_restarts} restarts" if self._found.is_set() else "before it found the run"
-                self._fault = LocalFault(
-                    f"the network process ended with code {code} {when}; see the lines above for its reason"
+            passing, self._passing = self._passing, None
+            reason = f"it was killed by signal {-code}" if code < 0 else f"it ended with code {code}"
+            reason = reason if passing is None else str(passing)
+            pause_seconds = self._restarts.pause_seconds(steady_seconds(), has_begun=self._found.is_set())
+            if pause_seconds is None:
+                often = f"{MAX_RESTARTS} times within an hour" if self._found.is_set() else "again and again"
+                self._fault = passing or LocalFault(
+                    f"the network process ended {often}, now with code {code}; expected it to run; see the lines above "
+                    "for its reason; start again when that is gone"
                 )
                 break
-            self._num_restarts += 1
-            reason = f"it was killed by signal {-code}" if code < 0 else f"it ended with code {code}"
             self._show(events.NetworkRestarted(at=time.time(), peer_id=PeerId(""), reason=reason))
-            time.sleep(RESTART_PAUSE_SECONDS)
+            if self._leaving.wait(pause_seconds):
+                break
             self._spawn()
         self._ended.set()
         self._found.set()
@@ -236,5 +241,9 @@ class NetworkProcess:
             with self._lock:
                 self._send_mailbox()
         elif kind == "fault":
-            self._fault = _FAULTS.get(message["exit_code"], LocalFault)(message["message"])
+            fault = _FAULTS.get(message["exit_code"], LocalFault)(message["message"])
+            if message.get("may_pass"):
+                self._passing = fault
+                return
+            self._fault = fault
             self._found.set()
