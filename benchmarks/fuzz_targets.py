@@ -47,6 +47,7 @@ from peer.checkpoint_files import read_json, write_json
 from peer.events import ManifestRevised, from_json, to_json
 from peer.invite_users import INVITE_USERS_NAME, read_users
 from peer.manifest import RunManifest
+from peer.model_header import DIGEST_NAME, config_digest, read_header
 from peer.tensor_files import TensorSpec, open_arrays, write_raw
 
 ALICE, BOB, OWNER = (Identity.from_seed(bytes([number]) * 32) for number in (1, 2, 3))
@@ -336,11 +337,52 @@ def _files() -> list[Target]:
         return read_users(users)
 
     return [
+        *_model_headers(),
         Target("checkpoint_json", read_facts, ((folder / "good.json").read_bytes(),), (ValueError,)),
         Target("checkpoint_facts", read_checked_facts, (json.dumps(facts).encode(),), (ValueError, RecursionError)),
         Target("checkpoint_tensors", read_tensors, ((folder / "good.safetensors").read_bytes(),), (ValueError,)),
         Target("event", from_json, (to_json(event).encode(),), (ValueError,)),
         Target("used_invites", read_used, (json.dumps(use).encode() + b"\n",)),
+    ]
+
+
+def _model_headers() -> list[Target]:
+    """What a model file says of itself; whoever writes one can write a digest that fits, too."""
+    manifest = RunManifest(name="tiny")
+    fragment = dict.fromkeys(("index", "version", "lineage_tokens", "num_values", "num_confirmed"), 1)
+    told: dict[str, Any] = {
+        "schema": 2,
+        "run_id": RUN_ID,
+        "software": "0.1.0",
+        "exported_at": NOW,
+        "origin": "a run",
+        "manifest_hash": manifest.hash.hex(),
+        "manifest": json.loads(manifest.to_bytes()),
+        "versions": [1],
+        "tokens": 9,
+        "fragments": [{**fragment, "digest": "0" * 64}],
+        "held_out_loss": 1.5,
+        "held_out_version": 1,
+        "parameters_sha256": "0" * 64,
+    }
+
+    def read(data: bytes) -> object:
+        return read_header(Path("model"), data.decode("utf-8", "replace"))
+
+    def read_with_digest(data: bytes) -> object:
+        try:
+            config = json.loads(data)
+        except (ValueError, RecursionError):
+            return read(data)
+        if isinstance(config, dict):
+            config[DIGEST_NAME] = config_digest(config)
+        return read(json.dumps(config).encode())
+
+    whole = json.dumps({**told, DIGEST_NAME: config_digest(told)}).encode()
+    old = json.dumps({**told, "schema": 1}).encode()
+    return [
+        Target("model_header", read, (whole, old)),
+        Target("model_header_signed", read_with_digest, (whole,)),
     ]
 
 

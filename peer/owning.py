@@ -177,7 +177,7 @@ class OwnedRun:
         }
         path = self.folder / LEDGER_NAME
         try:
-            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "w") as file:
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK, 0o600), "w") as file:
                 file.write(json.dumps(line) + "\n")
         except OSError as error:
             raise LocalFault(f"{path} cannot be written: {error.strerror}; no invite was given") from error
