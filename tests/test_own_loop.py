@@ -255,6 +255,21 @@ def test_two_processes_train_together_and_end_with_equal_anchors(start: Callable
 
 
 @pytest.mark.network
+def test_sigterm_leaves_in_good_order(start: Callable[..., Loop]) -> None:
+    loop = start("ended", "--steps", "100000000")
+    loop.wait_for(AppliedCommit)
+    loop.process.send_signal(signal.SIGTERM)
+    assert loop.end() == 128 + signal.SIGTERM
+    left = loop.wait_for(LeftRun)
+    assert isinstance(left, LeftRun)
+    assert "SystemExit" in left.reason
+    assert loop.children() == []
+    me = Identity.load(loop.folder / "identity.key").peer_id
+    (run_id,) = {line.split()[4] for line in loop.output.read_text().splitlines() if "others join with" in line}
+    assert saved_totals(loop.folder / "checkpoints", run_id, me).inner_steps == left.inner_steps > 0
+
+
+@pytest.mark.network
 def test_a_lone_peer_that_returns_goes_on_where_it_was(tmp_path: Path) -> None:
     run = create_custom_run("own", small_module(), QUICK, tmp_path)
     inputs = torch.randn(100, 4)
