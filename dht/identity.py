@@ -127,6 +127,12 @@ class Identity:
                 file.flush()
                 os.fsync(file.fileno())
             _put_in_place(draft, path, identity.to_bytes())
+            if stat.S_IMODE(path.stat().st_mode) & 0o077:
+                path.unlink()
+                raise UsageFault(
+                    f"the key file {path} would be readable by other users of this machine: the disk keeps no modes "
+                    "(exFAT); expected a disk that does; give another path with --identity"
+                )
         except FileExistsError:
             return cls.load(path)
         except OSError as error:

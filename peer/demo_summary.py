@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,7 @@ from peer.events import (
     TrainingProgressed,
     read_events,
 )
+from peer.line_log import earlier_log
 from peer.quantities import count_text
 
 CLEARLY_BELOW = 0.95
@@ -73,12 +75,12 @@ class PeerLogs:
         logs = []
         for name, peer_id, folder in peers:
             log = PeerLog(name, peer_id)
-            try:
-                for event in read_events(folder / "events.jsonl"):
-                    if not isinstance(event, ValueError):
-                        log.take(event)
-            except FileNotFoundError:
-                pass
+            path = folder / "events.jsonl"
+            for part in (earlier_log(path), path):
+                with contextlib.suppress(FileNotFoundError):
+                    for event in read_events(part):
+                        if not isinstance(event, ValueError):
+                            log.take(event)
             logs.append(log)
         return cls(tuple(logs))
 

@@ -124,6 +124,19 @@ def test_of_two_that_make_a_key_there_at_once_both_get_the_same(
     assert Identity.load_or_create(path).peer_id == faster.peer_id
 
 
+def test_a_disk_that_keeps_no_modes_is_told_before_anything_is_trained_with_that_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def link(draft: Path, path: Path) -> None:
+        path.write_bytes(draft.read_bytes())
+        path.chmod(0o755)
+
+    monkeypatch.setattr(os, "link", link)
+    with pytest.raises(UsageFault, match=r"the disk keeps no modes \(exFAT\).*give another path with --identity"):
+        Identity.load_or_create(tmp_path / "identity.key")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_other_failures_of_a_link_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "link", raising(FULL))
     with pytest.raises(UsageFault, match="No space left on device"):

@@ -41,6 +41,8 @@ def do_as_documented(swarm: ProcessSwarm, first: PeerProcess, data_dir: Path, fo
     for line in commands.splitlines():
         name, *arguments = shlex.split(line, comments=True)
         assert name == "peer"
+        if arguments[0] == "evaluate":
+            arguments += ["--data", f"text:{swarm.text}"]  # of this run each volunteer brings the text
         done = swarm.call(*(given.get(argument, argument) for argument in arguments), folder=folder)
         assert (done.returncode, done.stderr) == (0, ""), line
         said.append(done.stdout)
