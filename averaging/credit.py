@@ -234,6 +234,13 @@ class Lineage:
     def __contains__(self, digest: bytes) -> bool:
         return digest in self._links
 
+    def is_elsewhere(self, version: int, previous: bytes) -> bool:
+        """Whether commits just below `version` are known and none of them is the `previous` one."""
+        place = bisect_left(self._versions, version - 1)
+        if not previous or place == len(self._versions) or self._versions[place] != version - 1:
+            return False
+        return all(chain.link.digest[:DIGEST_BYTES] != previous for chain in self._at[place])
+
     def put(self, link: Link) -> bytes | None:
         """Take in a commit, or more of one that is known (another cell's part makes it heavier).
 

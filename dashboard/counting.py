@@ -126,6 +126,11 @@ class Counting:
         """Whether a receipt of this commit is held."""
         return digest in self._receipts
 
+    def is_elsewhere(self, credit: CommitCredit) -> bool:
+        """Whether this commit follows from one that is not held, although others of that version are: a fork."""
+        lineage = self._lineages.get(credit.fragment)
+        return lineage is not None and lineage.is_elsewhere(credit.version, credit.previous)
+
     def released(self) -> list[int]:
         """Numbers of receipts that there was no room for, since the last call."""
         nums, self._released = self._released, []

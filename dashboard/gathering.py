@@ -32,6 +32,10 @@ NUM_WITNESSES: Final = 2
 """Members that shall give the same commit before it is taken; fewer do when all that may be asked were asked."""
 MAX_HELD: Final = 4096
 """Commits of one turn that wait for a second member's word."""
+FIRST_BEHIND: Final = 16
+MAX_BEHIND: Final = 512
+"""Versions further back that are asked for, doubling, when the newest commits follow from one that is not known: the
+run's members changed to another side of a fork. Members remember no more than the last."""
 MAX_TRIES: Final = 5
 """Looks at which a version is asked for that a record announces and nobody gives: commits travel for some seconds."""
 RETRY_SECONDS: Final = 600.0
@@ -62,6 +66,8 @@ class Gatherer:
         self._clock = clock
         self._tries: dict[int, tuple[int, int]] = {}
         self._retry_at = 0.0
+        self._behind: dict[int, int] = {}
+        """Per fragment, while the newest commits follow from one that is not known: how far back the next turn asks."""
         self._disappointments: Counter[PeerId] = Counter()
         """Turns in which a donor brought nothing of what its record announces; those with fewer are asked first."""
 
@@ -101,12 +107,17 @@ class Gatherer:
             else:
                 self._disappointments[donor] += 1
         self._decide(turn)
+        is_searching = self._look_behind(turn)
         known = self._history.known(fragment)
         # What is older than something known will not come by itself; the newest may only be on their way.
         self._history.set_missing(fragment, list(known.absent(min(head, known.end))))
         asked_head, num_tries = self._tries.get(fragment, (0, 0))
         num_tries = num_tries + 1 if asked_head == head else 1
-        self._tries[fragment] = (head, MAX_TRIES if known.end >= head else num_tries)
+        if is_searching:
+            num_tries = 0
+        elif known.end >= head:
+            num_tries = MAX_TRIES
+        self._tries[fragment] = (head, num_tries)
 
     def _first_wanted(self, turn: _Turn, *, is_retry: bool) -> int | None:
         """The lowest version that is lacking or whose commit a second member should confirm."""
@@ -118,7 +129,22 @@ class Gatherer:
                 if absent is not None:
                     wanted.append(min(absent, max(0, known.end - AGAIN_VERSIONS)))
                     break
+        num_behind = self._behind.get(turn.fragment, 0)
+        if num_behind and not turn.givers:
+            wanted.append(max(0, known.end - AGAIN_VERSIONS - num_behind))
         return min(wanted, default=None)
+
+    def _look_behind(self, turn: _Turn) -> bool:
+        """Whether the next turn should ask for older versions: the lowest new commit follows from an unknown one."""
+        credits = [credit for held in turn.held.values() for credit in held.values()]
+        taken = [credit for credit in credits if self._history.is_known(credit.digest)]
+        lowest = min(taken, key=lambda credit: credit.version, default=None)
+        num_behind = self._behind.pop(turn.fragment, 0)
+        # Beyond the limit nobody remembers it; what was found counts as far as it goes.
+        if lowest is None or num_behind >= MAX_BEHIND or not self._history.is_elsewhere(lowest):
+            return False
+        self._behind[turn.fragment] = max(FIRST_BEHIND, 2 * num_behind)
+        return True
 
     async def _read(self, turn: _Turn, donor: PeerId, at: int) -> AsyncIterator[tuple[bytes, CommitCredit]]:
         for _ in range(MAX_PAGES):

@@ -243,6 +243,10 @@ class History:
         """Whether this commit is held, by the digest that names it."""
         return self.ledger.counting.is_known(digest)
 
+    def is_elsewhere(self, credit: CommitCredit) -> bool:
+        """Whether this commit follows from one that is not held, although others of that version are: a fork."""
+        return self.ledger.counting.is_elsewhere(credit)
+
     def is_member(self, peer_id: str) -> bool:
         """Whether commits that count list this machine."""
         machine = self.ledger.machines.get(peer_id)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 
 from dashboard.gathering import INVENTED_VERSIONS, MAX_TRIES, Gatherer, SignedCommits, donors
 from dashboard.history import History
+from dashboard.history_types import CommitCredit, MemberCredit
 from dashboard.live import history_of
 from dashboard.page import render_sections
 from dashboard.state import DashboardState, Look, fold
@@ -259,5 +262,65 @@ def test_the_only_member_is_believed() -> None:
         given_by = {LIAR: {version: genuine(version) for version in range(5)}}
         await Gatherer(history, Clock()).gather(from_donors(given_by), at_head(5, 1))
         assert versions_of(history) == list(range(5))
+
+    in_history(check)
+
+
+@pytest.mark.parametrize("depth", [2, 5, 30, 200])
+def test_the_other_side_of_a_long_fork_is_read_back_to_where_it_began(depth: int) -> None:
+    """Members left their side for a heavier one; what they remember of it now takes the credit, as in a whole file."""
+
+    def side(people: tuple[str, str], tokens: int, begin: int, end: int, last: bytes) -> list[CommitCredit]:
+        credits = []
+        for version in range(begin, end):
+            digest = hashlib.sha256(f"{people} {version}".encode()).digest()
+            members = tuple(MemberCredit(peer_id, 1000 * tokens, 1000 * tokens, True) for peer_id in people)
+            credit = CommitCredit(0, version, people[0], 2 * tokens, digest, members, 0, 1, NOW, previous=last[:16])
+            credits.append(credit)
+            last = digest
+        return credits
+
+    async def check(history: History) -> None:
+        common = side(("a", "b"), 100, 0, 10, b"")
+        left = side(("c", "d"), 90, 10, 10 + depth, common[-1].digest)
+        right = side(("e", "f"), 110, 10, 12 + depth, common[-1].digest)
+        by_raw = {credit.digest: credit for credit in (*common, *left, *right)}
+        given: list[CommitCredit] = [*common, *left]
+
+        async def fetch(donor: PeerId, fragment: int, at: int) -> Sequence[bytes]:
+            return [credit.digest for credit in given if credit.version >= at][:50]
+
+        source, gatherer = SignedCommits(fetch, lambda raw: by_raw[raw]), Gatherer(history, Clock())
+        await gatherer.gather(source, at_head(10 + depth, 3))
+        assert credited(history) == {"a", "b", "c", "d"}
+        given = [*common, *right]
+        for _ in range(8):
+            await gatherer.gather(source, at_head(12 + depth, 3))
+        assert credited(history) == {"a", "b", "e", "f"}
+        assert history.view.milli_witnessed == 2_000_000 + 220_000 * (depth + 2)
+
+    in_history(check)
+
+
+def test_a_fork_whose_beginning_nobody_remembers_ends_the_search() -> None:
+    async def check(history: History) -> None:
+        num_asked = 0
+
+        async def fetch(donor: PeerId, fragment: int, at: int) -> Sequence[bytes]:
+            nonlocal num_asked
+            num_asked += 1
+            return [raw for version, raw in sorted(now.items()) if version >= at]
+
+        def check_orphan(raw: bytes) -> CommitCredit:
+            return replace(check_raw(raw), previous=b"never heard of it" if b"100.0" in raw else b"")
+
+        now = {version: usual_commit(version, ["a", "b"], tokens=50.0) for version in range(40)}
+        source, gatherer = SignedCommits(fetch, check_orphan), Gatherer(history, Clock())
+        await gatherer.gather(source, at_head(40, 3))
+        now = {version: genuine(version) for version in range(38, 44)}
+        for _ in range(30):
+            await gatherer.gather(source, at_head(44, 3))
+        assert versions_of(history) == list(range(44))
+        assert num_asked < 60
 
     in_history(check)
