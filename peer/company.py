@@ -37,6 +37,7 @@ class Company:
         silent_seconds: a member without a new record for so long is not there; much less than its record lives, which
             allows for clocks that are wrong.
         rejoin: called when members are there after nobody was; announces this peer.
+        is_training: whether this peer takes inner steps now.
         wall_clock: unix seconds; they go on while the machine sleeps, which the event loop's seconds do not.
     """
 
@@ -51,8 +52,10 @@ class Company:
         silent_seconds: float,
         wall_clock: Callable[[], float],
         randomness: random.Random,
+        is_training: Callable[[], bool] = lambda: True,
     ) -> None:
         self._me = me
+        self._is_training = is_training
         self._look = look
         self._records = records
         self._silent_seconds = silent_seconds
@@ -129,6 +132,7 @@ class Company:
             return was_away or is_first
         if self._has_met and not self._is_lost and now - self._patient_from >= PATIENCE_SECONDS:
             self._is_lost = True
-            self._emit(events.SwarmLost(at=now, peer_id=self._me, seconds=now - self._seen_at))
+            seconds, is_training = now - self._seen_at, self._is_training()
+            self._emit(events.SwarmLost(at=now, peer_id=self._me, seconds=seconds, is_training=is_training))
             self._hurry.set()
         return False

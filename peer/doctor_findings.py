@@ -79,6 +79,7 @@ def _findings(facts: DoctorFacts) -> Iterator[Finding]:
     if not line.asked:
         why = "; ".join(line.faults) or "no member serves probes"
         yield Finding("line", "note", f"not measured: {why}", "ask again in a minute, or name another member")
+        yield from _rounds(facts, needs)
         return
     yield _clock(line)
     yield _reachable(line)
@@ -256,7 +257,7 @@ def _rounds(facts: DoctorFacts, needs: NeedFacts | None) -> Iterator[Finding]:
             f"; a round with this line takes {seconds_text(needs.round_seconds)}, and the run gives up after "
             f"{seconds_text(needs.round_deadline_seconds)}"
         )
-    if share < SMALLEST_SHARE:
+    if not share >= SMALLEST_SHARE:  # no number is no share either
         yield Finding("rounds", "stop", shown, "join a run with a smaller model, or from a faster line or machine")
     elif share < GOOD_SHARE:
         yield Finding("rounds", "note", shown, "late work counts less; a faster line or machine would help most")

@@ -197,14 +197,19 @@ class RefusedPeer(Event):
         return f"Refused peer {short_peer(self.remote)}: {bare(self.reason)}."
 
 
+def _went_on(is_training: bool) -> str:
+    return "; training went on" if is_training else ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonRestarted(Event):
     """The libp2p daemon died and is back with the same identity; `seconds` without it."""
 
     seconds: float
+    is_training: bool = True
 
     def sentence(self) -> str:
-        return f"The libp2p daemon died and is back after {seconds_text(self.seconds)}; training went on."
+        return f"The libp2p daemon died and is back after {seconds_text(self.seconds)}{_went_on(self.is_training)}."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,9 +217,10 @@ class NetworkRestarted(Event):
     """The network process died and is back with the same identity."""
 
     reason: str
+    is_training: bool = True
 
     def sentence(self) -> str:
-        return f"The network process was started again: {bare(self.reason)}; training went on."
+        return f"The network process was started again: {bare(self.reason)}{_went_on(self.is_training)}."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,9 +228,12 @@ class SwarmLost(Event):
     """No other member has answered for `seconds`."""
 
     seconds: float
+    is_training: bool = True
+    """Whether this peer trains; it may still be catching up, or be a seed."""
 
     def sentence(self) -> str:
-        return f"No other peer has answered for {seconds_text(self.seconds)}; training goes on alone."
+        what = "training goes on alone" if self.is_training else "it looks for them again and again"
+        return f"No other peer has answered for {seconds_text(self.seconds)}; {what}."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ import random
 import secrets
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -169,7 +170,8 @@ class NetworkSide:
                     self._show_addresses(host, folder)
                 if host.num_restarts > num_restarts:
                     num_restarts, seconds = host.num_restarts, host.last_downtime_seconds
-                    self._emit(events.DaemonRestarted(at=time.time(), peer_id=host.peer_id, seconds=seconds))
+                    told = events.DaemonRestarted(at=time.time(), peer_id=host.peer_id, seconds=seconds)
+                    self._emit(replace(told, is_training=_is_training(node)))
 
             host.add_restart_listener(tell_restart)
             ProbeServer(host, node.ports.doorkeeper, dial_freshly, wall_clock=time.time, clock=time.monotonic)
@@ -340,6 +342,7 @@ class NetworkSide:
             silent_seconds=NUM_SILENT_ANNOUNCEMENTS * node.manifest.network.announce_seconds + SILENT_SECONDS,
             wall_clock=time.time,
             randomness=random.Random(secrets.randbits(64)),
+            is_training=lambda: _is_training(node),
         )
 
     def _show_addresses(self, host: P2pdHost, folder: Path) -> None:
@@ -438,6 +441,11 @@ def _admission_of(identity: Identity, run_id: str, ticket_pass: bytes | None, lo
     if local is not None:
         go_by(admission, local)
     return admission
+
+
+def _is_training(node: Node) -> bool:
+    """Whether its trainer takes inner steps: it may still be catching up, or be a seed's."""
+    return node.who.role == "trainer" and bool(node.mailbox.network.ready)
 
 
 def _some_of(addresses: list[str], me: PeerId) -> list[str]:

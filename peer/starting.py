@@ -90,6 +90,11 @@ class Start:
                 await self._take_initial(set(missing))
             if not self._mailbox.network.restored_moment:
                 await self._restore()
+            elif self._keeper is not None:
+                # An earlier process got so far in this very start: what it knew of the checkpoint is known again.
+                saved = await self._keeper.find()
+                is_same = saved is not None and saved.number == self._mailbox.network.restored_moment
+                self._saved = saved if is_same else None
             await self._catch_up()
         for fragment in self._fragments:
             persist(self._mailbox, fragment)

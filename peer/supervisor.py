@@ -209,7 +209,9 @@ class NetworkProcess:
                     "for its reason; start again when that is gone"
                 )
                 break
-            self._show(events.NetworkRestarted(at=time.time(), peer_id=PeerId(""), reason=reason))
+            is_training = self._mailbox is not None and bool(self._mailbox[0].network.ready)
+            told = events.NetworkRestarted(at=time.time(), peer_id=PeerId(""), reason=reason, is_training=is_training)
+            self._show(told)
             if self._leaving.wait(pause_seconds):
                 break
             self._spawn()

@@ -28,6 +28,7 @@ class Scene:
     rejoined_at: list[float] = field(default_factory=list)
     told: list[Event] = field(default_factory=list)
     rejoining_seconds: float = 0.0
+    is_training: bool = True
 
     def wall(self) -> float:
         return EPOCH + asyncio.get_running_loop().time() + self.slept_seconds
@@ -64,6 +65,7 @@ class Scene:
             silent_seconds=SILENT_SECONDS,
             wall_clock=self.wall,
             randomness=random.Random(1),
+            is_training=lambda: self.is_training,
         )
         return [asyncio.create_task(company.run()), asyncio.create_task(self.read_records())]
 
@@ -196,6 +198,22 @@ def test_a_short_absence_is_not_worth_a_line() -> None:
         scene.is_cut = False
         await asyncio.sleep(60)
         assert scene.told == []
+        await end(tasks)
+
+    run_virtual(run())
+
+
+def test_a_peer_that_still_catches_up_does_not_say_that_it_trains() -> None:
+    async def run() -> None:
+        scene = Scene(is_training=False)
+        tasks = scene.start()
+        await asyncio.sleep(300)
+        scene.is_cut = True
+        await asyncio.sleep(HOUR)
+        (lost,) = scene.told
+        assert isinstance(lost, SwarmLost)
+        assert not lost.is_training
+        assert "training" not in lost.sentence()
         await end(tasks)
 
     run_virtual(run())

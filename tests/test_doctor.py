@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import math
 import re
 from typing import Any
 
@@ -160,6 +161,9 @@ PROBLEMS: list[tuple[str, DoctorFacts, str, str, str, int]] = [
     ("download", changed("line", download_bits_per_second=1e6), "note", "1 Mbit/s with", "end other transfers", 0),
     ("rounds", changed("", share_of_rounds=0.3), "note", "about 30 %", "faster line", 0),
     ("rounds", changed("", share_of_rounds=0.01), "stop", "about 1 %", "smaller model", 1),
+    ("rounds", changed("", share_of_rounds=0.0, line=LineFacts()), "stop", "about 0 %", "smaller model", 1),
+    ("rounds", changed("", share_of_rounds=0.2, line=LineFacts(faults=("no",))), "note", "about 20 %", "faster", 0),
+    ("rounds", changed("", share_of_rounds=math.nan), "stop", "nan %", "smaller model", 1),
     (
         "rounds",
         dataclasses.replace(changed("needs", round_seconds=900.0), share_of_rounds=0.2),

@@ -19,11 +19,14 @@ from peer.events import (
     EVENT_TYPES,
     MAX_LINE_BYTES,
     AppliedCommit,
+    DaemonRestarted,
     Evaluated,
     Event,
     EventLog,
+    NetworkRestarted,
     PeerLeft,
     RoundCommitted,
+    SwarmLost,
     TrainingProgressed,
     describe,
     from_json,
@@ -290,3 +293,23 @@ def test_a_pipe_in_place_of_the_log_holds_nothing_up(tmp_path: Path) -> None:
     log.append("3")
     log.close()
     assert (tmp_path / "events.jsonl").read_text().split() == ["0", "1", "2", "3"]
+
+
+@pytest.mark.parametrize(
+    ("event", "training", "waiting"),
+    [
+        (SwarmLost, "training goes on alone", "it looks for them again and again"),
+        (NetworkRestarted, "training went on", "killed"),
+        (DaemonRestarted, "training went on", "is back"),
+    ],
+)
+def test_nobody_says_that_training_goes_on_while_a_peer_catches_up_or_seeds(event, training, waiting):
+    more = {"reason": "it was killed"} if event is NetworkRestarted else {"seconds": 90.0}
+    told = event(at=1.0, peer_id=PeerId("me"), **more)
+    assert training in told.sentence()
+    idle = from_json(to_json(dataclasses.replace(told, is_training=False)))
+    assert "training" not in idle.sentence()
+    assert waiting in idle.sentence()
+    # What earlier software wrote.
+    earlier = {name: value for name, value in json.loads(to_json(told)).items() if name != "is_training"}
+    assert from_json(json.dumps(earlier)) == told

@@ -21,6 +21,8 @@ from averaging.messages import Commit, RosterEntry, ShardResult
 from averaging.outer import OuterRule, anchor_digest
 from averaging.snapshots import Snapshot
 from dht.host import PeerId
+from peer.checkpoint_facts import Totals
+from peer.checkpoint_keeper import CheckpointKeeper
 from peer.events import Event, WorkDropped
 from peer.fetching import Fetched, FetchProgress
 from peer.fragment_memory import build_fragments, persist
@@ -327,3 +329,79 @@ def test_the_last_work_of_a_trainer_that_has_finished_is_taken_after_a_restart(t
     asyncio.run(scene())
     assert peer.mailbox.outbox.take() == []
     assert any(fragment.state.unsent_tokens for fragment in peer.fragments)
+
+
+class DyingSwarm(Swarm):
+    """The network process is killed while it takes over what it fetched."""
+
+    def __init__(self, peer: Peer) -> None:
+        size, version = peer.fragments[1].state.num_values, peer.fragments[1].state.version
+        super().__init__(size, version + 3, ())
+        self._peer = peer
+
+    async def fetch_better(self, states: Any, adopt: Any, on_progress: Any) -> Any:
+        self._peer.mailbox.states[1].writing = 1
+        self._peer.mailbox.states[1].anchor[:5] = np.nan
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("has_checkpoint", [False, True])
+def test_a_network_process_that_is_killed_while_it_starts_leaves_a_start_to_the_next(
+    tmp_path: Path, has_checkpoint: bool
+) -> None:
+    """The trainer has posted its initial parameters, once; nobody may wait for them again."""
+    if has_checkpoint:
+        saved_pair(tmp_path)
+    peer = Peer(tmp_path)
+    initial = [live.numpy().copy() for live, _ in peer._flat()]
+
+    async def life(swarm: Any) -> list[FragmentRuntime]:
+        fragments = build_fragments(
+            ME,
+            peer.owner.run_id,
+            SECTION,
+            OuterRule("carry", 0.7, 0.5),
+            make_codec("int4", 16),
+            peer.mailbox,
+            notary_of(ME),
+        )
+        keeper = CheckpointKeeper(
+            peer.folder, fragments, peer.mailbox, None, inline, lambda: Totals(), lambda: 5.0, peer.seen.append
+        )
+        start = Start(
+            ME,
+            peer.mailbox,
+            fragments,
+            peer.desk,
+            None,  # type: ignore[arg-type]
+            swarm,
+            keeper,
+            Reporter(ME, peer.mailbox, lambda: 5.0, lambda: 5.0, peer.seen.append),
+            trains=True,
+            clock=lambda: 0.0,
+            compute=inline,
+            poll_seconds=0.001,
+            look_seconds=1.0,
+        )
+        starting = asyncio.create_task(start.run())
+        for _ in range(3000):  # as many looks; a start that waits for what never comes does not end
+            if starting.done():
+                break
+            peer.link.try_post_initial()
+            await asyncio.sleep(0.001)
+        if not starting.done():
+            starting.cancel()
+            pytest.fail("it waits for initial parameters that were taken before")
+        starting.result()
+        return fragments
+
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(life(DyingSwarm(peer)))
+    assert peer.link.try_post_initial()  # all of them posted, and taken
+    swarm = Swarm(peer.fragments[1].state.num_values, 9, ())
+    fragments = asyncio.run(life(swarm))
+    assert fragments[1].state.version == 9
+    assert np.array_equal(fragments[1].state.anchor, swarm.snapshot.anchor)
+    assert (peer.mailbox.network.restored_moment > 0) == has_checkpoint
+    if not has_checkpoint:
+        assert np.array_equal(fragments[0].state.anchor, initial[0])
