@@ -1,4 +1,4 @@
-"""Fuzz every decoder: only the faults it documents, in bounded time and memory.
+"""Fuzz every decoder and every command: only the faults it documents, in bounded time and memory.
 
     python -m benchmarks.fuzz --seconds 60                    # all targets, seconds in all, mutations of valid inputs
     python -m benchmarks.fuzz --seconds 600 --engine atheris  # guided by coverage; needs the extra `fuzz`
@@ -26,14 +26,31 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.fuzz_commands import command_targets
 from benchmarks.fuzz_targets import Target, all_targets
 
 CORPUS = Path(__file__).parent.parent / "tests" / "corpus"
 MAX_INPUT_BYTES = 4096
-MAX_SECONDS_PER_INPUT = 1.0
-"""A thousand times what the slowest of them takes; on a busy machine a process may be put aside for a tenth of it."""
+"""Of one input of a decoder under atheris."""
 MAX_GROWTH_MIB = 256.0
 _INTERESTING = (0, 1, 0x7F, 0x80, 0x81, 0x90, 0xC0, 0xC1, 0xC4, 0xC6, 0xCB, 0xCF, 0xD3, 0xD9, 0xDD, 0xDF, 0xFF)
+
+
+_VALUE = re.compile(rb'-?\d[\d.e+-]*|"(?:[^"\\\\]|\\\\.)*"|true|false|null')
+"""A number, text or constant of JSON or TOML."""
+_ODD_VALUES = (
+    *(b"0", b"-1", b"1", b"64", b"65536", b"4294967296", b"1152921504606846976", b"9223372036854775807", b"1e18"),
+    *(b"1e-300", b"1e308", b"1e999", b"-0.0", b"NaN", b"null", b"true", b"[]", b"{}", b'""', b'"[/nope]"'),
+    *(b"[0]", b"[1, 2, 3, 4, 5]", b'"\\u001b[2J\\u202e"', b'"' + 300 * b"a" + b'"', b'"../../x"', b'"/dev/zero"'),
+)
+
+
+def _change_value(data: bytearray, chance: random.Random) -> None:
+    """Put another value in the place of one of a text's; bytes without any stay as they are."""
+    found = list(_VALUE.finditer(bytes(data[:8192])))
+    if found:
+        chosen = chance.choice(found)
+        data[chosen.start() : chosen.end()] = chance.choice(_ODD_VALUES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +73,7 @@ def mutations(target: Target, corpus: list[bytes], seed: int) -> Iterator[bytes]
         data = bytearray(chance.choice(sources))
         for _ in range(chance.choice((1, 1, 2, 3, 8))):
             place = chance.randrange(len(data) + 1)
-            match chance.randrange(8):
+            match chance.randrange(10):
                 case 0 if data:
                     data[place % len(data)] ^= 1 << chance.randrange(8)
                 case 1 if data:
@@ -72,9 +89,11 @@ def mutations(target: Target, corpus: list[bytes], seed: int) -> Iterator[bytes]
                     data[place : place + 8] = chance.choice((bytes(8), b"\xff" * 8, chance.randbytes(8)))
                 case 6:
                     data[place:place] = data[place : place + 64] * chance.choice((1, 4, 50))
-                case _:
+                case 7:
                     data = data[:place]
-        yield bytes(data[:MAX_INPUT_BYTES])
+                case _:
+                    _change_value(data, chance)
+        yield bytes(data[: target.most_bytes])
 
 
 def corpus_of(name: str) -> list[bytes]:
@@ -112,7 +131,7 @@ def problem_with(target: Target, data: bytes) -> str:
         place = traceback.extract_tb(error.__traceback__)[-1]
         return f"{type(error).__name__}: {str(error)[:200]} ({Path(place.filename).name}:{place.lineno})"
     taken = time.process_time() - before
-    return f"took {taken:.1f} s" if taken > MAX_SECONDS_PER_INPUT else ""
+    return f"took {taken:.1f} s" if taken > target.most_seconds else ""
 
 
 def fuzz_guided(name: str, seconds: float) -> Outcome:
@@ -151,6 +170,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--keep", action="store_true", help="keep findings in tests/corpus")
     given = parser.parse_args(arguments)
     targets = all_targets()
+    if given.engine == "mutate" and not (given.target and set(given.target) <= targets.keys()):
+        targets |= {target.name: target for target in command_targets()}
     unknown = [name for name in given.target or () if name not in targets]
     if unknown:
         print(f"no decoder is called {unknown[0]!r}; expected one of {', '.join(targets)}", file=sys.stderr)

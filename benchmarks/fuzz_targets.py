@@ -34,6 +34,7 @@ from dht.framing import FramedStream, frame_header
 from dht.identity import Identity, make_run_id, split_run_id
 from dht.libp2p_yamux import Yamux
 from dht.proofs import make_proof, open_proof
+from dht.protobuf_clash import make_room_for_libp2p
 from dht.records import (
     PeerRecord,
     decode_peer_record,
@@ -62,12 +63,20 @@ _FAULTS = (PeerFault, LocalFault)
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """`read` takes any bytes; `seeds` are valid ones; `allowed` is what it may raise."""
+    """`read` takes any bytes; `seeds` are valid ones; `allowed` is what it may raise.
+
+    Attributes:
+        most_seconds: of processor time for one input. A thousand times what the slowest decoder takes; on a busy
+            machine a process may be put aside for a tenth of it.
+        most_bytes: of one input.
+    """
 
     name: str
     read: Callable[[bytes], object]
     seeds: tuple[bytes, ...]
     allowed: tuple[type[Exception], ...] = _FAULTS
+    most_seconds: float = 1.0
+    most_bytes: int = 4096
 
     def take(self, data: bytes) -> None:
         """Read once; what is allowed is over, what is not goes up."""
@@ -77,6 +86,9 @@ class Target:
 
 def all_targets() -> dict[str, Target]:
     """By name, those of an optional extra only where it is installed."""
+    # Commands, which load hivemind, may come after py-libp2p in this process.
+    with contextlib.suppress(LocalFault):
+        make_room_for_libp2p()
     made = [*_wire(), *_records(), *_membership(), *_addresses(), *_streams(), *_files()]
     with contextlib.suppress(ImportError):
         made += _libp2p()
