@@ -53,7 +53,7 @@ def remember_users(admission: Admission, folder: Path, now: float) -> None:
 
     def keep(ticket: Ticket, peer_id: PeerId) -> None:
         try:
-            with open(path, "ab") as file:
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as file:
                 file.write(_line(InviteUse(ticket.serial, peer_id, ticket.expires_at)))
                 file.flush()
                 os.fsync(file.fileno())

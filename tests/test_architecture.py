@@ -271,6 +271,29 @@ def own_processes(sources: Sequence[Source]) -> Iterator[str]:
                 yield f"{source.module}:{node.lineno} imports multiprocessing, which starts Python itself"
 
 
+OWN_FILES = (
+    *("dht.congestion", "peer.least_memory"),  # of the kernel
+    *("averaging.build_kernels", "dashboard.assets", "dashboard.web.build"),  # of this software
+    *("dht.regular_files", "peer.demo"),
+)
+
+
+def files_of_others(sources: Sequence[Source]) -> Iterator[str]:
+    """A file that somebody may have put there is opened without a wait, and only if it is one."""
+    for source in sources:
+        if source.package not in PACKAGES or source.module in OWN_FILES:
+            continue
+        for node in ast.walk(source.tree):
+            if not isinstance(node, ast.Call):
+                continue
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else ast.unparse(node.func)
+            modes = [part.value for part in node.args if isinstance(part, ast.Constant)]
+            reads = any(isinstance(mode, str) and mode in ("r", "rb", "rt") for mode in modes)
+            is_plain = isinstance(node.func, ast.Name) and len(node.args) == 1 and not node.keywords
+            if name in ("read_text", "read_bytes") or (name == "open" and (reads or is_plain)):
+                yield f"{source.module}:{node.lineno} calls {name}; use dht.regular_files"
+
+
 def size(sources: Sequence[Source]) -> Iterator[str]:
     """A file of 500 lines holds more than one concept."""
     for source in sources:
@@ -297,6 +320,7 @@ RULES: list[Callable[[Sequence[Source]], Iterator[str]]] = [
     no_hidden_imports,
     safe_loading,
     own_processes,
+    files_of_others,
     size,
     names,
 ]
@@ -345,6 +369,9 @@ BROKEN: list[tuple[Callable[[Sequence[Source]], Iterator[str]], dict[str, str]]]
     (safe_loading, {"peer.x": "import numpy\nnumpy.load('f', allow_pickle=True)"}),
     (own_processes, {"peer.x": "import sys\nCOMMAND = [sys.executable, '-m', 'peer']"}),
     (own_processes, {"dht.x": "def f():\n    from multiprocessing import Process"}),
+    (files_of_others, {"peer.x": "from pathlib import Path\nPath('x').read_bytes()"}),
+    (files_of_others, {"dashboard.x": "def f(path):\n    return path.open('rb')"}),
+    (files_of_others, {"dht.x": "open('x')"}),
     (size, {"dht.x": "\n" * 501}),
     (names, {"averaging.utils": ""}),
 ]
