@@ -36,6 +36,8 @@ RATE_WEIGHT: Final = 0.25
 """Of one stretch in the line's rate: frames are coarse, and connections that lost packets carry less for a while."""
 SLOWEST_SHARE: Final = 0.5
 """Of the line's rate, while a queue drains."""
+SLOWEST_BYTES_PER_SECOND: Final = 16_000.0
+"""Who takes less is treated as gone (`links.py`)."""
 USED_SHARE: Final = 0.9
 """Of the pace that was sent at least, for the pace, and nothing else, to have decided what was sent."""
 CLEARLY_SLOWER: Final = 0.1
@@ -133,6 +135,8 @@ class LinePace:
     def _judge(self, sample: Sample) -> None:
         """From what passed, and how the queue changed meanwhile, to the line's rate and the next pace."""
         seconds, passed = sample.at - self._before.at, sample.passed_bytes - self._before.passed_bytes
+        if seconds <= 0 or passed <= 0:
+            return
         self._no_queue_seconds = min(self._no_queue_seconds, sample.queue_seconds)
         queue = sample.queue_seconds - self._no_queue_seconds
         grown = queue - self._before.queue_seconds
@@ -167,4 +171,4 @@ class LinePace:
             share = 1 + self._num_steps * step
         elif not is_queue:
             self._num_steps = 0
-        self.bytes_per_second = self._line * share
+        self.bytes_per_second = max(self._line * share, SLOWEST_BYTES_PER_SECOND)

@@ -11,8 +11,8 @@ the fragment begins with can be known a little later, which is said beside it. T
 are opened and no deadline is learned yet. Without --lab the members talk over loopback at whatever speed it has.
 NETLAB.py: see `benchmarks/lines.py`.
 
-With --ping the first member's home pings a server while rounds run, which is what others on its line feel; --busy adds
-processes that do nothing but count; with --no-pace uploads do not pace themselves.
+With --ping the first member's home pings a server while rounds after the first run, which is what others on its line
+feel; --busy adds processes that do nothing but count; with --no-pace uploads do not pace themselves.
 
 The limit beside it is what the bytes alone need: every member sends its contribution to the other reducers and its
 reduced shard to the other members, 2 (M-1)/M of the encoded size, at its upload rate.
@@ -234,7 +234,7 @@ def main() -> int:
         finally:
             for member in members:
                 member.stop()
-            pings = [] if pinging is None else line_ping.stop(pinging, [one["span"] for one in rounds])
+            pings = [] if pinging is None else line_ping.stop(pinging, [one["span"] for one in rounds[1:]])
     result = summary(options, rounds, usage, pings)
     if options.json:
         print(json.dumps(result))

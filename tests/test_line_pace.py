@@ -5,12 +5,15 @@
 
 from __future__ import annotations
 
+import math
 import random
 from itertools import count
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from averaging.line_pace import FEWEST_FRAMES, MOST_SAMPLES, LinePace
+from averaging.line_pace import FEWEST_FRAMES, MOST_SAMPLES, SLOWEST_BYTES_PER_SECOND, LinePace
 from tests.paced_line import CLOCKS_APART_SECONDS, FRAME_BYTES, MBIT, Line, Sender, play
 
 
@@ -360,6 +363,41 @@ def test_a_queue_gives_the_rate_of_the_line_exactly():
         written(pace, 10.0 + number, passed=7e6 + 1e6 * number, queue=float(number))
     assert pace._line == pytest.approx(0.5e6)
     assert pace.bytes_per_second == pytest.approx(0.25e6)
+
+
+REMOTES = st.sampled_from("abc")
+TIMES = st.floats(0, 100)
+WORDS = st.one_of(
+    st.tuples(st.just("resumed"), st.floats(0, 1e9)),
+    st.tuples(st.just("forget"), REMOTES),
+    st.tuples(st.just("greeted"), REMOTES, TIMES, st.floats(0, 2**64 * 1e-6)),
+    st.tuples(st.just("acknowledged"), REMOTES, TIMES, st.floats(0, 1e9), st.floats(0, 2**64 * 1e-6)),
+)
+
+
+@given(words=st.lists(st.tuples(st.floats(0, 2), WORDS), max_size=60))
+def test_whatever_remotes_say_there_is_a_pace_or_none(words):
+    pace, now = LinePace(), 0.0
+    for pause, (name, *values) in words:
+        now += pause
+        if name == "forget":
+            pace.forget(*values)
+        elif name == "resumed":
+            pace.resumed(now, *values)
+        elif name == "greeted":
+            pace.greeted(*values, now)
+        else:
+            pace.acknowledged(*values, now)
+        assert pace.bytes_per_second is None or SLOWEST_BYTES_PER_SECOND <= pace.bytes_per_second < math.inf
+
+
+def test_frames_that_are_written_in_no_time_divide_by_nothing():
+    pace = LinePace()
+    pace.resumed(1.0, 0)
+    greeted(pace, 1.0)
+    written(pace, 1.0, passed=0.0)
+    pace.resumed(1.0, 0)
+    assert pace.bytes_per_second is None
 
 
 class Unpaced(LinePace):
