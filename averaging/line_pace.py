@@ -38,10 +38,11 @@ SLOWEST_SHARE: Final = 0.5
 """Of the line's rate, while a queue drains."""
 SLOWEST_BYTES_PER_SECOND: Final = 16_000.0
 """Who takes less is treated as gone (`links.py`)."""
-USED_SHARE: Final = 0.9
-"""Of the pace that was sent at least, for the pace, and nothing else, to have decided what was sent."""
+USED_SHARE: Final = 0.5
+"""Of the pace that was sent at least, for a stretch to say that more would have gone: who is late does not catch up."""
 CLEARLY_SLOWER: Final = 0.1
-"""Below the line's rate, at least, for a queue to have had to become shorter: a rate can be a few percent off."""
+"""Below the line's rate, for a queue to have had to become shorter; below the pace, for something else to have decided
+what was sent. Rates are a few percent off."""
 
 
 class Sample(NamedTuple):
@@ -142,7 +143,7 @@ class LinePace:
         grown = queue - self._before.queue_seconds
         rate = passed / max(seconds + grown, seconds / 2)
         pace, line = self.bytes_per_second, self._line
-        is_paced = pace is not None and passed >= USED_SHARE * pace * seconds
+        is_paced = pace is not None and passed >= (1 - CLEARLY_SLOWER) * pace * seconds
         is_queue = queue > QUEUE_SECONDS
         # Otherwise the line may have waited for something to send, and takes more.
         is_measured = is_paced or self._before.queue_seconds > QUEUE_SECONDS
@@ -166,9 +167,9 @@ class LinePace:
             self._num_steps = min(self._num_steps, 0) - 1
             share = max(1 - self._num_steps * step, 1 - 2 * CLEARLY_SLOWER)
             share = max(min(share, 1 + step), SLOWEST_SHARE)
-        elif step >= 0 and is_paced and pace is not None and line is not None and pace >= line:
+        elif step >= 0 and line and pace and pace >= line and passed >= USED_SHARE * pace * seconds:
             self._num_steps = max(self._num_steps, 0) + 1
             share = 1 + self._num_steps * step
-        elif not is_queue:
-            self._num_steps = 0
+        else:
+            self._num_steps = min(self._num_steps, 0) if is_queue else 0
         self.bytes_per_second = max(self._line * share, SLOWEST_BYTES_PER_SECOND)
