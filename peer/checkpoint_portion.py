@@ -20,6 +20,7 @@ from peer.checkpoint import TRAINER_FACTS_NAME, TRAINER_TENSORS_NAME, checkpoint
 from peer.checkpoint_files import read_json
 from peer.checkpoint_tensors import can_hold, open_tensors, spec_of
 from peer.finite import all_finite
+from peer.frozen import check_frozen, frozen_digests
 from peer.optimizer_options import as_plain, options_of, take_changed
 from peer.portion import Part, Portion, is_sharded, part_of
 from peer.ranks import Ranks
@@ -54,6 +55,7 @@ class PortionKeeper:
         self._ranks = ranks
         self._has_complained = False
         self._given = options_of(optimizer)
+        self.frozen = frozen_digests(module)
 
     @property
     def is_sharded(self) -> bool:
@@ -98,11 +100,15 @@ class PortionKeeper:
         """Take the checkpoint of this number over and return its facts; None, with a warning, when that cannot be.
 
         All ranks call it; nothing is changed unless names, shapes and types of all tensors fit on each of them.
+
+        Raises:
+            LocalFault: what is not trained has other values than in the session of the checkpoint.
         """
         path = checkpoint_path(self._folder, number)
         facts, complaint = None, ""
         try:
             facts = read_json(path / TRAINER_FACTS_NAME)
+            check_frozen(self.frozen, facts.get("frozen"), str(path))
             self._check(facts, open_tensors(path / TRAINER_TENSORS_NAME), num_fragments)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             complaint = str(error)

@@ -147,6 +147,7 @@ class TrainerKeeper:
             "accounts": self._link.accounts(),
             "loop": self._loop.kept_counts() if self._loop is not None else {},
             "optimizer": optimizer,
+            "frozen": self._kept.frozen,
             "random": split(random_states(self._link.portion.device), "random", tensors),
         }
         return facts, tensors

@@ -79,9 +79,8 @@ class Peer:
     ) -> None:
         self.module = Net()
         self.optimizer = make_optimizer(self.module.parameters(), lr=0.01)
-        self.layout = build_layout(
-            [(name, tuple(value.shape)) for name, value in self.module.named_parameters()], section.num_fragments
-        )
+        trained = [(name, value) for name, value in self.module.named_parameters() if value.requires_grad]
+        self.layout = build_layout([(name, tuple(value.shape)) for name, value in trained], section.num_fragments)
         codec = make_codec("int4", 16)
         sent_bytes = [codec.encoded_num_bytes(size) for size in self.layout.sizes]
         self.mailbox = Mailbox.in_process(self.layout.sizes, sent_bytes)
@@ -89,7 +88,7 @@ class Peer:
         totals = saved_totals(folder, self.owner.run_id, ME)
         self.mailbox.trainer.tokens = totals.tokens
         self.link = TrainerLink(
-            self.module.named_parameters(),
+            trained,
             self.layout,
             self.mailbox,
             sync_every=section.sync_every,
