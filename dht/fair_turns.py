@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -152,6 +152,17 @@ class FairTurns:
                 self.num_lost += 1
                 return True
         return False
+
+
+def gives_way(num_open: Mapping[PeerId, int], remote: PeerId) -> PeerId | None:
+    """Where all places are taken: whose newest stream ends for another one of `remote`; None: nobody's.
+
+    Args:
+        num_open: of each remote that has any.
+    """
+    greatest = max(num_open, key=lambda one: num_open[one], default=None)
+    # A difference of one would go to and fro.
+    return greatest if greatest is not None and num_open[greatest] > num_open.get(remote, 0) + 1 else None
 
 
 class StreamCounts:

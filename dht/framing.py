@@ -236,6 +236,10 @@ class FramedStream:
         frame, self._received = bytes(self._received), bytearray()
         return frame
 
+    def cut(self, why: str) -> None:
+        """End both directions at once; whoever waits for a frame is told."""
+        self._abort(why)
+
     async def wait_ended(self) -> None:
         """Return once this side has closed or lost the stream."""
         await self._ended.wait()

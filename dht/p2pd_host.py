@@ -20,6 +20,7 @@ from typing import Final, TypeVar
 from dht.byte_stream import ByteStream
 from dht.congestion import BBR, congestion_control
 from dht.errors import DaemonFault, LocalFault, PeerFault, PeerUnreachable
+from dht.fair_turns import gives_way
 from dht.framing import FramedStream
 from dht.host import PeerId, Stream, StreamHandler
 from dht.identity import Identity, public_key_of
@@ -102,6 +103,8 @@ class P2pdHost:
         self._opening = asyncio.Semaphore(MAX_OPENING_STREAMS)
         self._streams: weakref.WeakSet[FramedStream] = weakref.WeakSet()
         self._incoming: Counter[PeerId] = Counter()
+        self._served: list[FramedStream] = []
+        """Incoming ones, the newest last; without those that were cut."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._dialable: dict[PeerId, list[Multiaddr]] = {}
         self._remembered: dict[PeerId, list[Multiaddr]] = {}
@@ -429,15 +432,29 @@ class P2pdHost:
             connection.transport.abort()
             raise
         handler = self._handlers.get(protocol)
-        is_full = self._incoming.total() >= MAX_INCOMING_STREAMS or self._incoming[remote] >= self._max_streams_per_peer
+        is_full = self._incoming[remote] >= self._max_streams_per_peer or not self._has_room_for(remote)
         if handler is None or is_full or self._supervisor.is_closed:
             logger.info("refused a stream %s of peer %s: %s", protocol, remote, "too many" if is_full else "no handler")
             connection.transport.abort()
             return
         await self._serve(handler, FramedStream(connection, connection, remote, self._paces, self.memory), protocol)
 
+    def _has_room_for(self, remote: PeerId) -> bool:
+        """Whether another stream fits; where all places are taken, one of who has most of them ends for it."""
+        if self._incoming.total() < MAX_INCOMING_STREAMS:
+            return True
+        greatest = gives_way(self._incoming, remote)
+        if greatest is None:
+            return False
+        newest = next(stream for stream in reversed(self._served) if stream.remote == greatest)
+        self._served.remove(newest)
+        logger.info("a stream of peer %s ends: all places are taken, and it has most of them", greatest)
+        newest.cut("another remote needs the place")
+        return True
+
     async def _serve(self, handler: StreamHandler, stream: FramedStream, protocol: str) -> None:
         self._streams.add(stream)
+        self._served.append(stream)
         self._incoming[stream.remote] += 1
         try:
             await handler(stream)
@@ -448,4 +465,6 @@ class P2pdHost:
             logger.exception("the handler of %s failed; this is a bug", protocol)
         finally:
             self._incoming -= Counter([stream.remote])
+            if stream in self._served:
+                self._served.remove(stream)
             await stream.close()

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from averaging.announced_speeds import AnnouncedSpeeds
 from averaging.links import OPEN_SECONDS, Doorkeeper, greet_incoming, open_greeted_stream
 from dht.errors import PeerFault, PeerUnreachable
+from dht.fair_turns import StreamCounts
 from dht.host import Host, PeerId, Stream
 from dht.identity import Identity
 from dht.levels import Levels, prefix_of, turn_seconds
@@ -45,6 +46,8 @@ LOOK_SECONDS = 8.0
 """For a look into the DHT, retries included."""
 MAX_INTRODUCTIONS = 32
 """Peers that a newcomer greets directly; the rest learn of it through the DHT."""
+MAX_INTRODUCTIONS_PER_PEER = 8
+"""Streams on which one remote introduces itself at once: a member has one, those of its last lives hang for a while."""
 ANSWER_SECONDS = 1.0
 """For how long a record answers introductions, if this peer's state and anchors stay what they are."""
 MOST_SHOWN_AT_ONCE = 64
@@ -126,6 +129,7 @@ class Membership:
         """Of the members of `view`, this peer among them."""
         self.num_invalid_records = 0
         self._is_to_show = asyncio.Event()
+        self._introductions = StreamCounts(MAX_INTRODUCTIONS_PER_PEER)
         host.handle(RECORD_PROTOCOL, self._serve)
 
     @property
@@ -335,7 +339,8 @@ class Membership:
 
     async def _serve(self, stream: Stream) -> None:
         try:
-            await self._hear_introduction(stream)
+            with self._introductions.one_more(stream.remote):
+                await self._hear_introduction(stream)
         except PeerUnreachable:
             raise
         except PeerFault as fault:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, Protocol
 
 from averaging.links import Doorkeeper, greet_incoming
 from dht.errors import LocalFault, PeerFault, PeerUnreachable
+from dht.fair_turns import FairTurns, NoTurn, StreamCounts
 from dht.fields import clean_text
 from dht.host import Host, PeerId, Stream
 from dht.multiaddr import Multiaddr
@@ -31,11 +33,18 @@ WINDOW_SECONDS: Final = 60.0
 MAX_BYTES_PER_PEER: Final = 32 * 1024 * 1024
 """Per minute: one run of `peer doctor`, which takes 13 MiB each way at most."""
 MAX_BYTES_IN_ALL: Final = 64 * 1024 * 1024
-"""Per minute: 8.5 Mbit/s of a member's line on average, should somebody ask all the time."""
+"""Per minute: 8.5 Mbit/s of a member's line on average, should somebody ask all the time. Each asker has half of what
+the others have left, so that two of them do not use up the minute of a third."""
+WAIT_SECONDS: Final = 5.0
+"""For the turn to measure; then the asker is told to come again."""
+MAX_STREAMS_PER_PEER: Final = 4
+"""An asker has one; the others are those that it has just closed."""
 MAX_DIALLING: Final = 3
 """Askers that are dialled at once: each costs a daemon per address, 40 MB and 0.3 s of one core."""
 DIAL_PAUSE_SECONDS: Final = 2.0
 """Between two dials for anybody."""
+OWN_DIAL_PAUSE_SECONDS: Final = 3 * DIAL_PAUSE_SECONDS
+"""Between two dials for the same asker: two of three turns are left for others."""
 MAX_ASKERS: Final = 256
 """Whose use is remembered; more within a minute share what is left."""
 
@@ -71,7 +80,9 @@ class ProbeServer:
         self._dial = dial
         self._wall_clock = wall_clock
         self._clock = clock
-        self._turn = asyncio.Lock()
+        self._streams = StreamCounts(MAX_STREAMS_PER_PEER)
+        self._turns = FairTurns(1, 1)
+        self._dialled_at: dict[PeerId, float] = {}
         self._window_from = clock()
         self._used: dict[PeerId, int] = {}
         self._next_dial_at = clock()
@@ -79,6 +90,10 @@ class ProbeServer:
         host.handle(PROBE_PROTOCOL, self._serve)
 
     async def _serve(self, stream: Stream) -> None:
+        with self._streams.one_more(stream.remote):
+            await self._serve_one(stream)
+
+    async def _serve_one(self, stream: Stream) -> None:
         await greet_incoming(stream, self._doorkeeper)
         try:
             # Without an end: each request has one of its own, and libp2p has no half-close, so the asker closes.
@@ -95,12 +110,18 @@ class ProbeServer:
             case ["clock"]:
                 await stream.send(pack(["clock", self._wall_clock()]))
             case ["give" | "take" as kind, num_bytes] if is_amount(num_bytes):
-                wait_seconds = self._wait_seconds(stream.remote, num_bytes)
-                if wait_seconds > 0 or self._turn.locked():
-                    await stream.send(pack(["busy", max(1.0, wait_seconds)]))
-                    return
-                async with self._turn:
-                    await (self._give if kind == "give" else self._take)(stream, num_bytes)
+                measure = self._give if kind == "give" else self._take
+                try:
+                    async with self._turns.turn(
+                        stream.remote, lambda: stream.bytes_sent + stream.bytes_received, WAIT_SECONDS
+                    ):
+                        wait_seconds = self._wait_seconds(stream.remote, num_bytes)
+                        if not wait_seconds:
+                            await measure(stream, num_bytes)
+                            return
+                except NoTurn:
+                    wait_seconds = 1.0
+                await stream.send(pack(["busy", max(1.0, wait_seconds)]))
             case ["dial", addresses]:
                 await self._dial_back(stream, read_addresses(addresses, stream.remote))
             case _:
@@ -123,10 +144,13 @@ class ProbeServer:
 
     async def _dial_back(self, stream: Stream, named: list[Multiaddr]) -> None:
         now = self._clock()
-        if now < self._next_dial_at or self._num_dialling >= MAX_DIALLING:
-            await stream.send(pack(["busy", max(1.0, self._next_dial_at - now)]))
+        self._dialled_at = {asker: at for asker, at in self._dialled_at.items() if now - at < OWN_DIAL_PAUSE_SECONDS}
+        own_next_at = self._dialled_at.get(stream.remote, -math.inf) + OWN_DIAL_PAUSE_SECONDS
+        if now < max(own_next_at, self._next_dial_at) or self._num_dialling >= MAX_DIALLING:
+            await stream.send(pack(["busy", max(1.0, own_next_at - now, self._next_dial_at - now)]))
             return
         self._next_dial_at = now + DIAL_PAUSE_SECONDS
+        self._dialled_at[stream.remote] = now
         self._num_dialling += 1
         outcomes: dict[str, str] = {}
         seen: Sequence[Multiaddr] = []
@@ -149,8 +173,8 @@ class ProbeServer:
             self._used.clear()
         used = self._used.get(remote, 0)
         is_known = remote in self._used or len(self._used) < MAX_ASKERS
-        total = sum(self._used.values())
-        if not is_known or used + num_bytes > MAX_BYTES_PER_PEER or total + num_bytes > MAX_BYTES_IN_ALL:
+        left_by_others = MAX_BYTES_IN_ALL - (sum(self._used.values()) - used)
+        if not is_known or used + num_bytes > min(MAX_BYTES_PER_PEER, left_by_others // 2):
             return WINDOW_SECONDS - (now - self._window_from)
         self._used[remote] = used + num_bytes
         return 0.0

@@ -16,6 +16,7 @@ import msgpack
 from dht.access import check_reply, make_refusal
 from dht.admission import Admission, NotAdmitted
 from dht.errors import PeerFault, PeerUnreachable
+from dht.fair_turns import StreamCounts
 from dht.fields import unpack
 from dht.host import Host, PeerId, Stream
 from dht.multiaddr import parse_peer_multiaddr
@@ -25,6 +26,8 @@ from dht.records import MAX_RUN_ID_LENGTH, MAX_RUN_RECORD_BYTES, RunRecord, deco
 RUN_PROTOCOL = "/murmuration/run/1"
 ASK_SECONDS = 10.0
 """For one member to answer with the run's record: a relayed dial and two small frames."""
+MAX_STREAMS_PER_PEER = 4
+"""A newcomer asks one member once, or twice when it does not know whether the run is private."""
 MAX_KNOCK_BYTES = MAX_RUN_ID_LENGTH + MAX_PROOF_BYTES + 32
 
 log = logging.getLogger(__name__)
@@ -61,7 +64,13 @@ async def ask_for_run(
 def serve_run(host: Host, admission: Admission, current: Callable[[], RunRecord]) -> None:
     """Answer `ask_for_run` of others; `current` gives the newest revision known here."""
 
+    streams = StreamCounts(MAX_STREAMS_PER_PEER)
+
     async def serve(stream: Stream) -> None:
+        with streams.one_more(stream.remote):
+            await answer(stream)
+
+    async def answer(stream: Stream) -> None:
         record = current()
         try:
             async with asyncio.timeout(ASK_SECONDS):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
+from averaging.links import open_greeted_stream
 from dht.access import AccessRule
 from dht.errors import PeerFault
 from dht.host import PeerId
@@ -18,7 +20,7 @@ from peer.probe_messages import MAX_LISTED, PROBE_PROTOCOL, pack, to_dial
 from peer.probe_server import MAX_BYTES_PER_PEER, ProbeServer
 from peer.probing import Busy, DialBack, Probe, probing
 from peer.virtual_time import run_virtual
-from tests.memory_networks import fixed_network, named
+from tests.memory_networks import MIB, fixed_network, named
 
 RULE = AccessRule(make_run_id("tiny", Identity.generate().public_key), bytes(32), "0.1.0")
 MEMBER, ASKER = named(1), named(2)
@@ -160,3 +162,74 @@ def test_nonsense_ends_the_stream_and_nothing_else(request_: object) -> None:
         assert PROBE_PROTOCOL.startswith("/murmuration/")
 
     probed(ask)
+
+
+def among(*numbers: int) -> tuple[MemoryNetwork, list[MemoryHost]]:
+    """A member that measures for others, and askers."""
+    clock = asyncio.get_running_loop().time
+    network = fixed_network()
+    member = SeeingHost(network, MEMBER)
+    ProbeServer(member, RunDoorkeeper(RULE, MEMBER, "seed"), Dialler(), wall_clock=clock, clock=clock)
+    return network, [MemoryHost(network, named(number)) for number in numbers]
+
+
+async def hold_the_turn(host: MemoryHost) -> None:
+    """Ask for bytes and read none, again and again."""
+    door = RunDoorkeeper(RULE, host.peer_id, "observer")
+    while True:
+        with contextlib.suppress(PeerFault):
+            stream = await open_greeted_stream(host, door, MEMBER, PROBE_PROTOCOL)
+            await stream.send(pack(["give", 8 * MIB]))
+            while not stream.is_over:  # type: ignore[attr-defined]  # noqa: ASYNC110 (virtual time)
+                await asyncio.sleep(0.5)
+        await asyncio.sleep(0.1)
+
+
+@pytest.mark.parametrize("num_hostile", [1, 2, 3])
+def test_who_measures_without_reading_keeps_nobody_from_measuring(num_hostile: int) -> None:
+    async def scene() -> None:
+        clock = asyncio.get_running_loop().time
+        _, (asker, *hostile) = among(2, *range(10, 10 + num_hostile))
+        tasks = [asyncio.ensure_future(hold_the_turn(host)) for host in hostile for _ in range(3)]
+        await asyncio.sleep(5.0)
+        rate = 0.0
+        while not rate:
+            assert clock() < 180.0, "never had its turn"
+            with contextlib.suppress(Busy):
+                async with probing(asker, RunDoorkeeper(RULE, ASKER, "observer"), MEMBER, clock, clock) as probe:
+                    rate = await probe.download_bits_per_second()
+            await asyncio.sleep(1.0)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    run_virtual(scene())
+
+
+def test_who_asks_for_dials_all_the_time_leaves_turns_to_others() -> None:
+    async def scene() -> None:
+        clock = asyncio.get_running_loop().time
+        _, (asker, hostile) = among(2, 10)
+
+        async def ask_again_and_again() -> None:
+            door = RunDoorkeeper(RULE, hostile.peer_id, "observer")
+            async with probing(hostile, door, MEMBER, clock, clock) as probe:
+                while True:
+                    with contextlib.suppress(Busy):
+                        await probe.dial_back([])
+                    await asyncio.sleep(0.01)
+
+        task = asyncio.ensure_future(ask_again_and_again())
+        await asyncio.sleep(20.0)
+        async with probing(asker, RunDoorkeeper(RULE, ASKER, "observer"), MEMBER, clock, clock) as probe:
+            for attempt in range(3):
+                try:
+                    await probe.dial_back([])
+                    break
+                except Busy:
+                    assert attempt < 2
+                    await asyncio.sleep(2.5)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    run_virtual(scene())

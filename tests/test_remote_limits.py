@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from averaging.links import Traffic
+from dht import p2pd_host
 from dht.errors import LocalFault, PeerFault, PeerUnreachable, UsageFault
 from dht.framing import FramedStream
 from dht.host import PeerId
@@ -144,6 +145,32 @@ def test_a_remote_has_no_more_streams_than_allowed() -> None:
                     await stream.send(b"hello")
                     answered += await stream.receive(5) == b"hello"
             assert answered == 8
+
+    asyncio.run(scene())
+
+
+@pytest.mark.network
+def test_who_has_all_streams_gives_way_to_another_remote(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(p2pd_host, "MAX_INCOMING_STREAMS", 6)
+
+    async def scene() -> None:
+        async with (
+            P2pdHost(Identity.generate(), [LOOPBACK]) as called,
+            P2pdHost(Identity.generate(), [LOOPBACK]) as greedy,
+            P2pdHost(Identity.generate(), [LOOPBACK]) as modest,
+        ):
+            called.handle(ECHO, echo)
+            answered, kept = {}, []
+            for caller, number in ((greedy, 8), (modest, 1)):
+                await caller.connect(called.addresses()[0], 20.0)
+                answered[caller] = 0
+                for _ in range(number):
+                    stream = await caller.open_stream(called.peer_id, ECHO, 20.0)
+                    kept.append(stream)
+                    with contextlib.suppress(PeerUnreachable):
+                        await stream.send(b"hello")
+                        answered[caller] += await stream.receive(5) == b"hello"
+            assert answered == {greedy: 6, modest: 1}
 
     asyncio.run(scene())
 
