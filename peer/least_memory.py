@@ -87,7 +87,7 @@ def free_memory_bytes() -> int | None:
     free = _meminfo_bytes()
     limit, used = (_cgroup_number(name) for name in ("memory.max", "memory.current"))
     if free is not None and limit is not None and used is not None:
-        free = min(free, max(0, limit - used))
+        free = min(free, max(0, limit - used + _cgroup_cache_bytes()))
     return free
 
 
@@ -115,6 +115,16 @@ def _meminfo() -> dict[str, int]:
         return {}
     words = (line.split() for line in lines)
     return {parts[0].rstrip(":"): 1024 * int(parts[1]) for parts in words if len(parts) == 3 and parts[1].isdecimal()}
+
+
+def _cgroup_cache_bytes() -> int:
+    """Of what the group uses: files that the kernel keeps as long as nobody needs the memory."""
+    try:
+        lines = (_CGROUP / "memory.stat").read_text(encoding="ascii").splitlines()
+    except (OSError, ValueError):
+        return 0
+    words = (line.split() for line in lines)
+    return sum(int(parts[1]) for parts in words if parts[:1] in (["active_file"], ["inactive_file"]))
 
 
 def _cgroup_number(name: str) -> int | None:

@@ -78,5 +78,8 @@ def test_free_memory_knows_the_limit_of_a_container(tmp_path, monkeypatch: pytes
     monkeypatch.setattr(least_memory, "_CGROUP", tmp_path)
     monkeypatch.setattr(least_memory, "_meminfo_bytes", lambda: 10**9)
     assert free_memory_bytes() == 3_000_000
+    # What the kernel only keeps because nobody has needed the room is free.
+    (tmp_path / "memory.stat").write_text("anon 500000\nfile 1400000\ninactive_file 800000\nactive_file 500000\n")
+    assert free_memory_bytes() == 4_300_000
     (tmp_path / "memory.max").write_text("max\n")
     assert free_memory_bytes() == 10**9
