@@ -93,7 +93,7 @@ class HeldPiece:
     def exact(self) -> Tensor:
         """x, of the reference's type, on its device; perhaps a view of the live values."""
         live = self.live.to(self.ref.device, self.ref.dtype)
-        return live if self.error is None else live + self.error
+        return live if self.error is None else live.add_(self.error)  # of another type, so a copy
 
     def put(self, values: Tensor) -> None:
         """x := `values`, on the reference's device."""
@@ -204,13 +204,18 @@ class Portion:
                 ref.add_(taken.to(ref.device))
                 continue
             taken = taken.to(ref.device)
-            if kind in (MergeKind.ADD, MergeKind.REBASE):
-                work = ref - piece.exact()
-                ref.copy_(ref + taken if kind == MergeKind.ADD else taken)
-                piece.put(ref - work)
+            if kind == MergeKind.ADD:
+                piece.put(piece.exact() + taken)
+                ref.add_(taken)
                 continue
+            work = ref - piece.exact() if kind == MergeKind.REBASE else None
             ref.copy_(taken)
-            piece.put(piece.exact() * merge_alpha + taken * (1 - merge_alpha) if kind == MergeKind.BLEND else taken)
+            if work is not None:
+                piece.put(torch.sub(ref, work, out=work))
+            elif kind == MergeKind.BLEND:
+                piece.put(piece.exact() * merge_alpha + taken * (1 - merge_alpha))
+            else:
+                piece.put(taken)
 
     @torch.no_grad()
     def gather_work(self, fragment: Fragment, out: Tensor, side: SideStream | None = None) -> None:
