@@ -72,13 +72,15 @@ class Counting:
     def put(self, credit: CommitCredit, at: float, num: int) -> Outcome:
         """Take in a checked commit; what that changes is told by `settle`."""
         lineage = self._lineages.setdefault(credit.fragment, Lineage())
-        held = self._receipts.get(credit.digest, [])
-        members = {member.peer_id: member for one in held for member in self._members(one)}
-        if held and all(_worth(member) <= _worth(members.get(member.peer_id)) for member in credit.members):
-            return "known"
-        for member in credit.members:
-            members[member.peer_id] = max(member, members.get(member.peer_id, member), key=_worth)
-        witnessed = sum(member.milli_witnessed for member in members.values())
+        held = self._receipts.get(credit.digest)
+        witnessed = sum([member.milli_witnessed for member in credit.members])
+        if held is not None:
+            members = {member.peer_id: member for one in held for member in self._members(one)}
+            if all(_worth(member) <= _worth(members.get(member.peer_id)) for member in credit.members):
+                return "known"
+            for member in credit.members:
+                members[member.peer_id] = max(member, members.get(member.peer_id, member), key=_worth)
+            witnessed = sum(member.milli_witnessed for member in members.values())
         standing = witnessed if credit.standing is None else credit.standing
         link = Link(credit.version, credit.digest, credit.previous, witnessed, credit.tokens, standing)
         let_go = lineage.put(link)
@@ -136,6 +138,14 @@ class Counting:
         nums, self._released = self._released, []
         return nums
 
+    def marks(self) -> dict[int, int]:
+        """Per receipt that counts its number in the file, and whether it is the first of its round (1) or not (2)."""
+        return {
+            receipt.num: 1 if place == 0 else 2
+            for digest in self._counted
+            for place, receipt in enumerate(self._receipts[digest])
+        }
+
     def counted(self) -> Iterator[Booking]:
         """Everything that counts now, as if nothing had been booked yet."""
         for digest in self._counted:
@@ -162,13 +172,14 @@ class Counting:
             yield Booking(receipt, members, sign, is_first=place == 0)
 
     def _pack(self, members: Iterable[MemberCredit]) -> bytes:
-        packed = bytearray()
-        for member in members:
-            number = self._index.setdefault(member.peer_id, len(self._ids))
-            if number == len(self._ids):
-                self._ids.append(member.peer_id)
-            packed += _ROW.pack(number, member.milli_witnessed, member.milli_reported, member.is_included)
-        return bytes(packed)
+        rows = []
+        for peer_id, witnessed, reported, is_included in members:
+            number = self._index.get(peer_id)
+            if number is None:
+                number = self._index[peer_id] = len(self._ids)
+                self._ids.append(peer_id)
+            rows.append(_ROW.pack(number, witnessed, reported, is_included))
+        return b"".join(rows)
 
     def _members(self, receipt: Receipt) -> Iterator[MemberCredit]:
         for number, witnessed, reported, is_included in _ROW.iter_unpack(receipt.packed):

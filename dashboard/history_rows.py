@@ -166,20 +166,16 @@ def point_text(point: HistoryPoint) -> str:
 
 def point_of_text(at: float, text: str) -> HistoryPoint:
     """What `point_text` wrote."""
-    tokens, rounds, held_out, train, trainers, peers, *rates = json.loads(text)
-    per_second, upload, download = map(_real, rates)
-    return HistoryPoint(
-        at=_real(at),
-        tokens=_whole(tokens),
-        rounds=_whole(rounds),
-        held_out_loss=None if held_out is None else _real(held_out),
-        train_loss=None if train is None else _real(train),
-        num_trainers=_whole(trainers),
-        num_peers=_whole(peers),
-        tokens_per_second=per_second,
-        upload_bits_per_second=upload,
-        download_bits_per_second=download,
-    )
+    values = json.loads(text)
+    if type(values) is not list or len(values) != 9:
+        raise ValueError(f"{text!r:.60}; expected nine values")
+    tokens, rounds, held_out_loss, train_loss, num_trainers, num_peers, *rates = values
+    if not type(tokens) is type(rounds) is type(num_trainers) is type(num_peers) is int:
+        raise ValueError(f"{text!r:.60}; expected whole numbers")
+    # Of anything but numbers there is no sum.
+    if not math.isfinite(sum(rates) + sum(loss for loss in (held_out_loss, train_loss) if loss is not None)):
+        raise ValueError(f"{text!r:.60}; expected finite numbers")
+    return HistoryPoint(_real(at), *values)
 
 
 def stored_point(point: HistoryPoint) -> HistoryPoint:
@@ -203,15 +199,21 @@ def members_text(credit: CommitCredit, nums: Mapping[str, int]) -> str:
 
 def members_of_text(text: str, peer_id_of: Callable[[int], str]) -> tuple[MemberCredit, ...]:
     """What `members_text` wrote."""
-    return tuple(
-        MemberCredit(
-            peer_id_of(_whole(who)) if type(who) is int else _text(who),
-            min(_whole(witnessed), MAX_SHARE_MILLI),
-            min(_whole(reported), MAX_SHARE_MILLI),
-            bool(included),
-        )
-        for who, witnessed, reported, included in json.loads(text)
-    )
+    return tuple([_member(peer_id_of, *row) for row in json.loads(text)])
+
+
+def _member(peer_id_of: Callable[[int], str], who: Any, witnessed: Any, reported: Any, included: Any) -> MemberCredit:
+    if type(witnessed) is not int or type(reported) is not int or witnessed < 0 or reported < 0:
+        raise ValueError(f"{witnessed!r:.30} and {reported!r:.30} thousandths; expected whole numbers from 0")
+    if type(who) is not int:
+        who = _text(who)
+    elif who < 0:
+        raise ValueError(f"machine number {who}; expected one from 0")
+    else:
+        who = peer_id_of(who)
+    if reported > MAX_SHARE_MILLI or witnessed > MAX_SHARE_MILLI:
+        witnessed, reported = min(witnessed, MAX_SHARE_MILLI), min(reported, MAX_SHARE_MILLI)
+    return MemberCredit(who, witnessed, reported, bool(included))
 
 
 ROUND_COLUMNS = (

@@ -423,8 +423,7 @@ async def _load_ledger(database: aiosqlite.Connection, loaded: Loaded, num_round
                     newest.append(round_)
     ledger.settle()
     loaded.rounds = list(newest)
-    counted = {booking.receipt.num: 1 if booking.is_first else 2 for booking in ledger.counting.counted()}
-    if counted != {num: mark for num, mark in is_counted.items() if mark}:
+    if ledger.counting.marks() != {num: mark for num, mark in is_counted.items() if mark}:
         # Another rule made it (schema 1), or some of its rows cannot be read any more.
         try:
             await database.execute("BEGIN IMMEDIATE")
