@@ -63,6 +63,8 @@ class Site:
     num_viewers: int = 0
     downloads: Counter[str] = field(default_factory=Counter)
     """Under way, by who asked."""
+    table: tuple[int, bytes] = (-1, b"")
+    """All contributors as CSV, and the look that it is of; made once per look for everybody who asks."""
     num_requests: Counter[str] = field(default_factory=Counter)
     _answers: OrderedDict[str, Answer] = field(default_factory=OrderedDict)
     _answering: asyncio.Lock = field(default_factory=asyncio.Lock)

@@ -24,8 +24,10 @@ from dashboard.doors import DoorLimits, Doors, client_address, limits_for
 from dashboard.live import Live
 from dashboard.quiet_log import MAX_REASON_LENGTH, OncePerMinute
 from dashboard.routes import make_app
+from dashboard.site import SITE
 from dashboard.state import Look, fold
 from tests.dashboard_records import NOW, PEERS, RUN_ID, Clock, bare_record, record_of, state_with
+from tests.dashboard_scene import contributor_of
 
 FEW = DoorLimits(num_connections=8, num_per_address=6, idle_seconds=30.0, send_seconds=30.0)
 GET = b"GET /%s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
@@ -42,6 +44,7 @@ class Scene:
         self.port = bound_port(serving)
         self.doors = doors
         self.live = live
+        self._site = serving.runner.app[SITE]
         self._writers: list[asyncio.StreamWriter] = []
 
     async def open(self, sent: bytes = b"", address: str = "127.0.0.1", *, is_slow: bool = False) -> Streams:
@@ -78,6 +81,10 @@ class Scene:
     @property
     def num_open(self) -> int:
         return len(self.doors._places)
+
+    @property
+    def num_downloads(self) -> int:
+        return self._site.downloads.total()
 
     async def close(self) -> None:
         for writer in self._writers:
@@ -208,6 +215,22 @@ def test_who_takes_nothing_is_cut_off(path: str) -> None:
         assert await page.status("healthz") == 200
 
     in_scene(check, replace(FEW, send_seconds=0.3))
+
+
+def test_slow_readers_of_exports_are_cut_off_and_take_no_others_turn() -> None:
+    async def check(page: Scene) -> None:
+        rows = [replace(contributor_of(0), contributor_id=f"c{number}") for number in range(30_000)]
+        page.live.history = replace(page.live.history, contributors=tuple(rows))
+        export = GET % b"api/v1/export.jsonl"
+        slow = [await page.open(export, "127.0.5.1", is_slow=True) for _ in range(2)]
+        await page.until(lambda: page.num_downloads == 2)
+        assert await page.status("api/v1/export.jsonl", "127.0.5.1") == 503
+        assert await page.status("api/v1/export.jsonl", "127.0.5.2") == 200
+        await page.until(lambda: not page.num_downloads)
+        await page.until(lambda: not page.num_open)
+        assert len(slow) == 2
+
+    in_scene(check, replace(FEW, send_seconds=1.0))
 
 
 def test_who_reads_slowly_but_reads_gets_everything() -> None:
