@@ -22,6 +22,7 @@ LOCK_NAME = "peer.lock"
 
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 """Of file systems without locks, such as some of those in the network: there each owner has to take care."""
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 _SHOWN = re.compile(r"process [0-9]{1,10} \([a-z. ]{1,40}\), since [0-9: -]{1,30}")
 _MAX_BYTES = 200
 
@@ -64,8 +65,10 @@ class FolderLock:
     def _is_same(self, descriptor: int) -> bool:
         try:
             return os.path.samestat((self._folder / LOCK_NAME).stat(), os.fstat(descriptor))
-        except OSError:
+        except (FileNotFoundError, NotADirectoryError):
             return False
+        except OSError:
+            return True  # a disk in the network that does not answer now: nobody knows, and the next look will tell
 
     def close(self) -> None:
         """Let go; may be called twice."""
@@ -78,6 +81,10 @@ class FolderLock:
         try:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
         except OSError as error:
+            if error.errno in _NO_ROOM:
+                # What else is to be written says so, too, and goes on when there is room.
+                self._warn(error)
+                return
             raise LocalFault(
                 f"{path} cannot be written: {error.strerror}; expected a data folder of one's own; give another "
                 "--data-dir"
@@ -88,7 +95,7 @@ class FolderLock:
             holder = _said_in(descriptor)
             os.close(descriptor)
             if error.errno in _NO_LOCKS:
-                log.warning("%s cannot be locked (%s); start no second peer there", self._folder, error.strerror)
+                self._warn(error)
                 return
             if not isinstance(error, BlockingIOError):
                 raise LocalFault(
@@ -105,6 +112,9 @@ class FolderLock:
             # A full disk: the lock holds all the same, only without a name.
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, f"process {os.getpid()} ({self._what}), since {started}\n".encode(), 0)
+
+    def _warn(self, error: OSError) -> None:
+        log.warning("%s cannot be locked (%s); start no second peer there", self._folder, error.strerror)
 
 
 def _said_in(descriptor: int) -> str:

@@ -10,8 +10,8 @@
 
 On entering, the module takes the swarm's parameters. Everything else happens in a hook after `optimizer.step()`, which
 never waits for the network (except in mode "sync"); rounds run in a process of their own. Leaving the block, by an
-exception too, says goodbye and ends that process. SIGTERM leaves it as Ctrl+C does, by an exception (`SystemExit`),
-unless the script has a handler of its own.
+exception too, says goodbye and ends that process. SIGTERM and a closed terminal leave it as Ctrl+C does, by an
+exception (`SystemExit`), unless the script has a handler of its own.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from peer.manifest import RunManifest
 from peer.new_run import trained_parameters
 from peer.validation import explain
 
+_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 _WORTH_A_WARNING = (CheckpointFailed, NetworkRestarted, SwarmLost, WaitingForPeers)
 
 log = logging.getLogger(__name__)
@@ -126,7 +127,7 @@ class Swarm:
         except BaseException:
             self._folder.close()
             raise
-        self._restore_signal = ending_on_sigterm()
+        self._restore_signal = ending_on_signals()
         try:
             self._log = EventLog(self._config.event_log_path, log.warning)
             self._enter(self._connection)
@@ -273,21 +274,27 @@ class Swarm:
         self._on_event(event)
 
 
-def ending_on_sigterm() -> Callable[[], object]:
-    """Have SIGTERM raise `SystemExit`, as a service manager's or scheduler's goodbye would otherwise be no goodbye.
+def ending_on_signals() -> Callable[[], object]:
+    """Have SIGTERM and SIGHUP raise `SystemExit`: the goodbye of a service manager or terminal would be none otherwise.
 
     Returns:
         what puts everything back; nothing is changed outside the main thread or where there is a handler already.
     """
-    is_main = threading.current_thread() is threading.main_thread()
-    if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        return lambda: None
 
     def end(number: int, frame: FrameType | None) -> None:
         raise SystemExit(128 + number)
 
-    signal.signal(signal.SIGTERM, end)
-    return lambda: signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    taken: list[signal.Signals] = []
+    if threading.current_thread() is threading.main_thread():
+        taken = [number for number in _SIGNALS if signal.getsignal(number) is signal.SIG_DFL]
+    for number in taken:
+        signal.signal(number, end)
+
+    def restore() -> None:
+        for number in taken:
+            signal.signal(number, signal.SIG_DFL)
+
+    return restore
 
 
 def _log_event(event: Event) -> None:

@@ -21,7 +21,7 @@ from peer import session
 from peer.config import PeerConfig
 from peer.folder_lock import LOCK_NAME, FolderLock
 from peer.owner import Owner
-from peer.session import Swarm, ending_on_sigterm, join
+from peer.session import Swarm, ending_on_signals, join
 from tests.test_owner import StuckView, lost
 
 RUN_ID = "own." + "a" * 20
@@ -114,6 +114,11 @@ def test_a_disk_without_locks_and_a_full_one(tmp_path: Path, monkeypatch: pytest
         FolderLock(tmp_path, "peer join")
     held.close()
 
+    with monkeypatch.context() as full:
+        full.setattr(os, "open", fail)
+        FolderLock(tmp_path, "peer join").close()
+    assert "cannot be locked (No space left on device); start no second peer there" in caplog.text
+
     def no_locks(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
@@ -137,6 +142,20 @@ def test_a_deleted_folder_is_told_once_and_the_next_one_is_held(tmp_path: Path) 
     assert held.what_happened() is None
     with pytest.raises(LocalFault, match="in use by"):
         FolderLock(folder, "peer join")
+    held.close()
+
+
+def test_a_disk_that_does_not_answer_is_no_deleted_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held = FolderLock(tmp_path, "peer join")
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as away:
+        away.setattr(Path, "stat", fail)
+        assert held.what_happened() is None
+    with pytest.raises(LocalFault, match="in use by"):
+        FolderLock(tmp_path, "peer join")
     held.close()
 
 
@@ -172,21 +191,22 @@ def test_the_owner_of_a_peer_hears_of_it_and_the_log_goes_on(tmp_path: Path, mon
 # --------------------------------------------------------------------------------------------------- SIGTERM, own loops
 
 
-def test_sigterm_leaves_an_own_loop_by_an_exception() -> None:
-    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_leaves_an_own_loop_by_an_exception(number: signal.Signals) -> None:
+    before = signal.signal(number, signal.SIG_DFL)
     try:
-        restore = ending_on_sigterm()
+        restore = ending_on_signals()
         with pytest.raises(SystemExit) as caught:
-            signal.raise_signal(signal.SIGTERM)
-        assert caught.value.code == 143
+            signal.raise_signal(number)
+        assert caught.value.code == 128 + number
         restore()
-        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        assert signal.getsignal(number) is signal.SIG_DFL
         # A script's own handler stays.
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        ending_on_sigterm()()
-        assert signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+        signal.signal(number, signal.SIG_IGN)
+        ending_on_signals()()
+        assert signal.getsignal(number) is signal.SIG_IGN
     finally:
-        signal.signal(signal.SIGTERM, before)
+        signal.signal(number, before)
 
 
 def test_a_swarm_takes_and_gives_back_sigterm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
