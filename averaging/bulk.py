@@ -82,12 +82,13 @@ def post_data(
 
 
 def post_stored(links: Links, fragment: FragmentRuntime, to: PeerId, request: ResultRequest) -> bool:
-    """Queue a result that is kept here; False when it is not, or belongs to a commit that is not followed here.
+    """Queue a result that is kept here; False when it is not, or belongs to a commit that is not followed here, or when
+    the remote has got it too often.
 
     What this peer reduced itself it gives in any case: nobody else may have it, and others may follow that commit.
     """
-    stored = fragment.store.result(request.version, request.shard, request.digest)
     place = _place_in_commit(fragment, request) or fragment.store.unsettled_place(request.digest)
+    stored = None if place is None else fragment.store.give(request.version, request.shard, request.digest, to)
     # A disk may have given back other bytes than it took (`peer.shelf`).
     if stored is None or place is None or payload_digest(stored) != request.digest:
         return False

@@ -6,7 +6,7 @@ came from. The memory that one remote can claim is bounded.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -19,6 +19,8 @@ from averaging.reduction import Reduction
 from dht.errors import PeerFault
 from dht.host import PeerId
 
+MAX_TIMES_GIVEN = 4
+"""So often one remote gets the same result: it asks each holder again once or twice, and its line may break between."""
 MAX_RESULT_ROUNDS = 64
 """So many times what one remote may hold in results it may send for one version: honest reducers send their means again
 for every attempt to close it."""
@@ -56,6 +58,7 @@ class ShardStore:
     _results: dict[tuple[int, int, bytes], Buffer] = field(default_factory=dict)
     _held_bytes: dict[PeerId, int] = field(default_factory=dict)
     _results_of: dict[PeerId, _Given] = field(default_factory=dict)
+    _times_given: Counter[tuple[tuple[int, int, bytes], PeerId]] = field(default_factory=Counter)
     _errors: dict[tuple[int, int], EncodedBlocks] = field(default_factory=dict)
     _tentative: dict[tuple[int, int], tuple[bytes, EncodedBlocks | None]] = field(default_factory=dict)
 
@@ -103,6 +106,14 @@ class ShardStore:
     def result(self, version: int, shard: int, digest: bytes) -> Buffer | None:
         """The result with this digest, if it is here."""
         return self._results.get((version, shard, digest))
+
+    def give(self, version: int, shard: int, digest: bytes, remote: PeerId) -> Buffer | None:
+        """The result with this digest, for a remote that asks; None: it is not here, or it has got it too often."""
+        key = (version, shard, digest)
+        if key not in self._results or self._times_given[key, remote] >= MAX_TIMES_GIVEN:
+            return None
+        self._times_given[key, remote] += 1
+        return self._results[key]
 
     def results_of(self, commit: Commit) -> dict[tuple[int, bytes], Buffer]:
         """The results of a commit that are here, by shard and digest."""
@@ -206,6 +217,7 @@ class ShardStore:
         latest = version + 1
         self._results = {key: value for key, value in self._results.items() if keep_from <= key[0] <= latest}
         self._inbound = {key: value for key, value in self._inbound.items() if version <= key[0] <= latest}
+        self._times_given = Counter({key: num for key, num in self._times_given.items() if key[0] in self._results})
         self._held_bytes.clear()
         self._results_of.clear()
 

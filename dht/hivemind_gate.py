@@ -151,6 +151,10 @@ class SignedRecords:
         if key != expected_key or subkey != expected_subkey:
             raise ValueError(f"a record under {key[:80]!r}; expected {expected_key!r} and its own subkey")
 
+    def run_of(self, value: bytes) -> str:
+        """The run id that stored bytes name, which were validated before."""
+        return unpack_value(value)[0].partition("/")[0]
+
     def open_run_record(self, value: bytes) -> RunRecord:
         """The run record inside stored bytes that were validated before."""
         key, data = unpack_value(value)

@@ -120,7 +120,10 @@ class HivemindNode:
         serves: bool,
         admission: Admission | None = None,
     ) -> None:
-        self.storage = BoundedStorage(now, records.rank_of)
+        own_run = None if admission is None else admission.run_id
+        self.storage = BoundedStorage(
+            now, records.rank_of, lambda value: own_run is not None and records.run_of(value) != own_run
+        )
         # hivemind lets strangers write into the cache of others; ours takes nothing.
         self._cache = BoundedStorage(now, max_keys=0)
         self._host = host

@@ -7,7 +7,7 @@ replaying its earlier records. Here an older entry is refused before anything is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from typing import Any, Final
 
 from hivemind.dht.routing import DHTID
@@ -20,6 +20,8 @@ MAX_KEYS: Final = 1024
 MAX_DICTIONARY_BYTES: Final = 256 * 1024
 """Above 4 MiB a holder cannot answer any more and looks dead to every reader."""
 MAX_STORAGE_BYTES: Final = 64 * 1024 * 1024
+FOREIGN_SHARE: Final = 0.5
+"""Of keys and bytes, for records of other runs: a thousand runs cost a stranger nothing, and leave this one its room."""
 _ENTRY_OVERHEAD_BYTES: Final = 64
 """Subkey (a 52-character PeerId) and expiry of one entry, as they travel."""
 
@@ -31,6 +33,7 @@ class BoundedStorage:
         now: returns unix seconds.
         rank_of: a number inside a value that must never go down under one key, whatever the expiry says; the
             revision of a run record, the sequence of a profile. 0 for values without one.
+        is_foreign: whether a value is of another run than this member's.
 
     When a limit is reached, what is there stays and new keys or entries are refused until something expires: refusing
     newcomers for one lifetime of a record is better than letting a flood push the members out.
@@ -40,16 +43,19 @@ class BoundedStorage:
         self,
         now: Callable[[], float],
         rank_of: Callable[[bytes], int] = lambda value: 0,
+        is_foreign: Callable[[bytes], bool] = lambda value: False,
         *,
         max_keys: int = MAX_KEYS,
         max_bytes: int = MAX_STORAGE_BYTES,
     ) -> None:
         self._now = now
         self._rank_of = rank_of
+        self._is_foreign = is_foreign
         self._max_keys = max_keys
         self._max_bytes = max_bytes
         self._values: dict[DHTID, Any] = {}
         self._num_bytes: dict[DHTID, int] = {}
+        self._foreign: set[DHTID] = set()
 
     @property
     def num_bytes(self) -> int:
@@ -73,7 +79,7 @@ class BoundedStorage:
         if subkey is not None:
             return self.store_subkey(key, subkey, value, expiration_time)
         present = self.get(key)
-        if expiration_time <= self._now() or not self._has_room(key, len(value)):
+        if expiration_time <= self._now() or not self._has_room(key, len(value), value):
             return False
         if present is not None:
             if isinstance(present.value, DictionaryDHTValue):
@@ -81,8 +87,7 @@ class BoundedStorage:
             old_rank, new_rank = self._rank_of(present.value), self._rank_of(value)
             if new_rank < old_rank or (new_rank == old_rank and expiration_time <= present.expiration_time):
                 return False
-        self._values[key] = ValueWithExpiration(value, expiration_time)
-        self._num_bytes[key] = len(value)
+        self._put(key, ValueWithExpiration(value, expiration_time), len(value), value)
         return True
 
     def store_subkey(self, key: DHTID, subkey: Any, value: bytes, expiration_time: float) -> bool:
@@ -104,11 +109,10 @@ class BoundedStorage:
         num_bytes = sum(len(entry.value) + _ENTRY_OVERHEAD_BYTES for entry in entries.values())
         num_bytes += len(value) + _ENTRY_OVERHEAD_BYTES
         num_bytes -= len(replaced.value) + _ENTRY_OVERHEAD_BYTES if replaced is not None else 0
-        if num_bytes > MAX_DICTIONARY_BYTES or not self._has_room(key, num_bytes):
+        if num_bytes > MAX_DICTIONARY_BYTES or not self._has_room(key, num_bytes, value):
             return False
         dictionary.store(subkey, value, expiration_time)
-        self._values[key] = ValueWithExpiration(dictionary, dictionary.latest_expiration_time)
-        self._num_bytes[key] = num_bytes
+        self._put(key, ValueWithExpiration(dictionary, dictionary.latest_expiration_time), num_bytes, value)
         return True
 
     def items(self) -> Iterator[tuple[DHTID, Any]]:
@@ -123,17 +127,27 @@ class BoundedStorage:
         self._drop_expired()
         return len(self._values)
 
-    def _has_room(self, key: DHTID, num_bytes: int) -> bool:
-        if self._fits(key, num_bytes):
+    def _put(self, key: DHTID, item: Any, num_bytes: int, value: bytes) -> None:
+        self._values[key], self._num_bytes[key] = item, num_bytes
+        if self._is_foreign(value):
+            self._foreign.add(key)
+
+    def _has_room(self, key: DHTID, num_bytes: int, value: bytes) -> bool:
+        is_foreign = self._is_foreign(value)
+        if self._fits(key, num_bytes, is_foreign):
             return True
         self._drop_expired()
-        return self._fits(key, num_bytes)
+        return self._fits(key, num_bytes, is_foreign)
 
-    def _fits(self, key: DHTID, num_bytes: int) -> bool:
-        num_keys = len(self._values) + (key not in self._values)
-        return (
-            num_keys <= self._max_keys and self.num_bytes - self._num_bytes.get(key, 0) + num_bytes <= self._max_bytes
-        )
+    def _fits(self, key: DHTID, num_bytes: int, is_foreign: bool) -> bool:
+        if is_foreign and not self._fits_among(self._foreign, key, num_bytes, FOREIGN_SHARE):
+            return False
+        return self._fits_among(self._values.keys(), key, num_bytes, 1.0)
+
+    def _fits_among(self, keys: Set[DHTID], key: DHTID, num_bytes: int, share: float) -> bool:
+        held = sum(self._num_bytes[other] for other in keys if other != key)
+        num_keys = len(keys) + (key not in keys)
+        return num_keys <= share * self._max_keys and held + num_bytes <= share * self._max_bytes
 
     def _drop_expired(self) -> None:
         now = self._now()
@@ -143,3 +157,4 @@ class BoundedStorage:
     def _drop(self, key: DHTID) -> None:
         del self._values[key]
         del self._num_bytes[key]
+        self._foreign.discard(key)

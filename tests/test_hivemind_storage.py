@@ -164,6 +164,37 @@ def test_the_whole_storage_is_bounded_and_room_comes_back() -> None:
     assert {key for key, _ in storage.items()} == {OTHER_KEY, key_id_of("third")}
 
 
+def foreign_value(number: int) -> bytes:
+    owner = Identity.from_seed(number.to_bytes(32, "big"))
+    run_id = make_run_id("other", owner.public_key)
+    record = encode_run_record(sign_run_record(run_id, b'{"revision":1}', owner))
+    return pack_value(run_key(run_id), record)
+
+
+def test_a_thousand_runs_of_a_stranger_leave_this_run_its_room() -> None:
+    clock = Clock()
+    records = SignedRecords(clock)
+    storage = BoundedStorage(
+        clock, records.rank_of, lambda value: records.run_of(value) != RUN_ID, max_keys=8, max_bytes=10_000
+    )
+    stored = [storage.store(key_id_of(f"run {number}"), foreign_value(number), NOW + 10) for number in range(1, 20)]
+    assert stored == 4 * [True] + 15 * [False]
+    # Under a key that a stranger has already it may renew what it said, and nothing else.
+    assert storage.store(key_id_of("run 1"), foreign_value(1), NOW + 11)
+    own = [storage.store(key_id_of(f"own {number}"), run_value(1), NOW + 10) for number in range(5)]
+    assert own == 4 * [True] + [False]
+    clock.seconds = NOW + 12
+    assert [storage.store(key_id_of(f"own {number}"), run_value(1), NOW + 99) for number in range(9)].count(True) == 8
+    assert not storage.store(KEY, foreign_value(3), NOW + 99)
+
+
+def test_bytes_of_other_runs_are_bounded_too() -> None:
+    storage = BoundedStorage(Clock(), lambda value: 0, lambda value: value.startswith(b"foreign"), max_bytes=100)
+    assert storage.store(KEY, b"foreign" + bytes(40), NOW + 10)
+    assert not storage.store(OTHER_KEY, b"foreign" + bytes(10), NOW + 10)
+    assert storage.store(OTHER_KEY, bytes(50), NOW + 10)
+
+
 def test_a_value_and_a_dictionary_do_not_replace_each_other() -> None:
     storage = BoundedStorage(Clock())
     assert storage.store(KEY, b"value", NOW + 10)

@@ -13,7 +13,7 @@ from averaging.codec import make_codec
 from averaging.messages import Commit, Contribution, Plan, Result, RosterEntry, ShardPlan, ShardResult
 from averaging.outer import OuterRule
 from averaging.reduction import reduce_shard
-from averaging.shard_store import ShardStore, payload_digest, terms_of
+from averaging.shard_store import MAX_TIMES_GIVEN, ShardStore, payload_digest, terms_of
 from dht.errors import PeerFault
 from tests.memory_networks import named
 
@@ -284,3 +284,19 @@ def test_memory_is_flat_over_many_versions():
         assert len(store._inbound) == 0
         assert len(store._results) <= 4
         assert not store._held_bytes
+
+
+def test_a_remote_gets_the_same_result_a_few_times_and_others_get_it_too():
+    store = store_of()
+    store.take_contribution(PEERS[0], contribution(0), payload(store, normal(0)))
+    reduction = reduce_shard(store.contributions(RULE, PLAN, PEERS[0], 0, [0]), RULE, store.codec, CUT, None)
+    digest = store.add_reduction(7, 0, 0, CUT, reduction)
+    for asker in PEERS[1:4]:
+        given_times = [store.give(7, 0, digest, asker) is not None for _ in range(200)]
+        assert given_times == [number < MAX_TIMES_GIVEN for number in range(200)]
+    assert store.give(7, 1, digest, PEERS[4]) is None
+    # Nothing is counted for longer than the result is kept.
+    store.prune(8, 7)
+    assert store.give(7, 0, digest, PEERS[1]) is None
+    store.prune(9, 8)
+    assert not store._times_given
