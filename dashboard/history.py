@@ -96,7 +96,8 @@ class History:
         """By number: of the newest commits, whether they count or not."""
         for one in loaded.rounds:
             self._facts[one.num] = round_facts_of(one.credit, one.credit.at or 0.0)
-            self._show(self._facts[one.num])
+            if one.is_counted:
+                self._show(self._facts[one.num])
         self._news: dict[int, tuple[float, CommitCredit, bool]] = {}
         """By number: commits that have come since `_settle`: (time that it counts at, credit, whether it is recent)."""
         self._revision: int | None = None

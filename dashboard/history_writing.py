@@ -6,7 +6,7 @@ import json
 import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -104,7 +104,7 @@ class Loaded:
     missing: list[MissingRounds] = field(default_factory=list)
     meta: dict[str, Any] = field(default_factory=dict)
     rounds: list[StoredRound] = field(default_factory=list)
-    """The newest ones that count, oldest first."""
+    """The newest ones, whether they count or not, oldest first."""
     marks: list[tuple[Any, ...]] = field(default_factory=list)
     """(at, tokens, kind, peer_id), oldest first."""
     conditions: dict[str, Condition] = field(default_factory=dict)
@@ -419,11 +419,11 @@ async def _load_ledger(database: aiosqlite.Connection, loaded: Loaded, num_round
             for round_ in readable(map(tuple, rows), take, "rounds", loaded.skipped):
                 is_counted[round_.num] = round_.is_counted
                 ledger.put(round_.credit, 0.0, round_.num)
-                if round_.is_counted:
-                    newest.append(round_)
+                newest.append(round_)
     ledger.settle()
-    loaded.rounds = list(newest)
-    if ledger.counting.marks() != {num: mark for num, mark in is_counted.items() if mark}:
+    marks = ledger.counting.marks()
+    loaded.rounds = [replace(one, is_counted=marks.get(one.num, 0)) for one in newest]
+    if marks != {num: mark for num, mark in is_counted.items() if mark}:
         # Another rule made it (schema 1), or some of its rows cannot be read any more.
         try:
             await database.execute("BEGIN IMMEDIATE")

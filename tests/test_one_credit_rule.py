@@ -242,6 +242,27 @@ async def _everywhere(history: History, reader: HistoryReader, by_raw: dict[byte
         assert (curve[-1].milli_witnessed, curve[-1].milli_reported, curve[-1].rounds) == shown[:3]
 
 
+def test_a_round_that_counts_only_after_a_restart_is_shown(tmp_path: Path) -> None:
+    def made(number: int, version: int, tokens: int, previous: bytes = b"") -> Made:
+        digest = hashlib.sha256(b"%d" % number).digest()
+        members = (MachineShare(NAMES[number], 1000 * tokens, True),)
+        return Made(Round(0, version, digest, previous, NAMES[number], tokens, members, 1000 * tokens))
+
+    first, light, heavy = made(0, 0, 10), made(1, 1, 10), made(2, 1, 20)
+    later = made(3, 2, 900, previous=light.round_.digest[:16])
+
+    async def contributors(*commits: Made) -> dict[int, tuple[str, ...]]:
+        async with open_history(tmp_path / "run.sqlite", RUN_ID, clock=lambda: NOW, warn=print) as (history, _):
+            for one in commits:
+                history.add_commit(one.raw, one.credit, NOW)
+            return {row.version: row.contributors for row in history.view.rounds}
+
+    assert asyncio.run(contributors(first, light, heavy)) == {0: (NAMES[0],), 1: (NAMES[2],)}
+    expected = {0: (NAMES[0],), 1: (NAMES[1],), 2: (NAMES[3],)}
+    assert asyncio.run(contributors(later)) == expected
+    assert asyncio.run(contributors()) == expected
+
+
 # --- limits ---
 
 
