@@ -9,6 +9,7 @@ from averaging.cell_messages import Partial
 from averaging.contributions import Sent
 from averaging.encoded import Buffer
 from averaging.fragment_runtime import FragmentRuntime
+from averaging.line_budget import bytes_each
 from averaging.links import Links
 from averaging.messages import Contribution, Plan, Result, ResultRequest, ShardPlan, own_entry
 from averaging.outer import OuterRule
@@ -42,12 +43,18 @@ def post_shards(
     me: PeerId,
     signed: Callable[[Contribution, Sequence[Buffer]], Contribution],
 ) -> None:
-    """Queue the own contribution's shards for their reducers, `signed`, and count them in `fragment`."""
+    """Queue the own contribution's shards for their reducers, `signed`, and count them in `fragment`.
+
+    Those that the line can bring in time; see `LineBudget`.
+    """
     plan = effect.plan
-    for index, shard in enumerate(plan.shards):
+    others = [(index, shard) for index, shard in enumerate(plan.shards) if plan.roster[shard.reducer].peer_id != me]
+    sizes = [sent.encoded.slice_blocks(shard.start, shard.end - shard.start).num_bytes for _, shard in others]
+    timing = fragment.machine.timing
+    each = bytes_each(links.traffic.upload_bits_per_second, timing.own_pace.seconds, timing.num_fragments)
+    chosen = fragment.budget.chosen(plan.version, sizes, each)
+    for index, shard in (one for position, one in enumerate(others) if position in chosen):
         reducer = plan.roster[shard.reducer].peer_id
-        if reducer == me:
-            continue
         header = Contribution(
             fragment.index,
             plan.version,
@@ -64,11 +71,16 @@ def post_shards(
         fragment.up_values += shard.end - shard.start
 
 
-def post_result(links: Links, fragment: FragmentRuntime, effect: SendResult) -> None:
-    """Queue an own mean for the other members."""
+def own_result(fragment: FragmentRuntime, effect: SendResult) -> tuple[Result, Buffer]:
+    """The frame of an own mean."""
     shard = effect.plan.shards[effect.shard]
     payload = fragment.store.own_result(effect.plan.version, effect.shard, shard.start, shard.end)
-    header = Result(fragment.index, effect.plan.version, effect.shard, shard.start, shard.end)
+    return Result(fragment.index, effect.plan.version, effect.shard, shard.start, shard.end), payload
+
+
+def post_result(links: Links, fragment: FragmentRuntime, effect: SendResult) -> None:
+    """Queue an own mean for the other members."""
+    header, payload = own_result(fragment, effect)
     for peer_id in effect.to:
         post_data(links, peer_id, header, [payload])
 

@@ -23,6 +23,7 @@ from averaging.cell_exchange import CellEffect, CellExchange
 from averaging.codec import Codec
 from averaging.committing import adopt_anchor, apply_commit
 from averaging.contributions import Announced, Sent
+from averaging.delivery import Deliveries
 from averaging.exchange_reports import (
     AnchorMoved,
     CommitApplied,
@@ -64,6 +65,7 @@ from averaging.round_events import (
     DeadlinePassed,
     Event,
     Heard,
+    LeaderReplaced,
     Lost,
     Ready,
     ReduceShard,
@@ -106,9 +108,9 @@ class Exchange:
         self.reduce = reduce_shard
         self.codec = codec
         self.fragments = list(fragments)
-        self.links: Links | None = None
-        self.reachable = True
-        self.takes_part = True
+        self._given_links: Links | None = None
+        self._deliveries = Deliveries(lambda index: fragments[index].machine.version, HISTORY_COMMITS)
+        self.reachable = self.takes_part = True
         self._clock = clock
         self._compute = compute
         self._deliver = deliver
@@ -270,6 +272,8 @@ class Exchange:
         if self._closed:
             return
         for effect in fragment.machine.step(event, self._clock()):
+            if isinstance(effect, LeaderReplaced) and effect.was_silent:
+                self.guard.leaders.given_up(effect.old, self._clock())
             if isinstance(effect, SendMessage):
                 sent_bytes = self._links.post(effect.to, [wire.encode(effect.message)])
                 if fragment.machine.is_offering and not isinstance(effect.message, Commit | Plan):
@@ -279,7 +283,7 @@ class Exchange:
             elif isinstance(effect, ReduceShard):
                 self._spawn(self._reduce(fragment, effect))
             elif isinstance(effect, SendResult):
-                bulk.post_result(self._links, fragment, effect)
+                self._deliveries.post(self._links, fragment, effect)
             elif isinstance(effect, CellEffect):
                 self._cells.perform(fragment, effect)
             elif isinstance(effect, Apply):
@@ -383,6 +387,8 @@ class Exchange:
         digest = fragment.store.add_reduction(plan.version, index, shard.start, shard.end, reduction, carries)
         fragment.result_arrived.set()
         self._expect(fragment, index, digest, self.me)
+        if reduction.included and fragment.machine.plan == plan:
+            await self._deliveries.deliver(self._links, fragment, plan, index)
         self._step(fragment, ShardReduced(plan.attempt, effect.leader, index, digest, reduction.included))
 
     def _expect(self, fragment: FragmentRuntime, index: int, digest: bytes, reducer: PeerId) -> None:
@@ -446,6 +452,7 @@ class Exchange:
     def _after_advance(self, fragment: FragmentRuntime, adopted: tuple[Commit, ...] | None = None) -> None:
         state = fragment.state
         fragment.store.prune(state.version, state.version - HISTORY_COMMITS)
+        self._deliveries.advanced(fragment.index, state.version)
         self.guard.advanced(fragment.index, state.version, fragment.machine.timing, is_adopted=adopted is not None)
         self._report(AnchorMoved(fragment.index, state.version, state.digest))
         fragment.machine.passed_over = frozenset(self.guard.leaders.passed_over(self._clock()))
@@ -458,9 +465,20 @@ class Exchange:
     # ------------------------------------------------------------------------------------------------------ small
 
     @property
+    def links(self) -> Links | None:
+        """The lanes to all others; set by the owner before the first message."""
+        return self._given_links
+
+    @links.setter
+    def links(self, links: Links) -> None:
+        self._given_links = links
+        if isinstance(links, Links):
+            self._deliveries.watch(links)
+
+    @property
     def _links(self) -> Links:
-        assert self.links is not None, "Exchange.links is set by its owner before the first message"
-        return self.links
+        assert self._given_links is not None, "Exchange.links is set by its owner before the first message"
+        return self._given_links
 
     def _ask_repair(self, fragment: FragmentRuntime, peer_id: PeerId, reason: str) -> None:
         asked, fragment.repairing = fragment.repairing, True

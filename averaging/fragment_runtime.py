@@ -12,6 +12,7 @@ from averaging.cell_round import CellRoundMachine
 from averaging.commit_log import CommitLog
 from averaging.digest_ahead import DigestAhead
 from averaging.fragment_state import FragmentState
+from averaging.line_budget import LineBudget
 from averaging.messages import DIGEST_BYTES, Commit, VersionIs
 from averaging.receipts import Receipts
 from averaging.round import HISTORY_COMMITS, RoundMachine
@@ -43,6 +44,7 @@ class FragmentRuntime:
     ahead: DigestAhead = field(init=False)
     looks_ahead: bool = False
     """A task is at work on `ahead`."""
+    budget: LineBudget = field(default_factory=LineBudget)
     log: CommitLog = field(default_factory=CommitLog)
     busy: asyncio.Lock = field(default_factory=asyncio.Lock)
     timer: asyncio.TimerHandle | None = None

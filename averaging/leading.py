@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from averaging.messages import (
     MAX_ROSTER,
@@ -25,7 +25,7 @@ from averaging.messages import (
 )
 from averaging.notary import Notary
 from averaging.round_events import DeadlinePassed, QuorumAwaited, WronglySigned
-from averaging.round_timing import HEARTBEAT_SECONDS, RoundTiming, patience_factor
+from averaging.round_timing import HEARTBEAT_SECONDS, RoundTiming
 from dht.host import PeerId
 
 GRACE_OF_INTERVAL = 0.7
@@ -42,6 +42,7 @@ LEAST_QUORUM_SECONDS = 5.0
 AVERAGING_OF_MEAN = 0.5
 """Of the time until a mean is known, most goes to the contributions' transfer; averaging itself takes a small part."""
 LEAST_AVERAGING_SECONDS = 1.0
+TRIED_EVERY_VERSIONS = 16
 
 Send = Callable[[PeerId, Message], None]
 Shards = Callable[[Sequence[Offer]], tuple[ShardPlan, ...]]
@@ -239,11 +240,13 @@ class Leading:
             for peer_id, offer in sorted(self.offers.items())
         )
         self._note_missing(now)
-        shards = self.shards_for(offers)
+        shards = self.shards_for(self._with_those_in_time(offers))
         timing = self.timing
         mean = timing.reduced.longest({roster[shard.reducer].peer_id for shard in shards}).seconds
         # A mean is there after the contributions to it, so its reducer may know of a slower line than this peer does.
-        contribution = max(mean, timing.contribution.longest(self.offers).seconds * patience_factor(self.attempt))
+        others = [peer_id for peer_id in self.offers if peer_id != self.me]
+        patience = timing.contribution_patience(others, self.attempt, is_pair=self._num_trainers <= 2)
+        contribution = max([mean, *patience.values()])
         self.plan = Plan(
             self.fragment,
             self.version,
@@ -258,6 +261,19 @@ class Leading:
         self.planned_at, self.closes_at = now, now + self.plan.commit_deadline_seconds
         for entry in roster:
             self.send(entry.peer_id, self.plan)
+
+    def _with_those_in_time(self, offers: Sequence[Offer]) -> Sequence[Offer]:
+        """The offers in roster order, with who was seen to bring its means too late as one that nobody can reach.
+
+        Now and then it is tried again: its line may be another one by now.
+        """
+        if self.version % TRIED_EVERY_VERSIONS == 0:
+            return offers
+        in_time = self.timing.reduces_in_time(sorted(self.offers))
+        return [
+            replace(offer, reachable=offer.reachable and is_in_time)
+            for offer, is_in_time in zip(offers, in_time, strict=True)
+        ]
 
     def _note_missing(self, now: float) -> None:
         """Trainers that were expected and did not offer in time."""

@@ -18,9 +18,16 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from averaging import wire
+from averaging.greeting import (
+    MAX_HELLO_BYTES,
+    OPEN_SECONDS,
+    Doorkeeper,
+    greet_incoming,
+    open_greeted_stream,
+)
 from averaging.line_pace import LinePace
 from averaging.messages import Message
 from averaging.upload_rate import UploadRate
@@ -28,9 +35,18 @@ from dht.errors import PeerFault, PeerUnreachable
 from dht.host import Host, PeerId, Stream
 from dht.pacing import Pace
 
+__all__ = [
+    "MAX_HELLO_BYTES",
+    "OPEN_SECONDS",
+    "ROUND_PROTOCOL",
+    "Doorkeeper",
+    "Links",
+    "Traffic",
+    "greet_incoming",
+    "open_greeted_stream",
+]
+
 ROUND_PROTOCOL = "/murmuration/round/4"
-OPEN_SECONDS = 15.0
-"""To open a stream: a relayed dial with hole punching takes up to 10 s; longer means nobody is there."""
 SLOWEST_BYTES_PER_SECOND = 16_000
 """A remote that takes less (128 kbit/s) is treated as gone: a fragment of a small model would take minutes."""
 SEND_GRACE_SECONDS = 20.0
@@ -46,7 +62,6 @@ ALL_DATA_STREAMS = 24
 roster's streams must find room at each of its members."""
 MAX_INCOMING_STREAMS_PER_PEER = 16
 """Four streams of two lanes, doubled while old ones are being replaced after a reconnect, doubled again for slack."""
-MAX_HELLO_BYTES = 4096
 ACKNOWLEDGED_BYTES = 4096
 """Longer frames are acknowledged, and empty ones."""
 QUIET_SECONDS = 1.0
@@ -55,47 +70,7 @@ CLOCK_BYTES = 8
 """Of an acknowledgement: microseconds by the receiver's clock when it had read the frame, big-endian."""
 
 Lane = Literal["control", "data"]
-
-
-class Doorkeeper(Protocol):
-    """Port: who may talk to us."""
-
-    def hello(self, remote: PeerId) -> bytes:
-        """Our own first frame to `remote`."""
-        ...
-
-    def admit(self, remote: PeerId, hello: bytes) -> str:
-        """Check the remote's first frame and return its role: trainer, seed or observer.
-
-        Raises:
-            PeerFault: it may not talk to us.
-        """
-        ...
-
-    def welcome(self, remote: PeerId, hello: bytes) -> bytes:
-        """Our answer to a hello that was admitted."""
-        ...
-
-    def refusal(self, fault: PeerFault) -> bytes:
-        """Our answer to a hello that was not; empty: no answer at all."""
-        ...
-
-    def check_reply(self, remote: PeerId, hello: bytes, reply: bytes) -> None:
-        """Check the remote's answer to our hello.
-
-        Raises:
-            PeerFault: it refused us, with its reason.
-        """
-        ...
-
-    @property
-    def may_exclude(self) -> bool:
-        """Whether `is_excluded` can be true of anybody now."""
-        ...
-
-    def is_excluded(self, remote: PeerId) -> bool:
-        """Whether a remote that was admitted before may not talk to us any more."""
-        ...
+Parts = Sequence[bytes | memoryview]
 
 
 @dataclass
@@ -116,6 +91,7 @@ class _Unread:
 
     num_bytes: int
     started_at: float
+    parts: Parts = ()
     written_at: float | None = None
     passed_bytes: int = 0
     """What had been written to the line by then."""
@@ -125,7 +101,9 @@ class _Unread:
 class _OutgoingLane:
     remote: PeerId
     name: Lane
-    queue: deque[list[bytes | memoryview]] = field(default_factory=deque)
+    queue: deque[Parts] = field(default_factory=deque)
+    sending: list[Parts] = field(default_factory=list)
+    """What left the queue and was not written as a whole."""
     queued_bytes: int = 0
     filled: asyncio.Event = field(default_factory=asyncio.Event)
     tasks: list[asyncio.Task[None]] = field(default_factory=list)
@@ -137,6 +115,8 @@ class _OutgoingLane:
     """Streams that have nothing to send."""
     greeted_at: float = -math.inf
     """The pause before which an empty frame was sent last."""
+    clock_ahead: float = math.inf
+    """Least seconds by which the remote's clock was ahead of when a frame left here: its clock's and the way's."""
     is_over: bool = False
 
     def wants_stream(self, num_lanes: int) -> bool:
@@ -180,7 +160,15 @@ class Links:
         self._moved_at = -math.inf
         """When data were last acknowledged."""
         self._line = line
+        self.most_bits_per_second = math.inf
+        """What the owner of this peer allows: nobody should count on more, whatever was measured."""
         self.is_abroad: Callable[[PeerId], bool] = lambda remote: False
+        self.rate_of: Callable[[PeerId], float] = lambda remote: 0.0
+        """What a remote says that its upload line takes, bits per second; 0 when that is not known."""
+        self.is_stale: Callable[[Parts], bool] = lambda parts: False
+        """Whether nobody has a use any more for data that wait: the line is for what they have a use for."""
+        self.on_read: Callable[[PeerId, Parts], None] = lambda remote, parts: None
+        """Told what of the data a remote has read."""
         self._host = host
         self._doorkeeper = doorkeeper
         self._limits = limits
@@ -193,13 +181,25 @@ class Links:
         self._closed = False
         host.handle(ROUND_PROTOCOL, self._serve)
 
+    def limit(self, upload_bits_per_second: float | None, download_bits_per_second: float | None) -> None:
+        """What the owner allows. Reducing takes as much of the one as of the other, so the lower counts.
+
+        It is all that is known of the line until a round has measured it.
+        """
+        limits = [one for one in (upload_bits_per_second, download_bits_per_second) if one is not None]
+        self.most_bits_per_second = min(limits, default=math.inf)
+        self.traffic.upload_bits_per_second = min(limits, default=0.0)
+
     @property
     def pace_bytes_per_second(self) -> float | None:
         """What data keep to; None: as fast as they can."""
         return self._pace.bytes_per_second
 
-    def post(self, to: PeerId, parts: Sequence[bytes | memoryview], lane: Lane = "control") -> int:
-        """Queue one frame made of `parts`; never blocks. Returns the bytes it will take on the stream."""
+    def post(self, to: PeerId, parts: Parts, lane: Lane = "control") -> int:
+        """Queue one frame made of `parts`; never blocks. Returns the bytes it will take on the stream.
+
+        Data that wait for a remote already are not queued again: asking twice would make its wait twice as long.
+        """
         num_bytes = sum(len(part) for part in parts) + 4
         if self._closed or self._doorkeeper.is_excluded(to):
             return num_bytes
@@ -208,13 +208,15 @@ class Links:
         if outgoing is None or outgoing.is_over:
             outgoing = self._lanes[key] = _OutgoingLane(to, lane)
         if lane == "data":
+            if any(_are_equal(parts, waiting) for waiting in (*outgoing.sending, *outgoing.queue)):
+                return num_bytes
             now = self._clock()
             if not self._is_under_way(now):
                 self._resumed_at = now
                 self._pace.resumed(now, 0 if self._line is None else self._line.passed_bytes)
                 self._steer()
             self._rate.began(to, now)
-        outgoing.queue.append(list(parts))
+        outgoing.queue.append(tuple(parts))
         outgoing.queued_bytes += num_bytes
         outgoing.filled.set()
         if outgoing.wants_stream(sum(name == "data" for _, name in self._lanes)):
@@ -315,11 +317,15 @@ class Links:
                 raise PeerFault(lane.remote, "acknowledged more than it was sent")
             frame, read_at = unread.popleft(), int.from_bytes(clock, "big") * 1e-6
             lane.unread_bytes -= frame.num_bytes
+            lane.clock_ahead = min(lane.clock_ahead, read_at - frame.started_at)
             if not frame.num_bytes:
                 self._pace.greeted(lane.remote, frame.started_at, read_at, now)
             elif lane.name == "data":
-                self._rate.acknowledged(lane.remote, frame.num_bytes, frame.started_at, now)
+                self._rate.acknowledged(
+                    lane.remote, frame.num_bytes, frame.started_at, now, read_at - frame.started_at - lane.clock_ahead
+                )
                 self._note_rate()
+                self.on_read(lane.remote, frame.parts)
                 self._moved_at = now
                 if self._line is not None:
                     is_noticed = frame.written_at is not None
@@ -331,12 +337,30 @@ class Links:
         self, lane: _OutgoingLane, stream: Stream, watcher: asyncio.Future[None], unread: deque[_Unread]
     ) -> None:
         parts = lane.queue.popleft()
+        if lane.name == "data" and self.is_stale(parts):
+            lane.queued_bytes -= sum(len(part) for part in parts) + 4
+            self._note_end(lane)
+            return
+        lane.sending.append(parts)
+        try:
+            await self._send_parts(lane, stream, watcher, unread, parts)
+        finally:
+            lane.sending.remove(parts)
+
+    async def _send_parts(
+        self,
+        lane: _OutgoingLane,
+        stream: Stream,
+        watcher: asyncio.Future[None],
+        unread: deque[_Unread],
+        parts: Parts,
+    ) -> None:
         if lane.name == "data" and lane.greeted_at != self._resumed_at:
             lane.greeted_at = self._resumed_at
             unread.append(_Unread(0, self._clock()))
             await self._send_frame(lane, stream, watcher, b"")
         frame = parts[0] if len(parts) == 1 else b"".join(parts)
-        sent = _Unread(len(frame), self._clock())
+        sent = _Unread(len(frame), self._clock(), parts)
         if len(frame) > ACKNOWLEDGED_BYTES:
             unread.append(sent)
             lane.unread_bytes += len(frame)
@@ -349,9 +373,7 @@ class Links:
         if lane.name == "data":
             sent.written_at = self._clock()
             sent.passed_bytes = 0 if self._line is None else self._line.passed_bytes
-            if not lane.queued_bytes:
-                self._rate.ended(lane.remote)
-                self._note_rate()
+            self._note_end(lane)
 
     async def _send_frame(
         self, lane: _OutgoingLane, stream: Stream, watcher: asyncio.Future[None], frame: bytes | memoryview
@@ -377,8 +399,14 @@ class Links:
             raise PeerUnreachable(lane.remote, f"took no data for {deadline:.0f} s")
         sending.result()
 
+    def _note_end(self, lane: _OutgoingLane) -> None:
+        if lane.name == "data" and not lane.queued_bytes:
+            self._rate.ended(lane.remote)
+            self._note_rate()
+
     def _note_rate(self) -> None:
-        self.traffic.upload_bits_per_second = self._rate.bits_per_second or self.traffic.upload_bits_per_second
+        measured = self._rate.bits_per_second or self.traffic.upload_bits_per_second
+        self.traffic.upload_bits_per_second = min(measured, self.most_bits_per_second)
 
     def _steer(self) -> None:
         if self._line is not None and self._pace.bytes_per_second is not None:
@@ -441,56 +469,6 @@ class Links:
                 del self._num_incoming[remote]
 
 
-async def open_greeted_stream(host: Host, doorkeeper: Doorkeeper, remote: PeerId, protocol: str) -> Stream:
-    """Open a stream and exchange hello and welcome.
-
-    Raises:
-        PeerUnreachable: nobody answered in time.
-        PeerFault: the remote refused, with its reason.
-    """
-    stream = await host.open_stream(remote, protocol, OPEN_SECONDS)
-    try:
-        async with asyncio.timeout(OPEN_SECONDS):
-            hello = doorkeeper.hello(remote)
-            await stream.send(hello)
-            doorkeeper.check_reply(remote, hello, await stream.receive(MAX_HELLO_BYTES))
-    except TimeoutError as error:
-        await stream.close()
-        raise PeerUnreachable(remote, f"did not answer the hello within {OPEN_SECONDS:.0f} s") from error
-    except BaseException:
-        await stream.close()
-        raise
-    return stream
-
-
-async def greet_incoming(stream: Stream, doorkeeper: Doorkeeper) -> str:
-    """Check the first frame of an incoming stream, answer it, and return the remote's role.
-
-    Raises:
-        PeerUnreachable: the hello was late.
-        PeerFault: it was malformed or refused; the reason was sent back, unless the remote is a stranger.
-    """
-    try:
-        async with asyncio.timeout(OPEN_SECONDS):
-            hello = await stream.receive(MAX_HELLO_BYTES)
-    except TimeoutError as error:
-        raise PeerUnreachable(stream.remote, f"sent no hello within {OPEN_SECONDS:.0f} s") from error
-    try:
-        role = doorkeeper.admit(stream.remote, hello)
-    except PeerFault as fault:
-        refusal = doorkeeper.refusal(fault)
-        if refusal:
-            with contextlib.suppress(PeerFault):
-                await _send_briefly(stream, refusal)
-        raise
-    await _send_briefly(stream, doorkeeper.welcome(stream.remote, hello))
-    return role
-
-
-async def _send_briefly(stream: Stream, frame: bytes) -> None:
-    """Raises PeerUnreachable when the remote does not even take an answer."""
-    try:
-        async with asyncio.timeout(OPEN_SECONDS):
-            await stream.send(frame)
-    except TimeoutError as error:
-        raise PeerUnreachable(stream.remote, f"took no answer for {OPEN_SECONDS:.0f} s") from error
+def _are_equal(parts: Parts, others: Parts) -> bool:
+    """Headers first: they are short, and differ."""
+    return len(parts) == len(others) and all(one == other for one, other in zip(parts, others, strict=True))

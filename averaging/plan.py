@@ -20,6 +20,8 @@ MAX_SHARD_VALUES = 1 << 19
 """A quarter of a MiB at 4 bits: larger ones delay the first mean and the last one, smaller ones cost more messages."""
 EVEN_RATIO = 0.7
 """Rates that differ by less count as equal. They are measured, and shares follow them with three times their noise."""
+TYPICAL_BITS_PER_SECOND = 10e6
+"""Of a home line, for those of whom nothing is known while most are unknown."""
 MOST_OF_MEDIAN = 1.5
 """A claimed upload rate beyond so many medians gives no larger part of a fragment where claims are not believed: twice
 an equal one (shares follow rates with three times their differences)."""
@@ -37,13 +39,17 @@ def plan_shards(
     Args:
         num_values: size of the fragment.
         block_size: shards begin at multiples of it, so that encoded slices need no re-encoding.
-        upload_bits_per_second: per roster member; 0 means unknown and counts as the median of the known ones.
+        upload_bits_per_second: per roster member; 0 means unknown and counts as the median of the known ones. Where
+            most are unknown, the known ones may be those whose owners set a low limit, and say nothing of the others:
+            these count as a typical line at least.
         reachable: per roster member; nobody can send shards to an unreachable one, so it reduces nothing (unless
             nobody is reachable: then every member could at best average alone, and the first reduces all).
         most_of_median: rates count up to so many times the median one.
     """
     known = [rate for rate in upload_bits_per_second if rate > 0]
-    typical = statistics.median(known) if known else 1.0
+    typical = statistics.median(known) if known else TYPICAL_BITS_PER_SECOND
+    if 2 * len(known) <= len(upload_bits_per_second):
+        typical = max(typical, TYPICAL_BITS_PER_SECOND)
     candidates = [index for index, ok in enumerate(reachable) if ok] or [0]
     rates = {index: upload_bits_per_second[index] or typical for index in candidates}
     if math.isfinite(most_of_median):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from averaging.messages import Plan
 from averaging.round_events import DeadlinePassed, Effect, ReduceShard
-from averaging.round_timing import RoundTiming, patience_factor
+from averaging.round_timing import RoundTiming
 from dht.host import PeerId
 
 Key = tuple[int, PeerId, int]
@@ -46,6 +46,8 @@ class Reducing:
 
     me: PeerId
     timing: RoundTiming
+    num_trainers: int = 0
+    """Live ones, as far as is known."""
     reductions: dict[Key, Reduction] = field(default_factory=dict)
     arrived: dict[Key, set[PeerId]] = field(default_factory=dict)
     _missed: set[tuple[int, PeerId, PeerId]] = field(default_factory=set)
@@ -58,14 +60,14 @@ class Reducing:
                 continue
             key = (plan.attempt, leader, index)
             here = self.arrived.get(key, set())
+            others = [entry.peer_id for entry in plan.roster if entry.peer_id != self.me]
+            patience = self.timing.contribution_patience(others, plan.attempt, is_pair=self.num_trainers <= 2)
             until = {}
             for entry in plan.roster:
                 if entry.peer_id in here:
                     self.timing.contribution.observe(entry.peer_id, 0.0)
                 elif entry.peer_id != self.me:
-                    # The lines still carry what was sent for the attempts before.
-                    patience = self.timing.contribution.allowance(entry.peer_id).seconds * patience_factor(plan.attempt)
-                    until[entry.peer_id] = now + min(patience, plan.contribution_deadline_seconds)
+                    until[entry.peer_id] = now + min(patience[entry.peer_id], plan.contribution_deadline_seconds)
             self.reductions[key] = Reduction(plan, leader, index, now, until)
 
     def on_arrived(self, sender: PeerId, key: Key, now: float) -> None:

@@ -19,6 +19,8 @@ from averaging.messages import Commit, ResultRequest, own_entry
 from averaging.round_events import DeadlinePassed
 from dht.host import PeerId
 
+SHARED_LINE = 2.0
+
 
 class ResultSearch:
     """The search for one commit's results at one peer."""
@@ -49,6 +51,7 @@ class ResultSearch:
             if attempt or not is_member:
                 self._ask({index: holder for index, holder in holders.items() if attempt or self._asks_first(index)})
             longest = fragment.machine.timing.result.longest(holders.values())
+            allowed_seconds = max(longest.seconds, self._line_seconds(holders))
             while True:
                 fragment.result_arrived.clear()
                 self._look(holders, began)
@@ -58,7 +61,7 @@ class ResultSearch:
                     return None
                 try:
                     async with asyncio.timeout(
-                        max(0.0, self._quiet_since(holders, began) + longest.seconds - self._clock())
+                        max(0.0, self._quiet_since(holders, began) + allowed_seconds - self._clock())
                     ):
                         await fragment.result_arrived.wait()
                 except TimeoutError:
@@ -80,6 +83,20 @@ class ResultSearch:
                 if index in holders:
                     self._came_at[holders[index]] = self._clock()
                     self._fragment.machine.timing.result.observe(holders[index], self._clock() - began)
+
+    def _line_seconds(self, holders: dict[int, PeerId]) -> float:
+        """What the slowest of the holders' lines needs by its own word, for this peer and one more, within bounds.
+
+        Asking others meanwhile would only make them send it, too.
+        """
+        state, timing, bits = self._fragment.state, self._fragment.machine.timing, dict[PeerId, float]()
+        for index, holder in holders.items():
+            result = self._commit.results[index]
+            encoded = 8 * state.codec.encoded_num_bytes(result.end - result.start)
+            bits[holder] = bits.get(holder, 0.0) + encoded
+        rates = {holder: self._links.rate_of(holder) for holder in bits}
+        seconds = (SHARED_LINE * bits[holder] / rate for holder, rate in rates.items() if rate > 0)
+        return min(max(seconds, default=0.0), timing.hard_seconds)
 
     def _quiet_since(self, holders: dict[int, PeerId], began: float) -> float:
         """When the last of those who still owe something sent something."""

@@ -241,6 +241,7 @@ class LeaderReplaced:
     old: PeerId
     new: PeerId
     reason: str
+    was_silent: bool = False
 
 
 Awaited = Literal["offer", "contribution", "first mean", "mean", "result"]

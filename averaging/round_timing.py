@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from averaging.deadlines import LearnedPace, LinkDeadlines
+from dht.host import PeerId
 
 HEARTBEAT_SECONDS = 1.0
 """A waiting leader says so this often: a member may then call a few missed ones silence, however long rounds take."""
@@ -20,6 +23,12 @@ def patience_factor(attempt: int) -> int:
     return min(1 + attempt, MOST_PATIENCE)
 
 
+PATIENCE_OF_PACE = 0.9
+"""Of the time between two own sends, shared by all fragments: who needs longer for a contribution cannot keep pace."""
+PATIENCE_OF_PAIR = 2.0
+"""The same of a single other member, without which the round would be none."""
+
+
 @dataclass(frozen=True, slots=True)
 class RoundTiming:
     """Learned durations of one kind each, per remote.
@@ -32,6 +41,7 @@ class RoundTiming:
         leader_silence: between two signs of life of a leader.
         own_pace: between two own sends of the fragment.
         hard_seconds: the manifest's upper bound of each.
+        num_fragments: of the run, which take turns on the lines.
     """
 
     offer: LinkDeadlines
@@ -41,9 +51,10 @@ class RoundTiming:
     leader_silence: LinkDeadlines
     own_pace: LearnedPace
     hard_seconds: float
+    num_fragments: int = 1
 
     @classmethod
-    def with_bounds(cls, hard_seconds: float) -> RoundTiming:
+    def with_bounds(cls, hard_seconds: float, num_fragments: int = 1) -> RoundTiming:
         """Deadlines that start patient and learn; `hard_seconds` is the manifest's upper bound of each."""
 
         def learned(initial_seconds: float, lowest_seconds: float) -> LinkDeadlines:
@@ -57,4 +68,36 @@ class RoundTiming:
             leader_silence=learned(2 * MISSED_HEARTBEATS * HEARTBEAT_SECONDS, MISSED_HEARTBEATS * HEARTBEAT_SECONDS),
             own_pace=LearnedPace(),
             hard_seconds=hard_seconds,
+            num_fragments=num_fragments,
         )
+
+    def contribution_patience(
+        self, peer_ids: Iterable[PeerId], attempt: int, *, is_pair: bool = False
+    ) -> dict[PeerId, float]:
+        """How long to wait for each member's contribution: as it takes, but not so that one delays everybody's rounds.
+
+        Who takes longer than a round may, and longer than the others, is given up then. Where most lines are slow,
+        rounds take as long as they take.
+
+        Args:
+            peer_ids: the other members.
+            is_pair: the swarm has one other trainer.
+        """
+        factor = patience_factor(attempt)  # the lines still carry what was sent for the attempts before
+        allowed = {peer_id: self.contribution.allowance(peer_id).seconds * factor for peer_id in peer_ids}
+        pace = self.own_pace.seconds
+        if pace is None or not allowed:
+            return allowed
+        most = (PATIENCE_OF_PAIR if is_pair else PATIENCE_OF_PACE / self.num_fragments) * pace
+        if len(allowed) > 1:
+            most = max(most, statistics.median_low(allowed.values()))
+        return {peer_id: min(seconds, most) for peer_id, seconds in allowed.items()}
+
+    def reduces_in_time(self, peer_ids: Sequence[PeerId]) -> list[bool]:
+        """Whose means come before they delay everybody's rounds, as was seen; all of them where nobody's do."""
+        seconds = [self.reduced.allowance(peer_id).seconds for peer_id in peer_ids]
+        pace = self.own_pace.seconds
+        if pace is None:
+            return [True] * len(seconds)
+        most = max(PATIENCE_OF_PACE / self.num_fragments * pace, 2 * statistics.median_low(seconds))
+        return [one <= most for one in seconds]

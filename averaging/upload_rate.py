@@ -17,6 +17,13 @@ from dataclasses import dataclass
 WINDOW_SECONDS = 0.1
 """Shorter stretches say more about frames than about the line."""
 WINDOW_BYTES = 256 * 1024
+LONG_SECONDS = 1.0
+"""A stretch so long says something of a slow line however little passed in it,"""
+LONG_BYTES = 16 * 1024
+"""or at least so much,"""
+MOST_OF_TIME = 0.75
+"""while for so much of it most lanes had something under way, and what is behind so much of it was on its way all the
+time: a remote that is slow, or whose answers wait before its own line, makes no slow line here."""
 QUIET_SECONDS = 1.0
 """After so long in which nothing began and nothing was acknowledged, another count begins, if nothing waits."""
 NUM_WINDOWS = 8
@@ -46,11 +53,17 @@ class UploadRate:
         self._began_at = -math.inf
         self._arrived_at = -math.inf
         """The last acknowledgement."""
+        self._crowded_seconds = 0.0
+        """Of the count, while most lanes were in use, of two or more."""
+        self._seen_at = -math.inf
+        self._answered_bytes = 0.0
+        """Of the count, in frames whose answers took longer than they."""
         self._bytes = 0.0
         self._seen: deque[float] = deque(maxlen=NUM_WINDOWS)
 
     def began(self, lane: Hashable, now: float) -> None:
         """Something waits in `lane`."""
+        self._pass(now)
         is_quiet = now - max(self._began_at, self._arrived_at) > QUIET_SECONDS
         self._began_at = now
         if is_quiet and not any(other.is_waiting for other in self._lanes.values()):
@@ -63,13 +76,18 @@ class UploadRate:
 
     def sent(self, lane: Hashable, num_bytes: int, now: float) -> None:
         """A frame that will be acknowledged is about to be written."""
+        self._pass(now)
         if lane in self._lanes:
             self._lanes[lane].unread_bytes += num_bytes
             if self._since is None and self._is_full():
-                self._since, self._bytes = now, 0.0
+                self._since = now
+                self._bytes = self._crowded_seconds = self._answered_bytes = 0.0
 
-    def acknowledged(self, lane: Hashable, num_bytes: int, started_at: float, now: float) -> None:
-        """The remote has read such a frame."""
+    def acknowledged(
+        self, lane: Hashable, num_bytes: int, started_at: float, now: float, read_after_seconds: float = math.inf
+    ) -> None:
+        """The remote has read such a frame, by its own clock `read_after_seconds` after a frame at rest would be."""
+        self._pass(now)
         one = self._lanes.get(lane)
         if one is None:
             return
@@ -78,6 +96,7 @@ class UploadRate:
         if self._since is not None:
             is_whole = started_at >= self._since
             self._bytes += num_bytes if is_whole else num_bytes * (now - self._since) / (now - started_at)
+            self._answered_bytes += num_bytes * (read_after_seconds < MOST_OF_TIME * (now - started_at))
         self._settle(lane)
 
     def ended(self, lane: Hashable) -> None:
@@ -91,6 +110,11 @@ class UploadRate:
         if lane in self._lanes:
             self._lanes[lane] = _Lane(is_waiting=False)
             self._settle(lane)
+
+    def _pass(self, now: float) -> None:
+        if 2 * len(self._lanes) > self._most > 1:
+            self._crowded_seconds += now - self._seen_at
+        self._seen_at = now
 
     def _settle(self, lane: Hashable) -> None:
         if not self._lanes[lane].is_in_use:
@@ -107,6 +131,9 @@ class UploadRate:
         if self._since is None:
             return
         seconds, self._since = self._arrived_at - self._since, None
-        if seconds >= WINDOW_SECONDS and self._bytes >= WINDOW_BYTES:
+        is_much = seconds >= WINDOW_SECONDS and self._bytes >= WINDOW_BYTES
+        is_long = seconds >= LONG_SECONDS and self._bytes >= LONG_BYTES
+        is_own = self._answered_bytes <= (1 - MOST_OF_TIME) * self._bytes
+        if is_much or (is_long and is_own and self._crowded_seconds >= MOST_OF_TIME * seconds):
             self._seen.append(8 * self._bytes / seconds)
             self.bits_per_second = max(self._seen)

@@ -85,6 +85,7 @@ __all__ = [
     "decode",
     "encode",
     "mask_of",
+    "place_of",
     "upper_digest",
 ]
 
@@ -244,6 +245,13 @@ def upper_digest(upper: Upper) -> bytes:
 def commit_digest(commit: Commit) -> bytes:
     """Its first `DIGEST_BYTES`."""
     return commit_digest_whole(commit)[:DIGEST_BYTES]
+
+
+def place_of(header: bytes | memoryview) -> tuple[str, int, int]:
+    """(kind, fragment, version) of an own message, as `encode` made it."""
+    _, header_bytes = _PREFIX.unpack_from(header)
+    kind, fragment, version = msgpack.unpackb(header[_PREFIX.size : _PREFIX.size + header_bytes], raw=False)[:3]
+    return kind, fragment, version
 
 
 def decode(frame: bytes | memoryview, sender: PeerId, limits: Limits) -> tuple[Message, memoryview]:

@@ -50,7 +50,7 @@ def build_fragments(
             index,
             size,
             codec.block_size,
-            RoundTiming.with_bounds(section.round_deadline_seconds),
+            RoundTiming.with_bounds(section.round_deadline_seconds, section.num_fragments),
             notary,
             section.quorum_fraction,
             cell_rule=cells,

@@ -184,6 +184,11 @@ class Membership:
         """The fastest speed that a peer announced lately, live or not; 0 when none is known."""
         return self._speeds.fastest(peer_id)
 
+    def upload_bits_per_second(self, peer_id: PeerId) -> float:
+        """What a live member announces of its line; 0 when it is not known."""
+        known = self._known.get(peer_id)
+        return known.upload_bits_per_second if known is not None else 0.0
+
     def news_seconds(self) -> float:
         """How long it takes until what a member says of itself from now on is known here: two announcements."""
         return 2 * self._announce_seconds + LOOK_SECONDS + turn_seconds(self._levels.read_level)

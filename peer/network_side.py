@@ -157,7 +157,7 @@ class NetworkSide:
             host.memory.raise_to(allowed)
             node.links.max_queued_bytes = max(allowed, MAX_QUEUED_BYTES)
             # Until a round has measured the line: nobody should be given more to reduce than may be sent.
-            node.links.traffic.upload_bits_per_second = spec.limits.upload_bits_per_second or 0.0
+            node.links.limit(spec.limits.upload_bits_per_second, spec.limits.download_bits_per_second)
             if self._leave_reason is not None:
                 node.leave(self._leave_reason)
 

@@ -166,6 +166,7 @@ class Node:
             ports.line,
         )
         self.exchange.links, self.links.is_abroad = self.links, lambda remote: self.membership.is_abroad(remote)
+        self.links.rate_of = lambda remote: self.membership.upload_bits_per_second(remote)
         self.membership = Membership(
             who.identity,
             ports.host,
