@@ -11,6 +11,7 @@ from averaging.blame import FIRST_SECONDS, STRIKES
 from averaging.guard import Guard
 from dht.host import PeerId
 from peer.events import Event, EventLog, JoinedRun, NetworkRestarted, RefusedPeer, from_json, to_json
+from peer.line_log import earlier_log
 from peer.mailbox import Mailbox
 from peer.panel import render_text
 from peer.panel_state import PanelState, fold
@@ -154,3 +155,14 @@ def test_of_a_long_log_the_end_is_read_and_broken_lines_are_passed_over(tmp_path
     logged = refusals_in_log(path)
     assert logged is not None
     assert [(one.remote, one.num_refused) for one in logged.refusals] == [(LIAR, 2)]
+
+
+def test_a_log_that_has_just_begun_anew_is_read_with_the_one_before_it(tmp_path: Path) -> None:
+    path = log_of(tmp_path / "events.jsonl", joined(1.0), refused(2.0, num_times=(2,)))
+    path.rename(earlier_log(path))
+    assert refusals_in_log(path) is None  # no session has written here yet
+    log_of(path, refused(3.0, OTHER))
+    logged = refusals_in_log(path)
+    assert logged is not None
+    assert logged.at == 3.0
+    assert {(one.remote, one.num_refused) for one in logged.refusals} == {(LIAR, 2), (OTHER, 1)}
