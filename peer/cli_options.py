@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -170,4 +171,9 @@ def checked_target(
             f"No address of a member of {config.run_id} is known in {config.data_dir}; expected --peers MULTIADDR; "
             "take one from the run's page or from what `peer seed` prints."
         )
-    return Target(config.run_id, addresses, config.observer_path)
+    folder = config.observer_path
+    if data_dir is not None and not folder.exists():
+        # Whoever was invited to look before may have been so from the default folder.
+        with contextlib.suppress(UsageFault):
+            folder = load_config({"run_id": config.run_id}).observer_path
+    return Target(config.run_id, addresses, folder)

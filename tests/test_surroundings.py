@@ -229,6 +229,11 @@ def test_status_knows_the_addresses_of_the_peer_in_a_data_folder(tmp_path: Path)
     write_cached_peers(tmp_path / CACHE_NAME, [met, own])
     assert checked_target(RUN_ID, None, None, str(tmp_path)).addresses == [own, met]
     assert checked_target(RUN_ID, [met], None, str(tmp_path)).addresses == [met]
+    # Whoever looks at a private run does so with the observer's key of that folder, or else of the usual one.
+    usual = checked_target(RUN_ID, [met]).observer_folder
+    assert checked_target(RUN_ID, [met], None, str(tmp_path)).observer_folder == usual
+    (tmp_path / "observer").mkdir()
+    assert checked_target(RUN_ID, [met], None, str(tmp_path)).observer_folder == tmp_path / "observer"
 
 
 # ---------------------------------------------------------------------------------------------------- who is not found
