@@ -12,6 +12,7 @@ the validator computes the hash again.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 import math
@@ -27,6 +28,7 @@ from hivemind.utils import MSGPackSerializer
 
 from dht.admission import Admission, NotAdmitted
 from dht.errors import PeerFault, UsageFault
+from dht.fair_turns import StreamCounts
 from dht.fields import unpack
 from dht.hivemind_storage import MAX_DICTIONARY_BYTES
 from dht.host import PeerId
@@ -51,6 +53,8 @@ CLOCK_TOLERANCE_SECONDS: Final = 5.0
 """An entry that a holder with a slower clock still serves must not make us drop its whole dictionary, which hivemind
 does for one invalid entry. Readers filter by their own clock afterwards."""
 
+MAX_CALLS_PER_PEER: Final = 128
+"""Of one remote at once: who looks for everybody asks for 16 keys together, of few holders, while it stores its own."""
 MAX_KEYS_PER_REQUEST: Final = 1024
 MAX_VALUE_BYTES: Final = 2 * MAX_DICTIONARY_BYTES
 """A whole dictionary with its msgpack framing; unpacking and checking more than that would block the loop."""
@@ -186,6 +190,7 @@ class Gate:
         self._admission = admission
         self._proven: OrderedDict[bytes, None] = OrderedDict()
         self._is_open = asyncio.Event()
+        self._calls = StreamCounts(MAX_CALLS_PER_PEER)
         self.peer_id = p2p.peer_id
 
     def open(self) -> None:
@@ -200,8 +205,13 @@ class Gate:
             nonce = self._admit_caller(remote, request)
             self._check_remote(remote, request.peer.node_id)
             _check_size(request)
-            await self._wait_open()
-            response = await handler(request, context)
+            with contextlib.ExitStack() as counted:
+                try:
+                    counted.enter_context(self._calls.one_more(_text_of(remote)))
+                except PeerFault as fault:
+                    raise GateRefusal(f"{fault.what} at once; expected fewer calls; ask again") from fault
+                await self._wait_open()
+                response = await handler(request, context)
             if nonce:
                 assert self._admission is not None
                 response.auth.signature = self._admission.answer(_text_of(remote), nonce)

@@ -21,7 +21,7 @@ MAX_DICTIONARY_BYTES: Final = 256 * 1024
 """Above 4 MiB a holder cannot answer any more and looks dead to every reader."""
 MAX_STORAGE_BYTES: Final = 64 * 1024 * 1024
 FOREIGN_SHARE: Final = 0.5
-"""Of keys and bytes, for records of other runs: a thousand runs cost a stranger nothing, and leave this one its room."""
+"""Of keys and bytes, for records of other runs: a thousand runs cost a stranger nothing; this one keeps its room."""
 _ENTRY_OVERHEAD_BYTES: Final = 64
 """Subkey (a 52-character PeerId) and expiry of one entry, as they travel."""
 

@@ -33,6 +33,7 @@ from hivemind.p2p import PeerID
 from hivemind.utils import MSGPackSerializer
 
 from dht.hivemind_gate import (
+    MAX_CALLS_PER_PEER,
     MAX_KEYS_PER_REQUEST,
     MAX_VALUE_BYTES,
     Gate,
@@ -434,6 +435,40 @@ def test_the_gate_drops_false_neighbours() -> None:
 def test_the_gate_refuses_what_is_too_large(request_fields: dict[str, list[bytes]]) -> None:
     with pytest.raises(GateRefusal, match="expected at most"):
         _check_size(SimpleNamespace(**request_fields))
+
+
+def test_calls_of_one_remote_at_once_are_counted_and_others_are_answered() -> None:
+    async def play() -> None:
+        handlers: dict[str, Any] = {}
+        going_on = asyncio.Event()
+
+        async def register(name: str, handler: Any, input_type: Any) -> None:
+            handlers[name] = handler
+
+        async def answer(request: Any, context: Any) -> str:
+            await going_on.wait()
+            return "answered"
+
+        gate = Gate(SimpleNamespace(peer_id=None, add_protobuf_handler=register), lambda peer_id: True)
+        gate.open()
+        await gate.add_protobuf_handler("find", answer, None)
+
+        def call(who: Identity) -> asyncio.Task[str]:
+            request = SimpleNamespace(peer=SimpleNamespace(node_id=b""))
+            return asyncio.ensure_future(handlers["find"](request, SimpleNamespace(remote_id=PeerID(peer_bytes(who)))))
+
+        calls = [call(ALICE) for _ in range(MAX_CALLS_PER_PEER + 5)]
+        others = [call(BOB) for _ in range(3)]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        going_on.set()
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+        assert answers[:MAX_CALLS_PER_PEER] == MAX_CALLS_PER_PEER * ["answered"]
+        assert all(isinstance(refused, GateRefusal) for refused in answers[MAX_CALLS_PER_PEER:])
+        assert await asyncio.gather(*others) == 3 * ["answered"]
+        assert await call(ALICE) == "answered"
+
+    asyncio.run(play())
 
 
 def test_an_id_whose_key_is_hidden_is_no_member() -> None:
