@@ -124,7 +124,8 @@ def bound_port(serving: Serving) -> int:
 def _quiet_logs() -> Iterator[None]:
     """Strangers cannot fill the log; asyncio's is in it, since it tells of every connection that cannot be taken."""
     quiet = OncePerMinute()
-    loggers = [logging.getLogger(name) for name in ("dashboard.http", "asyncio")]
+    names = ("dashboard.http", "dashboard.observer", "dashboard.routes", "dashboard.history", "asyncio")
+    loggers = [logging.getLogger(name) for name in names]
     for logger in loggers:
         logger.addFilter(quiet)
     try:

@@ -102,6 +102,8 @@ class Gatherer:
                 is_useful = False
             except TimeoutError:
                 log.info("%s took longer than %.0f s for commits; others are asked", donor, DONOR_SECONDS)
+                # Also when it gave something: who dribbles holds up everybody's commits, turn after turn.
+                is_useful = False
             if is_useful:
                 del self._disappointments[donor]
             else:

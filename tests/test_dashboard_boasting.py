@@ -172,6 +172,29 @@ def test_a_donor_that_is_slow_for_ever_costs_one_turn(monkeypatch: pytest.Monkey
     in_history(check)
 
 
+def test_a_donor_that_dribbles_is_asked_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dashboard.gathering.DONOR_SECONDS", 0.01)
+    asked: list[PeerId] = []
+
+    async def check(history: History) -> None:
+        async def fetch(donor: PeerId, fragment: int, at: int) -> Sequence[bytes]:
+            asked.append(donor)
+            if donor == ALL[0].peer_id and at:
+                await asyncio.Event().wait()
+            return [usual_commit(version, ["a", "b"]) for version in range(8) if version >= at][:1]
+
+        source, gatherer = SignedCommits(fetch, check_raw), Gatherer(history, Clock())
+        async with asyncio.timeout(30):
+            await gatherer.gather(source, at_head(5, 3))
+            assert asked[0] == ALL[0].peer_id
+            asked.clear()
+            await gatherer.gather(source, at_head(8, 3))
+        assert asked[0] == ALL[1].peer_id
+        assert versions_of(history) == list(range(8))
+
+    in_history(check)
+
+
 # --- forged rounds: two keys sign any number of tokens for one another ---
 
 LIAR, *HONEST = (identity.peer_id for identity in ALL[:4])
