@@ -190,7 +190,7 @@ class Exchange:
                 self.audit(fragment.index, sender)
         else:
             if isinstance(message, VersionIs):
-                fragment.hear_version(message)
+                fragment.hear_version(sender, message)
             if isinstance(message, Commit):
                 self.guard.check_leader(sender, message, fragment.machine)
             if not isinstance(message, Offer | Reduced) and fragment.machine.is_offering:
@@ -481,14 +481,18 @@ class Exchange:
         return self._given_links
 
     def _ask_repair(self, fragment: FragmentRuntime, peer_id: PeerId, reason: str) -> None:
-        asked, fragment.repairing = fragment.repairing, True
-        if not asked:
-            self._report(RepairNeeded(fragment.index, fragment.machine.version, peer_id, reason))
+        """Have a claim looked into. Rounds go on meanwhile: whoever claims much must not stop them by that."""
+        if fragment.repairing or peer_id in fragment.doubting:
+            return
+        fragment.doubting.add(peer_id)
+        fragment.repairing = fragment.unfetchable is not None
+        self._report(RepairNeeded(fragment.index, fragment.machine.version, peer_id, reason))
 
     def repaired(self, index: int) -> None:
         """The owner finished (or gave up) the repair that a `RepairNeeded` report asked for."""
         fragment = self.fragments[index]
         fragment.repairing = False
+        fragment.doubting.clear()
         if fragment.unfetchable is not None:
             # When nothing better was found either: start over from the same version.
             self._step(fragment, ApplyFailed(fragment.unfetchable))

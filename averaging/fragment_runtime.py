@@ -18,6 +18,8 @@ from averaging.receipts import Receipts
 from averaging.round import HISTORY_COMMITS, RoundMachine
 from averaging.round_events import View
 from averaging.shard_store import ShardStore
+from dht.host import PeerId
+from dht.lineages import is_majority
 
 T = TypeVar("T")
 
@@ -53,11 +55,15 @@ class FragmentRuntime:
     encodes_first: bool = False
     """The last work that was offered could not be encoded: nobody should wait for such work again."""
     repairing: bool = False
+    """The anchor is about to be replaced: no round begins."""
+    doubting: set[PeerId] = field(default_factory=set)
+    """Members that claim a better anchor, while that is looked into."""
     view: View | None = None
     """The last one that the machine was told."""
     unfetchable: Commit | None = None
     """The commit whose results nobody has, while the repair that this asks for is under way."""
     is_outrun: bool = False
+    _outrun_by: set[PeerId] = field(default_factory=set)
     round_began_at: float = 0.0
     up_bytes: int = 0
     up_values: int = 0
@@ -90,10 +96,33 @@ class FragmentRuntime:
         now[self.state.version] = self.state.digest[:DIGEST_BYTES]
         return max((version for version, digest in before.items() if now.get(version) == digest), default=0)
 
-    def hear_version(self, theirs: VersionIs) -> None:
-        """Notice that the swarm is so far ahead that nobody keeps the results of the commit being applied here."""
+    def had(self, version: int, digest: bytes) -> bool:
+        """Whether the anchor here is, or was at that version, one whose digest begins so; as far as is remembered."""
+        if version == self.state.version:
+            return self.state.digest.startswith(digest)
+        known = self.digests.get(version)
+        return known.startswith(digest) if known is not None else self.log.has_left(version, digest)
+
+    def anchors(self) -> dict[int, bytes]:
+        """Version -> digest, as messages have it, of all anchors of this lineage that are remembered."""
+        return {**self.log.anchors(), **self.known_anchors()}
+
+    def begin_search(self) -> None:
+        """The results of a commit are looked for from now on."""
+        self.is_outrun = False
+        self._outrun_by.clear()
+
+    def hear_version(self, sender: PeerId, theirs: VersionIs) -> None:
+        """Notice that the swarm is so far ahead that nobody keeps the results of the commit being applied here.
+
+        A stranger's word does not end the search: more than half of the live members of that round must say so.
+        """
         applying = self.machine.applying
-        is_heavier = theirs.lineage_tokens > self.machine.lineage_tokens
-        if applying is not None and is_heavier and theirs.version > applying.version + HISTORY_COMMITS:
+        if applying is None or theirs.version <= applying.version + HISTORY_COMMITS:
+            return
+        self._outrun_by.add(sender)
+        members = {entry.peer_id for entry in applying.roster} - {self.machine.me}
+        members = members & {*self.machine.trainers} or members
+        if is_majority(len(self._outrun_by & members), len(members)):
             self.is_outrun = True
             self.result_arrived.set()

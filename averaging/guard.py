@@ -16,17 +16,21 @@ that is on its way here: what an honest peer let in passes everywhere, and what 
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 
 from averaging.believed_speeds import BelievedSpeeds
 from averaging.blame import OFFENCE_TEXT, BlameBook, Offence, most_tokens
 from averaging.cell_messages import CellsCommit
+from averaging.commit_log import MAX_LOGGED_COMMITS
 from averaging.exchange_reports import ExchangeReport, PeerRefused
 from averaging.leaders import Leaders, num_members
 from averaging.messages import Commit, Message, Offer, Plan, RosterEntry, VersionIs
 from averaging.robust import RefusedMember, ShardContribution
 from averaging.round import RoundMachine
 from averaging.round_timing import RoundTiming
+from averaging.schedule import MOST_OF_MEDIAN_SPEED
 from averaging.wakefulness import Wakefulness
 from averaging.wire import commit_digest
 from dht.errors import PeerFault
@@ -121,7 +125,8 @@ class Guard:
             came_at.pop(last_version, None)
         else:
             came_at[version] = self._wakefulness.since(now)
-        for old in sorted(came_at)[: -self._num_remembered]:
+        # Chains of signed commits are held against the time of the anchor that they leave, which may be long ago.
+        for old in sorted(came_at)[: -max(self._num_remembered, MAX_LOGGED_COMMITS)]:
             del came_at[old]
 
     def objection(self, sender: PeerId, message: Message, machine: RoundMachine) -> str:
@@ -173,6 +178,33 @@ class Guard:
     def unsigned(self, commit: Commit, what: str) -> None:
         """A commit that its leader signed lacks a reducer's signature: the leader had to check them all."""
         self.blame(commit.leader, "unsigned", what, (commit.fragment, commit.version, "signatures"))
+
+    def chain_objection(self, commits: Sequence[Commit], timing: RoundTiming) -> str:
+        """Why a chain of commits that leaves an anchor of this lineage counts nothing; empty when it is believed.
+
+        Whoever is in it can have trained no more since that anchor was here than its speed allows, in all commits
+        together: otherwise a thousand rounds that nobody made would outweigh the own ones. Among strangers nobody is
+        believed to be more than some times as fast as the median. Nothing is known of anchors that were fetched.
+        """
+        seconds = self._seconds_since(commits[0].fragment, commits[0].version, timing) if commits else None
+        if seconds is None:
+            return ""
+        claimed: Counter[PeerId] = Counter()
+        for commit in commits:
+            members = {index for shard in commit.shards for index in shard.included}
+            for index in members:
+                claimed[commit.roster[index].peer_id] += commit.roster[index].tokens
+        speeds = self._speeds()
+        most_speed = MOST_OF_MEDIAN_SPEED * speeds.usual if self.leaders.is_strict else math.inf
+        for peer_id, tokens in sorted(claimed.items()):
+            speed = min(speeds.possible(self.speed_of(peer_id)), most_speed)
+            most = COMMIT_MARGIN * most_tokens(speed, seconds)
+            if tokens > most:
+                return (
+                    f"its commits from version {commits[0].version} on hold {tokens} tokens of {peer_id[-8:]}, which "
+                    f"can have trained {most:.0f} at most since that version was here"
+                )
+        return ""
 
     def usable(self, plan: Plan, leader: PeerId, members: Sequence[int], timing: RoundTiming) -> tuple[int, ...]:
         """Those roster members whose contributions are reduced here.

@@ -43,7 +43,7 @@ class ResultSearch:
         own, sent = own_entry(commit.roster, self._me), fragment.state.pending
         # Not for a process that began later, with the same key as a member.
         is_member = own is not None and sent is not None and own[1].sequence == sent.sequence
-        fragment.is_outrun = False
+        fragment.begin_search()
         for attempt in range(2 + 2 * len(commit.roster)):
             began = self._clock()
             holders = self._holders(attempt)

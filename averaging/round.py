@@ -9,8 +9,8 @@ offer -> (quorum, grace) -> plan -> contributions to reducers -> results to memb
 Rules that must survive every edit:
 - A commit for the current version is applied whoever sent it, as long as it was made on the same anchor.
 - A member that loses its leader (gone, or silent beyond the learned deadline) goes to the next in rank.
-- Two commits for one version: the heavier (tokens, then digest) wins; the holder of the lighter one repairs.
-- An anchor that differs at the same version is a fork: the lineage with fewer committed tokens repairs.
+- Two commits for one version: whoever applied the lighter one (tokens, then digest) asks for a repair.
+- An anchor that differs is a reason to look, whatever is claimed for it: `peer.repairing` decides by what is signed.
 """
 
 from __future__ import annotations
@@ -417,6 +417,10 @@ class RoundMachine:
             return
         if (theirs.lineage_tokens, theirs.anchor_digest) < (self.lineage_tokens, self.anchor_digest):
             self._send(sender, self._version_is())
+            if theirs.version >= self.version:
+                # Tokens are its claim as they are ours: more members may stand behind that anchor.
+                reason = f"it has another anchor of version {theirs.version}, this peer version {self.version}"
+                self._effects.append(Repair(sender, reason))
         elif theirs.version > self.version and not self._later.was_asked(sender):
             self._note_ahead(sender, theirs.version)
         else:

@@ -8,36 +8,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from dht.host import PeerId
+from dht.lineages import Side, heaviest_side
 from dht.records import PeerRecord
-
-
-@dataclass(frozen=True, slots=True)
-class Side:
-    """Members that share one digest of a fragment at one version."""
-
-    digest: bytes
-    lineage_tokens: int
-    num_members: int
-
-    @property
-    def weight(self) -> tuple[bool, int, int, bytes]:
-        """What decides between sides: never one member's word against two, then committed tokens, then members.
-
-        The one rule for whose anchor counts: in the view, when a joiner chooses, and when a peer audits its own.
-        """
-        return (self.num_members >= 2, self.lineage_tokens, self.num_members, self.digest)
-
-
-def heaviest_side(sides: Iterable[Side]) -> Side:
-    """Of the sides at one version. Tokens are claims of their members, so those of a few do not outweigh the heads of
-    many: a side with less than half as many members as another one does not count."""
-    known = list(sides)
-    most = max(side.num_members for side in known)
-    return max((side for side in known if 2 * side.num_members >= most), key=lambda side: side.weight)
 
 
 class HeaviestAnchor(NamedTuple):

@@ -1,23 +1,34 @@
 """Finds out when this peer's anchors are not the swarm's, and fetches those that count.
 
-Whoever is behind, or on the side of a fork with fewer committed tokens, tells the other side at its audit and repairs
-when that answers. A peer whose anchor nobody shares gives in to two or more members that share another one, also when
-its own lineage has more tokens: joiners never take one member's word against two (`dht.swarm.Side` is the one rule),
-so nothing else could end that fork.
+What a member announces, in a record or in a message, is only a reason to look. Then it shows the signed commits that
+lead to its anchor, other members are asked what they have, and `dht.lineages.replaces` decides: nothing is adopted
+because nobody contradicts it.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
+from averaging.chains import Chain
 from averaging.exchange import Exchange
 from averaging.fragment_runtime import FragmentRuntime
 from dht.host import PeerId
+from averaging.messages import MAX_LINEAGE_TOKENS
+from dht.lineages import Side, replaces
 from dht.records import PeerRecord
 from peer.fetching import Fetcher
 from peer.fragment_memory import adopt_snapshot
+
+MAX_LOOKS = 4
+"""Claims looked into one after the other, before an audit or repair ends; the next one goes on."""
+FIRST_REFUSAL_SECONDS = 0.5
+LONGEST_REFUSAL_SECONDS = 60.0
+"""A member whose claim does not count is not listened to for so long, twice as long each time. The first is short: the
+others of its side may just be applying the round that it is at."""
+MAX_REFUSALS = 1024
 
 
 class Neighbours(Protocol):
@@ -44,18 +55,23 @@ class RepairReports(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class _Doubt:
-    """What announcements of others say against the own anchor.
+class _Doubts:
+    """What announcements of others say against the own anchor, as far as records tell.
 
     Attributes:
-        heavier: a member with another anchor and more committed tokens; of several the next one after this peer, so
+        ahead: a member with a later version and more tokens, as it says; of several the next one after this peer, so
             that not everybody who is behind asks the same one.
-        version: at which a member without more tokens has another anchor than this peer had; `digest`: what it had.
+        against: of each other anchor that is no later one of the own lineage a member; chosen in the same way.
     """
 
-    heavier: PeerId | None = None
-    version: int | None = None
-    digest: bytes = b""
+    ahead: PeerId | None
+    against: tuple[PeerId, ...]
+
+
+@dataclass
+class _Refusal:
+    until: float
+    seconds: float
 
 
 class Repairs:
@@ -66,10 +82,12 @@ class Repairs:
         self._fetcher = fetcher
         self._neighbours = neighbours
         self._reports = reports
+        self._refused: dict[tuple[PeerId, int], _Refusal] = {}
+        self._looking: set[tuple[PeerId, int]] = set()
 
     def behind(self) -> dict[int, PeerId]:
         """Fragments of which a member announces more committed tokens than ours have; and that member."""
-        doubts = {fragment.index: self._doubt(fragment).heavier for fragment in self._exchange.fragments}
+        doubts = {fragment.index: self._doubts(fragment).ahead for fragment in self._exchange.fragments}
         return {index: peer_id for index, peer_id in doubts.items() if peer_id is not None}
 
     async def audit(self) -> None:
@@ -77,88 +95,132 @@ class Repairs:
         for fragment in self._exchange.fragments:
             if fragment.repairing:
                 continue
-            doubt = self._doubt(fragment)
-            if doubt.heavier is not None:
-                self._exchange.audit(fragment.index, doubt.heavier)
-            if doubt.version is not None:
-                await self._give_in_when_outvoted(fragment, doubt.version, doubt.digest)
+            doubts = self._doubts(fragment)
+            if doubts.ahead is not None:
+                self._exchange.audit(fragment.index, doubts.ahead)
+            for peer_id in doubts.against[:MAX_LOOKS]:
+                if await self._look(fragment, peer_id, "", differs=True):
+                    break
 
     async def repair(self, index: int, peer_id: PeerId, reason: str) -> None:
-        """Fetch a fragment that `peer_id` has a heavier anchor of; `Exchange.repaired` follows in any case."""
-        tokens = self._exchange.fragments[index].state.lineage_tokens
-        # The one that knows of a better anchor may be gone by now; whoever has committed more will do as well.
-        others = [
-            record.peer_id
-            for record in self._neighbours.members()
-            if len(record.lineage_tokens) > index
-            and record.lineage_tokens[index] > tokens
-            and record.peer_id != peer_id
-        ]
-        await self._replace(index, [peer_id, *self._from_me_on(others)], reason, must_be_heavier=True)
-
-    def _from_me_on(self, peer_ids: Sequence[PeerId]) -> list[PeerId]:
-        """In their order, beginning with the one that follows this peer: each peer begins elsewhere."""
-        return sorted(peer_ids, key=lambda peer_id: (peer_id < self._exchange.me, peer_id))
-
-    def _doubt(self, fragment: FragmentRuntime) -> _Doubt:
-        state, index, me, doubt = fragment.state, fragment.index, self._exchange.me, _Doubt()
-        doubtful = {head for head in self._neighbours.heads(index) if not _had(fragment, *head)}
-        if not doubtful:
-            return doubt
-        for record in self._neighbours.members():
-            if len(record.versions) <= index or record.state == "joining":
-                continue
-            version, digest, tokens = record.versions[index], record.digests[index], record.lineage_tokens[index]
-            if (version, digest) not in doubtful:
-                continue
-            known = fragment.digests.get(version, b"")
-            is_heavier = (tokens, digest) > (state.lineage_tokens, state.digest[:8])
-            if is_heavier and (doubt.heavier is None or doubt.heavier < me < record.peer_id):
-                doubt = _Doubt(record.peer_id, doubt.version, doubt.digest)
-            if known:
-                doubt = _Doubt(doubt.heavier, version, known)
-            elif version > state.version and not is_heavier:
-                # It went on from another anchor than ours: ours would have more tokens by that version.
-                doubt = _Doubt(doubt.heavier, state.version, state.digest)
-        return doubt
-
-    async def _give_in_when_outvoted(self, fragment: FragmentRuntime, version: int, digest: bytes) -> None:
-        before = fragment.state.digest
-        tokens = fragment.state.lineage_tokens
-        others = await self._fetcher.outvoted_by(fragment.index, version, digest, tokens)
-        # Asking took a while, in which a round may have closed.
-        if not others or fragment.repairing or fragment.state.digest != before:
-            return
-        fragment.repairing = True
-        self._reports.anchor_differed(fragment.index, version, len(others))
-        reason = f"more weight stands behind that of {len(others)} other members"
-        await self._replace(fragment.index, others, reason, must_be_heavier=False)
-
-    async def _replace(self, index: int, donors: Sequence[PeerId], reason: str, *, must_be_heavier: bool) -> None:
+        """Look into what `peer_id` claims; `Exchange.repaired` follows in any case."""
         fragment = self._exchange.fragments[index]
-        state = fragment.state
         try:
-            found = await self._fetcher.fetch_from(index, state.num_values, donors)
-            if found is None:
-                return
-            snapshot = found
-            # Fetching took a while, in which this peer may have come to that anchor by itself, and gone on from it.
-            if fragment.digests.get(snapshot.version) == snapshot.digest:
-                return
-            is_heavier = (found.lineage_tokens, found.digest) > (state.lineage_tokens, state.digest)
-            if is_heavier or not must_be_heavier:
-                await self._exchange.adopt(index, lambda state: adopt_snapshot(state, snapshot), snapshot.commits)
-                self._reports.repaired(index, snapshot.version, reason)
+            # The one that knows of a better anchor may be gone by now; whoever has gone on will do as well.
+            doubts = self._doubts(fragment)
+            others = [name for name in (doubts.ahead, *doubts.against) if name is not None and name != peer_id]
+            for name in [peer_id, *others][:MAX_LOOKS]:
+                if await self._look(fragment, name, reason):
+                    return
         finally:
             self._exchange.repaired(index)
 
+    def _doubts(self, fragment: FragmentRuntime) -> _Doubts:
+        state, index, me = fragment.state, fragment.index, self._exchange.me
+        doubtful = {head for head in self._neighbours.heads(index) if not fragment.had(*head)}
+        ahead: PeerId | None = None
+        against: dict[tuple[int, bytes], PeerId] = {}
+        if not doubtful:
+            return _Doubts(None, ())
+        for record in self._neighbours.members():
+            if len(record.versions) <= index or record.state == "joining":
+                continue
+            head, tokens = (record.versions[index], record.digests[index]), record.lineage_tokens[index]
+            if head not in doubtful:
+                continue
+            if head[0] > state.version and tokens > state.lineage_tokens:
+                if ahead is None or ahead < me < record.peer_id:
+                    ahead = record.peer_id
+            elif head not in against or against[head] < me < record.peer_id:
+                against[head] = record.peer_id
+        return _Doubts(ahead, tuple(against[head] for head in sorted(against, reverse=True)))
 
-def _had(fragment: FragmentRuntime, version: int, digest: bytes) -> bool:
-    """Whether this peer's anchor is that, or was at that version."""
-    if (version, digest) == (fragment.state.version, fragment.state.digest[:8]):
-        return True
-    known = fragment.digests.get(version, b"")
-    return known[: len(digest)] == digest
+    async def _look(self, fragment: FragmentRuntime, peer_id: PeerId, reason: str, *, differs: bool = False) -> bool:
+        """Whether the anchor that a member claims was taken over."""
+        key, now = (peer_id, fragment.index), asyncio.get_running_loop().time()
+        refusal = self._refused.get(key)
+        if key in self._looking or (refusal is not None and now < refusal.until):
+            return False
+        self._looking.add(key)
+        try:
+            found = await self._weigh(fragment, peer_id)
+            if found is None:
+                seconds = min(2 * refusal.seconds, LONGEST_REFUSAL_SECONDS) if refusal else FIRST_REFUSAL_SECONDS
+                self._refused[key] = _Refusal(asyncio.get_running_loop().time() + seconds, seconds)
+                # It may be the one that has to give in, and not know it.
+                self._exchange.audit(fragment.index, peer_id)
+                return False
+            self._refused.pop(key, None)
+            chain, behind, tokens = found
+            if fragment.repairing and fragment.unfetchable is None:
+                return False  # somebody else's claim was faster
+            fragment.repairing = True
+            if differs:
+                self._reports.anchor_differed(fragment.index, fragment.state.version, len(behind))
+            reason = reason or f"more weight stands behind that of {len(behind)} other members"
+            return await self._replace(fragment, chain, behind, tokens, reason)
+        finally:
+            self._looking.discard(key)
+            if len(self._refused) > MAX_REFUSALS:
+                del self._refused[next(iter(self._refused))]
+
+    async def _weigh(
+        self, fragment: FragmentRuntime, peer_id: PeerId
+    ) -> tuple[Chain, tuple[PeerId, ...], int | None] | None:
+        """What a member claims, if it counts: the chain, who has it, and its tokens where they are known."""
+        claims, index, known = self._fetcher.claims, fragment.index, fragment.anchors()
+        version, digest = fragment.state.version, fragment.state.digest
+        chain = await claims.chain(index, peer_id, known, version)
+        if chain is None or fragment.had(chain.version, chain.digest):
+            return None
+        standing = await claims.standing(index, peer_id, chain, known, (version, digest))
+        # Asking took a while, in which a round may have closed.
+        if fragment.state.digest != digest:
+            return None
+        fork = chain.fork_from(known)
+        since_fork = None if fork is None else fragment.log.tokens_since(fork, version)
+        are_comparable = since_fork is not None and not self._exchange.guard.chain_objection(
+            chain.commits, fragment.machine.timing
+        )
+        num_own = standing.num_known - len(standing.behind) if are_comparable else standing.num_own
+        own_tokens = since_fork if since_fork is not None and are_comparable else fragment.log.tokens
+        is_believed = are_comparable or since_fork is None
+        own = Side(digest, own_tokens, num_own, version)
+        other = Side(chain.digest, chain.tokens if is_believed else 0, len(standing.behind), chain.version)
+        if not replaces(own, other, standing.num_known, are_comparable=are_comparable):
+            return None
+        is_proven = are_comparable and since_fork is not None
+        tokens = fragment.state.lineage_tokens - (since_fork or 0) + chain.tokens if is_proven else None
+        return chain, standing.behind, tokens
+
+    async def _replace(
+        self,
+        fragment: FragmentRuntime,
+        chain: Chain,
+        behind: Sequence[PeerId],
+        tokens: int | None,
+        reason: str,
+    ) -> bool:
+        index = fragment.index
+        try:
+            found = await self._fetcher.fetch_from(index, fragment.state.num_values, behind)
+            # Fetching took a while, in which this peer may have come to that anchor by itself, and gone on from it.
+            if found is None or fragment.had(found.version, found.digest):
+                return False
+            commits = {commit.version: commit for commit in (*chain.commits, *found.commits)}
+            if tokens is not None:
+                # Of what was committed since the chain was shown, the commits came with the anchor.
+                later = [
+                    commits[version].tokens for version in range(chain.version, found.version) if version in commits
+                ]
+                tokens = min(tokens + sum(later), MAX_LINEAGE_TOKENS)
+                found = replace(found, lineage_tokens=tokens)
+            snapshot, known = found, tuple(commits[version] for version in sorted(commits))
+            await self._exchange.adopt(index, lambda state: adopt_snapshot(state, snapshot), known)
+            self._reports.repaired(index, snapshot.version, reason)
+            return True
+        finally:
+            self._exchange.repaired(index)
 
 
 def holds(record: PeerRecord, fragment: int, lineage_tokens: int) -> bool:

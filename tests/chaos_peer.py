@@ -473,3 +473,6 @@ class ChaosPeer:
     def commits_from(self, fragment: int, version: int) -> Sequence[Commit]:
         history = self.fragments[fragment].machine.history
         return [history[key] for key in sorted(history) if key >= version]
+
+    def commit_frames(self, fragment: int, version: int) -> Sequence[bytes]:
+        return self.fragments[fragment].log.page(version)

@@ -96,6 +96,9 @@ class Donor:
     def commits_from(self, fragment: int, version: int) -> Sequence[Commit]:
         return ()
 
+    def commit_frames(self, fragment: int, version: int) -> Sequence[bytes]:
+        return ()
+
     def record(self) -> PeerRecord:
         states = [self.state(fragment) for fragment in (0, 1)]
         return PeerRecord(

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from averaging.chunk_queue import ChunkQueue
 from averaging.snapshots import HeldSnapshots, Snapshot
 from dht.host import PeerId, Stream
-from dht.swarm import Side
 from peer.fetching import Fetched, FetchProgress
 from tests.donor_scene import JOINER, NUM_VALUES, Scene, assert_same, empty_state, in_scene
 from tests.memory_networks import MIB, named, now
@@ -199,27 +198,49 @@ def test_one_member_alone_is_not_believed_against_two() -> None:
     in_scene(3, play)
 
 
-def test_between_two_sides_of_a_split_the_committed_tokens_decide() -> None:
+@pytest.mark.parametrize("num_claiming", [1, 2])
+def test_tokens_that_few_claim_do_not_outweigh_what_most_have(num_claiming: int) -> None:
+    """2**50 tokens and a version of their own: the side of more than half of the members is fetched."""
+
     async def play(scene: Scene) -> None:
-        for donor in scene.donors[:2]:
-            donor.lineage, donor.extra_tokens = "heavier", 5
+        for donor in scene.donors[:num_claiming]:
+            donor.lineage, donor.extra_tokens = "invented", 2**50
+            donor.versions = [1000, 1000]
             donor.known.clear()
             donor._note(0)
         found = await scene.fetcher.fetch(0, NUM_VALUES, scene.fetcher.best_first(0))
         assert found is not None
-        assert found.snapshot.lineage_tokens == 5005
-        assert found.snapshot.digest == scene.world.state("heavier", 0, 5).digest
-        assert set(found.confirmed_by) == {named(10), named(11)}
+        assert (found.snapshot.version, found.snapshot.lineage_tokens) == (5, 5000)
+        assert len(found.confirmed_by) == 5 - num_claiming
+        # Nor when nobody else is asked first.
+        assert await scene.fetcher.fetch(0, NUM_VALUES, [scene.donors[0].peer_id]) is None
 
     in_scene(5, play)
 
 
-@given(st.lists(st.builds(Side, st.binary(min_size=2, max_size=2), st.integers(0, 99), st.integers(1, 9)), min_size=1))
-def test_the_heaviest_side_is_never_one_member_against_two(sides: list[Side]) -> None:
-    heaviest = max(sides, key=lambda side: side.weight)
-    if any(side.num_members >= 2 for side in sides):
-        assert heaviest.num_members >= 2
-        assert heaviest.lineage_tokens == max(side.lineage_tokens for side in sides if side.num_members >= 2)
+@pytest.mark.parametrize("num_members", [1, 2])
+def test_a_newcomer_takes_what_the_only_known_members_have(num_members: int) -> None:
+    async def play(scene: Scene) -> None:
+        found = await scene.fetch()
+        assert len(found.confirmed_by) == num_members
+
+    in_scene(num_members, play)
+
+
+def test_a_donor_that_is_a_round_ahead_is_waited_for() -> None:
+    async def play(scene: Scene) -> None:
+        scene.donors[0].advance(0)
+        fetching = asyncio.ensure_future(scene.fetcher.fetch(0, NUM_VALUES, [scene.donors[0].peer_id]))
+        await asyncio.sleep(2.5)
+        assert not scene.arrived
+        for donor in scene.donors[1:]:
+            donor.advance(0)
+        found = await fetching
+        assert found is not None
+        assert found.snapshot.version == 6
+        assert len(found.confirmed_by) == 3
+
+    in_scene(3, play)
 
 
 def test_the_tokens_of_a_lineage_are_those_that_members_announce() -> None:

@@ -23,7 +23,9 @@ def record(peer_id: PeerId, tokens: int) -> SimpleNamespace:
 
 def repairs_of(me: PeerId, members: list[SimpleNamespace]) -> Repairs:
     fragment = SimpleNamespace(
-        index=0, digests={}, state=SimpleNamespace(version=0, digest=b"behind..", lineage_tokens=0)
+        index=0,
+        had=lambda version, digest: (version, digest) == (0, b"behind.."),
+        state=SimpleNamespace(version=0, digest=b"behind..", lineage_tokens=0),
     )
     exchange = SimpleNamespace(me=me, fragments=[fragment])
     heads = {(record.versions[0], record.digests[0]) for record in members}

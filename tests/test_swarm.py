@@ -244,14 +244,16 @@ def anchored(peer: str, version: int, digest: bytes, lineage_tokens: int, **chan
     )
 
 
-def test_heaviest_prefers_two_to_one_then_work_then_company_then_digest() -> None:
+def test_heaviest_prefers_company_then_work_then_digest() -> None:
     lone = anchored("A", 9, b"z", 100)
     assert view_of(lone, anchored("B", 5, b"a", 101)).heaviest(1) == HeaviestAnchor(5, b"a" * 8, 101, (PeerId("B"),))
     light = [anchored(name, 5, b"a", 60) for name in "BC"]
     assert view_of(lone, *light).heaviest(1) == HeaviestAnchor(5, b"a" * 8, 60, (PeerId("B"), PeerId("C")))
+    # Tokens in records are claims: they decide between sides of equally many members only.
     heavy = [anchored(name, 6, b"d", 61) for name in "DE"]
+    assert view_of(lone, *light, *heavy).heaviest(1) == HeaviestAnchor(6, b"d" * 8, 61, (PeerId("D"), PeerId("E")))
     found = view_of(lone, *light, anchored("F", 5, b"a", 60), *heavy).heaviest(1)
-    assert found == HeaviestAnchor(6, b"d" * 8, 61, (PeerId("D"), PeerId("E")))
+    assert found == HeaviestAnchor(5, b"a" * 8, 60, (PeerId("B"), PeerId("C"), PeerId("F")))
     pair = (anchored("C", 9, b"b", 100), anchored("B", 9, b"b", 100))
     assert view_of(lone, *pair).heaviest(1) == HeaviestAnchor(9, b"b" * 8, 100, (PeerId("B"), PeerId("C")))
     other = anchored("D", 9, b"c", 100)

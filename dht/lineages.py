@@ -1,0 +1,86 @@
+"""Whose anchor counts: the one rule for repairs, forks, donors, newcomers and views. Pure.
+
+A member's words about its own anchor (version, digest, tokens) decide nothing by themselves. What counts is how many
+known, live members have an anchor, and the tokens in signed commits that lead to it. So among n known members
+
+- an anchor that more than half of them have counts (`is_majority`);
+- one whose signed commits begin at an anchor that both sides had counts when these commits hold more tokens than the
+  own ones since, as long as the others are not more than twice as many, and never one member against two;
+- without a common anchor, signed commits decide only between sides of equally many members;
+- anything else does not count, though nobody contradicts it.
+
+Numbers of members are identities, which cost nothing: docs/security.md says what a flood of them can do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+MAX_ANCHOR_VERSION = 2**40
+"""More than a round per millisecond for 30 years; refused in records and states, so that versions that are counted up
+from there stay far below what messages can carry (2**53)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """Members that share one anchor of a fragment.
+
+    Attributes:
+        digest: of the anchor, or its first bytes.
+        num_members: that have it.
+        lineage_tokens: where signed commits are compared those in them, else what members announce, which then decides
+            only between sides of equally many members.
+        version: of the anchor; 0 where all sides are at one version.
+    """
+
+    digest: bytes
+    lineage_tokens: int
+    num_members: int
+    version: int = 0
+
+    @property
+    def weight(self) -> tuple[int, int, bytes]:
+        """What decides in a view, where commits are not known: members, then tokens, then the digest."""
+        return (self.num_members, self.lineage_tokens, self.digest)
+
+
+def heaviest_side(sides: Iterable[Side]) -> Side:
+    """Of the sides in a view, the one with most members: tokens there are claims."""
+    return max(sides, key=lambda side: side.weight)
+
+
+def is_majority(num_members: int, num_known: int) -> bool:
+    """Whether so many of the known members are more than half of them."""
+    return 2 * num_members > num_known
+
+
+def outnumbers(one: Side, other: Side) -> bool:
+    """Whether `one` counts whatever is signed for `other`: twice as many and more, or two against a single one."""
+    return (one.num_members >= 2 > other.num_members) or one.num_members > 2 * other.num_members
+
+
+def replaces(own: Side, other: Side, num_known: int, *, are_comparable: bool) -> bool:
+    """Whether a peer with the anchor of `own` takes over that of `other`.
+
+    Both sides find the same: who compares which way round does not matter.
+
+    Args:
+        own, other: `lineage_tokens` are those in signed commits: since the newest common anchor when `are_comparable`,
+            else in all that are kept.
+        num_known: members that are known, this peer among them.
+        are_comparable: both chains of signed commits begin at one anchor.
+    """
+    if are_comparable:
+        if outnumbers(own, other):
+            return False
+        return outnumbers(other, own) or (other.lineage_tokens, other.digest) > (own.lineage_tokens, own.digest)
+    if is_majority(other.num_members, num_known):
+        return True
+    if is_majority(own.num_members, num_known) or not other.lineage_tokens:
+        return False
+    return _signed_weight(other) > _signed_weight(own)
+
+
+def _signed_weight(side: Side) -> tuple[int, bool, int, int, bytes]:
+    return (side.num_members, side.lineage_tokens > 0, side.version, side.lineage_tokens, side.digest)
