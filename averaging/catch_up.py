@@ -34,6 +34,7 @@ from averaging.state_messages import (
 from averaging.state_server import StateServer
 from dht.errors import PeerFault, PeerUnreachable
 from dht.host import Host, PeerId, Stream
+from dht.lineages import MAX_ANCHOR_VERSION
 
 MAX_COMMITS_BYTES = (KEPT_COMMITS + 1) * (wire.MAX_HEADER_BYTES + 8)
 """All that a donor keeps, the one being applied too, each of the largest size: a MiB."""
@@ -264,7 +265,10 @@ async def _receive_header(stream: Stream, kind: str, num_values: int) -> Header 
         case ["busy"]:
             return "busy"
         case [str(found), int(version), int(lineage_tokens), bytes(joined)] if (
-            found == kind and is_count(version) and is_count(lineage_tokens) and len(joined) == 32 * num_chunks
+            found == kind
+            and is_count(version, MAX_ANCHOR_VERSION)
+            and is_count(lineage_tokens)
+            and len(joined) == 32 * num_chunks
         ):
             digests = tuple(joined[32 * index : 32 * (index + 1)] for index in range(num_chunks))
             return Header(version, lineage_tokens, digests)

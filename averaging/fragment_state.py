@@ -28,7 +28,7 @@ from averaging.contributions import (
     oldest_in,
 )
 from averaging.encoded import EncodedBlocks
-from averaging.messages import MAX_LINEAGE_TOKENS, MAX_NUM_ROUNDS
+from averaging.messages import MAX_NUM_ROUNDS
 from averaging.outer import (
     CHUNK_VALUES,
     OuterRule,
@@ -38,6 +38,7 @@ from averaging.outer import (
     staleness_reach,
     uses_velocity,
 )
+from dht.lineages import MAX_LINEAGE_TOKENS
 
 KEPT_DROPPED = 16
 """Numbers of dropped sendings; as many as commits are kept by others."""

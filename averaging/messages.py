@@ -21,8 +21,6 @@ MAX_STEPS = 2**28
 """Of one contribution: three days of inner steps of a millisecond."""
 MAX_COMMIT_TOKENS = MAX_ROSTER * MAX_TOKENS
 """Of one commit, and of all cells of a round on two levels."""
-MAX_LINEAGE_TOKENS = 2**60
-"""Fits 64 bits with room for sums over fragments. A lineage that gets there counts no further, at every peer alike."""
 MAX_NUM_ROUNDS = 100
 """Nobody is a newcomer for longer, and one byte of a roster entry holds it."""
 

@@ -403,28 +403,24 @@ class RoundMachine:
             self._note_ahead(sender, commit.version + 1)
         elif (mine := self.history.get(commit.version)) is not None and mine != commit:
             theirs_weigh, mine_weigh = ((other.tokens, commit_digest(other)) for other in (commit, mine))
-            if theirs_weigh == mine_weigh:
-                return  # signed twice
             if commit.anchor_digest != mine.anchor_digest:
                 self._send(sender, self._version_is())
             elif theirs_weigh > mine_weigh:
                 self._effects.append(Repair(sender, f"a heavier commit of version {commit.version} exists"))
-            else:
+            elif theirs_weigh < mine_weigh:  # else it was signed twice
                 self._send(sender, mine)
 
     def _hear_version(self, sender: PeerId, theirs: VersionIs) -> None:
         if (theirs.version, theirs.anchor_digest) == (self.version, self.anchor_digest) or self.applying is not None:
             return
-        if (theirs.lineage_tokens, theirs.anchor_digest) < (self.lineage_tokens, self.anchor_digest):
+        is_lighter = (theirs.lineage_tokens, theirs.anchor_digest) < (self.lineage_tokens, self.anchor_digest)
+        if is_lighter:
             self._send(sender, self._version_is())
-            if theirs.version >= self.version:
-                # Tokens are its claim as they are ours: more members may stand behind that anchor.
-                reason = f"it has another anchor of version {theirs.version}, this peer version {self.version}"
-                self._effects.append(Repair(sender, reason))
-        elif theirs.version > self.version and not self._later.was_asked(sender):
+        if theirs.version > self.version and not is_lighter and not self._later.was_asked(sender):
             self._note_ahead(sender, theirs.version)
-        else:
-            reason = f"it has version {theirs.version} with more committed tokens, this peer version {self.version}"
+        elif theirs.version >= self.version or not is_lighter:  # fewer tokens are a claim as much as more
+            what = "another anchor" if is_lighter else "more committed tokens"
+            reason = f"it has version {theirs.version} with {what}, this peer version {self.version}"
             self._effects.append(Repair(sender, reason))
 
     def _note_ahead(self, sender: PeerId, version: int) -> None:

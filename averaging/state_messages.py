@@ -33,6 +33,7 @@ from averaging.arrays import F32
 from averaging.outer import DIGEST_CHUNK_BYTES, digest_of_chunks
 from dht.errors import PeerFault, PeerUnreachable
 from dht.host import PeerId
+from dht.lineages import MAX_LINEAGE_TOKENS
 
 STATE_PROTOCOL = "/murmuration/state/2"
 MAX_REQUEST_BYTES = 256
@@ -82,9 +83,9 @@ def chunks_of(*arrays: F32) -> list[memoryview]:
     ]
 
 
-def is_count(value: int) -> bool:
+def is_count(value: int, most: int = MAX_LINEAGE_TOKENS) -> bool:
     """A version or a number of tokens, as far as its range can say."""
-    return type(value) is int and 0 <= value < 2**60
+    return type(value) is int and 0 <= value <= most
 
 
 async def in_time(waiting: Awaitable[T], remote: PeerId, seconds: float = FRAME_SECONDS) -> T:

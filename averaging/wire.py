@@ -21,7 +21,6 @@ from averaging.cell_messages import CellOffer, CellPart, CellsCommit, Partial, U
 from averaging.cell_wire import CELL_CHECKS, CELL_KINDS, SLICE_CHECKS, check_cells
 from averaging.messages import (
     DIGEST_BYTES,
-    MAX_LINEAGE_TOKENS,
     MAX_ROSTER,
     MAX_SHARDS,
     Abandon,
@@ -74,6 +73,7 @@ from averaging.wire_fields import (
 )
 from dht.errors import PeerFault
 from dht.host import PeerId
+from dht.lineages import MAX_LINEAGE_TOKENS
 
 __all__ = [
     "KINDS",

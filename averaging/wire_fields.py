@@ -12,6 +12,7 @@ from typing import Any
 
 from averaging.messages import DIGEST_BYTES, MAX_NUM_ROUNDS, MAX_ROSTER, MAX_STEPS, MAX_TOKENS, SIGNATURE_BYTES
 from dht.host import PeerId
+from dht.lineages import MAX_VERSION
 
 FRAME_HEAD_BYTES = 5
 """Wire version and header length."""
@@ -108,7 +109,7 @@ def rows(check_row: Callable[[list[Any], Limits], Any], most: int) -> Check:
     return check
 
 
-VERSION = integer(0, 2**53)
+VERSION = integer(0, MAX_VERSION)
 TOKENS = integer(1, MAX_TOKENS)
 STEPS = integer(1, MAX_STEPS)
 VALUE = integer(0, 2**40)

@@ -27,9 +27,10 @@ def unpack(data: bytes) -> Any:
         raise ValueError(f"bytes that are no msgpack ({type(error).__name__}); expected one msgpack value") from error
 
 
-def check_whole(name: str, value: Any) -> None:
-    if type(value) is not int or not 0 <= value <= MAX_WHOLE:
-        raise ValueError(f"{name} {value!r:.40}; expected a whole number from 0 to 2**63 - 1")
+def check_whole(name: str, value: Any, most: int = MAX_WHOLE) -> None:
+    if type(value) is not int or not 0 <= value <= most:
+        limit = "2**63 - 1" if most == MAX_WHOLE else str(most)
+        raise ValueError(f"{name} {value!r:.40}; expected a whole number from 0 to {limit}")
 
 
 def check_real(name: str, value: Any, *, at_least: float) -> None:

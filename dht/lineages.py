@@ -17,9 +17,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+MAX_LINEAGE_TOKENS = 2**60
+"""Fits 64 bits with room for sums over fragments. A lineage that gets there counts no further, at every peer alike."""
 MAX_ANCHOR_VERSION = 2**40
-"""More than a round per millisecond for 30 years; refused in records and states, so that versions that are counted up
-from there stay far below what messages can carry (2**53)."""
+"""Of an anchor that is fetched: a round per millisecond for 30 years. Rounds count up from there, and records and
+messages carry versions up to `MAX_VERSION`: no honest peer refuses what another one has counted."""
+MAX_VERSION = 2**53
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,5 +85,5 @@ def replaces(own: Side, other: Side, num_known: int, *, are_comparable: bool) ->
     return _signed_weight(other) > _signed_weight(own)
 
 
-def _signed_weight(side: Side) -> tuple[int, bool, int, int, bytes]:
-    return (side.num_members, side.lineage_tokens > 0, side.version, side.lineage_tokens, side.digest)
+def _signed_weight(side: Side) -> tuple[int, int, int, bytes]:
+    return (side.num_members, side.lineage_tokens, side.version, side.digest)

@@ -30,6 +30,7 @@ from dht.identity import (
     verify_key,
 )
 from dht.levels import MAX_LEVEL, turn_seconds
+from dht.lineages import MAX_LINEAGE_TOKENS, MAX_VERSION
 
 MAX_PEER_RECORD_BYTES: Final = 1024
 """128 peers in one dictionary of the DHT stay below 256 KiB, far from the 4 MiB at which holders look dead."""
@@ -453,8 +454,8 @@ def _check_peer_record(record: PeerRecord) -> None:
             f"expected equally many of each, at most {MAX_FRAGMENTS}"
         )
     for version, digest, lineage_tokens in zip(record.versions, record.digests, record.lineage_tokens, strict=True):
-        check_whole("versions", version)
-        check_whole("lineage_tokens", lineage_tokens)
+        check_whole("versions", version, MAX_VERSION)
+        check_whole("lineage_tokens", lineage_tokens, MAX_LINEAGE_TOKENS)
         check_bytes("digest", digest, DIGEST_BYTES)
 
 

@@ -154,16 +154,31 @@ class Agreement:
         votes = await self.confirm(fragment, donor, header, voters)
         return Agreed(replace(header, lineage_tokens=votes.lineage_tokens), donor, votes)
 
-    async def _choose(self, fragment: int, found: list[Agreed], voters: frozenset[PeerId]) -> Agreed:
-        """Of anchors that not more than half of the members have, the first that comes to more, or the heaviest."""
+    def _num_elsewhere(self, fragment: int, votes: Votes, voters: frozenset[PeerId]) -> int:
+        """How many of the other members share an anchor, as they announce it."""
+        others = [
+            (record.versions[fragment], record.digests[fragment])
+            for record in self._donors.givers(fragment)
+            if record.peer_id not in votes.confirmed_by and (not voters or record.peer_id in voters)
+        ]
+        return max(Counter(others).values(), default=0)
+
+    async def _choose(self, fragment: int, found: list[Agreed], voters: frozenset[PeerId]) -> Agreed | None:
+        """Of anchors that not more than half of the members have, the first that comes to more, or the heaviest.
+
+        None when more members share another one: that nobody contradicts a version of which nobody knows says nothing.
+        """
         for _ in range(MAX_CONFIRM_ROUNDS):
             await asyncio.sleep(CONFIRM_SECONDS)
             found = [await self._look(fragment, one.first, one.header, voters) for one in found]
             confirmed = [one for one in found if one.votes.is_confirmed]
             if confirmed:
                 return confirmed[0]
-        if len(found) == 1:
-            return found[0]
+        found = [
+            one for one in found if len(one.votes.confirmed_by) >= self._num_elsewhere(fragment, one.votes, voters)
+        ]
+        if len(found) < 2:
+            return found[0] if found else None
         chains = [await self._claims.chain(fragment, one.first, {}, one.header.version) for one in found]
         sides = [
             Side(

@@ -6,8 +6,10 @@ import asyncio
 import contextlib
 import secrets
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
+from statistics import median_high
 
 from dht.admission import Admission
 from dht.census import fetch_everyone
@@ -126,7 +128,7 @@ async def _publish(owned: OwnedRun, addresses: list[str], timeout_seconds: float
                 "your change as the next revision"
             )
         records = await errand.records(owned.run_id)
-        _check_lead(owned, held, max((version for record in records for version in record.versions), default=0))
+        _check_lead(owned, held, _usual_version([record.versions for record in records]))
         encoded, life = encode_run_record(owned.record), time.time() + RUN_RECORD_LIFE_SECONDS
         num_copies = await errand.store.publish_run(owned.run_id, encoded, life)
         if not num_copies and (held is None or held.revision < owned.record.revision):
@@ -134,6 +136,12 @@ async def _publish(owned: OwnedRun, addresses: list[str], timeout_seconds: float
                 f"no member of {owned.run_id} took revision {owned.record.revision}; expected at least one; try again"
             )
         return num_copies
+
+
+def _usual_version(versions: Sequence[tuple[int, ...]]) -> int:
+    """The version that most members have reached, of the fragment that is furthest: one that boasts stops no change."""
+    per_fragment = zip_longest(*(known for known in versions if known))
+    return max((median_high(one for one in known if one is not None) for known in per_fragment), default=0)
 
 
 def _check_lead(owned: OwnedRun, held: RunRecord | None, newest_version: int) -> None:

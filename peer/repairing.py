@@ -8,7 +8,7 @@ because nobody contradicts it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -16,8 +16,7 @@ from averaging.chains import Chain
 from averaging.exchange import Exchange
 from averaging.fragment_runtime import FragmentRuntime
 from dht.host import PeerId
-from averaging.messages import MAX_LINEAGE_TOKENS
-from dht.lineages import Side, replaces
+from dht.lineages import MAX_LINEAGE_TOKENS, Side, replaces
 from dht.records import PeerRecord
 from peer.fetching import Fetcher
 from peer.fragment_memory import adopt_snapshot
@@ -68,6 +67,22 @@ class _Doubts:
     against: tuple[PeerId, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _Better:
+    """An anchor that counts more than the own one.
+
+    Attributes:
+        behind: who has it.
+        lineage_tokens: as far as signed commits tell; None: as most of those announce it.
+        is_fork: it does not follow the own one.
+    """
+
+    chain: Chain
+    behind: tuple[PeerId, ...]
+    lineage_tokens: int | None
+    is_fork: bool
+
+
 @dataclass
 class _Refusal:
     until: float
@@ -99,7 +114,7 @@ class Repairs:
             if doubts.ahead is not None:
                 self._exchange.audit(fragment.index, doubts.ahead)
             for peer_id in doubts.against[:MAX_LOOKS]:
-                if await self._look(fragment, peer_id, "", differs=True):
+                if await self._look(fragment, peer_id, ""):
                     break
 
     async def repair(self, index: int, peer_id: PeerId, reason: str) -> None:
@@ -135,7 +150,7 @@ class Repairs:
                 against[head] = record.peer_id
         return _Doubts(ahead, tuple(against[head] for head in sorted(against, reverse=True)))
 
-    async def _look(self, fragment: FragmentRuntime, peer_id: PeerId, reason: str, *, differs: bool = False) -> bool:
+    async def _look(self, fragment: FragmentRuntime, peer_id: PeerId, reason: str) -> bool:
         """Whether the anchor that a member claims was taken over."""
         key, now = (peer_id, fragment.index), asyncio.get_running_loop().time()
         refusal = self._refused.get(key)
@@ -151,23 +166,20 @@ class Repairs:
                 self._exchange.audit(fragment.index, peer_id)
                 return False
             self._refused.pop(key, None)
-            chain, behind, tokens = found
             if fragment.repairing and fragment.unfetchable is None:
                 return False  # somebody else's claim was faster
             fragment.repairing = True
-            if differs:
-                self._reports.anchor_differed(fragment.index, fragment.state.version, len(behind))
-            reason = reason or f"more weight stands behind that of {len(behind)} other members"
-            return await self._replace(fragment, chain, behind, tokens, reason)
+            if found.is_fork:
+                self._reports.anchor_differed(fragment.index, fragment.state.version, len(found.behind))
+            reason = reason or f"more weight stands behind that of {len(found.behind)} other members"
+            return await self._replace(fragment, found, reason)
         finally:
             self._looking.discard(key)
             if len(self._refused) > MAX_REFUSALS:
                 del self._refused[next(iter(self._refused))]
 
-    async def _weigh(
-        self, fragment: FragmentRuntime, peer_id: PeerId
-    ) -> tuple[Chain, tuple[PeerId, ...], int | None] | None:
-        """What a member claims, if it counts: the chain, who has it, and its tokens where they are known."""
+    async def _weigh(self, fragment: FragmentRuntime, peer_id: PeerId) -> _Better | None:
+        """What a member claims, if it counts."""
         claims, index, known = self._fetcher.claims, fragment.index, fragment.anchors()
         version, digest = fragment.state.version, fragment.state.digest
         chain = await claims.chain(index, peer_id, known, version)
@@ -191,19 +203,13 @@ class Repairs:
             return None
         is_proven = are_comparable and since_fork is not None
         tokens = fragment.state.lineage_tokens - (since_fork or 0) + chain.tokens if is_proven else None
-        return chain, standing.behind, tokens
+        return _Better(chain, standing.behind, tokens, fork != version)
 
-    async def _replace(
-        self,
-        fragment: FragmentRuntime,
-        chain: Chain,
-        behind: Sequence[PeerId],
-        tokens: int | None,
-        reason: str,
-    ) -> bool:
+    async def _replace(self, fragment: FragmentRuntime, better: _Better, reason: str) -> bool:
+        chain, tokens = better.chain, better.lineage_tokens
         index = fragment.index
         try:
-            found = await self._fetcher.fetch_from(index, fragment.state.num_values, behind)
+            found = await self._fetcher.fetch_from(index, fragment.state.num_values, better.behind)
             # Fetching took a while, in which this peer may have come to that anchor by itself, and gone on from it.
             if found is None or fragment.had(found.version, found.digest):
                 return False

@@ -18,9 +18,9 @@ PACKAGES = ("dht", "averaging", "peer", "dashboard")
 FOLDERS = (*PACKAGES, "tests", "examples", "benchmarks")
 MAX_LINES = 500
 PURE = (
-    *("dht.fields", "dht.records", "dht.profiles", "dht.swarm", "dht.access"),
+    *("dht.fields", "dht.records", "dht.profiles", "dht.swarm", "dht.access", "dht.lineages"),
     *("dht.tickets", "dht.proofs", "dht.admission"),
-    *("averaging.fragments", "averaging.codec", "averaging.encoded", "averaging.wire"),
+    *("averaging.fragments", "averaging.codec", "averaging.encoded", "averaging.wire", "averaging.chains"),
     *("averaging.wire_fields", "averaging.cell_messages", "averaging.cell_wire", "averaging.cells"),
     *("averaging.cell_seat", "averaging.crossing", "averaging.cell_round"),
     *("averaging.outer", "averaging.robust", "averaging.schedule", "averaging.round", "averaging.blame"),

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from averaging.snapshots import Snapshot
 from dht.lineages import Side, heaviest_side, is_majority, outnumbers, replaces
+from dht.records import encode_peer_record
+from peer.publishing import _usual_version
+from tests.donor_scene import NUM_VALUES, Scene, in_scene
+from tests.test_records import ALICE, make_record
 
 members = st.integers(1, 40)
 sides = st.builds(Side, st.binary(min_size=2, max_size=2), st.integers(0, 2**60), members, st.integers(0, 2**40))
@@ -57,3 +65,40 @@ def test_one_member_is_nothing_against_two_and_a_third_nothing_against_two_third
 @given(st.lists(sides, min_size=1))
 def test_in_a_view_the_most_members_count(found: list[Side]) -> None:
     assert heaviest_side(found).num_members == max(side.num_members for side in found)
+
+
+# --- numbers near the limits ---
+
+
+@pytest.mark.parametrize(
+    ("versions", "tokens"),
+    [((2**53 + 1, 0), (0, 0)), ((0, 0), (2**60 + 1, 0)), ((2**63 - 1, 3), (2**63 - 1, 3))],
+)
+def test_a_record_beyond_what_messages_carry_is_refused(versions: tuple[int, int], tokens: tuple[int, int]) -> None:
+    """What its peer says in a round could not be sent on."""
+    record = make_record(versions=versions, digests=(bytes(8), bytes(8)), lineage_tokens=tokens)
+    with pytest.raises(ValueError, match="expected a whole number from 0 to"):
+        encode_peer_record(record, ALICE)
+
+
+@pytest.mark.parametrize(("version", "tokens"), [(2**40 + 1, 0), (0, 2**60 + 1), (2**53, 0)])
+def test_a_state_beyond_what_rounds_can_count_on_from_is_refused(version: int, tokens: int) -> None:
+    """Near the limit of messages its takers would part from the others with the next round."""
+
+    async def play(scene: Scene) -> None:
+        donor = scene.donors[0]
+        honest = donor.snapshot
+
+        async def boast(fragment: int) -> Snapshot | None:
+            snapshot = await honest(fragment)
+            return None if snapshot is None else replace(snapshot, version=version, lineage_tokens=tokens)
+
+        donor.snapshot = boast  # type: ignore[method-assign]
+        assert await scene.fetcher.fetch(0, NUM_VALUES, [donor.peer_id]) is None
+
+    in_scene(1, play)
+
+
+def test_one_that_boasts_stops_no_change_of_the_owner() -> None:
+    assert _usual_version([(7, 6), (7, 7), (2**53, 2**53), ()]) == 7
+    assert _usual_version([]) == 0

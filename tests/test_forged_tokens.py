@@ -17,7 +17,6 @@ from averaging.contributions import CommittedShard
 from averaging.fragment_state import FragmentState
 from averaging.guard import Guard
 from averaging.messages import (
-    MAX_LINEAGE_TOKENS,
     MAX_STEPS,
     MAX_TOKENS,
     Commit,
@@ -32,6 +31,7 @@ from averaging.round_timing import RoundTiming
 from averaging.wire import Limits
 from dht.errors import PeerFault
 from dht.host import PeerId
+from dht.lineages import MAX_LINEAGE_TOKENS
 from peer import simulated_peer
 from peer.events import RoundCommitted
 from peer.node import Node

@@ -12,6 +12,7 @@ from peer.events import Event
 from peer.fragment_memory import persist, restart_machine
 from peer.node import Node
 from peer.simulated_peer import EPOCH_SECONDS, Life
+from peer.simulated_spec import Profile
 from peer.simulation import Fault, SimulationResult, SimulationSpec, simulate, tiny_manifest
 from peer.work_events import RoundCommitted, SentContribution
 
@@ -109,25 +110,54 @@ def test_a_lone_fork_gives_in_whatever_its_tokens(lives: dict[int, Life], more_t
         assert repaired[-1][1].at - began < 20.0
 
 
-def test_the_heavier_of_two_sides_of_two_wins(lives: dict[int, Life]) -> None:
-    result, seen = swarm_with_fork(lives, 4, 10**7, 3, forked=(2, 3))
-    assert result.violations == ()
-    assert result.anchors_equal
-    assert {index for index, _ in after_fork(seen, AnchorRepaired)} == {0, 1}
+@pytest.mark.parametrize(("num_peers", "forked"), [(4, (2, 3)), (2, (1,))])
+def test_tokens_in_no_signed_commit_do_not_decide_between_equal_sides(
+    lives: dict[int, Life], num_peers: int, forked: tuple[int, ...]
+) -> None:
+    """Whatever a side claims, the same one gives in."""
+    moved = []
+    for more_tokens in (-1000, 10**7):
+        result, seen = swarm_with_fork(lives, num_peers, more_tokens, 3, forked=forked)
+        assert result.violations == ()
+        assert result.anchors_equal
+        moved.append({index for index, _ in after_fork(seen, AnchorRepaired)})
+    assert moved[0] == moved[1]
+    assert moved[0] in (set(forked), set(range(num_peers)) - set(forked))
 
 
-def test_of_two_peers_the_one_with_fewer_tokens_gives_in(lives: dict[int, Life]) -> None:
-    result, seen = swarm_with_fork(lives, 2, 10**7, 1, forked=(1,))
+@pytest.mark.parametrize("faster", [0, 1])
+@pytest.mark.parametrize("num_peers", [2, 4])
+def test_of_two_equal_sides_of_a_split_the_one_with_more_signed_tokens_wins(num_peers: int, faster: int) -> None:
+    """Both go on by themselves, one at twice the speed, for longer than results are kept."""
+    half = num_peers // 2
+    sides = tuple(range(half)), tuple(range(half, num_peers))
+
+    def profile(index: int) -> Profile:
+        return Profile("all", "", 2e7, 1e8, 0.03, 0.0, 0.4 if index in sides[faster] else 0.8)
+
+    seen: list[tuple[int, Event]] = []
+    starts = tuple(Fault(1.0 + 0.3 * index, "start", (index,)) for index in range(num_peers))
+    spec = SimulationSpec(
+        num_peers,
+        10,
+        1,
+        tiny_manifest(1, combine="centered_clip"),
+        (*starts, Fault(15.0, "partition", sides[1]), Fault(60.0, "heal")),
+        profiles=tuple(profile(index) for index in range(num_peers)),
+        duration_seconds=90.0,
+    )
+    result = simulate(spec, lambda index, event: seen.append((index, event)))
     assert result.violations == ()
     assert result.anchors_equal
-    assert {index for index, _ in after_fork(seen, AnchorRepaired)} == {0}
+    moved = {index for index, event in of(seen, AnchorRepaired) if event.at > EPOCH_SECONDS + 60.0}
+    assert moved == set(sides[1 - faster])
 
 
 # --- joining ---
 
 
 # With others, such as 2, a round closes while the first offer is on its way, and the first work is one version old.
-@pytest.mark.parametrize("seed", [1, 5])
+@pytest.mark.parametrize("seed", [3, 5, 6])
 def test_a_joiner_is_ready_with_the_newest_versions_and_in_the_next_round_with_work(
     lives: dict[int, Life], seed: int
 ) -> None:

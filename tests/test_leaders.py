@@ -278,7 +278,9 @@ def test_a_claimed_speed_slows_nobody_down_without_limit():
     assert fastest_believed([0.0, 0.0], is_strict=True) == 0
 
 
-@pytest.mark.parametrize(("few", "many", "few_win"), [(4, 12, False), (6, 12, False), (11, 12, False), (12, 12, True), (1, 1, True)])
+@pytest.mark.parametrize(
+    ("few", "many", "few_win"), [(4, 12, False), (6, 12, False), (11, 12, False), (12, 12, True), (1, 1, True)]
+)
 def test_claimed_tokens_of_a_few_do_not_outweigh_the_heads_of_many(few, many, few_win):
     heavy, light = Side(b"liars", 2**50, few), Side(b"honest", 1000, many)
     assert (heaviest_side([light, heavy]) is heavy) == few_win

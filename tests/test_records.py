@@ -76,7 +76,8 @@ def make_record(**changes: Any) -> PeerRecord:
 wholes = st.integers(0, 2**63 - 1)
 reals = st.floats(0, 1e18)
 labels = st.text(max_size=40).filter(str.isprintable)
-fragment_entries = st.lists(st.tuples(wholes, st.binary(min_size=8, max_size=8), wholes), max_size=12)
+versions, tokens = st.integers(0, 2**53), st.integers(0, 2**60)
+fragment_entries = st.lists(st.tuples(versions, st.binary(min_size=8, max_size=8), tokens), max_size=12)
 
 
 @st.composite
