@@ -60,6 +60,10 @@ _NAME = re.compile(r"checkpoint-([0-9]{8,15})")
 _DRAFT_PREFIX = ".draft-"
 _VALUES = ("anchor", "momentum", "residual")
 
+LINEAGE_NAME = "lineage-left"
+LINEAGE_SECONDS = 7 * 86_400.0
+"""Long enough for people to notice that their run has become another one."""
+
 log = logging.getLogger(__name__)
 
 
@@ -210,7 +214,8 @@ class CheckpointDraft:
         self.path.rename(final)
         sync_file(self._folder.path)
         for path in earlier[self._folder.kept - 1 :]:
-            shutil.rmtree(path, onerror=_note_undeleted)
+            if not _keeps_lineage(path, final):
+                shutil.rmtree(path, onerror=_note_undeleted)
         return final
 
     def discard(self) -> None:
@@ -257,6 +262,22 @@ class CheckpointFolder:
         path = draft_path(self.path, number)
         path.mkdir(mode=0o700)
         return CheckpointDraft(self, number, path)
+
+    def keep_lineage(self) -> Path | None:
+        """Keep the newest checkpoint for `LINEAGE_SECONDS`, however many are written meanwhile; returns which.
+
+        The anchors are about to be replaced by some that no signed commit of the own lineage leads to. One is kept so
+        at a time, and the earlier one stays: who lies twice must not push it out.
+
+        Raises:
+            OSError: the folder cannot be written.
+        """
+        found = list_checkpoints(self.path)
+        if not found or any(_keeps_lineage(path, found[0]) for path in found):
+            return None
+        (found[0] / LINEAGE_NAME).touch()
+        sync_file(found[0])
+        return found[0]
 
     def newest(self) -> tuple[SavedCheckpoint | None, list[str]]:
         """The newest usable checkpoint, every byte of it checked, and a sentence for each newer one that is not."""
@@ -306,6 +327,15 @@ def saved_totals(folder: Path, run_id: str, peer_id: PeerId) -> Totals:
         if (metadata.run_id, metadata.peer_id) == (run_id, peer_id):
             return metadata.totals
     return Totals()
+
+
+def _keeps_lineage(path: Path, newest: Path) -> bool:
+    """Whether a checkpoint was marked by `keep_lineage` not long before the newest one was written."""
+    try:
+        marked_at = (path / LINEAGE_NAME).stat().st_mtime
+    except OSError:
+        return False
+    return newest.stat().st_mtime - marked_at < LINEAGE_SECONDS
 
 
 def list_checkpoints(folder: Path) -> list[Path]:

@@ -71,6 +71,16 @@ class CheckpointKeeper:
             log.warning("%s", complaint)
         return saved
 
+    async def keep_lineage(self) -> None:
+        """The anchors are about to be replaced on the word of others alone: the newest checkpoint stays for a week."""
+        try:
+            kept = await self._compute(self._folder.keep_lineage)
+        except OSError as error:
+            log.warning("no checkpoint of the own lineage could be marked (%s)", error.strerror)
+            return
+        if kept is not None:
+            log.warning("%s stays for a week: the anchors are replaced by those that most members have", kept)
+
     async def run(self) -> None:
         """Save every `every_seconds`, for ever."""
         while True:

@@ -198,6 +198,7 @@ class Node:
         if checkpoints is not None:
             self._past = PastRounds(Shelf(checkpoints.path.parent), ports.compute)
             self.keeper = self._build_keeper(checkpoints, self._past)
+            self.repairs.before_unproven = self.keeper.keep_lineage
         exchange, keeper = self.exchange, self.keeper
         self._parting = Parting(exchange, self.links, self.membership, self.desk, mailbox, keeper, ports.clock)
         self._start = Start(

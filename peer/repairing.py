@@ -8,7 +8,7 @@ because nobody contradicts it.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -97,6 +97,8 @@ class Repairs:
         self._fetcher = fetcher
         self._neighbours = neighbours
         self._reports = reports
+        self.before_unproven: Callable[[], Awaitable[None]] = _nothing
+        """Called before an anchor is taken over to which no signed commits lead from an own one; set by the owner."""
         self._refused: dict[tuple[PeerId, int], _Refusal] = {}
         self._looking: set[tuple[PeerId, int]] = set()
 
@@ -214,6 +216,8 @@ class Repairs:
             if found is None or fragment.had(found.version, found.digest):
                 return False
             commits = {commit.version: commit for commit in (*chain.commits, *found.commits)}
+            if tokens is None:
+                await self.before_unproven()
             if tokens is not None:
                 # Of what was committed since the chain was shown, the commits came with the anchor.
                 later = [
@@ -227,6 +231,10 @@ class Repairs:
             return True
         finally:
             self._exchange.repaired(index)
+
+
+async def _nothing() -> None:
+    pass
 
 
 def holds(record: PeerRecord, fragment: int, lineage_tokens: int) -> bool:

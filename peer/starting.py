@@ -193,6 +193,8 @@ class Start:
     async def _adopt(self, index: int, found: Fetched) -> None:
         fragment, snapshot = self._fragments[index], found.snapshot
         state = fragment.state
+        if self._saved is not None and self._keeper is not None:
+            await self._keeper.keep_lineage()
         own = {commit.version: own_ranges(commit, self._me) for commit in snapshot.commits}
         is_new_session = not self._mailbox.network.ready
         if is_new_session and not self._knows_fate(state, snapshot.version, own):

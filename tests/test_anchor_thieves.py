@@ -58,6 +58,12 @@ def test_a_newcomer_that_meets_only_liars_at_first_comes_back(
 ) -> None:
     """It knows nobody else, so it believes them; then it follows the members that most know."""
     theft, newcomer = Theft(speaks=False), num_honest - 1
+    kept: list[None] = []
+
+    async def keep() -> None:
+        kept.append(None)
+
+    monkeypatch.setattr("peer.repairing._nothing", keep)
     thieves = tuple(range(num_honest, num_honest + num_thieves))
     faults = (
         Fault(20.0, "partition", (newcomer, *thieves)),
@@ -68,4 +74,5 @@ def test_a_newcomer_that_meets_only_liars_at_first_comes_back(
     assert_they_learned(outcome, theft)
     moved = outcome.of(AnchorRepaired)
     assert newcomer in {index for index, event in moved if event.version < 1000}
+    assert kept, "no commits lead from the liars' anchor: the newest checkpoint is kept"
     assert not [event for index, event in moved if event.version >= theft.version and index != newcomer]
