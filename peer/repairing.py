@@ -27,6 +27,8 @@ FIRST_REFUSAL_SECONDS = 0.5
 LONGEST_REFUSAL_SECONDS = 60.0
 """A member whose claim does not count is not listened to for so long, twice as long each time. The first is short: the
 others of its side may just be applying the round that it is at."""
+LAGGING_SECONDS = 2.0
+"""Members at an earlier version are mostly on the way to the own one: these are given so long to show it."""
 MAX_REFUSALS = 1024
 
 
@@ -203,6 +205,9 @@ class Repairs:
         other = Side(chain.digest, chain.tokens if is_believed else 0, len(standing.behind), chain.version)
         if not replaces(own, other, standing.num_known, are_comparable=are_comparable):
             return None
+        refusal = self._refused.get((peer_id, index))
+        if fork is None and chain.version < version and (refusal is None or refusal.seconds < LAGGING_SECONDS):
+            return None  # after a restart older anchors of the own lineage are forgotten, too
         is_proven = are_comparable and since_fork is not None
         tokens = fragment.state.lineage_tokens - (since_fork or 0) + chain.tokens if is_proven else None
         return _Better(chain, standing.behind, tokens, fork != version)
