@@ -114,7 +114,7 @@ def test_a_boaster_is_left_out(monkeypatch):
     assert any("tokens/s it can have trained at most" in event.reason for event in refusals)
 
 
-@pytest.mark.parametrize("seed", (1, 2, 3))
+@pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("combine", ["mean", "centered_clip"])
 def test_nobody_honest_is_refused(seed, combine):
     """Ten times slower peers, churn, a partition, restarts and broken streams."""
