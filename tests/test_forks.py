@@ -149,8 +149,14 @@ def test_of_two_equal_sides_of_a_split_the_one_with_more_signed_tokens_wins(num_
     result = simulate(spec, lambda index, event: seen.append((index, event)))
     assert result.violations == ()
     assert result.anchors_equal
-    moved = {index for index, event in of(seen, AnchorRepaired) if event.at > EPOCH_SECONDS + 60.0}
-    assert moved == set(sides[1 - faster])
+    # Whoever gives in first, of each fragment; right afterwards two leaders may close one round each.
+    first: dict[int, int] = {}
+    for index, event in of(seen, AnchorRepaired):
+        assert isinstance(event, AnchorRepaired)
+        if event.at > EPOCH_SECONDS + 60.0:
+            first.setdefault(event.fragment, index)
+    assert first.keys() == {0, 1}
+    assert set(first.values()) <= set(sides[1 - faster])
 
 
 # --- joining ---
