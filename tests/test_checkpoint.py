@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
-import shutil
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -29,7 +28,6 @@ from averaging.round_timing import RoundTiming
 from averaging.shard_store import ShardStore
 from dht.host import PeerId
 from peer.checkpoint import (
-    LINEAGE_NAME,
     METADATA_NAME,
     CheckpointFolder,
     CheckpointOwner,
@@ -240,26 +238,6 @@ def test_so_many_stay_as_the_owner_wants(tmp_path: Path, kept: int) -> None:
     folder = CheckpointFolder(tmp_path, OWNER, 60.0, kept)
     paths = [save(folder, states_of(seed)) for seed in range(5)]
     assert list_checkpoints(tmp_path) == paths[::-1][:kept]
-
-
-def test_what_was_written_before_the_anchors_were_replaced_stays(tmp_path: Path) -> None:
-    """However many of a poisoned lineage follow, and however often the anchors are replaced again."""
-    folder = CheckpointFolder(tmp_path, OWNER, 60.0, 2)
-    assert folder.keep_lineage() is None
-    good = [save(folder, states_of(seed)) for seed in range(3)][-1]
-    assert folder.keep_lineage() == good
-    poisoned = []
-    for seed in range(10, 14):
-        poisoned.append(save(folder, states_of(seed)))
-        assert folder.keep_lineage() is None
-    assert list_checkpoints(tmp_path) == [*poisoned[:-3:-1], good]
-    for path in poisoned:
-        shutil.rmtree(path, ignore_errors=True)
-    assert newest(folder).path == good
-    # A week later it makes room.
-    os.utime(good / LINEAGE_NAME, (0, 0))
-    later = [save(folder, states_of(seed)) for seed in range(20, 23)]
-    assert list_checkpoints(tmp_path) == later[:-3:-1]
 
 
 def test_the_last_two_stay_and_what_a_killed_process_left_goes(tmp_path: Path) -> None:
