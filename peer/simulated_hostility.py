@@ -34,6 +34,7 @@ from averaging.snapshots import Snapshot
 from dht.host import Host, PeerId
 from dht.records import PeerRecord
 from peer.node import Node
+from peer.simulated_claims import CLAIMS, Claimant
 from peer.simulated_floods import FLOODS, flood
 from peer.simulated_spec import Lie
 
@@ -45,6 +46,8 @@ LOOK_SECONDS = 0.1
 
 def node_type_of(lie: Lie | None) -> type[Node]:
     """What a peer runs."""
+    if lie is not None and lie.kind in CLAIMS:
+        return Claimant
     return FalseDonor if lie is not None and lie.kind == "wrong_state" else Node
 
 
@@ -59,6 +62,9 @@ def turn_hostile(
             fragment.machine.leading_type = _leading_for(friends)
     elif lie.kind == "lone_commits":
         return _commit_alone(node, lie.scale)
+    elif isinstance(node, Claimant):
+        node.claims(lie.kind, randomness)
+        return node.claim_on()
     elif lie.kind in FLOODS:
         return flood(lie.kind, node, host, friends, randomness)
     return None

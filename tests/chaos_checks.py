@@ -13,13 +13,13 @@ from averaging.encoded import EncodedBlocks
 from averaging.exchange_reports import PeerRefused, RoundBegan
 from averaging.fragment_runtime import FragmentRuntime
 from averaging.leading import Leading
-from averaging.messages import RosterEntry, ShardPlan
+from averaging.messages import Commit, RosterEntry, ShardPlan
 from averaging.outer import OuterRule
 from averaging.reducing import Reducing
 from averaging.round import HISTORY_COMMITS, KEPT_COMMITS
 from dht.host import PeerId
 from tests.chaos_ledger import Lineages, Node
-from tests.chaos_peer import ChaosPeer
+from tests.chaos_peer import TOKENS_PER_SECOND, ChaosPeer
 from tests.chaos_scenario import MIN_SHARD_VALUES, Scenario
 from tests.memory_networks import named, now
 
@@ -27,6 +27,13 @@ DEADLINES = 3
 """Nobody waits longer than so many hard deadlines after the last fault."""
 ROUNDS_OF_A_FORK = 2
 """A fork may see so many whole rounds after everybody sees everybody again, or after it came up."""
+ENOUGH_SENDS = 8
+"""Of a fragment: so many contributions can miss their rounds, or expire, but not all of them."""
+BYTES_PER_MEMBER = 100
+"""Of a frame that names all members of a round, with signatures."""
+STREAMS_OF_A_REPAIR = 7
+"""One after the other: commits and digest of the claim, digests of others, header, their word, values, commits."""
+GREETING_BYTES = 300
 SHOWN_TOLERANCE = 1e-3
 """Between live parameters and what the state says they show, relative to the largest value."""
 TRACED = 50
@@ -36,7 +43,8 @@ class Checks:
     """Books and findings of one run.
 
     Attributes:
-        violations: (invariant, what happened): fork, twice, age, mass, wait, memory, shown, left_out, settled or error.
+        violations: (invariant, what happened): fork, twice, age, mass, wait, memory, shown, left_out, weight, settled
+            or error.
         seen: how often things happened that a run should meet.
         largest: what was held at most, in entries.
         disrupted_at: when the last fault began or ended.
@@ -58,6 +66,18 @@ class Checks:
 
     def on_round_began(self, report: RoundBegan) -> None:
         self._began_at.setdefault((report.fragment, report.version, report.leader), now())
+
+    def check_weight(self, commit: Commit) -> None:
+        """Nobody is in a commit with more tokens than a thousand such swarms could have trained until now.
+
+        What a peer that tells no speed is believed to be capable of is far below that; forged numbers are beyond it.
+        """
+        most = 1000 * len(self.scenario.profiles) * TOKENS_PER_SECOND * (1.0 + now())
+        members = {index for shard in commit.shards for index in shard.included}
+        for entry in (commit.roster[index] for index in sorted(members)):
+            if entry.tokens > most:
+                what = f"version {commit.version} has {entry.tokens} tokens of {entry.peer_id[-6:]} in it"
+                self.blame("weight", f"{what}; nobody can have trained more than {most:.0f}")
 
     def on_left_out(self, peer: ChaosPeer, report: PeerRefused) -> None:
         """Whatever happens to lines and clocks, an honest peer leaves no honest peer out."""
@@ -94,13 +114,16 @@ class Checks:
 
     def on_node(self, peer: ChaosPeer, index: int, node: Node) -> None:
         self.seen["commits"] += 1
+        if node.commit is not None and not peer.profile.lie:
+            self.check_weight(node.commit)
         self._check_forks(index, peer, node)
 
     def look_around(self, *, is_whole: bool) -> None:
         """What time alone can break. `is_whole`: nothing stands between any two peers."""
-        names = {peer.name for peer in self._live()}
-        sees_all = all(names <= {peer.name, *peer.company.names()} for peer in self._live())
-        if not (sees_all and is_whole and all(peer.is_open for peer in self._live())):
+        honest = [peer for peer in self._live() if not peer.profile.lie]
+        names = {peer.name for peer in honest}
+        sees_all = all(names <= {peer.name, *peer.company.names()} for peer in honest)
+        if not (sees_all and is_whole and all(peer.is_open for peer in honest)):
             self._connected_at = None
         elif self._connected_at is None:
             self._connected_at = now()
@@ -180,7 +203,7 @@ class Checks:
             if self._connected_at is None:
                 self._forked_at[key] = now()
                 continue
-            after = max(since, self._connected_at)
+            after = max(since, self._connected_at) + self._repair_seconds(number)
             num_rounds = max(self._rounds_since(index, heaviest, after), self._rounds_since(index, tip, after))
             if num_rounds > ROUNDS_OF_A_FORK:
                 self.blame(
@@ -188,6 +211,17 @@ class Checks:
                     f"fragment {index} of peer {number} is at version {tip.version} of a fork since {since:.1f} s "
                     f"(all are connected since {self._connected_at:.1f} s), the others at {heaviest.version}",
                 )
+
+    def _repair_seconds(self, number: int) -> float:
+        """What a peer needs on its line from the news of a better anchor until it has it.
+
+        The news is a record. Then streams follow each other, each with greeting, request and answer: two ways there
+        and two back; and to every member, whose greetings share the upload.
+        """
+        scenario = self.scenario
+        news = scenario.announce_seconds + scenario.record_delay_seconds
+        greetings = 8 * GREETING_BYTES * len(scenario.profiles) / scenario.profiles[number].upload_bits_per_second
+        return news + STREAMS_OF_A_REPAIR * (4 * scenario.latency_seconds[1] + greetings)
 
     def _rounds_since(self, index: int, tip: Node, after: float) -> int:
         """Rounds of this lineage that began after that time; those within an interval are one.
@@ -207,7 +241,28 @@ class Checks:
         peers = self._honest()
         anchors = {tuple((f.state.version, f.state.digest) for f in peer.fragments) for peer in peers}
         is_idle = all(f.machine.applying is None and not f.repairing for peer in peers for f in peer.fragments)
-        return len(anchors) <= 1 and is_idle and not any(peer.has_work() for peer in peers)
+        is_in = all(peer.is_open for peer in self._live() if not peer.profile.lie)
+        return len(anchors) <= 1 and is_idle and is_in and not any(peer.has_work() for peer in peers)
+
+    def check_committed(self, peer: ChaosPeer) -> None:
+        """Once all has settled: whoever sent work again and again has some of it in an anchor.
+
+        Unless its line is too slow for the rounds: a plan and a commit name all members, and a leader sends both to
+        everybody.
+        """
+        num_peers = len(self.scenario.profiles)
+        round_bytes = 2 * BYTES_PER_MEMBER * num_peers * num_peers * len(peer.fragments)
+        if peer.profile.upload_bits_per_second * self.scenario.profiles[0].interval_seconds < 8 * round_bytes:
+            return
+        sent = sum(len(fragment.state.ledger.sent) for fragment in peer.fragments)  # type: ignore[attr-defined]
+        committed = {
+            key
+            for fragment in peer.fragments
+            for key in self.lineages[fragment.index].nodes[fragment.state.digest].included
+            if key[0] == peer.name
+        }
+        if sent >= ENOUGH_SENDS * len(peer.fragments) and not committed:
+            self.blame("left_out", f"peer {peer.number} sent {sent} contributions, of which none is in an anchor")
 
     def unsettled(self) -> str:
         """Who has what, when it should be over."""

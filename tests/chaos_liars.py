@@ -28,13 +28,19 @@ from averaging.messages import (
 )
 from averaging.round_events import Ready
 from dht.errors import PeerFault
+from tests.chaos_hostility import turn_hostile
 
 FORGE_SECONDS = 6.0
 
 
 def spoil(peer: Any) -> None:
-    """Make `peer`, a `ChaosPeer`, lie in the way of its profile."""
-    match peer.profile.lie:
+    """Make `peer`, a `ChaosPeer`, lie in the ways of its profile."""
+    for lie in (peer.profile.lie, *peer.profile.further):
+        _spoil(peer, lie)
+
+
+def _spoil(peer: Any, lie: str) -> None:
+    match lie:
         case "poison":
             _send_instead(peer, lambda encoded: _no_numbers(encoded))
         case "reverse":
@@ -47,6 +53,8 @@ def spoil(peer: Any) -> None:
             peer.spawn(_forge(peer))
         case "noise":
             peer.spawn(_make_noise(peer))
+        case _:
+            turn_hostile(peer, lie)
 
 
 def _no_numbers(encoded: EncodedBlocks) -> EncodedBlocks:

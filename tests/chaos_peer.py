@@ -101,6 +101,10 @@ class Company:
     def trainers(self) -> list[PeerId]:
         return [record.peer_id for record in self.members() if record.role == "trainer" and record.state == "training"]
 
+    def tokens_per_second(self, peer_id: PeerId) -> float:
+        known = self._records.get(peer_id)
+        return known[0].tokens_per_second if known is not None else 0.0
+
     def num_suspected_trainers(self) -> int:
         known = (self._records[peer_id] for peer_id in self._suspected if peer_id in self._records)
         live = (record for record, expires_at in known if self._is_suspected(record.peer_id) and now() < expires_at)
@@ -166,7 +170,8 @@ class ChaosPeer:
             first_sequence=10_000 * self.session,
         )
         self.exchange.takes_part = False
-        self.exchange.guard.speed_of = lambda peer_id: float(TOKENS_PER_SECOND)
+        self.exchange.guard.speed_of = self._speed_of
+        self.exchange.guard.known_speeds = lambda: [record.tokens_per_second for record in self.company.members()]
         self.host = MemoryHost(world.network, self.name, upload_bits_per_second=self.profile.upload_bits_per_second)
         doorkeeper = RunDoorkeeper(ACCESS, self.name, "trainer" if self.profile.is_trainer else "seed")
         self.doorkeeper = doorkeeper
@@ -248,6 +253,9 @@ class ChaosPeer:
         """What `peer.starting` and `peer.node` do."""
         self.world.introduce(self)
         await asyncio.sleep(1.5 * self.world.scenario.record_delay_seconds)
+        # Who meets only liars at first has nothing to hold their claims against: not what is looked at here.
+        while self.company.names() and not self.world.has_honest(self.company.names()):  # noqa: ASYNC110
+            await asyncio.sleep(0.5)
 
         async def adopt(index: int, found: Fetched) -> None:
             fragment = self.fragments[index]
@@ -443,6 +451,9 @@ class ChaosPeer:
         own = [self.name] if self.state == "training" else []
         num_known = len(trainers) + self.company.num_suspected_trainers() + len(own)
         self.exchange.set_view([*trainers, *own], followers, num_known)
+
+    def _speed_of(self, peer_id: PeerId) -> float:
+        return float(TOKENS_PER_SECOND) if peer_id == self.name else self.company.tokens_per_second(peer_id)
 
     def _report(self, report: ExchangeReport) -> None:
         if self.is_dead:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, fields
-from typing import Literal
+from dataclasses import dataclass, fields, replace
+from typing import Literal, get_args
 
 from averaging.outer import Mode
 
@@ -25,6 +25,10 @@ FaultKind = Literal[
     "stall_leader",
 ]
 Lie = Literal["", "poison", "reverse", "forge", "hoard", "mute", "noise"]
+Hostility = Literal["boast", "pretend", "inflate", "odd", "sink", "extreme", "constant"]
+
+HOSTILITIES: tuple[Hostility, ...] = get_args(Hostility)
+FIRST_HOSTILE_SEED = 100_000
 
 BLOCK_SIZE = 8
 MIN_SHARD_VALUES = 16
@@ -62,7 +66,9 @@ class Profile:
     clock_offset_seconds: float
     starts_at_seconds: float
     is_trainer: bool
-    lie: Lie
+    lie: Lie | Hostility
+    further: tuple[Lie | Hostility, ...] = ()
+    """What a hostile peer does beside `lie`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +98,8 @@ class Scenario:
     calm_seconds: float
     profiles: tuple[Profile, ...]
     faults: tuple[Fault, ...]
+    hostile_until: Literal["chaos ends", "training ends"] = "chaos ends"
+    window_bytes: int = 1024 * 1024
 
     @property
     def has_liar(self) -> bool:
@@ -112,12 +120,46 @@ def _text(profile: Profile) -> str:
         f"{'trains' if profile.is_trainer else 'follows'}, sends every {profile.interval_seconds:.1f} s, "
         f"{profile.upload_bits_per_second / 1000:.0f} kbit/s, clock {profile.clock_offset_seconds:+.0f} s"
         + (f", starts at {profile.starts_at_seconds:.1f} s" if profile.starts_at_seconds else "")
-        + (f", lies: {profile.lie}" if profile.lie else "")
+        + (f", lies: {', '.join((profile.lie, *profile.further))}" if profile.lie else "")
     )
 
 
 def scenario_of(seed: int) -> Scenario:
-    """The scenario of a seed."""
+    """The scenario of a seed; from `FIRST_HOSTILE_SEED` on a hostile swarm."""
+    scenario = _plain_scenario(seed)
+    return _hostile(scenario) if seed >= FIRST_HOSTILE_SEED else scenario
+
+
+def _hostile(scenario: Scenario) -> Scenario:
+    """The same swarm, honest, among strangers, with hostile peers: one for three honest ones at most."""
+    chance = random.Random(f"chaos hostile {scenario.seed}")
+    honest = [replace(profile, lie="") for profile in scenario.profiles]
+    while len(honest) < 3:
+        honest.append(replace(honest[-1], is_trainer=True, starts_at_seconds=0.0))
+    count = chance.randint(1, len(honest) // 3)
+    return replace(
+        scenario,
+        combine=chance.choice(("trimmed_mean", "centered_clip", "centered_clip", "radial_directional")),
+        profiles=(*honest, *(_hostile_profile(chance, scenario) for _ in range(count))),
+        hostile_until=chance.choice(("chaos ends", "training ends")),
+        window_bytes=chance.choice((1024, 1024 * 1024)),
+    )
+
+
+def _hostile_profile(chance: random.Random, scenario: Scenario) -> Profile:
+    kinds = chance.sample(HOSTILITIES, chance.choice((1, 1, 2, 3)))
+    return Profile(
+        interval_seconds=scenario.profiles[0].interval_seconds * chance.uniform(0.5, 2.0),
+        upload_bits_per_second=chance.choice((200e3, 20e6)),
+        clock_offset_seconds=chance.choice((0.0, chance.uniform(-60.0, 60.0))),
+        starts_at_seconds=chance.choice((0.0, chance.uniform(0.0, 0.5) * scenario.chaos_seconds)),
+        is_trainer=chance.random() < 0.9,
+        lie=kinds[0],
+        further=tuple(kinds[1:]),
+    )
+
+
+def _plain_scenario(seed: int) -> Scenario:
     chance = random.Random(f"chaos {seed}")
     num_peers = chance.choices(range(2, 10), (4, 5, 4, 3, 2, 1, 1, 1))[0]
     interval = chance.choice((3.0, 4.0, 6.0))

@@ -19,6 +19,7 @@ from averaging.arrays import F32
 from averaging.exchange_reports import ExchangeReport, PeerRefused, RoundBegan
 from averaging.messages import Message
 from averaging.outer import OuterRule
+from dht.host import PeerId
 from dht.memory_host import MemoryNetwork
 from dht.records import PeerRecord
 from peer.manifest import ROBUST_CLIP_RATIOS
@@ -27,7 +28,7 @@ from tests.chaos_checks import Checks
 from tests.chaos_ledger import UNIT
 from tests.chaos_peer import ChaosPeer
 from tests.chaos_scenario import MIN_SHARD_VALUES, Fault, Scenario, scenario_of
-from tests.memory_networks import now
+from tests.memory_networks import named, now
 
 SETTLE_DEADLINES = 6
 """How long the swarm may take, after training, until nothing is under way and all anchors are equal; in deadlines."""
@@ -73,6 +74,7 @@ class World:
             latency_seconds=scenario.latency_seconds,
             stream_loss=scenario.stream_loss,
             partition_break_seconds=scenario.partition_break_seconds,
+            window_bytes=scenario.window_bytes,
         )
         self.is_training, self.is_over, self.is_calm = True, False, False
         self.peers: dict[int, ChaosPeer] = {}
@@ -101,6 +103,7 @@ class World:
         calm_until = now() + scenario.calm_seconds
         await self._watch_until(lambda: now() > calm_until)
         self.is_training = False
+        self._send_liars_away()
         settle_until = now() + SETTLE_DEADLINES * scenario.hard_seconds
         await self._watch_until(lambda: now() > settle_until or self.checks.has_settled())
         if not self.checks.violations and not self.checks.has_settled():
@@ -109,6 +112,7 @@ class World:
             for peer in self.honest():
                 for fragment in peer.fragments:
                     self.checks.look_at(peer, fragment)
+                self.checks.check_committed(peer)
         self.is_over = True
         for task in self._tasks:
             task.cancel()
@@ -180,7 +184,7 @@ class World:
         self.peers[number] = ChaosPeer(self, number, self._lives[number], old if with_state else None)
 
     def _end_chaos(self) -> None:
-        """From here on nothing goes wrong any more; liars are gone."""
+        """From here on nothing goes wrong any more but what hostile peers do that stay."""
         self.is_calm = True
         self.checks.disrupted_at = now()
         self._ambushes.clear()
@@ -189,13 +193,18 @@ class World:
         self._is_split = False
         for peer in self.peers.values():
             self.network.resume(peer.name)
-            if peer.profile.lie and not peer.is_dead:
-                self._crash(peer)
             peer.company.is_frozen = False
         self._stalled.clear()
+        if self.scenario.hostile_until == "chaos ends":
+            self._send_liars_away()
         for number in sorted(self.peers):
             if number not in self._stalled and not self.peers[number].is_dead:
                 self.peers[number].on_view()
+
+    def _send_liars_away(self) -> None:
+        for peer in self.peers.values():
+            if peer.profile.lie and not peer.is_dead:
+                self._crash(peer)
 
     @staticmethod
     def _spawn(coroutine: Any) -> asyncio.Task[None]:
@@ -218,6 +227,10 @@ class World:
 
     def honest(self) -> list[ChaosPeer]:
         return [peer for peer in self.live() if peer.is_open and not peer.profile.lie]
+
+    def has_honest(self, names: list[PeerId]) -> bool:
+        """Whether one of these peers does not lie."""
+        return any(named(n) in names for n, profile in enumerate(self.scenario.profiles) if not profile.lie)
 
     def introduce(self, newcomer: ChaosPeer) -> None:
         """A peer that starts looks into the DHT."""
