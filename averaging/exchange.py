@@ -65,7 +65,6 @@ from averaging.round_events import (
     DeadlinePassed,
     Event,
     Heard,
-    LeaderReplaced,
     Lost,
     Ready,
     ReduceShard,
@@ -272,8 +271,6 @@ class Exchange:
         if self._closed:
             return
         for effect in fragment.machine.step(event, self._clock()):
-            if isinstance(effect, LeaderReplaced) and effect.was_silent:
-                self.guard.leaders.given_up(effect.old, self._clock())
             if isinstance(effect, SendMessage):
                 sent_bytes = self._links.post(effect.to, [wire.encode(effect.message)])
                 if fragment.machine.is_offering and not isinstance(effect.message, Commit | Plan):

@@ -33,8 +33,6 @@ PATIENCE_PACES = 2.0
 1.2 of them for its quorum, and its commit comes again with every question of those that did not take it."""
 LEAST_PATIENCE_SECONDS = 6.0
 """A little more than a leader waits for its quorum at least."""
-SILENT_IN_A_ROW = 2
-"""Rounds whose leader was given up. Once is a stall; whoever waits for it every time it is its turn waits too often."""
 IGNORED_IN_A_ROW = 3
 """One offer in five comes too late for its round; three in a row with one leader are no chance, at one in a hundred."""
 FIRST_PASSED_OVER_SECONDS = 120.0
@@ -45,7 +43,6 @@ MAX_LEADERS = 1024
 @dataclass
 class _Record:
     num_ignored: int = 0
-    num_silent: int = 0
     passed_over_until: float = 0.0
     seconds: float = 0.0
 
@@ -144,14 +141,6 @@ class Leaders:
         """Whether a commit that is not followed comes from the leader that has this peer's offer: it will not do."""
         return self.is_strict and commit.leader == leader != self.me
 
-    def given_up(self, leader: PeerId, now: float) -> None:
-        """A leader was replaced, because nothing came from it."""
-        record = self._record(leader)
-        record.num_silent += 1
-        if record.num_silent >= SILENT_IN_A_ROW:
-            record.num_silent = 0
-            self._pass_over(record, now)
-
     def closed(self, commit: Commit, offered_to: PeerId | None, waited_seconds: float, round_seconds: float) -> str:
         """A commit was applied; returns what its leader did to this peer, or nothing.
 
@@ -160,8 +149,6 @@ class Leaders:
             waited_seconds: from the offer to the commit.
             round_seconds: that such a round takes after its plan.
         """
-        if commit.leader in self._records:
-            self._records[commit.leader].num_silent = 0
         if not self.is_strict or offered_to != commit.leader or offered_to == self.me:
             return ""
         if isinstance(commit, CellsCommit):
@@ -190,9 +177,6 @@ class Leaders:
         if record is None or record.num_ignored < IGNORED_IN_A_ROW:
             return 0.0
         record.num_ignored = 0
-        return self._pass_over(record, now)
-
-    def _pass_over(self, record: _Record, now: float) -> float:
         record.seconds = min(2 * record.seconds or FIRST_PASSED_OVER_SECONDS, LONGEST_PASSED_OVER_SECONDS)
         record.passed_over_until = now + record.seconds
         return record.seconds

@@ -154,6 +154,7 @@ class Links:
         self.traffic = Traffic()
         self.max_queued_bytes = MAX_QUEUED_BYTES
         self._rate = UploadRate()
+        self._measured = 0.0
         self._pace = LinePace()
         self._resumed_at = -math.inf
         """When data were posted while none was under way."""
@@ -405,8 +406,10 @@ class Links:
             self._note_rate()
 
     def _note_rate(self) -> None:
-        measured = self._rate.bits_per_second or self.traffic.upload_bits_per_second
-        self.traffic.upload_bits_per_second = min(measured, self.most_bits_per_second)
+        before, self._measured = self._measured, self._rate.bits_per_second
+        if self._measured or before:
+            unmeasured = self.most_bits_per_second if math.isfinite(self.most_bits_per_second) else 0.0
+            self.traffic.upload_bits_per_second = min(self._measured or unmeasured, self.most_bits_per_second)
 
     def _steer(self) -> None:
         if self._line is not None and self._pace.bytes_per_second is not None:

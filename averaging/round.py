@@ -246,7 +246,7 @@ class RoundMachine:
             self._silent.add(member.leader)
             arrivals = self.timing.leader_silence.allowance(member.leader).num_arrivals
             silence = f"the leader was silent for {now - member.heard_at:.1f} s"
-            self._take_over(f"{silence} (allowed: learned from {arrivals} signs of life)", now, was_silent=True)
+            self._take_over(f"{silence} (allowed: learned from {arrivals} signs of life)", now)
 
     def _publish(self, commit: Commit) -> None:
         for peer_id in sorted({self.me, *self.trainers, *self.followers, *(entry.peer_id for entry in commit.roster)}):
@@ -267,14 +267,15 @@ class RoundMachine:
         patience = self.timing.leader_silence.allowance(member.leader).seconds
         return member.heard_at + patience * patience_factor(member.attempt)
 
-    def _take_over(self, reason: str, now: float, *, was_silent: bool = False) -> None:
+    def _take_over(self, reason: str, now: float) -> None:
         member = self._member
         if member is None or self._offer is None:
             return
         self._avoid.add(member.leader)
-        old, attempt = member.leader, member.attempt + 1
-        self._join_round(attempt, now)
-        self._effects.append(LeaderReplaced(attempt, old, self.leader or self.me, reason, was_silent))
+        old = member.leader
+        self._join_round(member.attempt + 1, now)
+        assert self._member is not None
+        self._effects.append(LeaderReplaced(self._member.attempt, old, self._member.leader, reason))
 
     def _follow_redirect(self, member: Membership, message: Redirect, now: float) -> None:
         member.redirects += 1

@@ -241,7 +241,6 @@ class LeaderReplaced:
     old: PeerId
     new: PeerId
     reason: str
-    was_silent: bool = False
 
 
 Awaited = Literal["offer", "contribution", "first mean", "mean", "result"]

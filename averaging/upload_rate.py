@@ -21,6 +21,8 @@ LONG_SECONDS = 1.0
 """A stretch so long says something of a slow line however little passed in it,"""
 LONG_BYTES = 16 * 1024
 """or at least so much,"""
+DISPROVED = 2.0
+"""A single frame that was so many times faster says that such a stretch was none of the line's."""
 MOST_OF_TIME = 0.75
 """while for so much of it most lanes had something under way, and what is behind so much of it was on its way all the
 time: a remote that is slow, or whose answers wait before its own line, makes no slow line here."""
@@ -59,6 +61,8 @@ class UploadRate:
         self._answered_bytes = 0.0
         """Of the count, in frames whose answers took longer than they."""
         self._bytes = 0.0
+        self._is_doubtful = False
+        """The rate is that of a long stretch, which may have been a line that stood still."""
         self._seen: deque[float] = deque(maxlen=NUM_WINDOWS)
 
     def began(self, lane: Hashable, now: float) -> None:
@@ -92,6 +96,8 @@ class UploadRate:
         if one is None:
             return
         one.unread_bytes = max(0, one.unread_bytes - num_bytes)
+        if self._is_doubtful and 8 * num_bytes > DISPROVED * self.bits_per_second * (now - started_at):
+            self._is_doubtful, self.bits_per_second = False, 0.0
         self._arrived_at = now
         if self._since is not None:
             is_whole = started_at >= self._since
@@ -134,6 +140,9 @@ class UploadRate:
         is_much = seconds >= WINDOW_SECONDS and self._bytes >= WINDOW_BYTES
         is_long = seconds >= LONG_SECONDS and self._bytes >= LONG_BYTES
         is_own = self._answered_bytes <= (1 - MOST_OF_TIME) * self._bytes
-        if is_much or (is_long and is_own and self._crowded_seconds >= MOST_OF_TIME * seconds):
+        if is_much:
             self._seen.append(8 * self._bytes / seconds)
             self.bits_per_second = max(self._seen)
+        elif is_long and is_own and not self._seen and self._crowded_seconds >= MOST_OF_TIME * seconds:
+            self._is_doubtful = True
+            self.bits_per_second = 8 * self._bytes / seconds

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -17,7 +18,11 @@ from averaging.round_timing import PATIENCE_OF_PACE, RoundTiming
 from averaging.upload_rate import UploadRate
 from averaging.wire import encode
 from dht.host import PeerId
-from tests.hindering import play_third
+from peer.simulated_schedule import spec_of
+from peer.simulated_spec import Fault
+from peer.virtual_time import run_virtual
+from tests.hindering import NUM_GOOD, SEED, play, play_third, scenario_of
+from tests.test_links import PAYLOAD, B, Pair, contribution, shards
 
 ME, OTHER, SLOW = (PeerId(name * 20) for name in ("m", "o", "s"))
 
@@ -46,6 +51,29 @@ def test_a_slow_line_of_which_nobody_says_so_hinders_little(monkeypatch, usual):
     assert outcome.num_with_third > 0
 
 
+def in_turns(asleep, awake, start, end):
+    faults = []
+    while start < end:
+        faults += [Fault(start, "stall", (NUM_GOOD,)), Fault(start + asleep, "resume", (NUM_GOOD,))]
+        start += asleep + awake
+    return faults
+
+
+@pytest.mark.parametrize(
+    ("faults", "least_with_third"),
+    [(in_turns(15.0, 15.0, 30.0, 165.0), 0.15), (in_turns(140.0, 1.0, 60.0, 61.0), 0.0)],
+    ids=["sleeps in turns", "half-open for good"],
+)
+def test_a_member_that_sleeps_hinders_nobody_and_takes_part_when_it_is_awake(usual, faults, least_with_third):
+    spec = spec_of(scenario_of(), SEED)
+    spec = replace(spec, faults=tuple(sorted([*spec.faults, *faults], key=lambda fault: fault.at_seconds)))
+    outcome = play(spec)
+    assert outcome.fewest >= 0.8 * usual
+    assert outcome.num_lost == 0
+    assert outcome.violations == ()
+    assert outcome.num_with_third >= least_with_third * sum(outcome.rounds)
+
+
 # --- shares ---
 
 
@@ -67,6 +95,21 @@ def test_a_slow_line_is_measured_with_small_fragments():
     for lane, now in ((OTHER, 1.9), (SLOW, 1.92)):
         rate.acknowledged(lane, 60_000, 0.0, now, now)
     assert rate.bits_per_second == pytest.approx(8 * 120_000 / 1.92, rel=0.01)
+
+
+def test_a_line_that_stood_still_is_not_slow_for_ever():
+    """Two frames took 15 s, because nothing moved; the next one is there at once."""
+    rate = UploadRate()
+    for began, ended, seconds in ((0.0, 15.0, 15.0), (20.0, 20.05, 0.05)):
+        for lane in (OTHER, SLOW):
+            rate.began(lane, began)
+            rate.sent(lane, 60_000, began)
+            rate.ended(lane)
+        for lane in (OTHER, SLOW):
+            rate.acknowledged(lane, 60_000, began, ended, seconds)
+        if ended == 15.0:
+            assert rate.bits_per_second == pytest.approx(8 * 120_000 / 15.0)
+    assert rate.bits_per_second == 0.0
 
 
 @pytest.mark.parametrize("read_after", [(0.01, 0.01), (0.01, 1.9)])
@@ -215,3 +258,45 @@ def test_nothing_waits_for_a_round_that_is_over():
         assert links.is_stale((encode(Result(0, 7, 0, 0, 50)), bytes(50)))
 
     asyncio.run(scenario())
+
+
+# --- what is queued ---
+
+
+def test_what_waits_for_a_remote_is_not_queued_again_and_what_is_stale_is_not_sent():
+    async def scenario():
+        pair = Pair()
+        pair.sending.is_stale = lambda parts: parts[0] == contribution(7)
+        read = []
+        pair.sending.on_read = lambda remote, parts: read.append((remote, parts[0]))
+        for number in (5, 5, 6, 7, 5, 6):
+            pair.sending.post(B, [contribution(number), PAYLOAD], "data")
+        await pair.sending.flush(60.0)
+        assert shards(pair.heard) == [5, 6]
+        assert {header for _, header in read} == {contribution(5), contribution(6)}
+        pair.sending.post(B, [contribution(5), PAYLOAD], "data")  # asked for once more, after it was there
+        await pair.sending.flush(60.0)
+        assert shards(pair.heard) == [5, 5, 6]
+        await pair.close()
+
+    run_virtual(scenario())
+
+
+@pytest.mark.parametrize(
+    ("limits", "announced"), [((0.5e6, None), 0.5e6), ((None, 0.2e6), 0.2e6), ((4e6, 1e6), 1e6), ((None, None), 0.0)]
+)
+def test_nobody_counts_on_more_than_the_owner_allows(limits, announced):
+    """Before anything was measured, and after more was."""
+
+    async def scenario():
+        pair = Pair()
+        pair.sending.limit(*limits)
+        assert pair.sending.traffic.upload_bits_per_second == announced
+        pair.post(160)
+        await pair.until_heard(160)
+        await pair.sending.flush(60.0)
+        assert pair.sending._rate.bits_per_second > 4e6
+        assert pair.sending.traffic.upload_bits_per_second == (announced or pair.sending._rate.bits_per_second)
+        await pair.close()
+
+    run_virtual(scenario())
