@@ -63,8 +63,11 @@ def join(
 
     Args:
         module: what is trained, on its device already; its parameters with `requires_grad` are averaged, its buffers
-            are not. They must have the names, shapes and order that the run was made with.
-        optimizer: holds all of these parameters; `step` is called once per inner step.
+            are not. They must have the names, shapes and order that the run was made with. float32 takes 4 bytes a
+            value beside what training takes, bfloat16, float16 and float64 take 8; other types are refused. Frozen
+            parameters must be those of the peer's earlier sessions.
+        optimizer: holds all of these parameters; `step` is called once per inner step. A later session takes back its
+            state, and those of its options that are given as before; an option that is given otherwise holds.
         peers: addresses of members; none are needed where the run was made, or where this peer was a member before.
         data_dir: folder for key, checkpoints and event log, one for each peer; default: as `peer join`.
         on_event: takes every event, from another thread; default: they are logged under ``peer.session``.
