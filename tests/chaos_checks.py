@@ -12,6 +12,7 @@ from averaging.contributions import RECENT_CONTRIBUTIONS
 from averaging.encoded import EncodedBlocks
 from averaging.exchange_reports import PeerRefused, RoundBegan
 from averaging.fragment_runtime import FragmentRuntime
+from averaging.leaders import LEAST_PATIENCE_SECONDS, PATIENCE_PACES
 from averaging.leading import Leading
 from averaging.messages import Commit, RosterEntry, ShardPlan
 from averaging.outer import OuterRule
@@ -20,7 +21,7 @@ from averaging.round import HISTORY_COMMITS, KEPT_COMMITS
 from dht.host import PeerId
 from tests.chaos_ledger import Lineages, Node
 from tests.chaos_peer import TOKENS_PER_SECOND, ChaosPeer
-from tests.chaos_scenario import MIN_SHARD_VALUES, Scenario
+from tests.chaos_scenario import MIN_SHARD_VALUES, Profile, Scenario
 from tests.memory_networks import named, now
 
 DEADLINES = 3
@@ -155,7 +156,7 @@ class Checks:
             since = now()
         self._waiting[key] = (since, state.version)
         waited = now() - max(since, self.disrupted_at)
-        if waited > DEADLINES * self.scenario.hard_seconds:
+        if waited > DEADLINES * self.scenario.hard_seconds + self.patience_seconds(peer.profile):
             self.blame(
                 "wait",
                 f"peer {peer.number} has waited {waited:.0f} s with work for version {state.version}: "
@@ -211,6 +212,12 @@ class Checks:
                     f"fragment {index} of peer {number} is at version {tip.version} of a fork since {since:.1f} s "
                     f"(all are connected since {self._connected_at:.1f} s), the others at {heaviest.version}",
                 )
+
+    def patience_seconds(self, profile: Profile) -> float:
+        """Among strangers, how long a peer by its own rule does not follow a round of few, and so waits longer."""
+        if self.scenario.combine == "mean":
+            return 0.0
+        return max(LEAST_PATIENCE_SECONDS, PATIENCE_PACES * profile.interval_seconds)
 
     def _repair_seconds(self, number: int) -> float:
         """What a peer needs on its line from the news of a better anchor until it has it.

@@ -104,7 +104,9 @@ class World:
         await self._watch_until(lambda: now() > calm_until)
         self.is_training = False
         self._send_liars_away()
-        settle_until = now() + SETTLE_DEADLINES * scenario.hard_seconds
+        # Each of the last rounds may be one of few, which the slowest peer follows when its patience is over.
+        patience = max(map(self.checks.patience_seconds, scenario.profiles))
+        settle_until = now() + SETTLE_DEADLINES * max(scenario.hard_seconds, patience)
         await self._watch_until(lambda: now() > settle_until or self.checks.has_settled())
         if not self.checks.violations and not self.checks.has_settled():
             self.checks.blame("settled", self.checks.unsettled())
