@@ -36,7 +36,7 @@ def _scenario(kind, seed):
 
 
 @pytest.mark.parametrize("seed", [4])
-@pytest.mark.parametrize("kind", sorted(CLAIMS))
+@pytest.mark.parametrize("kind", sorted(CLAIMS - {"boasts", "pretends"}))
 def test_a_swarm_beside_peers_that_claim_what_is_not_so(kind, seed):
     spec = spec_of(_scenario(kind, seed), seed)
     result = simulate(spec)

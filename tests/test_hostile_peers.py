@@ -10,6 +10,7 @@ import pytest
 
 from dht.errors import UsageFault
 from peer.events import RefusedPeer, RoundCommitted
+from peer.simulated_claims import CLAIMS
 from peer.simulated_floods import FLOODS
 from peer.simulated_liars import LIES_IN_FRAMES
 from peer.simulated_peer import simulated_identity
@@ -79,7 +80,7 @@ def test_honest_peers_go_on_beside_every_kind(together):
 def test_every_kind_is_done_somewhere_and_described():
     kinds = set(get_args(LieKind))
     others = {"wrong_mean", "drops_members", "lone_commits", "wrong_state"}
-    assert kinds == LIES_IN_FRAMES | FLOODS | others
+    assert kinds == LIES_IN_FRAMES | FLOODS | CLAIMS | others
     text = (Path(__file__).parents[1] / "docs" / "simulation.md").read_text()
     rows = [line for line in text.splitlines() if line.startswith("| `")]
     assert all(any(f"`{kind}`" in row.split("|")[1] for row in rows) for kind in kinds)
