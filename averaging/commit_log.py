@@ -75,6 +75,15 @@ class CommitLog:
         """In all commits that are here."""
         return sum(tokens for _, tokens in self._rows.values())
 
+    def frames_to(self, version: int) -> tuple[bytes, ...]:
+        """All that lead to `version` without a gap, oldest first; none when the newest leaves another version."""
+        found: list[bytes] = []
+        for number in range(version - 1, -1, -1):
+            if (frame := self._frames.get(number)) is None:
+                break
+            found.append(frame)
+        return tuple(reversed(found))
+
     def page(self, from_version: int) -> list[bytes]:
         """The oldest frames that left `from_version` or a later version, as many as one answer holds."""
         found: list[bytes] = []

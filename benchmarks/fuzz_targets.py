@@ -25,6 +25,8 @@ import numpy as np
 
 from averaging import state_messages, wire
 from averaging.encoded import EncodedBlocks
+from averaging.messages import Commit
+from averaging.notary import Checker, Scope
 from averaging.receipt_file import ReceiptFault, RunFrame, line_of, open_receipt, read_line, receipt_of
 from benchmarks.fuzz_messages import one_of_each_kind
 from dht import multiaddr, profiles, tickets
@@ -43,6 +45,7 @@ from dht.records import (
     encode_run_record,
     sign_run_record,
 )
+from peer.checkpoint_commits import commits_path, read_commits
 from peer.checkpoint_facts import Metadata
 from peer.checkpoint_files import read_json, write_json
 from peer.events import ManifestRevised, from_json, to_json
@@ -330,6 +333,16 @@ def _files() -> list[Target]:
     event = ManifestRevised(at=NOW, peer_id=ALICE.peer_id, revision=2, changes="nothing")
     use = {"serial": "00" * 8, "peer_id": ALICE.peer_id, "expires_at": 2**40}
 
+    commit = next(one for one in one_of_each_kind(*sorted((ALICE.peer_id, BOB.peer_id))) if isinstance(one, Commit))
+    anchor = (commit.fragment, commit.version + 1, bytes(32))
+    commits = msgpack.packb([*anchor, [wire.encode(commit)]])
+
+    def read_kept_commits(data: bytes) -> object:
+        # Whatever is signed and has its check sum: the fuzzer shall get past both.
+        commits_path(folder, commit.fragment).write_bytes(hashlib.sha256(data).digest() + data)
+        checker = Checker(Scope(RUN_ID, bytes(32)), lambda *_: True)
+        return read_commits(folder, *anchor, LIMITS.fragment_sizes, checker)
+
     def read_facts(data: bytes) -> object:
         json_path.write_bytes(data)
         return read_json(json_path)
@@ -352,6 +365,7 @@ def _files() -> list[Target]:
         *_model_headers(),
         Target("checkpoint_json", read_facts, ((folder / "good.json").read_bytes(),), (ValueError,)),
         Target("checkpoint_facts", read_checked_facts, (json.dumps(facts).encode(),), (ValueError, RecursionError)),
+        Target("checkpoint_commits", read_kept_commits, (commits,), (ValueError,)),
         Target("checkpoint_tensors", read_tensors, ((folder / "good.safetensors").read_bytes(),), (ValueError,)),
         Target("event", from_json, (to_json(event).encode(),), (ValueError,)),
         Target("used_invites", read_used, (json.dumps(use).encode() + b"\n",)),

@@ -2,6 +2,8 @@
 
     checkpoints/checkpoint-00000007/fragment-0000.safetensors    anchor, momentum, residual, velocity: float32
                                     ...                          [num_values] each; work under way, encoded
+                                    commits-0000.bin             the signed ones that lead there
+                                    ...                          `checkpoint_commits.py`
                                     trainer.safetensors          live parameters, optimizer: `checkpoint_trainer.py`
                                     trainer.json
                                     checkpoint.json              whose they are, versions, lengths and hashes; totals
@@ -18,7 +20,7 @@ import json
 import logging
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +37,7 @@ from averaging.fragment_state import FragmentState
 from averaging.outer import anchor_digest
 from averaging.own_work import OwnWork, give_back_own_work, own_work_of
 from dht.host import PeerId
+from peer.checkpoint_commits import write_commits
 from peer.checkpoint_facts import FileFacts, FragmentFacts, Metadata, Totals, TrainerFile, contribution_facts
 from peer.checkpoint_files import (
     OpenFile,
@@ -133,8 +136,11 @@ class CheckpointDraft:
         self._folder = folder
         self._facts: dict[int, FragmentFacts] = {}
 
-    def add(self, index: int, state: FragmentState) -> None:
+    def add(self, index: int, state: FragmentState, commit_frames: Sequence[bytes] = ()) -> None:
         """Write one fragment; `state` must not change meanwhile.
+
+        Args:
+            commit_frames: the signed commits that lead to its anchor, oldest first.
 
         Raises:
             OSError: the disk is full or read-only.
@@ -150,6 +156,8 @@ class CheckpointDraft:
             encoded = (entry.sent if isinstance(entry, Settled) else entry).encoded
             arrays[f"contribution.{place}.scales"] = np.frombuffer(encoded.scales, np.uint8)
             arrays[f"contribution.{place}.codes"] = np.frombuffer(encoded.codes, np.uint8)
+        if commit_frames:
+            write_commits(self.path, index, state.version, state.digest, commit_frames, self._folder.open_file)
         written = write_arrays(self.path / _fragment_name(index), arrays, self._folder.open_file)
         self._facts[index] = FragmentFacts(
             num_values=state.num_values,
@@ -278,6 +286,10 @@ class CheckpointFolder:
         (found[0] / LINEAGE_NAME).touch()
         sync_file(found[0])
         return found[0]
+
+    def newest_path(self) -> Path | None:
+        """Where the newest checkpoint is, usable or not."""
+        return next(iter(list_checkpoints(self.path)), None)
 
     def newest(self) -> tuple[SavedCheckpoint | None, list[str]]:
         """The newest usable checkpoint, every byte of it checked, and a sentence for each newer one that is not."""

@@ -17,6 +17,7 @@ from functools import partial
 from averaging.fragment_runtime import Compute, FragmentRuntime
 from peer import event_types as events
 from peer.checkpoint import CheckpointDraft, CheckpointFolder, SavedCheckpoint
+from peer.checkpoint_commits import read_commits
 from peer.checkpoint_facts import Totals
 from peer.events import Event
 from peer.mailbox import Mailbox
@@ -70,6 +71,22 @@ class CheckpointKeeper:
         for complaint in complaints:
             log.warning("%s", complaint)
         return saved
+
+    async def bring_back_commits(self, fragment: FragmentRuntime, saved: SavedCheckpoint | None = None) -> None:
+        """Give a fragment the signed commits that led to the anchor it has; without them it goes on all the same.
+
+        Args:
+            saved: where they are; None: in the newest checkpoint, if that is of this very anchor.
+        """
+        path = self._folder.newest_path() if saved is None else saved.path
+        if path is None:
+            return
+        state, sizes, checker = fragment.state, self._folder.owner.sizes, fragment.machine.notary
+        read = partial(read_commits, path, fragment.index, state.version, state.digest, sizes, checker)
+        try:
+            fragment.log.replace(await self._compute(read))
+        except ValueError as error:
+            log.warning("the signed commits of fragment %d in %s were left out: %s", fragment.index, path, error)
 
     async def keep_lineage(self) -> None:
         """The anchors are about to be replaced on the word of others alone: the newest checkpoint stays for a week."""
@@ -163,7 +180,8 @@ class CheckpointKeeper:
 
     async def _add(self, draft: CheckpointDraft, fragment: FragmentRuntime) -> None:
         async with fragment.busy:
-            await self._compute(partial(draft.add, fragment.index, fragment.state))
+            frames = fragment.log.frames_to(fragment.state.version)
+            await self._compute(partial(draft.add, fragment.index, fragment.state, frames))
         self._after_each()
 
 

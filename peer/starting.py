@@ -77,6 +77,10 @@ class Start:
         """Anchors for every fragment: an earlier network process's, fetched from the swarm, or the initial ones."""
         has_begun = bool(self._mailbox.network.ready)
         missing = [fragment.index for fragment in self._fragments if not self._resume(fragment)]
+        if self._keeper is not None and (has_begun or self._mailbox.network.restored_moment):
+            for fragment in self._fragments:
+                if fragment.index not in missing:
+                    await self._keeper.bring_back_commits(fragment)
         if has_begun:
             if missing:
                 self._salvage(missing)
@@ -146,7 +150,7 @@ class Start:
     async def _restore(self) -> None:
         """Go on from the newest checkpoint; where the swarm has something heavier, `_catch_up` replaces it."""
         saved = None if self._keeper is None else await self._keeper.find()
-        if saved is not None:
+        if saved is not None and self._keeper is not None:
             self._saved = saved
             self._mailbox.network.rounds_contributed = saved.totals.rounds_contributed
             for fragment in self._fragments:
@@ -154,6 +158,7 @@ class Start:
                     await self._compute(partial(saved.restore, fragment.index, fragment.state))
                 restart_machine(fragment)
                 persist(self._mailbox, fragment)
+                await self._keeper.bring_back_commits(fragment, saved)
         has_trainer = saved is not None and saved.has_trainer
         self._mailbox.network.restored_moment = saved.number if saved is not None and has_trainer else -1
 
@@ -214,9 +219,9 @@ class Start:
         persist(self._mailbox, fragment)
         fragment.digests = {snapshot.version: snapshot.digest}
         restart_machine(fragment)
-        fragment.machine.history = {
-            commit.version: commit for commit in snapshot.commits if commit.version < snapshot.version
-        }
+        before = [commit for commit in snapshot.commits if commit.version < snapshot.version]
+        fragment.machine.history = {commit.version: commit for commit in before}
+        fragment.log.replace(before)
 
     def _knows_fate(self, state: FragmentState, version: int, own: Mapping[int, tuple[int, Ranges]]) -> bool:
         """Whether unsent work of the checkpoint has certainly not been sent in a session after it."""
