@@ -76,12 +76,19 @@ class Agreement:
         self._claims = claims
 
     async def agree(
-        self, fragment: int, num_values: int, candidates: Sequence[PeerId], voters: frozenset[PeerId]
+        self,
+        fragment: int,
+        num_values: int,
+        candidates: Sequence[PeerId],
+        voters: frozenset[PeerId],
+        *,
+        waits: bool = True,
     ) -> Agreed | None:
         """What one of the candidates has; None when none of them has what enough members confirm.
 
         Args:
             voters: who may confirm it; empty: every member.
+            waits: for donors that are busy.
         """
         for _ in range(MAX_BUSY_ROUNDS):
             num_busy = 0
@@ -106,7 +113,7 @@ class Agreement:
                     undecided[header.digest] = found
             if undecided:
                 return await self._choose(fragment, list(undecided.values()), voters)
-            if not num_busy:
+            if not num_busy or not waits:
                 return None
             await asyncio.sleep(BUSY_SECONDS)
         return None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -39,11 +40,13 @@ class Standing:
     Attributes:
         behind: those that have the claimed anchor, or one on the way to it that this peer never had.
         num_own: those on this peer's own lineage, itself included.
+        num_elsewhere: the most that share an anchor on neither.
         num_known: members that answered, and this peer.
     """
 
     behind: tuple[PeerId, ...]
     num_own: int
+    num_elsewhere: int
     num_known: int
 
 
@@ -117,6 +120,7 @@ class Claims:
             self.digests_of(asked, fragment, claimed.version), self.digests_of(asked, fragment, own[0])
         )
         behind, num_own = [member] if member in givers else [], 1
+        elsewhere: Counter[tuple[int, bytes]] = Counter()
         for name, digest in held.items():
             record = givers[name]
             head = record.versions[fragment], record.digests[fragment]
@@ -125,7 +129,11 @@ class Claims:
                 behind.append(name)
             elif before.get(name) == own[1] or (not digest and any(_is(head, anchor) for anchor in known.items())):
                 num_own += 1
-        return Standing(tuple(behind), num_own, 1 + len(held) + (member in givers))
+            elif digest:
+                elsewhere[claimed.version, digest] += 1
+            else:  # those who have gone on beyond what they remember may well be one side
+                elsewhere[head if head[0] < claimed.version else (claimed.version, b"")] += 1
+        return Standing(tuple(behind), num_own, max(elsewhere.values(), default=0), 1 + len(held) + (member in givers))
 
     async def _chain(self, fragment: int, member: PeerId, first: int) -> Chain | None:
         commits: list[Commit] = []

@@ -163,13 +163,14 @@ class Fetcher:
         found = await self.fetch(fragment, state.num_values, self.best_first(fragment), held=state)
         return (None, preferred) if found is None else (found.snapshot, found.donors[0])
 
-    async def fetch_from(self, fragment: int, num_values: int, donors: Sequence[PeerId]) -> Snapshot | None:
+    async def fetch_from(self, fragment: int, num_values: int, donors: Sequence[PeerId]) -> Fetched | None:
         """What one of `donors`, asked in this order, has and more than half of them confirm; None when nothing is.
 
-        Who they are was decided before: they share an anchor that counts, so nobody else is asked.
+        Who they are was decided before: they share an anchor that counts, so nobody else is asked. They are asked once:
+        meanwhile the caller is in no round of this fragment, and members that part or say to be busy must not make
+        that last.
         """
-        found = await self.fetch(fragment, num_values, donors, voters=frozenset(donors))
-        return None if found is None else found.snapshot
+        return await self.fetch(fragment, num_values, donors, voters=frozenset(donors), max_tries=1)
 
     async def fetch(
         self,
@@ -180,6 +181,7 @@ class Fetcher:
         held: HeldState | None = None,
         kept: KeptChunks | None = None,
         voters: frozenset[PeerId] = frozenset(),
+        max_tries: int = MAX_RESTARTS,
     ) -> Fetched | None:
         """One fragment of `num_values` values; None when no candidate has what enough members confirm.
 
@@ -189,9 +191,11 @@ class Fetcher:
             held: nothing is fetched unless it is heavier than this.
             kept: where the chunks are kept.
             voters: who may confirm it; empty: every member.
+            max_tries: agreements before one donor is asked for all of it; a single one waits for no busy donor.
         """
-        for _ in range(MAX_RESTARTS):
-            agreed = await self._agreement.agree(fragment, num_values, candidates, voters)
+        for _ in range(max_tries):
+            args = (fragment, num_values, candidates, voters)
+            agreed = await self._agreement.agree(*args, waits=max_tries > 1)
             if agreed is None or (held is not None and not _is_heavier(agreed.header, held)):
                 return None
             if kept is not None:
@@ -221,8 +225,6 @@ class Fetcher:
     def best_first(self, fragment: int) -> list[PeerId]:
         """See `Donors`."""
         return self._donors.best_first(fragment)
-
-    # -------------------------------------------------------------------------------------------------- the agreement
 
     # --------------------------------------------------------------------------------------------------- the transfer
 

@@ -2,7 +2,8 @@
 
 What a member announces, in a record or in a message, is only a reason to look. Then it shows the signed commits that
 lead to its anchor, other members are asked what they have, and `dht.lineages.replaces` decides: nothing is adopted
-because nobody contradicts it.
+because nobody contradicts it. What is fetched may be another anchor than the one that was weighed: members go on
+meanwhile, and a hostile one hands out what it likes. Then that one is weighed in its own right, or nothing is adopted.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from averaging.chains import Chain
+from averaging.chains import Chain, newest_run
 from averaging.exchange import Exchange
 from averaging.fragment_runtime import FragmentRuntime
 from dht.host import PeerId
 from dht.lineages import MAX_LINEAGE_TOKENS, Side, replaces
 from dht.records import PeerRecord
-from peer.fetching import Fetcher
+from peer.fetching import Fetched, Fetcher
 from peer.fragment_memory import adopt_snapshot
 
 MAX_LOOKS = 4
@@ -164,78 +165,105 @@ class Repairs:
         try:
             found = await self._weigh(fragment, peer_id)
             if found is None:
-                seconds = min(2 * refusal.seconds, LONGEST_REFUSAL_SECONDS) if refusal else FIRST_REFUSAL_SECONDS
-                self._refused[key] = _Refusal(asyncio.get_running_loop().time() + seconds, seconds)
+                self._refuse(key)
                 # It may be the one that has to give in, and not know it.
                 self._exchange.audit(fragment.index, peer_id)
                 return False
-            self._refused.pop(key, None)
             if fragment.repairing and fragment.unfetchable is None:
                 return False  # somebody else's claim was faster
             fragment.repairing = True
             if found.is_fork:
                 self._reports.anchor_differed(fragment.index, fragment.state.version, len(found.behind))
             reason = reason or f"more weight stands behind that of {len(found.behind)} other members"
-            return await self._replace(fragment, found, reason)
+            is_replaced = await self._replace(fragment, found, reason)
+            if is_replaced is None:
+                self._refuse(key)
+            else:
+                self._refused.pop(key, None)
+            return bool(is_replaced)
         finally:
             self._looking.discard(key)
             if len(self._refused) > MAX_REFUSALS:
                 del self._refused[next(iter(self._refused))]
 
+    def _refuse(self, key: tuple[PeerId, int]) -> None:
+        before = self._refused.get(key)
+        seconds = min(2 * before.seconds, LONGEST_REFUSAL_SECONDS) if before else FIRST_REFUSAL_SECONDS
+        self._refused[key] = _Refusal(asyncio.get_running_loop().time() + seconds, seconds)
+
     async def _weigh(self, fragment: FragmentRuntime, peer_id: PeerId) -> _Better | None:
         """What a member claims, if it counts."""
-        claims, index, known = self._fetcher.claims, fragment.index, fragment.anchors()
-        version, digest = fragment.state.version, fragment.state.digest
-        chain = await claims.chain(index, peer_id, known, version)
+        known, version = fragment.anchors(), fragment.state.version
+        chain = await self._fetcher.claims.chain(fragment.index, peer_id, known, version)
         if chain is None or fragment.had(chain.version, chain.digest):
             return None
-        standing = await claims.standing(index, peer_id, chain, known, (version, digest))
-        # Asking took a while, in which a round may have closed.
-        if fragment.state.digest != digest:
+        better = await self._weigh_chain(fragment, peer_id, chain)
+        refusal = self._refused.get((peer_id, fragment.index))
+        is_young = refusal is None or refusal.seconds < LAGGING_SECONDS
+        if is_young and chain.version < version and chain.fork_from(known) is None:
+            return None  # after a restart older anchors of the own lineage are forgotten, too
+        return better
+
+    async def _weigh_chain(self, fragment: FragmentRuntime, peer_id: PeerId, chain: Chain) -> _Better | None:
+        """What a chain leads to, if that counts; its signatures are checked, and `peer_id` has its anchor."""
+        version, digest, known = fragment.state.version, fragment.state.digest, fragment.anchors()
+        standing = await self._fetcher.claims.standing(fragment.index, peer_id, chain, known, (version, digest))
+        # Asking took a while, in which a round may have closed. And nobody is left to fetch it from if it was blamed.
+        if fragment.state.digest != digest or not standing.behind:
             return None
         fork = chain.fork_from(known)
         since_fork = None if fork is None else fragment.log.tokens_since(fork, version)
         are_comparable = since_fork is not None and not self._exchange.guard.chain_objection(
             chain.commits, fragment.machine.timing
         )
-        num_own = standing.num_known - len(standing.behind) if are_comparable else standing.num_own
+        # Against several that share something else, tokens of one move nobody. Where each is alone, they decide.
+        num_own = max(standing.num_own, standing.num_elsewhere) if are_comparable else standing.num_own
         own_tokens = since_fork if since_fork is not None and are_comparable else fragment.log.tokens
         is_believed = are_comparable or since_fork is None
         own = Side(digest, own_tokens, num_own, version)
         other = Side(chain.digest, chain.tokens if is_believed else 0, len(standing.behind), chain.version)
         if not replaces(own, other, standing.num_known, are_comparable=are_comparable):
             return None
-        refusal = self._refused.get((peer_id, index))
-        if fork is None and chain.version < version and (refusal is None or refusal.seconds < LAGGING_SECONDS):
-            return None  # after a restart older anchors of the own lineage are forgotten, too
         is_proven = are_comparable and since_fork is not None
         tokens = fragment.state.lineage_tokens - (since_fork or 0) + chain.tokens if is_proven else None
         return _Better(chain, standing.behind, tokens, fork != version)
 
-    async def _replace(self, fragment: FragmentRuntime, better: _Better, reason: str) -> bool:
-        chain, tokens = better.chain, better.lineage_tokens
+    async def _replace(self, fragment: FragmentRuntime, better: _Better, reason: str) -> bool | None:
+        """Whether an anchor was taken over; None when something else than what counts was handed out."""
         index = fragment.index
         try:
-            found = await self._fetcher.fetch_from(index, fragment.state.num_values, better.behind)
+            fetched = await self._fetcher.fetch_from(index, fragment.state.num_values, better.behind)
             # Fetching took a while, in which this peer may have come to that anchor by itself, and gone on from it.
-            if found is None or fragment.had(found.version, found.digest):
+            if fetched is None or fragment.had(fetched.snapshot.version, fetched.snapshot.digest):
                 return False
-            commits = {commit.version: commit for commit in (*chain.commits, *found.commits)}
+            weighed = await self._weigh_fetched(fragment, better, fetched)
+            if weighed is None:
+                return None
+            found, tokens = fetched.snapshot, weighed.lineage_tokens
+            commits = {commit.version: commit for commit in (*better.chain.commits, *found.commits)}
             if tokens is None:
                 await self.before_unproven()
-            if tokens is not None:
-                # Of what was committed since the chain was shown, the commits came with the anchor.
-                later = [
-                    commits[version].tokens for version in range(chain.version, found.version) if version in commits
-                ]
-                tokens = min(tokens + sum(later), MAX_LINEAGE_TOKENS)
-                found = replace(found, lineage_tokens=tokens)
-            snapshot, known = found, tuple(commits[version] for version in sorted(commits))
-            await self._exchange.adopt(index, lambda state: adopt_snapshot(state, snapshot), known)
+            else:
+                found = replace(found, lineage_tokens=min(tokens, MAX_LINEAGE_TOKENS))
+            snapshot, shown = found, tuple(commits[version] for version in sorted(commits))
+            await self._exchange.adopt(index, lambda state: adopt_snapshot(state, snapshot), shown)
             self._reports.repaired(index, snapshot.version, reason)
             return True
         finally:
             self._exchange.repaired(index)
+
+    async def _weigh_fetched(self, fragment: FragmentRuntime, better: _Better, fetched: Fetched) -> _Better | None:
+        """What was weighed, or what its members have gone on to if that counts by itself; None: something else."""
+        chain, found = better.chain, fetched.snapshot
+        if found.version == chain.version:
+            return better if found.digest == chain.digest else None
+        commits = {commit.version: commit for commit in (*chain.commits, *found.commits)}
+        run = newest_run([commits[version] for version in sorted(commits) if version < found.version])
+        known = fragment.anchors()
+        later = Chain(run if run and run[-1].version + 1 == found.version else (), found.version, found.digest)
+        fork = later.fork_from(known)
+        later = later if fork is None else later.since(fork)
+        return await self._weigh_chain(fragment, fetched.donors[0], later)
 
 
 async def _nothing() -> None:
