@@ -76,19 +76,12 @@ class Agreement:
         self._claims = claims
 
     async def agree(
-        self,
-        fragment: int,
-        num_values: int,
-        candidates: Sequence[PeerId],
-        voters: frozenset[PeerId],
-        *,
-        waits: bool = True,
+        self, fragment: int, num_values: int, candidates: Sequence[PeerId], voters: frozenset[PeerId]
     ) -> Agreed | None:
         """What one of the candidates has; None when none of them has what enough members confirm.
 
         Args:
-            voters: who may confirm it; empty: every member.
-            waits: for donors that are busy.
+            voters: who may confirm it, more than half of them; busy ones are not waited for. Empty: every member.
         """
         for _ in range(MAX_BUSY_ROUNDS):
             num_busy = 0
@@ -113,7 +106,7 @@ class Agreement:
                     undecided[header.digest] = found
             if undecided:
                 return await self._choose(fragment, list(undecided.values()), voters)
-            if not num_busy or not waits:
+            if not num_busy or voters:
                 return None
             await asyncio.sleep(BUSY_SECONDS)
         return None
@@ -161,12 +154,12 @@ class Agreement:
         votes = await self.confirm(fragment, donor, header, voters)
         return Agreed(replace(header, lineage_tokens=votes.lineage_tokens), donor, votes)
 
-    def _num_elsewhere(self, fragment: int, votes: Votes, voters: frozenset[PeerId]) -> int:
+    def _num_elsewhere(self, fragment: int, votes: Votes) -> int:
         """How many of the other members share an anchor, as they announce it."""
         others = [
             (record.versions[fragment], record.digests[fragment])
             for record in self._donors.givers(fragment)
-            if record.peer_id not in votes.confirmed_by and (not voters or record.peer_id in voters)
+            if record.peer_id not in votes.confirmed_by
         ]
         return max(Counter(others).values(), default=0)
 
@@ -181,9 +174,9 @@ class Agreement:
             confirmed = [one for one in found if one.votes.is_confirmed]
             if confirmed:
                 return confirmed[0]
-        found = [
-            one for one in found if len(one.votes.confirmed_by) >= self._num_elsewhere(fragment, one.votes, voters)
-        ]
+        if voters:
+            return None  # whose anchor counts was decided before: they have parted since
+        found = [one for one in found if len(one.votes.confirmed_by) >= self._num_elsewhere(fragment, one.votes)]
         if len(found) < 2:
             return found[0] if found else None
         chains = [await self._claims.chain(fragment, one.first, {}, one.header.version) for one in found]

@@ -166,11 +166,11 @@ class Fetcher:
     async def fetch_from(self, fragment: int, num_values: int, donors: Sequence[PeerId]) -> Fetched | None:
         """What one of `donors`, asked in this order, has and more than half of them confirm; None when nothing is.
 
-        Who they are was decided before: they share an anchor that counts, so nobody else is asked. They are asked once:
+        Who they are was decided before: they share an anchor that counts, so nobody else is asked, and once:
         meanwhile the caller is in no round of this fragment, and members that part or say to be busy must not make
         that last.
         """
-        return await self.fetch(fragment, num_values, donors, voters=frozenset(donors), max_tries=1)
+        return await self.fetch(fragment, num_values, donors, voters=frozenset(donors))
 
     async def fetch(
         self,
@@ -181,7 +181,6 @@ class Fetcher:
         held: HeldState | None = None,
         kept: KeptChunks | None = None,
         voters: frozenset[PeerId] = frozenset(),
-        max_tries: int = MAX_RESTARTS,
     ) -> Fetched | None:
         """One fragment of `num_values` values; None when no candidate has what enough members confirm.
 
@@ -190,12 +189,10 @@ class Fetcher:
             on_bytes: called with the bytes that have arrived so far; less again after a restart.
             held: nothing is fetched unless it is heavier than this.
             kept: where the chunks are kept.
-            voters: who may confirm it; empty: every member.
-            max_tries: agreements before one donor is asked for all of it; a single one waits for no busy donor.
+            voters: who may confirm it, without another try when they do not; empty: every member.
         """
-        for _ in range(max_tries):
-            args = (fragment, num_values, candidates, voters)
-            agreed = await self._agreement.agree(*args, waits=max_tries > 1)
+        for _ in range(1 if voters else MAX_RESTARTS):
+            agreed = await self._agreement.agree(fragment, num_values, candidates, voters)
             if agreed is None or (held is not None and not _is_heavier(agreed.header, held)):
                 return None
             if kept is not None:
@@ -209,7 +206,7 @@ class Fetcher:
             found = await self._fetch_shared(fragment, num_values, agreed, on_bytes, kept)
             if found is not None:
                 return found
-        for donor in candidates:
+        for donor in () if voters else candidates:
             whole = await self._fetch_whole(fragment, num_values, donor, on_bytes, voters)
             if whole is not None:
                 return whole
