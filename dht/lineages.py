@@ -5,7 +5,8 @@ known, live members have an anchor, and the tokens in signed commits that lead t
 
 - an anchor that more than half of them have counts (`is_majority`);
 - one whose signed commits begin at an anchor that both sides had counts when these commits hold more tokens than the
-  own ones since, as long as the others are not more than twice as many, and never one member against two;
+  own ones since, as long as the others are not more than twice as many, and never one member against two. The others
+  are the own side or a larger third one: where each member is alone, tokens decide, and such a fork ends, too;
 - without a common anchor, signed commits decide only between sides of equally many members;
 - anything else does not count, though nobody contradicts it.
 
@@ -15,7 +16,7 @@ Numbers of members are identities, which cost nothing: docs/security.md says wha
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 MAX_LINEAGE_TOKENS = 2**60
 """Fits 64 bits with room for sums over fragments. A lineage that gets there counts no further, at every peer alike."""
@@ -63,18 +64,20 @@ def outnumbers(one: Side, other: Side) -> bool:
     return (one.num_members >= 2 > other.num_members) or one.num_members > 2 * other.num_members
 
 
-def replaces(own: Side, other: Side, num_known: int, *, are_comparable: bool) -> bool:
+def replaces(own: Side, other: Side, num_known: int, *, are_comparable: bool, num_elsewhere: int = 0) -> bool:
     """Whether a peer with the anchor of `own` takes over that of `other`.
 
-    Both sides find the same: who compares which way round does not matter.
+    Both sides find the same: who compares which way round does not matter. The two largest sides always decide.
 
     Args:
         own, other: `lineage_tokens` are those in signed commits: since the newest common anchor when `are_comparable`,
             else in all that are kept.
         num_known: members that are known, this peer among them.
         are_comparable: both chains of signed commits begin at one anchor.
+        num_elsewhere: members on the largest side that is neither.
     """
     if are_comparable:
+        own = replace(own, num_members=max(own.num_members, num_elsewhere))
         if outnumbers(own, other):
             return False
         return outnumbers(other, own) or (other.lineage_tokens, other.digest) > (own.lineage_tokens, own.digest)

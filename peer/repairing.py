@@ -216,13 +216,12 @@ class Repairs:
         are_comparable = since_fork is not None and not self._exchange.guard.chain_objection(
             chain.commits, fragment.machine.timing
         )
-        # Against several that share something else, tokens of one move nobody. Where each is alone, they decide.
-        num_own = max(standing.num_own, standing.num_elsewhere) if are_comparable else standing.num_own
         own_tokens = since_fork if since_fork is not None and are_comparable else fragment.log.tokens
         is_believed = are_comparable or since_fork is None
-        own = Side(digest, own_tokens, num_own, version)
+        own = Side(digest, own_tokens, standing.num_own, version)
         other = Side(chain.digest, chain.tokens if is_believed else 0, len(standing.behind), chain.version)
-        if not replaces(own, other, standing.num_known, are_comparable=are_comparable):
+        num_elsewhere = standing.num_elsewhere
+        if not replaces(own, other, standing.num_known, are_comparable=are_comparable, num_elsewhere=num_elsewhere):
             return None
         is_proven = are_comparable and since_fork is not None
         tokens = fragment.state.lineage_tokens - (since_fork or 0) + chain.tokens if is_proven else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 
 import pytest
@@ -30,6 +31,29 @@ def test_both_sides_of_a_fork_find_the_same(one: Side, other: Side, num_neutral:
     assert not (here and there)
     if are_comparable:
         assert here or there, "a fork whose commits are known ends"
+
+
+@given(st.lists(st.tuples(st.integers(0, 100), members), min_size=2, max_size=7))
+def test_a_fork_on_any_number_of_sides_ends_and_two_never_change_places(found: list[tuple[int, int]]) -> None:
+    sides = [Side(bytes([number]), tokens, size) for number, (tokens, size) in enumerate(found)]
+    while len(sides) > 1:
+        num_known = sum(side.num_members for side in sides)
+        moves = []
+        for own, other in itertools.permutations(sides, 2):
+            num_elsewhere = max((one.num_members for one in sides if one not in (own, other)), default=0)
+            if replaces(own, other, num_known, are_comparable=True, num_elsewhere=num_elsewhere):
+                moves.append((own, other))
+        assert moves
+        assert not {(one, other) for one, other in moves} & {(other, one) for one, other in moves}
+        own, other = moves[0]
+        grown = replace(other, num_members=other.num_members + own.num_members)
+        sides = [grown if side is other else side for side in sides if side is not own]
+
+
+def test_members_that_share_something_else_stand_up_against_one_that_signed_more() -> None:
+    own, other = Side(b"own", 1, 1), Side(b"theirs", 2, 1)
+    assert replaces(own, other, 5, are_comparable=True, num_elsewhere=1)
+    assert not replaces(own, other, 5, are_comparable=True, num_elsewhere=2)
 
 
 @given(st.integers(0, 2**60), st.integers(0, 2**40), st.integers(1, 10), st.integers(0, 30), st.booleans())
