@@ -110,7 +110,7 @@ class RoundMachine:
     _avoid: set[PeerId] = field(default_factory=set)
     _silent: set[PeerId] = field(default_factory=set)
     _early: dict[PeerId, Offer] = field(default_factory=dict)
-    _later: LaterVersions = field(default_factory=LaterVersions)
+    later: LaterVersions = field(default_factory=LaterVersions)
     _began_at: float | None = None
     _previous_began_at: float | None = None
     _inbox: deque[Event] = field(default_factory=deque)
@@ -417,7 +417,7 @@ class RoundMachine:
         is_lighter = (theirs.lineage_tokens, theirs.anchor_digest) < (self.lineage_tokens, self.anchor_digest)
         if is_lighter:
             self._send(sender, self._version_is())
-        if theirs.version > self.version and not is_lighter and not self._later.was_asked(sender):
+        if theirs.version > self.version and not is_lighter and not self.later.was_asked(sender):
             self._note_ahead(sender, theirs.version)
         elif theirs.version >= self.version or not is_lighter:  # fewer tokens are a claim as much as more
             what = "another anchor" if is_lighter else "more committed tokens"
@@ -425,9 +425,9 @@ class RoundMachine:
             self._effects.append(Repair(sender, reason))
 
     def _note_ahead(self, sender: PeerId, version: int) -> None:
-        self._later.note(sender, version)
-        if self.applying is None and not self._later.was_asked(sender):
-            self._later.ask(sender)
+        self.later.note(sender, version)
+        if self.applying is None and not self.later.was_asked(sender):
+            self.later.ask(sender)
             self._send(sender, CommitRequest(self.fragment, self.version))
 
     def _tell_outcome(self, to: PeerId, version: int) -> None:
@@ -465,7 +465,7 @@ class RoundMachine:
         self._reducing.advance()
         # A leader that was silent is not asked again for the next version before it was heard of.
         self._avoid = {*self._silent, *self.passed_over}
-        ahead = self._later.advance(self.version)
+        ahead = self.later.advance(self.version)
         early, self._early = self._early, {}
         self._inbox.extend(Heard(sender, offer) for sender, offer in sorted(early.items()))
         for peer_id, version in ahead:
@@ -482,7 +482,7 @@ class RoundMachine:
         self._reducing.on_lost(peer_id)
         if self._leading is not None:
             self._leading.on_lost(peer_id)
-        self._later.forget(peer_id)
+        self.later.forget(peer_id)
         if self.applying is None and self._member is not None and self._member.leader == peer_id != self.me:
             self._take_over(reason, now)
 

@@ -166,7 +166,9 @@ class Repairs:
             found = await self._weigh(fragment, peer_id)
             if found is None:
                 self._refuse(key)
-                # It may be the one that has to give in, and not know it.
+                # It may be the one that has to give in, and not know it. Or a round of few led there, whose commit was
+                # not followed yet: asked for again, it is by now.
+                fragment.machine.later.forget(peer_id)
                 self._exchange.audit(fragment.index, peer_id)
                 return False
             if fragment.repairing and fragment.unfetchable is None:

@@ -248,7 +248,7 @@ class RoundSwarm:
         reducing = machine._reducing
         parts = {
             **{part: getattr(machine, f"_{part}") for part in ("early", "avoid", "silent", "inbox")},
-            **{part: getattr(machine._later, part) for part in ("_version_of", "_asked")},
+            **{part: getattr(machine.later, part) for part in ("_version_of", "_asked")},
             **{part: getattr(reducing, part) for part in ("arrived", "reductions", "_missed", "_past")},
             "history": machine.history,
         }

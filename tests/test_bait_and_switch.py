@@ -15,6 +15,7 @@ import pytest
 from averaging import wire
 from averaging.commit_log import CommitLog
 from averaging.fragment_state import FragmentState
+from averaging.later_versions import LaterVersions
 from averaging.messages import DIGEST_BYTES, Commit, RosterEntry, ShardResult
 from averaging.outer import anchor_digest
 from averaging.snapshots import Snapshot
@@ -44,7 +45,11 @@ class Victim:
         self.state = state
         self.adopted: list[tuple[int, bytes]] = []
         self.fragment = SimpleNamespace(
-            index=0, state=state, log=CommitLog(), machine=SimpleNamespace(timing=None), repairing=False
+            index=0,
+            state=state,
+            log=CommitLog(),
+            machine=SimpleNamespace(timing=None, later=LaterVersions()),
+            repairing=False,
         )
         self.fragment.unfetchable = None
         self.fragment.log.replace(log)
@@ -226,6 +231,24 @@ def test_where_everybody_is_alone_signed_tokens_decide(num_apart: int, num_toget
         assert (victim.state.digest == theirs.digest) == is_taken
 
     in_scene(1 + num_apart + num_together, play)
+
+
+def test_a_commit_that_was_not_followed_yet_is_asked_for_again() -> None:
+    """It leaves the own anchor: when the patience with a round of few is over, its commit is followed, not its claim."""
+
+    async def play(scene: Scene) -> None:
+        donor = claimant_of(scene)
+        for other in scene.donors[1:]:
+            shared = scene.world.state("shared", 0, COMMON + 1)
+            other.lineage, other.known = "shared", {(0, COMMON + 1): shared.digest}
+        victim = Victim(scene)
+        later = victim.fragment.machine.later
+        later.ask(donor.peer_id)
+        await victim.repairs.repair(0, donor.peer_id, "it says so")
+        assert victim.state.version == COMMON
+        assert not later.was_asked(donor.peer_id)
+
+    in_scene(3, play)
 
 
 def seconds_in_vain(scene: Scene) -> Awaitable[float]:
