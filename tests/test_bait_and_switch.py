@@ -234,7 +234,7 @@ def test_where_everybody_is_alone_signed_tokens_decide(num_apart: int, num_toget
 
 
 def test_a_commit_that_was_not_followed_yet_is_asked_for_again() -> None:
-    """It leaves the own anchor: when the patience with a round of few is over, its commit is followed, not its claim."""
+    """It leaves the own anchor: when the patience with a round of few is over, it is followed, not the claim."""
 
     async def play(scene: Scene) -> None:
         donor = claimant_of(scene)

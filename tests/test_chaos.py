@@ -146,7 +146,7 @@ def test_what_once_broke_among_strangers_holds(seed):
     """A leader's quorum was fewer than the others follow; and whoever heard late of its version took it for hasty.
 
     In 662 two donors parted and held a repair up. In 100150 a donor handed out what nobody had weighed, and peers on
-    three sides waited for each other. In 100380 and 100456 a commit that was not followed yet was never asked for again.
+    three sides waited for each other. In 100380 and 100456 nobody asked again for a commit that was not followed yet.
     """
     test_the_invariants_hold_after_every_event(seed)
 
