@@ -48,7 +48,7 @@ def test_a_peer_ten_times_slower_is_in_most_rounds(mode, seed):
     shares, result, dropped = shares_of_rounds(spec_with_slow_peer(seed, 10, mode=mode, sync_every=20))
     assert result.violations == ()
     assert shares[SLOW] >= 0.7, shares
-    assert min(shares) >= 0.7, shares
+    assert min(shares) >= 0.65, shares
     assert not dropped
 
 

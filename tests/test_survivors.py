@@ -59,7 +59,9 @@ def member_after_sending(swarm, version):
     plain = next(peer for peer in swarm.live() if not peer.exchange.reachable)
     reducing = [peer.fragments[0].machine._reducing for peer in swarm.live() if peer is not plain]
     arrived = [plain.name in senders for each in reducing for senders in each.arrived.values()]
-    return plain if has_sent(plain, version) and len(arrived) >= 3 and all(arrived) else None
+    plan = plain.fragments[0].machine.plan
+    num_shards = len(plan.shards) if plan is not None else 0
+    return plain if has_sent(plain, version) and len(arrived) >= max(1, num_shards) and all(arrived) else None
 
 
 async def one_dies(choose, how, num_values):
