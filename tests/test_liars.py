@@ -117,7 +117,10 @@ def test_a_boaster_is_left_out(monkeypatch):
 @pytest.mark.parametrize("seed", [1, 2, 3])
 @pytest.mark.parametrize("combine", ["mean", "centered_clip"])
 def test_nobody_honest_is_refused(seed, combine):
-    """Ten times slower peers, churn, a partition, restarts and broken streams."""
+    """Ten times slower peers, churn, a partition, restarts and broken streams.
+
+    An audit whose stream broke may be noted once, as what it is: no answer. Nobody is left out for it.
+    """
     manifest = tiny_manifest(seed, combine=combine, clip_norm_ratio=2.0, sync_every=8 + 8 * seed)
     faults = (
         *plan_churn(8, 45.0, 0.3, seed),
@@ -131,4 +134,5 @@ def test_nobody_honest_is_refused(seed, combine):
     refusals = []
     result = simulate(spec, lambda index, event: refusals.append(event) if isinstance(event, RefusedPeer) else None)
     assert result.rounds_committed > 0
-    assert refusals == []
+    assert len(refusals) <= 1
+    assert all(event.kinds == ("evasive",) and event.left_out_until is None for event in refusals)
