@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from averaging import wire
@@ -29,6 +29,10 @@ MAX_LOG_PAGES = 3
 """A log has a MiB, and more only where the last commits are larger than that."""
 NUM_RECENT = 16
 """Versions back from here that are asked for first: a fork is nearly always younger, and a log up to a MiB long."""
+
+LEAST_GRACE_SECONDS = 2.0
+GRACE_FACTOR = 4.0
+"""Once more than half have answered, the others have so many times as long in all: a sleeper would take 15 s."""
 
 log = logging.getLogger(__name__)
 
@@ -76,8 +80,13 @@ class Claims:
 
     async def digests_of(self, names: Sequence[PeerId], fragment: int, version: int) -> dict[PeerId, bytes]:
         """The same of certain members."""
-        answers = await asyncio.gather(*(self._digest(name, fragment, version) for name in names))
-        return {name: answer for name, answer in zip(names, answers, strict=True) if answer is not None}
+        async with asyncio.TaskGroup() as group:
+            tasks = {name: group.create_task(self._digest(name, fragment, version)) for name in names}
+            await _most_and_a_while(tasks.values())
+            for task in tasks.values():
+                task.cancel()
+        answers = {name: task.result() for name, task in tasks.items() if not task.cancelled()}
+        return {name: answer for name, answer in answers.items() if answer is not None}
 
     async def chain(self, fragment: int, member: PeerId, known: Mapping[int, bytes], version: int) -> Chain | None:
         """The anchor that a member has now, and its signed commits up to it; None when it cannot be had.
@@ -168,6 +177,19 @@ class Claims:
 
     def _spread(self, member: PeerId) -> bytes:
         return spread(self._host.peer_id, member)
+
+
+async def _most_and_a_while(tasks: Collection[asyncio.Task[bytes | None]]) -> None:
+    """Wait until all are done; or more than half have an answer, and the rest had a while longer."""
+    clock = asyncio.get_running_loop().time
+    began_at, pending = clock(), set(tasks)
+    until: float | None = None
+    while pending and (until is None or clock() < until):
+        seconds = None if until is None else until - clock()
+        _, pending = await asyncio.wait(pending, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        num_answers = sum(task.done() and task.result() is not None for task in tasks)
+        if until is None and 2 * num_answers > len(tasks):
+            until = began_at + max(LEAST_GRACE_SECONDS, GRACE_FACTOR * (clock() - began_at))
 
 
 def _is(head: tuple[int, bytes], anchor: tuple[int, bytes]) -> bool:

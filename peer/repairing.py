@@ -162,9 +162,12 @@ class Repairs:
         if key in self._looking or (refusal is not None and now < refusal.until):
             return False
         self._looking.add(key)
+        digest = fragment.state.digest
         try:
             found = await self._weigh(fragment, peer_id)
             if found is None:
+                if fragment.state.digest != digest:
+                    return False  # a round closed here meanwhile: nothing was found out about the claim
                 self._refuse(key)
                 # It may be the one that has to give in, and not know it. Or a round of few led there, whose commit was
                 # not followed yet: asked for again, it is by now.
@@ -237,9 +240,11 @@ class Repairs:
             # Fetching took a while, in which this peer may have come to that anchor by itself, and gone on from it.
             if fetched is None or fragment.had(fetched.snapshot.version, fetched.snapshot.digest):
                 return False
+            digest = fragment.state.digest
             weighed = await self._weigh_fetched(fragment, better, fetched)
             if weighed is None:
-                return None
+                # A round that closed here meanwhile is no fault of whoever handed it out.
+                return None if fragment.state.digest == digest else False
             found, tokens = fetched.snapshot, weighed.lineage_tokens
             commits = {commit.version: commit for commit in (*better.chain.commits, *found.commits)}
             if tokens is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from dataclasses import replace
 
@@ -10,9 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from averaging.snapshots import Snapshot
+from dht.errors import PeerFault
 from dht.lineages import Side, heaviest_side, is_majority, outnumbers, replaces
 from dht.records import encode_peer_record
+from peer.claims import Claims
 from peer.publishing import _usual_version
+from peer.virtual_time import run_virtual
 from tests.donor_scene import NUM_VALUES, Scene, in_scene
 from tests.test_records import ALICE, make_record
 
@@ -126,3 +130,47 @@ def test_a_state_beyond_what_rounds_can_count_on_from_is_refused(version: int, t
 def test_one_that_boasts_stops_no_change_of_the_owner() -> None:
     assert _usual_version([(7, 6), (7, 7), (2**53, 2**53), ()]) == 7
     assert _usual_version([]) == 0
+
+
+# --- members that do not answer ---
+
+
+class SlowWitnesses(Claims):
+    """Members that answer after so many seconds; with None they sleep, and a stream to them fails after 15 s."""
+
+    def __init__(self, seconds: list[float | None]) -> None:
+        self._seconds = {f"peer{number}": one for number, one in enumerate(seconds)}
+
+    async def _ask(self, member: str, fragment: int, version: int) -> bytes:
+        seconds = self._seconds[member]
+        await asyncio.sleep(15.0 if seconds is None else seconds)
+        if seconds is None:
+            raise PeerFault(member, "did not answer")
+        return member.encode()
+
+    async def play(self) -> tuple[set[str], float]:
+        """(who answered, after how many seconds)."""
+        clock = asyncio.get_running_loop().time
+        began_at = clock()
+        digests = await self.digests_of(sorted(self._seconds), 0, 7)
+        assert all(digest == name.encode() for name, digest in digests.items())
+        return set(digests), clock() - began_at
+
+
+@pytest.mark.parametrize(
+    ("seconds", "most_seconds", "num_answers"),
+    [
+        ([0.2, 0.3, 0.4, None], 2.0, 3),  # one that sleeps costs a moment
+        ([1.0, 1.5, 5.0, None, 1.2], 6.0, 4),  # on slow lines, a longer one
+        ([0.2, 0.3, None, None], 15.0, 2),  # half is not most: they may be those that lie
+        ([0.2, 9.0, 9.5], 9.5, 3),
+        ([None, None], 15.0, 0),
+        ([], 0.0, 0),
+    ],
+)
+def test_a_member_that_sleeps_is_not_waited_for_once_most_have_answered(
+    seconds: list[float | None], most_seconds: float, num_answers: int
+) -> None:
+    answered, took_seconds = run_virtual(SlowWitnesses(seconds).play())
+    assert len(answered) == num_answers
+    assert took_seconds == pytest.approx(most_seconds, abs=0.1)
