@@ -7,6 +7,7 @@ known, live members have an anchor, and the tokens in signed commits that lead t
 - one whose signed commits begin at an anchor that both sides had counts when these commits hold more tokens than the
   own ones since, as long as the others are not more than twice as many, and never one member against two. The others
   are the own side or a larger third one: where each member is alone, tokens decide, and such a fork ends, too;
+- a version that nobody can have counted up to counts only where more than half of them have it;
 - without a common anchor, signed commits decide only between sides of equally many members;
 - anything else does not count, though nobody contradicts it.
 
@@ -20,9 +21,12 @@ from dataclasses import dataclass, replace
 
 MAX_LINEAGE_TOKENS = 2**60
 """Fits 64 bits with room for sums over fragments. A lineage that gets there counts no further, at every peer alike."""
-MAX_ANCHOR_VERSION = 2**40
-"""Of an anchor that is fetched: a round per millisecond for 30 years. Rounds count up from there, and records and
-messages carry versions up to `MAX_VERSION`: no honest peer refuses what another one has counted."""
+MAX_CLAIMED_VERSION = 2**40
+"""Of an anchor that only the fewer, or a single member, claim: a round per millisecond for 30 years. Who is alone with
+a liar may take one over, and count up from there."""
+MAX_ANCHOR_VERSION = 2**50
+"""Of an anchor that is fetched: no honest peer refuses what others have counted. Records and messages carry versions up
+to `MAX_VERSION`."""
 MAX_VERSION = 2**53
 
 
@@ -76,6 +80,8 @@ def replaces(own: Side, other: Side, num_known: int, *, are_comparable: bool, nu
         are_comparable: both chains of signed commits begin at one anchor.
         num_elsewhere: members on the largest side that is neither.
     """
+    if other.version > MAX_CLAIMED_VERSION and not is_majority(other.num_members, num_known):
+        return False
     if are_comparable:
         own = replace(own, num_members=max(own.num_members, num_elsewhere))
         if outnumbers(own, other):

@@ -19,7 +19,7 @@ from averaging.snapshots import Snapshot
 from averaging.state_messages import Header
 from dht.errors import PeerFault
 from dht.host import Host, PeerId
-from dht.lineages import Side, heaviest_side, is_majority
+from dht.lineages import MAX_CLAIMED_VERSION, Side, heaviest_side, is_majority
 from peer.claims import MAX_WITNESSES, Claims
 from peer.donors import Donors, spread
 
@@ -42,10 +42,12 @@ class Votes:
     Attributes:
         confirmed_by: who has it, the donor included.
         num_asked: who said anything, the donor included.
+        version: of the anchor.
         lineage_tokens: what most of those who have it announce.
         is_refuted: more of them share another anchor of that version, or more than half do.
     """
 
+    version: int
     confirmed_by: tuple[PeerId, ...]
     num_asked: int
     lineage_tokens: int
@@ -53,8 +55,9 @@ class Votes:
 
     @property
     def is_confirmed(self) -> bool:
-        """Whether more than half have it."""
-        return is_majority(len(self.confirmed_by), self.num_asked)
+        """Whether more than half have it; and several, where it is a version that nobody can have counted up to."""
+        is_believable = self.version <= MAX_CLAIMED_VERSION or len(self.confirmed_by) > 1
+        return is_believable and is_majority(len(self.confirmed_by), self.num_asked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +121,9 @@ class Agreement:
         version, digest = held.version, held.digest
         if voters:
             others = sorted(voters - {donor}, key=lambda name: spread(self._host.peer_id, name))[:MAX_WITNESSES]
-            answers = await self._claims.digests_of(others, fragment, version)
+            known = await self._claims.digests_of(others, fragment, version)
+            # They were weighed before: one that is on the way there does not know that version yet, and never may.
+            answers = {name: digest for name, digest in known.items() if digest}
         else:
             answers = await self._claims.digests(fragment, version, besides=donor)
         answers[donor] = digest
@@ -136,7 +141,7 @@ class Agreement:
             )
             self._donors.outvote(donor, fragment, digest)
         tokens = self.known_tokens(fragment, held, confirmed_by)
-        return Votes(confirmed_by, len(answers), tokens, is_refuted)
+        return Votes(version, confirmed_by, len(answers), tokens, is_refuted)
 
     def known_tokens(self, fragment: int, held: Header | Snapshot, confirmed_by: Sequence[PeerId]) -> int:
         """The digest does not cover the tokens: what most members announce for this very anchor counts."""
@@ -176,7 +181,12 @@ class Agreement:
                 return confirmed[0]
         if voters:
             return None  # whose anchor counts was decided before: they have parted since
-        found = [one for one in found if len(one.votes.confirmed_by) >= self._num_elsewhere(fragment, one.votes)]
+        found = [
+            one
+            for one in found
+            if one.votes.version <= MAX_CLAIMED_VERSION
+            and len(one.votes.confirmed_by) >= self._num_elsewhere(fragment, one.votes)
+        ]
         if len(found) < 2:
             return found[0] if found else None
         chains = [await self._claims.chain(fragment, one.first, {}, one.header.version) for one in found]

@@ -30,7 +30,7 @@ MAX_LOG_PAGES = 3
 NUM_RECENT = 16
 """Versions back from here that are asked for first: a fork is nearly always younger, and a log up to a MiB long."""
 
-LEAST_GRACE_SECONDS = 2.0
+LEAST_GRACE_SECONDS = 4.0
 GRACE_FACTOR = 4.0
 """Once more than half have answered, the others have so many times as long in all: a sleeper would take 15 s."""
 

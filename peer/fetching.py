@@ -151,7 +151,7 @@ class Fetcher:
         if not is_majority(len(confirmed_by), len(held)):
             return None
         known = replace(header, lineage_tokens=self._agreement.known_tokens(fragment, header, confirmed_by))
-        agreed = Agreed(known, confirmed_by[0], Votes(confirmed_by, len(held), known.lineage_tokens))
+        agreed = Agreed(known, confirmed_by[0], Votes(known.version, confirmed_by, len(held), known.lineage_tokens))
         return await self._fetch_shared(fragment, state.num_values, agreed, on_bytes, self._kept)
 
     async def fetch_heaviest(

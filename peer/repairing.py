@@ -22,6 +22,8 @@ from dht.records import PeerRecord
 from peer.fetching import Fetched, Fetcher
 from peer.fragment_memory import adopt_snapshot
 
+MAX_WEIGHINGS = 3
+"""Of one claim, while rounds close here before the others have answered."""
 MAX_LOOKS = 4
 """Claims looked into one after the other, before an audit or repair ends; the next one goes on."""
 FIRST_REFUSAL_SECONDS = 0.5
@@ -162,12 +164,9 @@ class Repairs:
         if key in self._looking or (refusal is not None and now < refusal.until):
             return False
         self._looking.add(key)
-        digest = fragment.state.digest
         try:
             found = await self._weigh(fragment, peer_id)
             if found is None:
-                if fragment.state.digest != digest:
-                    return False  # a round closed here meanwhile: nothing was found out about the claim
                 self._refuse(key)
                 # It may be the one that has to give in, and not know it. Or a round of few led there, whose commit was
                 # not followed yet: asked for again, it is by now.
@@ -200,9 +199,16 @@ class Repairs:
         """What a member claims, if it counts."""
         known, version = fragment.anchors(), fragment.state.version
         chain = await self._fetcher.claims.chain(fragment.index, peer_id, known, version)
-        if chain is None or fragment.had(chain.version, chain.digest):
+        if chain is None:
             return None
-        better = await self._weigh_chain(fragment, peer_id, chain)
+        better = None
+        for _ in range(MAX_WEIGHINGS):
+            if fragment.had(chain.version, chain.digest):
+                return None
+            digest = fragment.state.digest
+            better = await self._weigh_chain(fragment, peer_id, chain)
+            if better is not None or fragment.state.digest == digest:
+                break
         refusal = self._refused.get((peer_id, fragment.index))
         is_young = refusal is None or refusal.seconds < LAGGING_SECONDS
         if is_young and chain.version < version and chain.fork_from(known) is None:
@@ -240,11 +246,9 @@ class Repairs:
             # Fetching took a while, in which this peer may have come to that anchor by itself, and gone on from it.
             if fetched is None or fragment.had(fetched.snapshot.version, fetched.snapshot.digest):
                 return False
-            digest = fragment.state.digest
             weighed = await self._weigh_fetched(fragment, better, fetched)
             if weighed is None:
-                # A round that closed here meanwhile is no fault of whoever handed it out.
-                return None if fragment.state.digest == digest else False
+                return None
             found, tokens = fetched.snapshot, weighed.lineage_tokens
             commits = {commit.version: commit for commit in (*better.chain.commits, *found.commits)}
             if tokens is None:

@@ -28,7 +28,7 @@ DEADLINES = 3
 """Nobody waits longer than so many hard deadlines after the last fault."""
 ROUNDS_OF_A_FORK = 2
 """A fork may see so many whole rounds after everybody sees everybody again, or after it came up."""
-ENOUGH_SENDS = 8
+ENOUGH_SENDS = 12
 """Of a fragment: so many contributions can miss their rounds, or expire, but not all of them."""
 BYTES_PER_MEMBER = 100
 """Of a frame that names all members of a round, with signatures."""
@@ -85,6 +85,19 @@ class Checks:
         honest = {named(number) for number, profile in enumerate(self.scenario.profiles) if not profile.lie}
         if {peer.name, report.peer_id} <= honest:
             self.blame("left_out", f"peer {peer.number}: the honest peer {report.peer_id[-6:]} is {report.reason}")
+
+    def may_be_misled(self, peer: ChaosPeer) -> bool:
+        """Whether it lies itself, or more than a quarter of the live members that it knows do.
+
+        After deaths and partitions a peer may be alone with liars. Then signed work decides, also that of liars; once
+        it knows the others again it must come back, which `has_settled` looks at.
+        """
+        if peer.profile.lie:
+            return True
+        known = [other for other in self._live() if other is peer or other.name in peer.company.names()]
+        is_misled = 4 * sum(bool(other.profile.lie) for other in known) > len(known)
+        self.seen["misled"] += is_misled
+        return is_misled
 
     def _honest(self) -> list[ChaosPeer]:
         return [peer for peer in self._live() if peer.is_open and not peer.profile.lie]
@@ -144,8 +157,9 @@ class Checks:
         if peer.is_open and peer.is_unchecked[fragment.index] and state.rule.mode != "streaming":
             peer.is_unchecked[fragment.index] = False
             gap = peer.check_shown(fragment.index)
-            largest = float(np.abs(state.anchor).max())
-            if not gap <= SHOWN_TOLERANCE * (1.0 + largest):
+            # Changes are added: what a large anchor of a liar rounded away does not come back.
+            peer.largest[fragment.index] = max(peer.largest[fragment.index], float(np.abs(state.anchor).max()))
+            if not gap <= SHOWN_TOLERANCE * (1.0 + peer.largest[fragment.index]):
                 self.blame("shown", f"peer {peer.number}: the live parameters are off by {gap:.3g}")
 
     def _check_waiting(self, peer: ChaosPeer, fragment: FragmentRuntime) -> None:
@@ -156,7 +170,8 @@ class Checks:
             since = now()
         self._waiting[key] = (since, state.version)
         waited = now() - max(since, self.disrupted_at)
-        if waited > DEADLINES * self.scenario.hard_seconds + self.patience_seconds(peer.profile):
+        patience = self.patience_seconds(peer.profile) + self._repair_seconds(peer.number)
+        if waited > DEADLINES * self.scenario.hard_seconds + patience:
             self.blame(
                 "wait",
                 f"peer {peer.number} has waited {waited:.0f} s with work for version {state.version}: "
@@ -213,6 +228,12 @@ class Checks:
                     f"(all are connected since {self._connected_at:.1f} s), the others at {heaviest.version}",
                 )
 
+    def overload(self, profile: Profile) -> float:
+        """How many times the interval between two rounds its line needs to name their members."""
+        scenario = self.scenario
+        round_bytes = 2 * BYTES_PER_MEMBER * len(scenario.profiles) ** 2 * len(scenario.sizes)
+        return 8 * round_bytes / (profile.upload_bits_per_second * scenario.profiles[0].interval_seconds)
+
     def patience_seconds(self, profile: Profile) -> float:
         """Among strangers, how long a peer by its own rule does not follow a round of few, and so waits longer."""
         if self.scenario.combine == "mean":
@@ -254,20 +275,18 @@ class Checks:
     def check_committed(self, peer: ChaosPeer) -> None:
         """Once all has settled: whoever sent work again and again has some of it in an anchor.
 
-        Unless its line is too slow for the rounds: a plan and a commit name all members, and a leader sends both to
-        everybody.
+        What it sent on a side of a fork that was left may all have expired. A line may also be too slow for the rounds:
+        a plan and a commit name all members, and a leader sends both to everybody.
         """
-        num_peers = len(self.scenario.profiles)
-        round_bytes = 2 * BYTES_PER_MEMBER * num_peers * num_peers * len(peer.fragments)
-        if peer.profile.upload_bits_per_second * self.scenario.profiles[0].interval_seconds < 8 * round_bytes:
+        if self.overload(peer.profile) > 1:
             return
-        sent = sum(len(fragment.state.ledger.sent) for fragment in peer.fragments)  # type: ignore[attr-defined]
-        committed = {
-            key
-            for fragment in peer.fragments
-            for key in self.lineages[fragment.index].nodes[fragment.state.digest].included
-            if key[0] == peer.name
-        }
+        sent, committed = 0, set()
+        for fragment in peer.fragments:
+            nodes = self.lineages[fragment.index].nodes
+            anchor = nodes[fragment.state.digest]
+            works = fragment.state.ledger.sent.values()  # type: ignore[attr-defined]
+            sent += sum(nodes[work.anchor_digest].is_in(anchor) for work in works)
+            committed.update(key for key in anchor.included if key[0] == peer.name)
         if sent >= ENOUGH_SENDS * len(peer.fragments) and not committed:
             self.blame("left_out", f"peer {peer.number} sent {sent} contributions, of which none is in an anchor")
 

@@ -71,9 +71,22 @@ class Lineages:
         self._rule = rule
         self._blame = blame
         self._children: dict[tuple[bytes, Commit], bytes] = {}
+        self._planted: set[bytes] = set()
 
     def begin(self, digest: bytes) -> None:
         self.nodes.setdefault(digest, Node(0, 0, digest, None, None, 0.0, {}))
+
+    def plant(self, version: int, tokens: int, digest: bytes, now: float) -> None:
+        """Somebody has an anchor that a liar made up."""
+        self.nodes[digest] = Node(version, tokens, digest, None, None, now, {})
+        self._planted.add(digest)
+
+    def is_planted(self, digest: bytes) -> bool:
+        """Whether an anchor is one that a liar made up, or came of one."""
+        node = self.nodes.get(digest)
+        while node is not None and node.parent is not None:
+            node = node.parent
+        return node is not None and node.digest in self._planted
 
     def grow(self, parent: bytes, commit: Commit, digest: bytes, now: float) -> Node:
         """A peer went from `parent` to `digest` by `commit`."""
@@ -121,6 +134,8 @@ class SentWork:
     encoded: EncodedBlocks
     oldest_base: int
     pieces: Counts
+    anchor_digest: bytes
+    """What its sender had then."""
 
 
 @dataclass
@@ -290,6 +305,8 @@ class AuditedState(FragmentState):
     committing: Callable[[], Commit | None]
     clock: Callable[[], float]
     on_node: Callable[[Node], None]
+    may_be_misled: Callable[[], bool]
+    """Whether an anchor that nobody's commit led to is no fault of this peer now."""
     bases: list[int]
     """Versions on which the waiting work was done."""
     left: tuple[bytes, int]
@@ -315,7 +332,7 @@ class AuditedState(FragmentState):
         oldest = min([*self.bases, self.version])
         self.bases = []
         values = decoded.astype(np.float64)
-        self.ledger.send(sequence, SentWork(values, sent.encoded, oldest, self.ledger.waiting))
+        self.ledger.send(sequence, SentWork(values, sent.encoded, oldest, self.ledger.waiting, self.digest))
         if sent.base_version > oldest:
             self.blame("age", f"sent work on version {oldest} as work on version {sent.base_version}")
         self.audit("a send")
@@ -366,6 +383,11 @@ class AuditedState(FragmentState):
     def moved(self, own: Own) -> None:
         """Another anchor was taken over."""
         self.ledger.adopt(*self.left, self, own)
+        lineages = self.ledger.lineages
+        if self.digest not in lineages.nodes and self.may_be_misled():
+            lineages.plant(self.version, self.lineage_tokens, self.digest, self.clock())
+        if lineages.is_planted(self.digest):
+            self.ledger.may_be_lost[:] = True  # nobody knows whose work is in it
         self.bases = [min(base, self.version) for base in self.bases]
         self.audit("an anchor was adopted")
 

@@ -158,6 +158,8 @@ class ChaosPeer:
         self.not_taken = [np.zeros(size, dtype=np.float32) for size in scenario.sizes]
         self.live_version = [fragment.state.version for fragment in self.fragments]
         self.is_unchecked = [True for _ in scenario.sizes]
+        self.largest = [0.0 for _ in scenario.sizes]
+        """Absolute value that an anchor had."""
         self.exchange = Exchange(
             self.name,
             world.rule,
@@ -200,6 +202,7 @@ class ChaosPeer:
         state.blame = lambda invariant, what: self._blame(invariant, index, what)
         state.clock = now
         state.bases = []
+        state.may_be_misled = lambda: world.checks.may_be_misled(self)
         state.on_node = lambda node: world.checks.on_node(self, index, node)
         if old is None:
             state.ledger = Ledger.empty(self.name, lineages, world.rule, world.is_exact)

@@ -106,7 +106,8 @@ class World:
         self._send_liars_away()
         # Each of the last rounds may be one of few, which the slowest peer follows when its patience is over.
         patience = max(map(self.checks.patience_seconds, scenario.profiles))
-        settle_until = now() + SETTLE_DEADLINES * max(scenario.hard_seconds, patience)
+        slowness = max(1.0, *map(self.checks.overload, scenario.profiles))
+        settle_until = now() + SETTLE_DEADLINES * max(scenario.hard_seconds, patience) * slowness
         await self._watch_until(lambda: now() > settle_until or self.checks.has_settled())
         if not self.checks.violations and not self.checks.has_settled():
             self.checks.blame("settled", self.checks.unsettled())

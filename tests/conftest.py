@@ -18,10 +18,6 @@ settings.load_profile("reproducible")
 
 CHAOS_SEEDS = (*range(380), *range(FIRST_HOSTILE_SEED, FIRST_HOSTILE_SEED + 80))
 """Hostile swarms, too; one takes half as long again as another scenario."""
-OPEN_SEEDS = {
-    356: "a line of 20 kbit/s that loses a fifth of its streams; staleness limit 1: nine contributions, none in time"
-}
-"""Of those, seeds that are known to break an invariant: they are played, and must leave this list once they hold."""
 SIMULATION_SEEDS = range(40)
 
 
@@ -42,18 +38,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "chaos_seed" in metafunc.fixturenames:
-        seeds = _asked_for(metafunc.config, CHAOS_SEEDS)
-        is_sample = seeds is CHAOS_SEEDS
-        metafunc.parametrize("chaos_seed", [_known(seed) if is_sample else seed for seed in seeds])
+        metafunc.parametrize("chaos_seed", _asked_for(metafunc.config, CHAOS_SEEDS))
     if "simulation_seed" in metafunc.fixturenames:
         metafunc.parametrize("simulation_seed", _asked_for(metafunc.config, SIMULATION_SEEDS))
-
-
-def _known(seed: int) -> object:
-    """A seed of the sample; an open one is expected to fail."""
-    if seed not in OPEN_SEEDS:
-        return seed
-    return pytest.param(seed, marks=pytest.mark.xfail(reason=OPEN_SEEDS[seed], strict=True))
 
 
 def _asked_for(config: pytest.Config, seeds: Sequence[int]) -> Sequence[int]:

@@ -310,3 +310,16 @@ def test_an_earlier_anchor_of_the_chain_is_no_switch() -> None:
         assert victim.adopted == [(COMMON + 1, far.digest)]
 
     in_scene(1, play)
+
+
+def test_a_member_on_the_way_to_the_anchor_holds_no_repair_up() -> None:
+    """It stands behind the chain, and does not know the anchor yet: nor does it speak against it."""
+
+    async def play(scene: Scene) -> None:
+        late = scene.donors[1]
+        late.versions, late.known = [4, 4], {(0, 4): scene.world.state("main", 0, 4).digest}
+        found = await scene.fetcher.fetch_from(0, NUM_VALUES, [donor.peer_id for donor in scene.donors])
+        assert found is not None
+        assert found.snapshot.version == 5
+
+    in_scene(2, play)

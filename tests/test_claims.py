@@ -127,6 +127,31 @@ def test_a_state_beyond_what_rounds_can_count_on_from_is_refused(version: int, t
     in_scene(1, play)
 
 
+@pytest.mark.parametrize(
+    ("num_donors", "version", "is_taken"), [(2, 2**40 + 9, True), (2, 2**53, False), (1, 2**40, True)]
+)
+def test_what_a_swarm_counted_on_from_a_liars_version_is_fetched(num_donors: int, version: int, is_taken: bool) -> None:
+    """Else one liar that met a lone peer would close the run to every newcomer after it."""
+
+    async def play(scene: Scene) -> None:
+        for donor in scene.donors:
+            donor.versions[0] = version - 1
+            donor.advance(0)
+        names = [donor.peer_id for donor in scene.donors]
+        assert (await scene.fetcher.fetch(0, NUM_VALUES, names) is not None) == is_taken
+
+    in_scene(num_donors, play)
+
+
+@pytest.mark.parametrize("are_comparable", [True, False])
+def test_a_version_that_nobody_can_have_counted_up_to_needs_more_than_half(are_comparable: bool) -> None:
+    own = Side(b"own", 1, 1)
+    for num_members, num_known in ((1, 2), (2, 4), (2, 5)):
+        other = Side(b"theirs", 2**50, num_members, 2**40 + 1)
+        assert not replaces(own, other, num_known, are_comparable=are_comparable)
+    assert replaces(own, Side(b"theirs", 2**50, 3, 2**40 + 1), 5, are_comparable=are_comparable)
+
+
 def test_one_that_boasts_stops_no_change_of_the_owner() -> None:
     assert _usual_version([(7, 6), (7, 7), (2**53, 2**53), ()]) == 7
     assert _usual_version([]) == 0
@@ -160,7 +185,7 @@ class SlowWitnesses(Claims):
 @pytest.mark.parametrize(
     ("seconds", "most_seconds", "num_answers"),
     [
-        ([0.2, 0.3, 0.4, None], 2.0, 3),  # one that sleeps costs a moment
+        ([0.2, 0.3, 0.4, None], 4.0, 3),  # one that sleeps costs a moment
         ([1.0, 1.5, 5.0, None, 1.2], 6.0, 4),  # on slow lines, a longer one
         ([0.2, 0.3, None, None], 15.0, 2),  # half is not most: they may be those that lie
         ([0.2, 9.0, 9.5], 9.5, 3),
