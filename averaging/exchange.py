@@ -405,7 +405,7 @@ class Exchange:
             objection = "" if is_own else await self._compute(lambda: notary.objection(commit))
             if objection:
                 self.guard.unsigned(commit, objection)
-                self._step(fragment, ApplyFailed(commit))
+                self._not_applied(fragment, commit)
                 return
             payloads = await searching
         finally:
@@ -416,7 +416,7 @@ class Exchange:
             return
         arrived, leader = self._clock(), fragment.machine.leader
         if not await self.audits.passes(fragment, commit, payloads):
-            self._step(fragment, ApplyFailed(commit))
+            self._not_applied(fragment, commit)
             return
         async with fragment.busy:
             if fragment.state.version != commit.version or fragment.machine.applying is not commit:
@@ -485,13 +485,16 @@ class Exchange:
         fragment.repairing = fragment.unfetchable is not None
         self._report(RepairNeeded(fragment.index, fragment.machine.version, peer_id, reason))
 
+    def _not_applied(self, fragment: FragmentRuntime, commit: Commit) -> None:
+        self.guard.failed_commits.note(commit, self._clock())
+        self._step(fragment, ApplyFailed(commit))
+
     def repaired(self, index: int) -> None:
         """The owner finished (or gave up) the repair that a `RepairNeeded` report asked for."""
         fragment = self.fragments[index]
         fragment.repairing = False
         fragment.doubting.clear()
-        if fragment.unfetchable is not None:
-            # When nothing better was found either: start over from the same version.
-            self._step(fragment, ApplyFailed(fragment.unfetchable))
-            fragment.unfetchable = None
+        unfetchable, fragment.unfetchable = fragment.unfetchable, None
+        if unfetchable is not None:  # when nothing better was found either: start over from the same version
+            self._not_applied(fragment, unfetchable)
         self._spawn(self.offer(fragment))

@@ -25,6 +25,7 @@ from averaging.blame import OFFENCE_TEXT, BlameBook, Offence, most_tokens
 from averaging.cell_messages import CellsCommit
 from averaging.commit_log import MAX_LOGGED_COMMITS
 from averaging.exchange_reports import ExchangeReport, PeerRefused
+from averaging.failed_commits import FailedCommits
 from averaging.leaders import Leaders, num_members
 from averaging.messages import Commit, Message, Offer, Plan, RosterEntry, VersionIs
 from averaging.robust import RefusedMember, ShardContribution
@@ -74,6 +75,7 @@ class Guard:
         self.known_speeds: Callable[[], Sequence[float]] = tuple
         self.on_exclusion: Callable[[], None] = lambda: None
         self.leaders = Leaders(me)
+        self.failed_commits = FailedCommits()
         self._me = me
         # Work of the staleness limit, one version of delay, and a commit or two that were on the way meanwhile.
         self._num_remembered = staleness_limit + 3
@@ -147,6 +149,8 @@ class Guard:
             if members and members == self.excluded(sorted(members)):
                 return _LEFT_OUT
             if message.anchor_digest == machine.anchor_of(message.version):
+                if self.failed_commits.waits(message, self._clock()):
+                    return "it could not be applied, and is tried again later"
                 return self._forged_weight(sender, message, machine.timing) or self._of_few(message, machine)
         return ""
 

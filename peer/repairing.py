@@ -9,6 +9,7 @@ meanwhile, and a hostile one hands out what it likes. Then that one is weighed i
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -63,12 +64,12 @@ class _Doubts:
     """What announcements of others say against the own anchor, as far as records tell.
 
     Attributes:
-        ahead: a member with a later version and more tokens, as it says; of several the next one after this peer, so
-            that not everybody who is behind asks the same one.
+        ahead: of each anchor of a later version and more tokens, as its members say, one of them: the next one after
+            this peer, so that not everybody who is behind asks the same one. Those that most members have come first.
         against: of each other anchor that is no later one of the own lineage a member; chosen in the same way.
     """
 
-    ahead: PeerId | None
+    ahead: tuple[PeerId, ...]
     against: tuple[PeerId, ...]
 
 
@@ -110,7 +111,7 @@ class Repairs:
     def behind(self) -> dict[int, PeerId]:
         """Fragments of which a member announces more committed tokens than ours have; and that member."""
         doubts = {fragment.index: self._doubts(fragment).ahead for fragment in self._exchange.fragments}
-        return {index: peer_id for index, peer_id in doubts.items() if peer_id is not None}
+        return {index: ahead[0] for index, ahead in doubts.items() if ahead}
 
     async def audit(self) -> None:
         """Compare announced anchors with our own; cheap as long as they agree."""
@@ -118,8 +119,8 @@ class Repairs:
             if fragment.repairing:
                 continue
             doubts = self._doubts(fragment)
-            if doubts.ahead is not None:
-                self._exchange.audit(fragment.index, doubts.ahead)
+            if doubts.ahead:
+                self._exchange.audit(fragment.index, doubts.ahead[0])
             for peer_id in doubts.against[:MAX_LOOKS]:
                 if await self._look(fragment, peer_id, ""):
                     break
@@ -130,8 +131,8 @@ class Repairs:
         try:
             # The one that knows of a better anchor may be gone by now; whoever has gone on will do as well.
             doubts = self._doubts(fragment)
-            others = [name for name in (doubts.ahead, *doubts.against) if name is not None and name != peer_id]
-            for name in [peer_id, *others][:MAX_LOOKS]:
+            names = dict.fromkeys((peer_id, *doubts.ahead, *doubts.against))
+            for name in [name for name in names if not self._is_refused(name, index)][:MAX_LOOKS]:
                 if await self._look(fragment, name, reason):
                     return
         finally:
@@ -140,28 +141,35 @@ class Repairs:
     def _doubts(self, fragment: FragmentRuntime) -> _Doubts:
         state, index, me = fragment.state, fragment.index, self._exchange.me
         doubtful = {head for head in self._neighbours.heads(index) if not fragment.had(*head)}
-        ahead: PeerId | None = None
+        ahead: dict[tuple[int, bytes], PeerId] = {}
         against: dict[tuple[int, bytes], PeerId] = {}
+        num_members: Counter[tuple[int, bytes]] = Counter()
         if not doubtful:
-            return _Doubts(None, ())
+            return _Doubts((), ())
         for record in self._neighbours.members():
             if len(record.versions) <= index or record.state == "joining":
                 continue
             head, tokens = (record.versions[index], record.digests[index]), record.lineage_tokens[index]
             if head not in doubtful:
                 continue
-            if head[0] > state.version and tokens > state.lineage_tokens:
-                if ahead is None or ahead < me < record.peer_id:
-                    ahead = record.peer_id
-            elif head not in against or against[head] < me < record.peer_id:
-                against[head] = record.peer_id
-        return _Doubts(ahead, tuple(against[head] for head in sorted(against, reverse=True)))
+            num_members[head] += 1
+            chosen = ahead if head[0] > state.version and tokens > state.lineage_tokens else against
+            if head not in chosen or chosen[head] < me < record.peer_id:
+                chosen[head] = record.peer_id
+        first_ahead = sorted(ahead, key=lambda head: (-num_members[head], ahead[head] < me, ahead[head]))
+        return _Doubts(
+            tuple(name for name in (ahead[head] for head in first_ahead) if not self._is_refused(name, index)),
+            tuple(against[head] for head in sorted(against, reverse=True)),
+        )
+
+    def _is_refused(self, peer_id: PeerId, index: int) -> bool:
+        refusal = self._refused.get((peer_id, index))
+        return refusal is not None and asyncio.get_running_loop().time() < refusal.until
 
     async def _look(self, fragment: FragmentRuntime, peer_id: PeerId, reason: str) -> bool:
         """Whether the anchor that a member claims was taken over."""
-        key, now = (peer_id, fragment.index), asyncio.get_running_loop().time()
-        refusal = self._refused.get(key)
-        if key in self._looking or (refusal is not None and now < refusal.until):
+        key = (peer_id, fragment.index)
+        if key in self._looking or self._is_refused(*key):
             return False
         self._looking.add(key)
         try:

@@ -24,7 +24,7 @@ PURE = (
     *("averaging.wire_fields", "averaging.cell_messages", "averaging.cell_wire", "averaging.cells"),
     *("averaging.cell_seat", "averaging.crossing", "averaging.cell_round"),
     *("averaging.outer", "averaging.robust", "averaging.schedule", "averaging.round", "averaging.blame"),
-    *("averaging.contributions", "averaging.later_versions"),
+    *("averaging.contributions", "averaging.failed_commits", "averaging.later_versions"),
     "averaging.suspecting",
     *("averaging.notary", "averaging.credit", "averaging.receipt_file", "averaging.commit_log", "dashboard.credit"),
     "dashboard.state",

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from types import SimpleNamespace
 
 import pytest
 
 from dht.host import PeerId
-from peer.repairing import Repairs
+from peer.repairing import LAGGING_SECONDS, Repairs
+from peer.virtual_time import run_virtual
 
 BEHIND = [PeerId(f"peer-{number:03}") for number in range(0, 100, 2)]
 AHEAD = [PeerId(f"peer-{number:03}") for number in range(1, 100, 2)]
@@ -21,15 +23,24 @@ def record(peer_id: PeerId, tokens: int) -> SimpleNamespace:
     )
 
 
-def repairs_of(me: PeerId, members: list[SimpleNamespace]) -> Repairs:
+def repairs_of(me: PeerId, members: list[SimpleNamespace], asked: list[PeerId] | None = None) -> Repairs:
     fragment = SimpleNamespace(
         index=0,
         had=lambda version, digest: (version, digest) == (0, b"behind.."),
         state=SimpleNamespace(version=0, digest=b"behind..", lineage_tokens=0),
     )
-    exchange = SimpleNamespace(me=me, fragments=[fragment])
+    exchange = SimpleNamespace(me=me, fragments=[fragment], repaired=lambda index: None)
     heads = {(record.versions[0], record.digests[0]) for record in members}
-    return Repairs(exchange, None, SimpleNamespace(members=lambda: members, heads=lambda fragment: heads), None)
+    repairs = Repairs(exchange, None, SimpleNamespace(members=lambda: members, heads=lambda fragment: heads), None)
+
+    async def look(fragment: SimpleNamespace, peer_id: PeerId, reason: str) -> bool:
+        if asked is not None:
+            asked.append(peer_id)
+        repairs._refuse((peer_id, 0))
+        return False
+
+    repairs._look = look  # type: ignore[assignment, method-assign]
+    return repairs
 
 
 def asked_by(me: PeerId, ahead: list[PeerId]) -> PeerId | None:
@@ -51,3 +62,22 @@ def test_the_only_member_ahead_is_asked_wherever_it_stands(me: PeerId) -> None:
 
 def test_nobody_is_asked_where_nobody_is_ahead() -> None:
     assert asked_by(BEHIND[3], []) is None
+
+
+def test_one_that_is_ahead_and_does_not_count_hides_nobody_else() -> None:
+    """One alone went on to version 6, whose claim was refused; others are at 4, and were never asked."""
+    me, alone, first, second = (PeerId(f"peer-{number}") for number in "2013")
+    members = [record(alone, 6), record(first, 4), record(second, 4)]
+    asked: list[PeerId] = []
+
+    async def play() -> None:
+        repairs = repairs_of(me, members, asked)
+        assert repairs.behind() == {0: second}, "an anchor that two share is looked at first"
+        await repairs.repair(0, alone, "it says so")
+        assert asked == [alone, second]
+        assert repairs.behind() == {}, "both were refused a moment ago"
+        await asyncio.sleep(LAGGING_SECONDS)
+        await repairs.repair(0, alone, "it says so")
+        assert asked == [alone, second] * 2
+
+    run_virtual(play())
