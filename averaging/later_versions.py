@@ -20,6 +20,10 @@ class LaterVersions:
         if len(self._version_of) < MAX_ROSTER or peer_id in self._version_of:
             self._version_of[peer_id] = max(version, self._version_of.get(peer_id, 0))
 
+    def ahead(self, me: PeerId) -> list[PeerId]:
+        """Who was seen to be ahead, beginning with the next one after `me`, so that not everybody asks the same one."""
+        return sorted(self._version_of, key=lambda peer_id: (peer_id <= me, peer_id))
+
     def was_asked(self, peer_id: PeerId) -> bool:
         """Whether a peer was asked for the commit that leaves the version here, and may still answer."""
         return peer_id in self._asked

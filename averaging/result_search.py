@@ -1,8 +1,9 @@
 """How a member gets the results of a commit: they come by themselves, and what does not is asked for, holder by holder.
 
 Reducers send their means to the other members of the round unasked, others ask the reducer. What is missing after a
-learned time is asked of the leader, then of everybody in the roster; each of them has its own learned time. It counts
-from the last result that a holder sent: while they keep coming, asking for the others would only send them twice.
+learned time is asked of the leader, then of everybody in the roster, then of others that have gone on from there,
+because those who made it may be gone. Each of them has its own learned time. It counts from the last result that a
+holder sent: while they keep coming, asking for the others would only send them twice.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from averaging.round_events import DeadlinePassed
 from dht.host import PeerId
 
 SHARED_LINE = 2.0
+MAX_AHEAD = 4
+"""Asked of those that are in no roster and have applied the commit: the first one that answers will do."""
 
 
 class ResultSearch:
@@ -36,6 +39,9 @@ class ResultSearch:
         self._missing = {index: shard.digest for index, shard in enumerate(commit.results) if shard.digest}
         self._found: dict[int, Buffer] = {}
         self._came_at: dict[PeerId, float] = {}
+        in_roster = {entry.peer_id for entry in commit.roster}
+        ahead = [peer_id for peer_id in fragment.machine.later.ahead(me) if peer_id not in in_roster]
+        self._ahead = ahead[:MAX_AHEAD]
 
     async def run(self, on_expired: Callable[[DeadlinePassed], None]) -> dict[int, Buffer] | None:
         """All result payloads by shard, or None when nobody has them (any more)."""
@@ -44,7 +50,7 @@ class ResultSearch:
         # Not for a process that began later, with the same key as a member.
         is_member = own is not None and sent is not None and own[1].sequence == sent.sequence
         fragment.begin_search()
-        for attempt in range(2 + 2 * len(commit.roster)):
+        for attempt in range(2 + 2 * (len(commit.roster) + len(self._ahead))):
             began = self._clock()
             holders = self._holders(attempt)
             self._came_at.clear()
@@ -110,7 +116,9 @@ class ResultSearch:
         for index in self._missing:
             first = (self._commit.holder(index), *self._commit.makers(index))
             members = [entry.peer_id for entry in self._commit.roster if entry.peer_id not in first]
-            holders = [peer_id for peer_id in (*first, self._commit.leader, *members) if peer_id != self._me]
+            holders = [
+                peer_id for peer_id in (*first, self._commit.leader, *members, *self._ahead) if peer_id != self._me
+            ]
             if holders:
                 found[index] = holders[attempt % len(holders)]
         return found
