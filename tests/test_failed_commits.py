@@ -8,7 +8,7 @@ from averaging.failed_commits import LONGEST_PAUSE_SECONDS, MAX_FAILED, FailedCo
 from averaging.messages import Commit
 from dht.host import PeerId
 
-COMMIT = Commit(0, 5, 0, bytes(16), PeerId("leader"), (), ())
+COMMIT = Commit(0, 5, 0, PeerId("leader"), bytes(16), (), ())
 
 
 def test_a_commit_that_failed_waits_twice_as_long_each_time() -> None:

@@ -20,7 +20,7 @@ ME, MAKER = PeerId("me"), PeerId("maker")
 AHEAD = [PeerId(name) for name in ("also", "knows", "of", "the", "commit", "zebra")]
 DIGEST = bytes(16)
 LIMITS = wire.Limits((8,), 64)
-COMMIT = Commit(0, 5, 0, bytes(16), MAKER, (RosterEntry(MAKER, 1, 1, 5, 1),), (ShardResult(0, 8, 0, DIGEST, (0,)),))
+COMMIT = Commit(0, 5, 0, MAKER, bytes(16), (RosterEntry(MAKER, 1, 1, 5, 1),), (ShardResult(0, 8, 0, DIGEST, (0,)),))
 
 
 class Remotes:
@@ -35,7 +35,7 @@ class Remotes:
         assert isinstance(message, ResultRequest)
         self.asked.append(peer_id)
         if peer_id in self._holders:
-            self._store[message.shard_index] = b"mean"
+            self._store[message.shard] = b"mean"
             self._arrived.set()
 
     def rate_of(self, peer_id: PeerId) -> float:
