@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from averaging.chains import Chain, newest_run
 from averaging.exchange import Exchange
 from averaging.fragment_runtime import FragmentRuntime
+from averaging.messages import Commit
 from dht.host import PeerId
 from dht.lineages import MAX_LINEAGE_TOKENS, Side, replaces
 from dht.records import PeerRecord
@@ -258,7 +259,7 @@ class Repairs:
             if weighed is None:
                 return None
             found, tokens = fetched.snapshot, weighed.lineage_tokens
-            commits = {commit.version: commit for commit in (*better.chain.commits, *found.commits)}
+            commits = _of_one_lineage(better.chain.commits, found.commits)
             if tokens is None:
                 await self.before_unproven()
             else:
@@ -282,6 +283,14 @@ class Repairs:
         fork = later.fork_from(known)
         later = later if fork is None else later.since(fork)
         return await self._weigh_chain(fragment, fetched.donors[0], later)
+
+
+def _of_one_lineage(weighed: Sequence[Commit], given: Sequence[Commit]) -> dict[int, Commit]:
+    """Version -> commit. A donor may have changed sides, and back, around its answer: what was weighed counts."""
+    commits = {commit.version: commit for commit in given}
+    if any(commits.get(commit.version, commit) != commit for commit in weighed):
+        commits = {}
+    return commits | {commit.version: commit for commit in weighed}
 
 
 async def _nothing() -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
+from averaging.messages import Commit
 from dht.host import PeerId
-from peer.repairing import LAGGING_SECONDS, Repairs
+from peer.repairing import LAGGING_SECONDS, Repairs, _of_one_lineage
 from peer.virtual_time import run_virtual
 
 BEHIND = [PeerId(f"peer-{number:03}") for number in range(0, 100, 2)]
@@ -81,3 +83,12 @@ def test_one_that_is_ahead_and_does_not_count_hides_nobody_else() -> None:
         assert asked == [alone, second] * 2
 
     run_virtual(play())
+
+
+def test_commits_of_two_sides_are_never_mixed() -> None:
+    """A donor that changed sides and back gave commits of the other: own work in them would be told wrong."""
+    first, second, third = (Commit(0, version, 0, AHEAD[0], bytes(16), (), ()) for version in (3, 4, 5))
+    other = replace(second, leader=AHEAD[1])
+    assert _of_one_lineage((second, third), (first, second)) == {3: first, 4: second, 5: third}
+    assert _of_one_lineage((second, third), (first, other)) == {4: second, 5: third}
+    assert _of_one_lineage((), (first, other)) == {3: first, 4: other}
