@@ -9,7 +9,8 @@ fragment follow its work, after every change of its state:
   never twice, and never nowhere, unless it was reported as expired or had to be given up. Given up may be: what a
   killed process had under way; a contribution under way of whose version the new lineage's commit is not known; what
   only a lineage that was left had committed longer ago than `RECENT_CONTRIBUTIONS` contributions; and contributions
-  of which a part had returned and was sent again, when it is not known where that part is.
+  of which a part had returned and was sent again, when it is not known where that part is. Twice there may be what had
+  returned longer ago than that, and was found in the lineage that was gone back to; `WorkForgotten.is_doubled` tells.
 """
 
 from __future__ import annotations
@@ -243,6 +244,11 @@ class Ledger:
             if peer_id == self.me and sequence in self.sent and sequence not in before:
                 self.may_be_lost |= (self.sent[sequence].pieces > 0) & mask
         self.settled = [(sequence, version, mask) for sequence, (version, mask) in after.items()]
+        for sequence, ranges in own.values():
+            if sequence in self.sent and sequence not in before:
+                # It had come back longer ago than could be kept: what waits of it counts twice, and the peer says so.
+                work = self.sent[sequence]
+                work.pieces = np.where((self.waiting > 0) & self._mask(ranges), 0, work.pieces).astype(np.int8)
 
     def _shares_work(self, sequence: int) -> bool:
         """Whether work of this contribution was sent in another one as well, after it had returned."""
