@@ -16,7 +16,7 @@ help:
 
 # pip makes the kernels and the dashboard's bundle while it installs; afterwards this only notices edited sources.
 venv: $(STAMP)
-	@$(BIN)/python averaging/build_kernels.py || echo "Everything works without them, only slower."
+	@$(BIN)/python averaging/codec/build_kernels.py || echo "Everything works without them, only slower."
 	@$(BIN)/python dashboard/web/build.py || echo "The page works without it, only not live."
 
 # The observer's pure-Python libp2p builds a C extension; where the GMP headers are missing, observers use the daemon.

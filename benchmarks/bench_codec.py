@@ -27,13 +27,13 @@ import numpy as np
 import torch
 
 from averaging.arrays import F32
-from averaging.codec import DEFAULT_BLOCK_SIZE, Codec, KernelChoice, make_codec
-from averaging.encoded import CODE_FORMATS
+from averaging.codec.blocks import CODE_FORMATS
+from averaging.codec.codec import DEFAULT_BLOCK_SIZE, Codec, KernelChoice, make_codec
 from benchmarks.codec_device import device_rates
 from benchmarks.codec_others import others
 from benchmarks.machine import machine
 from dht.errors import DeviceFault
-from peer.trainer import select_device
+from peer.trainer.loop.trainer import select_device
 
 WEIGHT = 0.3
 LINE_BITS_PER_SECOND = 400e6

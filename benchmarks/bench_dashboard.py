@@ -35,12 +35,12 @@ from aiohttp import ClientSession
 from benchmarks.dashboard_history import MEMBERS, fill, full_state, growth
 from benchmarks.machine import machine
 from dashboard.app import bound_port, start_site
-from dashboard.doors import Doors, own_limits
-from dashboard.history import open_history
-from dashboard.live import Live
-from dashboard.routes import make_app
-from dashboard.state import DashboardState, Look, fold
-from tests.dashboard_records import RUN_ID
+from dashboard.history.history import open_history
+from dashboard.observe.state import DashboardState, Look, fold
+from dashboard.server.doors import Doors, own_limits
+from dashboard.server.live import Live
+from dashboard.server.routes import make_app
+from tests.kit.dashboard.records import RUN_ID
 
 LATENCY_VIEWERS = 50
 """Viewers whose updates are timed, evenly among the others, which are only read."""

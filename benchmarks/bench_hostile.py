@@ -20,11 +20,11 @@ import sys
 from typing import Any, get_args
 
 from benchmarks.machine import machine
-from peer.events import Event, LeftRun, RefusedPeer, RoundCommitted
-from peer.simulated_scenario import Scenario
-from peer.simulated_schedule import spec_of
-from peer.simulated_spec import LieKind
-from peer.simulation import simulate
+from peer.events.log import Event, LeftRun, RefusedPeer, RoundCommitted
+from peer.simulation.scenarios.scenario import Scenario
+from peer.simulation.scenarios.schedule import spec_of
+from peer.simulation.scenarios.spec import LieKind
+from peer.simulation.simulation import simulate
 
 NUM_HONEST, NUM_HOSTILE = 12, 4
 HOSTILE_SCALES = {"forged_tokens": 100.0}

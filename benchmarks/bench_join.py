@@ -25,7 +25,7 @@ from benchmarks.bench_footprint import BARE
 from benchmarks.lines import MAX_HOSTS, home_lines, numbers
 from benchmarks.machine import machine
 from benchmarks.real_swarm import RealSwarm, real_swarm
-from peer.events import CaughtUp, Event, JoinedRun, RoundCommitted, SentContribution, from_json
+from peer.events.log import CaughtUp, Event, JoinedRun, RoundCommitted, SentContribution, from_json
 
 JOIN_SECONDS = 300.0
 LOOK_SECONDS = 0.02

@@ -27,8 +27,8 @@ from pathlib import Path
 # The harness that starts peers is the tests'.
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from peer.events import AppliedCommit, DeadlineExpired, JoinedRun, RoundCommitted, RoundStarted
-from tests.process_swarm import PeerProcess, ProcessSwarm, process_swarm
+from peer.events.log import AppliedCommit, DeadlineExpired, JoinedRun, RoundCommitted, RoundStarted
+from tests.kit.processes.process_swarm import PeerProcess, ProcessSwarm, process_swarm
 
 RUN = """
 description = "10 M parameters"
@@ -164,9 +164,9 @@ def wait_commit(peer: PeerProcess, started: RoundStarted) -> tuple[RoundCommitte
 
 
 def simulated(num_values: int, bits_per_second: float) -> list[Trial]:
-    """The deaths of `tests/test_survivors.py`, with their times."""
-    from tests import test_survivors
-    from tests.exchange_swarm import scenario
+    """The deaths of `tests/averaging/exchange/test_survivors.py`, with their times."""
+    from tests.averaging.exchange import test_survivors
+    from tests.kit.rounds.exchange_swarm import scenario
 
     trials: list[Trial] = []
     test_survivors.BITS_PER_SECOND = bits_per_second

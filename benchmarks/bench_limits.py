@@ -23,9 +23,9 @@ from typing import Any
 from benchmarks.lines import home_lines
 from benchmarks.machine import machine
 from dht.host import Stream
-from dht.identity import Identity
-from dht.p2pd_host import P2pdHost
-from dht.pacing import RateLimits
+from dht.identity.keys import Identity
+from dht.p2pd.host import P2pdHost
+from dht.streams.pacing import RateLimits
 
 PROTOCOL = "/murmuration/bench/limits/1"
 FRAME_BYTES = 540_000

@@ -17,9 +17,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from averaging.exchange_reports import LeaderChanged, RoundAborted, RoundBegan, RoundClosed
+from averaging.rounds.facts import LeaderChanged, RoundAborted, RoundBegan, RoundClosed
 from benchmarks.machine import machine
-from tests.exchange_swarm import Swarm, now, scenario
+from tests.kit.rounds.exchange_swarm import Swarm, now, scenario
 
 CUT_SECONDS = 20.0
 """Streams across a cut break after 15 s, and a silent leader is left before that."""

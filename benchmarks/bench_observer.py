@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import machine
-from dht.host_backend import HostBackend
-from dht.identity import Identity, make_run_id
-from dht.observer_network import observer_network
-from dht.records import PeerRecord, encode_peer_record, encode_run_record, sign_run_record
+from dht.identity.keys import Identity, make_run_id
+from dht.observer.backend import HostBackend
+from dht.observer.network import observer_network
+from dht.records.signed_records import PeerRecord, encode_peer_record, encode_run_record, sign_run_record
 
 LOOK_SECONDS = 2.0
 ANNOUNCE_SECONDS = 10.0
@@ -73,8 +73,8 @@ async def observe(backend: HostBackend, addresses: list[str]) -> None:
 
 async def measure(num_members: int, seconds: float) -> dict[str, Any]:
     """Figures of one observer after the other."""
-    from dht.hivemind_store import HivemindStore
-    from dht.p2pd_host import P2pdHost
+    from dht.kademlia.store import HivemindStore
+    from dht.p2pd.host import P2pdHost
 
     async with contextlib.AsyncExitStack() as stack:
         addresses: list[str] = []

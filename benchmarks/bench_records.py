@@ -24,12 +24,12 @@ from dataclasses import asdict, dataclass
 
 from benchmarks.machine import machine
 from benchmarks.record_swarm import QuietHost, RecordSwarm, Traffic, settle
-from dht.access import AccessRule
-from dht.hivemind_gate import key_id_of
-from dht.hivemind_node import GLANCE_HOLDER_LIFE_SECONDS, HOLDER_LIFE_SECONDS
-from dht.levels import LEVEL_0_KEYS, is_beacon, key_at, peers_key, turn_seconds
-from peer.doorkeeper import RunDoorkeeper
-from peer.membership import Membership
+from dht.admission.hello import AccessRule
+from dht.kademlia.gate import key_id_of
+from dht.kademlia.node import GLANCE_HOLDER_LIFE_SECONDS, HOLDER_LIFE_SECONDS
+from dht.records.key_levels import LEVEL_0_KEYS, is_beacon, key_at, peers_key, turn_seconds
+from peer.network.membership.doorkeeper import RunDoorkeeper
+from peer.network.membership.membership import Membership
 
 ANNOUNCE_SECONDS = 10.0
 LOOK_SECONDS = ANNOUNCE_SECONDS / 2

@@ -30,12 +30,12 @@ from collections.abc import Iterator, Sequence
 from statistics import mean, median
 from typing import IO, Any
 
-from averaging.codec import make_codec
-from averaging.encoded import CODE_FORMATS
+from averaging.codec.blocks import CODE_FORMATS
+from averaging.codec.codec import make_codec
 from benchmarks import line_ping
 from benchmarks.lines import MAX_HOSTS, home_lines, numbers
 from benchmarks.machine import machine
-from peer.network_child import CHILD_ENVIRONMENT
+from peer.network.process.child import CHILD_ENVIRONMENT
 
 
 class MemberProcess:

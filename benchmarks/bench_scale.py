@@ -29,18 +29,15 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
-from averaging import wire
-from averaging.cell_commits import weigh
-from averaging.cell_exchange import cell_codec_of
-from averaging.cell_messages import Partial, Upper
-from averaging.cell_round import CellRoundMachine
-from averaging.cells import CellRule, depth_for, hash_cell
-from averaging.codec import make_codec
-from averaging.crossing import CellTiming
-from averaging.messages import Commit, Contribution, Message, Offer, Result
-from averaging.notary import Notary, Scope
-from averaging.outer import OuterRule
-from averaging.round_events import (
+from averaging.cells.formation import CellRule, depth_for, hash_cell
+from averaging.cells.machine import CellRoundMachine
+from averaging.cells.top_leader import CellTiming
+from averaging.codec.codec import make_codec
+from averaging.exchange.cell_exchange import cell_codec_of
+from averaging.fragment.cell_rates import weigh
+from averaging.outer.outer_step import OuterRule
+from averaging.outer.schedule import rank_leaders
+from averaging.rounds.events import (
     Apply,
     ContributionArrived,
     Effect,
@@ -61,8 +58,11 @@ from averaging.round_events import (
     Tick,
     View,
 )
-from averaging.round_timing import RoundTiming
-from averaging.schedule import rank_leaders
+from averaging.rounds.timing import RoundTiming
+from averaging.signing.notary import Notary, Scope
+from averaging.wire import frames
+from averaging.wire.cell_messages import Partial, Upper
+from averaging.wire.messages import Commit, Contribution, Message, Offer, Result
 from benchmarks.machine import machine
 from dht.host import PeerId
 
@@ -209,7 +209,7 @@ class ScaleSwarm:
     def _send(self, sender: PeerId, to: PeerId, message: Message, payload_bytes: int) -> None:
         key = id(message)
         if key not in self.frames:
-            self.frames[key] = (message, len(wire.encode(message)))  # kept, so that no other gets its id
+            self.frames[key] = (message, len(frames.encode(message)))  # kept, so that no other gets its id
         num_bytes = self.frames[key][1] + payload_bytes + FRAME_OVERHEAD_BYTES
         if payload_bytes:
             self.value_bytes += payload_bytes

@@ -13,10 +13,10 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from averaging import wire
-from averaging.messages import DIGEST_BYTES, Commit, Plan, Reduced, RosterEntry, ShardPlan, ShardResult
-from averaging.notary import Notary, Scope
-from dht.identity import Identity, verify
+from averaging.signing.notary import Notary, Scope
+from averaging.wire import frames
+from averaging.wire.messages import DIGEST_BYTES, Commit, Plan, Reduced, RosterEntry, ShardPlan, ShardResult
+from dht.identity.keys import Identity, verify
 
 NUM_RUNS = 7
 
@@ -54,10 +54,10 @@ def measure(num_members: int) -> str:
     closing = seconds_of(lambda: notaries[0].sign_commit(unsigned))
     first = seconds_of(lambda: notaries[-1].is_leaders(commit))
     whole = seconds_of(lambda: notaries[-1].objection(commit))
-    more_bytes = len(wire.encode(commit)) - len(wire.encode(plain))
+    more_bytes = len(frames.encode(commit)) - len(frames.encode(plain))
     return (
         f"{num_members:7d}  {1e3 * reducer:8.2f}  {1e3 * heard:8.2f}  {1e3 * closing:8.2f}  {1e3 * first:8.2f}  "
-        f"{1e3 * whole:9.2f}  {len(wire.encode(commit)):12,d}  {more_bytes:10,d}"
+        f"{1e3 * whole:9.2f}  {len(frames.encode(commit)):12,d}  {more_bytes:10,d}"
     )
 
 

@@ -15,9 +15,9 @@ import sys
 from dataclasses import asdict, dataclass
 
 from benchmarks.machine import machine
-from peer.simulated_scenario import Scenario
-from peer.simulated_schedule import spec_of
-from peer.simulation import simulate
+from peer.simulation.scenarios.scenario import Scenario
+from peer.simulation.scenarios.schedule import spec_of
+from peer.simulation.simulation import simulate
 
 
 @dataclass(frozen=True, slots=True)

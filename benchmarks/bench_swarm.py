@@ -27,9 +27,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks.machine import machine
-from peer.event_types import TrainingProgressed
-from peer.events import AppliedCommit, RefusedPeer, RoundAbandoned, RoundCommitted, WorkReturned
-from tests.process_swarm import PeerProcess, ProcessSwarm, process_swarm
+from peer.events.log import AppliedCommit, RefusedPeer, RoundAbandoned, RoundCommitted, WorkReturned
+from peer.events.peer_events import TrainingProgressed
+from tests.kit.processes.process_swarm import PeerProcess, ProcessSwarm, process_swarm
 
 RUN = """
 description = "many peers"

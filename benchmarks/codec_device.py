@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
-from averaging.codec_cuda import INTEGER_CODECS, DeviceCodec
+from averaging.codec.cuda_codec import INTEGER_CODECS, DeviceCodec
 
 WEIGHT = 0.3
 

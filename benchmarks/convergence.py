@@ -30,9 +30,9 @@ import torch
 
 from benchmarks.convergence_arms import Arm, Outcome, Task, with_length
 from benchmarks.convergence_swarm import run_arm
-from peer.data import open_corpus
-from peer.manifest import ModelSection, TrainingSection
-from peer.model import build_model
+from peer.config.manifest import ModelSection, TrainingSection
+from peer.trainer.model.data import open_corpus
+from peer.trainer.model.gpt import build_model
 
 
 def parse_arms(text: str, base: Arm) -> Iterator[Arm]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
-from averaging.outer import Combination, Mode, OuterRule
-from peer.data import Corpus
-from peer.manifest import ROBUST_CLIP_RATIOS, ModelSection, TrainingSection
+from averaging.outer.outer_step import Combination, Mode, OuterRule
+from peer.config.manifest import ROBUST_CLIP_RATIOS, ModelSection, TrainingSection
+from peer.trainer.model.data import Corpus
 
 DATA_PARALLEL = "data_parallel"
 Lie = Literal["negated", "noise", "nan"]
@@ -36,7 +36,7 @@ class Arm:
         residual_shown: share of the error feedback that the live parameters show until it is sent; a peer shows all
             of it.
         error_feedback: False drops what encoding loses, at the sender and at the reducer.
-        optimizer: the inner one, adamw or muon (see `peer.inner_optimizer`).
+        optimizer: the inner one, adamw or muon (see `peer.trainer.model.optimizer`).
         inner_lr_scale: factor on the inner learning rate of the task.
         pull: share of the local displacement that the inner steps of one round take back (a proximal term,
             arXiv 1812.06127); 0: none.

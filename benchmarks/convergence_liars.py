@@ -6,8 +6,8 @@ import numpy as np
 import torch
 
 from averaging.arrays import F32
-from averaging.codec import Codec
-from averaging.encoded import EncodedBlocks
+from averaging.codec.blocks import EncodedBlocks
+from averaging.codec.codec import Codec
 
 LIE_RATIO = 10.0
 """How much longer a lie is than the work that it replaces."""

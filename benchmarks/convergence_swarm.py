@@ -19,19 +19,19 @@ import torch
 from torch import Tensor, nn
 
 from averaging.arrays import F32
-from averaging.codec import Codec, make_codec
-from averaging.contributions import CommittedShard
-from averaging.encoded import EncodedBlocks
-from averaging.fragment_state import FragmentState
-from averaging.fragments import FragmentLayout, build_layout
-from averaging.outer import Terms, staleness_of, weights_of
-from averaging.reduction import reduce_shard, shard_rates
-from averaging.schedule import fragments_due
+from averaging.codec.blocks import EncodedBlocks
+from averaging.codec.codec import Codec, make_codec
+from averaging.outer.contributions import CommittedShard
+from averaging.outer.fragment_state import FragmentState
+from averaging.outer.layout import FragmentLayout, build_layout
+from averaging.outer.outer_step import Terms, staleness_of, weights_of
+from averaging.outer.reduction import reduce_shard, shard_rates
+from averaging.outer.schedule import fragments_due
 from benchmarks.convergence_arms import DATA_PARALLEL, Arm, Outcome, Task
 from benchmarks.convergence_liars import lie_of
 from benchmarks.convergence_replica import Replica, Replicas
-from peer.evaluation import held_out_loss
-from peer.model import GPT
+from peer.trainer.model.evaluation import held_out_loss
+from peer.trainer.model.gpt import GPT
 
 AVERAGED_SHARE = 0.25
 """The last part of a run, whose anchors are averaged for `Outcome.averaged_loss`."""

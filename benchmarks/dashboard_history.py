@@ -11,15 +11,15 @@ from typing import Any
 
 import aiosqlite
 
-from averaging.messages import Commit, RosterEntry, ShardResult
-from averaging.wire import encode
-from dashboard.history import History, open_history
-from dashboard.history_rows import Batch
-from dashboard.history_types import CommitCredit, HistoryPoint, MemberCredit
-from dashboard.history_writing import load, prepare, write
-from dashboard.state import DashboardState, Look, fold
+from averaging.wire.frames import encode
+from averaging.wire.messages import Commit, RosterEntry, ShardResult
+from dashboard.facts import CommitCredit, HistoryPoint, MemberCredit
+from dashboard.history.history import History, open_history
+from dashboard.history.rows import Batch
+from dashboard.history.writing import load, prepare, write
+from dashboard.observe.state import DashboardState, Look, fold
 from dht.host import PeerId
-from tests.dashboard_records import NOW, PEERS, RUN_ID, empty_state, record_of
+from tests.kit.dashboard.records import NOW, PEERS, RUN_ID, empty_state, record_of
 
 MEMBERS = 16
 """Per round: a quorum of a large swarm."""

@@ -36,10 +36,10 @@ from benchmarks.fuzz_swarm import (
     tiny_run,
 )
 from benchmarks.fuzz_targets import ALICE, BOB, Target
-from dht import tickets
+from dht.admission import tickets
 from dht.errors import LocalFault
-from dht.identity import Identity
-from dht.protobuf_clash import make_room_for_libp2p
+from dht.identity.keys import Identity
+from dht.pylibp2p.protobuf_clash import make_room_for_libp2p
 
 MOST_SECONDS = 10.0
 """Of processor time for one command, torch's import and a model's evaluation included."""
@@ -90,12 +90,12 @@ class _Desk:
         with contextlib.ExitStack() as stack:
             stack.enter_context(mock.patch.dict(os.environ, environment))
             stack.enter_context(mock.patch("time.time", return_value=NOW))
-            stack.enter_context(mock.patch("peer.outcome._write_traceback", self._note))
+            stack.enter_context(mock.patch("peer.cli.exit_codes._write_traceback", self._note))
             for patch in patches:
                 stack.enter_context(patch)
             stack.enter_context(contextlib.redirect_stdout(out))
             stack.enter_context(contextlib.redirect_stderr(err))
-            from peer.cli import run
+            from peer.cli.app import run
 
             code = run(arguments)
         self._judge(code, out.getvalue(), err.getvalue())
@@ -167,15 +167,15 @@ def _network_targets(desk: _Desk) -> list[Target]:
         SEPARATOR.join([manifest.to_bytes(), honest, honest, honest, FRAME + b"\x91\xa4none", FRAME + b"\x91\xa4busy"]),
     )
     where = ["--run-id", RUN_ID, "--peers", ADDRESS]
-    at_once = mock.patch("peer.taking_home.LOOK_SECONDS", 0.01)
+    at_once = mock.patch("peer.export.export.LOOK_SECONDS", 0.01)
 
     def in_swarm(arguments: Sequence[str], *others: Any) -> Callable[[bytes], None]:
         def read(data: bytes) -> None:
             swarm = HostileSwarm(data)
             desk.run(
                 arguments,
-                mock.patch("peer.observing.observer_network", swarm.observer_network),
-                mock.patch("peer.member_list.on_errand", swarm.on_errand),
+                mock.patch("peer.observe.observer.observer_network", swarm.observer_network),
+                mock.patch("peer.owner.member_list.on_errand", swarm.on_errand),
                 mock.patch("asyncio.run", swarm.play),
                 *others,
             )
@@ -188,8 +188,8 @@ def _network_targets(desk: _Desk) -> list[Target]:
     out = str(desk.folder / "model.safetensors")
     owned = _owned_folder(desk)
     fast = [
-        mock.patch("peer.doctor._step_seconds", return_value=1.0),
-        mock.patch("peer.doctor.look_at_machine", _machine(desk)),
+        mock.patch("peer.doctor.doctor._step_seconds", return_value=1.0),
+        mock.patch("peer.doctor.doctor.look_at_machine", _machine(desk)),
         mock.patch("asyncio.to_thread", _here),
     ]
     return [
@@ -212,7 +212,7 @@ def _machine(desk: _Desk) -> Callable[..., Any]:
     found: list[Any] = []
 
     def look(*arguments: Any) -> Any:
-        from peer.machine_facts import look_at_machine
+        from peer.doctor.machine import look_at_machine
 
         if not found:
             found.append(look_at_machine("cpu", desk.empty("doctor"), (), None))
@@ -222,9 +222,9 @@ def _machine(desk: _Desk) -> Callable[..., Any]:
 
 
 def _owned_folder(desk: _Desk) -> Path:
-    from dht.records import MAX_RUN_RECORD_BYTES
-    from peer.config import RUN_RECORD_NAME
-    from peer.new_run import OWNER_KEY_NAME
+    from dht.records.signed_records import MAX_RUN_RECORD_BYTES
+    from peer.config.peer_config import RUN_RECORD_NAME
+    from peer.owner.new_run import OWNER_KEY_NAME
 
     record = run_record(tiny_run().to_bytes())
     assert len(record) <= MAX_RUN_RECORD_BYTES
@@ -238,12 +238,12 @@ def _owned_folder(desk: _Desk) -> Path:
 
 
 def _file_targets(desk: _Desk) -> list[Target]:
-    from averaging.receipt_file import RunFrame, line_of
-    from averaging.wire import encode
+    from averaging.signing.receipt_file import RunFrame, line_of
+    from averaging.wire.frames import encode
     from benchmarks.fuzz_messages import one_of_each_kind
-    from peer.config import RUN_RECORD_NAME
-    from peer.event_types import RefusedPeer
-    from peer.events import to_json
+    from peer.config.peer_config import RUN_RECORD_NAME
+    from peer.events.log import to_json
+    from peer.events.peer_events import RefusedPeer
 
     run_toml = b'name = "tiny"\nseed = 1\n[model]\nnum_layers = 1\nd_model = 16\nnum_heads = 2\nvocab_size = 257\n'
     run_toml += b'context = 16\n[averaging]\nnum_fragments = 2\nmode = "carry"\n'
@@ -283,16 +283,16 @@ def _file_targets(desk: _Desk) -> list[Target]:
         desk.run(["profile", "show", "--contributor-key", str(key)])
 
     def event_log(data: bytes) -> None:
-        from peer.status import local_facts, local_lines
+        from peer.observe.status import local_facts, local_lines
 
         path = desk.file("events.jsonl", data)
         local_facts(path, NOW)
         local_lines(path, NOW)
 
     # Whoever makes the file signs it: the fuzzer shall get past the signatures.
-    signed = [mock.patch("peer.receipts_report.verify", return_value=True)]
-    no_run = [mock.patch("peer.simulating.simulate", _stop)]
-    no_join = [mock.patch("peer.network_child.early_network_child", _stop)]
+    signed = [mock.patch("peer.observe.receipts.verify", return_value=True)]
+    no_run = [mock.patch("peer.simulation.command.simulate", _stop)]
+    no_join = [mock.patch("peer.network.process.child.early_network_child", _stop)]
     no_page = [mock.patch("dashboard.app.start_site", _stop)]
     join = ("join", "--identity", str(_key_file(desk.folder / "alice.key", ALICE)))
     dashboard = ("dashboard", "--run-id", RUN_ID, "--peers", ADDRESS, "--port", "0", "--host-backend", "p2pd")
@@ -326,7 +326,7 @@ def _key_file(path: Path, who: Identity) -> Path:
 
 
 def _model(desk: _Desk) -> bytes:
-    from peer.model_file import Anchors, facts_of, write_model
+    from peer.export.model_file import Anchors, facts_of, write_model
 
     manifest, path = tiny_run(), desk.folder / "good.safetensors"
     states = [state_of(manifest, fragment) for fragment in range(manifest.averaging.num_fragments)]
@@ -340,7 +340,7 @@ def _model(desk: _Desk) -> bytes:
 
 
 def _history(desk: _Desk) -> bytes:
-    from dashboard.history import open_history
+    from dashboard.history.history import open_history
 
     path = desk.empty("history") / "good.sqlite"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from averaging.cell_messages import (
+from averaging.wire.cell_messages import (
     PART_DIGEST_BYTES,
     CellOffer,
     CellRow,
@@ -16,7 +16,7 @@ from averaging.cell_messages import (
     as_part,
     with_upper,
 )
-from averaging.messages import (
+from averaging.wire.messages import (
     DIGEST_BYTES,
     SIGNATURE_BYTES,
     Abandon,

@@ -16,23 +16,23 @@ from typing import Any, Final
 import msgpack
 import numpy as np
 
-from averaging.messages import Commit
-from averaging.outer import anchor_digest
-from averaging.snapshots import Snapshot
-from averaging.state_messages import STATE_PROTOCOL
-from averaging.state_server import StateServer
-from dht.access import AccessRule
+from averaging.outer.outer_step import anchor_digest
+from averaging.transfer.messages import STATE_PROTOCOL
+from averaging.transfer.server import StateServer
+from averaging.transfer.snapshots import Snapshot
+from averaging.wire.messages import Commit
+from dht.admission.hello import AccessRule
 from dht.errors import LocalFault, PeerFault
 from dht.host import PeerId, Stream, StreamHandler
-from dht.identity import Identity, make_run_id
-from dht.memory_host import MemoryHost, MemoryNetwork
-from dht.records import PeerRecord, decode_peer_record, decode_run_record, encode_peer_record
-from peer.doorkeeper import RunDoorkeeper
-from peer.layouts import seed_sizes
-from peer.manifest import RunManifest
-from peer.probe_messages import PROBE_PROTOCOL
-from peer.probe_server import ProbeServer
-from peer.virtual_time import run_virtual
+from dht.identity.keys import Identity, make_run_id
+from dht.memory.host import MemoryHost, MemoryNetwork
+from dht.records.signed_records import PeerRecord, decode_peer_record, decode_run_record, encode_peer_record
+from peer.config.layouts import seed_sizes
+from peer.config.manifest import RunManifest
+from peer.network.membership.doorkeeper import RunDoorkeeper
+from peer.network.reachability.probe_messages import PROBE_PROTOCOL
+from peer.network.reachability.probe_server import ProbeServer
+from peer.simulation.virtual_time import run_virtual
 
 NOW: Final = 1_800_000_000.0
 SEPARATOR: Final = b"\n~~\n"
@@ -147,7 +147,7 @@ class HostileSwarm:
 
     @contextlib.asynccontextmanager
     async def observer_network(self, *arguments: Any, **options: Any) -> AsyncIterator[tuple[MemoryHost, Any]]:
-        """In place of `dht.observer_network.observer_network`."""
+        """In place of `dht.observer.network.observer_network`."""
         network = MemoryNetwork(1, latency_seconds=(0.001, 0.001))
         for who in MEMBERS:
             self._serve(MemoryHost(network, who.peer_id), who)
@@ -158,8 +158,8 @@ class HostileSwarm:
 
     @contextlib.asynccontextmanager
     async def on_errand(self, *arguments: Any, **options: Any) -> AsyncIterator[Any]:
-        """In place of `peer.publishing.on_errand`."""
-        from peer.publishing import Errand
+        """In place of `peer.owner.publish.on_errand`."""
+        from peer.owner.publish import Errand
 
         yield Errand(self, None)  # type: ignore[arg-type]
 

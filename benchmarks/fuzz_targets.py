@@ -23,21 +23,23 @@ from typing import Any
 import msgpack
 import numpy as np
 
-from averaging import state_messages, wire
-from averaging.encoded import EncodedBlocks
-from averaging.messages import Commit
-from averaging.notary import Checker, Scope
-from averaging.receipt_file import ReceiptFault, RunFrame, line_of, open_receipt, read_line, receipt_of
+from averaging.codec.blocks import EncodedBlocks
+from averaging.signing.notary import Checker, Scope
+from averaging.signing.receipt_file import ReceiptFault, RunFrame, line_of, open_receipt, read_line, receipt_of
+from averaging.transfer import messages as state_messages
+from averaging.wire import frames as wire
+from averaging.wire.messages import Commit
 from benchmarks.fuzz_messages import one_of_each_kind
-from dht import multiaddr, profiles, tickets
-from dht.access import AccessRule, check_hello, check_reply, make_hello, make_welcome, proof_in
+from dht.admission import tickets
+from dht.admission.hello import AccessRule, check_hello, check_reply, make_hello, make_welcome, proof_in
+from dht.admission.proofs import make_proof, open_proof
 from dht.errors import LocalFault, PeerFault
-from dht.framing import FramedStream, frame_header
-from dht.identity import Identity, make_run_id, split_run_id
-from dht.libp2p_yamux import Yamux
-from dht.proofs import make_proof, open_proof
-from dht.protobuf_clash import make_room_for_libp2p
-from dht.records import (
+from dht.identity import multiaddr
+from dht.identity.keys import Identity, make_run_id, split_run_id
+from dht.pylibp2p.protobuf_clash import make_room_for_libp2p
+from dht.pylibp2p.yamux import Yamux
+from dht.records import profiles
+from dht.records.signed_records import (
     PeerRecord,
     decode_peer_record,
     decode_run_record,
@@ -45,14 +47,15 @@ from dht.records import (
     encode_run_record,
     sign_run_record,
 )
-from peer.checkpoint_commits import commits_path, read_commits
-from peer.checkpoint_facts import Metadata
-from peer.checkpoint_files import read_json, write_json
-from peer.events import ManifestRevised, from_json, to_json
-from peer.invite_users import INVITE_USERS_NAME, read_users
-from peer.manifest import RunManifest
-from peer.model_header import DIGEST_NAME, config_digest, read_header
-from peer.tensor_files import TensorSpec, open_arrays, write_raw
+from dht.streams.framing import FramedStream, frame_header
+from peer.checkpoint.commits import commits_path, read_commits
+from peer.checkpoint.facts import Metadata
+from peer.checkpoint.files import read_json, write_json
+from peer.checkpoint.tensor_files import TensorSpec, open_arrays, write_raw
+from peer.config.manifest import RunManifest
+from peer.events.log import ManifestRevised, from_json, to_json
+from peer.export.model_header import DIGEST_NAME, config_digest, read_header
+from peer.network.membership.invite_users import INVITE_USERS_NAME, read_users
 
 ALICE, BOB, OWNER = (Identity.from_seed(bytes([number]) * 32) for number in (1, 2, 3))
 RUN_ID = make_run_id("tiny", OWNER.public_key)
@@ -413,7 +416,7 @@ def _model_headers() -> list[Target]:
 
 
 def _libp2p() -> list[Target]:
-    from dht import libp2p_messages as messages
+    from dht.pylibp2p import messages
 
     address = multiaddr.parse_multiaddr("/ip4/203.0.113.5/tcp/4001")
     identify = messages.encode_identify(ALICE.peer_id, [address], ["/a/1"], "x")

@@ -8,7 +8,7 @@ import platform
 from pathlib import Path
 from typing import Any
 
-from averaging import compiled
+from averaging.codec import compiled
 
 
 def machine() -> dict[str, Any]:

@@ -29,9 +29,9 @@ from typing import Any
 
 from benchmarks.machine import machine
 from benchmarks.nat_spaces import NATS, NatLab, what_is_missing
-from dht.identity import Identity
-from peer.events import Event, PathFound, ReachabilityFound, RelayChecked, RelayFound, RoundCommitted, from_json
-from peer.new_run import create_run
+from dht.identity.keys import Identity
+from peer.events.log import Event, PathFound, ReachabilityFound, RelayChecked, RelayFound, RoundCommitted, from_json
+from peer.owner.new_run import create_run
 
 RUN = """
 seed = 1

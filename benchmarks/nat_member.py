@@ -13,21 +13,21 @@ import sys
 import time
 from typing import Any
 
-from averaging.links import OPEN_SECONDS
-from dht.access import AccessRule
+from averaging.lanes.links import OPEN_SECONDS
+from dht.admission.hello import AccessRule
 from dht.errors import PeerFault, PeerUnreachable
-from dht.fresh_dial import dial_freshly
 from dht.host import PeerId, Stream
-from dht.identity import Identity
-from dht.p2pd_daemon import DaemonOptions
-from dht.p2pd_host import P2pdHost
-from dht.records import PeerRecord
-from dht.relay_check import check_relay
-from peer.doorkeeper import RunDoorkeeper
-from peer.events import to_json
-from peer.paths import PathPorts, Paths
-from peer.probe_server import ProbeServer
-from peer.probing import DialBack, probing
+from dht.identity.keys import Identity
+from dht.p2pd.daemon import DaemonOptions
+from dht.p2pd.fresh_dial import dial_freshly
+from dht.p2pd.host import P2pdHost
+from dht.p2pd.relay_check import check_relay
+from dht.records.signed_records import PeerRecord
+from peer.events.log import to_json
+from peer.network.membership.doorkeeper import RunDoorkeeper
+from peer.network.reachability.paths import PathPorts, Paths
+from peer.network.reachability.probe import DialBack, probing
+from peer.network.reachability.probe_server import ProbeServer
 
 PUSH_PROTOCOL = "/murmuration/natlab/1"
 PIECE_BYTES = 64 * 1024

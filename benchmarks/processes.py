@@ -56,4 +56,4 @@ def role(process: Process) -> str:
     """``daemon``, ``network`` or ``trainer``."""
     if "/p2pd" in process.command.split(" ")[0]:
         return "daemon"
-    return "network" if "peer.network_process" in process.command else "trainer"
+    return "network" if "peer.network.process.main" in process.command else "trainer"

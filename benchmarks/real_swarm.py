@@ -14,7 +14,7 @@ from typing import Any
 
 from benchmarks.bench_round import MemberProcess
 from dht.errors import UsageFault
-from peer.new_run import NewRun, create_run
+from peer.owner.new_run import NewRun, create_run
 
 RUN = """
 seed = 1

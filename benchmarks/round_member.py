@@ -28,24 +28,24 @@ from typing import Any, TypeVar
 import numpy as np
 
 from averaging.arrays import F32
-from averaging.exchange import Exchange
-from averaging.exchange_reports import AnchorMoved, ExchangeReport, RoundClosed, WorkReturned
-from averaging.fragment_runtime import FragmentRuntime
-from averaging.fragment_state import FragmentState
-from averaging.links import ROUND_PROTOCOL, Links
-from averaging.messages import DIGEST_BYTES
-from averaging.notary import Notary, Scope
-from averaging.round import RoundMachine
-from averaging.round_timing import RoundTiming
-from averaging.shard_store import ShardStore
-from dht.access import AccessRule
-from dht.event_loop import run_network
+from averaging.exchange.exchange import Exchange
+from averaging.fragment.runtime import FragmentRuntime
+from averaging.fragment.shard_store import ShardStore
+from averaging.lanes.links import ROUND_PROTOCOL, Links
+from averaging.outer.fragment_state import FragmentState
+from averaging.rounds.facts import AnchorMoved, ExchangeReport, RoundClosed, WorkReturned
+from averaging.rounds.machine import RoundMachine
+from averaging.rounds.timing import RoundTiming
+from averaging.signing.notary import Notary, Scope
+from averaging.wire.messages import DIGEST_BYTES
+from dht.admission.hello import AccessRule
 from dht.host import PeerId
-from dht.identity import Identity, verify
-from dht.p2pd_host import P2pdHost
-from peer.doorkeeper import RunDoorkeeper
-from peer.manifest import AveragingSection, RunManifest
-from peer.run_rules import codec_of, limits_of, rule_of
+from dht.identity.keys import Identity, verify
+from dht.p2pd.host import P2pdHost
+from peer.config.manifest import AveragingSection, RunManifest
+from peer.config.run_rules import codec_of, limits_of, rule_of
+from peer.network.membership.doorkeeper import RunDoorkeeper
+from peer.network.process.event_loop import run_network
 
 T = TypeVar("T")
 

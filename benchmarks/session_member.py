@@ -1,4 +1,4 @@
-"""One peer of `bench_stall.py` and `bench_footprint.py`: `peer.session.join` with all processes a volunteer has.
+"""One peer of `bench_stall.py` and `bench_footprint.py`: `peer.join.session.join` with all processes a volunteer has.
 
 It is driven by lines of JSON on standard input and answers with lines of JSON on standard output:
 
@@ -32,12 +32,12 @@ from typing import Any
 import torch
 
 from benchmarks.processes import family, role
-from peer.events import Event, RoundCommitted
-from peer.inner_optimizer import make_optimizer
-from peer.manifest import RunManifest
-from peer.model import build_model
-from peer.session import Swarm, join
-from peer.trainer import select_device
+from peer.config.manifest import RunManifest
+from peer.events.log import Event, RoundCommitted
+from peer.join.session import Swarm, join
+from peer.trainer.loop.trainer import select_device
+from peer.trainer.model.gpt import build_model
+from peer.trainer.model.optimizer import make_optimizer
 
 BATCH_SIZE = 4
 

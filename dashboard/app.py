@@ -16,25 +16,25 @@ from typing import Final
 
 from aiohttp import web
 
-from dashboard.choices import Choices
-from dashboard.doors import Doors, own_limits
-from dashboard.gathering import Gatherer, SignedCommits
-from dashboard.history import History, OpenCheck, open_history
+from dashboard.collect.commits import Gatherer, SignedCommits
+from dashboard.collect.profiles import follow_profiles
+from dashboard.history.history import History, OpenCheck, open_history
 from dashboard.keeping_going import keep_going
-from dashboard.live import Live
-from dashboard.observer import Observer
-from dashboard.page_access import PageAccess, read_token
-from dashboard.profile_reading import follow_profiles
-from dashboard.quiet_log import OncePerMinute
-from dashboard.routes import make_app
-from dashboard.site import SITE
-from dashboard.state import DashboardState
+from dashboard.observe.observer import Observer
+from dashboard.observe.state import DashboardState
+from dashboard.server.choices import Choices
+from dashboard.server.doors import Doors, own_limits
+from dashboard.server.live import Live
+from dashboard.server.page_access import PageAccess, read_token
+from dashboard.server.quiet_log import OncePerMinute
+from dashboard.server.routes import make_app
+from dashboard.server.site import SITE
 from dht.errors import LocalFault, UsageFault
 from dht.host import Host
-from dht.host_backend import HostBackend
-from dht.identity import split_run_id
-from dht.observer_network import ObserverEntry, observer_network
-from dht.records import RunRecord, encode_run_record
+from dht.identity.keys import split_run_id
+from dht.observer.backend import HostBackend
+from dht.observer.network import ObserverEntry, observer_network
+from dht.records.signed_records import RunRecord, encode_run_record
 
 SHUTDOWN_SECONDS: Final = 5.0
 """For answers in progress; event streams are ended at once."""
@@ -124,7 +124,13 @@ def bound_port(serving: Serving) -> int:
 def _quiet_logs() -> Iterator[None]:
     """Strangers cannot fill the log; asyncio's is in it, since it tells of every connection that cannot be taken."""
     quiet = OncePerMinute()
-    names = ("dashboard.http", "dashboard.observer", "dashboard.routes", "dashboard.history", "asyncio")
+    names = (
+        "dashboard.http",
+        "dashboard.observe.observer",
+        "dashboard.server.routes",
+        "dashboard.history.history",
+        "asyncio",
+    )
     loggers = [logging.getLogger(name) for name in names]
     for logger in loggers:
         logger.addFilter(quiet)

@@ -1,4 +1,5 @@
-"""`RecordStore`: where signed, expiring records live. Ports only know bytes; `records.py` knows meaning.
+"""`RecordStore`: where signed, expiring records live. Ports only know bytes; `dht/records/signed_records.py` knows
+meaning.
 
 Adapters: `MemoryStore` (simulation, tests) and `HivemindStore` (hivemind's DHTNode on a P2pdHost or a Libp2pHost).
 """
@@ -9,7 +10,7 @@ from collections.abc import Sequence
 from typing import Final, Protocol
 
 from dht.host import PeerId
-from dht.levels import LEVEL_0_KEYS, PeerKey
+from dht.records.key_levels import LEVEL_0_KEYS, PeerKey
 
 NUM_HOLDERS_READ: Final = 2
 """One holder can be new or lying; two merged saw 1000 of 1000 records."""
@@ -32,7 +33,8 @@ class RecordStore(Protocol):
     async def publish_peer(
         self, run_id: str, peer_id: PeerId, record: bytes, expires_at: float, levels: Sequence[int] = (0,)
     ) -> int:
-        """Store this peer's own signed record under its key of each level (`levels.py`), replacing its earlier ones.
+        """Store this peer's own signed record under its key of each level (`dht/records/key_levels.py`), replacing its
+        earlier ones.
 
         Returns the number of remote copies, of the level that has most.
         """
@@ -43,12 +45,13 @@ class RecordStore(Protocol):
     ) -> list[bytes]:
         """The live, valid peer records under these keys, one per peer, that so many holders of each have.
 
-        Those under the keys of level 0 are all of a small swarm; `census.fetch_everyone` reads those of any swarm.
+        Those under the keys of level 0 are all of a small swarm; `dht.kademlia.census.fetch_everyone` reads those of
+        any swarm.
         """
         ...
 
     async def publish_profile(self, run_id: str, contributor_id: PeerId, record: bytes, expires_at: float) -> int:
-        """Store a contributor's signed profile (`profiles.py`). Returns the number of remote copies."""
+        """Store a contributor's signed profile (`dht/records/profiles.py`). Returns the number of remote copies."""
         ...
 
     async def fetch_profiles(self, run_id: str) -> list[bytes]:

@@ -10,8 +10,8 @@ import tempfile
 import torch
 from torch import nn
 
-from peer.new_run import create_custom_run
-from peer.session import join
+from peer.join.session import join
+from peer.owner.new_run import create_custom_run
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--run-id")

@@ -17,7 +17,7 @@ def main() -> NoReturn:
     put_right()
     try:
         # Loading the commands takes a third of a second, in which Ctrl+C would print a traceback.
-        from peer.cli import run
+        from peer.cli.app import run
 
         sys.exit(run(sys.argv[1:]))
     except KeyboardInterrupt:

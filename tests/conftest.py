@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import settings
 
-from dht.protobuf_clash import make_room_for_libp2p
-from tests.chaos_scenario import FIRST_HOSTILE_SEED
+from dht.pylibp2p.protobuf_clash import make_room_for_libp2p
+from tests.kit.chaos.scenario import FIRST_HOSTILE_SEED
 
 # The same examples on every run and machine; a slow machine is no failure.
 settings.register_profile("reproducible", derandomize=True, deadline=None)
@@ -22,9 +22,11 @@ SIMULATION_SEEDS = range(40)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--chaos-seed", type=int, metavar="SEED", help="of tests/test_chaos.py, this seed alone")
+    parser.addoption("--chaos-seed", type=int, metavar="SEED", help="of tests/swarms/test_chaos.py, this seed alone")
     parser.addoption("--chaos-seeds", metavar="FIRST:END", help="in place of some plain and some hostile ones")
-    parser.addoption("--kills", type=int, metavar="N", default=30, help="of tests/test_kills.py; a multiple of three")
+    parser.addoption(
+        "--kills", type=int, metavar="N", default=30, help="of tests/processes/test_kills.py; a multiple of three"
+    )
     parser.addoption("--regenerate-golden", action="store_true", help="write tests/golden anew instead of comparing")
 
 

@@ -1,0 +1,410 @@
+"""What happens above the cells of one round: gathering them, planning the slices, averaging those, closing. Sans-I/O.
+
+`TopLeading` exists on a peer that was offered a cell. `SliceReducing` waits, at the owner of a slice, for the other
+cells' means of it. Both know time as an argument only, and are driven by `machine.CellRoundMachine`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from averaging.cells.formation import depth_of, relayed_to
+from averaging.rounds.deadlines import LinkDeadlines
+from averaging.rounds.events import ReduceSlice, WronglySigned
+from averaging.rounds.leader import AVERAGING_OF_MEAN, GRACE_OF_INTERVAL, LEAST_AVERAGING_SECONDS
+from averaging.rounds.timing import HEARTBEAT_SECONDS, LEAST_GRACE_SECONDS, RoundTiming, patience_factor
+from averaging.signing.notary import Notary
+from averaging.wire.cell_messages import (
+    CellOffer,
+    CellRow,
+    CellsCommit,
+    Cross,
+    Crossed,
+    CrossPlan,
+    SliceResult,
+    SliceRow,
+    Upper,
+    with_upper,
+)
+from averaging.wire.frames import upper_digest
+from averaging.wire.messages import Abandon, Commit, Message, Redirect, Wait
+from dht.host import PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class CellTiming:
+    """Learned durations above the cells, by the name of the cell.
+
+    Attributes:
+        ready: from the first cell that was offered until this one was.
+        partial: from the plan until a cell's mean of a slice was at its owner.
+        crossed: from the plan until an owner's report was at the top leader.
+    """
+
+    ready: LinkDeadlines
+    partial: LinkDeadlines
+    crossed: LinkDeadlines
+
+    @classmethod
+    def with_bounds(cls, hard_seconds: float) -> CellTiming:
+        """As `RoundTiming.with_bounds`."""
+
+        def learned(initial_seconds: float, lowest_seconds: float) -> LinkDeadlines:
+            return LinkDeadlines(min(initial_seconds, hard_seconds), min(lowest_seconds, hard_seconds), hard_seconds)
+
+        return cls(learned(hard_seconds, LEAST_GRACE_SECONDS), learned(10.0, 1.0), learned(20.0, 1.0))
+
+
+@dataclass
+class TopLeading:
+    """Cells, slices and results of one round at its top leader."""
+
+    me: PeerId
+    fragment: int
+    version: int
+    anchor_digest: bytes
+    timing: RoundTiming
+    cell_timing: CellTiming
+    send: Callable[[PeerId, Message], None]
+    slices_for: Callable[[Sequence[Sequence[PeerId]]], tuple[SliceRow, ...]]
+    quorum_fraction: float
+    notary: Notary
+    previous: bytes = b""
+    tell: Callable[[WronglySigned], None] = lambda effect: None
+    attempt: int = 0
+    offers: dict[str, tuple[PeerId, CellOffer]] = field(default_factory=dict)
+    late: set[PeerId] = field(default_factory=set)
+    plan: CrossPlan | None = None
+    first_at: float = 0.0
+    planned_at: float = 0.0
+    closes_at: float = math.inf
+    """With a plan: when it closes with the means that are there."""
+    heartbeat_at: float = 0.0
+    results: dict[int, SliceResult] = field(default_factory=dict)
+    closed: bool = False
+
+    @property
+    def parts(self) -> dict[str, Commit]:
+        """The part of each cell that is in the plan."""
+        return {name: offer.part for name, (_, offer) in self.offers.items()}
+
+    def on_offer(self, sender: PeerId, offer: CellOffer, now: float) -> None:
+        """Take a cell; of one cell the heaviest part counts. What comes after the plan waits for the next version."""
+        if not self.offers:
+            self.first_at, self.heartbeat_at = now, now + HEARTBEAT_SECONDS
+        name = offer.row.name
+        known = self.offers.get(name)
+        if self.offers and known is None and sender not in self.late:
+            self.cell_timing.ready.observe(PeerId(name), now - self.first_at)
+        if self.plan is not None:
+            if known is None or known[0] != sender:
+                self.late.add(sender)
+        elif known is None or _weight(offer) >= _weight(known[1]):
+            if known is not None and known[0] != sender:
+                self.late.add(known[0])
+            self.late.discard(sender)
+            self.offers[name] = (sender, offer)
+            self.attempt = max(self.attempt, offer.attempt)
+        else:
+            self.late.add(sender)
+        self.send(sender, self._wait(0))
+
+    def on_lost(self, peer_id: PeerId) -> None:
+        """Its cell must be offered again, before the plan; after it, the slices that it owns are void."""
+        self.late.discard(peer_id)
+        if self.plan is None:
+            kept = {name: held for name, held in self.offers.items() if held[0] != peer_id}
+            if len(kept) < len(self.offers):
+                # Another leader of that cell may have offered, and waits because this one came before it.
+                for other in sorted(self.late):
+                    self.send(other, Redirect(self.fragment, self.version, self.me))
+            self.offers = kept
+        else:
+            for index, row in enumerate(self.plan.slices):
+                if row.owner == peer_id and index not in self.results:
+                    self.results[index] = SliceResult(row.start, row.end, row.cell, row.owner, b"", ())
+
+    def on_crossed(self, sender: PeerId, message: Crossed, now: float) -> None:
+        """An owner's report; one that does not belong to this plan or is not signed counts nothing."""
+        plan = self.plan
+        if plan is None or message.attempt != plan.attempt or message.slice >= len(plan.slices):
+            return
+        row, included = plan.slices[message.slice], message.included
+        if row.owner != sender or message.slice in self.results or not included or included[-1] >= len(plan.cells):
+            return
+        if sender != self.me and not self.notary.is_owners(plan, self.me, message):
+            what = f"its mean of values [{row.start}, {row.end}) of all cells of fragment {plan.fragment}"
+            self.tell(WronglySigned(sender, f"{what} is not signed by it"))
+            return
+        self.results[message.slice] = SliceResult(
+            row.start, row.end, row.cell, row.owner, message.digest, included, message.signature
+        )
+        self.cell_timing.crossed.observe(PeerId(plan.cells[row.cell].name), now - self.planned_at)
+
+    def check(self, expected: Collection[str], now: float) -> Upper | Abandon | None:
+        """Send what is due; returns the commit of all cells, or why there is none, when the round closes.
+
+        Args:
+            expected: names of the cells that have live trainers, as this peer sees them.
+        """
+        if self.closed or not self.offers:
+            return None
+        if now >= self.heartbeat_at:
+            self.heartbeat_at = now + HEARTBEAT_SECONDS
+            for peer_id in self.waiting:
+                self.send(peer_id, self._wait(len(expected)))
+        if self.plan is None:
+            if now >= self._start_at(expected):
+                self._start(expected, now)
+            return None
+        if len(self.results) < len(self.plan.slices):
+            if now >= self.closes_at and not any(result.digest for result in self.results.values()):
+                # As a leader of members waits: see `Leading`.
+                longest = min(2 * self.plan.commit_deadline_seconds, self.timing.hard_seconds)
+                self.closes_at = max(self.closes_at, self.planned_at + longest)
+            if now < self.closes_at:
+                return None
+        return self._close()
+
+    @property
+    def waiting(self) -> list[PeerId]:
+        """Leaders of cells, in this plan or too late for it."""
+        return sorted({sender for sender, _ in self.offers.values()} | self.late)
+
+    def next_time(self, expected: Collection[str]) -> float:
+        """When `check` has something to do although nothing arrived."""
+        if self.closed or not self.offers:
+            return math.inf
+        if self.plan is None:
+            return min(self._start_at(expected), self.heartbeat_at)
+        return min(self.closes_at, self.heartbeat_at)
+
+    def _start_at(self, expected: Collection[str]) -> float:
+        """At once with all cells; with a quorum, as long as the missing usually take; without one, the hard limit."""
+        missing = [PeerId(name) for name in sorted(set(expected) - set(self.offers))]
+        if not missing:
+            return self.first_at
+        if len(self.offers) < math.ceil(self.quorum_fraction * len(expected)):
+            return self.first_at + self.timing.hard_seconds
+        awaited = [name for name in missing if not self.cell_timing.ready.is_absent(name)]
+        if not awaited:
+            return self.first_at
+        grace = self.cell_timing.ready.longest(awaited).seconds
+        pace = self.timing.own_pace.seconds
+        return self.first_at + (min(grace, GRACE_OF_INTERVAL * pace) if pace is not None else grace)
+
+    def _start(self, expected: Collection[str], now: float) -> None:
+        for name in sorted(set(expected) - set(self.offers)):
+            self.cell_timing.ready.missed(PeerId(name))
+        ordered = [offer for _, (_, offer) in sorted(self.offers.items())]
+        cells = tuple(offer.row for offer in ordered)
+        slices = self.slices_for([offer.reducers for offer in ordered])
+        names = [PeerId(row.name) for row in cells]
+        partial = self.cell_timing.partial.longest(names).seconds * patience_factor(self.attempt)
+        mean = self.cell_timing.crossed.longest(names).seconds
+        partial = max(partial, mean)
+        plan = CrossPlan(
+            self.fragment,
+            self.version,
+            self.attempt,
+            self.me,
+            self.anchor_digest,
+            cells,
+            slices,
+            partial,
+            partial + max(LEAST_AVERAGING_SECONDS, AVERAGING_OF_MEAN * mean),
+        )
+        self.plan = self.notary.sign_cross_plan(plan)
+        self.planned_at, self.closes_at = now, now + plan.commit_deadline_seconds
+        for index, row in enumerate(slices):
+            if not row.owner:
+                self.results[index] = SliceResult(row.start, row.end, row.cell, row.owner, b"", ())
+        for leader in relayed_to(cells, None):
+            self.send(leader, self.plan)
+
+    def _wait(self, num_expected: int) -> Wait:
+        return Wait(self.fragment, self.version, self.attempt, len(self.offers), num_expected)
+
+    def _close(self) -> Upper | Abandon:
+        assert self.plan is not None
+        self.closed = True
+        plan = self.plan
+        silent = {plan.cells[row.cell].name for index, row in enumerate(plan.slices) if index not in self.results}
+        for name in sorted(silent):
+            self.cell_timing.crossed.missed(PeerId(name))
+        slices = tuple(
+            self.results.get(index) or SliceResult(row.start, row.end, row.cell, row.owner, b"", ())
+            for index, row in enumerate(plan.slices)
+        )
+        if not any(result.digest for result in slices):
+            return Abandon(self.fragment, self.version, self.attempt, "no owner of a slice finished in time")
+        return self.notary.sign_upper(
+            Upper(
+                self.fragment,
+                self.version,
+                self.attempt,
+                self.me,
+                self.anchor_digest,
+                plan.cells,
+                slices,
+                self.previous,
+            )
+        )
+
+
+def _weight(offer: CellOffer) -> tuple[int, int, bytes]:
+    """Of two parts of one cell the one with more work; who leads few of its members is a leader only to those."""
+    return offer.row.tokens, offer.attempt, offer.row.digest
+
+
+@dataclass
+class Bid:
+    """A cell's part at its leader, offered to the top leader `top`."""
+
+    part: Commit
+    row: CellRow
+    top: PeerId
+    attempt: int
+    heard_at: float
+    heartbeat_at: float
+    is_planned: bool = False
+
+    def crosses(self, plan: CrossPlan, notary: Notary) -> Iterator[tuple[PeerId, Cross]]:
+        """What each reducer of the cell needs of a plan; nothing when the cell is not in it."""
+        numbers = [number for number, row in enumerate(plan.cells) if row.digest == self.row.digest]
+        shards_of: dict[PeerId, list[tuple[int, int]]] = {}
+        for shard in self.part.shards if numbers else ():
+            if shard.digest:
+                reducer = self.part.roster[shard.reducer].peer_id
+                shards_of.setdefault(reducer, []).append((shard.start, shard.end))
+        for reducer, shards in sorted(shards_of.items()):
+            run = (shards[0][0], shards[-1][1])
+            mine = [
+                (number, row)
+                for number, row in enumerate(plan.slices)
+                if row.owner and any(start <= row.start < end for start, end in shards)
+            ]
+            yield (
+                reducer,
+                Cross(
+                    plan.fragment,
+                    plan.version,
+                    plan.attempt,
+                    self.top,
+                    plan.anchor_digest,
+                    self.part.attempt,
+                    numbers[0],
+                    plan.cells if any(row.owner == reducer for _, row in mine) else (),
+                    tuple(number for number, _ in mine),
+                    tuple(row for _, row in mine),
+                    *run,
+                    notary.sign_credential(plan.fragment, plan.version, self.row.digest, reducer, run),
+                    plan.partial_deadline_seconds,
+                ),
+            )
+
+
+class ClosedRounds:
+    """The last rounds that this peer closed as top leader, with all parts: whoever missed that of its cell gets it."""
+
+    def __init__(self) -> None:
+        self._held: dict[int, tuple[Upper, dict[str, Commit]]] = {}
+
+    def add(self, upper: Upper, parts: dict[str, Commit]) -> None:
+        """A round was closed here."""
+        self._held[upper.version] = (upper, parts)
+
+    def commit_for(self, version: int, name_of: Callable[[int], str]) -> CellsCommit | None:
+        """The commit that left `version` with the part of one cell; any part, when that cell is not in it.
+
+        Args:
+            name_of: from the depth of a round to the name of the cell.
+        """
+        if version not in self._held:
+            return None
+        upper, parts = self._held[version]
+        first = upper.cells[0].name
+        return with_upper(parts.get(name_of(depth_of(first))) or parts[first], upper)
+
+    def prune(self, keep_from: int, digest_of: Callable[[int], bytes]) -> None:
+        """Forget older rounds, and those whose commit is not the one that counts here."""
+        self._held = {
+            version: held
+            for version, held in self._held.items()
+            if version >= keep_from and upper_digest(held[0]) == digest_of(version)
+        }
+
+
+SliceKey = tuple[int, PeerId, int]
+"""(attempt, top leader, slice)."""
+
+
+@dataclass
+class _Waiting:
+    cross: Cross
+    leader: PeerId
+    position: int
+    since: float
+    until: dict[int, float]
+    started: bool = False
+
+
+@dataclass
+class SliceReducing:
+    """All slices of one version that this peer owns."""
+
+    me: PeerId
+    timing: CellTiming
+    slices: dict[SliceKey, _Waiting] = field(default_factory=dict)
+    arrived: dict[SliceKey, dict[int, PeerId]] = field(default_factory=dict)
+
+    def on_cross(self, cross: Cross, leader: PeerId, now: float) -> None:
+        """Begin to wait for the other cells' means of the slices that are ours."""
+        for position, row in enumerate(cross.slices):
+            key = (cross.attempt, cross.leader, cross.numbers[position])
+            if row.owner != self.me or key in self.slices:
+                continue
+            here = self.arrived.get(key, {})
+            until = {}
+            for cell, of_cell in enumerate(cross.cells):
+                if cell != cross.cell and cell not in here:
+                    patience = self.timing.partial.allowance(PeerId(of_cell.name)).seconds
+                    until[cell] = now + min(patience * patience_factor(cross.attempt), cross.partial_deadline_seconds)
+            self.slices[key] = _Waiting(cross, leader, position, now, until)
+
+    def on_partial(self, sender: PeerId, key: SliceKey, cell: int, now: float) -> None:
+        """A cell's mean of a slice is here."""
+        senders = self.arrived.setdefault(key, {})
+        if cell in senders:
+            return
+        senders[cell] = sender
+        waiting = self.slices.get(key)
+        if waiting is not None and cell in waiting.until:
+            del waiting.until[cell]
+            self.timing.partial.observe(PeerId(waiting.cross.cells[cell].name), now - waiting.since)
+
+    def check(self, now: float) -> list[ReduceSlice]:
+        """What must be averaged at `now`."""
+        effects = []
+        for key, waiting in self.slices.items():
+            if waiting.started or now < max(waiting.until.values(), default=-math.inf):
+                continue
+            waiting.started = True
+            for cell in sorted(waiting.until):
+                self.timing.partial.missed(PeerId(waiting.cross.cells[cell].name))
+            cells = tuple(sorted({waiting.cross.cell, *self.arrived.get(key, {})}))
+            effects.append(ReduceSlice(waiting.cross, waiting.leader, waiting.position, cells))
+        return effects
+
+    @property
+    def next_time(self) -> float:
+        """When `check` has something to do although nothing arrived."""
+        waiting = (each for each in self.slices.values() if not each.started)
+        return min((max(each.until.values(), default=-math.inf) for each in waiting), default=math.inf)
+
+    def advance(self) -> None:
+        """The next version begins."""
+        self.slices.clear()
+        self.arrived.clear()

@@ -1,0 +1,132 @@
+"""Compiles `kernels.c`: ``python averaging/codec/build_kernels.py``.
+
+Standard library only: `hatch_build.py` runs it while the package is built or installed, before anything else is there.
+A library whose source and compiler did not change is kept. Without a C compiler the package works all the same, with
+numpy in place of the kernels.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parent
+SOURCE = FOLDER / "kernels.c"
+BUILT_LIBRARY = FOLDER / "built" / "kernels.so"
+COMPILER_SECONDS = 120.0
+"""A slow computer needs ten."""
+
+FLAGS = ("-std=c11", "-O3", "-fPIC", "-shared", "-fvisibility=hidden")
+EXACT_FLAGS = ("-ffp-contract=off", "-fno-fast-math", "-fno-math-errno", "-fno-trapping-math")
+"""Every operation rounds once; the last two change no bit, they only say that nobody looks at errno and flags."""
+MACHINES = (
+    '-DCLONES="arch=x86-64-v4","arch=x86-64-v3","default"',
+    '-DCLONES="avx512f","avx2","default"',
+    None,
+)
+"""Compilers differ in what they can compile for several machines at once; the first that works is taken."""
+
+
+class NotCompiled(Exception):
+    """Why there is no library, as one sentence."""
+
+
+def source_mark(source: Path = SOURCE) -> str:
+    """What a library says of itself: the name of its source, and 16 hexadecimal digits of its SHA-256."""
+    return f"{source.name} {hashlib.sha256(source.read_bytes()).hexdigest()[:16]}"
+
+
+def is_current(source: Path = SOURCE, library: Path = BUILT_LIBRARY) -> bool:
+    """Whether `library` was compiled from this source."""
+    try:
+        return source_mark(source).encode() in library.read_bytes()
+    except OSError:
+        return False
+
+
+def compiler() -> list[str]:
+    """The command of the C compiler: that of the environment's CC, as every build has it, or the system's.
+
+    Raises:
+        NotCompiled: there is none.
+    """
+    named = shlex.split(os.environ.get("CC", ""))
+    for command in [named] if named else [["cc"], ["gcc"], ["clang"]]:
+        if shutil.which(command[0]):
+            return command
+    raise NotCompiled(f"no C compiler was found ({' '.join(named) or 'cc, gcc, clang'}); install one, such as gcc")
+
+
+def compile_library(source: Path, library: Path, machines: Sequence[str | None] = MACHINES) -> None:
+    """Compile `source` into `library`, whose folder is made.
+
+    Raises:
+        NotCompiled: no compiler, or it failed in every way.
+        OSError: the folder cannot be written.
+    """
+    command = compiler()
+    library.parent.mkdir(parents=True, exist_ok=True)
+    draft = library.with_name(f"{library.name}.{os.getpid()}")
+    told = ""
+    try:
+        for machine in machines:
+            arguments = [*command, *FLAGS, *EXACT_FLAGS, f'-DSOURCE="{source_mark(source)}"']
+            arguments += [] if machine is None else [machine]
+            try:
+                subprocess.run(
+                    [*arguments, "-o", str(draft), str(source), "-lm"],
+                    check=True,
+                    capture_output=True,
+                    timeout=COMPILER_SECONDS,
+                )
+                ctypes.CDLL(str(draft))
+            except subprocess.CalledProcessError as error:
+                told = error.stderr.decode("utf-8", "replace").strip()
+            except (OSError, subprocess.TimeoutExpired) as error:
+                told = str(error)
+            else:
+                os.replace(draft, library)
+                return
+    finally:
+        draft.unlink(missing_ok=True)
+    raise NotCompiled(f"{' '.join(command)} did not compile {source.name}: {(told.splitlines() or ['no reason'])[0]}")
+
+
+def build(source: Path = SOURCE, library: Path = BUILT_LIBRARY, machines: Sequence[str | None] = MACHINES) -> bool:
+    """Compile unless it is there already; returns whether it had to.
+
+    Raises:
+        NotCompiled: it is not there, and why.
+    """
+    if is_current(source, library):
+        return False
+    try:
+        # What was compiled from another source would only be refused.
+        library.unlink(missing_ok=True)
+        compile_library(source, library, machines)
+    except OSError as error:
+        raise NotCompiled(f"{library} was not written: {error}") from error
+    return True
+
+
+def main() -> int:
+    """Compile; one sentence and 1 if that failed."""
+    try:
+        has_compiled = build()
+    except NotCompiled as reason:
+        print(f"The kernels were not compiled: {reason}", file=sys.stderr)
+        return 1
+    if has_compiled:
+        print(f"Compiled {BUILT_LIBRARY.relative_to(FOLDER.parents[1])}.")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,139 @@
+"""The kernels of `kernels.c`: found, loaded, and called with numpy arrays.
+
+They were compiled when the package was installed (`build_kernels.py`). Where they were not, or were compiled from
+another source than the one that lies beside them, `missing_reason` says why and callers use numpy: the bits are the
+same. While a kernel runs the GIL is free.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+from functools import cache
+from pathlib import Path
+
+from averaging.arrays import F32, U8, U32
+from averaging.codec.build_kernels import BUILT_LIBRARY, SOURCE, source_mark
+from averaging.codec.numpy_kernels import BlockFormat
+
+_INT, _FLOAT, _POINTER = ctypes.c_int64, ctypes.c_float, ctypes.c_void_p
+
+log = logging.getLogger(__name__)
+
+
+class KernelsMissing(Exception):
+    """Why there are no compiled kernels, as one sentence."""
+
+
+class KernelLibrary:
+    """The functions of one compiled library. Arrays are contiguous; lengths are the caller's duty.
+
+    Raises:
+        KernelsMissing: the library is not there, cannot be loaded, or is of another source.
+    """
+
+    def __init__(self, path: Path, source: str) -> None:
+        if not path.exists():
+            raise KernelsMissing("compiled kernels were not made when this software was installed")
+        try:
+            loaded = ctypes.CDLL(str(path))
+            loaded.kernels_source.restype = ctypes.c_char_p
+            found = loaded.kernels_source().decode("ascii", "replace")
+            self._encode, self._decode, self._step = loaded.encode_blocks, loaded.decode_blocks, loaded.outer_step
+        except (OSError, AttributeError) as error:
+            raise KernelsMissing(f"compiled kernels cannot be loaded ({error})") from error
+        if found != source:
+            raise KernelsMissing(f"compiled kernels are of {found or 'an unnamed source'}; expected {source}")
+        self._encode.restype = _INT
+        self._encode.argtypes = [_POINTER, *[_INT] * 4, _FLOAT, _INT, _INT, _POINTER, _POINTER, *[_INT] * 3]
+        self._decode.restype = None
+        self._decode.argtypes = [_POINTER, _POINTER, *[_INT] * 4, _FLOAT, _INT, _POINTER]
+        self._step.restype = None
+        self._step.argtypes = [_POINTER, _POINTER, _POINTER, _INT, _FLOAT, _FLOAT, _POINTER]
+
+    def encode(
+        self,
+        values: F32,
+        block_size: int,
+        block_format: BlockFormat,
+        scales: U32,
+        codes: U8,
+        keep_residual: bool,
+        first_value: int,
+        noise: int,
+    ) -> int:
+        """As `NumpyKernels.encode`."""
+        done: int = self._encode(
+            values.ctypes.data,
+            len(scales),
+            block_size,
+            block_format.bits,
+            block_format.exponential,
+            block_format.top_code,
+            block_format.round_up,
+            block_format.dropped_bits,
+            scales.ctypes.data,
+            codes.ctypes.data,
+            keep_residual,
+            first_value,
+            noise,
+        )
+        return done
+
+    def decode(
+        self,
+        scales: F32,
+        codes: U8,
+        block_size: int,
+        block_format: BlockFormat,
+        weight: float | None,
+        out: F32,
+    ) -> None:
+        """As `NumpyKernels.decode`; with a weight, as `NumpyKernels.decode_accumulate`."""
+        self._decode(
+            scales.ctypes.data,
+            codes.ctypes.data,
+            len(scales),
+            block_size,
+            block_format.bits,
+            block_format.exponential,
+            0.0 if weight is None else weight,
+            weight is not None,
+            out.ctypes.data,
+        )
+
+    def outer_step(
+        self,
+        anchor: F32,
+        momentum: F32,
+        gradient: F32,
+        outer_lr: float,
+        outer_momentum: float,
+        change: F32,
+    ) -> None:
+        """As `averaging.outer.outer_step.outer_step_`, with the change in `change`. All [n]; none overlaps another."""
+        pointers = anchor.ctypes.data, momentum.ctypes.data, gradient.ctypes.data
+        self._step(*pointers, len(anchor), outer_lr, outer_momentum, change.ctypes.data)
+
+
+@cache
+def kernels() -> KernelLibrary | None:
+    """The library of this installation; None, with one line in the log, where there is none."""
+    found, reason = _found()
+    if found is None:
+        remedy = "install a C compiler, such as gcc, and then this software again"
+        log.warning("%s; numpy takes their place, which takes several times as long; %s", reason, remedy)
+    return found
+
+
+def missing_reason() -> str:
+    """Why `kernels` has none, as one sentence; empty: it has."""
+    return _found()[1]
+
+
+@cache
+def _found() -> tuple[KernelLibrary | None, str]:
+    try:
+        return KernelLibrary(BUILT_LIBRARY, source_mark(SOURCE)), ""
+    except KernelsMissing as reason:
+        return None, str(reason)

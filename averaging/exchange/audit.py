@@ -1,0 +1,494 @@
+"""Audits: members recompute means that others made, and whoever signed a wrong one is left out.
+
+Whoever applies a commit becomes an auditor by chance, unseen by all others, of one of its means: an auditor that a plan
+named beforehand would tell a reducer when it may lie. It asks the members in that mean for what they sent to its
+reducer (they keep it for three rounds) and combines it again. Every member has signed what it sends, the reducer has
+signed what came out: when both do not fit, it says so to everybody, and everybody looks in the same way. Nobody is
+believed. The accused answers with the signatures under its inputs; a member that signed another input for the auditor
+than for the reducer is the liar then.
+
+Where a mean goes against a member's own work, or is far longer than it, that member looks before it applies the commit
+(`passes`; so does one whose own work came too late for it, see `averaging/trust/mean_checks.py`), so that gross lies
+move nobody's anchor; small ones are found in the time that `audit_fraction` gives.
+
+Cost: each audit is one more shard of upload for every member of the round. Means carry no error of earlier broadcasts
+where they are audited, because nobody could check it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from averaging.codec.blocks import Buffer
+from averaging.codec.codec import Codec
+from averaging.exchange.background import until
+from averaging.fragment.runtime import Compute, FragmentRuntime
+from averaging.fragment.shard_store import payload_digest, terms_of
+from averaging.lanes.links import Links
+from averaging.outer.contributions import Sent
+from averaging.outer.outer_step import OuterRule
+from averaging.trust.audit_budgets import BUDGET, OWN_BUDGET, AuditBudgets
+from averaging.trust.blame import Offence
+from averaging.trust.mean_checks import OwnWork, suspicious
+from averaging.trust.recomputing import is_wrong
+from averaging.wire import frames
+from averaging.wire.cell_messages import CellsCommit
+from averaging.wire.messages import (
+    Accusation,
+    AuditRequest,
+    AuditShare,
+    Commit,
+    Contribution,
+    Defence,
+    Message,
+    Plan,
+    SignedInput,
+    own_entry,
+)
+from dht.errors import PeerFault
+from dht.host import PeerId
+
+SHARES_SECONDS = 30.0
+"""For the members' answers: a shard over the slowest line that takes part, behind the shards of a round."""
+DEFENCE_SECONDS = 10.0
+"""For a few kilobytes of signatures."""
+HOLD_SECONDS = 15.0
+"""A commit with a suspicious mean is held back so long at most; its members have the same reason and answer at once."""
+MAX_OPEN = 8
+"""Audits of one fragment under way here; each holds at most one encoded fragment."""
+MAX_EARLY = 256
+"""Requests that wait for a commit, one of each auditor and fragment."""
+KEPT_MEANS = 3
+"""Commits whose means can be looked at, for each fragment: as long as contributions are kept."""
+MAX_REMEMBERED = 64
+"""Means of which the inputs' signatures are kept, own and such as came as a defence: 80 bytes a member."""
+
+AUDIT_MESSAGES = (AuditRequest, AuditShare, Accusation, Defence)
+
+
+@dataclass
+class _Audit:
+    """One mean that is looked at here."""
+
+    commit: Commit
+    shard: int
+    mean: Buffer
+    accusers: set[PeerId] = field(default_factory=set)
+    shares: dict[int, tuple[AuditShare, bytes]] = field(default_factory=dict)
+    defence: Defence | None = None
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    judged: asyncio.Event = field(default_factory=asyncio.Event)
+    is_right: bool | None = None
+    wanted: frozenset[int] = frozenset()
+    signs: Mapping[PeerId, int] = field(default_factory=dict)
+    """Of life of those that have not answered, in the middle of the time that they have."""
+
+    @property
+    def reducer(self) -> PeerId:
+        return self.commit.roster[self.commit.shards[self.shard].reducer].peer_id
+
+    @property
+    def is_complete(self) -> bool:
+        return self.wanted <= set(self.shares)
+
+
+Key = tuple[int, int, int, bytes]
+"""(fragment, version, shard, digest of the mean)."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditPorts:
+    """What an `Audits` needs of its exchange: `members` hear of rounds, `spawn` runs something beside all else."""
+
+    compute: Compute
+    links: Callable[[], Links]
+    blame: Callable[[PeerId, Offence, str, Hashable], None]
+    members: Callable[[], Sequence[PeerId]]
+    spawn: Callable[[Coroutine[Any, Any, None]], None]
+
+
+class Audits:
+    """What one `Exchange` does about means: signs and checks inputs, audits, answers, accuses, judges.
+
+    `chance`, set by the owner, is uniform in [0, 1) and known to nobody else; without it no audit begins here.
+    `signs_of`, set by the owner, counts what was heard of a peer; without it everybody lives on.
+    """
+
+    def __init__(
+        self,
+        me: PeerId,
+        rule: OuterRule,
+        codec: Codec,
+        fragments: Sequence[FragmentRuntime],
+        ports: AuditPorts,
+    ) -> None:
+        self.chance: Callable[[], float] = lambda: 1.0
+        signs = itertools.count()
+        self.signs_of: Callable[[PeerId], int] = lambda _peer_id: next(signs)
+        self.num_audits = 0
+        self._me = me
+        self._rule = rule
+        self._codec = codec
+        self._fragments = fragments
+        self._compute = ports.compute
+        self._links = ports.links
+        self._blame = ports.blame
+        self._members = ports.members
+        self._spawn = ports.spawn
+        self._open: dict[Key, _Audit] = {}
+        self._verdicts: OrderedDict[Key, bool] = OrderedDict()
+        self._inputs: OrderedDict[tuple[int, int, int], tuple[SignedInput, ...]] = OrderedDict()
+        self._defences: OrderedDict[tuple[int, int, int], Defence] = OrderedDict()
+        self._budgets = AuditBudgets(rule.audit_fraction)
+        self._early: dict[tuple[PeerId, int], AuditRequest] = {}
+        self._means: OrderedDict[tuple[int, int], tuple[Commit, Mapping[int, Buffer]]] = OrderedDict()
+
+    @property
+    def is_on(self) -> bool:
+        """Whether means are audited in this run."""
+        return self._rule.audit_fraction > 0
+
+    # ------------------------------------------------------------------------------------------ sending and reducing
+
+    def signed(self, header: Contribution, payload: Sequence[Buffer]) -> Contribution:
+        """The header with this member's signature, where means are audited."""
+        if not self.is_on:
+            return header
+        notary = self._fragments[header.fragment].machine.notary
+        digest = payload_digest(b"".join(bytes(part) for part in payload))
+        return replace(header, signature=notary.sign_contribution(header, digest))
+
+    async def proven(
+        self, fragment: FragmentRuntime, plan: Plan, leader: PeerId, shard: int, members: Sequence[int]
+    ) -> tuple[int, ...]:
+        """Those roster `members` whose contributions to a shard they have signed; the signatures are kept."""
+        if not self.is_on:
+            return tuple(members)
+        notary = fragment.machine.notary
+        arrived = fragment.store.arrivals(plan.version, plan.attempt, leader, shard)
+
+        def check() -> tuple[list[int], list[int], list[SignedInput]]:
+            kept, unsigned, inputs = [], [], []
+            for member in members:
+                peer_id = plan.roster[member].peer_id
+                if peer_id not in arrived:
+                    kept.append(member)
+                    continue
+                header, payload = arrived[peer_id]
+                digest = payload_digest(payload)
+                if notary.is_contributors(peer_id, header, digest):
+                    kept.append(member)
+                    inputs.append(SignedInput(member, digest, header.signature))
+                else:
+                    unsigned.append(member)
+            return kept, unsigned, inputs
+
+        kept, unsigned, inputs = await self._compute(check)
+        for member in unsigned:
+            what = f"its contribution to fragment {plan.fragment} is not signed by it"
+            self._blame(plan.roster[member].peer_id, "malformed", what, (plan.fragment, plan.version, "unsigned"))
+        self._inputs[plan.fragment, plan.version, shard] = tuple(inputs)
+        while len(self._inputs) > MAX_REMEMBERED:
+            self._inputs.popitem(last=False)
+        return tuple(kept)
+
+    # ---------------------------------------------------------------------------------------------------- auditing
+
+    async def applied(self, fragment: FragmentRuntime, commit: Commit, payloads: Mapping[int, Buffer]) -> None:
+        """A commit was applied here: perhaps look at one of its means."""
+        if not self._can_audit(commit):
+            return
+        self._remember(fragment, commit, payloads)
+        foreign = [
+            index
+            for index, shard in enumerate(commit.shards)
+            if shard.digest and commit.roster[shard.reducer].peer_id != self._me and index in payloads
+        ]
+        if not foreign:
+            return
+        if self.chance() < self._rule.audit_fraction / len(commit.roster):
+            self._begin(fragment, commit, foreign[int(self.chance() * len(foreign))], None)
+
+    async def passes(self, fragment: FragmentRuntime, commit: Commit, payloads: Mapping[int, Buffer]) -> bool:
+        """Whether a commit may be applied: no mean in it looks wrong, or those that do were found to be right.
+
+        One whose members do not show what they sent does not pass either: the round is closed again, without whoever is
+        left out by then.
+        """
+        if not self._can_audit(commit):
+            return True
+        self._remember(fragment, commit, payloads)
+        audits: list[_Audit] = []
+        for index in await self._compute(lambda: self._suspicious(fragment, commit, payloads)):
+            self._begin(fragment, commit, index, None)
+            key = (fragment.index, commit.version, index, commit.shards[index].digest)
+            if not self._verdicts.get(key, True):
+                return False
+            if key in self._open:
+                audits.append(self._open[key])
+        for audit in audits:
+            await until(audit.judged.is_set, audit.judged, HOLD_SECONDS)
+        return all(audit.is_right for audit in audits)
+
+    def _can_audit(self, commit: Commit) -> bool:
+        # A mean over cells has cells' means in it, which nobody but their reducers can work out again.
+        return self.is_on and len(commit.roster) > 1 and not isinstance(commit, CellsCommit)
+
+    def _remember(self, fragment: FragmentRuntime, commit: Commit, payloads: Mapping[int, Buffer]) -> None:
+        """From now on its means can be looked at here, and own work in it is shown to others."""
+        earlier = self._means.get((fragment.index, commit.version))
+        if earlier is not None and earlier[0] != commit:
+            # Of a lineage that was left; what its reducers answered says nothing about this commit's.
+            for key in [key for key in self._defences if key[:2] == (fragment.index, commit.version)]:
+                del self._defences[key]
+        self._means[fragment.index, commit.version] = (commit, payloads)
+        while len(self._means) > KEPT_MEANS * len(self._fragments):
+            self._means.popitem(last=False)
+        for sender, index in [key for key in self._early if key[1] == fragment.index]:
+            self._answer(fragment, sender, self._early.pop((sender, index)))
+
+    def _post(self, to: PeerId, message: Message, payload: bytes = b"") -> None:
+        self._links().post(to, [frames.encode(message), payload], "data" if payload else "control")
+
+    def _suspicious(self, fragment: FragmentRuntime, commit: Commit, payloads: Mapping[int, Buffer]) -> list[int]:
+        """Others' means that look wrong here."""
+        foreign = {
+            index: self._codec.unpack(commit.shards[index].end - commit.shards[index].start, payload)
+            for index, payload in payloads.items()
+            if commit.roster[commit.shards[index].reducer].peer_id != self._me
+        }
+        return suspicious(commit, foreign, _own_work(fragment, commit, self._me), self._codec)
+
+    def _begin(self, fragment: FragmentRuntime, commit: Commit, index: int, accuser: PeerId | None) -> None:
+        key = (fragment.index, commit.version, index, commit.shards[index].digest)
+        if key in self._open:
+            if accuser is not None:
+                self._open[key].accusers.add(accuser)
+            return
+        held = self._means.get((fragment.index, commit.version))
+        num_open = sum(other[0] == fragment.index for other in self._open)
+        if key in self._verdicts or held is None or index not in held[1] or num_open >= MAX_OPEN:
+            return
+        if not self._spend(self._me, fragment, commit, OWN_BUDGET):
+            return
+        audit = _Audit(commit, index, held[1][index], set() if accuser is None else {accuser})
+        audit.wanted = frozenset(commit.shards[index].included)
+        # The accused answers everybody, and may be heard before the accuser.
+        audit.defence = self._defences.get(key[:3])
+        self._open[key] = audit
+        self.num_audits += 1
+        self._spawn(self._look(fragment, audit, key))
+
+    async def _look(self, fragment: FragmentRuntime, audit: _Audit, key: Key) -> None:
+        try:
+            await self._collect(fragment, audit)
+            if not audit.is_complete:
+                self._name_the_evasive(fragment, audit)
+                return
+            shard = audit.commit.shards[audit.shard]
+            shares = sorted(audit.shares.items())
+            terms = [terms_of(self._rule, audit.commit, member) for member, _ in shares]
+            unpack = partial(self._codec.unpack, shard.end - shard.start)
+
+            def judge() -> bool:
+                inputs = [
+                    (member, term, unpack(payload)) for (member, (_, payload)), term in zip(shares, terms, strict=True)
+                ]
+                return is_wrong(inputs, unpack(audit.mean), self._rule, self._codec)
+
+            if await self._compute(judge):
+                await self._accuse(fragment, audit)
+            else:
+                audit.is_right = True
+                for accuser in audit.accusers:
+                    what = f"accused {audit.reducer} of a wrong mean in fragment {fragment.index}, which is right"
+                    self._blame(accuser, "false_alarm", what, key)
+        finally:
+            self._verdicts[key] = audit.is_right = bool(audit.is_right)
+            while len(self._verdicts) > MAX_REMEMBERED:
+                self._verdicts.popitem(last=False)
+            audit.judged.set()
+            del self._open[key]
+
+    async def _collect(self, fragment: FragmentRuntime, audit: _Audit) -> None:
+        commit, shard = audit.commit, audit.commit.shards[audit.shard]
+        request = AuditRequest(fragment.index, commit.version, shard.start, shard.end)
+        for member in sorted(audit.wanted):
+            peer_id = commit.roster[member].peer_id
+            if peer_id != self._me:
+                self._post(peer_id, request)
+                continue
+            own = self._own_share(fragment, request)
+            if own is not None:
+                audit.shares[member] = own
+        await until(lambda: audit.is_complete, audit.changed, SHARES_SECONDS / 2)
+        audit.signs = {peer_id: self.signs_of(peer_id) for peer_id in self._missing(audit)}
+        await until(lambda: audit.is_complete, audit.changed, SHARES_SECONDS / 2)
+
+    def _missing(self, audit: _Audit) -> list[PeerId]:
+        return [audit.commit.roster[member].peer_id for member in sorted(audit.wanted - set(audit.shares))]
+
+    def _name_the_evasive(self, fragment: FragmentRuntime, audit: _Audit) -> None:
+        """Whoever lives on and does not show its work, hides something: its own lie, or a friend's.
+
+        A machine that fell asleep is still among the members, and silent.
+        """
+        live = set(self._members())
+        missing = self._missing(audit)
+        if len(missing) > len(audit.wanted) / 2:
+            return  # more likely it is this peer's own line
+        for peer_id in missing:
+            if peer_id in live and peer_id != self._me and self.signs_of(peer_id) > audit.signs[peer_id]:
+                what = f"did not show what it sent to {audit.reducer} for fragment {fragment.index}"
+                self._blame(peer_id, "evasive", what, (fragment.index, audit.commit.version, "evasive"))
+
+    async def _accuse(self, fragment: FragmentRuntime, audit: _Audit) -> None:
+        commit, shard = audit.commit, audit.commit.shards[audit.shard]
+        if not audit.accusers:
+            said = Accusation(fragment.index, commit.version, audit.shard, frames.commit_digest(commit), bytes(64))
+            said = replace(said, signature=fragment.machine.notary.sign_accusation(said))
+            for peer_id in sorted({*self._members(), audit.reducer} - {self._me}):
+                self._post(peer_id, said)
+        if audit.reducer != self._me:
+            await until(lambda: audit.defence is not None, audit.changed, DEFENCE_SECONDS)
+        evidence = (fragment.index, commit.version, audit.shard)
+        for liar in self._two_faced(fragment, audit):
+            what = f"signed two contributions to values [{shard.start}, {shard.end}) of fragment {fragment.index}"
+            self._blame(liar, "two_faced", what, evidence)
+            return
+        what = (
+            f"its mean of values [{shard.start}, {shard.end}) of fragment {fragment.index} at version "
+            f"{commit.version}, which it signed, is not that of the {len(audit.shares)} signed contributions in it"
+        )
+        self._blame(audit.reducer, "wrong_mean", what, evidence)
+
+    def _two_faced(self, fragment: FragmentRuntime, audit: _Audit) -> list[PeerId]:
+        """Members that signed another contribution for the reducer than for the auditor."""
+        found = []
+        for given in audit.defence.inputs if audit.defence is not None else ():
+            share = audit.shares.get(given.member)
+            if share is None or payload_digest(share[1]) == given.digest:
+                continue
+            peer_id = audit.commit.roster[given.member].peer_id
+            other = replace(share[0], signature=given.signature)
+            if fragment.machine.notary.is_contributors(peer_id, other, given.digest):
+                found.append(peer_id)
+        return found
+
+    # --------------------------------------------------------------------------------------------------- answering
+
+    def hear(self, sender: PeerId, message: Message, payload: memoryview) -> None:
+        """A message of an audit.
+
+        Raises:
+            PeerFault: the payload does not fit.
+        """
+        if not self.is_on:
+            return
+        fragment = self._fragments[getattr(message, "fragment", 0)]
+        if isinstance(message, AuditRequest):
+            self._answer(fragment, sender, message)
+        elif isinstance(message, AuditShare):
+            self._take_share(fragment, sender, message, payload)
+        elif isinstance(message, Accusation):
+            self._hear_accusation(fragment, sender, message)
+        elif isinstance(message, Defence):
+            self._hear_defence(fragment, sender, message)
+
+    def _answer(self, fragment: FragmentRuntime, sender: PeerId, request: AuditRequest) -> None:
+        is_here = (fragment.index, request.version) in self._means
+        if not is_here and fragment.machine.version <= request.version <= fragment.machine.version + 1:
+            # The auditor has applied a commit that is on its way here.
+            if (sender, fragment.index) in self._early or len(self._early) < MAX_EARLY:
+                self._early[sender, fragment.index] = request
+            return
+        held, share = self._means.get((fragment.index, request.version)), self._own_share(fragment, request)
+        if held is not None and share is not None and self._spend(sender, fragment, held[0], BUDGET):
+            self._post(sender, *share)
+
+    def _spend(self, auditor: PeerId, fragment: FragmentRuntime, commit: Commit, most: float) -> bool:
+        return self._budgets.spend(auditor, fragment.index, fragment.machine.version, len(commit.roster), most)
+
+    def _own_share(self, fragment: FragmentRuntime, request: AuditRequest) -> tuple[AuditShare, bytes] | None:
+        """What this peer sent for a range of values of that version, if a shard of the commit has it."""
+        held, own = self._means.get((fragment.index, request.version)), _sent_for(fragment, request.version)
+        if held is None or own is None:
+            return None
+        if not any((shard.start, shard.end) == (request.start, request.end) for shard in held[0].shards):
+            return None
+        blocks = own.encoded.slice_blocks(request.start, request.end - request.start)
+        payload = b"".join(bytes(part) for part in blocks.pack())
+        share = AuditShare(
+            *(fragment.index, request.version, own.sequence, request.start, request.end, own.tokens),
+            signature=bytes(64),
+        )
+        signature = fragment.machine.notary.sign_contribution(share, payload_digest(payload))
+        return replace(share, signature=signature), payload
+
+    def _take_share(self, fragment: FragmentRuntime, sender: PeerId, share: AuditShare, payload: memoryview) -> None:
+        expected = self._codec.encoded_num_bytes(share.end - share.start)
+        if len(payload) != expected:
+            raise PeerFault(sender, f"sent {len(payload)} bytes in an audit_share; expected {expected}")
+        for (index, version, shard, _), audit in self._open.items():
+            cut = audit.commit.shards[shard]
+            if (index, version) != (share.fragment, share.version) or (cut.start, cut.end) != (share.start, share.end):
+                continue
+            member = own_entry(audit.commit.roster, sender)
+            if member is None or member[0] not in audit.wanted or member[0] in audit.shares:
+                continue
+            if (share.sequence, share.tokens) != (member[1].sequence, member[1].tokens):
+                continue
+            data = bytes(payload)
+            if fragment.machine.notary.is_contributors(sender, share, payload_digest(data)):
+                audit.shares[member[0]] = (share, data)
+                audit.changed.set()
+
+    def _hear_accusation(self, fragment: FragmentRuntime, sender: PeerId, said: Accusation) -> None:
+        held = self._means.get((fragment.index, said.version))
+        if held is None or said.shard >= len(held[0].shards) or frames.commit_digest(held[0]) != said.digest:
+            return
+        if not fragment.machine.notary.is_accusers(sender, said):
+            raise PeerFault(sender, "sent an accusation that it has not signed")
+        commit = held[0]
+        if commit.roster[commit.shards[said.shard].reducer].peer_id != self._me:
+            self._begin(fragment, commit, said.shard, sender)
+            return
+        inputs = self._inputs.get((fragment.index, said.version, said.shard), ())
+        defence = Defence(fragment.index, said.version, said.shard, inputs)
+        for peer_id in sorted({*self._members(), sender} - {self._me}):
+            self._post(peer_id, defence)
+
+    def _hear_defence(self, fragment: FragmentRuntime, sender: PeerId, said: Defence) -> None:
+        held, key = self._means.get((fragment.index, said.version)), (fragment.index, said.version, said.shard)
+        if held is None or said.shard >= len(held[0].shards) or key in self._defences:
+            return
+        if held[0].roster[held[0].shards[said.shard].reducer].peer_id != sender:
+            return
+        self._defences[key] = said
+        while len(self._defences) > MAX_REMEMBERED:
+            self._defences.popitem(last=False)
+        for audit in [audit for other, audit in self._open.items() if other[:3] == key]:
+            audit.defence = said
+            audit.changed.set()
+
+
+def _sent_for(fragment: FragmentRuntime, version: int) -> Sent | None:
+    """What this peer sent for a version."""
+    state = fragment.state
+    kept = [settled.sent for settled in state.recent if settled.version == version]
+    return kept[-1] if kept else state.pending if version == state.version else None
+
+
+def _own_work(fragment: FragmentRuntime, commit: Commit, me: PeerId) -> OwnWork | None:
+    """What was contributed to this commit, else the latest work that is here."""
+    state, entry, sent = fragment.state, own_entry(commit.roster, me), _sent_for(fragment, commit.version)
+    if entry is not None and sent is not None and entry[1].sequence == sent.sequence:
+        return OwnWork(sent.encoded, sent.steps, entry[0])
+    latest = state.pending or (state.recent[-1].sent if state.recent else None)
+    return None if latest is None else OwnWork(latest.encoded, latest.steps, None)

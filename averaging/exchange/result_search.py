@@ -1,0 +1,135 @@
+"""How a member gets the results of a commit: they come by themselves, and what does not is asked for, holder by holder.
+
+Reducers send their means to the other members of the round unasked, others ask the reducer. What is missing after a
+learned time is asked of the leader, then of everybody in the roster, then of others that have gone on from there,
+because those who made it may be gone. Each of them has its own learned time. It counts from the last result that a
+holder sent: while they keep coming, asking for the others would only send them twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from averaging.cells.machine import CellRoundMachine
+from averaging.codec.blocks import Buffer
+from averaging.fragment.runtime import FragmentRuntime
+from averaging.lanes.links import Links
+from averaging.rounds.events import DeadlinePassed
+from averaging.wire import frames
+from averaging.wire.messages import Commit, ResultRequest, own_entry
+from dht.host import PeerId
+
+SHARED_LINE = 2.0
+MAX_AHEAD = 4
+"""Asked of those that are in no roster and have applied the commit: the first one that answers will do."""
+
+
+class ResultSearch:
+    """The search for one commit's results at one peer."""
+
+    def __init__(
+        self, fragment: FragmentRuntime, commit: Commit, me: PeerId, links: Links, clock: Callable[[], float]
+    ) -> None:
+        self._fragment = fragment
+        self._commit = commit
+        self._me = me
+        self._links = links
+        self._clock = clock
+        self._missing = {index: shard.digest for index, shard in enumerate(commit.results) if shard.digest}
+        self._found: dict[int, Buffer] = {}
+        self._came_at: dict[PeerId, float] = {}
+        in_roster = {entry.peer_id for entry in commit.roster}
+        ahead = [peer_id for peer_id in fragment.machine.later.ahead(me) if peer_id not in in_roster]
+        self._ahead = ahead[:MAX_AHEAD]
+
+    async def run(self, on_expired: Callable[[DeadlinePassed], None]) -> dict[int, Buffer] | None:
+        """All result payloads by shard, or None when nobody has them (any more)."""
+        fragment, commit = self._fragment, self._commit
+        own, sent = own_entry(commit.roster, self._me), fragment.state.pending
+        # Not for a process that began later, with the same key as a member.
+        is_member = own is not None and sent is not None and own[1].sequence == sent.sequence
+        fragment.begin_search()
+        for attempt in range(2 + 2 * (len(commit.roster) + len(self._ahead))):
+            began = self._clock()
+            holders = self._holders(attempt)
+            self._came_at.clear()
+            if attempt or not is_member:
+                self._ask({index: holder for index, holder in holders.items() if attempt or self._asks_first(index)})
+            longest = fragment.machine.timing.result.longest(holders.values())
+            allowed_seconds = max(longest.seconds, self._line_seconds(holders))
+            while True:
+                fragment.result_arrived.clear()
+                self._look(holders, began)
+                if not self._missing:
+                    return self._found
+                if fragment.is_outrun:
+                    return None
+                try:
+                    async with asyncio.timeout(
+                        max(0.0, self._quiet_since(holders, began) + allowed_seconds - self._clock())
+                    ):
+                        await fragment.result_arrived.wait()
+                except TimeoutError:
+                    break
+            late = tuple(sorted({holders[index] for index in self._missing if index in holders}))
+            for holder in late:
+                fragment.machine.timing.result.missed(holder)
+            if late:
+                on_expired(DeadlinePassed("result", late, self._clock() - began, longest.num_arrivals))
+        return None
+
+    def _look(self, holders: dict[int, PeerId], began: float) -> None:
+        """Take what is here by now."""
+        for index, digest in list(self._missing.items()):
+            payload = self._fragment.store.result(self._commit.version, index, digest)
+            if payload is not None:
+                self._found[index] = payload
+                del self._missing[index]
+                if index in holders:
+                    self._came_at[holders[index]] = self._clock()
+                    self._fragment.machine.timing.result.observe(holders[index], self._clock() - began)
+
+    def _line_seconds(self, holders: dict[int, PeerId]) -> float:
+        """What the slowest of the holders' lines needs by its own word, for this peer and one more, within bounds.
+
+        Asking others meanwhile would only make them send it, too.
+        """
+        state, timing, bits = self._fragment.state, self._fragment.machine.timing, dict[PeerId, float]()
+        for index, holder in holders.items():
+            result = self._commit.results[index]
+            encoded = 8 * state.codec.encoded_num_bytes(result.end - result.start)
+            bits[holder] = bits.get(holder, 0.0) + encoded
+        rates = {holder: self._links.rate_of(holder) for holder in bits}
+        seconds = (SHARED_LINE * bits[holder] / rate for holder, rate in rates.items() if rate > 0)
+        return min(max(seconds, default=0.0), timing.hard_seconds)
+
+    def _quiet_since(self, holders: dict[int, PeerId], began: float) -> float:
+        """When the last of those who still owe something sent something."""
+        return max(
+            (self._came_at.get(holders[index], began) for index in self._missing if index in holders), default=began
+        )
+
+    def _holders(self, attempt: int) -> dict[int, PeerId]:
+        """Whom each missing result is expected from in this attempt; nobody, when this peer is alone in the round."""
+        found = {}
+        for index in self._missing:
+            first = (self._commit.holder(index), *self._commit.makers(index))
+            members = [entry.peer_id for entry in self._commit.roster if entry.peer_id not in first]
+            holders = [
+                peer_id for peer_id in (*first, self._commit.leader, *members, *self._ahead) if peer_id != self._me
+            ]
+            if holders:
+                found[index] = holders[attempt % len(holders)]
+        return found
+
+    def _asks_first(self, index: int) -> bool:
+        """Whether this peer asks before others of its cell had the time to get it for all of them."""
+        machine = self._fragment.machine
+        return not isinstance(machine, CellRoundMachine) or machine.fetches(index)
+
+    def _ask(self, holders: dict[int, PeerId]) -> None:
+        for index, holder in holders.items():
+            shard = self._commit.results[index]
+            request = ResultRequest(self._fragment.index, self._commit.version, index, shard.digest)
+            self._links.post(holder, [frames.encode(request)])

@@ -1,0 +1,60 @@
+"""What the commit of a two-level round means for the anchor: rates and shares from sums over its cells."""
+
+from __future__ import annotations
+
+import math
+
+from averaging.fragment.shard_store import terms_of
+from averaging.outer.outer_step import (
+    OuterRule,
+    outer_lr_of,
+    outer_momentum_of,
+    raw_weight,
+    staleness_factor,
+    weights_of,
+)
+from averaging.outer.reduction import shard_rates
+from averaging.wire.cell_messages import CellRow, CellsCommit
+from averaging.wire.frames import commit_digest_whole
+from averaging.wire.messages import Commit
+
+
+def weigh(rule: OuterRule, name: str, commit: Commit) -> CellRow:
+    """What a cell brings into a round: sums over the members that are in at least one of its means."""
+    included = sorted({index for shard in commit.shards for index in shard.included})
+    terms = [terms_of(rule, commit, member) for member in included]
+    fresh = [term for term in terms if term.staleness <= rule.staleness_limit]
+    return CellRow(
+        name,
+        commit.leader,
+        commit_digest_whole(commit),
+        len(commit.roster),
+        commit.tokens,
+        math.fsum(raw_weight(term, rule) for term in terms),
+        sum(term.tokens for term in fresh),
+        math.fsum(term.tokens * staleness_factor(term.staleness, rule) for term in fresh),
+        sum(term.tokens * term.staleness for term in fresh),
+    )
+
+
+def rates_of(commit: Commit, index: int, rule: OuterRule) -> tuple[float, float]:
+    """(outer learning rate, outer momentum) of result `index`; of a slice from the sums of the cells that are in it."""
+    if not isinstance(commit, CellsCommit):
+        return shard_rates([terms_of(rule, commit, member) for member in commit.members_in(index)], rule)
+    cells = [commit.upper.cells[cell] for cell in commit.upper.slices[index].included]
+    tokens = sum(row.fresh_tokens for row in cells)
+    if not tokens:
+        return outer_lr_of(0.0, 0.0, rule), outer_momentum_of(0.0, rule)
+    mean_rho = math.fsum(row.rho_tokens for row in cells) / tokens
+    rounds_late = sum(row.late_tokens for row in cells) / tokens
+    return outer_lr_of(mean_rho, rounds_late, rule), outer_momentum_of(rounds_late, rule)
+
+
+def own_share_of(commit: Commit, own_index: int, rule: OuterRule) -> float:
+    """Share of roster member `own_index` in the weights of the whole round."""
+    terms = [terms_of(rule, commit, member) for member in range(len(commit.roster))]
+    share = weights_of(terms, rule)[own_index]
+    if not isinstance(commit, CellsCommit):
+        return share
+    total = math.fsum(row.weight for row in commit.upper.cells)
+    return raw_weight(terms[own_index], rule) / total if total > 0 else 0.0

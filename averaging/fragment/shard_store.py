@@ -1,0 +1,245 @@
+"""The encoded bytes of one fragment's rounds: contributions that arrived, results, and what broadcasts lost. Pure.
+
+Results are addressed by their digest, so that a commit names exactly the bytes that everyone applies, whoever they
+came from. The memory that one remote can claim is bounded.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from averaging.codec.blocks import Buffer, EncodedBlocks
+from averaging.codec.codec import Codec
+from averaging.codec.digests import digest_of
+from averaging.outer.outer_step import OuterRule, Terms, staleness_of
+from averaging.outer.reduction import Reduction
+from averaging.wire.messages import DIGEST_BYTES, Commit, Contribution, Plan, Result
+from dht.errors import PeerFault
+from dht.host import PeerId
+
+MAX_TIMES_GIVEN = 4
+"""So often one remote gets the same result: it asks each holder again once or twice, and its line may break between."""
+MAX_RESULT_ROUNDS = 64
+"""So many times what one remote may hold in results it may send for one version: honest reducers send their means again
+for every attempt to close it."""
+
+
+def payload_digest(payload: Buffer) -> bytes:
+    """Digest of an encoded result, as plans and commits carry it."""
+    return digest_of(payload)[:DIGEST_BYTES]
+
+
+def terms_of(rule: OuterRule, round_: Plan | Commit, member: int) -> Terms:
+    """What decides the weight of roster member `member` in this round."""
+    entry = round_.roster[member]
+    staleness = staleness_of(rule.mode, round_.version, entry.base_version)
+    # Nobody can have been in more rounds of a fragment than it had.
+    return Terms(entry.tokens, entry.steps, staleness, min(entry.num_rounds, round_.version))
+
+
+@dataclass
+class _Given:
+    """Results that one remote brought and that are still here, oldest first; `sent_bytes`: also those that are not."""
+
+    keys: deque[tuple[int, int, bytes]] = field(default_factory=deque)
+    num_bytes: int = 0
+    sent_bytes: int = 0
+
+
+@dataclass
+class ShardStore:
+    """Bytes of one fragment of `num_values` values; versions older than the last few are pruned by the owner."""
+
+    codec: Codec
+    num_values: int
+    _inbound: dict[tuple[int, int, PeerId, int], dict[PeerId, tuple[Contribution, bytes]]] = field(default_factory=dict)
+    _results: dict[tuple[int, int, bytes], Buffer] = field(default_factory=dict)
+    _held_bytes: dict[PeerId, int] = field(default_factory=dict)
+    _results_of: dict[PeerId, _Given] = field(default_factory=dict)
+    _times_given: Counter[tuple[tuple[int, int, bytes], PeerId]] = field(default_factory=Counter)
+    _errors: dict[tuple[int, int], EncodedBlocks] = field(default_factory=dict)
+    _tentative: dict[tuple[int, int], tuple[bytes, EncodedBlocks | None]] = field(default_factory=dict)
+
+    def take_contribution(self, sender: PeerId, message: Contribution, payload: memoryview) -> None:
+        """Keep a contribution until its round is reduced; what its sender sent for earlier attempts goes.
+
+        Raises:
+            PeerFault: wrong size, or more bytes than one remote may hold here.
+        """
+        self._drop_earlier_attempts(sender, message)
+        self._check_size(sender, message, payload)
+        held = self._held_bytes.get(sender, 0) + len(payload)
+        if held > self._most_held_bytes:
+            raise _too_much(sender, message, held, self._most_held_bytes)
+        self._held_bytes[sender] = held
+        key = (message.version, message.attempt, message.leader, message.shard)
+        self._inbound.setdefault(key, {})[sender] = (message, bytes(payload))
+
+    def take_result(self, sender: PeerId, message: Result, payload: memoryview) -> bytes:
+        """Keep a result; returns its digest if it is new, else nothing.
+
+        Of one sender the oldest make room: where many attempts to close a version fail, there are many honest ones.
+
+        Raises:
+            PeerFault: wrong size, or many times more bytes than one remote may hold here.
+        """
+        self._check_size(sender, message, payload)
+        given = self._results_of.setdefault(sender, _Given())
+        most, sent = MAX_RESULT_ROUNDS * self._most_held_bytes, given.sent_bytes + len(payload)
+        if sent > most:
+            raise _too_much(sender, message, sent, most)
+        given.sent_bytes = sent
+        data = bytes(payload)
+        digest = payload_digest(data)
+        key = (message.version, message.shard, digest)
+        if key in self._results:
+            return b""
+        self._results[key] = data
+        given.keys.append(key)
+        given.num_bytes += len(data)
+        while given.num_bytes > self._most_held_bytes:
+            given.num_bytes -= len(self._results.pop(given.keys.popleft()))
+        return digest
+
+    def result(self, version: int, shard: int, digest: bytes) -> Buffer | None:
+        """The result with this digest, if it is here."""
+        return self._results.get((version, shard, digest))
+
+    def give(self, version: int, shard: int, digest: bytes, remote: PeerId) -> Buffer | None:
+        """The result with this digest, for a remote that asks; None: it is not here, or it has got it too often."""
+        key = (version, shard, digest)
+        if key not in self._results or self._times_given[key, remote] >= MAX_TIMES_GIVEN:
+            return None
+        self._times_given[key, remote] += 1
+        return self._results[key]
+
+    def results_of(self, commit: Commit) -> dict[tuple[int, bytes], Buffer]:
+        """The results of a commit that are here, by shard and digest."""
+        keys = [(index, shard.digest) for index, shard in enumerate(commit.results)]
+        found = {key: self.result(commit.version, *key) for key in keys}
+        return {key: payload for key, payload in found.items() if payload is not None}
+
+    def move_results(self, version: int, moved: Mapping[tuple[int, bytes], Buffer]) -> None:
+        """The bytes of these results lie there from now on; those that are no longer here stay forgotten."""
+        for key, payload in moved.items():
+            if (version, *key) in self._results:
+                self._results[(version, *key)] = payload
+
+    def arrived(self, version: int) -> list[tuple[PeerId, int, PeerId, int]]:
+        """(sender, attempt, leader, shard) of every contribution for `version`, in a fixed order."""
+        return sorted(
+            (sender, attempt, leader, shard)
+            for (of_version, attempt, leader, shard), senders in self._inbound.items()
+            if of_version == version
+            for sender in senders
+        )
+
+    def arrivals(
+        self, version: int, attempt: int, leader: PeerId, shard: int
+    ) -> dict[PeerId, tuple[Contribution, bytes]]:
+        """What came for one shard of one plan, by sender."""
+        return dict(self._inbound.get((version, attempt, leader, shard), {}))
+
+    def contributions(
+        self, rule: OuterRule, plan: Plan, leader: PeerId, shard_index: int, members: Sequence[int]
+    ) -> list[tuple[int, Terms, EncodedBlocks]]:
+        """(roster index, terms, blocks) of those `members` whose bytes are here and are the planned ones."""
+        shard = plan.shards[shard_index]
+        arrived = self._inbound.get((plan.version, plan.attempt, leader, shard_index), {})
+        found = []
+        for member in members:
+            entry = plan.roster[member]
+            if entry.peer_id not in arrived:
+                continue
+            message, payload = arrived[entry.peer_id]
+            # What the reducer signs about a member is what that member told it.
+            told = (message.sequence, message.tokens, message.start, message.end)
+            if told == (entry.sequence, entry.tokens, shard.start, shard.end):
+                found.append((member, terms_of(rule, plan, member), self.unpack(shard.end - shard.start, payload)))
+        return found
+
+    def unpack(self, num_values: int, payload: Buffer) -> EncodedBlocks:
+        """Encoded blocks over stored bytes, without a copy."""
+        return self.codec.unpack(num_values, memoryview(payload))
+
+    def carried_error(self, start: int, end: int) -> EncodedBlocks | None:
+        """What committed broadcasts of these values by this peer lost in encoding; see
+        `averaging/outer/carried_error.py`."""
+        return self._errors.get((start, end))
+
+    def add_reduction(
+        self, version: int, shard: int, start: int, end: int, reduction: Reduction, carries_error: bool = True
+    ) -> bytes:
+        """Keep an own result and, until the commit decides, what its encoding lost. Returns its digest."""
+        payload = b"".join(bytes(part) for part in reduction.encoded.pack())
+        digest = payload_digest(payload)
+        key = (version, shard, digest)
+        for given in self._results_of.values():
+            if key in given.keys:  # a remote was first with the same bytes; they are ours now, and stay
+                given.keys.remove(key)
+                given.num_bytes -= len(payload)
+        self._results[key] = payload
+        self._tentative[(start, end)] = (digest, reduction.error if carries_error else None)
+        return digest
+
+    def own_result(self, version: int, shard: int, start: int, end: int) -> Buffer:
+        """Payload of the last own result of this shard."""
+        return self._results[(version, shard, self._tentative[(start, end)][0])]
+
+    def unsettled_place(self, digest: bytes) -> tuple[int, int] | None:
+        """First value of the own result with this digest, and the value behind its last, until a commit decides."""
+        return next((place for place, (own, _) in self._tentative.items() if own == digest), None)
+
+    def settle(self, commit: Commit) -> None:
+        """Keep encoding errors only where the commit contains exactly our result; elsewhere nothing was broadcast."""
+        for shard in commit.results:
+            digest, error = self._tentative.get((shard.start, shard.end), (b"", None))
+            if not digest or digest != shard.digest:
+                continue
+            self._errors.pop((shard.start, shard.end), None)
+            if error is not None:
+                self._errors[(shard.start, shard.end)] = error
+        cuts = {(result.start, result.end) for result in commit.results}
+        self._errors = {cut: error for cut, error in self._errors.items() if cut in cuts}
+        self._tentative.clear()
+
+    def forget_errors(self) -> None:
+        """The anchor was replaced: what old broadcasts lost belongs to another lineage."""
+        self._errors.clear()
+        self._tentative.clear()
+
+    def prune(self, version: int, keep_from: int) -> None:
+        """Drop results older than `keep_from`, contributions older than `version`, and both of rounds beyond the next.
+
+        The last are of a lineage that this peer has left, whose version was higher.
+        """
+        latest = version + 1
+        self._results = {key: value for key, value in self._results.items() if keep_from <= key[0] <= latest}
+        self._inbound = {key: value for key, value in self._inbound.items() if version <= key[0] <= latest}
+        self._times_given = Counter({key: num for key, num in self._times_given.items() if key[0] in self._results})
+        self._held_bytes.clear()
+        self._results_of.clear()
+
+    @property
+    def _most_held_bytes(self) -> int:
+        """Of contributions, and of results, that one remote may hold: two versions; nobody honest needs more."""
+        return 2 * self.codec.encoded_num_bytes(self.num_values) + 32_768
+
+    def _drop_earlier_attempts(self, sender: PeerId, message: Contribution) -> None:
+        """A member is in one attempt at a time; a version with many failed ones must not use up its share."""
+        for key, senders in list(self._inbound.items()):
+            if key[0] == message.version and key[1] < message.attempt and sender in senders:
+                self._held_bytes[sender] = max(0, self._held_bytes.get(sender, 0) - len(senders.pop(sender)[1]))
+                if not senders:
+                    del self._inbound[key]
+
+    def _check_size(self, sender: PeerId, message: Contribution | Result, payload: memoryview) -> None:
+        expected = self.codec.encoded_num_bytes(message.end - message.start)
+        if len(payload) != expected:
+            raise PeerFault(sender, f"sent {len(payload)} bytes in a {message.KIND}; expected {expected}")
+
+
+def _too_much(sender: PeerId, message: Contribution | Result, num_bytes: int, most: int) -> PeerFault:
+    return PeerFault(sender, f"sent {num_bytes} bytes for fragment {message.fragment}; expected at most {most}")

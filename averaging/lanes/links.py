@@ -1,0 +1,477 @@
+"""Outgoing and incoming round messages between peers: lanes over a Host's streams.
+
+Each remote has two outgoing lanes, so that a plan never waits behind bulk data: `control` and `data`. A lane opens its
+stream when the first message is posted, introduces itself with a hello, and stays open; when it breaks, everything
+queued on it is dropped and the owner is told once. A data lane with more waiting opens further streams, which take
+turns at its queue: a multiplexed stream may only have so much under way, and permission for more comes back behind the
+bulk data of the other direction. Messages are one-way: what needs an answer says so in its own protocol. Only that a
+long frame, or an empty one, was read is said on the stream itself, and when: that is how a sender learns what its line
+takes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from averaging.lanes.greeting import (
+    MAX_HELLO_BYTES,
+    OPEN_SECONDS,
+    Doorkeeper,
+    greet_incoming,
+    open_greeted_stream,
+)
+from averaging.lanes.rate_control import LinePace
+from averaging.lanes.upload_rate import UploadRate
+from averaging.wire import frames
+from averaging.wire.messages import Message
+from dht.errors import PeerFault, PeerUnreachable
+from dht.host import Host, PeerId, Stream
+from dht.streams.pacing import Pace
+
+__all__ = [
+    "MAX_HELLO_BYTES",
+    "OPEN_SECONDS",
+    "ROUND_PROTOCOL",
+    "Doorkeeper",
+    "Links",
+    "Traffic",
+    "greet_incoming",
+    "open_greeted_stream",
+]
+
+ROUND_PROTOCOL = "/murmuration/round/4"
+SLOWEST_BYTES_PER_SECOND = 16_000
+"""A remote that takes less (128 kbit/s) is treated as gone: a fragment of a small model would take minutes."""
+SEND_GRACE_SECONDS = 20.0
+"""On top of the slowest transfer time of a frame; home routers stall for several seconds under load."""
+MAX_QUEUED_BYTES = 256 * 1024 * 1024
+"""Per lane. A peer's largest sensible queue is one encoded fragment; above this the remote has stopped reading."""
+DATA_STREAMS = 3
+"""Of one data lane at most. Rounds of 25 M values over 100 and 400 Mbit/s took 10 to 14 % less than with one."""
+BYTES_PER_SECOND_OF_STREAM = 1e6
+"""What one stream can be relied on for: half of its first window, 128 KiB, in a round trip of an eighth of a second."""
+ALL_DATA_STREAMS = 24
+"""Of all data lanes, beyond the first of each: with many remotes, none of them needs much under way, and all of a large
+roster's streams must find room at each of its members."""
+MAX_INCOMING_STREAMS_PER_PEER = 16
+"""Four streams of two lanes, doubled while old ones are being replaced after a reconnect, doubled again for slack."""
+ACKNOWLEDGED_BYTES = 4096
+"""Longer frames are acknowledged, and empty ones."""
+QUIET_SECONDS = 1.0
+"""Without an acknowledgement, when nothing waits either: what is still unread may never be acknowledged."""
+CLOCK_BYTES = 8
+"""Of an acknowledgement: microseconds by the receiver's clock when it had read the frame, big-endian."""
+
+Lane = Literal["control", "data"]
+Parts = Sequence[bytes | memoryview]
+
+
+@dataclass
+class Traffic:
+    """Bytes of round messages, frame headers included, and what the lines take (0: not known)."""
+
+    sent_bytes: int = 0
+    sent_abroad_bytes: int = 0
+    """Those to peers of other sites."""
+    received_bytes: int = 0
+    upload_bits_per_second: float = 0.0
+    download_bits_per_second: float = 0.0
+
+
+@dataclass(slots=True)
+class _Unread:
+    """A frame whose acknowledgement is to come."""
+
+    num_bytes: int
+    started_at: float
+    parts: Parts = ()
+    written_at: float | None = None
+    passed_bytes: int = 0
+    """What had been written to the line by then."""
+
+
+@dataclass
+class _OutgoingLane:
+    remote: PeerId
+    name: Lane
+    queue: deque[Parts] = field(default_factory=deque)
+    sending: list[Parts] = field(default_factory=list)
+    """What left the queue and was not written as a whole."""
+    queued_bytes: int = 0
+    filled: asyncio.Event = field(default_factory=asyncio.Event)
+    tasks: list[asyncio.Task[None]] = field(default_factory=list)
+    unread_bytes: int = 0
+    """Written, or about to be, and not acknowledged."""
+    num_sending: int = 0
+    """Streams that are in the middle of a frame."""
+    num_waiting: int = 0
+    """Streams that have nothing to send."""
+    greeted_at: float = -math.inf
+    """The pause before which an empty frame was sent last."""
+    clock_ahead: float = math.inf
+    """Least seconds by which the remote's clock was ahead of when a frame left here: its clock's and the way's."""
+    is_over: bool = False
+
+    def wants_stream(self, num_lanes: int) -> bool:
+        """Whether more waits than its streams can take up at once; `num_lanes` with data are in use."""
+        if self.name == "control" or not self.tasks:
+            return not self.tasks
+        most = min(DATA_STREAMS, ALL_DATA_STREAMS // num_lanes)
+        return len(self.tasks) < most and len(self.queue) > 1 and not self.num_waiting
+
+
+MessageHandler = Callable[[PeerId, Message, memoryview, int], None]
+"""(sender, message, payload, frame bytes); must not block."""
+LostHandler = Callable[[PeerId, str], None]
+RefusalHandler = Callable[[PeerId, str], None]
+
+
+class Links:
+    """All lanes of one peer; see the module docstring.
+
+    Args:
+        line: through which all data pass, told the pace that the line takes; None: something else paces them.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        doorkeeper: Doorkeeper,
+        limits: frames.Limits,
+        on_message: MessageHandler,
+        on_lost: LostHandler,
+        on_refused: RefusalHandler,
+        clock: Callable[[], float] = time.monotonic,
+        line: Pace | None = None,
+    ) -> None:
+        self.traffic = Traffic()
+        self.max_queued_bytes = MAX_QUEUED_BYTES
+        self._rate = UploadRate()
+        self._measured = 0.0
+        self._pace = LinePace()
+        self._resumed_at = -math.inf
+        """When data were posted while none was under way."""
+        self._moved_at = -math.inf
+        """When data were last acknowledged."""
+        self._line = line
+        self.most_bits_per_second = math.inf
+        """What the owner of this peer allows: nobody should count on more, whatever was measured."""
+        self.is_abroad: Callable[[PeerId], bool] = lambda remote: False
+        self.rate_of: Callable[[PeerId], float] = lambda remote: 0.0
+        """What a remote says that its upload line takes, bits per second; 0 when that is not known."""
+        self.is_stale: Callable[[Parts], bool] = lambda parts: False
+        """Whether nobody has a use any more for data that wait: the line is for what they have a use for."""
+        self.on_read: Callable[[PeerId, Parts], None] = lambda remote, parts: None
+        """Told what of the data a remote has read."""
+        self._host = host
+        self._doorkeeper = doorkeeper
+        self._limits = limits
+        self._on_message = on_message
+        self._on_lost = on_lost
+        self._on_refused = on_refused
+        self._clock = clock
+        self._lanes: dict[tuple[PeerId, Lane], _OutgoingLane] = {}
+        self._num_incoming: dict[PeerId, int] = {}
+        self._closed = False
+        host.handle(ROUND_PROTOCOL, self._serve)
+
+    def limit(self, upload_bits_per_second: float | None, download_bits_per_second: float | None) -> None:
+        """What the owner allows. Reducing takes as much of the one as of the other, so the lower counts.
+
+        It is all that is known of the line until a round has measured it.
+        """
+        limits = [one for one in (upload_bits_per_second, download_bits_per_second) if one is not None]
+        self.most_bits_per_second = min(limits, default=math.inf)
+        self.traffic.upload_bits_per_second = min(limits, default=0.0)
+
+    @property
+    def pace_bytes_per_second(self) -> float | None:
+        """What data keep to; None: as fast as they can."""
+        return self._pace.bytes_per_second
+
+    def post(self, to: PeerId, parts: Parts, lane: Lane = "control") -> int:
+        """Queue one frame made of `parts`; never blocks. Returns the bytes it will take on the stream.
+
+        Data that wait for a remote already are not queued again: asking twice would make its wait twice as long.
+        """
+        num_bytes = sum(len(part) for part in parts) + 4
+        if self._closed or self._doorkeeper.is_excluded(to):
+            return num_bytes
+        key = (to, lane)
+        outgoing = self._lanes.get(key)
+        if outgoing is None or outgoing.is_over:
+            outgoing = self._lanes[key] = _OutgoingLane(to, lane)
+        if lane == "data":
+            if any(_are_equal(parts, waiting) for waiting in (*outgoing.sending, *outgoing.queue)):
+                return num_bytes
+            now = self._clock()
+            if not self._is_under_way(now):
+                self._resumed_at = now
+                self._pace.resumed(now, 0 if self._line is None else self._line.passed_bytes)
+                self._steer()
+            self._rate.began(to, now)
+        outgoing.queue.append(tuple(parts))
+        outgoing.queued_bytes += num_bytes
+        outgoing.filled.set()
+        if outgoing.wants_stream(sum(name == "data" for _, name in self._lanes)):
+            running = self._run_stream(outgoing, is_first=not outgoing.tasks)
+            outgoing.tasks.append(asyncio.get_running_loop().create_task(running))
+        if outgoing.queued_bytes > self.max_queued_bytes:
+            reason = f"it stopped reading with {outgoing.queued_bytes >> 20} MiB queued"
+            self._end(outgoing)
+            self._on_lost(to, reason)
+        return num_bytes
+
+    @property
+    def has_bulk_waiting(self) -> bool:
+        """Whether shards of a round wait for this peer's line."""
+        return any(lane.queued_bytes for (_, name), lane in self._lanes.items() if name == "data")
+
+    def _is_under_way(self, now: float) -> bool:
+        lanes = [lane for (_, name), lane in self._lanes.items() if name == "data"]
+        is_unread = now - self._moved_at <= QUIET_SECONDS and any(lane.unread_bytes for lane in lanes)
+        return is_unread or any(lane.queued_bytes for lane in lanes)
+
+    def drop(self, peer_id: PeerId) -> None:
+        """Close the lanes to a peer that has left."""
+        for key in [key for key in self._lanes if key[0] == peer_id]:
+            self._end(self._lanes[key])
+
+    async def close(self) -> None:
+        """End all lanes."""
+        self._closed = True
+        tasks = [task for lane in self._lanes.values() for task in lane.tasks]
+        for lane in list(self._lanes.values()):
+            self._end(lane)
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def flush(self, seconds: float) -> None:
+        """Wait until everything was sent, and what is long was read, at most `seconds`."""
+        end = self._clock() + seconds
+        while any(lane.queued_bytes or lane.unread_bytes for lane in self._lanes.values()):
+            if self._clock() >= end:
+                return
+            await asyncio.sleep(0.02)
+
+    async def _run_stream(self, lane: _OutgoingLane, *, is_first: bool) -> None:
+        try:
+            stream = await open_greeted_stream(self._host, self._doorkeeper, lane.remote, ROUND_PROTOCOL)
+        except PeerFault as fault:
+            # A remote that takes no further streams has the first one all the same.
+            if is_first:
+                self._lost(lane, fault)
+            return
+        unread = deque[_Unread]()
+        watcher = asyncio.ensure_future(self._take_acknowledgements(lane, stream, unread))
+        watcher.add_done_callback(lambda _: lane.filled.set())
+        try:
+            while True:
+                while lane.queue and lane.num_sending < self._streams_worth(lane):
+                    lane.num_sending += 1
+                    try:
+                        await self._send_next(lane, stream, watcher, unread)
+                    finally:
+                        lane.num_sending -= 1
+                lane.filled.clear()
+                if not watcher.done():
+                    lane.num_waiting += 1
+                    try:
+                        await lane.filled.wait()
+                    finally:
+                        lane.num_waiting -= 1
+                if watcher.done():
+                    watcher.result()
+        except PeerFault as fault:
+            self._lost(lane, fault)
+        finally:
+            watcher.cancel()
+            with contextlib.suppress(asyncio.CancelledError, PeerFault):
+                await watcher
+            await stream.close()
+
+    def _streams_worth(self, lane: _OutgoingLane) -> int:
+        """How many streams of a lane may send at once: frames one after the other arrive earlier than side by side."""
+        pace = self.pace_bytes_per_second
+        if lane.name == "control" or pace is None:
+            return DATA_STREAMS
+        num_lanes = sum(name == "data" and bool(other.queue) for (_, name), other in self._lanes.items())
+        return min(DATA_STREAMS, math.ceil(pace / max(1, num_lanes) / BYTES_PER_SECOND_OF_STREAM))
+
+    async def _take_acknowledgements(self, lane: _OutgoingLane, stream: Stream, unread: deque[_Unread]) -> None:
+        """Of the frames in `unread`, in their order; ends with the stream.
+
+        Raises:
+            PeerFault: the remote said something else, or the stream is over.
+        """
+        while True:
+            clock, now = await stream.receive(CLOCK_BYTES), self._clock()
+            if len(clock) != CLOCK_BYTES:
+                raise PeerFault(lane.remote, f"acknowledged with {len(clock)} bytes; expected {CLOCK_BYTES}")
+            if not unread:
+                raise PeerFault(lane.remote, "acknowledged more than it was sent")
+            frame, read_at = unread.popleft(), int.from_bytes(clock, "big") * 1e-6
+            lane.unread_bytes -= frame.num_bytes
+            lane.clock_ahead = min(lane.clock_ahead, read_at - frame.started_at)
+            if not frame.num_bytes:
+                self._pace.greeted(lane.remote, frame.started_at, read_at, now)
+            elif lane.name == "data":
+                self._rate.acknowledged(
+                    lane.remote, frame.num_bytes, frame.started_at, now, read_at - frame.started_at - lane.clock_ahead
+                )
+                self._note_rate()
+                self.on_read(lane.remote, frame.parts)
+                self._moved_at = now
+                if self._line is not None:
+                    is_noticed = frame.written_at is not None
+                    written = (frame.written_at or now), (frame.passed_bytes if is_noticed else self._line.passed_bytes)
+                    self._pace.acknowledged(lane.remote, *written, read_at, now)
+                    self._steer()
+
+    async def _send_next(
+        self, lane: _OutgoingLane, stream: Stream, watcher: asyncio.Future[None], unread: deque[_Unread]
+    ) -> None:
+        parts = lane.queue.popleft()
+        if lane.name == "data" and self.is_stale(parts):
+            lane.queued_bytes -= sum(len(part) for part in parts) + 4
+            self._note_end(lane)
+            return
+        lane.sending.append(parts)
+        try:
+            await self._send_parts(lane, stream, watcher, unread, parts)
+        finally:
+            lane.sending.remove(parts)
+
+    async def _send_parts(
+        self,
+        lane: _OutgoingLane,
+        stream: Stream,
+        watcher: asyncio.Future[None],
+        unread: deque[_Unread],
+        parts: Parts,
+    ) -> None:
+        if lane.name == "data" and lane.greeted_at != self._resumed_at:
+            lane.greeted_at = self._resumed_at
+            unread.append(_Unread(0, self._clock()))
+            await self._send_frame(lane, stream, watcher, b"")
+        frame = parts[0] if len(parts) == 1 else b"".join(parts)
+        sent = _Unread(len(frame), self._clock(), parts)
+        if len(frame) > ACKNOWLEDGED_BYTES:
+            unread.append(sent)
+            lane.unread_bytes += len(frame)
+            if lane.name == "data":
+                self._rate.sent(lane.remote, len(frame), sent.started_at)
+        await self._send_frame(lane, stream, watcher, frame)
+        lane.queued_bytes -= len(frame) + 4
+        self.traffic.sent_bytes += len(frame) + 4
+        self.traffic.sent_abroad_bytes += len(frame) + 4 if self.is_abroad(lane.remote) else 0
+        if lane.name == "data":
+            sent.written_at = self._clock()
+            sent.passed_bytes = 0 if self._line is None else self._line.passed_bytes
+            self._note_end(lane)
+
+    async def _send_frame(
+        self, lane: _OutgoingLane, stream: Stream, watcher: asyncio.Future[None], frame: bytes | memoryview
+    ) -> None:
+        """Raises PeerFault when the remote takes nothing, or when `watcher` has ended."""
+        deadline = SEND_GRACE_SECONDS + len(frame) / SLOWEST_BYTES_PER_SECOND
+        sending = asyncio.ensure_future(stream.send(frame))
+        try:
+            # Most frames fit the transport's buffer and are gone at once.
+            await asyncio.sleep(0)
+            if not sending.done():
+                both: set[asyncio.Future[Any]] = {sending, watcher}
+                await asyncio.wait(both, timeout=deadline, return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            sending.cancel()
+            raise
+        if not sending.done():
+            sending.cancel()
+            with contextlib.suppress(asyncio.CancelledError, PeerFault):
+                await sending
+            if watcher.done():
+                watcher.result()
+            raise PeerUnreachable(lane.remote, f"took no data for {deadline:.0f} s")
+        sending.result()
+
+    def _note_end(self, lane: _OutgoingLane) -> None:
+        if lane.name == "data" and not lane.queued_bytes:
+            self._rate.ended(lane.remote)
+            self._note_rate()
+
+    def _note_rate(self) -> None:
+        before, self._measured = self._measured, self._rate.bits_per_second
+        if self._measured or before:
+            unmeasured = self.most_bits_per_second if math.isfinite(self.most_bits_per_second) else 0.0
+            self.traffic.upload_bits_per_second = min(self._measured or unmeasured, self.most_bits_per_second)
+
+    def _steer(self) -> None:
+        if self._line is not None and self._pace.bytes_per_second is not None:
+            self._line.follow(self._pace.bytes_per_second)
+
+    def _end(self, lane: _OutgoingLane) -> None:
+        """Close all streams of a lane and forget what waits in it."""
+        lane.is_over = True
+        lane.queue.clear()
+        lane.queued_bytes = lane.unread_bytes = 0
+        if lane.name == "data":
+            self._pace.forget(lane.remote)
+            self._rate.lost(lane.remote)
+        if self._lanes.get((lane.remote, lane.name)) is lane:
+            del self._lanes[(lane.remote, lane.name)]
+        for task in lane.tasks:
+            if task is not asyncio.current_task():
+                task.cancel()
+
+    def _lost(self, lane: _OutgoingLane, fault: PeerFault) -> None:
+        if lane.is_over:
+            return
+        self._end(lane)
+        if not self._closed:
+            self._on_lost(lane.remote, fault.what)
+
+    async def _serve(self, stream: Stream) -> None:
+        remote = stream.remote
+        if self._num_incoming.get(remote, 0) >= MAX_INCOMING_STREAMS_PER_PEER:
+            raise PeerFault(remote, f"opened more than {MAX_INCOMING_STREAMS_PER_PEER} streams")
+        self._num_incoming[remote] = self._num_incoming.get(remote, 0) + 1
+        try:
+            role = await greet_incoming(stream, self._doorkeeper)
+            if role == "observer":
+                raise PeerFault(remote, "is an observer and opened a stream for rounds; observers take no part")
+            while not self._closed:
+                frame = await stream.receive(self._limits.max_frame_bytes)
+                read_at = int(self._clock() * 1e6).to_bytes(CLOCK_BYTES, "big")
+                if not frame:
+                    await stream.send(read_at)
+                    continue
+                if self._doorkeeper.is_excluded(remote):
+                    raise PeerFault(remote, "is no member any more")
+                self.traffic.received_bytes += len(frame) + 4
+                message, payload = frames.decode(frame, remote, self._limits)
+                self._on_message(remote, message, payload, len(frame) + 4)
+                # Last: whoever has just left can't be told, but what it sent counts.
+                if len(frame) > ACKNOWLEDGED_BYTES:
+                    await stream.send(read_at)
+        except PeerUnreachable:
+            return
+        except PeerFault as fault:
+            self._on_refused(remote, fault.what)
+            raise
+        finally:
+            left = self._num_incoming[remote] - 1
+            if left:
+                self._num_incoming[remote] = left
+            else:
+                del self._num_incoming[remote]
+
+
+def _are_equal(parts: Parts, others: Parts) -> bool:
+    """Headers first: they are short, and differ."""
+    return len(parts) == len(others) and all(one == other for one, other in zip(parts, others, strict=True))

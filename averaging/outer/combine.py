@@ -1,0 +1,388 @@
+"""How the contributions to one shard become one outer gradient, also when some of their senders lie. Pure.
+
+`combine` looks at norms first, then combines what is left in the way the manifest names:
+
+- `mean`: the weighted mean.
+- `trimmed_mean`: per coordinate, without the k largest and k smallest values (arXiv 1803.01498), weighted.
+- `centered_clip`: from the coordinate-wise median, 20 steps towards the contributions, each pull no longer than a
+  radius (arXiv 2106.11257, Algorithm 1; the start and the relative radius follow its code).
+- `radial_directional`: the mean of the norms times the direction of the mean direction (arXiv 2604.21428).
+
+Norms, radii and weights are bounded relative to the median member (the lower of two, so that half a group of liars
+cannot raise it); nothing has to be tuned to a model. Members are compared within classes of equal staleness: honest
+late work is longer than fresh work. A trimmed mean, which compares single values, orders them by what they are per
+usual interval of work: those of late work that took k times the steps count as k times smaller there, up to 1 +
+staleness times. Otherwise they would lie at the ends, and honest late work would be left out like a liar's.
+
+Everything is done in roster (PeerId) order, in float32 with sums of squares in float64, one chunk of all members at a
+time and without parallel sums: the result does not depend on arrival order or threads. Beside the encoded inputs, the
+means take log2(num_members) + 2 vectors of the shard; the others one, and at most 16 MiB of work space (`CHUNK_VALUES`
+values of all members together, in a few copies).
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from averaging.arrays import F32, F64
+from averaging.codec.blocks import EncodedBlocks
+from averaging.codec.codec import Codec
+from averaging.outer.outer_step import OuterRule, Terms, weights_of
+
+ShardContribution = tuple[int, Terms, EncodedBlocks]
+"""(roster index, what decides its weight, its encoded values)."""
+
+CHUNK_VALUES = 1 << 19
+"""Decoded values of all members together that are held at once (2 MiB of float32)."""
+FEWEST_TO_COMPARE = 3
+"""With two members there is no telling which one is out of line."""
+REFUSED_BEYOND_LIMIT = 4.0
+"""Up to this multiple of the norm limit a contribution is shortened; beyond it, it is refused. With the default limit
+that is 8 times the median norm: training noise stays far below, the attack -10 D does not."""
+LARGEST_NORM = 2.0**100
+"""Nothing that trains comes near; below it no sum or difference here can leave float32."""
+SMALLEST_NORM = 2.0**-100
+"""Below it a contribution is zero and has no direction."""
+CENTERED_CLIP_STEPS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedMember:
+    """A contribution that was left out through its sender's fault."""
+
+    member: int
+    offence: Literal["undecodable", "beyond_norm"]
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Combined:
+    """The combined values, float32 [num_values]; the roster members in them; and those refused."""
+
+    values: F32
+    included: tuple[int, ...]
+    refused: tuple[RefusedMember, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    index: int
+    terms: Terms
+    encoded: EncodedBlocks
+    norm: float
+
+
+def combine(contributions: Sequence[ShardContribution], rule: OuterRule, codec: Codec, num_values: int) -> Combined:
+    """Combine one shard as `rule` says. Contributions beyond the staleness limit and refused ones are left out.
+
+    With fewer than three members every way of combining is the weighted mean.
+
+    Args:
+        contributions: in roster order; each of `num_values` values.
+    """
+    if rule.combine == "mean" and rule.clip_norm_ratio is None and rule.clip_weight_ratio is None:
+        return _plain_mean(contributions, rule, codec, num_values)
+    members, refused = _measured(contributions, rule, codec)
+    limits = _norm_limits(members, rule)
+    while beyond := _beyond(members, limits):
+        refused += [
+            RefusedMember(members[at].index, "beyond_norm", f"norm {members[at].norm:.3g}, limit {limits[at]:.3g}")
+            for at in beyond
+        ]
+        members = [member for at, member in enumerate(members) if at not in beyond]
+        limits = _norm_limits(members, rule)
+    values = np.zeros(num_values, dtype=np.float32)
+    included = tuple(member.index for member in members)
+    if members:
+        lengths = [min(member.norm, limit) for member, limit in zip(members, limits, strict=True)]
+        scales = [length / member.norm if member.norm else 1.0 for member, length in zip(members, lengths, strict=True)]
+        weights = bounded_weights(weights_of([member.terms for member in members], rule), rule.clip_weight_ratio)
+        group = _Group(members, scales, weights, codec, num_values)
+        if rule.combine == "mean" or len(members) < FEWEST_TO_COMPARE:
+            values = _mean(group)
+        elif rule.combine == "trimmed_mean":
+            _trimmed_mean(group, rule.trim_fraction, values)
+        elif rule.combine == "centered_clip":
+            _centered_clip(group, rule.clip_radius_ratio, values)
+        else:
+            _radial_directional(group, lengths, values)
+    return Combined(values, included, tuple(sorted(refused, key=lambda one: one.member)))
+
+
+def limits_in_classes(sizes: Sequence[float], terms: Sequence[Terms], ratio: float) -> list[float]:
+    """The largest size (norm or distance) that each member may have: `ratio` times the median of those like it.
+
+    Those like it are the members of its staleness, if they are three or more. Otherwise they are the whole group, and
+    late work that took k times the steps may be as much larger, up to 1 + staleness times. No class may exceed the
+    whole group's limit by more than that either, so that three liars of one staleness do not make their own rule, and
+    (1+s)^-a in the weight takes back what lateness gives. Sizes of zero say nothing and do not count. Infinite where
+    fewer than three can be compared.
+    """
+    compared = [index for index, size in enumerate(sizes) if size > 0]
+    if len(compared) < FEWEST_TO_COMPARE:
+        return [math.inf] * len(sizes)
+
+    def limit_among(members: Sequence[int]) -> float:
+        return ratio * statistics.median_low(sizes[index] for index in members)
+
+    limits = []
+    for own, steps_ratio in zip(terms, _steps_ratios(terms), strict=True):
+        alike = [index for index in compared if terms[index].staleness == own.staleness]
+        late = 1.0 + own.staleness
+        if len(alike) >= FEWEST_TO_COMPARE:
+            limits.append(min(limit_among(alike), late * limit_among(compared)))
+        else:
+            limits.append(limit_among(compared) * min(late, steps_ratio))
+    return limits
+
+
+def _steps_ratios(terms: Sequence[Terms]) -> list[float]:
+    """Each member's inner steps over the median ones, at least 1."""
+    typical = statistics.median_low(one.steps for one in terms) if terms else 1
+    return [max(1.0, one.steps / typical) for one in terms]
+
+
+def bounded_weights(weights: Sequence[float], ratio: float | None) -> list[float]:
+    """Weights (sum 1) of which none exceeds `ratio` times the median one, rounded to float32.
+
+    Tokens and steps are claims; a robust combination must not be decided by who claims most.
+    """
+    if ratio is None or len(weights) < FEWEST_TO_COMPARE:
+        return list(weights)
+    most = ratio * statistics.median_low(weights)
+    bounded = [min(weight, most) for weight in weights]
+    total = math.fsum(bounded)
+    return [float(np.float32(weight / total)) for weight in bounded] if total > 0 else list(weights)
+
+
+def num_trimmed(num_members: int, trim_fraction: float) -> int:
+    """Members left out at each end: the fraction of them, at least one, and never all."""
+    return min(max(1, math.floor(trim_fraction * num_members)), (num_members - 1) // 2)
+
+
+# ------------------------------------------------------------------------------------------------- members and chunks
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Members in roster order, each shortened by its scale when it is read."""
+
+    members: Sequence[_Member]
+    scales: Sequence[float]
+    weights: Sequence[float]
+    codec: Codec
+    num_values: int
+
+    def chunks(self) -> Iterator[tuple[slice, F32]]:
+        """(where, values of all members: float32 [num_members, chunk]); the array is overwritten by the next one."""
+        for where, rows in _decoded_chunks([member.encoded for member in self.members], self.codec):
+            for row, scale in zip(rows, self.scales, strict=True):
+                if scale != 1.0:
+                    row *= np.float32(scale)
+            yield where, rows
+
+
+def _decoded_chunks(encoded: Sequence[EncodedBlocks], codec: Codec) -> Iterator[tuple[slice, F32]]:
+    num_values = encoded[0].num_values
+    blocks = max(1, CHUNK_VALUES // len(encoded) // codec.block_size)
+    step = blocks * codec.block_size
+    space = np.empty((len(encoded), min(step, num_values)), dtype=np.float32)
+    for start in range(0, num_values, step):
+        size = min(step, num_values - start)
+        part = space if size == space.shape[1] else np.empty((len(encoded), size), dtype=np.float32)
+        for row, blocks_of_row in zip(part, encoded, strict=True):
+            codec.decode(blocks_of_row.slice_blocks(start, size), row)
+        yield slice(start, start + size), part
+
+
+def _measured(
+    contributions: Sequence[ShardContribution], rule: OuterRule, codec: Codec
+) -> tuple[list[_Member], list[RefusedMember]]:
+    """Those whose weight counts, with their norms; and those that are not decodable or absurdly large."""
+    weights = weights_of([terms for _, terms, _ in contributions], rule)
+    members, refused = [], []
+    for (index, terms, encoded), weight in zip(contributions, weights, strict=True):
+        if not weight > 0:
+            continue
+        try:
+            norm = math.sqrt(math.fsum(_sum_of_squares(rows[0]) for _, rows in _decoded_chunks([encoded], codec)))
+        except ValueError as error:
+            refused.append(RefusedMember(index, "undecodable", str(error)))
+            continue
+        if norm > LARGEST_NORM:
+            refused.append(RefusedMember(index, "beyond_norm", f"norm {norm:.3g}, far beyond anything that trains"))
+            continue
+        members.append(_Member(index, terms, encoded, norm if norm >= SMALLEST_NORM else 0.0))
+    return members, refused
+
+
+def _norm_limits(members: Sequence[_Member], rule: OuterRule) -> list[float]:
+    if rule.clip_norm_ratio is None:
+        return [math.inf] * len(members)
+    return limits_in_classes(
+        [member.norm for member in members], [member.terms for member in members], rule.clip_norm_ratio
+    )
+
+
+def _beyond(members: Sequence[_Member], limits: Sequence[float]) -> list[int]:
+    """Positions of those too long for any excuse: a fast machine takes more steps between two sends."""
+    ratios = _steps_ratios([member.terms for member in members])
+    return [
+        at
+        for at, (member, limit, steps_ratio) in enumerate(zip(members, limits, ratios, strict=True))
+        if member.norm > REFUSED_BEYOND_LIMIT * limit * steps_ratio
+    ]
+
+
+def _sum_of_squares(values: F32) -> float:
+    # Pairwise in a fixed order on one thread; sums of BLAS depend on the number of threads.
+    return float(np.add.reduce(np.square(values, dtype=np.float64)))
+
+
+# ------------------------------------------------------------------------------------------------ ways of combining
+
+
+def _plain_mean(contributions: Sequence[ShardContribution], rule: OuterRule, codec: Codec, num_values: int) -> Combined:
+    """Weighted mean in one pass over the encoded values."""
+    usable, refused = list(contributions), []
+    while True:
+        weights = weights_of([terms for _, terms, _ in usable], rule)
+        counted = [(one, weight) for one, weight in zip(usable, weights, strict=True) if weight > 0]
+        try:
+            values = pairwise_sum(codec, [(encoded, weight) for (_, _, encoded), weight in counted], num_values)
+        except _Undecodable as fault:
+            # Without it the weights of the others change, so start over.
+            left_out = counted[fault.position][0]
+            refused.append(RefusedMember(left_out[0], "undecodable", str(fault)))
+            usable = [one for one in usable if one is not left_out]
+            continue
+        included = tuple(index for (index, _, _), _ in counted)
+        return Combined(values, included, tuple(sorted(refused, key=lambda one: one.member)))
+
+
+class _Undecodable(ValueError):
+    def __init__(self, position: int, what: str) -> None:
+        super().__init__(what)
+        self.position = position
+
+
+def pairwise_sum(codec: Codec, parts: Sequence[tuple[EncodedBlocks, float]], num_values: int) -> F32:
+    """Sum of weight * decoded, neighbours first, then pairs of pairs: float32 [num_values].
+
+    The order depends on the number of parts alone, errors grow with its logarithm, and 2^k equal parts of weight 2^-k
+    give exactly one of them. At most log2 of the parts + 2 vectors exist at a time.
+
+    Raises:
+        ValueError: a part is not decodable.
+    """
+    sums: list[tuple[int, F32]] = []
+    for position, (encoded, weight) in enumerate(parts):
+        total, num_pairings = np.zeros(num_values, dtype=np.float32), 0
+        try:
+            codec.decode_accumulate(encoded, weight, total)
+        except ValueError as error:
+            raise _Undecodable(position, str(error)) from error
+        while sums and sums[-1][0] == num_pairings:
+            total += sums.pop()[1]
+            num_pairings += 1
+        sums.append((num_pairings, total))
+    total = sums.pop()[1] if sums else np.zeros(num_values, dtype=np.float32)
+    while sums:
+        total += sums.pop()[1]
+    return total
+
+
+def _mean(group: _Group) -> F32:
+    factors = [weight * scale for weight, scale in zip(group.weights, group.scales, strict=True)]
+    parts = [(member.encoded, factor) for member, factor in zip(group.members, factors, strict=True)]
+    return pairwise_sum(group.codec, parts, group.num_values)
+
+
+def _trimmed_mean(group: _Group, trim_fraction: float, out: F32) -> None:
+    trimmed = num_trimmed(len(group.members), trim_fraction)
+    weights = np.array(group.weights, dtype=np.float32)
+    terms = [member.terms for member in group.members]
+    excuses = [min(1.0 + one.staleness, ratio) for one, ratio in zip(terms, _steps_ratios(terms), strict=True)]
+    sizes = np.array(excuses, dtype=np.float32) if max(excuses) > 1 else None
+    for where, rows in group.chunks():
+        out[where] = _trimmed_rows(rows, weights, trimmed, sizes)
+
+
+def _trimmed_rows(rows: F32, weights: F32, trimmed: int, sizes: F32 | None = None) -> F32:
+    """Weighted mean of each column without its `trimmed` smallest and largest values; exactly between those kept.
+
+    sizes: float32 [num_members], what values are divided by before they are compared; the mean is of the values.
+    """
+    compared = rows if sizes is None else rows / sizes[:, None]
+    order = np.argsort(compared, axis=0, kind="stable")[trimmed : len(rows) - trimmed]
+    kept = np.take_along_axis(rows, order, axis=0)
+    total, weight_sum = np.zeros_like(kept[0]), np.zeros_like(kept[0])
+    for values, weight in zip(kept, weights[order], strict=True):
+        total += values * weight
+        weight_sum += weight
+    total /= weight_sum
+    within: F32 = np.clip(total, kept.min(axis=0), kept.max(axis=0))
+    return within
+
+
+def _centered_clip(group: _Group, radius_ratio: float, out: F32) -> None:
+    """v <- v + sum_i w_i (x_i - v) min(1, radius_i / |x_i - v|), 20 times, from the median m.
+
+    Every v is m + sum_i c_i y_i with y_i = x_i - m, so two passes over the values are enough: one for m and the inner
+    products of the y, which give all distances, and one for the result.
+    """
+    num_members = len(group.members)
+    equal = np.ones(num_members, dtype=np.float32)
+    products = np.zeros((num_members, num_members))
+    for where, rows in group.chunks():
+        median = _trimmed_rows(rows, equal, (num_members - 1) // 2)
+        out[where] = median
+        offsets = (rows - median).astype(np.float64)
+        for row in range(num_members):
+            # einsum, because a matrix product may split its sums among threads.
+            products[row, row:] += np.einsum("k,jk->j", offsets[row], offsets[row:])
+    products = np.triu(products) + np.triu(products, 1).T
+    distances = np.sqrt(np.diag(products))
+    radii = np.array(limits_in_classes(distances.tolist(), [member.terms for member in group.members], radius_ratio))
+    shares = _centered_clip_shares(products, radii, np.array(group.weights, dtype=np.float64))
+    for where, rows in group.chunks():
+        median = out[where].copy()
+        for row, share in zip(rows, shares.astype(np.float32), strict=True):
+            out[where] += (row - median) * share
+
+
+def _centered_clip_shares(products: F64, radii: F64, weights: F64) -> F64:
+    """The c of v = m + sum_i c_i y_i after all steps, from the inner products of the y."""
+    weights = weights / weights.sum()
+    shares = np.zeros_like(weights)
+    for _ in range(CENTERED_CLIP_STEPS):
+        along = np.einsum("ij,j->i", products, shares)
+        squares = np.diag(products) - 2 * along + float(np.einsum("i,i->", shares, along))
+        distances = np.sqrt(np.maximum(squares, 0.0))
+        pulls = weights * np.minimum(1.0, radii / np.maximum(distances, SMALLEST_NORM))
+        shares = shares * (1.0 - pulls.sum()) + pulls
+    return shares
+
+
+def _radial_directional(group: _Group, lengths: Sequence[float], out: F32) -> None:
+    """(sum_i w_i |x_i|) * phi(sum_i w_i phi(x_i)) with phi(x) = x / |x|.
+
+    Where directions agree less than half as much as independent ones would, they cancel, and scaling their rest up
+    to full length would amplify noise: there it is the mean.
+    """
+    for member, weight in zip(group.members, group.weights, strict=True):
+        if member.norm > 0:
+            group.codec.decode_accumulate(member.encoded, weight / member.norm, out)
+    starts = range(0, out.size, CHUNK_VALUES)
+    length = math.sqrt(math.fsum(_sum_of_squares(out[start : start + CHUNK_VALUES]) for start in starts))
+    if length <= 0.5 * math.sqrt(math.fsum(weight * weight for weight in group.weights)):
+        out[:] = _mean(group)
+        return
+    mean_length = math.fsum(weight * own for weight, own in zip(group.weights, lengths, strict=True))
+    out *= np.float32(mean_length / length)

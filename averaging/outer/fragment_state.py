@@ -1,0 +1,440 @@
+"""One fragment at one peer: anchor, momentum, residual, the contribution under way, and what a commit does to them.
+
+Pure: no I/O, no clock. Every change of what the live parameters should show is returned as an array to add to them
+(see `outer_step.py` for the sum x = A - O - r - L that each method preserves). Work on chunks that fit the cache keeps
+the peak memory at one temporary vector per fragment.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from averaging.arrays import F32
+from averaging.codec.blocks import EncodedBlocks
+from averaging.codec.codec import Codec
+from averaging.outer.change import Change
+from averaging.outer.contributions import (
+    RECENT_CONTRIBUTIONS,
+    Announced,
+    CommittedShard,
+    Ranges,
+    Sent,
+    Settled,
+    num_shared,
+    num_values_in,
+    oldest_in,
+)
+from averaging.outer.outer_step import (
+    CHUNK_VALUES,
+    OuterRule,
+    anchor_digest,
+    outer_step_into,
+    overlay_of,
+    staleness_reach,
+    uses_velocity,
+)
+from averaging.wire.messages import MAX_NUM_ROUNDS
+from dht.records.lineages import MAX_LINEAGE_TOKENS
+
+KEPT_DROPPED = 16
+"""Numbers of dropped sendings; as many as commits are kept by others."""
+
+
+@dataclass
+class FragmentState:
+    """Arrays are float32 [num_values] and belong to the caller (usually shared memory).
+
+    Attributes:
+        unsent_tokens, unsent_steps, unsent_base_version: of the work that waits in the residual; no tokens, no work.
+        own_share: own share of the weights in the last commit with own work, for the eager overlay of the next send.
+        returned_since: version of the oldest round whose returned work waits in the residual.
+        num_rounds: rounds in which own work was committed, as far as this peer remembers, up to MAX_NUM_ROUNDS.
+        dropped: (sequence, version of the oldest round whose returned work was in it) of late work that was dropped.
+        base_ceiling: newest base that the work which comes next may claim, because it began in a lineage that was left.
+    """
+
+    rule: OuterRule
+    codec: Codec
+    anchor: F32
+    momentum: F32
+    residual: F32
+    version: int = 0
+    lineage_tokens: int = 0
+    digest: bytes = b""
+    pending: Sent | None = None
+    unsent_tokens: int = 0
+    unsent_steps: int = 0
+    unsent_base_version: int = 0
+    own_share: float = 1.0
+    num_rounds: int = 0
+    returned_since: int | None = field(default=None, repr=False)
+    base_ceiling: int | None = field(default=None, repr=False)
+    shown_share: float = field(default=1.0, repr=False)
+    velocity: F32 | None = field(default=None, repr=False)
+    recent: list[Settled] = field(default_factory=list, repr=False)
+    dropped: list[tuple[int, int]] = field(default_factory=list, repr=False)
+
+    @property
+    def num_values(self) -> int:
+        return self.anchor.size
+
+    def receive_work(self, values: F32, tokens: int, steps: int, base_version: int) -> None:
+        """Add an outer gradient of the trainer to the residual. The live parameters show it already."""
+        for start, end in self._chunks():
+            self.residual[start:end] += values[start:end]
+        ceiling, self.base_ceiling = self.base_ceiling, None
+        self._wait(tokens, steps, base_version if ceiling is None else min(base_version, ceiling))
+
+    def announce(self, sequence: int) -> Announced:
+        """What `send` of the waiting work will say about it, before anything is encoded.
+
+        Raises:
+            ValueError: nothing waits, or a contribution is under way.
+        """
+        if self.pending is not None or not self.unsent_tokens:
+            raise ValueError("send() needs waiting work and no contribution under way")
+        # After a repair the anchor can be at a lower version than the one the work began on.
+        base_version = min(self.unsent_base_version, self.version)
+        return Announced(sequence, self.unsent_tokens, self.unsent_steps, base_version)
+
+    def send(self, sequence: int) -> tuple[Sent, Change | None]:
+        """`encode_work` and `after_send` in one: (contribution, what to add to the live parameters; None: nothing)."""
+        sent = self.encode_work(sequence)
+        return sent, self.after_send(sent)
+
+    def encode_work(self, sequence: int) -> Sent:
+        """Encode all waiting work; the codec's error stays in the residual (error feedback, arXiv 1901.09847).
+
+        `after_send` says what that changes in the live parameters.
+
+        Raises:
+            ValueError: nothing waits, a contribution is under way, or the work is not finite.
+        """
+        told = self.announce(sequence)
+        encoded = self.codec.encode_with_residual(self.residual)
+        since, self.returned_since = self.returned_since, None
+        self.pending = Sent(sequence, encoded, told.tokens, told.steps, told.base_version, since)
+        self.unsent_tokens = self.unsent_steps = 0
+        # What the overlay adds now it must take away later, whatever the share becomes in between.
+        self.shown_share = self.own_share
+        return self.pending
+
+    @property
+    def shows_sends(self) -> bool:
+        """Whether the live parameters change when work begins to travel."""
+        rule = self.rule
+        full_overlay = rule.mode == "carry" and rule.overlay_gain == 1.0
+        return rule.mode != "streaming" and not (full_overlay and rule.residual_decay == 1.0)
+
+    def after_send(self, sent: Sent, out: Change | None = None) -> Change | None:
+        """What to add to the live parameters now that this work travels (None: nothing); into `out` if it is given."""
+        rule = self.rule
+        if not self.shows_sends:
+            if rule.residual_decay != 1.0:
+                self.residual *= np.float32(rule.residual_decay)
+            return None
+        change: Change = np.empty_like(self.anchor) if out is None else out
+        for start, end in self._chunks():
+            part = change[start:end]
+            self._show_less_overlay(sent, start, end, part)
+            if rule.residual_decay != 1.0:
+                kept = self.residual[start:end]
+                part += kept
+                kept *= np.float32(rule.residual_decay)
+                part -= kept
+        return change
+
+    def take_back(self) -> F32 | None:
+        """The contribution under way will not be committed: its work waits again. Returns the change to show."""
+        sent, self.pending = self.pending, None
+        if sent is None or self.rule.mode == "streaming":
+            return None
+        change = np.zeros_like(self.anchor)
+        for start, end in self._chunks():
+            self._return_work(sent, start, end, change)
+        self._wait(sent.tokens, sent.steps, sent.base_version)
+        self._note_return(sent, self.version)
+        return change
+
+    def apply(
+        self, shards: Sequence[CommittedShard], commit_tokens: int, out: Change | None = None
+    ) -> tuple[Change, int]:
+        """Take the anchor from `version` to `version + 1`; everything about own work follows.
+
+        Own work in a committed shard leaves the overlay; own work that travelled but is in no result (void shard,
+        missed deadline) returns to the residual, so that nothing is lost. In mode streaming it does not return: the
+        blend has kept `merge_alpha` of it in the live parameters, and the next outer gradient contains that.
+
+        Args:
+            out: the change is written here (the shards then cover all values), float32 [num_values].
+
+        Returns:
+            (change, num_returned): what to add to the live parameters, float32 [num_values], and how many values of
+            own work were returned.
+        """
+        change: Change = np.zeros_like(self.anchor) if out is None else out
+        sent = self.pending
+        num_returned = 0
+        gradient = np.empty(min(self.num_values, self._chunk_values), dtype=np.float32)
+        for shard in shards:
+            beta = self.rule.outer_momentum if shard.outer_momentum is None else shard.outer_momentum
+            for start, end in self._chunks(shard.start, shard.end):
+                part = change[start:end]
+                if shard.gradient is not None:
+                    mean = gradient[: end - start]
+                    self.codec.decode(shard.gradient.slice_blocks(start - shard.start, end - start), mean)
+                    outer_step_into(self.anchor[start:end], self.momentum[start:end], mean, shard.outer_lr, beta, part)
+                elif out is not None:
+                    part.fill(0.0)
+                if sent is not None and shard.own_included:
+                    self._take_from_overlay(sent, start, end, part, beta)
+                    continue
+                if sent is not None and self.rule.mode != "streaming":
+                    self._return_work(sent, start, end, change)
+                    num_returned += end - start
+                if shard.gradient is not None:  # the momentum of a void shard did not move either
+                    self._advance_velocity(None, start, end, beta)
+        if sent is not None and num_returned:
+            # Tokens return in proportion, so that void shards do not count the same tokens twice.
+            share = num_returned / self.num_values
+            tokens = max(1, round(sent.tokens * share))
+            self._wait(tokens, max(1, round(sent.steps * share)), sent.base_version)
+            self._note_return(sent, self.version)
+        if sent is not None:
+            committed = tuple((shard.start, shard.end) for shard in shards if shard.own_included)
+            self.recent = [*self.recent, Settled(sent, self.version, committed)][-RECENT_CONTRIBUTIONS:]
+            self.num_rounds = min(self.num_rounds + bool(committed), MAX_NUM_ROUNDS)
+        self.pending = None
+        self.version += 1
+        self.lineage_tokens = min(self.lineage_tokens + commit_tokens, MAX_LINEAGE_TOKENS)
+        return change, num_returned
+
+    def adopt(self, anchor: F32, momentum: F32, version: int, lineage_tokens: int, digest: bytes) -> None:
+        """Replace the anchor by one fetched from the swarm. Own work stays; see `settle_in_new_lineage`."""
+        self.anchor[:] = anchor
+        self.momentum[:] = momentum
+        self.version, self.lineage_tokens, self.digest = version, lineage_tokens, digest
+
+    def settle_in_new_lineage(
+        self, left_version: int, own: Mapping[int, tuple[int, Ranges]], common_version: int = 0
+    ) -> None:
+        """After `adopt`: work that only the old lineage had waits again, what only the new one has is dropped.
+
+        So a fork neither loses work nor applies it twice, as far back as the new lineage's commits are known. Given up
+        are a contribution under way of whose version the commit is not known, and one with work that had returned from
+        a round whose commit is not known or that is not remembered here, when that work may be in the new lineage.
+        The caller compares `shown()`.
+
+        Versions of two lineages have equal numbers and nothing else in common. So what waits, and what the trainer has
+        begun, claims the last version that both have as its base, or one that is half as old as anyone may apply: the
+        others can believe either whenever their versions came.
+
+        Args:
+            left_version: version of the anchor that was replaced.
+            own: per version, of those whose commit in the new lineage is known: (sequence of the own contribution in
+                it or -1, the values of it that were committed).
+            common_version: the newest version whose anchor is known to be the same in both; 0 when none is known.
+        """
+        self._settle(left_version, own)
+        if common_version >= left_version:
+            return
+        half_of_limit = staleness_reach(self.rule.mode, math.ceil(self.rule.staleness_limit / 2))
+        self.base_ceiling = max(0, common_version, self.version - half_of_limit)
+        if self.unsent_tokens:
+            self.unsent_base_version = min(self.unsent_base_version, self.base_ceiling)
+
+    def _settle(self, left_version: int, own: Mapping[int, tuple[int, Ranges]]) -> None:
+        settled, gone_since = self.recent[-RECENT_CONTRIBUTIONS:], math.inf
+        if self.pending is not None and (left_version in own or left_version >= self.version):
+            # It is in no residual, like work that was committed everywhere.
+            settled = [*settled, Settled(self.pending, left_version, ((0, self.num_values),))]
+        elif self.pending is not None:
+            gone_since = oldest_in(self.pending, left_version)
+        self.pending, self.recent = None, []
+        if self.rule.mode == "streaming":
+            return
+        remembered = {entry.sent.sequence for entry in settled}
+        tokens = steps = 0.0
+        kept: list[Settled] = []
+        for entry in reversed(settled):
+            sent, num_before = entry.sent, num_values_in(entry.committed)
+            sequence, ranges = own.get(entry.version, (-1, ()))
+            committed = ranges if sequence == sent.sequence else ()
+            is_known = entry.version in own or entry.version >= self.version
+            comes_back = is_known and num_shared(entry.committed, committed) < num_before
+            may_be_there = comes_back and (
+                self._may_be_committed(sent, entry.version, own, remembered) or self._went_on(entry.version, own)
+            )
+            if not is_known or may_be_there:
+                if num_before:
+                    gone_since = min(gone_since, oldest_in(sent, entry.version))
+                if not is_known:
+                    kept.append(entry)
+                continue
+            # What had returned and went with a contribution that is given up does not wait here any more.
+            waits = entry.version < gone_since
+            share = self._move_work(entry, committed, may_take=waits)
+            if comes_back:
+                self._note_return(sent, entry.version)
+            tokens, steps = tokens + share * sent.tokens, steps + share * sent.steps
+            kept.append(replace(entry, committed=committed))
+        self.recent = kept[::-1]
+        if tokens > 0:
+            oldest = min(entry.sent.base_version for entry in settled)
+            self._wait(max(1, round(tokens)), max(1, round(steps)), oldest)
+        elif self.unsent_tokens:
+            self.unsent_tokens = max(1, self.unsent_tokens + round(tokens))
+            self.unsent_steps = max(1, self.unsent_steps + round(steps))
+
+    def _may_be_committed(
+        self, sent: Sent, until: int, own: Mapping[int, tuple[int, Ranges]], remembered: Collection[int]
+    ) -> bool:
+        """Whether work that had returned and was sent again at `until` can be in the new lineage from an earlier time.
+
+        What is remembered of those rounds is settled by itself, where their commits are known.
+        """
+        since = sent.returned_since
+        if since is None:
+            return False
+        if any(version not in own for version in range(since, min(until, self.version))):
+            return True
+        return any(
+            version >= since and ranges and sequence not in remembered for version, (sequence, ranges) in own.items()
+        )
+
+    def _went_on(self, version: int, own: Mapping[int, tuple[int, Ranges]]) -> bool:
+        """Whether work sent for `version` had returned once, and a later sending with it is in the new lineage.
+
+        That sending was dropped as too old when its lineage was left, so nothing but its number is remembered.
+        """
+        there = {sequence for later, (sequence, ranges) in own.items() if later > version and ranges}
+        return any(sequence in there and since <= version for sequence, since in self.dropped)
+
+    def _note_return(self, sent: Sent, version: int) -> None:
+        since = oldest_in(sent, version)
+        self.returned_since = since if self.returned_since is None else min(self.returned_since, since)
+
+    def _move_work(self, entry: Settled, committed: Ranges, *, may_take: bool) -> float:
+        """Into the residual, or out of it (`may_take`), what differs; returns the share of the work that came in."""
+        net_values = 0
+        for start, end in self._chunks():
+            moves = np.zeros(end - start, dtype=np.float32)
+            for ranges, sign in ((entry.committed, 1.0), (committed, -1.0)):
+                for first, last in ranges:
+                    moves[max(first, start) - start : max(0, min(last, end) - start)] += sign
+            if not may_take:
+                np.maximum(moves, 0.0, out=moves)
+            if bool(moves.any()):
+                net_values += int(moves.sum())
+                self.residual[start:end] += self._decoded(entry.sent.encoded, start, end) * moves
+        return net_values / self.num_values
+
+    def refresh_digest(self, known: Mapping[int, tuple[bytes, bytes]] | None = None) -> bytes:
+        """Recompute and remember the digest of (A, m); digests of chunks that are `known` are taken as they are."""
+        self.digest = anchor_digest(self.anchor, self.momentum, known)
+        return self.digest
+
+    def shown(self, out: F32 | None = None) -> F32:
+        """A - O - r: what the live parameters show of this fragment when the trainer did nothing since; in `out`."""
+        shown: F32 = np.subtract(self.anchor, self.residual, out=out)
+        if self.pending is not None:
+            for start, end in self._chunks():
+                overlay = self._overlay(self._decoded(self.pending.encoded, start, end), start, end)
+                if overlay is not None:
+                    shown[start:end] -= overlay
+        return shown
+
+    def drop_waiting(self) -> F32:
+        """Forget the waiting work (it is older than anyone may apply). Returns the change to show."""
+        change = self.residual.copy()
+        self.residual.fill(0.0)
+        self.unsent_tokens = self.unsent_steps = 0
+        since, self.returned_since = self.returned_since, None
+        if since is not None:
+            # It is gone, and must not be taken away once more when a new lineage turns out to have it.
+            kept: list[Settled] = []
+            gone: list[Settled] = []
+            for entry in self.recent:
+                is_here = entry.version < since or num_values_in(entry.committed) == self.num_values
+                (kept if is_here else gone).append(entry)
+            sent_again = [(entry.sent.sequence, oldest_in(entry.sent, entry.version)) for entry in gone]
+            self.recent, self.dropped = kept, [*self.dropped, *sent_again][-KEPT_DROPPED:]
+        return change
+
+    # ------------------------------------------------------------------------------------------------- details
+
+    def _wait(self, tokens: int, steps: int, base_version: int) -> None:
+        if self.unsent_tokens:
+            base_version = min(base_version, self.unsent_base_version)
+        self.unsent_base_version = base_version
+        self.unsent_tokens += tokens
+        self.unsent_steps += steps
+
+    def _chunks(self, start: int = 0, end: int | None = None) -> Iterator[tuple[int, int]]:
+        stop, step = self.num_values if end is None else end, self._chunk_values
+        for position in range(start, stop, step):
+            yield position, min(position + step, stop)
+
+    @property
+    def _chunk_values(self) -> int:
+        # Encoded blocks can only be cut between blocks, whatever their size.
+        return max(1, CHUNK_VALUES // self.codec.block_size) * self.codec.block_size
+
+    def _decoded(self, encoded: EncodedBlocks, start: int, end: int) -> F32:
+        work = np.empty(end - start, dtype=np.float32)
+        self.codec.decode(encoded.slice_blocks(start, end - start), work)
+        return work
+
+    def _overlay(self, work: F32, start: int, end: int) -> F32 | None:
+        velocity = self._velocity_slice(start, end)
+        return overlay_of(self.rule, [work], velocity, self.rule.outer_lr, self.shown_share)
+
+    def _show_less_overlay(self, sent: Sent, start: int, end: int, part: F32) -> None:
+        """`part` becomes the work that travels without what the live parameters go on showing of it."""
+        piece = sent.encoded.slice_blocks(start, end - start)
+        self.codec.decode(piece, part)
+        if self.rule.mode == "carry":
+            self.codec.decode_accumulate(piece, -self.rule.overlay_gain, part)
+            return
+        overlay = self._overlay(part, start, end)
+        if overlay is not None:
+            part -= overlay
+
+    def _take_from_overlay(self, sent: Sent, start: int, end: int, part: F32, beta: float) -> None:
+        """Own work in a committed shard: what the live parameters showed of it goes, into `part` of the change."""
+        if self.rule.mode == "carry":
+            piece = sent.encoded.slice_blocks(start, end - start)
+            self.codec.decode_accumulate(piece, self.rule.overlay_gain, part)
+            return
+        work = self._decoded(sent.encoded, start, end)
+        overlay = self._overlay(work, start, end)
+        if overlay is not None:
+            part += overlay
+        self._advance_velocity(work, start, end, beta)
+
+    def _return_work(self, sent: Sent, start: int, end: int, change: Change) -> None:
+        work = self._decoded(sent.encoded, start, end)
+        self.residual[start:end] += work
+        part = change[start:end]
+        part -= work
+        overlay = self._overlay(work, start, end)
+        if overlay is not None:
+            part += overlay
+
+    def _velocity_slice(self, start: int, end: int) -> F32 | None:
+        if not uses_velocity(self.rule):
+            return None
+        if self.velocity is None:
+            self.velocity = np.zeros_like(self.anchor)
+        return self.velocity[start:end]
+
+    def _advance_velocity(self, work: F32 | None, start: int, end: int, beta: float) -> None:
+        velocity = self._velocity_slice(start, end)
+        if velocity is not None:
+            velocity *= np.float32(beta)
+            if work is not None:
+                velocity += work

@@ -1,0 +1,343 @@
+"""The leader's half of a round: collect offers, decide when to start, collect results, close. Sans-I/O.
+
+`Leading` exists per fragment version on every peer that received an offer; it does not know whether its own peer is a
+member. All waiting is a function of `now`: call `check` and again at `next_time`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Sequence, Set
+from dataclasses import dataclass, field, replace
+
+from averaging.rounds.events import DeadlinePassed, QuorumAwaited, WronglySigned
+from averaging.rounds.timing import HEARTBEAT_SECONDS, RoundTiming
+from averaging.signing.notary import Notary
+from averaging.wire.messages import (
+    MAX_ROSTER,
+    Abandon,
+    Commit,
+    Message,
+    Offer,
+    Plan,
+    Reduced,
+    RosterEntry,
+    ShardPlan,
+    ShardResult,
+    Wait,
+)
+from dht.host import PeerId
+
+GRACE_OF_INTERVAL = 0.7
+"""Longest grace window as a share of the time between two own sends; the rest is left for the transfer."""
+FIRST_GRACE_SECONDS = 2.0
+"""Grace before the leader knows its own pace."""
+QUORUM_INTERVALS = 1.2
+"""A live trainer offers once per interval: who has not after this much of it will not soon."""
+FIRST_QUORUM_INTERVALS = 2.0
+"""The same before anything was learned about the trainers."""
+LEAST_QUORUM_SECONDS = 5.0
+"""A round without its quorum may be one side of a fork: a line that stalls for seconds must not be enough for that."""
+
+AVERAGING_OF_MEAN = 0.5
+"""Of the time until a mean is known, most goes to the contributions' transfer; averaging itself takes a small part."""
+LEAST_AVERAGING_SECONDS = 1.0
+TRIED_EVERY_VERSIONS = 16
+
+Send = Callable[[PeerId, Message], None]
+Shards = Callable[[Sequence[Offer]], tuple[ShardPlan, ...]]
+
+
+@dataclass
+class Leading:
+    """Offers, plan and results of one round at its leader."""
+
+    me: PeerId
+    fragment: int
+    version: int
+    anchor_digest: bytes
+    timing: RoundTiming
+    send: Send
+    shards_for: Shards
+    quorum_fraction: float
+    notary: Notary
+    previous: bytes = b""
+    """Digest of the commit that led to `version`; empty when it is not known here."""
+    not_before: float = 0.0
+    least_share: float = 0.0
+    """A round of no more than this share of the trainers is not followed by the others, so it is no quorum."""
+    max_roster: int = MAX_ROSTER
+    tell: Callable[[DeadlinePassed | QuorumAwaited | WronglySigned], None] = lambda effect: None
+    is_held: bool = False
+    """It plans nothing: its owner is in another leader's plan, whose commit those who wait here will get, too."""
+    attempt: int = 0
+    offers: dict[PeerId, Offer] = field(default_factory=dict)
+    late: set[PeerId] = field(default_factory=set)
+    plan: Plan | None = None
+    first_at: float = 0.0
+    quorum_at: float | None = None
+    planned_at: float = 0.0
+    closes_at: float = math.inf
+    """With a plan: when it closes with the means that are there."""
+    heartbeat_at: float = 0.0
+    results: dict[int, ShardResult] = field(default_factory=dict)
+    closed: bool = False
+    _num_trainers: int = 0
+    _missing: tuple[PeerId, ...] = ()
+    _told_at: float | None = None
+
+    def on_offer(
+        self, peer_id: PeerId, offer: Offer, num_trainers: int, now: float, *, is_doubtful: bool = False
+    ) -> None:
+        """Take an offer; it waits for the next version after the plan, with a full roster, or while it is doubtful."""
+        if not self.offers:
+            self.first_at = now
+            self.heartbeat_at = now + HEARTBEAT_SECONDS
+        if peer_id not in self.offers and peer_id not in self.late:
+            self.timing.offer.observe(peer_id, now - self.first_at)
+        has_room = len(self.offers) < self.max_roster or peer_id in self.offers
+        if self.plan is None and has_room and not is_doubtful:
+            self.offers[peer_id] = offer
+            self.late.discard(peer_id)
+            self.attempt = max(self.attempt, offer.attempt)
+        elif peer_id not in self.offers and len(self.late) < MAX_ROSTER:
+            self.late.add(peer_id)
+        self.send(peer_id, self._wait(num_trainers))
+
+    def on_lost(self, peer_id: PeerId) -> None:
+        """Forget an offer that was not planned yet; void the shards of a reducer that vanished."""
+        self.late.discard(peer_id)
+        if self.plan is None:
+            self.offers.pop(peer_id, None)
+            self.quorum_at = None
+            return
+        for index, shard in enumerate(self.plan.shards):
+            if self.plan.roster[shard.reducer].peer_id == peer_id and index not in self.results:
+                self.results[index] = ShardResult(shard.start, shard.end, shard.reducer, b"", ())
+
+    def on_reduced(self, peer_id: PeerId, message: Reduced, now: float) -> bool:
+        """Take a reducer's report. Returns False when it does not belong to this round or this reducer."""
+        plan = self.plan
+        if plan is None or message.attempt != plan.attempt or message.shard >= len(plan.shards):
+            return False
+        shard = plan.shards[message.shard]
+        members = tuple(sorted(set(message.included)))
+        if plan.roster[shard.reducer].peer_id != peer_id or any(index >= len(plan.roster) for index in members):
+            return False
+        if message.shard in self.results or members != message.included or not members:
+            return True
+        if peer_id != self.me and not self.notary.is_reducers(plan, self.me, peer_id, message):
+            what = f"its mean of values [{shard.start}, {shard.end}) of fragment {plan.fragment} is not signed by it"
+            self.tell(WronglySigned(peer_id, what))
+            return False
+        self.results[message.shard] = ShardResult(
+            shard.start, shard.end, shard.reducer, message.digest, members, message.signature
+        )
+        self.timing.reduced.observe(peer_id, now - self.planned_at)
+        return True
+
+    def check(
+        self, trainers: Collection[PeerId], given_up: Set[PeerId], now: float, num_known: int = 0
+    ) -> Commit | Abandon | None:
+        """Send what is due at `now`; returns the commit (or the abandonment) when the round closes.
+
+        Args:
+            trainers: the live ones, as this peer sees them.
+            given_up: those of them that are not waited for, because they were silent.
+            num_known: with those that do not answer now; the quorum is a share of all.
+        """
+        if self.closed or not self.offers:
+            return None
+        self._num_trainers = max(len(trainers), num_known)
+        if self.plan is None:
+            self._missing = tuple(sorted(set(trainers) - given_up - set(self.offers) - self.late))
+            if len(self.offers) >= self.quorum(self._num_trainers) and self.quorum_at is None:
+                self.quorum_at = now
+            is_everyone_here = bool(trainers) and not self._missing and self.quorum_at is not None
+            if not self.is_held and (is_everyone_here or now >= self._start_at()):
+                self._start(now)
+            elif self.quorum_at is None and now >= self._grace_until():
+                self._tell_what_is_awaited(now)
+            self._heartbeat(now)
+            return None
+        self._heartbeat(now)
+        if len(self.results) < len(self.plan.shards):
+            if now >= self.closes_at:
+                self.closes_at = self._extended(self.plan, now)
+            if now < self.closes_at:
+                return None
+        return self._close(now)
+
+    def quorum(self, num_trainers: int) -> int:
+        """Offers that a round needs before the grace window may end: ceil(fraction * live trainers), and enough of them
+        that the others follow it."""
+        fewest_followed = math.floor(self.least_share * num_trainers) + 1
+        return max(fewest_followed, math.ceil(self.quorum_fraction * num_trainers))
+
+    @property
+    def waiting(self) -> list[PeerId]:
+        """Everybody who offered, in time or too late for this plan: they wait for the commit."""
+        return sorted({*self.offers, *self.late})
+
+    @property
+    def next_time(self) -> float:
+        """When `check` has something to do although nothing arrived."""
+        if self.closed or not self.offers:
+            return math.inf
+        if self.is_held and self.plan is None:
+            return self.heartbeat_at
+        if self.plan is None:
+            times = [self._start_at(), self.heartbeat_at]
+            if self.quorum_at is None and self._told_at is None:
+                times.append(self._grace_until())
+            return min(times)
+        return min(self.closes_at, self.heartbeat_at)
+
+    def _start_at(self) -> float:
+        """Quorum, then a grace window: as long as the missing usually take, but never into the next interval.
+
+        Peers of one speed have constant phases in the interval, so a window of most of it lets everybody take part in
+        every round, while nobody's training waits (the grace window of arXiv 2604.21428). Without a quorum the round
+        waits for as long as a live trainer can take to offer at all.
+        """
+        end = self.first_at + self.timing.hard_seconds
+        if self.quorum_at is None:
+            return min(end, max(self.first_at + self._quorum_patience(), self.not_before))
+        return max(self.quorum_at, min(self._grace_until(), end))
+
+    def _grace_until(self) -> float:
+        pace = self.timing.own_pace.seconds
+        longest = GRACE_OF_INTERVAL * pace if pace is not None else FIRST_GRACE_SECONDS
+        # Whoever missed the last three rounds comes when it comes.
+        expected = [peer_id for peer_id in self._missing if not self.timing.offer.is_absent(peer_id)]
+        window = self.timing.offer.longest(expected).seconds if expected else 0.0
+        if expected and self.attempt:
+            # Members notice the end of a leader at different times.
+            window = max(window, HEARTBEAT_SECONDS)
+        return max(self.first_at + min(window, longest), self.not_before)
+
+    def _quorum_patience(self) -> float:
+        pace = self.timing.own_pace.seconds
+        if pace is None:
+            return self.timing.hard_seconds
+        longest = self.timing.offer.longest(self._missing)
+        if longest.num_arrivals:
+            return max(LEAST_QUORUM_SECONDS, QUORUM_INTERVALS * pace, longest.seconds)
+        return max(LEAST_QUORUM_SECONDS, FIRST_QUORUM_INTERVALS * pace)
+
+    def _tell_what_is_awaited(self, now: float) -> None:
+        if self._told_at is None:
+            self._told_at = now
+            arrivals = self.timing.offer.longest(self._missing).num_arrivals
+            left = max(0.0, self._start_at() - now)
+            quorum = self.quorum(self._num_trainers)
+            self.tell(QuorumAwaited(len(self.offers), quorum, self._missing, left, arrivals))
+
+    def _start(self, now: float) -> None:
+        offers = [self.offers[peer_id] for peer_id in sorted(self.offers)]
+        roster = tuple(
+            RosterEntry(peer_id, offer.tokens, offer.steps, offer.base_version, offer.sequence, offer.num_rounds)
+            for peer_id, offer in sorted(self.offers.items())
+        )
+        self._note_missing(now)
+        shards = self.shards_for(self._with_those_in_time(offers))
+        timing = self.timing
+        mean = timing.reduced.longest({roster[shard.reducer].peer_id for shard in shards}).seconds
+        # A mean is there after the contributions to it, so its reducer may know of a slower line than this peer does.
+        others = [peer_id for peer_id in self.offers if peer_id != self.me]
+        patience = timing.contribution_patience(others, self.attempt, is_pair=self._num_trainers <= 2)
+        contribution = max([mean, *patience.values()])
+        self.plan = Plan(
+            self.fragment,
+            self.version,
+            self.attempt,
+            self.anchor_digest,
+            roster,
+            shards,
+            contribution,
+            # A reducer that waits for a dead member averages after the contribution deadline, and must still count.
+            contribution + max(LEAST_AVERAGING_SECONDS, AVERAGING_OF_MEAN * mean),
+        )
+        self.planned_at, self.closes_at = now, now + self.plan.commit_deadline_seconds
+        for entry in roster:
+            self.send(entry.peer_id, self.plan)
+
+    def _with_those_in_time(self, offers: Sequence[Offer]) -> Sequence[Offer]:
+        """The offers in roster order, with who was seen to bring its means too late as one that nobody can reach.
+
+        Now and then it is tried again: its line may be another one by now.
+        """
+        if self.version % TRIED_EVERY_VERSIONS == 0:
+            return offers
+        in_time = self.timing.reduces_in_time(sorted(self.offers))
+        return [
+            replace(offer, reachable=offer.reachable and is_in_time)
+            for offer, is_in_time in zip(offers, in_time, strict=True)
+        ]
+
+    def _note_missing(self, now: float) -> None:
+        """Trainers that were expected and did not offer in time."""
+        late = tuple(peer_id for peer_id in self._missing if not self.timing.offer.is_absent(peer_id))
+        if late:
+            arrivals = self.timing.offer.longest(late).num_arrivals
+            self.tell(DeadlinePassed("offer", late, now - self.first_at, arrivals))
+        for peer_id in self._missing:
+            self.timing.offer.missed(peer_id)
+
+    def _heartbeat(self, now: float) -> None:
+        if now < self.heartbeat_at:
+            return
+        self.heartbeat_at = now + HEARTBEAT_SECONDS
+        for peer_id in self.waiting:
+            if peer_id != self.me:
+                self.send(peer_id, self._wait(self._num_trainers))
+
+    def _wait(self, num_trainers: int) -> Wait:
+        return Wait(self.fragment, self.version, self.attempt, len(self.offers), self.quorum(num_trainers))
+
+    def _extended(self, plan: Plan, now: float) -> float:
+        """When it closes after all: without a single mean not at the first deadline but after as long again, once.
+
+        What befell every reducer is most likely something that passes, or befell this peer; and an attempt that is
+        given up costs more than the wait, because everything is sent again. The hard limit ends it all the same.
+        """
+        end = self.planned_at + min(2 * plan.commit_deadline_seconds, self.timing.hard_seconds)
+        if now >= end or any(result.digest for result in self.results.values()):
+            return now
+        silent = self._silent(plan)
+        arrivals = self.timing.reduced.longest(silent).num_arrivals
+        self.tell(DeadlinePassed("first mean", silent, now - self.planned_at, arrivals))
+        return end
+
+    def _silent(self, plan: Plan) -> tuple[PeerId, ...]:
+        shards = (shard for index, shard in enumerate(plan.shards) if index not in self.results)
+        return tuple(sorted({plan.roster[shard.reducer].peer_id for shard in shards}))
+
+    def _close(self, now: float) -> Commit | Abandon:
+        assert self.plan is not None
+        self.closed = True
+        silent = self._silent(self.plan)
+        if silent:
+            arrivals = self.timing.reduced.longest(silent).num_arrivals
+            for peer_id in silent:
+                self.timing.reduced.missed(peer_id)
+            self.tell(DeadlinePassed("mean", silent, now - self.planned_at, arrivals))
+        shards = tuple(
+            self.results.get(index) or ShardResult(shard.start, shard.end, shard.reducer, b"", ())
+            for index, shard in enumerate(self.plan.shards)
+        )
+        if not any(shard.digest for shard in shards):
+            return Abandon(self.fragment, self.version, self.attempt, "no reducer finished before the deadline")
+        roster = self.plan.roster
+        return self.notary.sign_commit(
+            Commit(
+                self.fragment,
+                self.version,
+                self.attempt,
+                self.me,
+                self.anchor_digest,
+                roster,
+                shards,
+                self.previous,
+            )
+        )

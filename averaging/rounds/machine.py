@@ -1,0 +1,500 @@
+"""One fragment's rounds at one peer, as a sans-I/O state machine: member, leader and reducer in one.
+
+`RoundMachine.step(event, now)` returns effects; `averaging/exchange/exchange.py` performs them and feeds back what
+happens. The machine knows no bytes of arrays, no clocks and no sockets, so that tests can drive any ordering of events.
+
+A round takes the anchor from `version` to `version + 1`:
+offer -> (quorum, grace) -> plan -> contributions to reducers -> results to members -> commit -> apply.
+
+Rules that must survive every edit:
+- A commit for the current version is applied whoever sent it, as long as it was made on the same anchor.
+- A member that loses its leader (gone, or silent beyond the learned deadline) goes to the next in rank.
+- Two commits for one version: whoever applied the lighter one (tokens, then digest) asks for a repair.
+- An anchor that differs is a reason to look, whatever is claimed for it: `peer.network.node.repairs` decides by what is
+signed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from averaging.outer.schedule import rank_leaders
+from averaging.rounds.attempt import Membership
+from averaging.rounds.events import (
+    Advanced,
+    Apply,
+    ApplyFailed,
+    ContributionArrived,
+    Effect,
+    Event,
+    Heard,
+    LeaderReplaced,
+    Lost,
+    Ready,
+    Repair,
+    ResultArrived,
+    RoundFailed,
+    RoundStarted,
+    SendMessage,
+    SendResult,
+    SendShards,
+    ShardReduced,
+    View,
+)
+from averaging.rounds.later_versions import LaterVersions
+from averaging.rounds.leader import Leading
+from averaging.rounds.reducer import Reducing
+from averaging.rounds.shard_plan import plan_shards
+from averaging.rounds.timing import RoundTiming, patience_factor
+from averaging.signing.notary import Notary
+from averaging.wire.frames import commit_digest
+from averaging.wire.messages import (
+    MAX_ROSTER,
+    Abandon,
+    Commit,
+    CommitRequest,
+    Message,
+    Offer,
+    Plan,
+    Redirect,
+    Reduced,
+    ShardPlan,
+    ShardResult,
+    VersionIs,
+    Wait,
+)
+from dht.host import PeerId
+
+HISTORY_COMMITS = 3
+"""Commits (and their result shards, an eighth of the fragment each) kept for members that missed a few rounds; whoever
+missed more fetches the fragment, which is then the smaller download."""
+
+KEPT_COMMITS = 16
+"""Commits alone are small; they tell a peer that changes its lineage what became of its work there."""
+
+
+@dataclass
+class RoundMachine:
+    """All rounds of one fragment at one peer; see the module docstring."""
+
+    me: PeerId
+    run_id: str
+    fragment: int
+    num_values: int
+    block_size: int
+    timing: RoundTiming
+    notary: Notary
+    quorum_fraction: float = 0.5
+    version: int = 0
+    anchor_digest: bytes = b""
+    lineage_tokens: int = 0
+    trainers: tuple[PeerId, ...] = ()
+    followers: tuple[PeerId, ...] = ()
+    num_known: int = 0
+    objection: Callable[[PeerId, Offer], str] = lambda sender, offer: ""
+    """Why a remote's offer on the anchor that is here is not taken; empty when it is."""
+    doubt: Callable[[PeerId, Offer], bool] = lambda sender, offer: False
+    """Whether such an offer, with nothing against it, has to wait for a later version."""
+    leading_type: type[Leading] = Leading
+    passed_over: frozenset[PeerId] = frozenset()  # not asked to lead from the next version on
+    most_of_median: float = math.inf  # see `plan_shards`
+    least_share: float = 0.0  # see `Leading`
+    history: dict[int, Commit] = field(default_factory=dict)
+    applying: Commit | None = None
+    _offer: Offer | None = None
+    _member: Membership | None = None
+    _leading: Leading | None = None
+    _reducing: Reducing = field(init=False)
+    _avoid: set[PeerId] = field(default_factory=set)
+    _silent: set[PeerId] = field(default_factory=set)
+    _early: dict[PeerId, Offer] = field(default_factory=dict)
+    later: LaterVersions = field(default_factory=LaterVersions)
+    _began_at: float | None = None
+    _previous_began_at: float | None = None
+    _inbox: deque[Event] = field(default_factory=deque)
+    _effects: list[Effect] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._reducing = Reducing(self.me, self.timing)
+
+    def step(self, event: Event, now: float) -> list[Effect]:
+        """Take one event at time `now` and return what must be done about it, in order."""
+        self._inbox.append(event)
+        while self._inbox:
+            while self._inbox:
+                self._take(self._inbox.popleft(), now)
+            self._check_time(now)
+        effects, self._effects = self._effects, []
+        return effects
+
+    @property
+    def next_time(self) -> float:
+        """When to call `step(Tick())` at the latest; infinity when only an event can change anything."""
+        times = [self._reducing.next_time]
+        if self.applying is None:
+            if self._leading is not None:
+                times.append(self._leading.next_time)
+            if self._member is not None:
+                times.append(self._silent_at(self._member))
+        return min(times)
+
+    @property
+    def is_offering(self) -> bool:
+        """Whether an own contribution is under way in the current version."""
+        return self._offer is not None
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan that this peer follows in the current version."""
+        return self._member.plan if self._member is not None else None
+
+    @property
+    def is_reducing(self) -> bool:
+        """Whether an own reduction of the current version is waited for or done."""
+        return self._reducing.is_active
+
+    def known_commit(self, version: int) -> Commit | None:
+        """The commit that left `version`, as long as its results are kept; also while it is being applied here."""
+        if self.applying is not None and self.applying.version == version:
+            return self.applying
+        return self.history.get(version) if version >= self.version - HISTORY_COMMITS else None
+
+    def anchor_of(self, version: int) -> bytes | None:
+        """Digest of the anchor that this lineage had at `version`, as messages have it; None when it is forgotten."""
+        if version == self.version:
+            return self.anchor_digest
+        commit = self.history.get(version)
+        return None if commit is None else commit.anchor_digest
+
+    # ----------------------------------------------------------------------------------------------- dispatch
+
+    def _take(self, event: Event, now: float) -> None:
+        if isinstance(event, Heard):
+            self._hear(event.sender, event.message, now)
+        elif isinstance(event, Ready):
+            self._began_at = now if self._began_at is None else self._began_at
+            self._offer = replace(event.offer, version=self.version, anchor_digest=self.anchor_digest)
+            if self.applying is None:
+                self._join_round(0, now)
+        elif isinstance(event, View):
+            self.trainers, self.followers = event.trainers, event.followers
+            self.num_known = self._reducing.num_trainers = max(len(self.trainers), event.num_known)
+            self._silent.intersection_update(self.trainers)
+        elif isinstance(event, Lost):
+            self._lose(event.peer_id, event.reason, now)
+        elif isinstance(event, ContributionArrived):
+            self._silent.discard(event.sender)
+            key = (event.attempt, event.leader, event.shard)
+            arrive = self._reducing.on_late if event.is_late else self._reducing.on_arrived
+            arrive(event.sender, key, now)
+        elif isinstance(event, ResultArrived):
+            self._note_result(event, now)
+        elif isinstance(event, ShardReduced):
+            self._finish_reduction(event)
+        elif isinstance(event, Advanced):
+            self._advance(event, now)
+        elif isinstance(event, ApplyFailed) and event.commit is self.applying:
+            self._start_over(now)
+
+    def _hear(self, sender: PeerId, message: Message, now: float) -> None:
+        self._silent.discard(sender)
+        if isinstance(message, Offer):
+            self._hear_offer(sender, message, now)
+        elif isinstance(message, CommitRequest):
+            self._tell_outcome(sender, message.version)
+        elif isinstance(message, Commit):
+            self._hear_commit(sender, message)
+        elif isinstance(message, VersionIs):
+            self._hear_version(sender, message)
+        elif isinstance(message, Plan) and message.version < self.version + (self.applying is not None):
+            # Its leader would wait for contributions and means of those who have left its round.
+            self._tell_outcome(sender, message.version)
+        elif getattr(message, "version", -1) != self.version or self.applying is not None:
+            return
+        elif isinstance(message, Plan):
+            self._hear_plan(sender, message, now)
+        elif isinstance(message, Reduced):
+            if self._leading is not None:
+                self._leading.on_reduced(sender, message, now)
+        elif self._member is not None and self._member.leader == sender:
+            if isinstance(message, Wait):
+                self.timing.leader_silence.observe(sender, now - self._member.heard_at)
+                self._member.heard_at = now
+            elif isinstance(message, Abandon):
+                self._effects.append(RoundFailed(message.attempt, message.reason))
+                self._take_over(message.reason, now)
+            elif isinstance(message, Redirect):
+                self._follow_redirect(self._member, message, now)
+
+    def _check_time(self, now: float) -> None:
+        self._effects += self._reducing.check(now)
+        if self.applying is not None:
+            return
+        if self._leading is not None:
+            self._leading.is_held = self.plan is not None and self.leader != self.me
+            closing = self._leading.check(self.trainers, self._avoid - {self.me}, now, self.num_known)
+            if isinstance(closing, Commit):
+                self._publish(closing)
+            elif closing is not None:
+                waiting, self._leading = self._leading.waiting, None
+                for peer_id in waiting:
+                    self._send(peer_id, closing)
+        member = self._member
+        if member is not None and now >= self._silent_at(member):
+            self._silent.add(member.leader)
+            arrivals = self.timing.leader_silence.allowance(member.leader).num_arrivals
+            silence = f"the leader was silent for {now - member.heard_at:.1f} s"
+            self._take_over(f"{silence} (allowed: learned from {arrivals} signs of life)", now)
+
+    def _publish(self, commit: Commit) -> None:
+        for peer_id in sorted({self.me, *self.trainers, *self.followers, *(entry.peer_id for entry in commit.roster)}):
+            self._send(peer_id, commit)
+
+    # ------------------------------------------------------------------------------------------------- member
+
+    def _join_round(self, attempt: int, now: float, leader: PeerId | None = None) -> None:
+        assert self._offer is not None
+        chosen = leader or next(iter(self._ranked()), self.me)
+        redirects = self._member.redirects if self._member is not None else 0
+        self._member = Membership(attempt, chosen, now, now, redirects=redirects)
+        self._send(chosen, replace(self._offer, attempt=attempt))
+
+    def _silent_at(self, member: Membership) -> float:
+        if member.leader == self.me:
+            return math.inf
+        patience = self.timing.leader_silence.allowance(member.leader).seconds
+        return member.heard_at + patience * patience_factor(member.attempt)
+
+    def _take_over(self, reason: str, now: float) -> None:
+        member = self._member
+        if member is None or self._offer is None:
+            return
+        self._avoid.add(member.leader)
+        old = member.leader
+        self._join_round(member.attempt + 1, now)
+        assert self._member is not None
+        self._effects.append(LeaderReplaced(self._member.attempt, old, self._member.leader, reason))
+
+    def _follow_redirect(self, member: Membership, message: Redirect, now: float) -> None:
+        member.redirects += 1
+        if member.redirects <= 2 and message.leader not in self._avoid and message.leader != member.leader:
+            self._join_round(member.attempt, now, leader=message.leader)
+        else:
+            self._join_round(member.attempt + 1, now, leader=member.leader)
+
+    def _hear_plan(self, sender: PeerId, plan: Plan, now: float) -> None:
+        member = self._member
+        if member is None or member.leader != sender or self._offer is None:
+            return
+        if plan.anchor_digest != self.anchor_digest:
+            self._send(sender, self._version_is())
+            return
+        mine = [entry for entry in plan.roster if entry.peer_id == self.me]
+        if not mine or mine[0].sequence != self._offer.sequence or member.plan == plan:
+            return
+        member.plan, member.planned_at, member.heard_at = plan, now, now
+        self._effects.append(RoundStarted(sender, len(plan.roster)))
+        self._effects.append(SendShards(plan, sender))
+        self._reducing.on_plan(plan, sender, now)
+
+    def _note_result(self, event: ResultArrived, now: float) -> None:
+        """Members see how long each reducer takes, and know it when they lead."""
+        member, plan = self._member, self.plan
+        if member is None or plan is None or event.shard >= len(plan.shards) or member.leader == self.me:
+            return
+        if plan.roster[plan.shards[event.shard].reducer].peer_id == event.sender:
+            self.timing.reduced.observe(event.sender, now - member.planned_at)
+
+    # ------------------------------------------------------------------------------------------------ reducer
+
+    def _finish_reduction(self, event: ShardReduced) -> None:
+        reduction = self._reducing.reductions.get((event.attempt, event.leader, event.shard))
+        if reduction is None or not event.included:
+            return
+        plan = reduction.plan
+        shard, included = plan.shards[event.shard], event.included
+        result = ShardResult(shard.start, shard.end, shard.reducer, event.digest, included)
+        signature = self.notary.sign_result(plan, event.leader, result)
+        report = Reduced(self.fragment, plan.version, event.attempt, event.shard, event.digest, included, signature)
+        self._send(event.leader, report)
+        to = tuple(entry.peer_id for entry in plan.roster if entry.peer_id != self.me)
+        self._effects.append(SendResult(plan, event.shard, to))
+
+    # ------------------------------------------------------------------------------------------------- leader
+
+    def _hear_offer(self, sender: PeerId, offer: Offer, now: float) -> None:
+        if offer.version > self.version:
+            if len(self._early) < MAX_ROSTER:
+                self._early[sender] = offer
+                self._note_ahead(sender, offer.version)
+            return
+        if self.applying is not None and offer.version == self.version:
+            if sender != self.me:
+                self._send(sender, self.applying)
+            return
+        if offer.version < self.version:
+            if offer.version == self.version - 1 and self._previous_began_at is not None:
+                self.timing.offer.observe(sender, now - self._previous_began_at)
+            self._tell_outcome(sender, offer.version)
+            return
+        if offer.anchor_digest != self.anchor_digest:
+            self._send(sender, self._version_is())
+            return
+        if sender != self.me and (reason := self.objection(sender, offer)):
+            self._send(sender, Abandon(self.fragment, self.version, offer.attempt, reason))
+            return
+        ranked = self._ranked()
+        if offer.attempt == 0 and sender != self.me and ranked and ranked[0] not in (self.me, sender):
+            self._send(sender, Redirect(self.fragment, self.version, ranked[0]))
+            return
+        if self._leading is None:
+            self._leading = self.leading_type(
+                self.me,
+                self.fragment,
+                self.version,
+                self.anchor_digest,
+                self.timing,
+                self._send,
+                self._shards_for,
+                self.quorum_fraction,
+                self.notary,
+                previous=commit_digest(previous) if (previous := self.history.get(self.version - 1)) else b"",
+                not_before=self._earliest_start(),
+                least_share=self.least_share,
+                tell=self._tell,
+            )
+        self._began_at = now if self._began_at is None else self._began_at
+        is_doubtful = sender != self.me and self.doubt(sender, offer)
+        self._leading.on_offer(sender, offer, self.num_known, now, is_doubtful=is_doubtful)
+
+    def _earliest_start(self) -> float:
+        """One interval and a little after the previous round began, unless everyone has offered.
+
+        Otherwise a peer that just missed a round would open the next one at once, alone, and the others would miss
+        that one in turn.
+        """
+        pace = self.timing.own_pace.seconds
+        if pace is None or self._previous_began_at is None:
+            return 0.0
+        return self._previous_began_at + 1.2 * pace
+
+    def _shards_for(self, offers: Sequence[Offer]) -> tuple[ShardPlan, ...]:
+        return plan_shards(
+            self.num_values,
+            self.block_size,
+            [offer.upload_bits_per_second for offer in offers],
+            [offer.reachable for offer in offers],
+            self.most_of_median,
+        )
+
+    # --------------------------------------------------------------------------------- commits, forks, catching up
+
+    def _hear_commit(self, sender: PeerId, commit: Commit) -> None:
+        if commit.version == self.version:
+            if self.applying is not None:
+                return
+            if commit.anchor_digest != self.anchor_digest:
+                self._send(sender, self._version_is())
+                return
+            self.applying = commit
+            self._effects.append(Apply(commit))
+        elif commit.version > self.version:
+            self._note_ahead(sender, commit.version + 1)
+        elif (mine := self.history.get(commit.version)) is not None and mine != commit:
+            theirs_weigh, mine_weigh = ((other.tokens, commit_digest(other)) for other in (commit, mine))
+            if commit.anchor_digest != mine.anchor_digest:
+                self._send(sender, self._version_is())
+            elif theirs_weigh > mine_weigh:
+                self._effects.append(Repair(sender, f"a heavier commit of version {commit.version} exists"))
+            elif theirs_weigh < mine_weigh:  # else it was signed twice
+                self._send(sender, mine)
+
+    def _hear_version(self, sender: PeerId, theirs: VersionIs) -> None:
+        if (theirs.version, theirs.anchor_digest) == (self.version, self.anchor_digest) or self.applying is not None:
+            return
+        is_lighter = (theirs.lineage_tokens, theirs.anchor_digest) < (self.lineage_tokens, self.anchor_digest)
+        if is_lighter:
+            self._send(sender, self._version_is())
+        if theirs.version > self.version and not is_lighter and not self.later.was_asked(sender):
+            self._note_ahead(sender, theirs.version)
+        elif theirs.version >= self.version or not is_lighter:  # fewer tokens are a claim as much as more
+            what = "another anchor" if is_lighter else "more committed tokens"
+            reason = f"it has version {theirs.version} with {what}, this peer version {self.version}"
+            self._effects.append(Repair(sender, reason))
+
+    def _note_ahead(self, sender: PeerId, version: int) -> None:
+        self.later.note(sender, version)
+        if self.applying is None and not self.later.was_asked(sender):
+            self.later.ask(sender)
+            self._send(sender, CommitRequest(self.fragment, self.version))
+
+    def _tell_outcome(self, to: PeerId, version: int) -> None:
+        """The commit that left `version`, or where this peer is."""
+        commit = self.known_commit(version)
+        self._send(to, commit if commit is not None else self._version_is())
+
+    def _version_is(self) -> VersionIs:
+        return VersionIs(self.fragment, self.version, self.anchor_digest, self.lineage_tokens)
+
+    def _start_over(self, now: float) -> None:
+        """The round goes on as if the commit had not come; somebody else may lead to one that can be applied."""
+        self.applying = self._leading = None
+        if self._offer is not None:
+            self._join_round(self._member.attempt + 1 if self._member is not None else 0, now)
+
+    def _advance(self, event: Advanced, now: float) -> None:
+        if event.adopted is not None:
+            self.history = {commit.version: commit for commit in event.adopted if commit.version < event.version}
+        elif self.applying is not None and event.version == self.applying.version + 1:
+            self.history[self.applying.version] = self.applying
+            if self._leading is not None and not self._leading.closed:
+                # Somebody else's round was faster; whoever waits for this one must not wait until it looks dead.
+                for peer_id in self._leading.waiting:
+                    if peer_id != self.me:
+                        self._send(peer_id, self.applying)
+        else:
+            self.history.clear()
+        for version in sorted(self.history)[:-KEPT_COMMITS]:
+            del self.history[version]
+        self.version, self.anchor_digest = event.version, event.anchor_digest
+        self.lineage_tokens = event.lineage_tokens
+        self._previous_began_at, self._began_at = self._began_at or now, None
+        self.applying = self._offer = self._member = self._leading = None
+        self._reducing.advance()
+        # A leader that was silent is not asked again for the next version before it was heard of.
+        self._avoid = {*self._silent, *self.passed_over}
+        ahead = self.later.advance(self.version)
+        early, self._early = self._early, {}
+        self._inbox.extend(Heard(sender, offer) for sender, offer in sorted(early.items()))
+        for peer_id, version in ahead:
+            self._note_ahead(peer_id, version)
+
+    # ------------------------------------------------------------------------------------------------- shared
+
+    @property
+    def leader(self) -> PeerId | None:
+        """Who has this peer's offer for the current version."""
+        return self._member.leader if self._member is not None else None
+
+    def _lose(self, peer_id: PeerId, reason: str, now: float) -> None:
+        self._reducing.on_lost(peer_id)
+        if self._leading is not None:
+            self._leading.on_lost(peer_id)
+        self.later.forget(peer_id)
+        if self.applying is None and self._member is not None and self._member.leader == peer_id != self.me:
+            self._take_over(reason, now)
+
+    def _ranked(self) -> list[PeerId]:
+        return rank_leaders(self.run_id, self.fragment, self.version, {*self.trainers, self.me} - self._avoid)
+
+    def _tell(self, effect: Effect) -> None:
+        self._effects.append(effect)
+
+    def _send(self, to: PeerId, message: Message) -> None:
+        if to == self.me:
+            self._inbox.append(Heard(self.me, message))
+        else:
+            self._effects.append(SendMessage(to, message))

@@ -1,0 +1,142 @@
+"""The reducer's half of a round: whose contributions are waited for, how long, and when to average. Sans-I/O.
+
+Each member has its own learned time, bounded by what the plan's leader promised to wait; a shard is averaged when
+nobody is waited for any more. What comes too late for that still teaches how long its sender takes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from averaging.rounds.events import DeadlinePassed, Effect, ReduceShard
+from averaging.rounds.timing import RoundTiming
+from averaging.wire.messages import Plan
+from dht.host import PeerId
+
+Key = tuple[int, PeerId, int]
+"""(attempt, leader, shard): what one member averages for one plan."""
+
+
+@dataclass
+class Reduction:
+    """One shard of one plan that this peer averages; `until` is when each member is no longer waited for."""
+
+    plan: Plan
+    leader: PeerId
+    shard: int
+    planned_at: float
+    until: dict[PeerId, float]
+    started: bool = False
+    due_at: float = field(init=False)
+    """When nobody is waited for any more; minus infinity when all are there. Asked for after every message."""
+
+    def __post_init__(self) -> None:
+        self.due_at = max(self.until.values(), default=-math.inf)
+
+    def stop_waiting_for(self, peer_id: PeerId) -> None:
+        """Its contribution is here, or never will be."""
+        if self.until.pop(peer_id, None) is not None:
+            self.due_at = max(self.until.values(), default=-math.inf)
+
+
+@dataclass
+class Reducing:
+    """All reductions of one version of one fragment at one peer."""
+
+    me: PeerId
+    timing: RoundTiming
+    num_trainers: int = 0
+    """Live ones, as far as is known."""
+    reductions: dict[Key, Reduction] = field(default_factory=dict)
+    arrived: dict[Key, set[PeerId]] = field(default_factory=dict)
+    _missed: set[tuple[int, PeerId, PeerId]] = field(default_factory=set)
+    _past: dict[Key, float] = field(default_factory=dict)
+
+    def on_plan(self, plan: Plan, leader: PeerId, now: float) -> None:
+        """Begin to wait for the members' contributions to the shards that are ours."""
+        for index, shard in enumerate(plan.shards):
+            if plan.roster[shard.reducer].peer_id != self.me:
+                continue
+            key = (plan.attempt, leader, index)
+            here = self.arrived.get(key, set())
+            others = [entry.peer_id for entry in plan.roster if entry.peer_id != self.me]
+            patience = self.timing.contribution_patience(others, plan.attempt, is_pair=self.num_trainers <= 2)
+            until = {}
+            for entry in plan.roster:
+                if entry.peer_id in here:
+                    self.timing.contribution.observe(entry.peer_id, 0.0)
+                elif entry.peer_id != self.me:
+                    until[entry.peer_id] = now + min(patience[entry.peer_id], plan.contribution_deadline_seconds)
+            self.reductions[key] = Reduction(plan, leader, index, now, until)
+
+    def on_arrived(self, sender: PeerId, key: Key, now: float) -> None:
+        """A contribution for the current version is here."""
+        senders = self.arrived.setdefault(key, set())
+        if sender in senders:
+            return
+        senders.add(sender)
+        reduction = self.reductions.get(key)
+        if reduction is not None:
+            reduction.stop_waiting_for(sender)
+            if any(entry.peer_id == sender for entry in reduction.plan.roster):
+                self.timing.contribution.observe(sender, now - reduction.planned_at)
+
+    def on_late(self, sender: PeerId, key: Key, now: float) -> None:
+        """A contribution for the previous version is here: of no use, but it tells how long its sender takes."""
+        planned_at = self._past.get(key)
+        if planned_at is not None and (key[0], key[1], sender) in self._missed:
+            self._missed.discard((key[0], key[1], sender))
+            self.timing.contribution.observe(sender, now - planned_at)
+
+    def on_lost(self, peer_id: PeerId) -> None:
+        """Nothing more will come from this peer."""
+        for reduction in self.reductions.values():
+            reduction.stop_waiting_for(peer_id)
+
+    def check(self, now: float) -> list[Effect]:
+        """What must be averaged at `now`, and who was waited for in vain."""
+        effects: list[Effect] = []
+        due = [(key, each) for key, each in self.reductions.items() if not each.started and each.due_at <= now]
+        for key, reduction in due:
+            reduction.started = True
+            expired = self._expired(reduction)
+            if expired:
+                arrivals = self.timing.contribution.longest(expired).num_arrivals
+                for peer_id in expired:
+                    self.timing.contribution.missed(peer_id)
+                effects.append(DeadlinePassed("contribution", expired, now - reduction.planned_at, arrivals))
+            members = tuple(
+                index
+                for index, entry in enumerate(reduction.plan.roster)
+                if entry.peer_id == self.me or entry.peer_id in self.arrived.get(key, set())
+            )
+            effects.append(ReduceShard(reduction.plan, reduction.leader, reduction.shard, members))
+        return effects
+
+    def _expired(self, reduction: Reduction) -> tuple[PeerId, ...]:
+        """Members that are late for the first of this plan's shards: one silence is one miss, whatever it costs."""
+        found = []
+        for peer_id in sorted(reduction.until):
+            mark = (reduction.plan.attempt, reduction.leader, peer_id)
+            if mark not in self._missed:
+                self._missed.add(mark)
+                found.append(peer_id)
+        return tuple(found)
+
+    @property
+    def is_active(self) -> bool:
+        """Whether a reduction of the current version is waited for or done."""
+        return bool(self.reductions)
+
+    @property
+    def next_time(self) -> float:
+        """When `check` has something to do although nothing arrived."""
+        return min((each.due_at for each in self.reductions.values() if not each.started), default=math.inf)
+
+    def advance(self) -> None:
+        """The next version begins."""
+        self._past = {key: reduction.planned_at for key, reduction in self.reductions.items()}
+        self._missed = {mark for mark in self._missed if any(key[:2] == mark[:2] for key in self._past)}
+        self.reductions.clear()
+        self.arrived.clear()

@@ -1,0 +1,98 @@
+"""The signed commits that a member keeps for whoever collects proofs: the newest of its own lineage, within limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from averaging.rounds.machine import KEPT_COMMITS
+from averaging.wire.frames import encode
+from averaging.wire.messages import Commit
+
+MAX_LOGGED_COMMITS = 512
+"""Per fragment: with a round per second, more than eight minutes for somebody who looks every few seconds."""
+MAX_LOGGED_BYTES = 1024 * 1024
+"""Per fragment; a commit of eight members takes 2 kB. The last `KEPT_COMMITS` stay whatever they take."""
+MAX_PAGE_BYTES = 1024 * 1024
+"""Of frames in one answer; whoever wants more asks again from the next version on."""
+
+
+@dataclass
+class CommitLog:
+    """Commits of one fragment as frames, oldest first; each is signed by its leader and its reducers."""
+
+    _frames: dict[int, bytes] = field(default_factory=dict)
+    _rows: dict[int, tuple[bytes, int]] = field(default_factory=dict)
+    """Of each frame, by version: the digest of the anchor that it leaves, and its tokens."""
+    _num_bytes: int = 0
+
+    def __len__(self) -> int:
+        return len(self._frames)
+
+    @property
+    def num_bytes(self) -> int:
+        """Of all frames."""
+        return self._num_bytes
+
+    def add(self, commit: Commit) -> None:
+        """Keep a commit that was applied; it is newer than all that are here."""
+        frame = encode(commit)
+        self._rows[commit.version] = commit.anchor_digest, commit.tokens
+        self._num_bytes += len(frame) - len(self._frames.get(commit.version, b""))
+        self._frames[commit.version] = frame
+        while len(self._frames) > MAX_LOGGED_COMMITS or (
+            self._num_bytes > MAX_LOGGED_BYTES and len(self._frames) > KEPT_COMMITS
+        ):
+            oldest = next(iter(self._frames))
+            self._num_bytes -= len(self._frames.pop(oldest))
+            del self._rows[oldest]
+
+    def replace(self, commits: Iterable[Commit]) -> None:
+        """The lineage changed: what was here may be of another one."""
+        self._frames.clear()
+        self._rows.clear()
+        self._num_bytes = 0
+        for commit in sorted(commits, key=lambda commit: commit.version):
+            self.add(commit)
+
+    def anchors(self) -> dict[int, bytes]:
+        """Version -> digest of each anchor that a commit here leaves, as messages have it."""
+        return {version: digest for version, (digest, _) in self._rows.items()}
+
+    def has_left(self, version: int, digest: bytes) -> bool:
+        """Whether a commit here leaves the anchor of that version whose digest begins so."""
+        return version in self._rows and self._rows[version][0].startswith(digest)
+
+    def tokens_since(self, first: int, end: int) -> int | None:
+        """In the commits that left versions `first` to `end` - 1; None when one of them is not here."""
+        versions = range(first, end)
+        if end - first > len(self._rows) or not all(version in self._rows for version in versions):
+            return None
+        return sum(self._rows[version][1] for version in versions)
+
+    @property
+    def tokens(self) -> int:
+        """In all commits that are here."""
+        return sum(tokens for _, tokens in self._rows.values())
+
+    def frames_to(self, version: int) -> tuple[bytes, ...]:
+        """All that lead to `version` without a gap, oldest first; none when the newest leaves another version."""
+        found: list[bytes] = []
+        for number in range(version - 1, -1, -1):
+            if (frame := self._frames.get(number)) is None:
+                break
+            found.append(frame)
+        return tuple(reversed(found))
+
+    def page(self, from_version: int) -> list[bytes]:
+        """The oldest frames that left `from_version` or a later version, as many as one answer holds."""
+        found: list[bytes] = []
+        num_bytes = 0
+        for version, frame in self._frames.items():
+            if version < from_version:
+                continue
+            num_bytes += len(frame)
+            if found and num_bytes > MAX_PAGE_BYTES:
+                break
+            found.append(frame)
+        return found

@@ -1,0 +1,209 @@
+"""Signed commits as a file that anybody can keep and check: JSON lines, one receipt each. Pure.
+
+A receipt holds the signed bytes and, readable beside them, what they say; whoever checks it believes the bytes alone
+and compares the rest with them. What is needed to check a signature stands in the receipt too: run id, manifest hash,
+and the sizes of the model's fragments, by which tokens are counted.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgpack
+
+from averaging.signing.credit import Round, round_of
+from averaging.signing.notary import Checker, Scope, Verify
+from averaging.wire import frames
+from averaging.wire.messages import Commit
+from dht.errors import PeerFault
+from dht.host import PeerId
+
+MAX_LINE_BYTES: Final = 256 * 1024
+"""The largest commit takes 128 kB in base64, and its readable fields 30 kB."""
+MAX_FRAGMENTS: Final = 4096
+MAX_PARAMETERS: Final = 2**44
+KIND: Final = "murmuration receipt 1"
+
+
+class ReceiptFault(ValueError):
+    """A line that is no receipt, or a receipt that was changed; the text says which line and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunFrame:
+    """What the receipts of one run under one manifest share."""
+
+    run_id: str
+    manifest_hash: bytes
+    fragment_sizes: tuple[int, ...]
+
+    @property
+    def limits(self) -> frames.Limits:
+        """Of the frames in receipts, which carry no payload."""
+        return frames.Limits(self.fragment_sizes, 0)
+
+
+def commit_of(frame: bytes, run: RunFrame, verify: Verify) -> Commit:
+    """The commit in a frame, all signatures checked.
+
+    Raises:
+        ReceiptFault: it is none, or not signed by its leader and all its reducers for this run and manifest.
+    """
+    try:
+        commit, _ = frames.decode(frame, PeerId(""), run.limits)
+    except PeerFault as fault:
+        raise ReceiptFault(f"its bytes are no signed commit: {fault.what}") from fault
+    if not isinstance(commit, Commit):
+        raise ReceiptFault(f"its bytes are a {commit.KIND}; expected a commit")
+    if objection := Checker(Scope(run.run_id, run.manifest_hash), verify).objection(commit):
+        raise ReceiptFault(f"{objection}, for run {run.run_id} and its manifest {run.manifest_hash.hex()[:12]}")
+    return commit
+
+
+def line_of(frame: bytes, run: RunFrame) -> str:
+    """One receipt as a line of a file, without the line's end.
+
+    Raises:
+        ReceiptFault: the frame is no commit of this run's model.
+    """
+    try:
+        commit, _ = frames.decode(frame, PeerId(""), run.limits)
+    except PeerFault as fault:
+        raise ReceiptFault(f"its bytes are no signed commit: {fault.what}") from fault
+    if not isinstance(commit, Commit):
+        raise ReceiptFault(f"its bytes are a {commit.KIND}; expected a commit")
+    fields = {
+        "kind": KIND,
+        "run_id": run.run_id,
+        "manifest_hash": run.manifest_hash.hex(),
+        "fragment_sizes": list(run.fragment_sizes),
+        **_readable(commit),
+        "commit": base64.b64encode(frame).decode("ascii"),
+    }
+    return json.dumps(fields, separators=(",", ":"))
+
+
+def read_line(line: str, verify: Verify) -> tuple[RunFrame, Commit]:
+    """One receipt, checked completely.
+
+    Raises:
+        ReceiptFault: it is none, or anything in it was changed.
+    """
+    if len(line) > MAX_LINE_BYTES:
+        raise ReceiptFault(f"it has {len(line)} characters; expected at most {MAX_LINE_BYTES}")
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ReceiptFault(f"it is no JSON ({type(error).__name__}); expected one receipt per line") from error
+    if type(found) is not dict or found.get("kind") != KIND:
+        raise ReceiptFault(f'it is no receipt; expected an object of kind "{KIND}"')
+    run = _run_frame(found)
+    text = found.get("commit")
+    try:
+        frame = base64.b64decode(text, validate=True) if type(text) is str else b""
+    except ValueError as error:
+        raise ReceiptFault('its "commit" is no base64') from error
+    commit = commit_of(frame, run, verify)
+    for name, value in _readable(commit).items():
+        if found.get(name) != value:
+            told = str(found.get(name))[:60]
+            raise ReceiptFault(f'its field "{name}" says {told}; the signed bytes say {str(value)[:60]}')
+    return run, commit
+
+
+@dataclass(frozen=True, slots=True)
+class Receipts:
+    """What a file of receipts proves."""
+
+    run_id: str
+    rounds: tuple[Round, ...]
+    num_parameters: int
+
+
+def read_receipts(lines: Iterable[str], verify: Verify, run_id: str = "") -> Receipts:
+    """A whole file; empty lines are passed over.
+
+    Args:
+        run_id: the run that all receipts must be of; empty: whichever they are of.
+
+    Raises:
+        ReceiptFault: a line is wrong, names another run or another model, or there is none.
+    """
+    rounds: list[Round] = []
+    sizes: tuple[int, ...] = ()
+    for number, line in _filled(lines):
+        try:
+            run, commit = read_line(line, verify)
+            if run_id and run.run_id != run_id:
+                raise ReceiptFault(f"it is of run {run.run_id}; expected {run_id}")
+            if sizes and run.fragment_sizes != sizes:
+                raise ReceiptFault("it gives other fragment sizes than the lines before; expected one model")
+        except ReceiptFault as fault:
+            raise ReceiptFault(f"line {number}: {fault}") from fault
+        run_id, sizes = run.run_id, run.fragment_sizes
+        rounds.append(round_of(commit, sum(sizes)))
+    if not rounds:
+        raise ReceiptFault("no receipt in it; expected one JSON object per line")
+    return Receipts(run_id, tuple(rounds), sum(sizes))
+
+
+def _filled(lines: Iterable[str]) -> Iterator[tuple[int, str]]:
+    return ((number, line) for number, line in enumerate(lines, 1) if line.strip())
+
+
+def _readable(commit: Commit) -> dict[str, Any]:
+    included = sorted({index for shard in commit.shards for index in shard.included})
+    return {
+        "fragment": commit.fragment,
+        "version": commit.version,
+        "leader": commit.leader,
+        "tokens": commit.tokens,
+        "contributors": {commit.roster[index].peer_id: commit.roster[index].tokens for index in included},
+    }
+
+
+def _run_frame(found: dict[str, Any]) -> RunFrame:
+    run_id, manifest_hash, sizes = found.get("run_id"), found.get("manifest_hash"), found.get("fragment_sizes")
+    if type(run_id) is not str or not 0 < len(run_id) <= 80 or not run_id.isprintable():
+        raise ReceiptFault('its "run_id" is no run id')
+    try:
+        digest = bytes.fromhex(manifest_hash) if type(manifest_hash) is str else b""
+    except ValueError:
+        digest = b""
+    if len(digest) != 32:
+        raise ReceiptFault('its "manifest_hash" is none; expected 64 hexadecimal digits')
+    if type(sizes) is not list or not 0 < len(sizes) <= MAX_FRAGMENTS or not all(_is_size(size) for size in sizes):
+        raise ReceiptFault('its "fragment_sizes" are none; expected the number of values of each fragment')
+    return RunFrame(run_id, digest, tuple(sizes))
+
+
+def _is_size(size: object) -> bool:
+    return type(size) is int and 0 < size <= MAX_PARAMETERS
+
+
+def receipt_of(run: RunFrame, frame: bytes) -> bytes:
+    """What a collector keeps of a commit: its signed bytes, and what they are checked against."""
+    packed: bytes = msgpack.packb([run.manifest_hash, list(run.fragment_sizes), frame], use_bin_type=True)
+    return packed
+
+
+def open_receipt(run_id: str, receipt: bytes) -> tuple[RunFrame, bytes]:
+    """(frame of the run, signed bytes) of what `receipt_of` made.
+
+    Raises:
+        ReceiptFault: it made no such thing.
+    """
+    try:
+        items = msgpack.unpackb(receipt, raw=False, max_map_len=0, max_ext_len=0, max_array_len=MAX_FRAGMENTS)
+    except (ValueError, RecursionError, msgpack.UnpackException) as error:
+        raise ReceiptFault(f"bytes that are no receipt ({type(error).__name__})") from error
+    match items:
+        case [bytes(manifest_hash), [*sizes], bytes(frame)] if (
+            len(manifest_hash) == 32 and sizes and all(_is_size(size) for size in sizes)
+        ):
+            return RunFrame(run_id, manifest_hash, tuple(sizes)), frame
+    raise ReceiptFault("bytes that are no receipt; expected manifest hash, fragment sizes and signed bytes")

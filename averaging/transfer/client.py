@@ -1,0 +1,282 @@
+"""State transfer as a joiner sees it: single requests to one donor. The messages: see `messages.py`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Literal
+
+import numpy as np
+
+from averaging.arrays import all_finite
+from averaging.codec.digests import digest_of
+from averaging.lanes.links import Doorkeeper, open_greeted_stream
+from averaging.rounds.machine import KEPT_COMMITS
+from averaging.signing.commit_log import MAX_LOGGED_COMMITS
+from averaging.transfer.messages import (
+    ACKNOWLEDGE,
+    FRAME_SECONDS,
+    MAX_REQUEST_BYTES,
+    MAX_TRANSFERS,
+    STATE_PROTOCOL,
+    Header,
+    chunk_lengths,
+    chunks_of,
+    in_time,
+    is_count,
+    pack,
+    unpack,
+)
+from averaging.transfer.server import StateServer
+from averaging.transfer.snapshots import Snapshot, StateSource
+from averaging.wire import frames
+from averaging.wire.messages import Commit
+from dht.errors import PeerFault, PeerUnreachable
+from dht.host import Host, PeerId, Stream
+from dht.records.lineages import MAX_ANCHOR_VERSION
+
+MAX_COMMITS_BYTES = (KEPT_COMMITS + 1) * (frames.MAX_HEADER_BYTES + 8)
+"""All that a donor keeps, the one being applied too, each of the largest size: a MiB."""
+
+__all__ = [
+    "FRAME_SECONDS",
+    "MAX_REQUEST_BYTES",
+    "MAX_TRANSFERS",
+    "STATE_PROTOCOL",
+    "ChunkStream",
+    "FragmentValues",
+    "Header",
+    "Snapshot",
+    "StateServer",
+    "StateSource",
+    "fetch_commits",
+    "fetch_digest",
+    "fetch_header",
+    "fetch_log",
+    "fetch_state",
+]
+
+
+async def fetch_digest(host: Host, doorkeeper: Doorkeeper, donor: PeerId, fragment: int, version: int) -> bytes:
+    """The digest that `donor` had of this fragment at `version`; empty when it does not know.
+
+    Raises:
+        PeerFault: the donor is gone, refused, or answered nonsense.
+    """
+    stream = await open_greeted_stream(host, doorkeeper, donor, STATE_PROTOCOL)
+    try:
+        await stream.send(pack(["digest", fragment, version]))
+        answer = unpack(await in_time(stream.receive(MAX_REQUEST_BYTES), donor), donor, 2)
+        await stream.send(ACKNOWLEDGE)
+    finally:
+        await stream.close()
+    if len(answer) != 2 or answer[0] != "digest" or type(answer[1]) is not bytes or len(answer[1]) not in (0, 32):
+        raise PeerFault(donor, f"answered a digest request with {answer!r:.60}")
+    return bytes(answer[1])
+
+
+async def fetch_commits(
+    host: Host, doorkeeper: Doorkeeper, donor: PeerId, fragment: int, from_version: int, limits: frames.Limits
+) -> list[Commit]:
+    """Recent commits of a fragment that left `from_version` or a later version, as the donor knows them.
+
+    Raises:
+        PeerFault: the donor is gone, refused, or answered nonsense.
+    """
+    stream = await open_greeted_stream(host, doorkeeper, donor, STATE_PROTOCOL)
+    try:
+        await stream.send(pack(["commits", fragment, from_version]))
+        answer = unpack(await in_time(stream.receive(MAX_COMMITS_BYTES), donor), donor, KEPT_COMMITS + 2)
+        await stream.send(ACKNOWLEDGE)
+    finally:
+        await stream.close()
+    if answer[0] != "commits" or not all(type(frame) is bytes for frame in answer[1:]):
+        raise PeerFault(donor, "answered a request for commits with something else")
+    commits = [frames.decode(frame, donor, limits)[0] for frame in answer[1:]]
+    return [commit for commit in commits if isinstance(commit, Commit) and commit.fragment == fragment]
+
+
+async def fetch_log(host: Host, doorkeeper: Doorkeeper, donor: PeerId, fragment: int, from_version: int) -> list[bytes]:
+    """One page of the signed commits that left `from_version` or a later version, as frames, oldest first.
+
+    Nothing in them is checked but their length. The next page begins behind the last one's newest version; an empty
+    page says that the donor knows nothing newer.
+
+    Raises:
+        PeerFault: the donor is gone, refused, or answered nonsense.
+    """
+    stream = await open_greeted_stream(host, doorkeeper, donor, STATE_PROTOCOL)
+    try:
+        await stream.send(pack(["log", fragment, from_version]))
+        answer = unpack(await in_time(stream.receive(MAX_COMMITS_BYTES), donor), donor, MAX_LOGGED_COMMITS + 1)
+        await stream.send(ACKNOWLEDGE)
+    finally:
+        await stream.close()
+    if answer[0] != "log" or not all(type(frame) is bytes for frame in answer[1:]):
+        raise PeerFault(donor, "answered a request for its log of commits with something else")
+    return answer[1:]
+
+
+async def fetch_header(
+    host: Host, doorkeeper: Doorkeeper, donor: PeerId, fragment: int, num_values: int
+) -> Header | Literal["none", "busy"]:
+    """What `donor` can give of a fragment; "none": it has no state yet; "busy": it serves others, ask again later.
+
+    Raises:
+        PeerFault: the donor is gone, refused, or announced something else than `num_values` values.
+    """
+    stream = await open_greeted_stream(host, doorkeeper, donor, STATE_PROTOCOL)
+    try:
+        await stream.send(pack(["header", fragment]))
+        header = await _receive_header(stream, "header", num_values)
+        await stream.send(ACKNOWLEDGE)
+    finally:
+        await stream.close()
+    return header
+
+
+async def fetch_state(
+    host: Host,
+    doorkeeper: Doorkeeper,
+    donor: PeerId,
+    fragment: int,
+    num_values: int,
+    on_bytes: Callable[[int], None] = lambda num_bytes: None,
+) -> Snapshot | None:
+    """Download a fragment's state from one donor and check every chunk. None: the donor has none yet.
+
+    Raises:
+        PeerFault: the donor is gone, refused, sent more or other bytes than its header announced, or values that are
+            not finite. Nothing that was received before is used.
+    """
+    stream = await open_greeted_stream(host, doorkeeper, donor, STATE_PROTOCOL)
+    try:
+        await stream.send(pack(["state", fragment]))
+        header = await _receive_header(stream, "state", num_values)
+        if header == "none":
+            return None
+        if header == "busy":
+            raise PeerUnreachable(donor, "serves other transfers and has no room for this one; it is tried again later")
+        assert isinstance(header, Header)
+        values = FragmentValues(num_values)
+        for index, digest in enumerate(header.chunk_digests):
+            chunk = await _receive_chunk(stream, fragment, values.chunk_bytes(index), digest, FRAME_SECONDS)
+            values.set_chunk(index, chunk)
+            on_bytes(len(chunk))
+        values.check_finite(donor, fragment)
+        await stream.send(ACKNOWLEDGE)
+    finally:
+        await stream.close()
+    return values.snapshot(header)
+
+
+class ChunkStream:
+    """One stream to a donor, on which ranges of chunks of one fragment version are asked for, one after the other."""
+
+    def __init__(self, stream: Stream, fragment: int, header: Header, num_values: int) -> None:
+        self._stream = stream
+        self._fragment = fragment
+        self._header = header
+        self._num_values = num_values
+
+    @classmethod
+    async def open(
+        cls, host: Host, doorkeeper: Doorkeeper, donor: PeerId, fragment: int, header: Header, num_values: int
+    ) -> ChunkStream:
+        """Connect to `donor`.
+
+        Raises:
+            PeerFault: it is gone or refused.
+        """
+        stream = await open_greeted_stream(host, doorkeeper, donor, STATE_PROTOCOL)
+        return cls(stream, fragment, header, num_values)
+
+    async def ask(self, part: range) -> Literal["chunks", "busy", "version"]:
+        """Ask for a range. "chunks": receive them now; "version": the donor has another one by now.
+
+        Raises:
+            PeerFault: the donor is gone or answered nonsense.
+        """
+        donor, header = self._stream.remote, self._header
+        request = ["chunks", self._fragment, header.version, header.digest, part.start, len(part)]
+        await in_time(self._stream.send(pack(request)), donor)
+        answer = unpack(await in_time(self._stream.receive(MAX_REQUEST_BYTES), donor), donor, 2)
+        match answer:
+            case ["chunks"]:
+                return "chunks"
+            case ["busy"]:
+                return "busy"
+            case ["version", int()]:
+                return "version"
+        raise PeerFault(donor, f"answered a request for chunks with {answer!r:.60}")
+
+    async def receive(self, index: int, seconds: float) -> bytes:
+        """The next chunk of the range, checked against its digest.
+
+        Raises:
+            PeerUnreachable: it did not come within `seconds`, or the donor is gone.
+            PeerFault: it is another chunk than the header says.
+        """
+        length = chunk_lengths(self._num_values)[index]
+        return await _receive_chunk(self._stream, self._fragment, length, self._header.chunk_digests[index], seconds)
+
+    async def close(self) -> None:
+        """End the stream; never raises."""
+        with contextlib.suppress(PeerFault, TimeoutError):
+            async with asyncio.timeout(1.0):
+                await self._stream.send(ACKNOWLEDGE)
+        await self._stream.close()
+
+
+class FragmentValues:
+    """Anchor and momentum while they arrive chunk by chunk. Arrays: float32 [num_values]."""
+
+    def __init__(self, num_values: int) -> None:
+        self.anchor = np.empty(num_values, dtype=np.float32)
+        self.momentum = np.empty(num_values, dtype=np.float32)
+        self._chunks = chunks_of(self.anchor, self.momentum)
+
+    def chunk_bytes(self, index: int) -> int:
+        """Length of one chunk."""
+        return len(self._chunks[index])
+
+    def set_chunk(self, index: int, chunk: bytes) -> None:
+        """Put one checked chunk in its place."""
+        self._chunks[index][:] = chunk
+
+    def check_finite(self, donor: PeerId, fragment: int) -> None:
+        """Raises PeerFault when a value is not finite."""
+        for values in (self.anchor, self.momentum):
+            if not all_finite(values):
+                raise PeerFault(donor, f"sent values of fragment {fragment} that are not finite")
+
+    def snapshot(self, header: Header) -> Snapshot:
+        """What has arrived, when all of it has."""
+        return Snapshot(header.version, header.lineage_tokens, self.anchor, self.momentum, header.digest)
+
+
+async def _receive_header(stream: Stream, kind: str, num_values: int) -> Header | Literal["none", "busy"]:
+    num_chunks = len(chunk_lengths(num_values))
+    frame = await in_time(stream.receive(64 + 32 * num_chunks), stream.remote)
+    match unpack(frame, stream.remote, 4):
+        case ["none"]:
+            return "none"
+        case ["busy"]:
+            return "busy"
+        case [str(found), int(version), int(lineage_tokens), bytes(joined)] if (
+            found == kind
+            and is_count(version, MAX_ANCHOR_VERSION)
+            and is_count(lineage_tokens)
+            and len(joined) == 32 * num_chunks
+        ):
+            digests = tuple(joined[32 * index : 32 * (index + 1)] for index in range(num_chunks))
+            return Header(version, lineage_tokens, digests)
+    raise PeerFault(stream.remote, f"announced a state that does not fit {num_values} values")
+
+
+async def _receive_chunk(stream: Stream, fragment: int, length: int, digest: bytes, seconds: float) -> bytes:
+    chunk = await in_time(stream.receive(length), stream.remote, seconds)
+    if len(chunk) != length or digest_of(chunk) != digest:
+        raise PeerFault(stream.remote, f"sent a chunk of fragment {fragment} that does not have its digest")
+    return chunk

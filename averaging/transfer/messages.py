@@ -1,0 +1,127 @@
+"""State transfer: how a late or returned peer gets the current anchors, and how anyone checks a digest.
+
+Protocol `/murmuration/state/2`; after the usual hello, requests one after the other:
+
+    ["digest", fragment, version]        -> ["digest", digest or empty]
+    ["commits", fragment, from_version]  -> ["commits", commit frames ...]
+    ["log", fragment, from_version]      -> ["log", commit frames ...], one page; ask again from the next version on
+    ["header", fragment]                 -> ["header", version, lineage_tokens, chunk digests]
+    ["chunks", fragment, version, digest, first, count] -> ["chunks"] + one frame per chunk, or ["version", own one]
+    ["state", fragment]                  -> ["state", version, lineage_tokens, chunk digests] + one frame per chunk
+
+A donor without any state answers ["none"], one without room or turn ["busy"].
+
+The chunks are the little-endian float32 bytes of A, then of m, `averaging.outer.outer_step.DIGEST_CHUNK_BYTES` each.
+Every chunk is checked on arrival against the digests of the header, and the header against the digest that the swarm
+announces, so a donor can delay a joiner but not mislead it. The receiver ends with an acknowledgement frame (libp2p has
+no half-close).
+
+`server.py` is the donor's side, `client.py` has single requests, `transfer.py` fetches a fragment from many
+donors at once; here is what they share.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgpack
+import numpy as np
+
+from averaging.arrays import F32
+from averaging.outer.outer_step import DIGEST_CHUNK_BYTES, digest_of_chunks
+from dht.errors import PeerFault, PeerUnreachable
+from dht.host import PeerId
+from dht.records.lineages import MAX_LINEAGE_TOKENS
+
+STATE_PROTOCOL = "/murmuration/state/2"
+MAX_REQUEST_BYTES = 256
+FRAME_SECONDS = 30.0
+"""For one chunk of a MiB: 280 kbit/s, slower than any line that could take part in rounds."""
+MAX_TRANSFERS = 4
+"""Served at once: they share one upload line; more joiners wait their turn or ask another donor."""
+MAX_TRANSFERS_PER_PEER = 2
+"""A joiner fetches two fragments at once; it must not keep the others out."""
+MAX_STREAMS_PER_PEER = 16
+"""Of state transfer: a joiner has two fragments under way, and a page asks for the commits of some at once."""
+QUEUE_SECONDS = 5.0
+"""A request waits so long for its turn; then the joiner is told to ask somebody else meanwhile."""
+MAX_RANGE_CHUNKS = 64
+"""64 MiB: more than a minute on a home line, so that another range's question costs nothing."""
+KNOWN_AROUND = 16
+"""Versions above and below the one asked for among which a donor looks for its own."""
+ACKNOWLEDGE = b"ok"
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a donor says that it has of a fragment: the version, and the BLAKE3 of each chunk of A, then of m."""
+
+    version: int
+    lineage_tokens: int
+    chunk_digests: tuple[bytes, ...]
+
+    @property
+    def digest(self) -> bytes:
+        """The anchor digest that belongs to the chunks."""
+        return digest_of_chunks(self.chunk_digests)
+
+
+def chunk_lengths(num_values: int) -> list[int]:
+    """Bytes of each chunk of a fragment: of A, then of m."""
+    whole, rest = divmod(4 * num_values, DIGEST_CHUNK_BYTES)
+    return 2 * ([DIGEST_CHUNK_BYTES] * whole + ([rest] if rest else []))
+
+
+def chunks_of(*arrays: F32) -> list[memoryview]:
+    """The bytes of float32 arrays [n], cut into chunks; writing to a chunk writes to its array."""
+    views = [array.view(np.uint8).data for array in arrays]
+    return [
+        view[start : start + DIGEST_CHUNK_BYTES] for view in views for start in range(0, len(view), DIGEST_CHUNK_BYTES)
+    ]
+
+
+def is_count(value: int, most: int = MAX_LINEAGE_TOKENS) -> bool:
+    """A version or a number of tokens, as far as its range can say."""
+    return type(value) is int and 0 <= value <= most
+
+
+async def in_time(waiting: Awaitable[T], remote: PeerId, seconds: float = FRAME_SECONDS) -> T:
+    """Wait for one frame.
+
+    Raises:
+        PeerUnreachable: it took longer.
+    """
+    try:
+        async with asyncio.timeout(seconds):
+            return await waiting
+    except TimeoutError as error:
+        raise PeerUnreachable(remote, f"sent or took nothing for {seconds:.0f} s in a state transfer") from error
+
+
+def pack(value: list[Any]) -> bytes:
+    """One message as msgpack."""
+    packed: bytes = msgpack.packb(value, use_bin_type=True)
+    return packed
+
+
+NONE = pack(["none"])
+BUSY = pack(["busy"])
+
+
+def unpack(data: bytes, remote: PeerId, most: int) -> list[Any]:
+    """One message of at most `most` elements.
+
+    Raises:
+        PeerFault: it is not an array that begins with a kind.
+    """
+    try:
+        value = msgpack.unpackb(data, raw=False, max_map_len=0, max_ext_len=0, max_array_len=most)
+    except (ValueError, RecursionError, msgpack.UnpackException) as error:
+        raise PeerFault(remote, f"sent a state message that is not msgpack ({type(error).__name__})") from error
+    if type(value) is not list or not value or type(value[0]) is not str:
+        raise PeerFault(remote, "sent a state message that is not a list with a kind")
+    return value

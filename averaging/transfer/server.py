@@ -1,0 +1,238 @@
+"""The donor's side of state transfer: answers members that ask for anchors, digests or old commits.
+
+What a remote can hold here is bounded in every kind: streams, turns, copies, time per frame. Turns and copies are
+shared between remotes (`dht/streams/fair_turns.py`, `snapshots.py`): one that reads nothing keeps nobody else waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from averaging.lanes.links import Doorkeeper, greet_incoming
+from averaging.transfer.messages import (
+    ACKNOWLEDGE,
+    BUSY,
+    FRAME_SECONDS,
+    KNOWN_AROUND,
+    MAX_RANGE_CHUNKS,
+    MAX_REQUEST_BYTES,
+    MAX_STREAMS_PER_PEER,
+    MAX_TRANSFERS,
+    MAX_TRANSFERS_PER_PEER,
+    NONE,
+    QUEUE_SECONDS,
+    STATE_PROTOCOL,
+    in_time,
+    pack,
+    unpack,
+)
+from averaging.transfer.snapshots import (
+    HeldSnapshot,
+    HeldSnapshots,
+    NoRoom,
+    SnapshotCompute,
+    StateSource,
+    compute_inline,
+)
+from averaging.wire import frames as wire
+from dht.errors import PeerFault, PeerUnreachable
+from dht.host import Host, PeerId, Stream
+from dht.streams.fair_turns import FairTurns, NoTurn, StreamCounts, Turn
+
+
+@dataclass
+class _Guest:
+    """A stream that is being served, and the copy of which it took chunks last."""
+
+    stream: Stream
+    held: HeldSnapshot | None = None
+
+    @property
+    def remote(self) -> PeerId:
+        return self.stream.remote
+
+    def moved_bytes(self) -> int:
+        """That its remote has taken."""
+        return self.stream.bytes_sent
+
+    async def send(self, frame: bytes) -> None:
+        """Raises PeerUnreachable when the remote does not take it in time."""
+        await in_time(self.stream.send(frame), self.remote)
+
+
+class StateServer:
+    """Serves this peer's state to members that ask.
+
+    Args:
+        compute: where the digests of a snapshot are computed.
+        most_bits_per_second: what all transfers together may take of the line now.
+        max_transfers: pieces that are served at once.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        doorkeeper: Doorkeeper,
+        source: StateSource,
+        num_fragments: int,
+        compute: SnapshotCompute = compute_inline,
+        most_bits_per_second: Callable[[], float] = lambda: math.inf,
+        max_transfers: int = MAX_TRANSFERS,
+    ) -> None:
+        self._most_bits_per_second = most_bits_per_second
+        self._free_at = 0.0
+        self._doorkeeper = doorkeeper
+        self._source = source
+        self._num_fragments = num_fragments
+        self._snapshots = HeldSnapshots(source, compute)
+        self._streams = StreamCounts(MAX_STREAMS_PER_PEER)
+        self._transfers = FairTurns(max_transfers, MAX_TRANSFERS_PER_PEER)
+        self._pages = FairTurns(max_transfers, 1)
+        self.served_bytes = 0
+        host.handle(STATE_PROTOCOL, self._serve)
+
+    @property
+    def held_bytes(self) -> int:
+        """Memory of the snapshots that are being served."""
+        return self._snapshots.num_bytes
+
+    async def _serve(self, stream: Stream) -> None:
+        with self._streams.one_more(stream.remote):
+            await greet_incoming(stream, self._doorkeeper)
+            guest, is_done = _Guest(stream), False
+            try:
+                while (frame := await in_time(stream.receive(MAX_REQUEST_BYTES), stream.remote)) != ACKNOWLEDGE:
+                    await self._answer(guest, unpack(frame, stream.remote, 6))
+                is_done = True
+            finally:
+                self._let_go(guest, is_done=is_done)
+
+    async def _answer(self, guest: _Guest, request: list[Any]) -> None:
+        match request:
+            case ["digest", int(fragment), int(version)] if self._is_well_formed(fragment, version):
+                await guest.send(pack(["digest", self._source.digest_at(fragment, version)]))
+            case ["commits" | "log" as kind, int(fragment), int(version)] if self._is_well_formed(fragment, version):
+                await self._send_page(guest, kind, fragment, version)
+            case ["header", int(fragment)] if self._is_well_formed(fragment):
+                await self._send_header(guest, fragment)
+            case ["chunks", int(fragment), int(version), bytes(digest), int(first), int(count)] if (
+                self._is_well_formed(fragment, version, first, count) and 0 < count <= MAX_RANGE_CHUNKS
+            ):
+                part = range(first, first + count)
+                await self._in_turn(guest, lambda turn: self._send_range(guest, turn, fragment, version, digest, part))
+            case ["state", int(fragment)] if self._is_well_formed(fragment):
+                await self._in_turn(guest, lambda turn: self._send_state(guest, turn, fragment))
+            case [str(), int(fragment), *_] if fragment >= self._num_fragments:
+                raise PeerFault(guest.remote, f"asked for fragment {fragment}; expected 0..{self._num_fragments - 1}")
+            case _:
+                raise PeerFault(
+                    guest.remote, f"sent a state request of unknown form {request!r:.60}; expected a kind and numbers"
+                )
+
+    def _is_well_formed(self, fragment: int, *others: int) -> bool:
+        return fragment < self._num_fragments and all(
+            type(value) is int and value >= 0 for value in (fragment, *others)
+        )
+
+    async def _in_turn(self, guest: _Guest, send: Callable[[Turn], Coroutine[None, None, None]]) -> None:
+        """Let a transfer have its turn; when there is none, or no room, tell its remote to ask somebody else."""
+        try:
+            async with self._transfers.turn(guest.remote, guest.moved_bytes, QUEUE_SECONDS) as turn:
+                await send(turn)
+        except (NoTurn, NoRoom):
+            await guest.send(BUSY)
+
+    async def _send_page(self, guest: _Guest, kind: str, fragment: int, version: int) -> None:
+        """Old commits: up to a MiB, one answer at a time to each remote."""
+        try:
+            async with self._pages.turn(guest.remote, guest.moved_bytes, FRAME_SECONDS) as turn:
+                if kind == "log":
+                    frames = list(self._source.commit_frames(fragment, version))
+                else:
+                    frames = [wire.encode(commit) for commit in self._source.commits_from(fragment, version)]
+                page = pack([kind, *frames])
+                await self._pause(len(page), turn)
+                await guest.send(page)
+        except NoTurn as error:
+            raise PeerUnreachable(guest.remote, "waited too long for its turn to read old commits") from error
+
+    async def _send_header(self, guest: _Guest, fragment: int) -> None:
+        try:
+            held = await self._snapshots.newest(fragment, guest.remote)
+        except NoRoom:
+            await guest.send(BUSY)
+            return
+        await guest.send(NONE if held is None else _header_frame("header", held))
+
+    async def _send_range(
+        self, guest: _Guest, turn: Turn, fragment: int, version: int, digest: bytes, part: range
+    ) -> None:
+        held = await self._snapshots.at(fragment, version, digest, guest.remote)
+        if held is None:
+            await guest.send(pack(["version", self._newest_version(fragment, version)]))
+            return
+        self._begin(guest, held)
+        if part.stop > len(held.chunks):
+            raise PeerFault(guest.remote, f"asked for chunk {part.stop - 1}; expected 0..{len(held.chunks) - 1}")
+        await guest.send(pack(["chunks"]))
+        for index in part:
+            await self._send_next(guest, turn, held, index)
+
+    def _begin(self, guest: _Guest, held: HeldSnapshot) -> None:
+        if guest.held is not held:
+            self._let_go(guest, is_done=True)
+            guest.held = held
+            self._snapshots.begin(held)
+
+    def _let_go(self, guest: _Guest, *, is_done: bool) -> None:
+        if guest.held is not None:
+            self._snapshots.end(guest.held, is_done=is_done)
+        guest.held = None
+
+    def _newest_version(self, fragment: int, version: int) -> int:
+        """The newest version known here that is not far above `version`; 0 when there is none."""
+        around = range(version + KNOWN_AROUND, max(-1, version - KNOWN_AROUND), -1)
+        return next((known for known in around if self._source.digest_at(fragment, known)), 0)
+
+    async def _send_state(self, guest: _Guest, turn: Turn, fragment: int) -> None:
+        held = await self._snapshots.newest(fragment, guest.remote)
+        if held is None:
+            await guest.send(NONE)
+            return
+        self._begin(guest, held)
+        await guest.send(_header_frame("state", held))
+        for index in range(len(held.chunks)):
+            await self._send_next(guest, turn, held, index)
+
+    async def _send_next(self, guest: _Guest, turn: Turn, held: HeldSnapshot, index: int) -> None:
+        if index >= len(held.chunks):
+            raise PeerUnreachable(guest.remote, "took so little that its copy made room for others")
+        # Bytes of its own: a remote that does not read keeps a chunk in memory, and not the whole copy.
+        chunk = memoryview(bytes(held.chunks[index]))
+        await self._pause(len(chunk), turn)
+        await self._send_chunk(guest.stream, chunk)
+        self._snapshots.took(held, guest.remote, len(chunk))
+
+    async def _send_chunk(self, stream: Stream, chunk: memoryview) -> None:
+        await in_time(stream.send(chunk), stream.remote)
+        self.served_bytes += len(chunk)
+
+    async def _pause(self, num_bytes: int, turn: Turn) -> None:
+        """Keep to what all transfers together may take of the line."""
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        begins_at = max(now, self._free_at)
+        self._free_at = begins_at + 8 * num_bytes / self._most_bits_per_second()
+        if begins_at > now:
+            # A joiner that sees nothing for longer takes this donor for dead.
+            await asyncio.sleep(min(begins_at - now, FRAME_SECONDS / 2))
+            turn.rested(loop.time())
+
+
+def _header_frame(kind: str, held: HeldSnapshot) -> bytes:
+    snapshot = held.snapshot
+    return pack([kind, snapshot.version, snapshot.lineage_tokens, b"".join(held.chunk_digests)])

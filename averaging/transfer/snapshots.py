@@ -1,0 +1,278 @@
+"""What a donor gives away: copies of fragments, kept while they are being fetched and shared by all who ask.
+
+A transfer takes longer than a round, so the copy must outlive its version; and ten joiners at once must not cost ten
+copies. At most `MAX_SNAPSHOTS` large copies exist at a time, each until nobody has asked for it for `HOLD_SECONDS`.
+
+While a remote without a copy waits for room, a copy must be worth its memory: one of which little is taken goes, and so
+does one of several that the same remote keeps alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol, TypeVar
+
+from averaging.arrays import F32
+from averaging.outer.outer_step import DIGEST_CHUNK_BYTES, chunk_digests
+from averaging.transfer.messages import FRAME_SECONDS, chunks_of
+from averaging.wire.messages import Commit
+from dht.host import PeerId
+
+HOLD_SECONDS = 30.0
+"""As long as a joiner may take for one chunk; then it has given up."""
+IDLE_SECONDS = 10.0
+"""Not asked for during this time, a copy makes room for another one: a joiner asks again within a range or two."""
+DONE_SECONDS = 1.0
+"""The same once all streams that took from it have ended in order: who was told of it meanwhile asks at once."""
+MAX_SNAPSHOTS = 2
+"""Two fragments in turn: joiners fetch the fragments in the same order, two at a time."""
+SMALL_BYTES = 32 * 1024 * 1024
+"""Copies that fit in this together are never too many."""
+LEAST_BYTES_PER_SECOND = DIGEST_CHUNK_BYTES / FRAME_SECONDS
+"""Taken of a copy while others wait for room: 280 kbit/s, the slowest that any transfer may be."""
+MOST_URGENT = 4
+"""So many times that after having waited so many times `HOLD_SECONDS`: 1.1 Mbit/s, less than a good donor gives."""
+ASKS_WITHIN_SECONDS = 10.0
+"""Who waits for room asks again within this time: a joiner pauses for a second, and queues for five."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One fragment's committed state at one version. Arrays: float32 [num_values]."""
+
+    version: int
+    lineage_tokens: int
+    anchor: F32
+    momentum: F32
+    digest: bytes
+    commits: tuple[Commit, ...] = ()
+
+
+class StateSource(Protocol):
+    """Port: what a donor can give away."""
+
+    def snapshot(self, fragment: int) -> Awaitable[Snapshot | None]:
+        """A copy of the current state (None: this peer has none yet)."""
+        ...
+
+    def digest_at(self, fragment: int, version: int) -> bytes:
+        """The anchor digest this peer had at a recent version; empty when it does not know."""
+        ...
+
+    def commits_from(self, fragment: int, version: int) -> Sequence[Commit]:
+        """Recent commits that left `version` or a later one, oldest first."""
+        ...
+
+    def commit_frames(self, fragment: int, version: int) -> Sequence[bytes]:
+        """The oldest signed commits that left `version` or a later one, as frames; see `CommitLog.page`."""
+        ...
+
+
+class SnapshotCompute(Protocol):
+    """Port: where heavy work runs; a thread in real life, inline in virtual time."""
+
+    def __call__(self, work: Callable[[], T], /) -> Awaitable[T]: ...
+
+
+async def compute_inline(work: Callable[[], T], /) -> T:
+    """The simplest `SnapshotCompute`."""
+    return work()
+
+
+@dataclass(eq=False)
+class HeldSnapshot:
+    """A copy that is being served.
+
+    Attributes:
+        chunk_digests: BLAKE3 of each chunk of A, then of m.
+        chunks: views of its values; empty once it was dropped, so that no transfer keeps its memory.
+        num_streams: on which chunks of it are asked for.
+        is_done: the last of them ended because the joiner wanted nothing more.
+        asked: when each remote asked for it last.
+        taken_bytes: by each remote.
+    """
+
+    fragment: int
+    snapshot: Snapshot
+    chunk_digests: Sequence[bytes]
+    chunks: list[memoryview] = field(repr=False)
+    asked_at: float
+    num_streams: int = 0
+    is_done: bool = False
+    asked: dict[PeerId, float] = field(default_factory=dict, repr=False)
+    taken_bytes: dict[PeerId, int] = field(default_factory=dict, repr=False)
+    expiry: asyncio.TimerHandle | None = field(default=None, repr=False)
+
+    @property
+    def num_bytes(self) -> int:
+        return 8 * self.snapshot.anchor.size
+
+    @property
+    def useful_bytes(self) -> int:
+        """What remotes have taken of it; nobody needs it more than once."""
+        return sum(min(taken, self.num_bytes) for taken in self.taken_bytes.values())
+
+    def askers(self, now: float) -> set[PeerId]:
+        """Who has asked for it lately."""
+        return {remote for remote, at in self.asked.items() if now - at < IDLE_SECONDS}
+
+
+@dataclass
+class _Wait:
+    """A remote that has no copy and found no room: since when, when it asked last, and what of each copy was taken."""
+
+    since: float
+    asked_at: float
+    useful_bytes: dict[HeldSnapshot, int]
+
+
+class HeldSnapshots:
+    """All copies of one donor."""
+
+    def __init__(self, source: StateSource, compute: SnapshotCompute = compute_inline) -> None:
+        self._source = source
+        self._compute = compute
+        self._held: list[HeldSnapshot] = []
+        self._waits: dict[PeerId, _Wait] = {}
+        self._making = asyncio.Lock()
+
+    @property
+    def num_bytes(self) -> int:
+        """Of all copies together."""
+        return sum(held.num_bytes for held in self._held)
+
+    async def newest(self, fragment: int, remote: PeerId) -> HeldSnapshot | None:
+        """The current state, or without room for it the newest copy there is. None: this peer has no state yet.
+
+        Raises:
+            NoRoom: other fragments are being served; later there will be room.
+        """
+        async with self._making:
+            copies = [held for held in self._held if held.fragment == fragment]
+            newest = max(copies, key=lambda held: held.snapshot.version, default=None)
+            if newest is not None and (self._is_current(newest) or not self._make_room(newest.num_bytes)):
+                return self._asked(newest, remote)
+            return await self._take(fragment, remote)
+
+    async def at(self, fragment: int, version: int, digest: bytes, remote: PeerId) -> HeldSnapshot | None:
+        """The copy with that version and digest, made now when it is the current one. None: not here (any more).
+
+        Raises:
+            NoRoom: see `newest`.
+        """
+        async with self._making:
+            for held in self._held:
+                if _is_of(held, fragment, version, digest):
+                    return self._asked(held, remote)
+            if self._source.digest_at(fragment, version) != digest or self._source.digest_at(fragment, version + 1):
+                return None
+            taken = await self._take(fragment, remote)
+            return taken if taken is not None and _is_of(taken, fragment, version, digest) else None
+
+    def begin(self, held: HeldSnapshot) -> None:
+        """A stream takes chunks of it from now on."""
+        held.num_streams += 1
+
+    def took(self, held: HeldSnapshot, remote: PeerId, num_bytes: int) -> None:
+        """A chunk of it has left."""
+        held.taken_bytes[remote] = held.taken_bytes.get(remote, 0) + num_bytes
+        held.asked_at = held.asked[remote] = asyncio.get_running_loop().time()
+
+    def end(self, held: HeldSnapshot, *, is_done: bool) -> None:
+        """That stream has ended; `is_done`: because the joiner wanted nothing more of it."""
+        held.num_streams -= 1
+        held.is_done = is_done and not held.num_streams
+
+    def _is_current(self, held: HeldSnapshot) -> bool:
+        version = held.snapshot.version
+        is_known = self._source.digest_at(held.fragment, version) == held.snapshot.digest
+        return is_known and not self._source.digest_at(held.fragment, version + 1)
+
+    async def _take(self, fragment: int, remote: PeerId) -> HeldSnapshot | None:
+        if not self._make_room(0) and not self._make_room_for(remote):
+            raise NoRoom
+        snapshot = await self._source.snapshot(fragment)
+        if snapshot is None:
+            return None
+        digests = await self._compute(lambda: chunk_digests(snapshot.anchor, snapshot.momentum))
+        held = HeldSnapshot(fragment, snapshot, digests, chunks_of(snapshot.anchor, snapshot.momentum), 0.0)
+        for other in [other for other in self._held if _is_of(other, fragment, snapshot.version, snapshot.digest)]:
+            self._drop(other)
+        self._held.append(held)
+        return self._asked(held, remote)
+
+    def _make_room(self, num_bytes: int) -> bool:
+        """Whether one more copy fits, after idle ones have gone."""
+        now = asyncio.get_running_loop().time()
+        for held in sorted(self._held, key=lambda held: held.asked_at):
+            if self._fits(num_bytes):
+                return True
+            if now - held.asked_at >= (DONE_SECONDS if held.is_done else IDLE_SECONDS):
+                self._drop(held)
+        return self._fits(num_bytes)
+
+    def _make_room_for(self, remote: PeerId) -> bool:
+        """Whether a copy has made room for a remote that has none, and has waited for long enough."""
+        now = asyncio.get_running_loop().time()
+        self._waits = {other: wait for other, wait in self._waits.items() if now - wait.asked_at < ASKS_WITHIN_SECONDS}
+        if any(remote in held.askers(now) for held in self._held):
+            return False
+        wait = self._waits.setdefault(remote, _Wait(now, now, {held: held.useful_bytes for held in self._held}))
+        wait.asked_at, waited = now, now - wait.since
+        if waited < HOLD_SECONDS or any(held not in wait.useful_bytes for held in self._held):
+            wait.useful_bytes |= {held: 0 for held in self._held if held not in wait.useful_bytes}
+            return False
+        taken = {held: held.useful_bytes - wait.useful_bytes[held] for held in self._held}
+        least = min(taken, key=lambda held: taken[held])
+        is_shared = self._is_kept_by_one(least, now)
+        if not is_shared and taken[least] >= min(MOST_URGENT, waited / HOLD_SECONDS) * LEAST_BYTES_PER_SECOND * waited:
+            return False
+        del self._waits[remote]
+        self._drop(least)
+        return self._fits(0)
+
+    def _is_kept_by_one(self, held: HeldSnapshot, now: float) -> bool:
+        """Whether a remote keeps this copy alone, and another one beside it."""
+        askers = held.askers(now)
+        others = [other for other in self._held if other is not held]
+        return len(askers) < 2 and any(askers <= other.askers(now) for other in others)
+
+    def _fits(self, num_bytes: int) -> bool:
+        return len(self._held) < MAX_SNAPSHOTS or self.num_bytes + num_bytes <= SMALL_BYTES
+
+    def _asked(self, held: HeldSnapshot, remote: PeerId) -> HeldSnapshot:
+        loop = asyncio.get_running_loop()
+        self._waits.pop(remote, None)
+        held.asked_at, held.is_done = loop.time(), False
+        held.asked = {other: at for other, at in held.asked.items() if held.asked_at - at < HOLD_SECONDS}
+        held.asked[remote] = held.asked_at
+        if held.expiry is None:
+            held.expiry = loop.call_later(HOLD_SECONDS, self._expire, held)
+        return held
+
+    def _expire(self, held: HeldSnapshot) -> None:
+        loop = asyncio.get_running_loop()
+        left = held.asked_at + HOLD_SECONDS - loop.time()
+        if left > 0:
+            held.expiry = loop.call_later(left, self._expire, held)
+        else:
+            self._drop(held)
+
+    def _drop(self, held: HeldSnapshot) -> None:
+        if held.expiry is not None:
+            held.expiry.cancel()
+        self._held = [other for other in self._held if other is not held]
+        nothing = held.snapshot.anchor[:0].copy()
+        held.snapshot, held.chunks = replace(held.snapshot, anchor=nothing, momentum=nothing), []
+
+
+class NoRoom(Exception):
+    """All copies are in use."""
+
+
+def _is_of(held: HeldSnapshot, fragment: int, version: int, digest: bytes) -> bool:
+    return (held.fragment, held.snapshot.version, held.snapshot.digest) == (fragment, version, digest)

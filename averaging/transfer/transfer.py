@@ -1,0 +1,215 @@
+"""One fragment from many donors at once: everyone who has the agreed version sends different chunks.
+
+The fastest send most, a failing donor's chunks go to the others, and what has arrived stays: `run` may be called again
+with other donors. What to fetch (the header) is agreed on before; every chunk is checked against it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+
+from averaging.codec.digests import digest_of
+from averaging.lanes.links import Doorkeeper
+from averaging.rounds.deadlines import LearnedDeadline
+from averaging.transfer.chunks import ChunkQueue
+from averaging.transfer.client import ChunkStream, FragmentValues
+from averaging.transfer.kept_chunks import KeptChunks
+from averaging.transfer.messages import FRAME_SECONDS, MAX_RANGE_CHUNKS, Header, chunk_lengths
+from averaging.transfer.snapshots import Snapshot
+from dht.errors import PeerFault, PeerUnreachable
+from dht.host import Host, PeerId
+
+DONORS_AT_ONCE = 6
+"""Home lines take five to ten times faster than they send: six donors fill one joiner's line."""
+RANGE_SECONDS = 2.0
+"""A range is as long as its donor sends in this time: short enough to share well, long against the question for it."""
+SHORTEST_PATIENCE_SECONDS = 5.0
+"""No donor counts as stalled before this: home routers stall for seconds under load."""
+BUSY_PAUSE_SECONDS = 1.0
+"""Before a busy donor is asked again."""
+MAX_BUSY_ANSWERS = 60
+"""A donor that was busy for so long is no donor."""
+
+log = logging.getLogger(__name__)
+
+
+class Transfer:
+    """The state of one fragment at one version, while it arrives.
+
+    Args:
+        on_bytes: called with the length of each new chunk.
+        kept: where chunks are kept for a restart of this process; those that it has are taken by `take_kept`.
+
+    Attributes:
+        given_bytes: what each donor gave.
+        faults: donors that failed, and how; a corrupt chunk is a PeerFault, silence a PeerUnreachable.
+        moved_on: donors that have another version by now.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        doorkeeper: Doorkeeper,
+        fragment: int,
+        header: Header,
+        num_values: int,
+        on_bytes: Callable[[int], None] = lambda num_bytes: None,
+        kept: KeptChunks | None = None,
+    ) -> None:
+        self.fragment = fragment
+        self.header = header
+        self.given_bytes: dict[PeerId, int] = {}
+        self.faults: dict[PeerId, PeerFault] = {}
+        self.moved_on: set[PeerId] = set()
+        self._host = host
+        self._doorkeeper = doorkeeper
+        self._num_values = num_values
+        self._values = FragmentValues(num_values)
+        self._queue = ChunkQueue(len(header.chunk_digests))
+        self._on_bytes = on_bytes
+        self._kept = kept
+        self._offsets = list(accumulate(chunk_lengths(num_values), initial=0))
+        self._patience = LearnedDeadline(FRAME_SECONDS, SHORTEST_PATIENCE_SECONDS, FRAME_SECONDS)
+        self._changed = asyncio.Event()
+        self._num_working = 1
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every chunk has arrived."""
+        return self._queue.num_missing == 0
+
+    async def take_kept(self) -> None:
+        """Take the chunks that an earlier process has received, those that have their digest."""
+        if self._kept is None:
+            return
+        lengths = chunk_lengths(self._num_values)
+        for index, chunk in enumerate(self._kept.chunks(self.fragment, lengths)):
+            if digest_of(chunk) == self.header.chunk_digests[index] and self._queue.finish(index):
+                self._values.set_chunk(index, chunk)
+                self._on_bytes(len(chunk))
+            # Connections stay alive meanwhile, however large the model.
+            await asyncio.sleep(0)
+
+    async def run(self, donors: Sequence[PeerId]) -> Snapshot | None:
+        """Fetch what is missing from `donors`, the first `DONORS_AT_ONCE` at once and the others as these fail.
+
+        Returns the whole, or None when no donor is left; then `faults` and `moved_on` say why.
+
+        Raises:
+            PeerFault: the values are not finite, though they are what the header says.
+        """
+        waiting = list(donors)
+        stalled: set[PeerId] = set()
+        working: dict[asyncio.Task[None], PeerId] = {}
+        loop = asyncio.get_running_loop()
+        try:
+            while not self.is_complete and (waiting or working):
+                while waiting and len(working) < DONORS_AT_ONCE:
+                    donor = waiting.pop(0)
+                    patient = donor in stalled or len(donors) == 1
+                    working[loop.create_task(self._fetch_from(donor, patient=patient))] = donor
+                self._num_working = len(working)
+                done, _ = await asyncio.wait(working, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    donor = working.pop(task)
+                    if self._ended(donor, task) and donor not in stalled:
+                        # Slow is better than nobody: it is asked again, with more patience, when the others are gone.
+                        stalled.add(donor)
+                        waiting.append(donor)
+        finally:
+            for task in working:
+                task.cancel()
+            await asyncio.gather(*working, return_exceptions=True)
+        if not self.is_complete:
+            return None
+        most = max(self.given_bytes, key=lambda donor: self.given_bytes[donor], default=donors[0])
+        self._values.check_finite(most, self.fragment)
+        return self._values.snapshot(self.header)
+
+    def _ended(self, donor: PeerId, task: asyncio.Task[None]) -> bool:
+        """Note how a donor's work ended; True when it only stalled."""
+        try:
+            task.result()
+        except _Stalled:
+            return True
+        except PeerFault as fault:
+            log.debug("fragment %d: %s", self.fragment, fault)
+            self.faults[donor] = fault
+        return False
+
+    async def _fetch_from(self, donor: PeerId, *, patient: bool) -> None:
+        args = (self._host, self._doorkeeper, donor, self.fragment, self.header, self._num_values)
+        stream = await ChunkStream.open(*args)
+        loop = asyncio.get_running_loop()
+        chunk_seconds, num_busy = RANGE_SECONDS, 0
+        try:
+            while not self.is_complete:
+                part = self._queue.take(donor, self._range_chunks(chunk_seconds))
+                if part is None:
+                    await self._wait_for_change()
+                    continue
+                answer = await stream.ask(part)
+                if answer == "version":
+                    self.moved_on.add(donor)
+                    return
+                if answer == "busy":
+                    self._give_back(donor)
+                    num_busy += 1
+                    if num_busy >= MAX_BUSY_ANSWERS:
+                        raise PeerUnreachable(donor, "was busy with other transfers all the time")
+                    await asyncio.sleep(BUSY_PAUSE_SECONDS)
+                    continue
+                began = loop.time()
+                for index in part:
+                    await self._receive(stream, donor, index, patient=patient)
+                chunk_seconds = (loop.time() - began) / len(part)
+        finally:
+            self._give_back(donor)
+            await stream.close()
+
+    def _range_chunks(self, chunk_seconds: float) -> int:
+        """As many as the donor sends in `RANGE_SECONDS`, but never so many that nothing is left for the others."""
+        share = self._queue.num_missing // (2 * self._num_working)
+        return max(1, min(MAX_RANGE_CHUNKS, share, round(RANGE_SECONDS / max(chunk_seconds, 1e-3))))
+
+    async def _receive(self, stream: ChunkStream, donor: PeerId, index: int, *, patient: bool) -> None:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        seconds = FRAME_SECONDS if patient else self._patience.seconds
+        try:
+            chunk = await stream.receive(index, seconds)
+        except PeerUnreachable as fault:
+            if not patient and loop.time() - began >= seconds:
+                raise _Stalled(donor, fault.what) from fault
+            raise
+        self._patience.observe(loop.time() - began)
+        if self._queue.finish(index):
+            self._values.set_chunk(index, chunk)
+            if self._kept is not None:
+                self._kept.put(self.fragment, self._offsets[index], chunk)
+            self.given_bytes[donor] = self.given_bytes.get(donor, 0) + len(chunk)
+            self._on_bytes(len(chunk))
+            if self.is_complete:
+                self._notify()
+
+    def _give_back(self, donor: PeerId) -> None:
+        self._queue.give_back(donor)
+        self._notify()
+
+    def _notify(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def _wait_for_change(self) -> None:
+        # Whoever is slow now may still owe something later that is worth taking over.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(RANGE_SECONDS):
+                await self._changed.wait()
+
+
+class _Stalled(PeerUnreachable):
+    """Silent for longer than the other donors need."""

@@ -1,0 +1,201 @@
+"""Which commits of others are followed in a run among strangers, and which leaders left this peer out. Pure.
+
+A commit moves the anchors of all, and by its form alone a round of one friend is as good as a round of everybody. So
+where strangers take part (`is_strict`: the run has a robust combination), a commit
+
+- must have more than a quarter of the live trainers in it, as they are seen here; one without is followed only after a
+  time in which the others could have closed a better one, because a swarm may really have become that small;
+- must not name this peer as a contributor when it sent nothing for that plan;
+- never replaces an earlier one that more members were in.
+
+A leader that heard an offer and closed the round without it may have had its reasons once. Counted are rounds whose
+plan came long after the offer, or never; a leader that does so again and again is passed over here for a growing time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+from averaging.rounds.timing import RoundTiming
+from averaging.wire.cell_messages import CellsCommit
+from averaging.wire.messages import Commit, own_entry
+from dht.host import PeerId
+
+HOSTILE_SHARE = 0.25
+"""Of the trainers: so many together close no round that is followed. Honest rounds of slow and distant peers have been
+seen with three of eight."""
+HASTY_SECONDS = 4.0
+"""An honest leader waits longer for its quorum, and it cannot have begun before the version was there."""
+PATIENCE_PACES = 2.0
+"""Times between two own sends until a round without quorum is believed to be all that is left. An honest leader waits
+1.2 of them for its quorum, and its commit comes again with every question of those that did not take it."""
+LEAST_PATIENCE_SECONDS = 6.0
+"""A little more than a leader waits for its quorum at least."""
+IGNORED_IN_A_ROW = 3
+"""One offer in five comes too late for its round; three in a row with one leader are no chance, at one in a hundred."""
+FIRST_PASSED_OVER_SECONDS = 120.0
+LONGEST_PASSED_OVER_SECONDS = 3600.0
+MAX_LEADERS = 1024
+
+
+@dataclass
+class _Record:
+    num_ignored: int = 0
+    passed_over_until: float = 0.0
+    seconds: float = 0.0
+
+
+@dataclass
+class Leaders:
+    """What one peer remembers about leaders."""
+
+    me: PeerId
+    is_strict: bool = False
+    _since: dict[int, tuple[int, float]] = field(default_factory=dict)
+    _sent: dict[int, dict[tuple[int, int, PeerId], float]] = field(default_factory=dict)
+    """Per fragment, the plans (version, attempt, leader) that own work was sent for, and when."""
+    _began_at: dict[int, int] = field(default_factory=dict)
+    """Per fragment the version that this process began with; an earlier process may have sent work to its plans."""
+    _records: dict[PeerId, _Record] = field(default_factory=dict)
+
+    def advanced(self, fragment: int, version: int, now: float, *, is_adopted: bool = False) -> None:
+        """The anchor of a fragment is at `version` since now; `is_adopted`: it was fetched."""
+        self._began_at.setdefault(fragment, version if is_adopted else version - 1)
+        self._since[fragment] = (version, now)
+        sent = self._sent.get(fragment, {})
+        self._sent[fragment] = {plan: at for plan, at in sent.items() if plan[0] >= version - 1}
+
+    def sent(self, fragment: int, version: int, attempt: int, leader: PeerId, now: float) -> None:
+        """Own work was sent for this plan."""
+        self._sent.setdefault(fragment, {}).setdefault((version, attempt, leader), now)
+
+    def objection(
+        self,
+        commit: Commit,
+        trainers: Sequence[PeerId],
+        mine: Commit | None,
+        timing: RoundTiming,
+        now: float,
+    ) -> str:
+        """Why a commit of another leader on the own lineage is not followed now; empty when it is.
+
+        Args:
+            trainers: the live ones, as they are seen here.
+            mine: the commit of that version that was applied here.
+        """
+        if not self.is_strict or commit.leader == self.me:
+            return ""
+        count = num_members(commit)
+        if mine is not None:
+            is_smaller = 2 * count <= num_members(mine)
+            return f"it has {count} members, the one that counts here more than twice as many" * is_smaller
+        present = _members(commit)
+        is_flat = not isinstance(commit, CellsCommit)  # members of other cells are known by their number only
+        if (
+            is_flat
+            and self.me in present
+            and commit.version > self._began_at.setdefault(commit.fragment, commit.version)
+            and (commit.version, commit.attempt, commit.leader) not in self._sent.get(commit.fragment, ())
+        ):
+            return self._in_time(commit, "it names this peer, which sent nothing for that plan", timing, now)
+        live = {*trainers, self.me}
+        fewest = _fewest(live)
+        if is_flat:
+            count = len(present & live)
+        if count >= fewest:
+            return ""
+        what = f"it has {count} of {len(live)} live trainers in it; expected {fewest}"
+        return self._in_time(commit, what, timing, now)
+
+    def _in_time(self, commit: Commit, what: str, timing: RoundTiming, now: float) -> str:
+        version, since = self._since.setdefault(commit.fragment, (commit.version, now))
+        pace = timing.own_pace.seconds
+        patience = max(LEAST_PATIENCE_SECONDS, PATIENCE_PACES * pace if pace is not None else 0.0)
+        if version == commit.version and now - since < patience:
+            return f"its commit of version {commit.version} of fragment {commit.fragment} is not followed yet: {what}"
+        return ""
+
+    def is_hasty(self, commit: Commit, before: Commit | None, trainers: Sequence[PeerId], now: float) -> bool:
+        """Whether nobody can have waited for a quorum since its version began anywhere.
+
+        When the version came here proves nothing: a peer that was cut off, or did not follow at once, or fetched the
+        anchor, hears of it late, and the rounds of those who went on look as if they had taken no time. Own work in the
+        commit that led to the version does: it cannot have been there before that work was sent. A leader that planned
+        with a quorum has waited: reducers may leave out whose input is bad.
+
+        Args:
+            before: the commit that led to the version of `commit`; None when it is not known here.
+            trainers: the live ones, as they are seen here.
+        """
+        if before is None or isinstance(before, CellsCommit) or self.me not in _members(before):
+            return False
+        sent_at = self._sent.get(commit.fragment, {}).get((before.version, before.attempt, before.leader), -math.inf)
+        live = {*trainers, self.me}
+        planned = live.intersection(entry.peer_id for entry in commit.roster)
+        is_next = before.version == commit.version - 1
+        return is_next and now - sent_at < HASTY_SECONDS and len(planned) < _fewest(live)
+
+    def gives_up(self, commit: Commit, leader: PeerId | None) -> bool:
+        """Whether a commit that is not followed comes from the leader that has this peer's offer: it will not do."""
+        return self.is_strict and commit.leader == leader != self.me
+
+    def closed(self, commit: Commit, offered_to: PeerId | None, waited_seconds: float, round_seconds: float) -> str:
+        """A commit was applied; returns what its leader did to this peer, or nothing.
+
+        Args:
+            offered_to: who had this peer's offer for the version; None: nobody.
+            waited_seconds: from the offer to the commit.
+            round_seconds: that such a round takes after its plan.
+        """
+        if not self.is_strict or offered_to != commit.leader or offered_to == self.me:
+            return ""
+        if isinstance(commit, CellsCommit):
+            return ""  # a part that came too late above is nobody's fault
+        if own_entry(commit.roster, self.me) is not None:
+            self._record(commit.leader).num_ignored = 0
+            return ""
+        if waited_seconds <= round_seconds:
+            return ""  # the plan may have been made before
+        return self.ignored(commit.leader)
+
+    def ignored(self, leader: PeerId) -> str:
+        """A leader closed a round without this peer's offer; says how often by now."""
+        record = self._record(leader)
+        record.num_ignored += 1
+        return f"left this peer out of {record.num_ignored} rounds in a row that it led"
+
+    def _record(self, leader: PeerId) -> _Record:
+        if leader not in self._records and len(self._records) >= MAX_LEADERS:
+            self._records.clear()
+        return self._records.setdefault(leader, _Record())
+
+    def judge(self, leader: PeerId, now: float) -> float:
+        """For how long a leader is passed over from now on because of what `closed` counted; 0: not at all."""
+        record = self._records.get(leader)
+        if record is None or record.num_ignored < IGNORED_IN_A_ROW:
+            return 0.0
+        record.num_ignored = 0
+        record.seconds = min(2 * record.seconds or FIRST_PASSED_OVER_SECONDS, LONGEST_PASSED_OVER_SECONDS)
+        record.passed_over_until = now + record.seconds
+        return record.seconds
+
+    def passed_over(self, now: float) -> set[PeerId]:
+        """Leaders that are not asked to lead now."""
+        return {peer_id for peer_id, record in self._records.items() if now < record.passed_over_until}
+
+
+def num_members(commit: Commit) -> int:
+    """Members with work in a commit; of a two-level round, of all its cells."""
+    if isinstance(commit, CellsCommit):
+        return sum(row.num_members for row in commit.upper.cells)
+    return len(_members(commit))
+
+
+def _fewest(live: Collection[PeerId]) -> int:
+    return min(len(live), math.floor(HOSTILE_SHARE * len(live)) + 1)
+
+
+def _members(commit: Commit) -> set[PeerId]:
+    return {commit.roster[index].peer_id for shard in commit.shards for index in shard.included}

@@ -1,0 +1,90 @@
+"""Which means of a commit look wrong to whoever is about to apply it: a reason to look closer, and nothing else. Pure.
+
+A member compares a mean with its own work: with what it contributed to it, or, when its work came too late for the
+round, with the latest it has; then it also compares how much longer than that each mean is. A member without any work
+compares the lengths of the means alone.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from averaging.arrays import F64, inner_product, length
+from averaging.codec.blocks import EncodedBlocks
+from averaging.codec.codec import Codec
+from averaging.wire.messages import Commit
+
+AGAINST = -0.25
+"""Cosine of a mean with the own work below which it is suspicious; honest ones are positive, or 0 when all is noise."""
+FAR_LONGER = 4.0
+"""Length of a mean over that of the own work; a mean of honest work is shorter than most of it. Also that of one mean
+over the median of the commit's."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnWork:
+    """Work of this peer on the whole fragment, as it was encoded.
+
+    Attributes:
+        member: its number in the commit's roster; None: it is not that commit's, but from before or for the next one.
+    """
+
+    encoded: EncodedBlocks
+    steps: int
+    member: int | None
+
+
+def suspicious(commit: Commit, means: Mapping[int, EncodedBlocks], own: OwnWork | None, codec: Codec) -> list[int]:
+    """The numbers of those `means` of a flat round (number -> what its reducer made of it) that look wrong here."""
+    if own is None:
+        return _far_longer_than_others({index: _length(mean, codec) for index, mean in means.items()})
+    # The work of a slow machine is short beside that of others.
+    excuse = max(1.0, statistics.median_low(entry.steps for entry in commit.roster) / own.steps)
+    found, ratios = set(), {}
+    for index, mean in means.items():
+        shard = commit.shards[index]
+        if own.member is None or own.member in shard.included:
+            mine = own.encoded.slice_blocks(shard.start, shard.end - shard.start)
+            if suspicion(mine, mean, codec, excuse):
+                found.add(index)
+            ratios[index] = _length(mean, codec) / (_length(mine, codec) or 1.0)
+    if own.member is None:
+        # Work of another time may have nothing to do with the mean; how long its parts are, it shows all the same.
+        found.update(_far_longer_than_others(ratios))
+    return sorted(found)
+
+
+def suspicion(own: EncodedBlocks, mean: EncodedBlocks, codec: Codec, excuse: float = 1.0) -> bool:
+    """Whether a mean points against own work on the same values, or is far longer.
+
+    Args:
+        excuse: how many times longer than the own work that of others usually is.
+    """
+    mine, theirs = _decoded(own, codec), _decoded(mean, codec)
+    mine_norm, theirs_norm = length(mine), length(theirs)
+    if not mine_norm or not theirs_norm:
+        return False
+    cosine = inner_product(mine, theirs) / mine_norm / theirs_norm
+    return cosine < AGAINST or theirs_norm > FAR_LONGER * excuse * mine_norm
+
+
+def _far_longer_than_others(lengths: Mapping[int, float]) -> list[int]:
+    usual = statistics.median_low(lengths.values()) if lengths else 0.0
+    return sorted(index for index, length in lengths.items() if length > FAR_LONGER * usual)
+
+
+def _length(blocks: EncodedBlocks, codec: Codec) -> float:
+    """Root mean square."""
+    return length(_decoded(blocks, codec)) / math.sqrt(max(1, blocks.num_values))
+
+
+def _decoded(blocks: EncodedBlocks, codec: Codec) -> F64:
+    """Values whose squares do not leave float64, whatever somebody sends."""
+    values = np.empty(blocks.num_values, dtype=np.float32)
+    codec.decode(blocks, values)
+    return values.astype(np.float64)

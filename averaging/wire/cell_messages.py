@@ -1,0 +1,234 @@
+"""The messages of two-level rounds, as values, and the commit that closes one. docs/protocol.md describes each field.
+
+A cell closes its part with a commit of its own (`CellPart`), which is the receipt of its members and moves no anchor.
+The cells' leaders offer their parts to the top leader; the reducers average across cells; the top leader closes
+with an `Upper`. Part and upper together are a `CellsCommit`: what is applied, each member with its own cell's part.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+from averaging.wire.messages import CellLevel, Commit, ShardResult
+from dht.host import PeerId
+
+MAX_CELLS = 256
+MAX_SLICES = 256
+"""So that the commit of a full round still fits its header (`checks.MAX_HEADER_BYTES`)."""
+PART_DIGEST_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class CellRow:
+    """What a round knows of one cell: its leader, the digest of its part, and sums over the members that are in it.
+
+    `weight` is the sum of their weights before normalising; `fresh_tokens` counts those within the staleness limit,
+    `rho_tokens` and `late_tokens` are sums of tokens times staleness factor, and of tokens times staleness.
+    """
+
+    name: str
+    leader: PeerId
+    digest: bytes
+    num_members: int
+    tokens: int
+    weight: float
+    fresh_tokens: int
+    rho_tokens: float
+    late_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class SliceRow:
+    """Values [start, end) are averaged across cells by `owner`, a reducer of cell number `cell`; nobody: void."""
+
+    start: int
+    end: int
+    cell: int
+    owner: PeerId
+
+
+@dataclass(frozen=True, slots=True)
+class SliceResult:
+    """What became of a slice: the digest of its encoded mean (empty: void), and the cells that are in it.
+
+    The owner signs this.
+    """
+
+    start: int
+    end: int
+    cell: int
+    owner: PeerId
+    digest: bytes
+    included: tuple[int, ...]
+    signature: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class CellPart(Commit):
+    """Cell leader to its members: the cell's own commit, before the cells have averaged. It moves no anchor."""
+
+    KIND: ClassVar[str] = "cell_part"
+
+
+@dataclass(frozen=True, slots=True)
+class CellOffer(CellLevel):
+    """Cell leader to the top leader: my cell is ready. The top leader keeps the part for members who missed it."""
+
+    KIND: ClassVar[str] = "cell_offer"
+    anchor_digest: bytes
+    row: CellRow
+    part: Commit
+
+    @property
+    def reducers(self) -> tuple[PeerId, ...]:
+        """Who has the cell's mean of each shard of the grid; empty where nobody has."""
+        part = self.part
+        return tuple(part.roster[shard.reducer].peer_id if shard.digest else PeerId("") for shard in part.shards)
+
+
+@dataclass(frozen=True, slots=True)
+class CrossPlan(CellLevel):
+    """Top leader to the cell leaders, who pass it on: which cells take part, who averages which slice, until when."""
+
+    KIND: ClassVar[str] = "cross_plan"
+    leader: PeerId
+    anchor_digest: bytes
+    cells: tuple[CellRow, ...]
+    slices: tuple[SliceRow, ...]
+    partial_deadline_seconds: float
+    commit_deadline_seconds: float
+    signature: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Cross(CellLevel):
+    """Cell leader to one of its reducers: the slices of its shards, and the proof that it is the reducer of these.
+
+    `cell_attempt` is of the cell's own plan, `cell` the number of the cell. `cells` is empty for who owns no slice.
+    `numbers` are those of `slices` in the whole plan. `credential` signs [run_start, run_end) for this reducer.
+    """
+
+    KIND: ClassVar[str] = "cross"
+    leader: PeerId
+    anchor_digest: bytes
+    cell_attempt: int
+    cell: int
+    cells: tuple[CellRow, ...]
+    numbers: tuple[int, ...]
+    slices: tuple[SliceRow, ...]
+    run_start: int
+    run_end: int
+    credential: bytes
+    partial_deadline_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Partial(CellLevel):
+    """Reducer to the owner of a slice: its cell's mean of it, and the weight behind that; the payload is the blocks."""
+
+    KIND: ClassVar[str] = "partial"
+    leader: PeerId
+    slice: int
+    start: int
+    end: int
+    cell: int
+    weight: float
+    run_start: int
+    run_end: int
+    credential: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Crossed(CellLevel):
+    """Owner to the top leader: the mean of this slice is ready, from these cells, and I sign that it is so."""
+
+    KIND: ClassVar[str] = "crossed"
+    slice: int
+    digest: bytes
+    included: tuple[int, ...]
+    signature: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Upper(CellLevel):
+    """Closes a two-level round for all cells; signed by the top leader. `previous` is as in `Commit`."""
+
+    KIND: ClassVar[str] = "upper"
+    leader: PeerId
+    anchor_digest: bytes
+    cells: tuple[CellRow, ...]
+    slices: tuple[SliceResult, ...]
+    previous: bytes = b""
+    signature: bytes = b""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the cells that are in at least one slice."""
+        included = {index for result in self.slices for index in result.included}
+        return sum(self.cells[index].tokens for index in included)
+
+
+@dataclass(frozen=True, slots=True)
+class CellsCommit(Commit):
+    """The commit of a two-level round as the members of one cell know it: their part, and what all cells made of it."""
+
+    KIND: ClassVar[str] = "cells_commit"
+    upper: Upper = Upper(0, 0, 0, PeerId(""), b"", (), ())
+
+    @property
+    def tokens(self) -> int:
+        """Of all cells: the weight of this commit in a fork."""
+        return self.upper.tokens
+
+    @property
+    def results(self) -> tuple[SliceResult, ...]:
+        """What is applied."""
+        return self.upper.slices
+
+    @property
+    def part(self) -> Commit:
+        """The cell's own commit, as its leader signed it."""
+        return part_of(self)
+
+    @property
+    def cell(self) -> int:
+        """Number of the cell whose part this is."""
+        leaders = [row.leader for row in self.upper.cells]
+        return leaders.index(self.leader) if self.leader in leaders else -1
+
+    def members_in(self, index: int) -> tuple[int, ...]:
+        """Members of this cell whose work is in result `index`."""
+        result = self.upper.slices[index]
+        return self._shard_around(result.start).included if self.cell in result.included else ()
+
+    def holder(self, index: int) -> PeerId:
+        """Who in the cell has result `index` first: its reducer of those values, who gets it from the slice's owner."""
+        return self.roster[self._shard_around(self.upper.slices[index].start).reducer].peer_id
+
+    def makers(self, index: int) -> tuple[PeerId, ...]:
+        """Who averaged result `index`."""
+        return (self.upper.slices[index].owner,)
+
+    def _shard_around(self, position: int) -> ShardResult:
+        return self.shards[bisect_right(self.shards, position, key=lambda shard: shard.start) - 1]
+
+
+def with_upper(part: Commit, upper: Upper) -> CellsCommit:
+    """What a cell's members apply."""
+    return CellsCommit(**_fields_of_part(part), upper=upper)
+
+
+def part_of(commit: Commit) -> Commit:
+    """The same fields as a plain commit, which is what its leader signed."""
+    return Commit(**_fields_of_part(commit))
+
+
+def as_part(commit: Commit) -> CellPart:
+    """A plain commit as the message that tells a cell's members of it."""
+    return CellPart(**_fields_of_part(commit))
+
+
+def _fields_of_part(commit: Commit) -> dict[str, Any]:
+    return {field.name: getattr(commit, field.name) for field in fields(Commit)}

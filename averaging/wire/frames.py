@@ -1,0 +1,366 @@
+"""Frames of the round protocol: msgpack headers with a strict schema, raw payloads behind them. Pure; knows no arrays.
+
+A frame is ``version (1 byte) | header length (4 bytes, big-endian) | header | payload``; the header is a msgpack
+array ``[kind, field, field, ...]`` in the order of the dataclass. Only `Contribution`, `Result`, `Partial` and
+`AuditShare` carry a payload. Sets of roster members (`included`) are bit masks: with lists, a round of 256 members
+would not fit its header. Everything is checked against `Limits`, which follow from the manifest, before it is used;
+every violation is a `PeerFault` that names what was got and what was expected. docs/protocol.md lists all messages.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from dataclasses import fields, replace
+from functools import cache
+from typing import Any
+
+import msgpack
+
+from averaging.wire.cell_checks import CELL_CHECKS, CELL_KINDS, SLICE_CHECKS, check_cells
+from averaging.wire.cell_messages import CellOffer, CellPart, CellsCommit, Partial, Upper, part_of
+from averaging.wire.checks import (
+    ATTEMPT,
+    MAX_HEADER_BYTES,
+    MEMBER,
+    NUM_ROUNDS,
+    STEPS,
+    TOKENS,
+    VALUE,
+    VERSION,
+    Check,
+    Limits,
+    boolean,
+    digest,
+    digest_or_void,
+    fail,
+    fragment,
+    integer,
+    mask_of,
+    members,
+    number,
+    peer_id,
+    rows,
+    signature,
+    signature_or_void,
+    text,
+)
+from averaging.wire.messages import (
+    DIGEST_BYTES,
+    MAX_ROSTER,
+    MAX_SHARDS,
+    Abandon,
+    Accusation,
+    AuditRequest,
+    AuditShare,
+    Commit,
+    CommitRequest,
+    Contribution,
+    Defence,
+    Message,
+    Offer,
+    Plan,
+    Redirect,
+    Reduced,
+    Result,
+    ResultRequest,
+    RosterEntry,
+    ShardPlan,
+    ShardResult,
+    SignedInput,
+    VersionIs,
+    Wait,
+)
+from dht.errors import PeerFault
+from dht.host import PeerId
+from dht.records.lineages import MAX_LINEAGE_TOKENS
+
+__all__ = [
+    "KINDS",
+    "MAX_HEADER_BYTES",
+    "WIRE_VERSION",
+    "Limits",
+    "commit_digest",
+    "commit_digest_whole",
+    "decode",
+    "encode",
+    "mask_of",
+    "place_of",
+    "upper_digest",
+]
+
+WIRE_VERSION = 4
+_PREFIX = struct.Struct(">BI")
+
+
+def _roster_row(row: Any, limits: Limits) -> RosterEntry:
+    if type(row) is not list or len(row) != 6:
+        raise fail(row, "[peer_id, tokens, steps, base_version, sequence, num_rounds]")
+    return RosterEntry(
+        peer_id(row[0], limits),
+        TOKENS(row[1], limits),
+        STEPS(row[2], limits),
+        VERSION(row[3], limits),
+        VERSION(row[4], limits),
+        NUM_ROUNDS(row[5], limits),
+    )
+
+
+def _shard_plan_row(row: Any, limits: Limits) -> ShardPlan:
+    if type(row) is not list or len(row) != 3:
+        raise fail(row, "[start, end, reducer]")
+    return ShardPlan(VALUE(row[0], limits), VALUE(row[1], limits), MEMBER(row[2], limits))
+
+
+def _shard_result_row(row: Any, limits: Limits) -> ShardResult:
+    if type(row) is not list or len(row) != 6:
+        raise fail(row, "[start, end, reducer, digest, included, signature]")
+    return ShardResult(
+        VALUE(row[0], limits),
+        VALUE(row[1], limits),
+        MEMBER(row[2], limits),
+        digest_or_void(row[3], limits),
+        members(row[4], limits),
+        signature_or_void(row[5], limits),
+    )
+
+
+def _signed_input_row(row: Any, limits: Limits) -> SignedInput:
+    if type(row) is not list or len(row) != 3:
+        raise fail(row, "[member, digest, signature]")
+    return SignedInput(MEMBER(row[0], limits), digest(row[1], limits), signature(row[2], limits))
+
+
+_CHECKS: dict[str, Check] = {
+    "fragment": fragment,
+    "version": VERSION,
+    "base_version": VERSION,
+    "sequence": VERSION,
+    "attempt": ATTEMPT,
+    "num_rounds": NUM_ROUNDS,
+    "tokens": TOKENS,
+    "lineage_tokens": integer(0, MAX_LINEAGE_TOKENS),
+    "steps": STEPS,
+    "shard": integer(0, MAX_SHARDS - 1),
+    "start": VALUE,
+    "end": VALUE,
+    "num_offers": integer(0, MAX_ROSTER),
+    "quorum": integer(0, 2**20),
+    "upload_bits_per_second": number(1e15),
+    "contribution_deadline_seconds": number(86_400),
+    "commit_deadline_seconds": number(86_400),
+    "reachable": boolean,
+    "reason": text,
+    "leader": peer_id,
+    "anchor_digest": digest,
+    "digest": digest,
+    "previous": digest_or_void,
+    "signature": signature,
+    "included": members,
+    "roster": rows(_roster_row, MAX_ROSTER),
+    "inputs": rows(_signed_input_row, MAX_ROSTER),
+    **CELL_CHECKS,
+}
+_SHARD_CHECKS: dict[type, Check] = {
+    Plan: rows(_shard_plan_row, MAX_SHARDS),
+    **dict.fromkeys((Commit, CellPart, CellsCommit), rows(_shard_result_row, MAX_SHARDS)),
+}
+
+
+def _part(value: Any, limits: Limits) -> Commit:
+    """A commit within another message."""
+    if type(value) is not list or len(value) != len(fields(Commit)):
+        raise fail(value, f"the {len(fields(Commit))} fields of a commit")
+    named = zip(fields(Commit), value, strict=True)
+    return Commit(**{field.name: _check_of(Commit, field.name)(item, limits) for field, item in named})
+
+
+KINDS: dict[str, type[Any]] = {
+    kind.KIND: kind
+    for kind in (
+        Offer,
+        Wait,
+        Redirect,
+        Plan,
+        Reduced,
+        Abandon,
+        Commit,
+        CommitRequest,
+        VersionIs,
+        ResultRequest,
+        Contribution,
+        Result,
+        AuditRequest,
+        AuditShare,
+        Accusation,
+        Defence,
+        *CELL_KINDS,
+    )
+}
+_WITH_PAYLOAD = (Contribution, Result, Partial, AuditShare)
+_IN_FRAGMENT = (*_WITH_PAYLOAD, AuditRequest)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    if hasattr(value, "__dataclass_fields__"):
+        return _fields_of(value)
+    return value
+
+
+def _fields_of(value: Any) -> list[Any]:
+    named = ((name, getattr(value, name)) for name in _names_of(value.__class__))
+    return [mask_of(item) if name == "included" else _plain(item) for name, item in named]
+
+
+@cache
+def _names_of(kind: type[Any]) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind))
+
+
+def encode(message: Message) -> bytes:
+    """The frame's first part: version, header length and header. A payload is appended by the sender."""
+    header: bytes = msgpack.packb([message.KIND, *_fields_of(message)], use_bin_type=True)
+    if len(header) > MAX_HEADER_BYTES:
+        raise ValueError(f"header of {len(header)} bytes; expected at most {MAX_HEADER_BYTES}")
+    return _PREFIX.pack(WIRE_VERSION, len(header)) + header
+
+
+def commit_digest_whole(commit: Commit) -> bytes:
+    """Identity of a commit: SHA-256 of all its fields but the signatures; of a two-level round, without the part."""
+    if isinstance(commit, CellsCommit):
+        return upper_digest(commit.upper)
+    commit = part_of(commit)
+    shards = tuple(replace(shard, signature=b"") for shard in commit.shards)
+    return hashlib.sha256(encode(replace(commit, shards=shards, signature=b""))).digest()
+
+
+def upper_digest(upper: Upper) -> bytes:
+    """The same of the commit of all cells, 32 bytes."""
+    slices = tuple(replace(one, signature=b"") for one in upper.slices)
+    return hashlib.sha256(encode(replace(upper, slices=slices, signature=b""))).digest()
+
+
+def commit_digest(commit: Commit) -> bytes:
+    """Its first `DIGEST_BYTES`."""
+    return commit_digest_whole(commit)[:DIGEST_BYTES]
+
+
+def place_of(header: bytes | memoryview) -> tuple[str, int, int]:
+    """(kind, fragment, version) of an own message, as `encode` made it."""
+    _, header_bytes = _PREFIX.unpack_from(header)
+    kind, fragment, version = msgpack.unpackb(header[_PREFIX.size : _PREFIX.size + header_bytes], raw=False)[:3]
+    return kind, fragment, version
+
+
+def decode(frame: bytes | memoryview, sender: PeerId, limits: Limits) -> tuple[Message, memoryview]:
+    """Check one received frame completely and return (message, payload).
+
+    Raises:
+        PeerFault: any violation of version, length, type, range or shape; nothing else can escape.
+    """
+    view = memoryview(frame)
+    if len(view) and view[0] != WIRE_VERSION:
+        raise PeerFault(
+            sender, f"speaks wire version {view[0]}; expected {WIRE_VERSION}: the older side must update its software"
+        )
+    if len(view) < _PREFIX.size:
+        raise PeerFault(sender, f"got a frame of {len(view)} bytes; expected at least {_PREFIX.size}")
+    _, header_bytes = _PREFIX.unpack_from(view)
+    body = view[_PREFIX.size :]
+    if header_bytes > MAX_HEADER_BYTES or header_bytes > len(body):
+        raise PeerFault(
+            sender, f"announced a header of {header_bytes} bytes; the frame has {len(body)}, at most {MAX_HEADER_BYTES}"
+        )
+    try:
+        values = msgpack.unpackb(
+            body[:header_bytes],
+            raw=False,
+            strict_map_key=True,
+            max_map_len=0,
+            max_ext_len=0,
+            max_array_len=MAX_SHARDS,
+            max_str_len=1000,
+            max_bin_len=1000,
+        )
+    except (ValueError, RecursionError, msgpack.UnpackException) as error:
+        raise PeerFault(sender, f"sent a header that is not msgpack ({type(error).__name__}: {error})") from error
+    if type(values) is not list or not values or type(values[0]) is not str or values[0] not in KINDS:
+        got = repr(values[0])[:40] if type(values) is list and values else type(values).__name__
+        raise PeerFault(sender, f"sent a message of unknown kind {got}; expected one of {', '.join(KINDS)}")
+    message_type = KINDS[values[0]]
+    kind = str(values[0])
+    names = [field.name for field in fields(message_type)]
+    if len(values) != len(names) + 1:
+        raise PeerFault(sender, f"sent {len(values) - 1} fields in {kind}; expected {len(names)}")
+    checked: dict[str, Any] = {}
+    for name, value in zip(names, values[1:], strict=True):
+        try:
+            checked[name] = _check_of(message_type, name)(value, limits)
+        except ValueError as error:
+            raise PeerFault(sender, f"field {name} of {kind}: {error}") from error
+    message: Message = message_type(**checked)
+    payload = body[header_bytes:]
+    _check_whole(message, payload, sender, limits)
+    return message, payload
+
+
+def _check_of(message_type: type[Any], name: str) -> Check:
+    if name == "shards":
+        return _SHARD_CHECKS[message_type]
+    if name == "signature" and message_type is Contribution:
+        return signature_or_void
+    if name == "part":
+        return _part
+    return SLICE_CHECKS[message_type] if name == "slices" else _CHECKS[name]
+
+
+def _check_whole(message: Message, payload: memoryview, sender: PeerId, limits: Limits) -> None:
+    if isinstance(message, _IN_FRAGMENT):
+        size = limits.fragment_sizes[message.fragment]
+        if not message.start < message.end <= size:
+            raise PeerFault(
+                sender, f"shard [{message.start}, {message.end}) does not lie in a fragment of {size} values"
+            )
+        if len(payload) > limits.max_payload_bytes:
+            raise PeerFault(sender, f"sent {len(payload)} payload bytes; expected at most {limits.max_payload_bytes}")
+    if len(payload) and not isinstance(message, _WITH_PAYLOAD):
+        raise PeerFault(sender, f"sent {len(payload)} bytes behind a {message.KIND}; expected none")
+    if isinstance(message, Plan | Commit):
+        _check_round(message, sender, limits)
+    elif isinstance(message, CellOffer):
+        _check_round(message.part, sender, limits)
+    check_cells(message, sender, limits)
+
+
+def _check_round(message: Plan | Commit, sender: PeerId, limits: Limits) -> None:
+    size = limits.fragment_sizes[message.fragment]
+    num_members = len(message.roster)
+    if not num_members:
+        raise PeerFault(sender, f"sent a {message.KIND} without members; expected at least one")
+    if len({entry.peer_id for entry in message.roster}) != num_members:
+        raise PeerFault(sender, f"listed a member twice in a {message.KIND}; expected each once")
+    if list(message.roster) != sorted(message.roster, key=lambda entry: entry.peer_id):
+        raise PeerFault(sender, f"sent a {message.KIND} whose roster is not in PeerId order")
+    position = 0
+    for shard in message.shards:
+        if shard.start != position or shard.end <= shard.start or shard.reducer >= num_members:
+            raise PeerFault(
+                sender,
+                f"shard [{shard.start}, {shard.end}) by member {shard.reducer} in a {message.KIND}; "
+                f"expected shards that follow each other from 0 and reducers below {num_members}",
+            )
+        position = shard.end
+    if position != size:
+        raise PeerFault(sender, f"shards cover {position} of {size} values of fragment {message.fragment}")
+    if isinstance(message, Commit):
+        for result in message.shards:
+            if any(index >= num_members for index in result.included):
+                raise PeerFault(
+                    sender, f"listed member {result.included[-1]} in a shard; expected numbers below {num_members}"
+                )
+            if bool(result.digest) != bool(result.included):
+                raise PeerFault(sender, "sent a shard result with members but no digest, or the reverse")
+            if bool(result.digest) != bool(result.signature):
+                raise PeerFault(sender, "sent a shard result without its reducer's signature, or a void one with one")

@@ -1,0 +1,59 @@
+"""Reads contributors' signed profiles, and takes those over whose machines say that they belong to them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+from dashboard.facts import ProfileFacts
+from dashboard.history.history import History
+from dashboard.observe.state import label_text
+from dht.errors import LocalFault, PeerFault
+from dht.records.profiles import Profile, decode_profile
+from dht.records.signed_records import MAX_LABEL_LENGTH
+from dht.store import RecordStore
+
+READ_SECONDS: Final = 20.0
+"""Who hides a name is out of sight within this time and the next look."""
+MAX_PROFILES: Final = 4096
+"""Decoded per reading, 0.3 ms each."""
+
+log = logging.getLogger(__name__)
+
+
+async def follow_profiles(store: RecordStore, history: History, run_id: str, clock: Callable[[], float]) -> None:
+    """Read profiles, for ever; `clock` gives unix seconds."""
+    while True:
+        try:
+            take_over(history, await store.fetch_profiles(run_id), run_id, clock())
+        except (PeerFault, LocalFault) as fault:
+            log.info("no profiles: %s", fault)
+        await asyncio.sleep(READ_SECONDS)
+
+
+def take_over(history: History, found: list[bytes], run_id: str, now: float) -> None:
+    """Add the valid profiles that a machine in sight names; a flood of others leaves nothing behind."""
+    named = {presence.contributor_key for presence in history.ledger.present.values()}
+    for raw in found[:MAX_PROFILES]:
+        try:
+            profile = decode_profile(raw, run_id=run_id, now=now)
+        except PeerFault as fault:
+            log.debug("a profile is not shown: %s", fault)
+            continue
+        if profile.contributor_id in named or profile.contributor_id in history.ledger.profiles:
+            history.add_profile(facts_of(profile), raw, now)
+
+
+def facts_of(profile: Profile) -> ProfileFacts:
+    """What may be shown of a profile."""
+    return ProfileFacts(
+        contributor_id=profile.contributor_id,
+        sequence=profile.sequence,
+        issued_at=profile.issued_at,
+        name=label_text(profile.name, MAX_LABEL_LENGTH),
+        country=profile.country,
+        is_hidden=profile.is_hidden,
+        machines=profile.machines,
+    )

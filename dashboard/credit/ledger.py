@@ -1,0 +1,310 @@
+"""`Ledger`: who is credited with what, as a fold of checked commits that does not depend on their order. Pure.
+
+Credit is counted in whole thousandths of a token, so that sums are exact and two dashboards of one run that saw the
+same commits, in whatever order, show the same totals, which are those of `peer receipts verify`. Which commits count
+is said by `averaging.signing.credit`, through `Counting`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from dashboard.credit.counting import Booking, Counting, Outcome
+from dashboard.credit.known_versions import KnownVersions
+from dashboard.facts import (
+    Bandwidth,
+    CommitCredit,
+    Condition,
+    ContributorRow,
+    MachineRow,
+    MemberCredit,
+    ProfileFacts,
+)
+
+MAX_MACHINES: Final = 50_000
+"""Rows of credited machines. Beyond it new keys are counted and not listed: two keys can sign for one another, and
+nobody who has a row loses it."""
+MAX_UNWITNESSED_ROWS: Final = 100
+"""Rows of machines that nobody but themselves signed for, the first that came: a lone trainer is shown, a flood not."""
+MIN_CONTRIBUTORS_PER_COUNTRY: Final = 3
+"""Below this a country could name a person."""
+MAX_GAP_SECONDS: Final = 30.0
+"""Time between two looks that still counts as watched; a look that hangs, or a machine that slept, is no uptime."""
+
+SECONDS_PER_HOUR: Final = 3600
+SECONDS_PER_DAY: Final = 86_400
+
+
+@dataclass(slots=True)
+class Machine:
+    """Totals of one PeerId."""
+
+    peer_id: str
+    contributor_key: str = ""
+    """The contributor that its own record names."""
+    device: str = ""
+    name: str = ""
+    """Of its record; its contributor's profile beats it."""
+    first_at: float = math.inf
+    last_at: float = 0.0
+    uptime_seconds: float = 0.0
+    milli_witnessed: int = 0
+    milli_reported: int = 0
+    rounds: int = 0
+    rounds_missed: int = 0
+    days: Counter[int] = field(default_factory=Counter)
+    """Days since 1970 (UTC) with a round, and how many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Presence:
+    """What a machine's newest record says, text stripped."""
+
+    peer_id: str
+    contributor_key: str
+    device: str
+    name: str
+    condition: Condition
+    first_heard_at: float
+    heard_at: float
+
+
+@dataclass
+class Ledger:
+    """Machines by PeerId, profiles by contributor, and which rounds are counted."""
+
+    machines: dict[str, Machine] = field(default_factory=dict)
+    profiles: dict[str, ProfileFacts] = field(default_factory=dict)
+    counting: Counting = field(default_factory=Counting)
+    present: dict[str, Presence] = field(default_factory=dict)
+    """Machines of the newest look."""
+    payload_bytes: int = 0
+    data_parallel_bytes: int = 0
+    """Both over all counted rounds."""
+    num_unlisted: int = 0
+    """Credits that found no free row."""
+    _looked_at: float = 0.0
+
+    def add(self, credit: CommitCredit, seen_at: float, num: int = 0) -> Outcome:
+        """Take in a checked commit and book what that changes. `num`: its number in the file."""
+        outcome = self.put(credit, seen_at, num)
+        self.settle()
+        return outcome
+
+    def put(self, credit: CommitCredit, seen_at: float, num: int) -> Outcome:
+        """The same for one of many: what they change is booked by `settle`."""
+        return self.counting.put(credit, seen_at if credit.at is None else credit.at, num)
+
+    def settle(self) -> list[Booking]:
+        """Book what changed since the last time."""
+        bookings = self.counting.settle()
+        for booking in bookings:
+            self._book(booking)
+        return bookings
+
+    def known(self, fragment: int) -> KnownVersions:
+        """Versions of which a commit is known."""
+        return self.counting.versions.get(fragment) or KnownVersions()
+
+    @property
+    def num_rounds(self) -> int:
+        """That are counted."""
+        return self.counting.num_rounds
+
+    def add_profile(self, profile: ProfileFacts) -> bool:
+        """Whether it is newer than the one there is."""
+        held = self.profiles.get(profile.contributor_id)
+        if held is not None and (held.sequence, held.issued_at) >= (profile.sequence, profile.issued_at):
+            return False
+        self.profiles[profile.contributor_id] = profile
+        return True
+
+    def look(self, present: Iterable[Presence], now: float) -> list[Machine]:
+        """Take over what the machines' records say; returns the credited machines that changed."""
+        seconds = now - self._looked_at
+        self._looked_at = now
+        self.present = {presence.peer_id: presence for presence in present}
+        changed = []
+        for presence in self.present.values():
+            machine = self.machines.get(presence.peer_id)
+            if machine is None:
+                continue
+            is_here = presence.condition == "here"
+            if is_here and 0 < seconds <= MAX_GAP_SECONDS:
+                machine.uptime_seconds += seconds
+            before = (machine.device, machine.name, machine.contributor_key, machine.last_at)
+            _take_over(machine, presence)
+            if is_here or before != (machine.device, machine.name, machine.contributor_key, machine.last_at):
+                changed.append(machine)
+        return changed
+
+    def contributor_of(self, peer_id: str) -> str:
+        """Whose machine this is: its contributor when both name each other, else the machine itself."""
+        presence, machine = self.present.get(peer_id), self.machines.get(peer_id)
+        key = presence.contributor_key if presence is not None else machine.contributor_key if machine else ""
+        profile = self.profiles.get(key)
+        return key if profile is not None and peer_id in profile.machines else peer_id
+
+    def rows(self, now: float) -> tuple[tuple[ContributorRow, ...], int]:
+        """(contributors by witnessed tokens, peers without a row)."""
+        # A machine whose only commit lost against heavier ones is as if it had never been in a round.
+        listed = {
+            key: one for key, one in self.machines.items() if one.milli_reported or one.rounds or one.rounds_missed
+        }
+        others = [presence for presence in self.present.values() if presence.peer_id not in listed]
+        others = [presence for presence in others if presence.condition == "here"]
+        others.sort(key=lambda presence: (presence.first_heard_at, presence.peer_id))
+        num_unwitnessed = sum(not machine.milli_witnessed for machine in self.machines.values())
+        num_free = max(0, MAX_UNWITNESSED_ROWS - num_unwitnessed)
+        for presence in others[:num_free]:
+            machine = Machine(presence.peer_id)
+            _take_over(machine, presence)
+            listed[presence.peer_id] = machine
+        groups: dict[str, list[Machine]] = {}
+        for machine in listed.values():
+            groups.setdefault(self.contributor_of(machine.peer_id), []).append(machine)
+        total = sum(machine.milli_witnessed for machine in self.machines.values())
+        ranked = sorted(groups.items(), key=lambda group: _rank_key(*group))
+        rows = [
+            self._row(contributor_id, machines, total, now, index + 1)
+            for index, (contributor_id, machines) in enumerate(ranked)
+        ]
+        return tuple(rows), len(others) - len(others[:num_free]) + self.num_unlisted
+
+    @property
+    def bandwidth(self) -> Bandwidth:
+        """Whatever one member sends another one receives."""
+        return Bandwidth(self.payload_bytes, self.payload_bytes, self.data_parallel_bytes or None)
+
+    @property
+    def milli_witnessed(self) -> int:
+        return sum(machine.milli_witnessed for machine in self.machines.values())
+
+    def shown_profile(self, contributor_id: str) -> ProfileFacts | None:
+        """The profile, unless its owner hides it."""
+        profile = self.profiles.get(contributor_id)
+        return None if profile is None or profile.is_hidden else profile
+
+    def shown_name(self, peer_id: str) -> str:
+        """What a machine may be called in public; empty: nothing."""
+        contributor_id = self.contributor_of(peer_id)
+        if contributor_id in self.profiles:
+            profile = self.shown_profile(contributor_id)
+            return profile.name if profile is not None else ""
+        if self.is_withdrawn(peer_id):
+            return ""
+        presence, machine = self.present.get(peer_id), self.machines.get(peer_id)
+        return presence.name if presence is not None else machine.name if machine is not None else ""
+
+    def is_withdrawn(self, peer_id: str) -> bool:
+        """Whether a hidden profile lists this machine and the machine's record names that contributor, or used to."""
+        machine, presence = self.machines.get(peer_id), self.present.get(peer_id)
+        keys = {part.contributor_key for part in (machine, presence) if part is not None and part.contributor_key}
+        return any(key in self.profiles and self.profiles[key].is_hidden for key in keys)
+
+    def _row(
+        self, contributor_id: str, machines: Sequence[Machine], total: int, now: float, place: int
+    ) -> ContributorRow:
+        profile = self.shown_profile(contributor_id)
+        witnessed = sum(machine.milli_witnessed for machine in machines)
+        days = {day for machine in machines for day, count in machine.days.items() if count > 0}
+        rows = [self._machine_row(machine) for machine in machines]
+        rows.sort(key=lambda row: (-row.milli_witnessed, row.first_at, row.peer_id))
+        return ContributorRow(
+            contributor_id=contributor_id,
+            name=self.shown_name(machines[0].peer_id),
+            country=profile.country if profile is not None else "",
+            milli_witnessed=witnessed,
+            milli_reported=sum(machine.milli_reported for machine in machines),
+            share=witnessed / total if total else 0.0,
+            rounds=sum(machine.rounds for machine in machines),
+            rounds_missed=sum(machine.rounds_missed for machine in machines),
+            first_at=min(row.first_at for row in rows),
+            last_at=max(row.last_at for row in rows),
+            is_here=any(row.condition == "here" for row in rows),
+            streak_days=streak(days, int(now // SECONDS_PER_DAY)),
+            machines=tuple(rows),
+            rank=place if witnessed > 0 else 0,
+        )
+
+    def _machine_row(self, machine: Machine) -> MachineRow:
+        presence = self.present.get(machine.peer_id)
+        return MachineRow(
+            peer_id=machine.peer_id,
+            device=machine.device,
+            condition=presence.condition if presence is not None else "silent",
+            milli_witnessed=machine.milli_witnessed,
+            rounds=machine.rounds,
+            first_at=machine.first_at if math.isfinite(machine.first_at) else machine.last_at,
+            last_at=machine.last_at,
+            uptime_seconds=machine.uptime_seconds,
+            milli_reported=machine.milli_reported,
+            rounds_missed=machine.rounds_missed,
+        )
+
+    def _book(self, booking: Booking) -> None:
+        receipt, sign = booking.receipt, booking.sign
+        self.payload_bytes += sign * receipt.payload_bytes
+        self.data_parallel_bytes += sign * receipt.data_parallel_bytes
+        for member in booking.members:
+            machine = self.machines.get(member.peer_id)
+            if machine is None:
+                if sign < 0 or len(self.machines) >= MAX_MACHINES:
+                    self.num_unlisted += max(0, sign)
+                    continue
+                machine = self.machines[member.peer_id] = Machine(member.peer_id)
+                presence = self.present.get(member.peer_id)
+                if presence is not None:
+                    _take_over(machine, presence)
+            _credit(machine, member, receipt.at, sign)
+
+
+def _credit(machine: Machine, member: MemberCredit, at: float, sign: int) -> None:
+    machine.milli_witnessed += sign * member.milli_witnessed
+    machine.milli_reported += sign * member.milli_reported
+    if member.is_included:
+        machine.rounds += sign
+        machine.days[int(at // SECONDS_PER_DAY)] += sign
+    else:
+        machine.rounds_missed += sign
+    machine.first_at, machine.last_at = min(machine.first_at, at), max(machine.last_at, at)
+
+
+def _take_over(machine: Machine, presence: Presence) -> None:
+    machine.device, machine.name = presence.device, presence.name
+    machine.contributor_key = presence.contributor_key
+    machine.first_at = min(machine.first_at, presence.first_heard_at)
+    machine.last_at = max(machine.last_at, presence.heard_at)
+
+
+def _rank_key(contributor_id: str, machines: Sequence[Machine]) -> tuple[int, int, float, str]:
+    witnessed = sum(machine.milli_witnessed for machine in machines)
+    reported = sum(machine.milli_reported for machine in machines)
+    return -witnessed, -reported, min(machine.first_at for machine in machines), contributor_id
+
+
+def streak(days: set[int], today: int) -> int:
+    """Days in a row up to today, or up to yesterday while today has none yet."""
+    last = today if today in days else today - 1
+    count = 0
+    while last - count in days:
+        count += 1
+    return count
+
+
+def countries(rows: Sequence[ContributorRow]) -> tuple[tuple[tuple[str, int], ...], int]:
+    """((country, contributors) of those with enough of them, contributors that stay undeclared)."""
+    counted = Counter(row.country for row in rows if row.country)
+    shown = {name: count for name, count in counted.items() if count >= MIN_CONTRIBUTORS_PER_COUNTRY}
+    ordered = sorted(shown.items(), key=lambda item: (-item[1], item[0]))
+    return tuple(ordered), len(rows) - sum(shown.values())
+
+
+def with_rare_countries_withheld(rows: Sequence[ContributorRow]) -> tuple[ContributorRow, ...]:
+    """The same rows, each country with too few contributors left out."""
+    shown = dict(countries(rows)[0])
+    return tuple(row if not row.country or row.country in shown else replace(row, country="") for row in rows)

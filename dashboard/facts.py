@@ -1,0 +1,321 @@
+"""What a run's history says, as values. Pure: `history*.py` makes them, page, API and export show them.
+
+Times are unix seconds. Ids and texts were checked and stripped before they came here; they are still escaped where
+they are shown. `*_witnessed` is what others in the round signed, `*_reported` what the peer itself says
+(`docs/dashboard.md` has the definitions).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+Condition = Literal["here", "left", "silent"]
+"""`left` said goodbye; `silent` did not renew its record in time."""
+MarkKind = Literal["join", "leave", "revision"]
+
+
+class MemberCredit(NamedTuple):
+    """What one commit credits one machine with. A tuple: a start reads millions of them."""
+
+    peer_id: str
+    milli_witnessed: int
+    """Thousandths of tokens times the fragment's share of the model's parameters, as far as others than this machine
+    signed them."""
+    milli_reported: int
+    """The same for all that is in the commit, whoever signed it; never less than `milli_witnessed`."""
+    is_included: bool
+    """False: it was in the roster, and nothing of it got in. That is a missed round."""
+
+
+@dataclass(frozen=True, slots=True)
+class CommitCredit:
+    """One signed commit whose signatures were checked: the round that took `fragment` to `version` + 1."""
+
+    fragment: int
+    version: int
+    leader: str
+    tokens: int
+    """Of all members that are in it, undivided."""
+    digest: bytes
+    """SHA-256 of the commit's canonical bytes without signatures: names it."""
+    members: tuple[MemberCredit, ...]
+    """Everyone in the roster."""
+    num_void_shards: int
+    num_shards: int
+    at: float | None = None
+    """When the round closed, if the commit itself says so; else the time at which it was seen counts."""
+    duration_seconds: float | None = None
+    drop_reasons: tuple[tuple[str, int], ...] = ()
+    """(reason in words, how many)."""
+    payload_bytes: int = 0
+    """Encoded values that the round moved from member to member."""
+    data_parallel_bytes: int = 0
+    """What plain data-parallel training would have moved for the same steps of the same part of the model."""
+    previous: bytes = b""
+    """Names the commit before it; empty: its leader, or this history, does not know it."""
+    standing: int | None = None
+    """As in `averaging.signing.credit.Round`; None: what is witnessed of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileFacts:
+    """What a contributor's signed profile says, with hostile text stripped."""
+
+    contributor_id: str
+    sequence: int
+    issued_at: float
+    name: str
+    """Empty when none was given."""
+    country: str
+    """Two capital letters (ISO 3166), or empty."""
+    is_hidden: bool
+    """Name and country are withdrawn everywhere, also from what was stored before."""
+    machines: tuple[str, ...]
+    """PeerIds; a machine counts only when its own record names this contributor too."""
+
+
+@dataclass(frozen=True, slots=True)
+class MachineRow:
+    """One machine (PeerId) of a contributor."""
+
+    peer_id: str
+    device: str
+    condition: Condition
+    milli_witnessed: int
+    """Thousandths of a token, here and below."""
+    rounds: int
+    first_at: float
+    last_at: float
+    uptime_seconds: float
+    """While this dashboard watched; it is no promise about the time before."""
+    milli_reported: int = 0
+    rounds_missed: int = 0
+
+    @property
+    def tokens_witnessed(self) -> float:
+        return self.milli_witnessed / 1000
+
+    @property
+    def tokens_reported(self) -> float:
+        return self.milli_reported / 1000
+
+
+@dataclass(frozen=True, slots=True)
+class ContributorRow:
+    """One person, known by a key; without one, the machine itself."""
+
+    contributor_id: str
+    name: str
+    """Empty: anonymous, or hidden."""
+    country: str
+    milli_witnessed: int
+    milli_reported: int
+    share: float
+    """Of all witnessed tokens, 0 to 1."""
+    rounds: int
+    rounds_missed: int
+    """Rounds that planned with a machine of theirs and got nothing from it."""
+    first_at: float
+    last_at: float
+    is_here: bool
+    streak_days: int
+    """Days in a row (UTC) with a round, the last of them today or yesterday."""
+    machines: tuple[MachineRow, ...]
+    rank: int = 0
+    """From 1, by witnessed tokens; 0: nothing witnessed yet."""
+
+    @property
+    def tokens_witnessed(self) -> float:
+        return self.milli_witnessed / 1000
+
+    @property
+    def tokens_reported(self) -> float:
+        return self.milli_reported / 1000
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryPoint:
+    """The run at one moment. Losses and rates are medians and sums over what live trainers report; bits per second are
+    those of the last minute's rounds."""
+
+    at: float
+    tokens: int
+    """Committed so far."""
+    rounds: int
+    held_out_loss: float | None
+    train_loss: float | None
+    num_trainers: int
+    num_peers: int
+    tokens_per_second: float
+    upload_bits_per_second: float
+    download_bits_per_second: float
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Something to be seen beside the curves."""
+
+    at: float
+    tokens: int
+    kind: MarkKind
+    peer_id: str
+    """Empty for a revision of the manifest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """A time that this history knows nothing of (`commits` of that time may have been fetched later)."""
+
+    begin_at: float
+    end_at: float
+    reason: str
+    """In words, for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class MissingRounds:
+    """Versions of a fragment whose commits nobody remembered when this dashboard asked."""
+
+    fragment: int
+    first_version: int
+    last_version: int
+    """Inclusive; versions that the missing rounds left."""
+
+
+@dataclass(frozen=True, slots=True)
+class LaneFacts:
+    """One peer's part in a round, reported by that peer itself."""
+
+    peer_id: str
+    compute_seconds: float
+    send_seconds: float
+    receive_seconds: float
+    apply_seconds: float
+    started_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class RoundFacts:
+    """One closed round: it left `version` of `fragment`."""
+
+    fragment: int
+    version: int
+    seen_at: float
+    leader: str
+    tokens: int
+    contributors: tuple[str, ...]
+    """PeerIds that are in it."""
+    num_missed: int
+    num_void_shards: int
+    duration_seconds: float | None = None
+    drop_reasons: tuple[tuple[str, int], ...] = ()
+    lanes: tuple[LaneFacts, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AgeAt:
+    """How far the live peers were behind with one fragment at one moment, in versions."""
+
+    at: float
+    largest_lag: int
+    mean_lag: float
+    num_peers: int
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentAges:
+    """For the staleness strip."""
+
+    fragment: int
+    ages: tuple[tuple[str, int], ...]
+    """(PeerId, versions behind) now, those furthest behind first; bounded, peers that are not behind are left out."""
+    strip: tuple[AgeAt, ...] = ()
+    """The last looks, oldest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bandwidth:
+    """Encoded values that went over the peers' lines, as the signed commits of all rounds tell; without framing,
+    retries and what joiners fetched."""
+
+    upload_bytes: float = 0.0
+    download_bytes: float = 0.0
+    data_parallel_bytes: float | None = None
+    """What the same inner steps would have uploaded with plain data-parallel training: float32 gradients, a ring over
+    the round's members, every step. None: not known."""
+
+    @property
+    def times_less(self) -> float | None:
+        """How many times less was uploaded than plain data-parallel would have; None: nothing to compare yet."""
+        if not self.data_parallel_bytes or self.upload_bytes <= 0:
+            return None
+        return self.data_parallel_bytes / self.upload_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class CurvePoint:
+    """A contributor's work up to one hour."""
+
+    at: float
+    """The hour's beginning."""
+    milli_witnessed: int
+    """Altogether, up to the end of the hour."""
+    milli_reported: int
+    rounds: int
+
+    @property
+    def tokens_witnessed(self) -> float:
+        return self.milli_witnessed / 1000
+
+    @property
+    def tokens_reported(self) -> float:
+        return self.milli_reported / 1000
+
+
+@dataclass(frozen=True, slots=True)
+class ContributorView:
+    """A contributor's own page."""
+
+    row: ContributorRow
+    curve: tuple[CurvePoint, ...] = ()
+    rounds: tuple[RoundFacts, ...] = ()
+    """The newest ones that a machine of theirs was planned in, newest first."""
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryView:
+    """Everything about the past that the page shows beside `DashboardState`; all of it bounded."""
+
+    now: float
+    started_at: float
+    """The oldest thing this history knows."""
+    contributors: tuple[ContributorRow, ...] = ()
+    """Ranked by witnessed tokens; those with nothing witnessed last."""
+    num_unverified: int = 0
+    """Peers that no commit lists: they say that they are there, and have no row in `contributors`."""
+    points: tuple[HistoryPoint, ...] = ()
+    """Oldest first, thinned to about a thousand over the whole history."""
+    marks: tuple[Mark, ...] = ()
+    rounds: tuple[RoundFacts, ...] = ()
+    """Newest first."""
+    fragments: tuple[FragmentAges, ...] = ()
+    bandwidth: Bandwidth = Bandwidth()
+    countries: tuple[tuple[str, int], ...] = ()
+    """(country, contributors), only countries with three or more of them."""
+    num_country_undeclared: int = 0
+    """Contributors with a row and without a country that may be shown."""
+    gaps: tuple[Gap, ...] = ()
+    missing: tuple[MissingRounds, ...] = ()
+    num_rounds: int = 0
+    """Rounds whose signed commits are in this history."""
+    milli_witnessed: int = 0
+    """Of everybody, thousandths of tokens."""
+    storage: str = ""
+    """Where the history is kept, in words."""
+    problem: str = ""
+    """Why it is not being kept at present, as a sentence; empty: it is."""
+
+    @property
+    def tokens_witnessed(self) -> float:
+        return self.milli_witnessed / 1000

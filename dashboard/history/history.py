@@ -1,0 +1,449 @@
+"""`History`: what happened in a run, kept over restarts. It takes in looks and checked commits and hands out views.
+
+What is shown comes from memory, where everything is folded at once (`Ledger`, `Trend`); one task writes what is new
+into the file about once a second. A file that cannot be written costs one warning: the page goes on, and what is
+missing in the file is shown as a gap later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import sqlite3
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final, TypeVar
+
+import aiosqlite
+
+from dashboard.credit.counting import Booking, Outcome
+from dashboard.credit.known_versions import KnownVersions
+from dashboard.credit.ledger import Presence, countries, with_rare_countries_withheld
+from dashboard.facts import (
+    CommitCredit,
+    ContributorRow,
+    Gap,
+    HistoryView,
+    Mark,
+    MarkKind,
+    MissingRounds,
+    ProfileFacts,
+    RoundFacts,
+)
+from dashboard.history.database import MEMORY, check_file, read_only, sole_writer
+from dashboard.history.reading import HistoryReader
+from dashboard.history.rows import Batch, StoredCommit, StoredEvent, round_facts_of, stored_point
+from dashboard.history.trend import MAX_POINTS, Trend, thinned
+from dashboard.history.writing import CheckCommit, Loaded, forget_old, load, prepare, rebuild, run_record, write
+from dashboard.observe.state import DashboardState
+from dht.errors import LocalFault
+from dht.records.profiles import contributor_id_of
+
+WRITE_SECONDS: Final = 1.0
+"""Between two transactions: what a kill can take along, and what members are asked for again after it."""
+MAX_WRITE_SECONDS: Final = 60.0
+"""While nothing can be written the time between two tries doubles up to this."""
+FORGET_SECONDS: Final = 3600.0
+MAX_MARKS: Final = 300
+MAX_ROUNDS: Final = 60
+MAX_GAPS: Final = 100
+MIN_GAP_SECONDS: Final = 30.0
+"""A shorter restart is no gap worth a line."""
+MAX_WAITING_COMMITS: Final = 4096
+"""Not yet written; with more of them no further ones are asked for, so none is ever dropped."""
+MAX_WAITING_LOOKS: Final = 3600
+"""Two hours of looks while nothing can be written; older ones are dropped, and shown as a gap."""
+MAX_WAITING_EVENTS: Final = 10_000
+
+_MARK_KINDS: Final[dict[str, MarkKind]] = {
+    "joined": "join",
+    "returned": "join",
+    "left": "leave",
+    "silent": "leave",
+    "revised": "revision",
+}
+
+OpenCheck = Callable[[bytes], CheckCommit]
+"""From an encoded run record to the check of that run's signed commits."""
+
+Default = TypeVar("Default", float, None)
+
+log = logging.getLogger(__name__)
+
+
+class History:
+    """The history of one run. Make it with `open_history`; all methods but `run` and `flush` return at once."""
+
+    def __init__(self, loaded: Loaded, path: Path | None, now: float, warn: Callable[[str], None]) -> None:
+        self.ledger = loaded.ledger
+        self.trend = Trend()
+        self.problem = ""
+        self.path = path
+        self._nums = loaded.nums
+        self._rollup = loaded.rollup
+        self._warn = warn
+        self._next_commit = loaded.next_commit
+        self._batch = Batch()
+        self._gaps = loaded.gaps
+        self._missing = loaded.missing
+        self._started_at = _real(loaded.meta.get("created_at"), now)
+        self._marks = deque((_mark(*row) for row in loaded.marks if row[2] in _MARK_KINDS), maxlen=MAX_MARKS)
+        self._rounds: dict[tuple[int, int], RoundFacts] = {}
+        self._facts: dict[int, RoundFacts] = {}
+        """By number: of the newest commits, whether they count or not."""
+        for one in loaded.rounds:
+            self._facts[one.num] = round_facts_of(one.credit, one.credit.at or 0.0)
+            if one.is_counted:
+                self._show(self._facts[one.num])
+        self._news: dict[int, tuple[float, CommitCredit, bool]] = {}
+        """By number: commits that have come since `_settle`: (time that it counts at, credit, whether it is recent)."""
+        self._revision: int | None = None
+        self._last_look_at = _real(loaded.meta.get("last_look_at"), None)
+        self._dropped_from: float | None = None
+        self._state: DashboardState | None = None
+        self._view: HistoryView | None = None
+        self.trend.start_from(loaded.points, loaded.conditions)
+        if loaded.skipped:
+            tables = ", ".join(f"{count} of {table}" for table, count in sorted(loaded.skipped.items()))
+            warn(f"{path}: rows that cannot be read are passed over ({tables}); the rest of the history is used.")
+
+    # --- what comes in ---
+
+    def look(self, state: DashboardState, contributor_keys: dict[str, str] | None = None) -> None:
+        """Take in a look. `contributor_keys`: per PeerId its contributor, in place of the one its record names."""
+        now = state.now
+        self._settle()
+        if not state.problem:
+            if self._last_look_at is not None and now - self._last_look_at > MIN_GAP_SECONDS:
+                self._add_gap(Gap(self._last_look_at, now, "this dashboard was not running, or could not look"))
+            self._last_look_at = now
+        keys = contributor_keys or {}
+        present = [
+            Presence(
+                peer_id=row.record.peer_id,
+                contributor_key=keys.get(row.record.peer_id) or contributor_id_of(row.record),
+                device=row.record.device,
+                name=row.record.name,
+                condition=row.condition,
+                first_heard_at=row.first_heard_at,
+                heard_at=row.heard_at,
+            )
+            for row in state.peers
+        ]
+        for machine in self.ledger.look(present, now):
+            if self.ledger.is_withdrawn(machine.peer_id):
+                machine.name = ""
+            self._batch.machines[machine.peer_id] = machine
+        for news in self.trend.look(state, self.ledger.num_rounds, self.ledger.machines):
+            self._event(news.kind, news.peer_id, now, state.committed_tokens, news.peer_id in self.ledger.machines)
+        if state.run is not None and state.run.revision != self._revision:
+            if self._revision is not None:
+                self._event("revised", "", now, state.committed_tokens, is_kept=True)
+            self._revision = state.run.revision
+        if not state.problem:
+            self._rollup.add(stored_point(self.trend.points[-1]), self._batch)
+        if self._last_look_at is not None:
+            self._batch.meta["last_look_at"] = self._last_look_at
+        self._state, self._view = state, None
+
+    def add_commit(self, raw: bytes, credit: CommitCredit, now: float, *, is_recent: bool = True) -> Outcome:
+        """Count a checked commit; `raw` is kept as the proof.
+
+        Args:
+            is_recent: False for one that closed nobody knows when; it does not count as traffic of this minute.
+        """
+        num = self._next_commit
+        outcome = self.ledger.put(credit, now, num)
+        if outcome != "new":
+            return outcome
+        at = now if credit.at is None else credit.at
+        self._next_commit += 1
+        self._batch.commits.append(StoredCommit(num, raw, credit, at, now))
+        self._news[num] = at, credit, is_recent or credit.at is not None
+        self._view = None
+        return outcome
+
+    def _settle(self) -> None:
+        """Find out what counts now. Once for many commits: one of long ago makes the whole chain after it be followed
+        again."""
+        bookings = self.ledger.settle()
+        self._batch.released += self.ledger.counting.released()
+        self._batch.bookings += bookings
+        self._facts |= {num: round_facts_of(credit, at) for num, (at, credit, _) in self._news.items()}
+        for booking in bookings:
+            self._take(booking)
+        self._news.clear()
+        while len(self._facts) > 4 * MAX_ROUNDS:
+            del self._facts[next(iter(self._facts))]
+        if len(self._rounds) > 2 * MAX_ROUNDS:
+            self._rounds = {(facts.fragment, facts.version): facts for facts in self._newest_rounds()}
+
+    def _take(self, booking: Booking) -> None:
+        receipt = booking.receipt
+        for member in booking.members:
+            machine = self.ledger.machines.get(member.peer_id)
+            if machine is not None:
+                self._batch.machines[member.peer_id] = machine
+        if booking.sign < 0:
+            self._rounds.pop((receipt.fragment, receipt.version), None)
+            return
+        facts = self._facts.get(receipt.num)
+        if facts is not None:
+            self._show(facts)
+        at, credit, is_recent = self._news.pop(receipt.num, (0.0, None, False))
+        if credit is not None:
+            detail = {"fragment": credit.fragment, "version": credit.version}
+            self._batch.events.append(StoredEvent(at, "committed", credit.leader, credit.tokens, detail, True))
+            if is_recent:
+                self.trend.note_traffic(at, credit.payload_bytes)
+
+    def _show(self, facts: RoundFacts) -> None:
+        """Among the newest rounds; with what other cells' receipts of the same round tell."""
+        key = facts.fragment, facts.version
+        held = self._rounds.get(key)
+        if held is not None:
+            contributors = tuple(dict.fromkeys((*held.contributors, *facts.contributors)))
+            facts = replace(held, contributors=contributors, num_missed=held.num_missed + facts.num_missed)
+        self._rounds[key] = facts
+
+    def add_profile(self, profile: ProfileFacts, raw: bytes, now: float) -> None:
+        """Take in a contributor's checked profile."""
+        if not self.ledger.add_profile(profile):
+            return
+        self._batch.profiles.append((profile, raw))
+        for peer_id in profile.machines:
+            machine = self.ledger.machines.get(peer_id)
+            if machine is not None and self.ledger.is_withdrawn(peer_id):
+                machine.name = ""
+                self._batch.machines[peer_id] = machine
+        self._event("profile changed", profile.contributor_id, now, 0, is_kept=False)
+        self._view = None
+
+    def keep_run_record(self, record: bytes) -> None:
+        """The owner's signed manifest: what the signed commits are checked against when credit is made again."""
+        self._batch.meta["run_record"] = record
+
+    def set_missing(self, fragment: int, ranges: Sequence[tuple[int, int]]) -> None:
+        """Versions (begin, end exclusive) of a fragment whose commits no member remembers."""
+        rows = [MissingRounds(fragment, begin, end - 1) for begin, end in ranges]
+        others = [row for row in self._missing if row.fragment != fragment]
+        if rows == [row for row in self._missing if row.fragment == fragment]:
+            return
+        self._missing = sorted([*others, *rows], key=lambda row: (row.fragment, row.first_version))
+        self._batch.missing = list(self._missing)
+        self._view = None
+
+    def known(self, fragment: int) -> KnownVersions:
+        """Versions of which a commit is known."""
+        return self.ledger.known(fragment)
+
+    def is_known(self, digest: bytes) -> bool:
+        """Whether this commit is held, by the digest that names it."""
+        return self.ledger.counting.is_known(digest)
+
+    def is_elsewhere(self, credit: CommitCredit) -> bool:
+        """Whether this commit follows from one that is not held, although others of that version are: a fork."""
+        return self.ledger.counting.is_elsewhere(credit)
+
+    def is_member(self, peer_id: str) -> bool:
+        """Whether commits that count list this machine."""
+        machine = self.ledger.machines.get(peer_id)
+        return machine is not None and machine.rounds > 0
+
+    def is_missing(self, fragment: int, version: int) -> bool:
+        """Whether members were asked for this commit and none remembered it."""
+        return any(
+            row.fragment == fragment and row.first_version <= version <= row.last_version for row in self._missing
+        )
+
+    @property
+    def has_room(self) -> bool:
+        """Whether more commits may be asked for now."""
+        return len(self._batch.commits) < MAX_WAITING_COMMITS
+
+    @property
+    def withdrawn(self) -> frozenset[str]:
+        """Machines whose name must not be shown."""
+        present = set(self.ledger.present) | {m for profile in self.ledger.profiles.values() for m in profile.machines}
+        return frozenset(peer_id for peer_id in present if self.ledger.is_withdrawn(peer_id))
+
+    # --- what comes out ---
+
+    @property
+    def view(self) -> HistoryView:
+        """Everything about the past that the page shows, as of the newest look."""
+        if self._view is None:
+            self._view = self._make_view()
+        return self._view
+
+    def contributor(self, contributor_id: str) -> ContributorRow | None:
+        """A row by its id, or by the id of one of its machines."""
+        for row in self.view.contributors:
+            if row.contributor_id == contributor_id or any(one.peer_id == contributor_id for one in row.machines):
+                return row
+        return None
+
+    def machine_nums(self, row: ContributorRow) -> list[int]:
+        """What the contributor's machines are called in the file."""
+        return [self._nums.by_id[machine.peer_id] for machine in row.machines if machine.peer_id in self._nums.by_id]
+
+    def peer_id_of(self, num: int) -> str:
+        return self._nums.id_of(num)
+
+    def _make_view(self) -> HistoryView:
+        self._settle()
+        now = self._state.now if self._state is not None else self._started_at
+        rows, num_unverified = self.ledger.rows(now)
+        shown, num_undeclared = countries(rows)
+        return HistoryView(
+            now=now,
+            started_at=self._started_at,
+            contributors=with_rare_countries_withheld(rows),
+            num_unverified=num_unverified + (self._state.num_unlisted if self._state is not None else 0),
+            points=thinned(self.trend.points, MAX_POINTS),
+            marks=tuple(self._marks),
+            rounds=tuple(self._newest_rounds()),
+            fragments=self.trend.fragments,
+            bandwidth=self.ledger.bandwidth,
+            countries=shown,
+            num_country_undeclared=num_undeclared,
+            gaps=tuple(self._gaps[-MAX_GAPS:]),
+            missing=tuple(self._missing[-MAX_GAPS:]),
+            num_rounds=self.ledger.num_rounds,
+            milli_witnessed=self.ledger.milli_witnessed,
+            storage="in memory; it ends with this process" if self.path is None else "in a file; it outlives restarts",
+            problem=self.problem,
+        )
+
+    def _newest_rounds(self) -> list[RoundFacts]:
+        ordered = sorted(self._rounds.values(), key=lambda row: (-row.seen_at, -row.version, row.fragment))
+        return ordered[:MAX_ROUNDS]
+
+    # --- the file ---
+
+    async def run(self, database: aiosqlite.Connection, clock: Callable[[], float]) -> None:
+        """Write what is new, for ever. Whatever goes wrong is told, and tried again after a growing time."""
+        forget_at = clock()
+        wait_seconds = WRITE_SECONDS
+        while True:
+            await asyncio.sleep(wait_seconds)
+            await self.flush(database)
+            wait_seconds = min(2 * wait_seconds, MAX_WRITE_SECONDS) if self.problem else WRITE_SECONDS
+            if clock() >= forget_at and not self.problem:
+                forget_at = clock() + FORGET_SECONDS
+                try:
+                    await forget_old(database, clock())
+                except Exception as error:  # noqa: BLE001 (whatever it is, the next try is in an hour)
+                    log.warning("what is older than the history keeps was not let go: %s", error)
+
+    async def flush(self, database: aiosqlite.Connection) -> None:
+        """Write what is new, once. Trouble, whatever it is, is told once, and again when it is over."""
+        self._settle()
+        batch, self._batch = self._batch, Batch()
+        if not (batch or batch.meta):
+            return
+        try:
+            await write(database, batch, self._nums)
+        except BaseException as error:
+            batch.absorb(self._batch)
+            self._batch = batch
+            dropped = batch.trim(MAX_WAITING_LOOKS, MAX_WAITING_EVENTS)
+            if dropped is not None and self._dropped_from is None:
+                self._dropped_from = dropped.at
+            if not isinstance(error, Exception):
+                raise
+            self._fail(error)
+            return
+        if self.problem:
+            self.problem, self._view = "", None
+            self._warn(f"The history {self.path} is written again.")
+            if self._dropped_from is not None:
+                end_at = batch.looks[0].at if batch.looks else self._dropped_from
+                self._add_gap(Gap(self._dropped_from, end_at, "the history could not be written"))
+                self._dropped_from = None
+
+    def _fail(self, error: Exception) -> None:
+        if self.problem:
+            return
+        if isinstance(error, sqlite3.OperationalError):
+            remedy = "Free some space on its disk, or check its folder."
+        else:
+            remedy = "Please report this, with the log; what came since is written when it can be."
+            log.error("the history cannot be written", exc_info=error)
+        self.problem = f"The history cannot be written at present ({error}); the page goes on from memory. {remedy}"
+        self._view = None
+        self._warn(f"{self.path}: {self.problem}")
+
+    def _event(self, kind: str, peer_id: str, at: float, tokens: int, is_kept: bool) -> None:
+        self._batch.events.append(StoredEvent(at, kind, peer_id, tokens, {}, is_kept))
+        if kind in _MARK_KINDS:
+            self._marks.append(_mark(at, tokens, kind, peer_id))
+
+    def _add_gap(self, gap: Gap) -> None:
+        self._gaps.append(gap)
+        self._batch.gaps.append(gap)
+        self._view = None
+
+
+@contextlib.asynccontextmanager
+async def open_history(
+    path: Path | None,
+    run_id: str,
+    *,
+    clock: Callable[[], float],
+    warn: Callable[[str], None],
+    rebuild_with: OpenCheck | None = None,
+) -> AsyncIterator[tuple[History, HistoryReader]]:
+    """A run's history over its file (None: in memory only); what is new is written when it is left.
+
+    Args:
+        clock: unix seconds.
+        warn: told one sentence when the file cannot be written any more, and one when it can again.
+        rebuild_with: make all credit again from the signed commits before anything is shown; called in a thread.
+
+    Raises:
+        UsageFault: the file is something else, of another run, in use, or cannot be opened.
+        LocalFault: it is damaged, or newer software wrote it.
+        PeerFault: on rebuilding, a stored commit does not pass its check.
+    """
+    async with contextlib.AsyncExitStack() as stack:
+        is_new = True
+        if path is not None:
+            is_new = not await asyncio.to_thread(check_file, path, run_id)
+            stack.enter_context(sole_writer(path))
+        try:
+            place = MEMORY if path is None else str(path)
+            database = await stack.enter_async_context(aiosqlite.connect(place, isolation_level=None))
+            await prepare(database, is_new=is_new, run_id=run_id, now=clock())
+            if rebuild_with is not None:
+                await rebuild(database, await asyncio.to_thread(rebuild_with, await run_record(database, path)))
+            loaded = await load(database, MAX_POINTS, MAX_ROUNDS, MAX_MARKS)
+            reading = database
+            if path is not None:
+                reading = await stack.enter_async_context(
+                    aiosqlite.connect(read_only(path), uri=True, isolation_level=None)
+                )
+        except sqlite3.Error as error:
+            raise LocalFault(
+                f"the history {path} cannot be used ({error}); expected a file on a disk with room; free some space, "
+                "or give another file with --db"
+            ) from error
+        history = History(loaded, path, clock(), warn)
+        writing = asyncio.create_task(history.run(database, clock), name="history")
+        try:
+            yield history, HistoryReader(reading, history.peer_id_of)
+        finally:
+            writing.cancel()
+            await asyncio.gather(writing, return_exceptions=True)
+            await history.flush(database)
+
+
+def _real(value: object, otherwise: Default) -> float | Default:
+    return float(value) if isinstance(value, int | float) else otherwise
+
+
+def _mark(at: float, tokens: int, kind: str, peer_id: str) -> Mark:
+    return Mark(at, tokens, _MARK_KINDS[kind], peer_id)

@@ -1,0 +1,115 @@
+"""Questions to the history's file that a page of the past needs, each bounded."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import aiosqlite
+
+from dashboard.credit.ledger import SECONDS_PER_HOUR
+from dashboard.facts import CurvePoint, HistoryPoint, RoundFacts
+from dashboard.history.rows import ROUND_COLUMNS, readable, round_facts_of, round_of_row
+from dashboard.history.writing import points_between
+
+MAX_CURVE_POINTS: Final = 500
+PROOF_PAGE: Final = 200
+"""Signed commits read at a time while a proof is sent: well below a megabyte for usual swarms."""
+
+
+@dataclass(frozen=True, slots=True)
+class EventRow:
+    """One line of the list of events; `event_id` grows."""
+
+    event_id: int
+    at: float
+    kind: str
+    peer_id: str
+    tokens: int
+    detail: dict[str, Any]
+
+
+class HistoryReader:
+    """Reads beside the one that writes."""
+
+    def __init__(self, database: aiosqlite.Connection, peer_id_of: Callable[[int], str]) -> None:
+        self._database = database
+        self._peer_id_of = peer_id_of
+
+    async def rounds(self, limit: int, before: int | None) -> list[tuple[int, RoundFacts]]:
+        """(number, round), newest first; `before` a number that an earlier answer gave."""
+        query = f"SELECT {ROUND_COLUMNS} FROM rounds WHERE is_counted = 1 AND id < ? ORDER BY id DESC LIMIT ?"
+        return self._round_facts(await self._rows(query, (before if before is not None else 1 << 62, limit)))
+
+    async def rounds_of(self, machines: Sequence[int], limit: int) -> list[RoundFacts]:
+        """Newest rounds that one of the machines was planned in, newest first."""
+        marks = ", ".join("?" * len(machines))
+        query = (
+            f"SELECT {ROUND_COLUMNS} FROM rounds WHERE id IN (SELECT DISTINCT round FROM credits WHERE machine IN "
+            f"({marks}) ORDER BY round DESC LIMIT ?) ORDER BY id DESC"
+        )
+        rows = await self._rows(query, (*machines, limit))
+        return [facts for _, facts in self._round_facts(rows)]
+
+    async def curve(self, machines: Sequence[int]) -> list[CurvePoint]:
+        """Work up to each hour, oldest first; at most `MAX_CURVE_POINTS`, evenly chosen, the last among them."""
+        marks = ", ".join("?" * len(machines))
+        query = (
+            f"SELECT hour, sum(witnessed), sum(reported), sum(rounds) FROM hours WHERE machine IN ({marks}) "
+            "GROUP BY hour ORDER BY hour"
+        )
+        witnessed = reported = rounds = 0
+        points = []
+        for hour, more_witnessed, more_reported, more_rounds in await self._rows(query, tuple(machines)):
+            witnessed, reported, rounds = witnessed + more_witnessed, reported + more_reported, rounds + more_rounds
+            points.append(CurvePoint(hour * SECONDS_PER_HOUR, witnessed, reported, rounds))
+        step = -(-len(points) // MAX_CURVE_POINTS) or 1
+        return points[::-1][::step][::-1]
+
+    async def proof(self, machines: Sequence[int]) -> AsyncIterator[bytes]:
+        """Every counted signed commit that names one of the machines, oldest first."""
+        marks = ", ".join("?" * len(machines))
+        query = (
+            f"SELECT DISTINCT id, raw FROM credits JOIN commits ON round = id WHERE machine IN ({marks}) AND id > ? "
+            "ORDER BY id LIMIT ?"
+        )
+        after = 0
+        while rows := await self._rows(query, (*machines, after, PROOF_PAGE)):
+            for after, raw in rows:  # noqa: B007 (the next page begins after the last row)
+                yield raw
+
+    async def profile(self, contributor_id: str) -> bytes | None:
+        """A contributor's signed profile as it was published."""
+        found = await self._rows("SELECT raw FROM profiles WHERE contributor_id = ?", (contributor_id,))
+        return found[0][0] if found else None
+
+    async def events(self, after: int, limit: int) -> list[EventRow]:
+        """What happened after event number `after`, oldest first."""
+        query = "SELECT id, at, kind, peer_id, tokens, detail FROM events WHERE id > ? ORDER BY id LIMIT ?"
+        return list(readable(await self._rows(query, (after, limit)), _event_of_row))
+
+    async def points(self, begin_at: float, max_points: int) -> list[HistoryPoint]:
+        """About `max_points` of the run since `begin_at`, oldest first."""
+        return await points_between(self._database, begin_at, max_points)
+
+    async def num_bytes(self) -> int:
+        """Of the file, without what still waits in its log."""
+        ((pages,),) = await self._rows("PRAGMA page_count", ())
+        ((size,),) = await self._rows("PRAGMA page_size", ())
+        return int(pages * size)
+
+    def _round_facts(self, rows: list[tuple[Any, ...]]) -> list[tuple[int, RoundFacts]]:
+        def facts_of(*row: Any) -> tuple[int, RoundFacts]:
+            round_ = round_of_row(row, b"", self._peer_id_of)
+            return round_.num, round_facts_of(round_.credit, float(row[3]))
+
+        return list(readable(rows, facts_of))
+
+    async def _rows(self, query: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        return [tuple(row) for row in await self._database.execute_fetchall(query, values)]
+
+
+def _event_of_row(event_id: int, at: float, kind: str, peer_id: str, tokens: int, detail: str) -> EventRow:
+    return EventRow(event_id, float(at), str(kind), str(peer_id), int(tokens), dict(json.loads(detail)))

@@ -1,0 +1,363 @@
+"""Values of the history as rows of its tables, and back. Pure.
+
+What is read back may have been written by anything: a value of another shape is a ValueError, and its row is passed
+over (`readable`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, TypeVar
+
+from averaging.signing.credit import MAX_SHARE_MILLI
+from dashboard.credit.counting import Booking
+from dashboard.credit.ledger import Machine
+from dashboard.facts import (
+    CommitCredit,
+    Gap,
+    HistoryPoint,
+    MemberCredit,
+    MissingRounds,
+    ProfileFacts,
+    RoundFacts,
+)
+from dashboard.history.trend import mean_point
+
+DIGITS = 6
+"""Significant ones of a stored rate or loss."""
+
+
+MAX_STORED: Final = 2**63 - 1
+"""SQLite's largest whole number. What is larger is stored as this; figures that are shown are added up from commits."""
+
+Value = TypeVar("Value")
+
+
+def stored(value: int) -> int:
+    """The whole number as SQLite can keep it: it saturates at 64 bits."""
+    return max(-MAX_STORED, min(value, MAX_STORED))
+
+
+def readable(
+    rows: Iterable[tuple[Any, ...]], make: Callable[..., Value], table: str = "", skipped: Counter[str] | None = None
+) -> Iterator[Value]:
+    """`make(*row)` of those rows that can be read; others are counted in `skipped` by their table."""
+    for row in rows:
+        try:
+            value = make(*row)
+        except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError):
+            if skipped is not None:
+                skipped[table] += 1
+            continue
+        yield value
+
+
+@dataclass(frozen=True, slots=True)
+class StoredCommit:
+    """A signed commit on its way into the file. `num` names it there; `at` is the time that it counts at."""
+
+    num: int
+    raw: bytes
+    credit: CommitCredit
+    at: float
+    seen_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class StoredEvent:
+    """One line of the list of events. `is_kept`: for ever; others go with the looks."""
+
+    at: float
+    kind: str
+    peer_id: str
+    tokens: int
+    detail: Mapping[str, Any]
+    is_kept: bool
+
+
+@dataclass
+class Batch:
+    """What is to be written in one transaction."""
+
+    commits: list[StoredCommit] = field(default_factory=list)
+    bookings: list[Booking] = field(default_factory=list)
+    """What begins and ends to count, in this order."""
+    released: list[int] = field(default_factory=list)
+    """Numbers of commits that go, since there are too many heavier ones of their version."""
+    machines: dict[str, Machine] = field(default_factory=dict)
+    profiles: list[tuple[ProfileFacts, bytes]] = field(default_factory=list)
+    events: list[StoredEvent] = field(default_factory=list)
+    looks: list[HistoryPoint] = field(default_factory=list)
+    minutes: dict[float, HistoryPoint] = field(default_factory=dict)
+    hours: dict[float, HistoryPoint] = field(default_factory=dict)
+    gaps: list[Gap] = field(default_factory=list)
+    missing: list[MissingRounds] | None = None
+    """All of them, when they changed."""
+    meta: dict[str, float | bytes] = field(default_factory=dict)
+
+    def absorb(self, later: Batch) -> None:
+        """Take in what came after this one, which could not be written."""
+        self.commits += later.commits
+        self.bookings += later.bookings
+        self.released += later.released
+        self.machines |= later.machines
+        self.profiles += later.profiles
+        self.events += later.events
+        self.looks += later.looks
+        self.minutes |= later.minutes
+        self.hours |= later.hours
+        self.gaps += later.gaps
+        self.missing = self.missing if later.missing is None else later.missing
+        self.meta |= later.meta
+
+    def trim(self, max_looks: int, max_events: int) -> HistoryPoint | None:
+        """Drop the oldest looks and events beyond the limits; returns the first look that went. Commits stay."""
+        dropped = self.looks[0] if len(self.looks) > max_looks else None
+        del self.looks[:-max_looks]
+        del self.events[:-max_events]
+        return dropped
+
+
+@dataclass
+class Rollup:
+    """The points of the present minute and hour, so that their rows say what the stored ones add up to."""
+
+    looks: list[HistoryPoint] = field(default_factory=list)
+    minutes: dict[float, HistoryPoint] = field(default_factory=dict)
+
+    def add(self, look: HistoryPoint, batch: Batch) -> None:
+        """Put a look, and the minute and hour that it changes, into `batch`."""
+        minute, hour = look.at // 60 * 60, look.at // 3600 * 3600
+        if self.looks and self.looks[-1].at // 60 * 60 != minute:
+            self.looks.clear()
+        if self.minutes and next(iter(self.minutes)) // 3600 * 3600 != hour:
+            self.minutes.clear()
+        self.looks.append(look)
+        self.minutes[minute] = batch.minutes[minute] = rolled_up(self.looks, minute)
+        batch.hours[hour] = rolled_up(list(self.minutes.values()), hour)
+        batch.looks.append(look)
+
+
+def rolled_up(points: list[HistoryPoint], at: float) -> HistoryPoint:
+    """The stored mean of stored points, at the beginning of its minute or hour."""
+    return stored_point(replace(mean_point(points), at=at))
+
+
+def point_text(point: HistoryPoint) -> str:
+    """A point without its time, as JSON."""
+    values = (
+        point.tokens,
+        point.rounds,
+        _short(point.held_out_loss),
+        _short(point.train_loss),
+        point.num_trainers,
+        point.num_peers,
+        _short(point.tokens_per_second),
+        _short(point.upload_bits_per_second),
+        _short(point.download_bits_per_second),
+    )
+    return json.dumps(values, separators=(",", ":"))
+
+
+def point_of_text(at: float, text: str) -> HistoryPoint:
+    """What `point_text` wrote."""
+    values = json.loads(text)
+    if type(values) is not list or len(values) != 9:
+        raise ValueError(f"{text!r:.60}; expected nine values")
+    tokens, rounds, held_out_loss, train_loss, num_trainers, num_peers, *rates = values
+    if not type(tokens) is type(rounds) is type(num_trainers) is type(num_peers) is int:
+        raise ValueError(f"{text!r:.60}; expected whole numbers")
+    # Of anything but numbers there is no sum.
+    if not math.isfinite(sum(rates) + sum(loss for loss in (held_out_loss, train_loss) if loss is not None)):
+        raise ValueError(f"{text!r:.60}; expected finite numbers")
+    return HistoryPoint(_real(at), *values)
+
+
+def stored_point(point: HistoryPoint) -> HistoryPoint:
+    """The point as it will be read again."""
+    return point_of_text(round(point.at, 3), point_text(point))
+
+
+def members_text(credit: CommitCredit, nums: Mapping[str, int]) -> str:
+    """Members as JSON rows of (machine number or PeerId, thousandths witnessed, reported, included)."""
+    rows = [
+        [
+            nums.get(member.peer_id, member.peer_id),
+            member.milli_witnessed,
+            member.milli_reported,
+            int(member.is_included),
+        ]
+        for member in credit.members
+    ]
+    return json.dumps(rows, separators=(",", ":"))
+
+
+def members_of_text(text: str, peer_id_of: Callable[[int], str]) -> tuple[MemberCredit, ...]:
+    """What `members_text` wrote."""
+    return tuple([_member(peer_id_of, *row) for row in json.loads(text)])
+
+
+def _member(peer_id_of: Callable[[int], str], who: Any, witnessed: Any, reported: Any, included: Any) -> MemberCredit:
+    if type(witnessed) is not int or type(reported) is not int or witnessed < 0 or reported < 0:
+        raise ValueError(f"{witnessed!r:.30} and {reported!r:.30} thousandths; expected whole numbers from 0")
+    if type(who) is not int:
+        who = _text(who)
+    elif who < 0:
+        raise ValueError(f"machine number {who}; expected one from 0")
+    else:
+        who = peer_id_of(who)
+    if reported > MAX_SHARE_MILLI or witnessed > MAX_SHARE_MILLI:
+        witnessed, reported = min(witnessed, MAX_SHARE_MILLI), min(reported, MAX_SHARE_MILLI)
+    return MemberCredit(who, witnessed, reported, bool(included))
+
+
+ROUND_COLUMNS = (
+    "id, fragment, version, at, seen_at, leader, tokens, num_void, num_shards, duration, reasons, members, is_counted, "
+    "payload_bytes, data_parallel_bytes, previous, standing"
+)
+
+
+def round_row(commit: StoredCommit, nums: Mapping[str, int]) -> tuple[Any, ...]:
+    """A row of `rounds`, in the order of `ROUND_COLUMNS`; a booking says later that it counts."""
+    credit = commit.credit
+    return (
+        commit.num,
+        credit.fragment,
+        credit.version,
+        commit.at,
+        commit.seen_at,
+        credit.leader,
+        stored(credit.tokens),
+        credit.num_void_shards,
+        credit.num_shards,
+        credit.duration_seconds,
+        json.dumps(credit.drop_reasons),
+        members_text(credit, nums),
+        0,
+        stored(credit.payload_bytes),
+        stored(credit.data_parallel_bytes),
+        credit.previous,
+        None if credit.standing is None else stored(credit.standing),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRound:
+    """A row of `rounds` as it is read back; `credit.at` is the time that it counts at."""
+
+    num: int
+    credit: CommitCredit
+    is_counted: int
+    """1: the first receipt of a round that counts; 2: a further one; 0: it does not count."""
+
+
+def round_of_row(row: tuple[Any, ...], digest: bytes, peer_id_of: Callable[[int], str]) -> StoredRound:
+    """A row of `rounds`, in the order of `ROUND_COLUMNS`."""
+    credit = CommitCredit(
+        fragment=_whole(row[1]),
+        version=_whole(row[2]),
+        leader=_text(row[5]),
+        tokens=_whole(row[6]),
+        digest=bytes(digest),
+        members=members_of_text(row[11], peer_id_of),
+        num_void_shards=_whole(row[7]),
+        num_shards=_whole(row[8]),
+        at=_real(row[3]),
+        duration_seconds=None if row[9] is None else _real(row[9]),
+        drop_reasons=reasons_of(row[10]),
+        payload_bytes=_whole(row[13]),
+        data_parallel_bytes=_whole(row[14]),
+        # Files of before do not say it; `peer dashboard --rebuild` reads it from the signed bytes.
+        previous=bytes(row[15] or b""),
+        standing=None if row[16] is None else _whole(row[16]),
+    )
+    return StoredRound(_whole(row[0]), credit, _whole(row[12]))
+
+
+def round_facts_of(credit: CommitCredit, at: float) -> RoundFacts:
+    """The round as page and API show it."""
+    return RoundFacts(
+        fragment=credit.fragment,
+        version=credit.version,
+        seen_at=at,
+        leader=credit.leader,
+        tokens=credit.tokens,
+        contributors=tuple(member.peer_id for member in credit.members if member.is_included),
+        num_missed=sum(not member.is_included for member in credit.members),
+        num_void_shards=credit.num_void_shards,
+        duration_seconds=credit.duration_seconds,
+        drop_reasons=credit.drop_reasons,
+    )
+
+
+def profile_text(profile: ProfileFacts) -> str:
+    return json.dumps(
+        [profile.sequence, profile.issued_at, profile.name, profile.country, profile.is_hidden, profile.machines]
+    )
+
+
+def profile_of_text(contributor_id: str, text: str) -> ProfileFacts:
+    """What `profile_text` wrote."""
+    sequence, issued_at, name, country, is_hidden, machines = json.loads(text)
+    return ProfileFacts(
+        _text(contributor_id),
+        _whole(sequence),
+        _real(issued_at),
+        _text(name),
+        _text(country),
+        bool(is_hidden),
+        tuple(map(_text, machines)),
+    )
+
+
+def reasons_of(text: str) -> tuple[tuple[str, int], ...]:
+    return tuple((_text(reason), _whole(count)) for reason, count in json.loads(text))
+
+
+def machine_of_row(num: Any, peer_id: Any, *facts: Any) -> tuple[int, Machine]:
+    """(number, machine) of a row of `machines`; its totals follow from the rounds. Without number and PeerId there is
+    no row; whatever else is unreadable is as if it had never been seen."""
+    machine = Machine(_text(peer_id))
+    names = ("contributor_key", "device", "name", "first_at", "last_at", "uptime_seconds")
+    for name, value, check in zip(names, facts, (_text, _text, _text, _real, _real, _real), strict=False):
+        with contextlib.suppress(ValueError):
+            setattr(machine, name, check(value))
+    return _whole(num), machine
+
+
+def gap_of_row(begin_at: Any, end_at: Any, reason: Any) -> Gap:
+    return Gap(_real(begin_at), _real(end_at), _text(reason))
+
+
+def missing_of_row(fragment: Any, first_version: Any, last_version: Any) -> MissingRounds:
+    return MissingRounds(_whole(fragment), _whole(first_version), _whole(last_version))
+
+
+def _whole(value: Any) -> int:
+    # A column that took a sum beyond 64 bits holds a real.
+    if type(value) is not int and not (type(value) is float and value.is_integer()):
+        raise ValueError(f"{value!r:.60}; expected a whole number")
+    if value < 0:
+        raise ValueError(f"{value!r:.60}; expected a whole number from 0")
+    return int(value)
+
+
+def _real(value: Any) -> float:
+    if type(value) not in (int, float) or not math.isfinite(value):
+        raise ValueError(f"{value!r:.60}; expected a number")
+    return float(value)
+
+
+def _text(value: Any) -> str:
+    if type(value) is not str:
+        raise ValueError(f"{value!r:.60}; expected text")
+    return value
+
+
+def _short(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.{DIGITS}g}")

@@ -1,0 +1,449 @@
+"""What is written into the history's file, and what is read back from it at a start. One transaction per batch."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+import aiosqlite
+
+from dashboard.credit.counting import Booking
+from dashboard.credit.ledger import SECONDS_PER_DAY, SECONDS_PER_HOUR, Ledger, Machine
+from dashboard.facts import CommitCredit, Condition, Gap, HistoryPoint, MissingRounds
+from dashboard.history.database import APPLICATION_ID, SCHEMA_VERSION, TABLES, UPGRADES
+from dashboard.history.rows import (
+    ROUND_COLUMNS,
+    Batch,
+    Rollup,
+    StoredCommit,
+    StoredRound,
+    gap_of_row,
+    machine_of_row,
+    missing_of_row,
+    point_of_text,
+    point_text,
+    profile_of_text,
+    profile_text,
+    readable,
+    rolled_up,
+    round_of_row,
+    round_row,
+    stored,
+)
+from dashboard.observe.state import MAX_PEERS
+from dht.errors import UsageFault
+
+LOOKS_SECONDS: Final = 48 * SECONDS_PER_HOUR
+"""Looks, and the coming and going of peers that no commit lists."""
+MINUTES_SECONDS: Final = 90 * SECONDS_PER_DAY
+"""Minute means; hourly means, totals and signed commits stay for ever."""
+PAGE_BYTES: Final = 4096
+LOAD_ROWS: Final = 1000
+"""Rounds read at a time at a start."""
+MAX_HOUR: Final = 2**53
+"""A machine's sums of one hour saturate there: 10^13 tokens; a person's machines together stay in 64 bits."""
+
+CheckCommit = Callable[[bytes], CommitCredit]
+"""Checks a signed commit's every signature and says whom it credits; raises `PeerFault`."""
+
+_HOUR_ADD = (
+    "INSERT INTO hours VALUES (?, ?, ?, ?, ?) ON CONFLICT (machine, hour) DO UPDATE SET "
+    f"witnessed = min(witnessed + excluded.witnessed, {MAX_HOUR}), "
+    f"reported = min(reported + excluded.reported, {MAX_HOUR}), rounds = rounds + excluded.rounds"
+)
+_MACHINE_PUT = (
+    "INSERT INTO machines VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (num) DO UPDATE SET "
+    "contributor_key = excluded.contributor_key, device = excluded.device, name = excluded.name, "
+    "first_at = excluded.first_at, last_at = excluded.last_at, uptime_seconds = excluded.uptime_seconds, "
+    "witnessed = excluded.witnessed, reported = excluded.reported, rounds = excluded.rounds, missed = excluded.missed"
+)
+
+
+class MachineNums:
+    """Short numbers of PeerIds, so that a hundred thousand rounds do not repeat them."""
+
+    def __init__(self) -> None:
+        self.by_id: dict[str, int] = {}
+        self._ids: list[str] = [""]
+
+    def num_of(self, peer_id: str) -> int:
+        """The machine's number; the next free one for a new machine."""
+        num = self.by_id.get(peer_id)
+        if num is None:
+            num = self.by_id[peer_id] = len(self._ids)
+            self._ids.append(peer_id)
+        return num
+
+    def id_of(self, num: int) -> str:
+        """Raises LookupError: the file has no such machine."""
+        if not (peer_id := self._ids[num]):
+            raise LookupError(f"no machine has number {num}")
+        return peer_id
+
+    def set(self, num: int, peer_id: str) -> None:
+        """As the file says; numbers ascend."""
+        self._ids += [""] * (num + 1 - len(self._ids))
+        self._ids[num] = peer_id
+        self.by_id[peer_id] = num
+
+
+@dataclass
+class Loaded:
+    """What a file holds of earlier sessions."""
+
+    ledger: Ledger = field(default_factory=Ledger)
+    nums: MachineNums = field(default_factory=MachineNums)
+    rollup: Rollup = field(default_factory=Rollup)
+    points: list[HistoryPoint] = field(default_factory=list)
+    gaps: list[Gap] = field(default_factory=list)
+    missing: list[MissingRounds] = field(default_factory=list)
+    meta: dict[str, Any] = field(default_factory=dict)
+    rounds: list[StoredRound] = field(default_factory=list)
+    """The newest ones, whether they count or not, oldest first."""
+    marks: list[tuple[Any, ...]] = field(default_factory=list)
+    """(at, tokens, kind, peer_id), oldest first."""
+    conditions: dict[str, Condition] = field(default_factory=dict)
+    """Peers that were there when the last session ended."""
+    next_commit: int = 1
+    skipped: Counter[str] = field(default_factory=Counter)
+    """Rows that could not be read, by their table."""
+
+
+async def prepare(database: aiosqlite.Connection, *, is_new: bool, run_id: str, now: float) -> None:
+    """Settings of the connection; tables when the file is new."""
+    await database.execute(f"PRAGMA page_size = {PAGE_BYTES}")
+    await database.execute("PRAGMA journal_mode = WAL")
+    # A power cut may take the last second along, never the file: what was lost is fetched from members again.
+    await database.execute("PRAGMA synchronous = NORMAL")
+    # A name that was withdrawn is gone from the file too, not only from its tables.
+    await database.execute("PRAGMA secure_delete = ON")
+    if not is_new:
+        await _upgrade(database)
+    else:
+        await database.execute("BEGIN IMMEDIATE")
+        await database.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        await database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        for statement in TABLES.split(";"):
+            if statement.strip():
+                await database.execute(statement)
+        await database.execute("INSERT INTO meta VALUES ('run_id', ?), ('created_at', ?)", (run_id, now))
+        await database.commit()
+
+
+async def load(database: aiosqlite.Connection, num_points: int, num_rounds: int, num_marks: int) -> Loaded:
+    """Everything that is held in memory."""
+    loaded = Loaded(meta=dict(await _rows(database, "SELECT name, value FROM meta")))
+    skipped = loaded.skipped
+    await _load_ledger(database, loaded, num_rounds)
+    gaps = await _rows(database, "SELECT * FROM gaps ORDER BY begin_at")
+    loaded.gaps = list(readable(gaps, gap_of_row, "gaps", skipped))
+    missing = await _rows(database, "SELECT * FROM missing ORDER BY 1, 2")
+    loaded.missing = list(readable(missing, missing_of_row, "missing", skipped))
+    loaded.points = await points_between(database, 0.0, num_points, skipped)
+    marks = "SELECT at, tokens, kind, peer_id FROM events WHERE kind != 'committed' ORDER BY id DESC LIMIT ?"
+    found_marks = [*reversed(await _rows(database, marks, (num_marks,)))]
+    loaded.marks = list(readable(found_marks, _mark_row, "events", skipped))
+    comings = (
+        "SELECT peer_id FROM (SELECT peer_id, kind, max(id) AS id FROM events WHERE kind IN ('joined', 'returned', "
+        "'left', 'silent') GROUP BY peer_id) WHERE kind IN ('joined', 'returned') ORDER BY id DESC LIMIT ?"
+    )
+    loaded.conditions = {peer_id: "here" for (peer_id,) in await _rows(database, comings, (MAX_PEERS,))}
+    await _load_rollup(database, loaded)
+    (found,) = await _rows(database, "SELECT max(id) FROM commits")
+    loaded.next_commit = (found[0] or 0) + 1
+    return loaded
+
+
+async def write(database: aiosqlite.Connection, batch: Batch, nums: MachineNums) -> None:
+    """All of `batch`, or nothing.
+
+    Raises:
+        sqlite3.Error: nothing was written.
+    """
+    try:
+        await database.execute("BEGIN IMMEDIATE")
+        rows = [_machine_row(machine, nums) for machine in batch.machines.values()]
+        await database.executemany(_MACHINE_PUT, rows)
+        await _write_commits(database, batch.commits, nums)
+        await _write_bookings(database, batch.bookings, nums)
+        for table in ("commits", "rounds"):
+            await database.executemany(f"DELETE FROM {table} WHERE id = ?", [(num,) for num in batch.released])
+        profiles = [(profile.contributor_id, profile_text(profile), raw) for profile, raw in batch.profiles]
+        await database.executemany("INSERT OR REPLACE INTO profiles VALUES (?, ?, ?)", profiles)
+        events = [
+            (event.at, event.kind, event.peer_id, stored(event.tokens), json.dumps(event.detail), int(event.is_kept))
+            for event in batch.events
+        ]
+        await database.executemany(
+            "INSERT INTO events (at, kind, peer_id, tokens, detail, is_kept) VALUES (?, ?, ?, ?, ?, ?)", events
+        )
+        for table, points in (
+            ("looks", batch.looks),
+            ("minutes", batch.minutes.values()),
+            ("run_hours", batch.hours.values()),
+        ):
+            await _write_points(database, table, points)
+        gaps = [(gap.begin_at, gap.end_at, gap.reason) for gap in batch.gaps]
+        await database.executemany("INSERT OR REPLACE INTO gaps VALUES (?, ?, ?)", gaps)
+        if batch.missing is not None:
+            await database.execute("DELETE FROM missing")
+            missing = [(row.fragment, row.first_version, row.last_version) for row in batch.missing]
+            await database.executemany("INSERT INTO missing VALUES (?, ?, ?)", missing)
+        await database.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?)", list(batch.meta.items()))
+        await database.commit()
+    except BaseException:
+        await database.rollback()
+        raise
+
+
+async def forget_old(database: aiosqlite.Connection, now: float) -> None:
+    """What the retention rules let go."""
+    await database.execute("DELETE FROM looks WHERE at < ?", (now - LOOKS_SECONDS,))
+    await database.execute("DELETE FROM events WHERE at < ? AND NOT is_kept", (now - LOOKS_SECONDS,))
+    await database.execute("DELETE FROM minutes WHERE at < ?", (now - MINUTES_SECONDS,))
+    await database.commit()
+
+
+async def points_between(
+    database: aiosqlite.Connection, begin_at: float, max_points: int, skipped: Counter[str] | None = None
+) -> list[HistoryPoint]:
+    """About `max_points` since `begin_at`, oldest first: looks when they are few enough, else minutes or hours.
+
+    Times whose finer points are gone are told by the coarser ones; points that cannot be read are counted in `skipped`.
+    """
+    points: list[HistoryPoint] = []
+    coarse_seconds = 0
+    for table, seconds in (("run_hours", SECONDS_PER_HOUR), ("minutes", 60), ("looks", 0)):
+        (found,) = await _rows(database, f"SELECT count(*), min(at) FROM {table} WHERE at >= ?", (begin_at,))
+        count, first_at = found
+        if not count or (points and count > 20 * max_points):
+            break
+        step = math.ceil(count / max_points)
+        query = (
+            f"SELECT at, point FROM (SELECT at, point, row_number() OVER (ORDER BY at) AS place FROM {table} "
+            "WHERE at >= ?) WHERE (place - 1) % ? = 0 OR place = ? ORDER BY at"
+        )
+        found_points = await _rows(database, query, (begin_at, step, count))
+        finer = list(readable(found_points, point_of_text, table, skipped))
+        points = [point for point in points if point.at + coarse_seconds <= first_at] + finer
+        coarse_seconds = seconds
+    return points
+
+
+async def rebuild(database: aiosqlite.Connection, check: CheckCommit) -> int:
+    """Make all credit again from the signed commits, and the means from looks and minutes; returns the commits.
+
+    What only this dashboard saw (uptime, devices, when a machine was first heard) stays as it is.
+
+    Raises:
+        PeerFault: a stored commit does not pass its check; nothing is changed.
+    """
+    loaded = Loaded()
+    await _load_machines(database, loaded)
+    ledger, nums = loaded.ledger, loaded.nums
+    try:
+        await database.execute("BEGIN IMMEDIATE")
+        seen = dict(await _rows(database, "SELECT id, seen_at FROM rounds"))
+        await database.execute("DELETE FROM rounds")
+        count = 0
+        async with database.execute("SELECT id, raw FROM commits ORDER BY id") as cursor:
+            async for num, raw in cursor:
+                credit = check(raw)
+                seen_at = float(seen.get(num, 0.0))
+                ledger.put(credit, seen_at, num)
+                at = seen_at if credit.at is None else credit.at
+                await _write_rounds(database, [StoredCommit(num, b"", credit, at, seen_at)], nums)
+                count += 1
+        ledger.settle()
+        await _write_credit_again(database, ledger, nums)
+        await _roll_up_again(database, "looks", "minutes", 60)
+        await _roll_up_again(database, "minutes", "run_hours", SECONDS_PER_HOUR)
+        await database.commit()
+    except BaseException:
+        await database.rollback()
+        raise
+    return count
+
+
+async def _write_credit_again(database: aiosqlite.Connection, ledger: Ledger, nums: MachineNums) -> None:
+    """Everything that follows from which commits count."""
+    rows = [_machine_row(machine, nums) for machine in ledger.machines.values()]
+    await database.executemany(_MACHINE_PUT, rows)
+    for table in ("credits", "hours"):
+        await database.execute(f"DELETE FROM {table}")
+    await database.execute("UPDATE rounds SET is_counted = 0 WHERE is_counted")
+    await _write_bookings(database, ledger.counting.counted(), nums)
+
+
+async def _upgrade(database: aiosqlite.Connection) -> None:
+    ((version,),) = await _rows(database, "PRAGMA user_version")
+    if version == SCHEMA_VERSION:
+        return
+    try:
+        await database.execute("BEGIN IMMEDIATE")
+        for schema in range(version, SCHEMA_VERSION):
+            for statement in UPGRADES[schema].split(";"):
+                if statement.strip():
+                    await database.execute(statement)
+        await database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+        await database.commit()
+    except BaseException:
+        await database.rollback()
+        raise
+
+
+async def run_record(database: aiosqlite.Connection, path: Path | None) -> bytes:
+    """The run record that is kept with the history.
+
+    Raises:
+        UsageFault: there is none, so nothing can be checked.
+    """
+    found = await _rows(database, "SELECT value FROM meta WHERE name = 'run_record'")
+    if not found:
+        raise UsageFault(
+            f"the history {path or 'in memory'} has no run record yet, so its commits cannot be checked; run the "
+            "dashboard without rebuilding first, until it has found the run"
+        )
+    return bytes(found[0][0])
+
+
+async def _roll_up_again(database: aiosqlite.Connection, fine: str, coarse: str, seconds: int) -> None:
+    groups: dict[float, list[HistoryPoint]] = {}
+    found = await _rows(database, f"SELECT at, point FROM {fine} ORDER BY at")
+    for point in readable(found, point_of_text):
+        groups.setdefault(point.at // seconds * seconds, []).append(point)
+    # The oldest group may have lost some of its points to retention; its mean was made while they were there.
+    oldest = min(groups, default=0.0)
+    whole = [rolled_up(points, at) for at, points in groups.items() if at != oldest]
+    await _write_points(database, coarse, whole)
+
+
+async def _write_points(database: aiosqlite.Connection, table: str, points: Iterable[HistoryPoint]) -> None:
+    rows = [(point.at, point_text(point)) for point in points]
+    await database.executemany(f"INSERT OR REPLACE INTO {table} VALUES (?, ?)", rows)
+
+
+async def _write_commits(database: aiosqlite.Connection, commits: list[StoredCommit], nums: MachineNums) -> None:
+    rows = [(commit.num, commit.credit.digest, commit.raw) for commit in commits]
+    await database.executemany("INSERT INTO commits VALUES (?, ?, ?)", rows)
+    await _write_rounds(database, commits, nums)
+
+
+async def _write_rounds(database: aiosqlite.Connection, commits: list[StoredCommit], nums: MachineNums) -> None:
+    rows = [round_row(commit, nums.by_id) for commit in commits]
+    marks = ", ".join("?" * len(ROUND_COLUMNS.split(", ")))
+    await database.executemany(f"INSERT INTO rounds ({ROUND_COLUMNS}) VALUES ({marks})", rows)
+
+
+async def _write_bookings(database: aiosqlite.Connection, bookings: Iterable[Booking], nums: MachineNums) -> None:
+    for booking in bookings:
+        num = booking.receipt.num
+        if booking.sign < 0:
+            await database.execute("DELETE FROM credits WHERE round = ?", (num,))
+            await database.execute("UPDATE rounds SET is_counted = 0 WHERE id = ?", (num,))
+        else:
+            listed = [nums.by_id[member.peer_id] for member in booking.members if member.peer_id in nums.by_id]
+            credits = [(machine, num) for machine in listed]
+            await database.executemany("INSERT OR IGNORE INTO credits VALUES (?, ?)", credits)
+            is_counted = 1 if booking.is_first else 2
+            await database.execute("UPDATE rounds SET is_counted = ? WHERE id = ?", (is_counted, num))
+        await database.executemany(_HOUR_ADD, _hour_rows(booking, nums))
+
+
+def _hour_rows(booking: Booking, nums: MachineNums) -> list[tuple[int, ...]]:
+    hour, sign = int(booking.receipt.at // SECONDS_PER_HOUR), booking.sign
+    return [
+        (
+            nums.by_id[member.peer_id],
+            hour,
+            sign * member.milli_witnessed,
+            sign * member.milli_reported,
+            sign * int(member.is_included),
+        )
+        for member in booking.members
+        if member.peer_id in nums.by_id
+    ]
+
+
+def _machine_row(machine: Machine, nums: MachineNums) -> tuple[Any, ...]:
+    return (
+        nums.num_of(machine.peer_id),
+        machine.peer_id,
+        machine.contributor_key,
+        machine.device,
+        machine.name,
+        machine.first_at,
+        machine.last_at,
+        machine.uptime_seconds,
+        stored(machine.milli_witnessed),
+        stored(machine.milli_reported),
+        machine.rounds,
+        machine.rounds_missed,
+    )
+
+
+def _mark_row(at: Any, tokens: Any, kind: Any, peer_id: Any) -> tuple[Any, ...]:
+    return float(at), int(tokens), str(kind), str(peer_id)
+
+
+async def _load_machines(database: aiosqlite.Connection, loaded: Loaded) -> None:
+    rows = await _rows(database, "SELECT * FROM machines ORDER BY num")
+    for num, machine in readable(rows, machine_of_row, "machines", loaded.skipped):
+        loaded.ledger.machines[machine.peer_id] = machine
+        loaded.nums.set(num, machine.peer_id)
+
+
+async def _load_ledger(database: aiosqlite.Connection, loaded: Loaded, num_rounds: int) -> None:
+    await _load_machines(database, loaded)
+    ledger = loaded.ledger
+    profiles = await _rows(database, "SELECT contributor_id, facts FROM profiles")
+    for profile in readable(profiles, profile_of_text, "profiles", loaded.skipped):
+        ledger.add_profile(profile)
+    is_counted: dict[int, int] = {}
+    newest: deque[StoredRound] = deque(maxlen=num_rounds)
+
+    def take(digest: bytes, *row: Any) -> StoredRound:
+        return round_of_row(row, digest, loaded.nums.id_of)
+
+    query = (
+        f"SELECT digest, {', '.join('rounds.' + name for name in ROUND_COLUMNS.split(', '))} FROM rounds JOIN commits "
+        "USING (id) ORDER BY id"
+    )
+    async with database.execute(query) as cursor:
+        while rows := await cursor.fetchmany(LOAD_ROWS):
+            for round_ in readable(map(tuple, rows), take, "rounds", loaded.skipped):
+                is_counted[round_.num] = round_.is_counted
+                ledger.put(round_.credit, 0.0, round_.num)
+                newest.append(round_)
+    ledger.settle()
+    marks = ledger.counting.marks()
+    loaded.rounds = [replace(one, is_counted=marks.get(one.num, 0)) for one in newest]
+    if marks != {num: mark for num, mark in is_counted.items() if mark}:
+        # Another rule made it (schema 1), or some of its rows cannot be read any more.
+        try:
+            await database.execute("BEGIN IMMEDIATE")
+            await _write_credit_again(database, ledger, loaded.nums)
+            await database.commit()
+        except BaseException:
+            await database.rollback()
+            raise
+
+
+async def _load_rollup(database: aiosqlite.Connection, loaded: Loaded) -> None:
+    (found,) = await _rows(database, "SELECT max(at) FROM looks WHERE typeof(at) = 'real'")
+    if found[0] is None:
+        return
+    minute, hour = found[0] // 60 * 60, found[0] // 3600 * 3600
+    looks = await _rows(database, "SELECT at, point FROM looks WHERE at >= ? ORDER BY at", (minute,))
+    loaded.rollup.looks.extend(readable(looks, point_of_text))
+    minutes = await _rows(database, "SELECT at, point FROM minutes WHERE at >= ? ORDER BY at", (hour,))
+    loaded.rollup.minutes.update((point.at, point) for point in readable(minutes, point_of_text))
+
+
+async def _rows(database: aiosqlite.Connection, query: str, values: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    return [tuple(row) for row in await database.execute_fetchall(query, values)]

@@ -1,0 +1,384 @@
+"""`DashboardState`: a pure fold of what an observer saw. Bounded, whatever strangers publish.
+
+All figures here are *reported*: peers say so themselves and nobody has checked them. Medians rather than means stand
+for the swarm, so that one liar among honest peers moves nothing.
+"""
+
+from __future__ import annotations
+
+import statistics
+import unicodedata
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+from dashboard.facts import Condition, LaneFacts
+from dashboard.observe.lanes import merge_lanes
+from dht.fields import clean_text
+from dht.host import PeerId
+from dht.records.signed_records import MAX_LABEL_LENGTH, MAX_SOFTWARE_LENGTH, PeerRecord
+
+MAX_PEERS: Final = 2500
+"""Rows kept. Those seen first stay, and those that signed commits list, so a flood of new keys cannot push a
+contributor off the page."""
+MAX_ROUNDS: Final = 60
+MAX_POINTS: Final = 360
+"""Of the loss curve, about one per two pixels. When it is full every second one goes, so it spans the whole watch."""
+MAX_FRAGMENTS_SHOWN: Final = 256
+MAX_MARKS: Final = 2
+"""Combining marks on one letter: enough for every living script, too few to paint over the neighbouring rows."""
+
+Phase = Literal["starting", "looking", "no run", "empty", "live", "silent"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """What the owner signed, as far as the page shows it."""
+
+    name: str
+    description: str
+    revision: int
+    manifest_hash: bytes
+    """SHA-256 of the manifest, 32 bytes."""
+    summary: str
+    """Model and averaging in one line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One look at the swarm at `now` (unix seconds). Records were checked before."""
+
+    now: float
+    num_members: int
+    """Members of the DHT that answered."""
+    records: Sequence[PeerRecord] = ()
+    num_invalid_records: int = 0
+    run: RunFacts | None = None
+    problem: str = ""
+    """Why this look saw nothing, as a sentence."""
+    vouched: Collection[str] = ()
+    """Peers that signed commits list."""
+    withdrawn: Collection[str] = ()
+    """Peers whose name its owner has withdrawn."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeerRow:
+    """One peer: its newest record with hostile text stripped, and when we heard of it."""
+
+    record: PeerRecord
+    condition: Condition
+    """`left` said goodbye; `silent` did not renew its record in time."""
+    first_heard_at: float
+    heard_at: float
+    """When its newest record was first seen here."""
+    same_manifest: bool
+    """Whether it follows the manifest that we know; others are listed and never counted."""
+    is_vouched: bool = False
+    """Whether signed commits list it."""
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentRow:
+    """Where the live peers stand with one fragment."""
+
+    fragment: int
+    version: int
+    """The head: the highest version that more than half of the live, known peers are at or beyond. What a minority
+    announces beyond it is somebody's word, whatever the number."""
+    lineage_tokens: int
+    """Of the anchor that most of them have at that version."""
+    num_peers: int
+    num_current: int
+    largest_lag: int
+    """Versions; part of it is the age of the peers' records."""
+    num_forked: int
+    """Peers whose anchor differs from that of most others at the same version: a split swarm, or a liar."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundRow:
+    """The round that took a fragment to `version`, told from peer records: nothing but the version is known."""
+
+    fragment: int
+    version: int
+    seen_at: float
+    num_rounds: int = 1
+    """Rounds since the last version that was seen here; records tell only where a peer stands when it writes one."""
+
+
+@dataclass(frozen=True, slots=True)
+class LossPoint:
+    """Medians over the live trainers at one moment, beside the tokens committed so far."""
+
+    at: float
+    tokens: int
+    held_out_loss: float | None
+    train_loss: float | None
+    num_trainers: int
+    tokens_per_second: float
+
+
+@dataclass(frozen=True, slots=True)
+class DashboardState:
+    """Everything the page and the API show. Times are unix seconds."""
+
+    run_id: str
+    started_at: float
+    """When this observer began to watch; nothing earlier is known to it."""
+    now: float
+    has_looked: bool = False
+    """Whether the first look is over; before it nothing is known, not even that nobody is there."""
+    num_members: int = 0
+    run: RunFacts | None = None
+    peers: tuple[PeerRow, ...] = ()
+    num_unlisted: int = 0
+    num_invalid_records: int = 0
+    """Refused in the newest look."""
+    fragments: tuple[FragmentRow, ...] = ()
+    rounds: tuple[RoundRow, ...] = ()
+    """Newest first."""
+    lanes: tuple[LaneFacts, ...] = ()
+    """How live peers spent their newest rounds, by their own word."""
+    committed_tokens: int = 0
+    """Tokens in the anchors. Each fragment counts every contributor's tokens once, so a peer's figure is the mean over
+    its fragments; this is the (lower) median over `voters`."""
+    points: tuple[LossPoint, ...] = ()
+    point_stride: int = 1
+    num_points_seen: int = 0
+    heard_at: float | None = None
+    """When the newest record was first seen here."""
+    problem: str = ""
+
+    @property
+    def here(self) -> tuple[PeerRow, ...]:
+        """Live peers on the manifest that we know."""
+        return tuple(row for row in self.peers if row.condition == "here" and row.same_manifest)
+
+    @property
+    def voters(self) -> tuple[PeerRow, ...]:
+        """Those of `here` whose records say where the run stands: peers that signed commits list, while there are any
+        (keys cost nothing, being in a signed round costs work); else all."""
+        here = self.here
+        return tuple(row for row in here if row.is_vouched and row.record.versions) or here
+
+    @property
+    def trainers(self) -> tuple[PeerRow, ...]:
+        """Live peers that train."""
+        return tuple(row for row in self.here if row.record.is_training)
+
+    @property
+    def phase(self) -> Phase:
+        if self.here:
+            return "live"
+        if self.peers:
+            return "silent"
+        if not self.has_looked:
+            return "starting"
+        if not self.num_members:
+            return "looking"
+        return "no run" if self.run is None else "empty"
+
+    @property
+    def num_rounds(self) -> int:
+        """Rounds of the whole run: every version of every fragment is one."""
+        return sum(row.version for row in self.fragments)
+
+    @property
+    def held_out_loss(self) -> float | None:
+        return _median([row.record.held_out_loss for row in self.here])
+
+    @property
+    def train_loss(self) -> float | None:
+        return _median([row.record.train_loss for row in self.trainers])
+
+    @property
+    def tokens_per_second(self) -> float:
+        return sum(row.record.tokens_per_second for row in self.trainers)
+
+
+def fold(state: DashboardState, look: Look) -> DashboardState:
+    """The state after one look."""
+    run = look.run or state.run
+    peers, num_unlisted = _merge_peers(state.peers, look, run)
+    heard = [row.heard_at for row in peers]
+    after = replace(
+        state,
+        now=look.now,
+        has_looked=True,
+        num_members=look.num_members,
+        run=run,
+        peers=peers,
+        num_unlisted=num_unlisted,
+        num_invalid_records=look.num_invalid_records,
+        heard_at=max(heard) if heard else None,
+        problem=look.problem,
+    )
+    live = [row.record for row in after.here]
+    after = replace(after, lanes=merge_lanes(state.lanes, live, look.now))
+    voters = [row.record for row in after.voters]
+    totals = [round(statistics.fmean(record.lineage_tokens)) for record in voters if record.lineage_tokens]
+    if totals:
+        # It never falls, but when those who speak for the run are others than before.
+        is_same_kind = any(row.is_vouched for row in state.voters) == any(row.is_vouched for row in after.voters)
+        committed_tokens = max(state.committed_tokens if is_same_kind else 0, statistics.median_low(totals))
+        after = replace(after, fragments=fragment_rows(live, voters), committed_tokens=committed_tokens)
+    return _with_point(_with_rounds(after, state, look))
+
+
+def fragment_rows(records: Sequence[PeerRecord], voters: Sequence[PeerRecord]) -> tuple[FragmentRow, ...]:
+    """One row per fragment, as most of `voters` cut the model; records with other cuts are left out.
+
+    Args:
+        records: of all live peers; they are counted.
+        voters: those of them that say where the head is; at least one has versions.
+    """
+    num_fragments = Counter(len(record.versions) for record in voters if record.versions).most_common(1)[0][0]
+    members = [record for record in records if len(record.versions) == num_fragments]
+    electors = [record for record in voters if len(record.versions) == num_fragments]
+    rows = []
+    for fragment in range(min(num_fragments, MAX_FRAGMENTS_SHOWN)):
+        version = head_of([record.versions[fragment] for record in electors])
+        heads = Counter(
+            (record.lineage_tokens[fragment], record.digests[fragment])
+            for record in electors
+            if record.versions[fragment] == version
+        )
+        tokens, digest = max(heads, key=lambda head: (heads[head], head))
+        # Far fewer anchors than peers: those at one version are compared.
+        anchors: dict[int, Counter[bytes]] = {}
+        for (held, held_digest), count in Counter(
+            (record.versions[fragment], record.digests[fragment]) for record in members
+        ).items():
+            anchors.setdefault(held, Counter())[held_digest] += count
+        rows.append(
+            FragmentRow(
+                fragment=fragment,
+                version=version,
+                lineage_tokens=tokens,
+                num_peers=len(members),
+                num_current=anchors[version][digest],
+                largest_lag=max(0, version - min(anchors)),
+                num_forked=sum(counts.total() - max(counts.values()) for counts in anchors.values()),
+            )
+        )
+    return tuple(rows)
+
+
+def head_of(versions: Sequence[int]) -> int:
+    """The highest of `versions` that more than half of them have reached; of two, the lower one."""
+    return statistics.median_low(versions)
+
+
+def label_text(text: str, max_length: int) -> str:
+    """A stranger's label as it may be shown: printable, short, and no letter with a tower of combining marks."""
+    shown: list[str] = []
+    num_marks = 0
+    for character in clean_text(text, max_length):
+        num_marks = num_marks + 1 if unicodedata.category(character) in ("Mn", "Me") else 0
+        if num_marks <= MAX_MARKS:
+            shown.append(character)
+    return "".join(shown)
+
+
+def _merge_peers(old: tuple[PeerRow, ...], look: Look, run: RunFacts | None) -> tuple[tuple[PeerRow, ...], int]:
+    newest: dict[PeerId, PeerRecord] = {}
+    for record in look.records:
+        if record.peer_id not in newest or _order(record) > _order(newest[record.peer_id]):
+            newest[record.peer_id] = record
+    merged: dict[PeerId, PeerRow] = {}
+    for row in old:
+        record = newest.pop(row.record.peer_id, row.record)
+        heard_at = row.heard_at
+        if _order(record) <= _order(row.record):
+            record = row.record
+        else:
+            record, heard_at = _stripped(record), look.now
+        merged[record.peer_id] = _row(record, row.first_heard_at, heard_at, look, run)
+    # Newcomers take free rows, then those of the peers that went longest ago; nobody who is here loses a row, except
+    # that peers which commits list take those of the last ones that no commit lists.
+    gone = sorted((row for row in merged.values() if row.condition != "here"), key=lambda row: -row.heard_at)
+    strangers = [row for row in merged.values() if row.condition == "here" and row.record.peer_id not in look.vouched]
+    strangers.sort(key=lambda row: row.first_heard_at)
+    num_unlisted = 0
+    for record in sorted(newest.values(), key=lambda record: (record.peer_id not in look.vouched, record.peer_id)):
+        if len(merged) >= MAX_PEERS:
+            if gone:
+                del merged[gone.pop().record.peer_id]
+            elif strangers and record.peer_id in look.vouched:
+                del merged[strangers.pop().record.peer_id]
+                num_unlisted += 1
+            else:
+                num_unlisted += 1
+                continue
+        merged[record.peer_id] = _row(_stripped(record), look.now, look.now, look, run)
+    rows = [
+        replace(row, record=replace(row.record, name="")) if row.record.peer_id in look.withdrawn else row
+        for row in merged.values()
+    ]
+    return tuple(rows), num_unlisted
+
+
+def _row(record: PeerRecord, first_heard_at: float, heard_at: float, look: Look, run: RunFacts | None) -> PeerRow:
+    condition: Condition = "here"
+    if record.state == "left":
+        condition = "left"
+    elif record.expires_at <= look.now:
+        condition = "silent"
+    same_manifest = run is None or record.manifest_hash == run.manifest_hash
+    return PeerRow(record, condition, first_heard_at, heard_at, same_manifest, record.peer_id in look.vouched)
+
+
+def _order(record: PeerRecord) -> tuple[float, int]:
+    return record.expires_at, record.sequence
+
+
+def _stripped(record: PeerRecord) -> PeerRecord:
+    return replace(
+        record,
+        name=label_text(record.name, MAX_LABEL_LENGTH),
+        device=label_text(record.device, MAX_LABEL_LENGTH),
+        software=label_text(record.software, MAX_SOFTWARE_LENGTH),
+    )
+
+
+def _with_rounds(after: DashboardState, before: DashboardState, look: Look) -> DashboardState:
+    rounds = {(row.fragment, row.version): row for row in before.rounds}
+    old_versions = {row.fragment: row.version for row in before.fragments}
+    for row in after.fragments:
+        # The first look only shows where the run stands: those rounds are older than this watch.
+        num_rounds = row.version - old_versions.get(row.fragment, row.version)
+        if num_rounds > 0:
+            key = (row.fragment, row.version)
+            rounds.setdefault(key, RoundRow(row.fragment, row.version, look.now, num_rounds))
+    newest = sorted(rounds.values(), key=lambda row: (-row.seen_at, -row.version, row.fragment))
+    return replace(after, rounds=tuple(newest[:MAX_ROUNDS]))
+
+
+def _with_point(state: DashboardState) -> DashboardState:
+    point = LossPoint(
+        at=state.now,
+        tokens=state.committed_tokens,
+        held_out_loss=state.held_out_loss,
+        train_loss=state.train_loss,
+        num_trainers=len(state.trainers),
+        tokens_per_second=state.tokens_per_second,
+    )
+    if point.held_out_loss is None and point.train_loss is None:
+        return state
+    if state.points and replace(point, at=0.0) == replace(state.points[-1], at=0.0):
+        return state
+    points, stride = state.points, state.point_stride
+    if points and (state.num_points_seen - 1) % stride:
+        # The newest point is always the present; it gives way until it is a stride away from the one before it.
+        points = points[:-1]
+    points = (*points, point)
+    if len(points) > MAX_POINTS:
+        points, stride = points[::2], stride * 2
+    return replace(state, points=points, point_stride=stride, num_points_seen=state.num_points_seen + 1)
+
+
+def _median(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None

@@ -1,0 +1,172 @@
+"""One rendered snapshot for all viewers, and the server-sent events that keep them up to date.
+
+A viewer needs no queue: it remembers the last version it has and gets what changed since, as bytes that were encoded
+once for all who are at that version: whole sections, and the points that the curves grew by. A slow viewer skips
+versions and can hold nothing back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from dataclasses import dataclass, replace
+from typing import Final
+
+from dashboard.facts import HistoryPoint, HistoryView
+from dashboard.observe.state import DashboardState
+from dashboard.page.page import render_sections
+from dashboard.server.api import columns_of
+
+RETRY_MILLISECONDS: Final = 1000
+"""Browsers wait three seconds by default before they connect again."""
+MAX_POINTS_KEPT: Final = 300
+"""Of the curves: ten minutes of looks. A viewer that was away for longer reads all points again."""
+STEADY_SECONDS: Final = 60.0
+"""A curve that does not move gets a point so often."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Section:
+    html: str
+    changed_in: int
+    event: bytes
+
+
+def history_of(state: DashboardState) -> HistoryView:
+    """What the state alone tells of the past, for a dashboard that keeps no history."""
+    points = tuple(
+        HistoryPoint(
+            at=point.at,
+            tokens=point.tokens,
+            rounds=0,
+            held_out_loss=point.held_out_loss,
+            train_loss=point.train_loss,
+            num_trainers=point.num_trainers,
+            num_peers=point.num_trainers,
+            tokens_per_second=point.tokens_per_second,
+            upload_bits_per_second=0.0,
+            download_bits_per_second=0.0,
+        )
+        for point in state.points
+    )
+    return HistoryView(now=state.now, started_at=state.started_at, points=points)
+
+
+class Live:
+    """The newest state, rendered. `publish` and `close` are called on the event loop and never block.
+
+    Args:
+        boot_id: differs between two starts of the dashboard, so that a version of an earlier one is never believed.
+    """
+
+    def __init__(self, state: DashboardState, boot_id: str, history: HistoryView | None = None) -> None:
+        self.state = state
+        self.history = history or history_of(state)
+        self.version = 0
+        self.num_published = 0
+        self.is_closed = False
+        self._boot_id = boot_id
+        self._sections: dict[str, _Section] = {}
+        self._points: deque[tuple[int, HistoryPoint]] = deque(maxlen=MAX_POINTS_KEPT)
+        self._events: dict[int, bytes] = {}
+        self._changed = asyncio.Event()
+        self.publish(state, history)
+
+    @property
+    def snapshot_id(self) -> str:
+        """Names the present version; what a viewer sends back when it connects."""
+        return f"{self._boot_id}-{self.version}"
+
+    @property
+    def sections(self) -> dict[str, str]:
+        return {key: section.html for key, section in self._sections.items()}
+
+    def publish(self, state: DashboardState, history: HistoryView | None = None) -> None:
+        """Render `state` and `history` and wake every viewer if that changed anything."""
+        self.state = state
+        self.history = history or history_of(state)
+        self.num_published += 1
+        rendered = render_sections(state, self.history)
+        changed = {key: html for key, html in rendered.items() if self._html(key) != html}
+        point = self._new_point()
+        if not changed and point is None:
+            return
+        self.version += 1
+        self._events.clear()
+        if point is not None:
+            self._points.append((self.version, point))
+        for key, html in changed.items():
+            self._sections[key] = _Section(html, self.version, self._event(key, html))
+        self._wake()
+
+    def version_of(self, snapshot_id: str) -> int:
+        """The version a viewer has; 0 when it is of an earlier start or no snapshot id at all."""
+        boot_id, _, version = snapshot_id.rpartition("-")
+        if boot_id != self._boot_id or not (version.isascii() and version.isdigit()) or len(version) > 18:
+            return 0
+        return min(int(version), self.version)
+
+    def since(self, version: int) -> bytes:
+        """Events for all that changed after `version`; empty when nothing did."""
+        events = self._events.get(version)
+        if events is None:
+            newer = [section for section in self._sections.values() if section.changed_in > version]
+            newer.sort(key=lambda section: section.changed_in)
+            # The last event's id is what a viewer comes back with, so it has to be the newest.
+            events = b"".join(section.event for section in newer) + self._points_event(version)
+            if len(self._events) < MAX_POINTS_KEPT:
+                self._events[version] = events
+        return events
+
+    async def wait_newer(self, version: int, timeout_seconds: float) -> None:
+        """Return when there is a version after `version`, when it is closed, or when the time is up."""
+        changed = self._changed
+        if self.version > version or self.is_closed:
+            return
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await changed.wait()
+        except TimeoutError:
+            return
+
+    def close(self) -> None:
+        """End every viewer's stream; without it a server waits for them for ever."""
+        self.is_closed = True
+        self._wake()
+
+    def _new_point(self) -> HistoryPoint | None:
+        """The newest point of the curves, when it differs from the one that viewers have."""
+        if not self.history.points:
+            return None
+        point = self.history.points[-1]
+        if self._points:
+            last = self._points[-1][1]
+            if point.at < last.at + STEADY_SECONDS and replace(point, at=0.0) == replace(last, at=0.0):
+                return None
+        return point
+
+    def _points_event(self, version: int) -> bytes:
+        """Columns that the curves grew by; without any, `reset`: the viewer should read all points again."""
+        newer = [point for changed_in, point in self._points if changed_in > version]
+        if not newer or version >= self.version:
+            return b""
+        if version == 0 or (len(newer) == MAX_POINTS_KEPT and self._points[0][0] > version + 1):
+            content: dict[str, object] = {"reset": True}
+        else:
+            names, columns = columns_of(newer, "time")
+            content = {"reset": False, "names": names, "columns": columns}
+        data = json.dumps(content, separators=(",", ":"))
+        return f"id: {self.snapshot_id}\nevent: points\ndata: {data}\n\n".encode()
+
+    def _html(self, key: str) -> str | None:
+        section = self._sections.get(key)
+        return section.html if section is not None else None
+
+    def _event(self, key: str, html: str) -> bytes:
+        data = json.dumps({"section": key, "html": html}, separators=(",", ":"))
+        return f"id: {self.snapshot_id}\nevent: section\ndata: {data}\n\n".encode()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()

@@ -1,0 +1,246 @@
+"""The aiohttp application: page, live events, JSON API, health. Read-only: no form, no control, nothing to upload."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sqlite3
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final
+
+from aiohttp import web
+
+from dashboard.history.history import History
+from dashboard.history.reading import HistoryReader
+from dashboard.page.assets import load_assets
+from dashboard.page.badge import contributor_badge, run_badge
+from dashboard.page.charts import render_charts
+from dashboard.page.contributor import render_contributor
+from dashboard.page.page import STREAM_PATH, render_page
+from dashboard.server.api_routes import add_api, find_contributor, find_row
+from dashboard.server.doors import Doors
+from dashboard.server.live import RETRY_MILLISECONDS, Live
+from dashboard.server.page_access import OPEN_PATHS, PageAccess
+from dashboard.server.site import SITE, Site, problem
+
+MAX_VIEWERS: Final = 2000
+"""Open event streams; the next one is told to come back later. `benchmarks/bench_dashboard.py` measures 1000. With few
+descriptors there are less (`DoorLimits.num_viewers`)."""
+BADGE_SECONDS: Final = 60
+"""How long caches may show an old badge."""
+PING_SECONDS: Final = 15.0
+"""Proxies commonly drop a stream that is silent for a minute."""
+SEND_SECONDS: Final = 30.0
+"""A viewer that takes nothing for so long is gone; it connects again if it is not."""
+STALLED_SECONDS: Final = 60.0
+"""A look ends within some 40 s even when every call of it times out; later than this the observer hangs."""
+
+SECURITY_HEADERS: Final = {
+    "Content-Security-Policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
+        "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}
+
+log = logging.getLogger(__name__)
+
+
+def make_app(
+    live: Live,
+    *,
+    clock: Callable[[], float] = time.time,
+    history: History | None = None,
+    reader: HistoryReader | None = None,
+    access: PageAccess | None = None,
+    proof_line: Callable[[bytes], str] | None = None,
+    join_addresses: Sequence[str] = (),
+    doors: Doors | None = None,
+) -> web.Application:
+    """The application over one `Live`.
+
+    Args:
+        clock: gives unix seconds.
+        history, reader: without them only the present is known.
+        access: who may read; without it everybody.
+        proof_line: a stored signed commit as a line of a proof.
+        join_addresses: members' addresses that the page shows to everybody.
+        doors: who may ask how much; without it there are no limits per address.
+    """
+    app = web.Application(middlewares=[_guard], client_max_size=1024)
+    site = Site(live, load_assets(), clock, history, reader, access, doors, tuple(join_addresses))
+    if proof_line is not None:
+        site.proof_line = proof_line
+    app[SITE] = site
+    app.router.add_get("/", _page)
+    app.router.add_get("/c/{id}", _contributor)
+    app.router.add_get("/badge/{name}.svg", _badge)
+    app.router.add_get("/events", _events)
+    app.router.add_get(STREAM_PATH, _events)
+    app.router.add_get("/healthz", _health)
+    app.router.add_get("/favicon.ico", _asset)
+    app.router.add_get("/assets/{name}", _asset)
+    add_api(app)
+    app.on_shutdown.append(_end_streams)
+    return app
+
+
+@web.middleware
+async def _guard(request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> Any:
+    """Who may read; security headers on every answer; errors as a JSON problem (RFC 9457) or one plain sentence."""
+    site = request.app[SITE]
+    if site.doors is None or request.path in OPEN_PATHS:
+        return await _answered(request, handler, site)
+    try:
+        if site.doors.begin(request):
+            return await _answered(request, handler, site)
+        detail = "too many requests from your address; events/stream tells what changes without asking again"
+        response = problem(request, 429, "Too Many Requests", detail)
+        response.headers["Retry-After"] = "10"
+        response.headers.update(SECURITY_HEADERS)
+        site.num_requests["4xx"] += 1
+        return response
+    finally:
+        site.doors.end(request)
+
+
+async def _answered(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]], site: Site
+) -> web.StreamResponse:
+    response = _admitted(request, site)
+    if response is None:
+        try:
+            response = await handler(request)
+        except web.HTTPException as error:
+            response = problem(request, error.status, error.reason)
+            if "Allow" in error.headers:
+                response.headers["Allow"] = error.headers["Allow"]
+        except sqlite3.Error as error:
+            log.warning("the history cannot be read: %s", error)
+            detail = "the history cannot be read at present; the page itself goes on"
+            response = problem(request, 503, "Service Unavailable", detail)
+    site.num_requests[f"{response.status // 100}xx"] += 1
+    if not response.prepared:
+        response.headers.update(SECURITY_HEADERS)
+    return response
+
+
+def _admitted(request: web.Request, site: Site) -> web.StreamResponse | None:
+    """None: go on. Else the answer to a stranger, or the exchange of a token for a cookie."""
+    if site.access is None or request.path in OPEN_PATHS:
+        return None
+    if not site.access.allows(request):
+        detail = "this page is private; open it with ?token=TOKEN once, or send the header Authorization: Bearer TOKEN"
+        response = problem(request, 401, "Unauthorized", detail)
+        response.headers["WWW-Authenticate"] = "Bearer"
+        return response
+    return site.access.exchange(request)
+
+
+async def _page(request: web.Request) -> web.Response:
+    site = request.app[SITE]
+    live = site.live
+    html = render_page(
+        live.state.run_id,
+        live.sections,
+        render_charts(live.history),
+        now=site.clock(),
+        snapshot_id=live.snapshot_id,
+        assets=site.assets,
+        join_addresses=site.join_addresses,
+    )
+    return web.Response(text=html, content_type="text/html", headers={"Cache-Control": "no-cache"})
+
+
+async def _contributor(request: web.Request) -> web.Response:
+    site = request.app[SITE]
+    view = await find_contributor(site, request.match_info["id"])
+    if view is None:
+        raise web.HTTPNotFound
+    html = render_contributor(
+        site.live.state, view, now=site.clock(), snapshot_id=site.live.snapshot_id, assets=site.assets
+    )
+    return web.Response(text=html, content_type="text/html", headers={"Cache-Control": "no-cache"})
+
+
+async def _badge(request: web.Request) -> web.Response:
+    site = request.app[SITE]
+    name = request.match_info["name"]
+    if name == "run":
+        svg = run_badge(site.live.state)
+    else:
+        view = find_row(site, name)
+        if view is None:
+            raise web.HTTPNotFound
+        svg = contributor_badge(site.live.state.run_id, view)
+    headers = {"Cache-Control": f"public, max-age={BADGE_SECONDS}"} if site.access is None else {}
+    return web.Response(text=svg, content_type="image/svg+xml", headers=headers)
+
+
+async def _asset(request: web.Request) -> web.Response:
+    name = request.match_info.get("name", "favicon.svg")
+    asset = request.app[SITE].assets.files.get(name)
+    if asset is None:
+        raise web.HTTPNotFound
+    headers = {
+        # Other names than the icon's and the licences' change with their content.
+        "Cache-Control": "public, max-age=31536000, immutable" if "-" in name else "no-cache",
+        "Vary": "Accept-Encoding",
+    }
+    content = asset.content
+    if "gzip" in request.headers.get("Accept-Encoding", ""):
+        content, headers["Content-Encoding"] = asset.compressed, "gzip"
+    return web.Response(body=content, content_type=asset.content_type, charset="utf-8", headers=headers)
+
+
+async def _health(request: web.Request) -> web.Response:
+    """Whether the observer still looks and the history is written; what they see is another question."""
+    site = request.app[SITE]
+    state = site.live.state
+    age_seconds = max(0.0, site.clock() - state.now)
+    is_writing = site.history is None or not site.history.problem
+    is_well = age_seconds < STALLED_SECONDS and is_writing
+    status = "ok" if is_well else "stalled" if is_writing else "history not written"
+    content: dict[str, object] = {"status": status}
+    if site.access is None or site.access.allows(request):
+        content |= {"phase": state.phase, "last_look_seconds": round(age_seconds, 1)}
+    return web.json_response(content, status=200 if is_well else 503, headers={"Cache-Control": "no-store"})
+
+
+async def _events(request: web.Request) -> web.StreamResponse:
+    site = request.app[SITE]
+    live = site.live
+    most = MAX_VIEWERS if site.doors is None else min(MAX_VIEWERS, site.doors.limits.num_viewers)
+    if live.is_closed or site.num_viewers >= most:
+        raise web.HTTPServiceUnavailable(reason="Too many viewers")
+    headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no", "Content-Type": "text/event-stream"}
+    response = web.StreamResponse(headers=headers | SECURITY_HEADERS)
+    version = live.version_of(request.headers.get("Last-Event-ID") or request.query.get("after", ""))
+    site.num_viewers += 1
+    try:
+        await response.prepare(request)
+        await response.write(f"retry: {RETRY_MILLISECONDS}\n\n".encode())
+        while not live.is_closed:
+            newest = live.version
+            events = live.since(version)
+            async with asyncio.timeout(SEND_SECONDS):
+                await response.write(events + _tick(site.clock()))
+            version = newest
+            await live.wait_newer(version, PING_SECONDS)
+    except (ConnectionResetError, TimeoutError):
+        log.debug("a viewer went away")
+    finally:
+        site.num_viewers -= 1
+    return response
+
+
+def _tick(now: float) -> bytes:
+    """The server's clock, by which the page counts ages; it also keeps a silent stream open."""
+    return f"event: tick\ndata: {json.dumps(round(now, 1))}\n\n".encode()
+
+
+async def _end_streams(app: web.Application) -> None:
+    app[SITE].live.close()

@@ -1,0 +1,251 @@
+"""Whether a remote is a member of the run, by rules that may change while it runs. Pure: time comes as an argument.
+
+In an open run everybody is, and no proofs are made. In a private run each side shows the other a proof
+(`dht.admission.proofs`) before anything else: that it holds its key, and that this key is on the owner's list or has
+the owner's ticket. Strangers are told nothing. Who was let in once and is not any more, or has a ticket that cannot be
+used, is told why: it knows of the run anyway, and its owner should not have to guess.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from dht.admission.proofs import NonceMemory, Proof, Purpose, make_proof, open_proof
+from dht.admission.tickets import ERRAND_SECONDS, Pass, Ticket, decode_pass, is_for, is_signed_by_owner
+from dht.errors import PeerFault
+from dht.host import PeerId
+from dht.identity.keys import Identity
+
+AccessMode = Literal["open", "allowlist", "invite"]
+
+MAX_KNOWN_TICKETS: Final = 4096
+"""Tickets whose signatures were checked, and one-time tickets whose user is known."""
+
+
+class NotAdmitted(PeerFault):
+    """A remote that may not take part.
+
+    Attributes:
+        what: which rule refused it, for this peer's own owner.
+        told: what the remote may know; empty for strangers.
+    """
+
+    def __init__(self, peer_id: PeerId, what: str, told: str = "") -> None:
+        super().__init__(peer_id, what)
+        self.told = told
+
+
+@dataclass(frozen=True, slots=True)
+class MemberRules:
+    """Who may take part, as the manifest says at one moment."""
+
+    mode: AccessMode
+    owner_public_key: bytes
+    members: frozenset[PeerId] = frozenset()
+    """Keys on the owner's list; they need no ticket."""
+    revoked: frozenset[PeerId] = frozenset()
+    revoked_tickets: frozenset[bytes] = frozenset()
+    """Serials."""
+
+
+class Admission:
+    """One peer's side of membership in one run.
+
+    Args:
+        identity: this peer's key.
+        ticket_pass: encoded pass of this peer; empty without one.
+        now: returns unix seconds.
+        new_nonce: returns 16 random bytes.
+        rules: None until the manifest is known: then nobody is admitted to a run that is known to be private.
+        is_private: whether the run is known to be private before its manifest is.
+
+    Attributes:
+        on_refused: told of every refusal: (remote, rule).
+        on_used: told when a one-time ticket was used for the first time: (ticket, PeerId).
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        run_id: str,
+        now: Callable[[], float],
+        new_nonce: Callable[[], bytes],
+        *,
+        ticket_pass: bytes = b"",
+        rules: MemberRules | None = None,
+        is_private: bool = False,
+    ) -> None:
+        self.run_id = run_id
+        self.on_refused: Callable[[PeerId, str], None] = lambda remote, rule: None
+        self.on_used: Callable[[Ticket, PeerId], None] = lambda ticket, peer_id: None
+        self._identity = identity
+        self._ticket_pass = ticket_pass
+        self._now = now
+        self._new_nonce = new_nonce
+        self._rules = rules
+        self._is_private = is_private
+        self._nonces = NonceMemory()
+        self._tickets: OrderedDict[bytes, Ticket] = OrderedDict()
+        self._users: dict[bytes, PeerId] = {}
+        self._ticket_of: OrderedDict[PeerId, Ticket] = OrderedDict()
+
+    @property
+    def is_private(self) -> bool:
+        """Whether proofs are needed."""
+        return self._rules.mode != "open" if self._rules is not None else self._is_private
+
+    @property
+    def users(self) -> dict[bytes, PeerId]:
+        """Who used which one-time ticket, as far as this peer saw."""
+        return dict(self._users)
+
+    def set_rules(self, rules: MemberRules) -> None:
+        """These count from now on."""
+        self._rules = rules
+
+    def note_user(self, serial: bytes, peer_id: PeerId) -> None:
+        """Remember from an earlier session who used a one-time ticket."""
+        if len(self._users) < MAX_KNOWN_TICKETS:
+            self._users.setdefault(serial, peer_id)
+
+    def prove(self, remote: PeerId, purpose: Purpose) -> bytes:
+        """What to show `remote` first; empty in an open run."""
+        return self._prove(remote, purpose, self._new_nonce()) if self.is_private else b""
+
+    def answer(self, remote: PeerId, nonce: bytes) -> bytes:
+        """What to show a caller whose proof held `nonce`; empty in an open run."""
+        return self._prove(remote, "answer", nonce) if self.is_private else b""
+
+    def admit(self, remote: PeerId, proof: bytes, purpose: Purpose) -> tuple[bytes, Ticket | None]:
+        """Check a caller's proof and return its nonce and ticket.
+
+        Raises:
+            NotAdmitted: it may not take part.
+        """
+        if not self.is_private:
+            return b"", None
+        opened = self._open(remote, proof, purpose)
+        ticket = self._check_member(remote, opened)
+        try:
+            self._nonces.take(remote, opened, self._now())
+        except ValueError as error:
+            told = str(error) if "clock" in str(error) else ""
+            raise self._refuse(remote, f"sent {error}", told) from error
+        return opened.nonce, ticket
+
+    def check_answer(self, remote: PeerId, proof: bytes, nonce: bytes) -> None:
+        """Check what a called peer showed in return.
+
+        Raises:
+            NotAdmitted: it is no member.
+        """
+        if not self.is_private:
+            return
+        opened = self._open(remote, proof, "answer")
+        if opened.nonce != nonce:
+            raise self._refuse(remote, "answered with the membership proof of another call")
+        self._check_member(remote, opened)
+
+    @property
+    def may_exclude(self) -> bool:
+        """Whether `is_excluded` can be true of anybody now: not in an open run that has revoked nobody."""
+        return self._rules is not None and (self._rules.mode != "open" or bool(self._rules.revoked))
+
+    def is_excluded(self, remote: PeerId) -> bool:
+        """Whether `remote` is known not to be a member, without any proof: not on the list, or revoked."""
+        rules = self._rules
+        if rules is None or rules.mode == "open":
+            return rules is not None and remote in rules.revoked
+        if remote in rules.revoked:
+            return True
+        ticket = self._ticket_of.get(remote)
+        if ticket is not None and ticket.serial in rules.revoked_tickets and remote not in rules.members:
+            return True
+        if ticket is not None and ticket.expires_at <= self._now() and remote not in rules.members:
+            return True
+        is_on_errand = ticket is not None and ticket.kind == "errand"
+        return rules.mode == "allowlist" and remote not in rules.members and not is_on_errand
+
+    # ----------------------------------------------------------------------------------------------------- details
+
+    def _prove(self, remote: PeerId, purpose: Purpose, nonce: bytes) -> bytes:
+        return make_proof(self._identity, self.run_id, remote, purpose, self._now(), nonce, self._ticket_pass)
+
+    def _open(self, remote: PeerId, proof: bytes, purpose: Purpose) -> Proof:
+        if not proof:
+            raise self._refuse(remote, "showed no membership proof")
+        try:
+            return open_proof(proof, self.run_id, remote, self._identity.peer_id, purpose)
+        except ValueError as error:
+            raise self._refuse(remote, f"sent {error}") from error
+
+    def _check_member(self, remote: PeerId, proof: Proof) -> Ticket | None:
+        rules = self._rules
+        if rules is None:
+            raise self._refuse(remote, "asked before the run's manifest was here")
+        if remote in rules.revoked:
+            raise self._refuse(remote, "its key was revoked", "the owner of the run revoked this key")
+        if remote in rules.members:
+            return None
+        if not proof.ticket_pass:
+            raise self._refuse(remote, "is not on the list of the run's keys and has no invite")
+        held = self._checked_pass(remote, proof.ticket_pass, rules)
+        ticket = held.ticket
+        if rules.mode == "allowlist" and ticket.kind != "errand":
+            raise self._refuse(
+                remote,
+                "has an invite, but this run takes listed keys only",
+                "this run takes listed keys only, and yours is not on the list",
+            )
+        if ticket.serial in rules.revoked_tickets:
+            raise self._refuse(remote, f"its invite {ticket.serial.hex()} was revoked", "the invite was revoked")
+        if ticket.expires_at <= self._now():
+            raise self._refuse(remote, f"its invite {ticket.serial.hex()} has expired", "the invite has expired")
+        if ticket.kind == "errand" and ticket.expires_at > self._now() + 2 * ERRAND_SECONDS:
+            raise self._refuse(remote, "shows an errand that lives too long")
+        if ticket.kind == "once":
+            self._check_first_use(remote, ticket)
+        self._ticket_of[remote] = ticket
+        self._ticket_of.move_to_end(remote)
+        if len(self._ticket_of) > MAX_KNOWN_TICKETS:
+            self._ticket_of.popitem(last=False)
+        return ticket
+
+    def _checked_pass(self, remote: PeerId, data: bytes, rules: MemberRules) -> Pass:
+        try:
+            held = decode_pass(data)
+        except ValueError as error:
+            raise self._refuse(remote, f"sent {error}") from error
+        # Over the PeerId too: a pass that is good for one peer is not good for another.
+        digest = hashlib.sha256(remote.encode() + b"\0" + data).digest()
+        if self._tickets.get(digest) is None:
+            if not is_signed_by_owner(self.run_id, held.ticket, rules.owner_public_key):
+                raise self._refuse(remote, "shows an invite that the run's owner did not sign")
+            if not is_for(self.run_id, held, remote):
+                raise self._refuse(remote, f"shows invite {held.ticket.serial.hex()}, which is for another key")
+            self._tickets[digest] = held.ticket
+            if len(self._tickets) > MAX_KNOWN_TICKETS:
+                self._tickets.popitem(last=False)
+        return held
+
+    def _check_first_use(self, remote: PeerId, ticket: Ticket) -> None:
+        user = self._users.get(ticket.serial)
+        if user is None:
+            if len(self._users) >= MAX_KNOWN_TICKETS:
+                raise self._refuse(remote, f"is one more than the {MAX_KNOWN_TICKETS} users of one-time invites known")
+            self._users[ticket.serial] = remote
+            self.on_used(ticket, remote)
+        elif user != remote:
+            raise self._refuse(
+                remote,
+                f"its one-time invite {ticket.serial.hex()} was used by {user} before",
+                "the one-time invite was used by another key before",
+            )
+
+    def _refuse(self, remote: PeerId, rule: str, told: str = "") -> NotAdmitted:
+        self.on_refused(remote, rule)
+        return NotAdmitted(remote, rule, told)

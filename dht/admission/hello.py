@@ -1,0 +1,173 @@
+"""Who may talk to us: the first frame of every stream and its answer. Pure.
+
+The caller sends a hello; the called peer answers with a welcome or with a refusal that says why. The transport has
+authenticated the remote's PeerId already, so a hello that names another one is a lie. Frames are msgpack maps: a peer
+of another protocol version can read `protocol_version` and `refused` in any of them, whatever else has changed.
+
+In a private run hello and welcome carry a proof of membership, which `dht.admission.admission` checks before anything
+here is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Final, Literal
+
+import msgpack
+
+from dht.admission.proofs import MAX_PROOF_BYTES
+from dht.errors import PeerFault
+from dht.fields import check_bytes, check_choice, check_text, clean_text, unpack
+from dht.host import PeerId
+from dht.records.signed_records import MANIFEST_HASH_BYTES, MAX_RUN_ID_LENGTH, MAX_SOFTWARE_LENGTH
+
+PROTOCOL_VERSION: Final = 1
+MAX_HELLO_BYTES: Final = 1024
+MAX_REASON_LENGTH: Final = 300
+MAX_REPLY_BYTES: Final = 2048
+"""A reason of 300 characters takes at most 1200 bytes."""
+
+HelloRole = Literal["trainer", "seed", "observer"]
+HELLO_ROLES: Final[tuple[HelloRole, ...]] = ("trainer", "seed", "observer")
+
+
+@dataclass(frozen=True, slots=True)
+class AccessRule:
+    """What this peer demands of others, and shows of itself."""
+
+    run_id: str
+    manifest_hash: bytes
+    """32 bytes."""
+    software: str
+    """Version, at most 20 characters; only shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """First frame of a stream, as `check_hello` returns it."""
+
+    protocol_version: int
+    software: str
+    run_id: str
+    manifest_hash: bytes
+    peer_id: PeerId
+    role: HelloRole
+    proof: bytes
+
+
+_HELLO_FIELDS = frozenset(field.name for field in fields(Hello))
+
+
+def make_hello(rule: AccessRule, me: PeerId, role: str, proof: bytes = b"") -> bytes:
+    """The first frame of a stream that `me` opens; at most `MAX_HELLO_BYTES`.
+
+    Raises:
+        ValueError: a field that `check_hello` would refuse.
+    """
+    check_choice("role", role, HELLO_ROLES)
+    hello = Hello(PROTOCOL_VERSION, rule.software, rule.run_id, rule.manifest_hash, me, role, proof)  # type: ignore[arg-type]
+    _check_fields(asdict(hello))
+    packed: bytes = msgpack.packb(asdict(hello))
+    return packed
+
+
+def check_hello(rule: AccessRule, remote: PeerId, frame: bytes) -> Hello:
+    """Whether the authenticated `remote` may talk to us, from the first frame it sent.
+
+    Raises:
+        PeerFault: garbage, another protocol version, run or manifest, or a false PeerId; the text may be sent back.
+    """
+    try:
+        content = _unpack_map(frame, MAX_HELLO_BYTES, "a hello")
+        # Before anything else, because the other fields are those of its own version.
+        _check_version(content)
+        if content.keys() != _HELLO_FIELDS:
+            raise ValueError(f"a hello with {len(content)} fields; expected {', '.join(sorted(_HELLO_FIELDS))}")
+        _check_fields(content)
+        hello = Hello(**content)
+        if hello.run_id != rule.run_id:
+            raise ValueError(f"run {hello.run_id}; expected {rule.run_id}; check the run id")
+        if hello.manifest_hash != rule.manifest_hash:
+            raise ValueError(
+                f"manifest {hello.manifest_hash.hex()[:12]}; expected {rule.manifest_hash.hex()[:12]}; "
+                f"join again to fetch the run's current manifest"
+            )
+        if hello.peer_id != remote:
+            raise ValueError(f"the PeerId {hello.peer_id}; expected {remote}, which the connection has proved")
+    except ValueError as error:
+        raise PeerFault(remote, f"introduced itself with {error}") from error
+    return hello
+
+
+def proof_in(frame: bytes) -> bytes:
+    """The proof in a hello of which nothing was checked yet; empty when there is none."""
+    try:
+        proof = _unpack_map(frame, MAX_HELLO_BYTES, "a hello").get("proof")
+    except ValueError:
+        return b""
+    return proof if type(proof) is bytes else b""
+
+
+def make_welcome(proof: bytes = b"") -> bytes:
+    """The answer to a hello that was admitted; in a private run with a proof of our own."""
+    shown = {"proof": proof} if proof else {}
+    packed: bytes = msgpack.packb({"protocol_version": PROTOCOL_VERSION, "refused": None, **shown})
+    return packed
+
+
+def make_refusal(reason: str) -> bytes:
+    """The answer to a hello that was not; `reason` is cleaned and cut to `MAX_REASON_LENGTH`."""
+    text = clean_text(reason, MAX_REASON_LENGTH) or "no reason given"
+    packed: bytes = msgpack.packb({"protocol_version": PROTOCOL_VERSION, "refused": text})
+    return packed
+
+
+def check_reply(remote: PeerId, frame: bytes) -> bytes:
+    """Return the proof (empty without one) when `remote` welcomed us.
+
+    Raises:
+        PeerFault: it refused us, with its reason; or garbage.
+    """
+    try:
+        content = _unpack_map(frame, MAX_REPLY_BYTES, "an answer to our hello")
+        refused = content.get("refused", b"")
+        if refused is not None:
+            check_text("refused", refused, MAX_REASON_LENGTH)
+            raise PeerFault(remote, f"refused us: {refused}")
+        _check_version(content)
+        proof = content.pop("proof", b"")
+        if content.keys() != {"protocol_version", "refused"}:
+            raise ValueError(f"an answer with {len(content)} fields; expected protocol_version and refused")
+        if type(proof) is not bytes or len(proof) > MAX_PROOF_BYTES:
+            raise ValueError(f"a proof of a wrong type or length; expected at most {MAX_PROOF_BYTES} bytes")
+    except ValueError as error:
+        raise PeerFault(remote, f"answered our hello with {error}") from error
+    return proof
+
+
+def _unpack_map(frame: bytes, max_bytes: int, what: str) -> dict[Any, Any]:
+    if len(frame) > max_bytes:
+        raise ValueError(f"{what} of {len(frame)} bytes; expected at most {max_bytes}")
+    content = unpack(frame)
+    if type(content) is not dict:
+        raise ValueError(f"{what} of type {type(content).__name__}; expected a map")
+    return content
+
+
+def _check_version(content: dict[Any, Any]) -> None:
+    version = content.get("protocol_version")
+    if type(version) is not int or version != PROTOCOL_VERSION:
+        raise ValueError(
+            f"protocol version {version!r:.20}; expected {PROTOCOL_VERSION}; the older of the two peers needs an update"
+        )
+
+
+def _check_fields(content: dict[Any, Any]) -> None:
+    check_text("software", content["software"], MAX_SOFTWARE_LENGTH)
+    check_text("run_id", content["run_id"], MAX_RUN_ID_LENGTH)
+    check_bytes("manifest_hash", content["manifest_hash"], MANIFEST_HASH_BYTES)
+    check_text("peer_id", content["peer_id"], 64)
+    check_choice("role", content["role"], HELLO_ROLES)
+    proof = content["proof"]
+    if type(proof) is not bytes or len(proof) > MAX_PROOF_BYTES:
+        raise ValueError(f"a proof of a wrong type or length; expected at most {MAX_PROOF_BYTES} bytes")

@@ -1,0 +1,247 @@
+"""Tickets: what the owner of a private run signs to let somebody in, and how one is used. Pure.
+
+A ticket names the key it is for, or the public half of a one-time secret. The invite that carries a one-time ticket
+carries the secret too; whoever has it signs its own PeerId with it, once, and keeps only that signature. Every member
+remembers which PeerId used a one-time ticket and refuses others. An errand is a ticket of minutes that the owner's own
+tools give themselves.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+import msgpack
+
+from dht.errors import UsageFault
+from dht.fields import check_bytes, check_choice, check_text, unpack
+from dht.host import PeerId
+from dht.identity.keys import (
+    PUBLIC_KEY_BYTES,
+    SIGNATURE_BYTES,
+    Identity,
+    fingerprint,
+    public_key_of,
+    split_run_id,
+    verify_key,
+)
+from dht.identity.multiaddr import parse_peer_multiaddr
+from dht.records.signed_records import MAX_RUN_ID_LENGTH
+
+SERIAL_BYTES: Final = 8
+SEED_BYTES: Final = 32
+MAX_PASS_BYTES: Final = 300
+"""Serial, key, expiry and two signatures take about 190."""
+MAX_INVITE_LENGTH: Final = 4096
+MAX_INVITE_ADDRESSES: Final = 8
+MAX_ADDRESS_LENGTH: Final = 256
+MAX_EXPIRY: Final = 2**40
+ERRAND_SECONDS: Final = 900.0
+"""Longest life of an errand: the owner's tool looks, publishes, and is gone."""
+INVITE_PREFIX: Final = "murmuration-invite-1:"
+
+TicketKind = Literal["key", "once", "errand"]
+TICKET_KINDS: Final[tuple[TicketKind, ...]] = ("key", "once", "errand")
+
+_FORMAT = 1
+_TICKET_DOMAIN = b"murmuration ticket\0"
+_BINDING_DOMAIN = b"murmuration ticket use\0"
+
+
+@dataclass(frozen=True, slots=True)
+class Ticket:
+    """The owner's word that `holder` may take part in a run until `expires_at`."""
+
+    serial: bytes
+    """8 random bytes; what `peer revoke --invite` names."""
+    kind: TicketKind
+    holder: bytes
+    """Public key (32 bytes) of the invited peer, or of the one-time secret."""
+    expires_at: int
+    """Unix seconds."""
+    signature: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """A ticket and, when it is a one-time ticket, the signature that binds it to one PeerId."""
+
+    ticket: Ticket
+    binding: bytes = field(default=b"", repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Invite:
+    """What the owner hands to a newcomer. Secret when it holds a one-time secret; its `repr` shows none of it."""
+
+    run_id: str
+    addresses: tuple[str, ...]
+    """Multiaddrs of members, each with the PeerId that must answer there."""
+    owner_public_key: bytes = field(repr=False)
+    ticket: Ticket | None = None
+    """None in a run with a list of keys: the list is the ticket."""
+    secret: bytes = field(default=b"", repr=False)
+    """Seed of the one-time key (32 bytes); empty otherwise."""
+
+
+def issue_ticket(
+    owner: Identity, run_id: str, kind: TicketKind, holder: bytes, expires_at: int, serial: bytes
+) -> Ticket:
+    """Sign a ticket; `holder` is a 32-byte public key, `serial` 8 random bytes."""
+    ticket = Ticket(serial, kind, holder, expires_at, b"")
+    return Ticket(serial, kind, holder, expires_at, owner.sign(_ticket_message(run_id, ticket)))
+
+
+def bind_ticket(run_id: str, ticket: Ticket, secret: bytes, peer_id: PeerId) -> Pass:
+    """Use a one-time ticket for `peer_id`.
+
+    Raises:
+        ValueError: the secret is not the one that belongs to the ticket.
+    """
+    one_time = Identity.from_seed(secret) if len(secret) == SEED_BYTES else None
+    if one_time is None or one_time.public_key != ticket.holder:
+        raise ValueError("an invite whose secret does not belong to its ticket")
+    return Pass(ticket, one_time.sign(_binding_message(run_id, ticket, peer_id)))
+
+
+def encode_pass(held: Pass) -> bytes:
+    """At most `MAX_PASS_BYTES`."""
+    ticket = held.ticket
+    packed: bytes = msgpack.packb(
+        [_FORMAT, ticket.serial, ticket.kind, ticket.holder, ticket.expires_at, ticket.signature, held.binding]
+    )
+    return packed
+
+
+def decode_pass(data: bytes) -> Pass:
+    """Read a pass; says nothing yet about who signed it.
+
+    Raises:
+        ValueError: garbage.
+    """
+    if len(data) > MAX_PASS_BYTES:
+        raise ValueError(f"a pass of {len(data)} bytes; expected at most {MAX_PASS_BYTES}")
+    content = unpack(data)
+    if type(content) is not list or len(content) != 7 or content[0] != _FORMAT:
+        raise ValueError("a pass of another form; one of the two sides needs an update")
+    ticket = _ticket_of(content[1:6])
+    binding = content[6]
+    if type(binding) is not bytes or len(binding) not in (0, SIGNATURE_BYTES):
+        raise ValueError(f"a pass with a binding of a wrong type or length; expected 0 or {SIGNATURE_BYTES} bytes")
+    return Pass(ticket, binding)
+
+
+def is_signed_by_owner(run_id: str, ticket: Ticket, owner_public_key: bytes) -> bool:
+    """Whether the run's owner signed this ticket for this run."""
+    return verify_key(owner_public_key, _ticket_message(run_id, ticket), ticket.signature)
+
+
+def is_for(run_id: str, held: Pass, peer_id: PeerId) -> bool:
+    """Whether the pass belongs to `peer_id`: by its key, or by the signature of the one-time secret."""
+    if held.ticket.kind == "once":
+        return verify_key(held.ticket.holder, _binding_message(run_id, held.ticket, peer_id), held.binding)
+    return public_key_of(peer_id) == held.ticket.holder
+
+
+def encode_invite(invite: Invite) -> str:
+    """One line of text."""
+    ticket = invite.ticket
+    fields = [] if ticket is None else [ticket.serial, ticket.kind, ticket.holder, ticket.expires_at, ticket.signature]
+    packed: bytes = msgpack.packb(
+        [_FORMAT, invite.run_id, list(invite.addresses), invite.owner_public_key, fields, invite.secret]
+    )
+    checksum = hashlib.sha256(packed).digest()[:4]
+    return INVITE_PREFIX + base64.urlsafe_b64encode(packed + checksum).decode("ascii").rstrip("=")
+
+
+def decode_invite(text: str) -> Invite:
+    """Read an invite and check that the owner named by its run id signed its ticket.
+
+    Raises:
+        UsageFault: not an invite, cut off, changed, or signed by somebody else.
+    """
+    text = text.strip()
+    if not text.startswith(INVITE_PREFIX):
+        raise UsageFault(
+            f"this is no invite; expected one line that begins with {INVITE_PREFIX}; ask the run's owner for one made "
+            "by `peer invite`"
+        )
+    if len(text) > MAX_INVITE_LENGTH:
+        raise UsageFault(
+            f"an invite of {len(text)} characters; expected at most {MAX_INVITE_LENGTH}; ask for a new one"
+        )
+    try:
+        encoded = text.removeprefix(INVITE_PREFIX)
+        data = base64.b64decode(encoded + "=" * (-len(encoded) % 4), altchars=b"-_", validate=True)
+        packed, checksum = data[:-4], data[-4:]
+        if hashlib.sha256(packed).digest()[:4] != checksum:
+            raise ValueError("its checksum is wrong")
+        invite = _invite_of(unpack(packed))
+    except ValueError as error:
+        raise UsageFault(
+            f"the invite is damaged or cut off ({error}); expected it as `peer invite` wrote it; copy it whole"
+        ) from error
+    if fingerprint(invite.owner_public_key) != split_run_id(invite.run_id)[1] or (
+        invite.ticket is not None and not is_signed_by_owner(invite.run_id, invite.ticket, invite.owner_public_key)
+    ):
+        raise UsageFault(
+            f"the invite was changed or is not by the owner of {invite.run_id}; expected the owner's signature; ask "
+            "the owner for a new one"
+        )
+    if not _holds_its_secret(invite):
+        raise UsageFault(
+            "the invite does not hold the secret of its ticket; expected it, because the ticket is of no use without; "
+            "copy it whole, or ask the owner for a new one"
+        )
+    return invite
+
+
+def _holds_its_secret(invite: Invite) -> bool:
+    ticket = invite.ticket
+    if ticket is None or ticket.kind != "once":
+        return True
+    return len(invite.secret) == SEED_BYTES and Identity.from_seed(invite.secret).public_key == ticket.holder
+
+
+def _invite_of(content: Any) -> Invite:
+    if type(content) is not list or len(content) != 6 or content[0] != _FORMAT:
+        raise ValueError("another form of invite")
+    _, run_id, addresses, owner_public_key, fields, secret = content
+    check_text("run_id", run_id, MAX_RUN_ID_LENGTH)
+    if type(addresses) is not list or len(addresses) > MAX_INVITE_ADDRESSES:
+        raise ValueError(f"addresses of another form; expected at most {MAX_INVITE_ADDRESSES}")
+    for address in addresses:
+        check_text("address", address, MAX_ADDRESS_LENGTH)
+        try:
+            parse_peer_multiaddr(address)
+        except UsageFault as error:
+            raise ValueError(str(error)) from error
+    check_bytes("owner_public_key", owner_public_key, PUBLIC_KEY_BYTES)
+    if type(secret) is not bytes or len(secret) not in (0, SEED_BYTES):
+        raise ValueError("a secret of a wrong length")
+    if type(fields) is not list or (fields and len(fields) != 5):
+        raise ValueError("a ticket of another form")
+    return Invite(run_id, tuple(addresses), owner_public_key, _ticket_of(fields) if fields else None, secret)
+
+
+def _ticket_of(fields: list[Any]) -> Ticket:
+    serial, kind, holder, expires_at, signature = fields
+    check_bytes("serial", serial, SERIAL_BYTES)
+    check_choice("kind", kind, TICKET_KINDS)
+    check_bytes("holder", holder, PUBLIC_KEY_BYTES)
+    if type(expires_at) is not int or not 0 <= expires_at <= MAX_EXPIRY:
+        raise ValueError(f"an expiry {expires_at!r:.30}; expected unix seconds")
+    check_bytes("signature", signature, SIGNATURE_BYTES)
+    return Ticket(serial, kind, holder, expires_at, signature)
+
+
+def _ticket_message(run_id: str, ticket: Ticket) -> bytes:
+    packed: bytes = msgpack.packb([run_id, ticket.serial, ticket.kind, ticket.holder, ticket.expires_at])
+    return _TICKET_DOMAIN + packed
+
+
+def _binding_message(run_id: str, ticket: Ticket, peer_id: PeerId) -> bytes:
+    packed: bytes = msgpack.packb([run_id, ticket.serial, peer_id])
+    return _BINDING_DOMAIN + packed

@@ -1,0 +1,273 @@
+"""Multiaddrs: the text people pass around and the binary form the libp2p daemon speaks. Pure.
+
+Only the protocols that can occur in addresses of this software are known (multiformats specification, table
+``multicodec``); an address with another one is refused as text and skipped when it comes from the network.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import base58
+
+from dht.errors import UsageFault
+from dht.host import PeerId
+from dht.identity.keys import public_key_of
+
+MAX_MULTIADDR_LENGTH: Final = 1024
+"""A relayed address with two PeerIds and a long DNS name has about 400 characters."""
+
+_Kind = Literal["none", "ip4", "ip6", "port", "text", "peer", "path"]
+
+_PROTOCOLS: Final[dict[str, tuple[int, _Kind]]] = {
+    "ip4": (4, "ip4"),
+    "tcp": (6, "port"),
+    "ip6": (41, "ip6"),
+    "dns": (53, "text"),
+    "dns4": (54, "text"),
+    "dns6": (55, "text"),
+    "dnsaddr": (56, "text"),
+    "udp": (273, "port"),
+    "p2p-circuit": (290, "none"),
+    "unix": (400, "path"),
+    "p2p": (421, "peer"),
+    "quic": (460, "none"),
+    "quic-v1": (461, "none"),
+    "ws": (477, "none"),
+    "wss": (478, "none"),
+}
+_NAMES: Final = {code: name for name, (code, _) in _PROTOCOLS.items()}
+_FIXED_BYTES: Final[dict[_Kind, int]] = {"none": 0, "ip4": 4, "ip6": 16, "port": 2}
+_EXAMPLE = "expected something like /ip4/203.0.113.5/tcp/4001/p2p/12D3KooW..."
+
+
+@dataclass(frozen=True, slots=True)
+class Multiaddr:
+    """A parsed multiaddr: (protocol name, value) pairs, values as text, empty for protocols without one."""
+
+    parts: tuple[tuple[str, str], ...]
+
+    def __str__(self) -> str:
+        return "".join(_part_text(name, value) for name, value in self.parts)
+
+    def value(self, name: str) -> str | None:
+        """The first value of protocol `name`, or None when it does not occur."""
+        return next((value for part, value in self.parts if part == name), None)
+
+    @property
+    def peer_id(self) -> PeerId | None:
+        """The PeerId at the end (of a relayed address: the destination, not the relay)."""
+        return PeerId(self.parts[-1][1]) if self.parts and self.parts[-1][0] == "p2p" else None
+
+    def without_peer_id(self) -> Multiaddr:
+        """The same address without its last `/p2p/...`."""
+        return Multiaddr(self.parts[:-1]) if self.peer_id is not None else self
+
+    def with_peer_id(self, peer_id: PeerId) -> Multiaddr:
+        """The address of `peer_id` there; a PeerId that is already at the end is replaced."""
+        return Multiaddr((*self.without_peer_id().parts, ("p2p", peer_id)))
+
+    @property
+    def transport(self) -> str | None:
+        """``tcp`` or ``udp``, or None when the address has no port."""
+        return next((name for name, _ in self.parts if name in ("tcp", "udp")), None)
+
+    @property
+    def port(self) -> int | None:
+        text = self.value(self.transport) if self.transport else None
+        return None if text is None else int(text)
+
+    def with_port(self, port: int) -> Multiaddr:
+        """The same address at another port of its transport."""
+        transport = self.transport
+        return Multiaddr(tuple((name, str(port) if name == transport else value) for name, value in self.parts))
+
+    @property
+    def ip(self) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+        """The IP address the multiaddr starts with; None for names, relays and sockets."""
+        name, value = self.parts[0]
+        return ipaddress.ip_address(value) if name in ("ip4", "ip6") else None
+
+    @property
+    def is_loopback(self) -> bool:
+        return self.ip is not None and self.ip.is_loopback
+
+    def on_this_machine(self) -> Multiaddr:
+        """Where one dials, on the same machine, what listens here: everywhere includes the loopback address."""
+        if self.ip is None or not self.ip.is_unspecified:
+            return self
+        return Multiaddr(((self.parts[0][0], "127.0.0.1" if self.ip.version == 4 else "::1"), *self.parts[1:]))
+
+    @property
+    def is_relayed(self) -> bool:
+        return any(name == "p2p-circuit" for name, _ in self.parts)
+
+    def to_bytes(self) -> bytes:
+        return b"".join(_encode_part(name, value) for name, value in self.parts)
+
+
+def parse_multiaddr(text: str) -> Multiaddr:
+    """Read the text form.
+
+    Raises:
+        UsageFault: not a multiaddr, or one with a protocol that is not used here.
+    """
+    try:
+        if len(text) > MAX_MULTIADDR_LENGTH:
+            raise ValueError(f"{len(text)} characters")
+        return _parse(text)
+    except ValueError as error:
+        raise UsageFault(f"{text[:120]!r} is not a multiaddr: {error}; {_EXAMPLE}") from error
+
+
+def parse_peer_multiaddr(text: str) -> tuple[PeerId, Multiaddr]:
+    """Read a dialable address that names its peer; returns the PeerId and the address without it.
+
+    Raises:
+        UsageFault: not a multiaddr, or it does not end in `/p2p/PEER_ID`, or nothing stands before that.
+    """
+    address = parse_multiaddr(text)
+    peer_id = address.peer_id
+    if peer_id is None or len(address.parts) < 2:
+        raise UsageFault(
+            f"{text[:120]!r} cannot be dialled; expected an address that ends in /p2p/PEER_ID such as "
+            f"/ip4/203.0.113.5/tcp/4001/p2p/12D3KooW...; copy it whole from the other peer"
+        )
+    return peer_id, address.without_peer_id()
+
+
+def multiaddr_from_bytes(data: bytes) -> Multiaddr:
+    """Read the binary form.
+
+    Raises:
+        ValueError: damaged, too long, or with a protocol that is not used here.
+    """
+    if len(data) > MAX_MULTIADDR_LENGTH:
+        raise ValueError(f"a binary multiaddr of {len(data)} bytes; expected at most {MAX_MULTIADDR_LENGTH}")
+    parts: list[tuple[str, str]] = []
+    position = 0
+    while position < len(data):
+        code, position = decode_varint(data, position)
+        if code not in _NAMES:
+            raise ValueError(f"multiaddr protocol {code}; expected one of {sorted(_NAMES)}")
+        name = _NAMES[code]
+        kind = _PROTOCOLS[name][1]
+        if kind in _FIXED_BYTES:
+            num_bytes = _FIXED_BYTES[kind]
+        else:
+            num_bytes, position = decode_varint(data, position)
+        if position + num_bytes > len(data):
+            raise ValueError(f"a multiaddr that ends inside its {name}; expected {num_bytes} more bytes")
+        parts.append((name, _decode_value(kind, data[position : position + num_bytes])))
+        position += num_bytes
+    return Multiaddr(tuple(parts))
+
+
+def encode_varint(value: int) -> bytes:
+    """Unsigned LEB128, as multiaddrs and protobuf use it."""
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
+
+
+def decode_varint(data: bytes, position: int) -> tuple[int, int]:
+    """(value, position behind it).
+
+    Raises:
+        ValueError: the number is cut off or longer than 64 bits.
+    """
+    value = 0
+    for index in range(10):
+        if position + index >= len(data):
+            raise ValueError("a number that is cut off")
+        byte = data[position + index]
+        value |= (byte & 0x7F) << (7 * index)
+        if byte < 0x80:
+            return value, position + index + 1
+    raise ValueError("a number longer than 64 bits")
+
+
+def _parse(text: str) -> Multiaddr:
+    if not text.startswith("/"):
+        raise ValueError("it does not begin with '/'")
+    words = text.rstrip("/").split("/")[1:]
+    parts: list[tuple[str, str]] = []
+    position = 0
+    while position < len(words):
+        name = "p2p" if words[position] == "ipfs" else words[position]
+        if name not in _PROTOCOLS:
+            raise ValueError(f"protocol {name!r} is not known")
+        kind = _PROTOCOLS[name][1]
+        position += 1
+        if kind == "none":
+            parts.append((name, ""))
+            continue
+        if position >= len(words):
+            raise ValueError(f"{name} has no value")
+        if kind == "path":
+            parts.append((name, "/" + "/".join(words[position:])))
+            break
+        parts.append((name, _checked_value(kind, words[position])))
+        position += 1
+    if not parts:
+        raise ValueError("it is empty")
+    return Multiaddr(tuple(parts))
+
+
+def _checked_value(kind: _Kind, value: str) -> str:
+    if kind == "ip4":
+        return str(ipaddress.IPv4Address(value))
+    if kind == "ip6":
+        return str(ipaddress.IPv6Address(value))
+    if kind == "port":
+        if not (value.isascii() and value.isdigit() and int(value[:6]) <= 65535):
+            raise ValueError(f"{value!r} is not a port from 0 to 65535")
+        return str(int(value))
+    if kind == "peer":
+        public_key_of(value)
+        return value
+    if not value or not value.isprintable() or len(value) > 253:
+        raise ValueError(f"{value[:80]!r} is not a host name")
+    return value
+
+
+def _part_text(name: str, value: str) -> str:
+    kind = _PROTOCOLS[name][1]
+    if kind == "none":
+        return f"/{name}"
+    return f"/{name}{value}" if kind == "path" else f"/{name}/{value}"
+
+
+def _encode_part(name: str, value: str) -> bytes:
+    code, kind = _PROTOCOLS[name]
+    head = encode_varint(code)
+    if kind == "none":
+        return head
+    if kind in ("ip4", "ip6"):
+        return head + ipaddress.ip_address(value).packed
+    if kind == "port":
+        return head + int(value).to_bytes(2, "big")
+    content = base58.b58decode(value) if kind == "peer" else value.encode("utf-8")
+    return head + encode_varint(len(content)) + content
+
+
+def _decode_value(kind: _Kind, content: bytes) -> str:
+    if kind == "none":
+        return ""
+    if kind == "ip4":
+        return str(ipaddress.IPv4Address(content))
+    if kind == "ip6":
+        return str(ipaddress.IPv6Address(content))
+    if kind == "port":
+        return str(int.from_bytes(content, "big"))
+    if kind == "peer":
+        text: str = base58.b58encode(content).decode("ascii")
+        return _checked_value("peer", text)
+    if kind == "path":
+        return content.decode("utf-8")
+    return _checked_value(kind, content.decode("utf-8"))

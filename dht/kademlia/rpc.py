@@ -1,0 +1,172 @@
+"""How hivemind's `DHTNode` reaches other members: through the daemon, or over streams of a `Libp2pHost`.
+
+DHTNode needs three calls and a PeerID of its network. `PipedCalls` has them from hivemind's `P2P`, attached to the
+daemon's control socket. `StreamCalls` speaks what the daemons speak among themselves (go-libp2p-daemon,
+``persistent_stream.go``): one libp2p stream per call, a protobuf message with a length in front each way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Protocol
+
+from google.protobuf.message import DecodeError
+from hivemind.p2p import P2P, P2PContext, P2PDaemonError, P2PHandlerError, PeerID
+from hivemind.proto import p2pd_pb2
+from hivemind.utils.multiaddr import Multiaddr
+
+from dht.errors import PeerFault, PeerUnreachable
+from dht.host import PeerId
+from dht.identity.multiaddr import encode_varint
+from dht.p2pd.host import P2pdHost
+
+MAX_CALL_BYTES: Final = 4 * 1024 * 1024
+"""Of a request or an answer; the daemon's own limit."""
+
+CALL_SECONDS: Final = 10.0
+"""Until a call is given up here; DHTNode gives up earlier."""
+
+logger = logging.getLogger(__name__)
+
+ByteHandler = Callable[[Any, PeerId], Awaitable[None]]
+
+
+class Line(Protocol):
+    """hivemind's `P2P`, as far as DHTNode uses it, and its end."""
+
+    peer_id: PeerID
+
+    async def add_protobuf_handler(self, name: str, handler: Any, input_type: Any, **options: Any) -> None: ...
+
+    async def remove_protobuf_handler(self, name: str, **options: Any) -> None: ...
+
+    async def call_protobuf_handler(self, peer_id: PeerID, name: str, request: Any, output_type: Any) -> Any: ...
+
+    async def shutdown(self) -> None: ...
+
+
+class ByteHost(Protocol):
+    """A host that opens streams without frames: `Libp2pHost`."""
+
+    @property
+    def peer_id(self) -> PeerId: ...
+
+    def handle_bytes(self, protocol: str, handler: ByteHandler) -> None: ...
+
+    def remove_handler(self, protocol: str) -> None: ...
+
+    async def open_bytes(self, peer_id: PeerId, protocol: str, timeout_seconds: float) -> Any: ...
+
+
+async def attach_to_daemon(host: P2pdHost) -> Line:
+    """hivemind's `P2P` on the daemon of `host`.
+
+    Raises:
+        P2PDaemonError, OSError, EOFError: the daemon does not answer.
+    """
+    # hivemind puts its sockets into /tmp and leaves them after a crash; here they vanish with the host's.
+    private_p2p: Any = type("_PrivateP2P", (P2P,), {"_UNIX_SOCKET_PREFIX": f"/unix{host.socket_directory}/"})
+    p2p: Line = await private_p2p.replicate(Multiaddr(f"/unix{host.control_socket}"))
+    control = p2p._client.control  # type: ignore[attr-defined]
+    for task in (control._read_task, control._write_task):
+        task.add_done_callback(_note_end)
+    return p2p
+
+
+class StreamCalls:
+    """Calls between members over streams of `host`."""
+
+    def __init__(self, host: ByteHost) -> None:
+        self.peer_id = PeerID.from_base58(host.peer_id)
+        self._host = host
+        self._names: set[str] = set()
+
+    async def add_protobuf_handler(self, name: str, handler: Any, input_type: Any, **options: Any) -> None:
+        """Answer calls of `name`; `handler(request, context)` returns the answer or raises."""
+
+        async def serve(stream: Any, remote: PeerId) -> None:
+            try:
+                async with asyncio.timeout(CALL_SECONDS):
+                    request = await _read(stream)
+            except (DecodeError, ValueError) as error:
+                raise PeerFault(remote, f"sent what is no DHT call ({error}); the stream is closed") from error
+            context = P2PContext(handle_name=name, local_id=self.peer_id, remote_id=PeerID.from_base58(remote))
+            try:
+                answer = await handler(input_type.FromString(request.callUnary.data), context)
+                outcome = p2pd_pb2.CallUnaryResponse(response=answer.SerializeToString())
+            except (P2PDaemonError, DecodeError, AttributeError, TypeError, ValueError) as error:
+                # Refused by the gate, or a request of another form; the caller is told, as the daemon would.
+                logger.debug("a DHT call of %s was refused: %r", remote, error)
+                outcome = p2pd_pb2.CallUnaryResponse(error=repr(error).encode()[:1024])
+            # A caller that takes its time to read holds one of few places.
+            async with asyncio.timeout(CALL_SECONDS):
+                await _write(stream, p2pd_pb2.PersistentConnectionRequest(callId=request.callId, unaryResponse=outcome))
+                stream.close()
+                await stream.wait_closed()
+
+        self._host.handle_bytes(name, serve)
+        self._names.add(name)
+
+    async def remove_protobuf_handler(self, name: str, **options: Any) -> None:
+        self._host.remove_handler(name)
+        self._names.discard(name)
+
+    async def call_protobuf_handler(self, peer_id: PeerID, name: str, request: Any, output_type: Any) -> Any:
+        """Ask a member and wait for its answer.
+
+        Raises:
+            P2PDaemonError: it is gone, answers nothing, or something else.
+            P2PHandlerError: it refuses.
+        """
+        call = p2pd_pb2.PersistentConnectionRequest(
+            callId=uuid.uuid4().bytes,
+            callUnary=p2pd_pb2.CallUnaryRequest(peer=peer_id.to_bytes(), proto=name, data=request.SerializeToString()),
+        )
+        try:
+            stream = await self._host.open_bytes(PeerId(peer_id.to_base58()), name, CALL_SECONDS)
+        except PeerUnreachable as fault:
+            raise P2PDaemonError(str(fault)) from fault
+        try:
+            async with asyncio.timeout(CALL_SECONDS):
+                await _write(stream, call)
+                answer = (await _read(stream)).unaryResponse
+        except (OSError, EOFError, TimeoutError, DecodeError, ValueError) as error:
+            raise P2PDaemonError(f"{peer_id} did not answer {name}: {error or type(error).__name__}") from error
+        finally:
+            stream.abort()
+        if answer.HasField("error"):
+            raise P2PHandlerError(answer.error[:1024].decode(errors="replace"))
+        return output_type.FromString(answer.response)
+
+    async def shutdown(self) -> None:
+        for name in list(self._names):
+            await self.remove_protobuf_handler(name)
+
+
+async def _write(stream: Any, message: Any) -> None:
+    data = message.SerializeToString()
+    if len(data) > MAX_CALL_BYTES:
+        raise ValueError(f"a message of {len(data)} bytes; expected at most {MAX_CALL_BYTES}")
+    stream.write(encode_varint(len(data)) + data)
+    await stream.drain()
+
+
+async def _read(stream: Any) -> Any:
+    num_bytes = shift = 0
+    while True:
+        (byte,) = await stream.readexactly(1)
+        num_bytes |= (byte & 0x7F) << shift
+        shift += 7
+        if num_bytes > MAX_CALL_BYTES or shift > 35:
+            raise ValueError(f"a message of {num_bytes} bytes or more; expected at most {MAX_CALL_BYTES}")
+        if byte < 0x80:
+            return p2pd_pb2.PersistentConnectionRequest.FromString(await stream.readexactly(num_bytes))
+
+
+def _note_end(task: asyncio.Task[None]) -> None:
+    # hivemind leaves these tasks to themselves; when the daemon dies they end with an error nobody asks for.
+    if not task.cancelled() and task.exception() is not None:
+        logger.debug("the DHT's line to the network daemon broke: %s", task.exception())

@@ -1,0 +1,97 @@
+"""The network of an observer: a host on the chosen transport, with a store on it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import importlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Protocol
+
+from dht.admission.admission import Admission
+from dht.errors import LocalFault
+from dht.host import Host
+from dht.identity.keys import Identity
+from dht.kademlia.lazy_hivemind import allow_parts_of_hivemind
+from dht.observer.backend import INSTALL, HostBackend
+from dht.pylibp2p.protobuf_clash import make_room_for_libp2p
+from dht.store import RecordStore
+
+
+class ObserverStore(RecordStore, Protocol):
+    """A `RecordStore` that knows why addresses did not answer."""
+
+    @property
+    def dial_faults(self) -> dict[str, str]:
+        """Of the last `bootstrap`: address -> why nobody was reached there."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ObserverEntry:
+    """What lets an observer into a private run.
+
+    Attributes:
+        learn_rules: awaited with the host and the addresses of members after each dial: asks who is a member.
+    """
+
+    identity: Identity
+    admission: Admission
+    learn_rules: Callable[[Host, list[str]], Awaitable[None]]
+
+
+@contextlib.asynccontextmanager
+async def observer_network(
+    backend: HostBackend,
+    addresses: Sequence[str],
+    entry: ObserverEntry | None = None,
+    listen: Sequence[str] = (),
+    announce: Sequence[str] = (),
+) -> AsyncIterator[tuple[Host, ObserverStore]]:
+    """A started host and a store on it that reads the DHT and serves nobody; both are closed at the end.
+
+    In an open run the key is new each time: an observer has nothing to be recognised by, and publishes no record.
+
+    Args:
+        addresses: of the members that will be dialled; when all are of this machine, so is the daemon's own.
+        entry: for a private run.
+        listen, announce: of the daemon; none: as it needs to dial.
+
+    Raises:
+        LocalFault: the daemon cannot run, or py-libp2p cannot be loaded.
+    """
+    if backend == "libp2p":
+        make_room_for_libp2p()
+    identity = Identity.generate() if entry is None else entry.identity
+    allow_parts_of_hivemind()
+    # These take half a second, py-libp2p most of it; a page may be up meanwhile.
+    hosts = await asyncio.to_thread(_load_hosts, backend)
+    stores = await asyncio.to_thread(importlib.import_module, "dht.kademlia.store")
+    if backend == "libp2p":
+        host = hosts.Libp2pHost(identity)
+    else:
+        is_local = bool(addresses) and all("/127.0.0.1/" in address for address in addresses)
+        to_dial = "/ip4/127.0.0.1/tcp/0" if is_local else "/ip4/0.0.0.0/tcp/0"
+        host = hosts.P2pdHost(identity, listen or [to_dial], announce)
+    async with host:
+        admission = None if entry is None else entry.admission
+        learn_rules = None if entry is None else functools.partial(entry.learn_rules, host)
+        store = stores.HivemindStore(host, serves=False, admission=admission, after_dial=learn_rules)
+        try:
+            await store.start()
+            yield host, store
+        finally:
+            await store.close()
+
+
+def _load_hosts(backend: HostBackend) -> ModuleType:
+    try:
+        return importlib.import_module("dht.pylibp2p.host" if backend == "libp2p" else "dht.p2pd.host")
+    except ImportError as error:
+        raise LocalFault(
+            f"the transport {backend} cannot be loaded ({error}); expected an intact installation; "
+            f"run: {INSTALL}, or use --host-backend p2pd"
+        ) from error

@@ -1,0 +1,354 @@
+"""One run of the libp2p daemon that ships in hivemind's wheel: its flags, its start, its end.
+
+Supervision is `dht/p2pd/host.py`'s; here is what one child process needs: a port nobody else has, a key that never
+touches a disk, a log that is drained, sentences for the ways it can refuse to start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import importlib.util
+import logging
+import os
+import signal
+import socket
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from dht.errors import DaemonFault, LocalFault, UsageFault
+from dht.identity.keys import Identity
+from dht.identity.multiaddr import Multiaddr, parse_multiaddr
+
+START_SECONDS: Final = 30.0
+"""Measured 0.1 to 0.5 s, once 1.1 s; hivemind's 15 s was too tight on machines busy with training."""
+
+STOP_SECONDS: Final = 3.0
+"""The daemon closes its connections within milliseconds after SIGTERM; later it gets SIGKILL."""
+
+LIFELINE_SECONDS: Final = 20
+"""The daemon ends by itself when nobody opened a lifeline for so long: its owner was killed while it started."""
+
+CORES_PER_THREAD: Final = 4
+MOST_THREADS: Final = 4
+"""Threads of the daemon: a quarter of the cores, at most this many."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonOptions:
+    """How the daemon meets the world outside. The defaults suit a volunteer whose reachability is not known yet."""
+
+    reachability: Literal["unknown", "public", "private"] = "unknown"
+    """`public` for seeds with an open port, `private` for peers known to be behind NAT; it is not found out later."""
+    trusted_relays: tuple[str, ...] = ()
+    """Multiaddrs of members that relay for us; used only when not `public`."""
+    relays_for_others: bool = True
+    map_ports: bool = False
+    """Ask the router for a port mapping (UPnP, NAT-PMP); sends multicast into the local network."""
+
+
+def find_p2pd() -> Path:
+    """The daemon's binary, found without importing hivemind, which a process with only a host does without.
+
+    Raises:
+        LocalFault: hivemind is not installed, or its wheel has no binary for this system.
+    """
+    spec = importlib.util.find_spec("hivemind")
+    for folder in (spec.submodule_search_locations or ()) if spec else ():
+        path = Path(folder) / "hivemind_cli" / "p2pd"
+        if path.is_file():
+            return path
+    raise LocalFault(
+        "the network daemon p2pd is not installed; expected it inside the package hivemind; "
+        "install this software again with: pip install --force-reinstall hivemind"
+    )
+
+
+def claim_ports(listen: list[Multiaddr], port_range: range | None = None) -> list[Multiaddr]:
+    """Replace port 0 by a free port (the same wherever it is asked for), and check that fixed ones are free.
+
+    The free port is the first of `port_range` at which all that ask for it can listen; without a range, any.
+
+    A daemon behind NAT opens its ports so that another one can share them, and then each loses half of its callers
+    in silence; hence this check before every start.
+
+    Raises:
+        LocalFault: the port is taken.
+        UsageFault: the address is not one of this machine.
+    """
+    open_ones = [address for address in listen if address.port == 0]
+    for address in listen:
+        if address.port != 0:
+            _bind_once(address)
+    port = _free_port(open_ones, port_range) if open_ones else 0
+    return [address.with_port(port) if address.port == 0 else address for address in listen]
+
+
+def _free_port(addresses: list[Multiaddr], port_range: range | None) -> int:
+    """One that is free at all `addresses`."""
+    first, *others = addresses
+    if port_range is None:
+        port = _bind_once(first)
+        for other in others:
+            _bind_once(other.with_port(port))
+        return port
+    for port in port_range:
+        try:
+            for address in addresses:
+                _bind_once(address.with_port(port))
+        except UsageFault:
+            raise
+        except LocalFault:
+            continue
+        return port
+    raise LocalFault(
+        f"no port from {port_range.start} to {port_range.stop - 1} is free for {', '.join(map(str, addresses))}; "
+        "expected one; give a wider --port-range, or end what else listens there"
+    )
+
+
+def announced_addresses(announce: list[Multiaddr], listen: list[Multiaddr]) -> list[Multiaddr]:
+    """`announce` with port 0 replaced by the port that is listened on with the same transport.
+
+    Raises:
+        UsageFault: nothing listens with that transport.
+    """
+    complete = []
+    for address in announce:
+        if address.port == 0:
+            same_transport = [other for other in listen if other.transport == address.transport]
+            if not same_transport:
+                raise UsageFault(
+                    f"the announced address {address} has port 0 and nothing listens on {address.transport}; "
+                    f"expected the port under which others reach you; give it with --announce"
+                )
+            address = address.with_port(same_transport[0].port or 0)
+        complete.append(address.without_peer_id())
+    return complete
+
+
+class P2pdProcess:
+    """A running daemon. Made by `start`."""
+
+    def __init__(self, process: asyncio.subprocess.Process, log_task: asyncio.Task[None]) -> None:
+        self._process = process
+        self._log_task = log_task
+
+    @property
+    def process_id(self) -> int:
+        return self._process.pid
+
+    @classmethod
+    async def start(
+        cls,
+        *,
+        binary: Path,
+        control_socket: Path,
+        identity: Identity,
+        listen: list[Multiaddr],
+        announce: list[Multiaddr],
+        options: DaemonOptions,
+    ) -> P2pdProcess:
+        """Start the daemon and wait until it answers on its control socket.
+
+        Raises:
+            LocalFault: it did not come up; the sentence carries its last words.
+            UsageFault: it refused an address.
+        """
+        key_reader, key_writer = os.pipe()
+        try:
+            os.write(key_writer, identity.to_bytes())
+        finally:
+            os.close(key_writer)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(control_socket)
+        try:
+            process = await asyncio.create_subprocess_exec(
+                str(binary),
+                f"-listen=/unix{control_socket}",
+                f"-id=/dev/fd/{key_reader}",
+                *daemon_flags(listen, announce, options),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+                pass_fds=(key_reader,),
+                env=os.environ | daemon_environment(options),
+                # A terminal's Ctrl+C goes to the whole process group; the daemon must outlive our farewell messages.
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise LocalFault(
+                f"the network daemon {binary} cannot be run ({error.strerror}); expected an executable for this "
+                f"system; install hivemind again"
+            ) from error
+        finally:
+            os.close(key_reader)
+        return await cls._wait_ready(process)
+
+    @classmethod
+    async def _wait_ready(cls, process: asyncio.subprocess.Process) -> P2pdProcess:
+        ready = asyncio.Event()
+        last_lines: deque[str] = deque(maxlen=20)
+        log_task = asyncio.create_task(_drain_log(process, ready, last_lines), name="p2pd log")
+        daemon = cls(process, log_task)
+        exited = asyncio.create_task(process.wait())
+        came_up = asyncio.create_task(ready.wait())
+        try:
+            await asyncio.wait({exited, came_up}, timeout=START_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            if exited.done():
+                await log_task
+                raise _start_failure(last_lines)
+            if not ready.is_set():
+                raise DaemonFault(
+                    f"the network daemon did not come up within {START_SECONDS:.0f} s; expected less than 1 s; "
+                    f"is this machine out of memory or very busy?"
+                )
+        except BaseException:
+            await daemon.stop()
+            raise
+        finally:
+            exited.cancel()
+            came_up.cancel()
+        return daemon
+
+    async def wait(self) -> int:
+        """Wait for the daemon's end; returns its exit status, negative for a signal."""
+        return await self._process.wait()
+
+    async def stop(self) -> None:
+        """End the daemon, with SIGKILL if it does not listen. Never raises."""
+        for number, patience_seconds in ((signal.SIGTERM, STOP_SECONDS), (signal.SIGKILL, STOP_SECONDS)):
+            if self._process.returncode is not None:
+                break
+            with contextlib.suppress(ProcessLookupError):
+                self._process.send_signal(number)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(patience_seconds):
+                    await self._process.wait()
+        self._log_task.cancel()
+        await asyncio.gather(self._log_task, return_exceptions=True)
+
+    def kill(self) -> None:
+        """SIGKILL, without waiting: for a daemon that no longer answers."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+
+
+def daemon_flags(listen: list[Multiaddr], announce: list[Multiaddr], options: DaemonOptions) -> list[str]:
+    """Command-line flags of the daemon.
+
+    No bootstrap peers: with them the daemon exits when none answers. Dialling is ours. AutoNAT is on because the
+    daemon ties hole punching to it. Relay discovery is off because it delays a relay address by three minutes.
+    """
+    flags = [
+        "-dhtServer=1",
+        "-b=0",
+        "-connManager=1",
+        "-autonat=1",
+        "-relay=1",
+        f"-relayService={int(options.relays_for_others)}",
+        f"-natPortMap={int(options.map_ports)}",
+        f"-idleTimeout={LIFELINE_SECONDS}s",
+        f"-persistentConnMaxMsgSize={4 * 1024 * 1024}",
+        "-hostAddrs=" + ",".join(map(str, listen)) if listen else "-noListenAddrs=1",
+    ]
+    if announce:
+        flags.append("-announceAddrs=" + ",".join(map(str, announce)))
+    if options.reachability == "public":
+        flags.append("-forceReachabilityPublic=1")
+    if options.reachability == "private":
+        flags.append("-forceReachabilityPrivate=1")
+    if options.trusted_relays and options.reachability != "public":
+        relays = [str(parse_multiaddr(relay)) for relay in options.trusted_relays]
+        flags += ["-autoRelay=1", "-relayDiscovery=0", "-trustedRelays=" + ",".join(relays)]
+    return flags
+
+
+def daemon_environment(options: DaemonOptions) -> dict[str, str]:
+    """Settings the daemon takes from its environment only.
+
+    By default it dials from the port it listens on. Two peers that dial each other at the same moment then open one
+    TCP connection from both ends, the handshake fails on both sides, and each refuses to dial the other for 5 s
+    (seen in 2 of 6 tries). Only hole punching through a NAT needs that port.
+    """
+    # Threads of a daemon that look for work take cores from training: with one in place of two, the rounds of four
+    # peers on two cores take 14 % less time. One moves about 180 MB/s, both directions together.
+    num_threads = min(MOST_THREADS, max(1, (os.cpu_count() or 1) // CORES_PER_THREAD))
+    if options.reachability == "public" and options.relays_for_others:
+        # Two relays register at start, one after the other only while a single thread runs the daemon (relay_check.py).
+        num_threads = 1
+    return {
+        "LIBP2P_TCP_REUSEPORT": "true" if options.reachability == "private" else "false",
+        "GOMAXPROCS": str(num_threads),
+    }
+
+
+async def _drain_log(process: asyncio.subprocess.Process, ready: asyncio.Event, last_lines: deque[str]) -> None:
+    assert process.stdout is not None
+    while True:
+        try:
+            line = await process.stdout.readline()
+        except ValueError:
+            # A line longer than the buffer: readline has dropped it, which is all a log line deserves.
+            continue
+        if not line:
+            return
+        text = line.decode("utf-8", errors="replace").rstrip()
+        last_lines.append(text)
+        logger.debug("p2pd: %s", text)
+        if text.startswith("Peer ID:"):
+            ready.set()
+
+
+def _start_failure(last_lines: deque[str]) -> LocalFault:
+    words = " ".join(list(last_lines)[-3:]).strip()[-400:] or "it said nothing"
+    if "address already in use" in words:
+        return LocalFault(f"a port to listen on is taken ({words}); expected a free one; choose another with --listen")
+    if "cannot assign requested address" in words:
+        return UsageFault(
+            f"an address to listen on does not belong to this machine ({words}); expected an own address or 0.0.0.0; "
+            f"correct --listen, and use --announce for the address others see"
+        )
+    return DaemonFault(f"the network daemon ended at once: {words}; expected it to run; report this line if it stays")
+
+
+def _bind_once(address: Multiaddr) -> int:
+    """Bind the address for a moment; returns its port, a free one when the address has port 0."""
+    ip = address.ip
+    if ip is None or address.transport is None:
+        raise UsageFault(
+            f"cannot listen on {address}; expected an IP address and a port such as /ip4/0.0.0.0/tcp/4001; "
+            f"correct --listen"
+        )
+    family = socket.AF_INET if ip.version == 4 else socket.AF_INET6
+    kind = socket.SOCK_STREAM if address.transport == "tcp" else socket.SOCK_DGRAM
+    with socket.socket(family, kind) as probe:
+        if kind == socket.SOCK_STREAM:
+            # Without it, connections that are still fading after a crash would make our own port look taken.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        try:
+            probe.bind((str(ip), address.port))
+            return int(probe.getsockname()[1])
+        except OSError as error:
+            raise _bind_failure(address, error) from error
+
+
+def _bind_failure(address: Multiaddr, error: OSError) -> LocalFault:
+    if error.errno == errno.EADDRINUSE:
+        return LocalFault(
+            f"the port of {address} is taken by another program; expected a free port; choose another with --listen, "
+            f"or end the other program (a second peer on this machine?)"
+        )
+    if error.errno == errno.EACCES:
+        return LocalFault(f"this user may not listen on {address}; expected a port above 1023; correct --listen")
+    return UsageFault(
+        f"{address} cannot be listened on ({error.strerror}); expected an address of this machine or 0.0.0.0; "
+        f"correct --listen, and use --announce for the address others see"
+    )

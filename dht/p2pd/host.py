@@ -1,0 +1,470 @@
+"""`P2pdHost`: the `Host` port over hivemind's libp2p daemon. It carries the bulk data.
+
+The daemon is a child process under `P2pdSupervisor`. When it dies, open streams fail at once; it comes back with the
+same key and port, the protocols are registered again, the peers it was connected to are dialled again, and then the
+restart listeners run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+import weakref
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Final, TypeVar
+
+from dht.errors import DaemonFault, LocalFault, PeerFault, PeerUnreachable
+from dht.host import PeerId, Stream, StreamHandler
+from dht.identity.keys import Identity, public_key_of
+from dht.identity.multiaddr import Multiaddr, parse_multiaddr, parse_peer_multiaddr
+from dht.p2pd.congestion_control import BBR, congestion_control
+from dht.p2pd.control import Connection, ControlError, P2pdControl, listen_for_streams, read_stream_header
+from dht.p2pd.daemon import START_SECONDS, DaemonOptions
+from dht.p2pd.supervisor import CONTROL_SECONDS, P2pdSupervisor
+from dht.streams.byte_stream import ByteStream
+from dht.streams.fair_turns import gives_way
+from dht.streams.framing import FramedStream
+from dht.streams.pacing import Pace, Paces, RateLimits
+from dht.streams.remote_memory import RemoteMemory
+
+MAX_OPENING_STREAMS: Final = 30
+"""Opens in progress at once; a burst of 300 lost half of them, 900 in steps of 30 lost none."""
+
+MAX_INCOMING_STREAMS: Final = 512
+MAX_INCOMING_STREAMS_PER_PEER: Final = 64
+"""One open stream costs a file descriptor here and in the daemon, and up to 2 MiB of buffer. A round needs a few."""
+
+REDIAL_SECONDS: Final = 5.0
+MAX_REMEMBERED_PEERS: Final = 64
+"""Peers dialled again after a restart; the rest is found through them."""
+
+MAX_ADDRESSES_PER_PEER: Final = 4
+
+T = TypeVar("T")
+
+RestartListener = Callable[[], Awaitable[None]]
+
+logger = logging.getLogger(__name__)
+
+
+class P2pdHost:
+    """One libp2p identity on the network. Call `start` once, `close` at the end; or use it with ``async with``.
+
+    Args:
+        identity: the peer's key, or the path of its key file.
+        listen: multiaddrs to listen on; none: it only dials. Port 0 takes a free port, which stays over restarts.
+        announce: multiaddrs told to others in place of the found ones; port 0 means the port listened on.
+        options: reachability, relays, port mapping.
+        limits: what all streams of this host together may send and take.
+        memory: what is kept of one remote's frames.
+        max_streams_per_peer: that one remote may have open towards us.
+        port_range: where port 0 is taken from.
+        binary: another daemon than the one in hivemind's wheel.
+
+    Raises:
+        UsageFault: a multiaddr or the key file is wrong.
+    """
+
+    def __init__(
+        self,
+        identity: Identity | str | Path,
+        listen: Sequence[str] = ("/ip4/0.0.0.0/tcp/0",),
+        announce: Sequence[str] = (),
+        *,
+        options: DaemonOptions | None = None,
+        limits: RateLimits | None = None,
+        memory: RemoteMemory | None = None,
+        max_streams_per_peer: int = MAX_INCOMING_STREAMS_PER_PEER,
+        port_range: range | None = None,
+        binary: Path | None = None,
+    ) -> None:
+        self._identity = identity if isinstance(identity, Identity) else Identity.load(identity)
+        self._supervisor = P2pdSupervisor(
+            self._identity,
+            [parse_multiaddr(text) for text in listen],
+            [parse_multiaddr(text) for text in announce],
+            options or DaemonOptions(),
+            binary,
+            port_range,
+            on_launch=self._register_all,
+            on_healthy=self._refresh_connections,
+            on_restarted=self._after_restart,
+        )
+        self._paces = (limits or RateLimits()).paces(time.monotonic)
+        self._line_paces: dict[str, Pace] = {}
+        self.memory = memory or RemoteMemory(max_streams=max_streams_per_peer)
+        self._max_streams_per_peer = max_streams_per_peer
+        self._handlers: dict[str, StreamHandler] = {}
+        self._restart_listeners: list[RestartListener] = []
+        self._opening = asyncio.Semaphore(MAX_OPENING_STREAMS)
+        self._streams: weakref.WeakSet[FramedStream] = weakref.WeakSet()
+        self._incoming: Counter[PeerId] = Counter()
+        self._served: list[FramedStream] = []
+        """Incoming ones, the newest last; without those that were cut."""
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._dialable: dict[PeerId, list[Multiaddr]] = {}
+        self._remembered: dict[PeerId, list[Multiaddr]] = {}
+        self._server: asyncio.Server | None = None
+
+    async def __aenter__(self) -> P2pdHost:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    @property
+    def peer_id(self) -> PeerId:
+        return self._identity.peer_id
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the daemon runs and answers."""
+        return self._supervisor.is_up
+
+    @property
+    def num_restarts(self) -> int:
+        """How many times the daemon had to be started again."""
+        return self._supervisor.num_restarts
+
+    @property
+    def last_downtime_seconds(self) -> float:
+        """From the daemon's last unexpected end until it answered again."""
+        return self._supervisor.last_downtime_seconds
+
+    @property
+    def daemon_process_id(self) -> int | None:
+        return self._supervisor.process_id
+
+    def pace_of(self, protocol: str) -> Pace | None:
+        """How fast streams opened for `protocol` from now on send together; as fast as they can until `follow`.
+
+        None: a limit was set, which holds for all streams of this host, or the kernel paces each connection.
+        """
+        if self._paces.upload is not None or congestion_control() == BBR:
+            return None
+        return self._line_paces.setdefault(protocol, Pace(None, time.monotonic))
+
+    @property
+    def socket_directory(self) -> Path:
+        """Private directory of this host's sockets; whoever speaks to the daemon puts its own sockets there."""
+        return self._supervisor.directory
+
+    @property
+    def control_socket(self) -> Path:
+        """Unix socket of the daemon's control protocol."""
+        return self._supervisor.control_socket
+
+    async def start(self) -> None:
+        """Start the daemon and its supervision.
+
+        Raises:
+            LocalFault: a port is taken, or the daemon cannot run.
+            UsageFault: an address is wrong.
+        """
+        try:
+            self._supervisor.open_directory()
+            self._server = await listen_for_streams(
+                self._streams_socket, self._on_connection, self.memory.read_buffer_bytes
+            )
+            await self._supervisor.start()
+        except BaseException:
+            await self.close()
+            raise
+
+    def addresses(self) -> list[str]:
+        """Dialable multiaddrs with this PeerId; loopback ones only when there are no others."""
+        addresses = self._supervisor.addresses
+        outside = [address for address in addresses if not address.is_loopback]
+        return [str(address.with_peer_id(self.peer_id)) for address in outside or addresses]
+
+    def local_addresses(self) -> list[str]:
+        """Where this machine itself reaches the daemon, with this PeerId, whatever others are told."""
+        return [str(address.on_this_machine().with_peer_id(self.peer_id)) for address in self._supervisor.listens]
+
+    def handle(self, protocol: str, handler: StreamHandler) -> None:
+        """Serve incoming streams of `protocol`; a second call replaces the handler. Survives daemon restarts."""
+        is_new = protocol not in self._handlers
+        self._handlers[protocol] = handler
+        if is_new and self.is_up:
+            self._spawn(self._register_late(protocol))
+
+    def add_restart_listener(self, listener: RestartListener) -> None:
+        """Have `listener` awaited after each restart of the daemon, once it can be used again."""
+        self._restart_listeners.append(listener)
+
+    async def wait_up(self, timeout_seconds: float) -> None:
+        """Wait until the daemon can be used.
+
+        Raises:
+            LocalFault: it is not back in time, or the host is closed.
+        """
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await self._supervisor.wait_up()
+        except TimeoutError as error:
+            raise LocalFault(
+                f"the network daemon is not back after {timeout_seconds:.0f} s; expected it within seconds; see the log"
+            ) from error
+        if self._supervisor.is_closed:
+            raise LocalFault("the network host is closed; expected an open one; join again")
+
+    @property
+    def options(self) -> DaemonOptions:
+        """What kind of member the daemon is."""
+        return self._supervisor.options
+
+    async def change(self, options: DaemonOptions, announce: Sequence[str] | None = None) -> None:
+        """Restart the daemon as another kind of member: streams end; key, port and protocols stay.
+
+        Args:
+            announce: None: as now.
+
+        Raises:
+            LocalFault: it does not come back.
+        """
+        await self._supervisor.change(
+            options, None if announce is None else [parse_multiaddr(text) for text in announce]
+        )
+        await self.wait_up(START_SECONDS)
+
+    def moved_bytes(self, peer_id: PeerId) -> int:
+        """By the open streams to and from a peer; the same number twice: nothing moves."""
+        return sum(
+            stream.bytes_sent + stream.bytes_received
+            for stream in list(self._streams)
+            if stream.remote == peer_id and stream.is_open
+        )
+
+    async def connect(self, multiaddr: str, timeout_seconds: float) -> PeerId:
+        """Dial `multiaddr`; see the port. A peer that is connected already counts as reached."""
+        peer_id, address = parse_peer_multiaddr(multiaddr)
+        if peer_id == self.peer_id:
+            raise PeerUnreachable(peer_id, "this is our own address; expected another peer's; it is skipped")
+        async with self._remote_call(peer_id, timeout_seconds, f"dial {address}") as control:
+            await control.connect(peer_id, address, timeout_seconds)
+        self._remember(peer_id, [address])
+        return peer_id
+
+    async def open_stream(self, peer_id: PeerId, protocol: str, timeout_seconds: float) -> Stream:
+        """Open a stream to a known peer; see the port."""
+        async with self._remote_call(peer_id, timeout_seconds, f"open {protocol}") as control, self._opening:
+            connection = await control.open_stream(peer_id, protocol, timeout_seconds)
+        paces = Paces(self._line_paces.get(protocol, self._paces.upload), self._paces.download)
+        stream = FramedStream(connection, connection, peer_id, paces, self.memory)
+        self._streams.add(stream)
+        return stream
+
+    async def disconnect(self, peer_id: PeerId) -> None:
+        """Close all connections to a peer, with the streams on them; nothing happens when there are none.
+
+        The daemons' own DHT may dial a peer that it has just met again, without being asked.
+        """
+        with contextlib.suppress(PeerUnreachable):
+            async with self._remote_call(peer_id, CONTROL_SECONDS, "disconnect") as control:
+                await control.disconnect(peer_id)
+
+    async def connections(self) -> dict[PeerId, list[Multiaddr]]:
+        """For each connected peer the other end of every connection: relayed ones name their relay.
+
+        Raises:
+            LocalFault: the daemon does not answer.
+        """
+        found: dict[PeerId, list[Multiaddr]] = {}
+        for connection in await self._ask(self._supervisor.control.list_connections()):
+            found.setdefault(connection.peer_id, []).append(connection.address)
+        return found
+
+    async def connected_addresses(self) -> dict[PeerId, list[str]]:
+        """For each connected peer the multiaddrs (with PeerId) where it listens; empty while it has not told yet.
+
+        Raises:
+            LocalFault: the daemon does not answer.
+        """
+        await self._ask(self._refresh_connections())
+        return {
+            peer_id: [str(address.with_peer_id(peer_id)) for address in addresses]
+            for peer_id, addresses in self._dialable.items()
+        }
+
+    async def close(self) -> None:
+        """End streams, handlers, supervision and the daemon, and delete the sockets. Never raises.
+
+        Cancelled half-way, by an owner without patience, it waits for nothing more and leaves nothing behind either.
+        """
+        if self._server is not None:
+            self._server.close()
+        try:
+            await asyncio.gather(*(stream.close() for stream in list(self._streams)))
+            tasks = [task for task in self._tasks if task is not asyncio.current_task()]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        finally:
+            await self._supervisor.close()
+
+    # Calls to the daemon
+
+    async def _ask(self, question: Coroutine[None, None, T]) -> T:
+        try:
+            await self.wait_up(CONTROL_SECONDS)
+            async with asyncio.timeout(CONTROL_SECONDS):
+                return await question
+        except (ControlError, OSError, EOFError) as error:
+            raise DaemonFault(
+                f"the network daemon does not answer ({error or type(error).__name__}); expected its peers; try again"
+            ) from error
+        finally:
+            question.close()
+
+    @contextlib.asynccontextmanager
+    async def _remote_call(self, peer_id: PeerId, timeout_seconds: float, what: str) -> AsyncIterator[P2pdControl]:
+        try:
+            public_key_of(peer_id)
+            async with asyncio.timeout(timeout_seconds):
+                await self._supervisor.wait_up()
+                if self._supervisor.is_closed:
+                    raise PeerUnreachable(peer_id, f"cannot {what}: this host is closed; expected an open one")
+                yield P2pdControl(self.control_socket, self.memory.read_buffer_bytes)
+        except TimeoutError as error:
+            raise PeerUnreachable(
+                peer_id, f"did not answer within {timeout_seconds:g} s (to {what}); it is tried again or left out"
+            ) from error
+        except (ControlError, ValueError) as error:
+            raise PeerUnreachable(peer_id, f"cannot {what}: {error}; it is tried again or left out") from error
+        except (OSError, EOFError) as error:
+            raise PeerUnreachable(
+                peer_id, f"cannot {what}: our own network daemon is down; expected it back within seconds; try again"
+            ) from error
+
+    async def _refresh_connections(self) -> None:
+        connections = await self._supervisor.control.list_connections()
+        self._dialable = {connection.peer_id: self._dialable.get(connection.peer_id, []) for connection in connections}
+        unknown = [connection for connection in connections if not self._dialable[connection.peer_id]]
+        await asyncio.gather(*(self._find_addresses(connection) for connection in unknown))
+        for peer_id, addresses in self._dialable.items():
+            self._remember(peer_id, addresses)
+
+    async def _find_addresses(self, connection: Connection) -> None:
+        # The other end of a connection that came in is a passing port; where the peer listens, it has told the daemon.
+        try:
+            found = await self._supervisor.control.find_peer(connection.peer_id)
+        except ControlError as error:
+            logger.debug("no addresses of %s yet: %s", connection.peer_id, error)
+            return
+        here = connection.address.is_loopback
+        self._dialable[connection.peer_id] = [
+            address.without_peer_id()
+            for address in found
+            if not address.is_relayed and (here or not address.is_loopback)
+        ]
+
+    def _remember(self, peer_id: PeerId, addresses: list[Multiaddr]) -> None:
+        known = [address for address in self._remembered.pop(peer_id, []) if address not in addresses]
+        if known or addresses:
+            self._remembered[peer_id] = (addresses + known)[:MAX_ADDRESSES_PER_PEER]
+        while len(self._remembered) > MAX_REMEMBERED_PEERS:
+            del self._remembered[next(iter(self._remembered))]
+
+    async def _after_restart(self) -> None:
+        await asyncio.gather(*(self._redial(peer_id) for peer_id in list(self._remembered)))
+        for listener in self._restart_listeners:
+            try:
+                await listener()
+            except (PeerFault, LocalFault) as fault:
+                logger.warning("after the restart of the network daemon: %s", fault)
+
+    async def _redial(self, peer_id: PeerId) -> None:
+        for address in self._remembered.get(peer_id, []):
+            with contextlib.suppress(PeerUnreachable):
+                await self.connect(str(address.with_peer_id(peer_id)), REDIAL_SECONDS)
+                return
+
+    # Incoming streams
+
+    @property
+    def _streams_socket(self) -> Path:
+        return self.socket_directory / "streams.sock"
+
+    async def _register_all(self) -> None:
+        registered: set[str] = set()
+        # Again and again, because `handle` may be called while an earlier protocol is being registered.
+        while new := [protocol for protocol in self._handlers if protocol not in registered]:
+            for protocol in new:
+                await self._supervisor.control.add_stream_handler(protocol, self._streams_socket)
+                registered.add(protocol)
+
+    async def _register_late(self, protocol: str) -> None:
+        while True:
+            try:
+                async with asyncio.timeout(CONTROL_SECONDS):
+                    await self._supervisor.control.add_stream_handler(protocol, self._streams_socket)
+                return
+            except TimeoutError:
+                # A machine that is busy with its start. A daemon that has the protocol by now says so, which ends this.
+                logger.info("protocol %s is not served yet: no answer of the daemon; it is asked again", protocol)
+            except (ControlError, OSError, EOFError) as error:
+                # A daemon that died meanwhile gets every protocol when it is back, this one too.
+                logger.info("protocol %s is not served yet: %s", protocol, error or type(error).__name__)
+                return
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _on_connection(self, connection: ByteStream) -> None:
+        self._spawn(self._accept(connection))
+
+    async def _accept(self, connection: ByteStream) -> None:
+        try:
+            async with asyncio.timeout(CONTROL_SECONDS):
+                remote, protocol = await read_stream_header(connection)
+        except (ControlError, OSError, EOFError, ValueError, TimeoutError) as error:
+            logger.info("refused a stream without a readable header: %s", error or "nothing came")
+            connection.transport.abort()
+            return
+        except asyncio.CancelledError:
+            connection.transport.abort()
+            raise
+        handler = self._handlers.get(protocol)
+        is_full = self._incoming[remote] >= self._max_streams_per_peer or not self._has_room_for(remote)
+        if handler is None or is_full or self._supervisor.is_closed:
+            logger.info("refused a stream %s of peer %s: %s", protocol, remote, "too many" if is_full else "no handler")
+            connection.transport.abort()
+            return
+        await self._serve(handler, FramedStream(connection, connection, remote, self._paces, self.memory), protocol)
+
+    def _has_room_for(self, remote: PeerId) -> bool:
+        """Whether another stream fits; where all places are taken, one of who has most of them ends for it."""
+        if self._incoming.total() < MAX_INCOMING_STREAMS:
+            return True
+        greatest = gives_way(self._incoming, remote)
+        if greatest is None:
+            return False
+        newest = next(stream for stream in reversed(self._served) if stream.remote == greatest)
+        self._served.remove(newest)
+        logger.info("a stream of peer %s ends: all places are taken, and it has most of them", greatest)
+        newest.cut("another remote needs the place")
+        return True
+
+    async def _serve(self, handler: StreamHandler, stream: FramedStream, protocol: str) -> None:
+        self._streams.add(stream)
+        self._served.append(stream)
+        self._incoming[stream.remote] += 1
+        try:
+            await handler(stream)
+        except PeerFault as fault:
+            logger.info("stream %s ended: %s", protocol, fault)
+        except Exception:
+            # The port promises that a bug in one handler does not take the host down; it must be seen, though.
+            logger.exception("the handler of %s failed; this is a bug", protocol)
+        finally:
+            self._incoming -= Counter([stream.remote])
+            if stream in self._served:
+                self._served.remove(stream)
+            await stream.close()

@@ -1,0 +1,307 @@
+"""Keeps one libp2p daemon alive: starts it, watches it, starts it again with the same key and port.
+
+Nobody else notices a dead daemon: calls in flight would wait for ever. A silent one is as bad, so it is asked
+something every few seconds and killed when it does not answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Final
+
+from dht.errors import DaemonFault, LocalFault
+from dht.identity.keys import Identity
+from dht.identity.multiaddr import Multiaddr
+from dht.p2pd.control import ControlError, P2pdControl
+from dht.p2pd.daemon import DaemonOptions, P2pdProcess, announced_addresses, claim_ports, find_p2pd
+from dht.p2pd.directory import SocketDirectory, remove_stale
+from dht.streams.byte_stream import ByteStream
+
+CONTROL_SECONDS: Final = 10.0
+"""Deadline of a question that the daemon answers from memory: a thousand times what it needs on an idle machine."""
+
+HEALTH_SECONDS: Final = 2.0
+"""Two small questions over a local socket. It also bounds how old the list of peers to dial after a restart is."""
+
+NUM_MISSED_ANSWERS: Final = 3
+"""A daemon that is alive but silent for 3 * (2 + 10) s is killed and started again."""
+
+_FIRST_PAUSE_SECONDS: Final = 0.1
+_LONGEST_PAUSE_SECONDS: Final = 10.0
+_STABLE_SECONDS: Final = 30.0
+"""A daemon that lived for so long gets a quick restart; one that keeps dying is retried ever more slowly."""
+
+logger = logging.getLogger(__name__)
+
+
+class P2pdSupervisor:
+    """One daemon, over all its lives.
+
+    Args:
+        identity: the key of every life.
+        listen, announce: parsed multiaddrs; port 0 is replaced at the first start and stays, unless another program
+            has taken it when the daemon must be started again.
+        options: reachability, relays, port mapping.
+        binary: another daemon than the one in hivemind's wheel.
+        port_range: where port 0 is taken from; None: anywhere.
+        on_launch: awaited in each start before the daemon counts as up; it registers the protocols.
+        on_healthy: awaited after each answered question.
+        on_restarted: awaited after each restart, one after the other.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        listen: list[Multiaddr],
+        announce: list[Multiaddr],
+        options: DaemonOptions,
+        binary: Path | None,
+        port_range: range | None = None,
+        *,
+        on_launch: Callable[[], Awaitable[None]],
+        on_healthy: Callable[[], Awaitable[None]],
+        on_restarted: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._identity = identity
+        self._wanted = listen
+        self._listen = listen
+        self._asked_announce = announce
+        self._announce = announce
+        self._options = options
+        self._binary = binary
+        self._port_range = port_range
+        self._on_launch = on_launch
+        self._on_healthy = on_healthy
+        self._on_restarted = on_restarted
+        self._up = asyncio.Event()
+        self._closed = False
+        self._visible: list[Multiaddr] = []
+        self._num_restarts = 0
+        self._is_changing = False
+        self._last_downtime_seconds = 0.0
+        self._directory: SocketDirectory | None = None
+        self._daemon: P2pdProcess | None = None
+        self._lifeline: ByteStream | None = None
+        self._watcher: asyncio.Task[None] | None = None
+        self._greeters: set[asyncio.Task[None]] = set()
+        self._greeting = asyncio.Lock()
+
+    @property
+    def is_up(self) -> bool:
+        return self._up.is_set() and not self._closed
+
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
+
+    @property
+    def num_restarts(self) -> int:
+        return self._num_restarts
+
+    @property
+    def last_downtime_seconds(self) -> float:
+        return self._last_downtime_seconds
+
+    @property
+    def process_id(self) -> int | None:
+        return self._daemon.process_id if self._daemon is not None else None
+
+    @property
+    def directory(self) -> Path:
+        """Private directory for sockets, made by `open_directory`."""
+        if self._directory is None:
+            raise LocalFault("the network host was used before it started; expected start() first; this is a bug")
+        return self._directory.path
+
+    @property
+    def control_socket(self) -> Path:
+        return self.directory / "control.sock"
+
+    @property
+    def control(self) -> P2pdControl:
+        return P2pdControl(self.control_socket)
+
+    @property
+    def addresses(self) -> list[Multiaddr]:
+        """What others are told: the announced addresses, else what the daemon found."""
+        return self._announce or [address for address in self._visible if address.port != 0]
+
+    @property
+    def listens(self) -> list[Multiaddr]:
+        """Where the daemon listens, with its ports."""
+        return list(self._listen)
+
+    def open_directory(self) -> None:
+        """Make the private directory, and delete those of killed processes."""
+        remove_stale()
+        self._directory = SocketDirectory()
+
+    async def start(self) -> None:
+        """Start the daemon and its supervision.
+
+        Raises:
+            LocalFault: a port is taken, or the daemon cannot run or does not answer.
+            UsageFault: an address is wrong.
+        """
+        self._binary = self._binary or find_p2pd()
+        self._claim(self._listen)
+        try:
+            await self._launch()
+        except (ControlError, OSError, EOFError) as error:
+            raise DaemonFault(
+                f"the network daemon does not answer ({error or type(error).__name__}); expected its PeerId; try again"
+            ) from error
+        self._watcher = asyncio.create_task(self._supervise(), name="p2pd supervisor")
+
+    @property
+    def options(self) -> DaemonOptions:
+        """Of the daemon that runs now."""
+        return self._options
+
+    async def change(self, options: DaemonOptions, announce: list[Multiaddr] | None = None) -> None:
+        """Restart the daemon, with the same key and port, as another kind of member; None: announce as before."""
+        self._options = options
+        if announce is not None:
+            self._asked_announce = announce
+        self._is_changing = True
+        self._up.clear()
+        if self._daemon is not None:
+            await self._daemon.stop()
+
+    async def wait_up(self) -> None:
+        """Wait until the daemon can be used or the supervisor is closed."""
+        await self._up.wait()
+
+    async def close(self) -> None:
+        """End the supervision and the daemon and delete the directory, also when cancelled. Never raises."""
+        self._closed = True
+        self._up.set()
+        tasks = [task for task in (self._watcher, *self._greeters) if task and task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        try:
+            await asyncio.gather(*tasks, return_exceptions=True)
+            if self._daemon is not None:
+                await self._daemon.stop()
+        finally:
+            if self._daemon is not None:
+                self._daemon.kill()
+            self._drop_lifeline()
+            if self._directory is not None:
+                self._directory.remove()
+
+    async def _launch(self) -> None:
+        assert self._binary is not None
+        self._daemon = await P2pdProcess.start(
+            binary=self._binary,
+            control_socket=self.control_socket,
+            identity=self._identity,
+            listen=self._listen,
+            announce=self._announce,
+            options=self._options,
+        )
+        try:
+            async with asyncio.timeout(CONTROL_SECONDS):
+                self._lifeline = await self.control.open_lifeline()
+                peer_id, self._visible = await self.control.identify()
+                if peer_id != self._identity.peer_id:
+                    raise LocalFault(
+                        f"the network daemon calls itself {peer_id}; expected {self._identity.peer_id}; this is a bug"
+                    )
+                await self._on_launch()
+        except BaseException:
+            self._drop_lifeline()
+            await self._daemon.stop()
+            raise
+        self._up.set()
+
+    async def _supervise(self) -> None:
+        loop = asyncio.get_running_loop()
+        pause_seconds = _FIRST_PAUSE_SECONDS
+        while True:
+            assert self._daemon is not None
+            started_at = loop.time()
+            health = asyncio.create_task(self._watch_health(self._daemon), name="p2pd health")
+            try:
+                status = await self._daemon.wait()
+            finally:
+                health.cancel()
+                await asyncio.gather(health, return_exceptions=True)
+            ended_at = loop.time()
+            self._up.clear()
+            self._drop_lifeline()
+            # Only to collect its log reader; the process is gone.
+            await self._daemon.stop()
+            if self._is_changing:
+                logger.info("the network daemon is started again with other options")
+            else:
+                logger.warning("the network daemon ended with status %d; it is started again", status)
+            if loop.time() - started_at > _STABLE_SECONDS:
+                pause_seconds = _FIRST_PAUSE_SECONDS
+            pause_seconds = await self._restart(pause_seconds)
+            self._num_restarts += not self._is_changing
+            self._is_changing = False
+            self._last_downtime_seconds = loop.time() - ended_at
+            greeter = asyncio.create_task(self._greet_again(), name="p2pd restarted")
+            self._greeters.add(greeter)
+            greeter.add_done_callback(self._greeters.discard)
+
+    async def _restart(self, pause_seconds: float) -> float:
+        """Try until the daemon is up; returns the pause before the next attempt, were it to die at once."""
+        while True:
+            await asyncio.sleep(pause_seconds)
+            pause_seconds = min(pause_seconds * 2, _LONGEST_PAUSE_SECONDS)
+            try:
+                self._claim_again()
+                await self._launch()
+                return pause_seconds
+            except (LocalFault, ControlError, OSError, EOFError) as error:
+                logger.warning(
+                    "the network daemon did not come back: %s; next try in %.1f s",
+                    error or type(error).__name__,
+                    pause_seconds,
+                )
+
+    def _claim(self, listen: list[Multiaddr]) -> None:
+        self._listen = claim_ports(listen, self._port_range)
+        self._announce = announced_addresses(self._asked_announce, self._listen)
+
+    def _claim_again(self) -> None:
+        try:
+            self._claim(self._listen)
+        except LocalFault as fault:
+            # A port that nobody asked for can be any other; the others learn it when this peer dials them.
+            if self._listen == self._wanted:
+                raise
+            self._claim(self._wanted)
+            logger.warning("%s; listening on %s now", fault, ", ".join(map(str, self._listen)))
+
+    async def _greet_again(self) -> None:
+        # One after the other, also when the daemon dies again while its last return is still being dealt with.
+        async with self._greeting:
+            await self._on_restarted()
+
+    async def _watch_health(self, daemon: P2pdProcess) -> None:
+        num_missed = 0
+        while num_missed < NUM_MISSED_ANSWERS:
+            await asyncio.sleep(HEALTH_SECONDS)
+            try:
+                async with asyncio.timeout(CONTROL_SECONDS):
+                    _, self._visible = await self.control.identify()
+                    await self._on_healthy()
+                num_missed = 0
+            except (ControlError, OSError, EOFError) as error:
+                num_missed += 1
+                logger.debug("no answer of the network daemon: %s", error or type(error).__name__)
+        logger.warning("the network daemon has stopped answering; it is killed and started again")
+        daemon.kill()
+
+    def _drop_lifeline(self) -> None:
+        if self._lifeline is not None:
+            with contextlib.suppress(OSError):
+                self._lifeline.transport.abort()
+            self._lifeline = None

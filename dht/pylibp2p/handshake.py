@@ -1,0 +1,263 @@
+"""From a TCP connection to an encrypted, authenticated channel: multistream-select, then py-libp2p's Noise.
+
+Noise XX (libp2p specification ``noise``) proves the remote's PeerId; a dialler that expects another one refuses it.
+Nothing here is sent or believed before that proof but protocol names.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from cryptography.exceptions import InvalidTag
+from libp2p.crypto.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from libp2p.crypto.keys import KeyPair
+from libp2p.crypto.x25519 import create_new_key_pair
+from libp2p.exceptions import BaseLibp2pError
+from libp2p.peer.id import ID
+from libp2p.security.noise.exceptions import PeerIDMismatchesPubkey
+from libp2p.security.noise.transport import PROTOCOL_ID as NOISE_PROTOCOL
+from libp2p.security.noise.transport import Transport as NoiseTransport
+from noise.exceptions import NoiseHandshakeError, NoiseInvalidMessage, NoiseMaxNonceError, NoiseValueError
+
+from dht.host import PeerId
+from dht.identity.keys import Identity, public_key_of
+from dht.identity.multiaddr import encode_varint
+
+YAMUX_PROTOCOL: Final = "/yamux/1.0.0"
+MULTISTREAM: Final = "/multistream/1.0.0"
+NOT_AVAILABLE: Final = "na"
+
+MAX_NAME_BYTES: Final = 1024
+"""Of one protocol name; the longest here has about 40."""
+
+MAX_PROPOSALS: Final = 16
+"""Protocol names a dialler may try; go-libp2p tries two or three."""
+
+_NOISE_ERRORS: Final = (
+    BaseLibp2pError,
+    InvalidTag,
+    NoiseHandshakeError,
+    NoiseInvalidMessage,
+    NoiseMaxNonceError,
+    NoiseValueError,
+    ValueError,
+)
+"""What py-libp2p's Noise raises on bytes that are no Noise."""
+
+
+class HandshakeError(Exception):
+    """The remote speaks something else, or is somebody else; the text says which."""
+
+
+class ByteStream(Protocol):
+    """What asyncio's stream pairs, the encrypted channel and multiplexed streams have in common."""
+
+    async def readexactly(self, num_bytes: int, /) -> bytes: ...
+
+    def write(self, data: bytes, /) -> None: ...
+
+    async def drain(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class SocketStream:
+    """A TCP connection as a `ByteStream`, and as the raw connection that py-libp2p's Noise reads and writes."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    async def readexactly(self, num_bytes: int, /) -> bytes:
+        return await self.reader.readexactly(num_bytes)
+
+    def write(self, data: bytes, /) -> None:
+        self.writer.write(data)
+
+    async def drain(self) -> None:
+        await self.writer.drain()
+
+
+class SecureChannel:
+    """The encrypted connection to one authenticated remote."""
+
+    def __init__(self, session: Any, remote: PeerId) -> None:
+        self.remote = remote
+        self._session = session
+        self._received = bytearray()
+        self._unsent = bytearray()
+
+    async def readexactly(self, num_bytes: int, /) -> bytes:
+        """The next `num_bytes`.
+
+        Raises:
+            EOFError, OSError: the connection ended, or carries what the remote did not encrypt.
+        """
+        while len(self._received) < num_bytes:
+            self._received += await self._read_message()
+        data = bytes(self._received[:num_bytes])
+        del self._received[:num_bytes]
+        return data
+
+    async def read_some(self, max_bytes: int) -> bytes:
+        """Between 1 and `max_bytes`, as soon as there are any; raises as `readexactly`."""
+        while not self._received:
+            self._received += await self._read_message()
+        data = bytes(self._received[:max_bytes])
+        del self._received[:max_bytes]
+        return data
+
+    def write(self, data: bytes, /) -> None:
+        self._unsent += data
+
+    async def drain(self) -> None:
+        data = bytes(self._unsent)
+        self._unsent.clear()
+        if data:
+            try:
+                await self._session.write(data)
+            except _NOISE_ERRORS as error:
+                raise ConnectionResetError(f"the encryption gave out ({type(error).__name__})") from error
+
+    async def _read_message(self) -> bytes:
+        try:
+            message: bytes = await self._session.read()
+        except _NOISE_ERRORS as error:
+            raise ConnectionResetError(f"bytes that are not encrypted for us ({type(error).__name__})") from error
+        return message
+
+
+class Securer:
+    """Turns byte streams into secure channels, with the key of one identity."""
+
+    def __init__(self, identity: Identity) -> None:
+        seed = identity.to_bytes()[4:36]
+        private_key = Ed25519PrivateKey.from_bytes(seed)
+        keys = KeyPair(private_key, Ed25519PublicKey.from_bytes(identity.public_key))
+        self._transport: Any = NoiseTransport(keys, noise_privkey=create_new_key_pair().private_key)
+
+    async def dial(self, stream: ByteStream, expected: PeerId) -> SecureChannel:
+        """Secure a connection that this side opened.
+
+        Raises:
+            HandshakeError: somebody else than `expected`, or no Noise and yamux.
+            EOFError, OSError: the connection ended.
+        """
+        await propose(stream, str(NOISE_PROTOCOL))
+        try:
+            session = await self._transport.secure_outbound(_RawConnection(stream), ID.from_string(expected))
+        except PeerIDMismatchesPubkey as error:
+            raise HandshakeError("another peer lives there") from error
+        except _NOISE_ERRORS as error:
+            raise HandshakeError(f"no proof of this PeerId was given ({_reason(error)})") from error
+        channel = _channel_of(session)
+        if channel.remote != expected:
+            raise HandshakeError("another peer lives there")
+        await propose(channel, YAMUX_PROTOCOL)
+        return channel
+
+    async def accept(self, stream: ByteStream) -> SecureChannel:
+        """Secure a connection that the remote opened; raises as `dial`."""
+        await choose(stream, (str(NOISE_PROTOCOL),))
+        try:
+            session = await self._transport.secure_inbound(_RawConnection(stream))
+        except _NOISE_ERRORS as error:
+            raise HandshakeError(f"no proof of a PeerId was given ({_reason(error)})") from error
+        channel = _channel_of(session)
+        await choose(channel, (YAMUX_PROTOCOL,))
+        return channel
+
+
+async def propose(stream: ByteStream, protocol: str) -> None:
+    """Agree on `protocol`, as the side that asks.
+
+    Raises:
+        HandshakeError: the other side does not speak it.
+        EOFError, OSError: the stream ended.
+    """
+    stream.write(_line(MULTISTREAM) + _line(protocol))
+    await stream.drain()
+    for expected in (MULTISTREAM, protocol):
+        answer = await _read_line(stream)
+        if answer != expected:
+            what = "it does not speak it" if answer == NOT_AVAILABLE else f"it answered {answer[:60]!r}"
+            raise HandshakeError(f"{what}, asked for {expected}")
+
+
+async def choose(stream: ByteStream, protocols: Collection[str]) -> str:
+    """Agree on one of `protocols`, as the side that is asked; raises as `propose`."""
+    stream.write(_line(MULTISTREAM))
+    await stream.drain()
+    greeting = await _read_line(stream)
+    if greeting != MULTISTREAM:
+        raise HandshakeError(f"it began with {greeting[:60]!r}; expected {MULTISTREAM}")
+    for _ in range(MAX_PROPOSALS):
+        name = await _read_line(stream)
+        stream.write(_line(name if name in protocols else NOT_AVAILABLE))
+        await stream.drain()
+        if name in protocols:
+            return name
+    raise HandshakeError(f"it speaks none of {', '.join(protocols)}")
+
+
+async def read_varint(stream: ByteStream) -> int:
+    """An unsigned LEB128 number of at most 32 bits.
+
+    Raises:
+        HandshakeError: it is longer.
+    """
+    value = 0
+    for shift in range(0, 35, 7):
+        (byte,) = await stream.readexactly(1)
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value
+    raise HandshakeError("a length of more than 32 bits")
+
+
+async def _read_line(stream: ByteStream) -> str:
+    num_bytes = await read_varint(stream)
+    if not 1 <= num_bytes <= MAX_NAME_BYTES:
+        raise HandshakeError(f"a protocol name of {num_bytes} bytes; expected 1 to {MAX_NAME_BYTES}")
+    line = await stream.readexactly(num_bytes)
+    if not line.endswith(b"\n"):
+        raise HandshakeError("bytes that are no libp2p")
+    return line[:-1].decode("utf-8", "replace")
+
+
+def _line(text: str) -> bytes:
+    data = text.encode("utf-8") + b"\n"
+    return encode_varint(len(data)) + data
+
+
+def _reason(error: Exception) -> str:
+    return str(error) or type(error).__name__
+
+
+def _channel_of(session: Any) -> SecureChannel:
+    text = str(session.get_remote_peer())
+    try:
+        public_key_of(text)
+    except ValueError as error:
+        raise HandshakeError(f"a PeerId of another kind ({error})") from error
+    return SecureChannel(session, PeerId(text))
+
+
+class _RawConnection:
+    """What py-libp2p's Noise reads and writes, in place of a trio socket."""
+
+    def __init__(self, stream: ByteStream) -> None:
+        self._stream = stream
+
+    async def read(self, num_bytes: int | None = None) -> bytes:
+        if num_bytes is None:
+            raise ValueError("Noise reads a known number of bytes")
+        return await self._stream.readexactly(num_bytes)
+
+    async def write(self, data: bytes) -> None:
+        self._stream.write(data)
+        await self._stream.drain()
+
+    async def close(self) -> None:
+        """The host owns the connection and closes it."""

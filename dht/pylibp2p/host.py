@@ -1,0 +1,457 @@
+"""`Libp2pHost`: the `Host` port in pure Python, on py-libp2p's Noise, keys and messages; no daemon, no child process.
+
+For observers and other light members: they speak with p2pd peers, in one network with them. By default the host only
+dials. It listens, and says in identify that it routes for others, when it is given addresses to listen on.
+
+py-libp2p's own Swarm and yamux are not used: they block a peer for a minute after one failed dial, try a single
+address per peer, hold what a remote sends without limit, and run on trio, which would have to be a guest in our
+event loop. What is left of them is small enough to be written for asyncio (`yamux`, `connections`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import socket
+import weakref
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+from dht.errors import LocalFault, PeerFault, PeerUnreachable
+from dht.host import PeerId, Stream, StreamHandler
+from dht.identity.keys import Identity, public_key_of
+from dht.identity.multiaddr import Multiaddr, encode_varint, parse_multiaddr, parse_peer_multiaddr
+from dht.pylibp2p.connections import Connection, Connections
+from dht.pylibp2p.handshake import HandshakeError, Securer, choose, propose, read_varint
+from dht.pylibp2p.messages import (
+    HOP_PROTOCOL,
+    IDENTIFY_PROTOCOL,
+    KAD_PROTOCOL,
+    MAX_CLOSER_PEERS,
+    MAX_MESSAGE_BYTES,
+    PING_PROTOCOL,
+    MessageError,
+    check_hop_status,
+    decode_closer_peers,
+    decode_find_node,
+    decode_identify,
+    encode_closer_peers,
+    encode_find_node,
+    encode_hop_connect,
+    encode_identify,
+    peer_id_bytes,
+)
+from dht.pylibp2p.yamux import YamuxStream
+from dht.streams.framing import FramedStream
+
+AGENT: Final = "murmuration"
+
+MAX_OPENING_STREAMS: Final = 30
+MAX_INCOMING_STREAMS: Final = 512
+MAX_INCOMING_STREAMS_PER_PEER: Final = 64
+"""As with the daemon; here one costs up to 256 KiB before anybody reads it."""
+
+NEGOTIATION_SECONDS: Final = 10.0
+"""Until a remote has said what its stream is for."""
+
+ASK_SECONDS: Final = 5.0
+"""One question about addresses; the remote answers from memory."""
+
+MAX_KNOWN_PEERS: Final = 2048
+"""Whose addresses are remembered; the oldest is forgotten first."""
+
+FIND_ROUNDS: Final = 3
+FIND_WIDTH: Final = 4
+"""A look-up asks so many of the nearest peers, so many times. Half of a network of 100 knows everybody."""
+
+IDLE_SECONDS: Final = 60.0
+"""Between two questions of a remote on one stream about addresses or life; it can open another."""
+
+PING_BYTES: Final = 32
+
+ByteHandler = Callable[[YamuxStream, PeerId], Awaitable[None]]
+"""Serves one incoming stream without frames; the stream is dropped when it returns or raises."""
+
+_STREAM_ERRORS: Final = (HandshakeError, MessageError, OSError, EOFError, TimeoutError)
+
+logger = logging.getLogger(__name__)
+
+
+class Libp2pHost:
+    """One libp2p identity on the network. Call `start` once, `close` at the end; or use it with ``async with``.
+
+    Args:
+        identity: the peer's key, or the path of its key file.
+        listen: TCP multiaddrs to listen on; none makes a host that only dials and routes for nobody.
+
+    Raises:
+        UsageFault: a multiaddr or the key file is wrong.
+    """
+
+    def __init__(self, identity: Identity | str | Path, listen: Sequence[str] = ()) -> None:
+        self._identity = identity if isinstance(identity, Identity) else Identity.load(identity)
+        self._listen = [parse_multiaddr(text) for text in listen]
+        self._bound: list[Multiaddr] = []
+        self._connections = Connections(Securer(self._identity), self._on_connection, self._on_stream)
+        self._handlers: dict[str, ByteHandler] = {
+            IDENTIFY_PROTOCOL: self._serve_identify,
+            PING_PROTOCOL: _serve_ping,
+        }
+        if self._listen:
+            self._handlers[KAD_PROTOCOL] = self._serve_find_node
+        self._opening = asyncio.Semaphore(MAX_OPENING_STREAMS)
+        self._dialling: weakref.WeakValueDictionary[PeerId, asyncio.Lock] = weakref.WeakValueDictionary()
+        self._incoming: Counter[PeerId] = Counter()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._known: dict[PeerId, tuple[Multiaddr, ...]] = {}
+        self._routers: set[PeerId] = set()
+        self._is_closed = False
+
+    async def __aenter__(self) -> Libp2pHost:
+        await self.start()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    @property
+    def peer_id(self) -> PeerId:
+        return self._identity.peer_id
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the host is open; there is no daemon that could be down."""
+        return not self._is_closed
+
+    async def start(self) -> None:
+        """Listen, if asked to.
+
+        Raises:
+            LocalFault: a port is taken, or an address is not of this machine.
+            UsageFault: an address that cannot be listened on.
+        """
+        try:
+            self._bound = await self._connections.listen(self._listen)
+        except BaseException:
+            await self.close()
+            raise
+
+    def addresses(self) -> list[str]:
+        """Dialable multiaddrs with this PeerId; loopback ones only when there are no others. Empty if it only dials."""
+        outside = [address for address in self._bound if not address.is_loopback]
+        return [str(address.with_peer_id(self.peer_id)) for address in outside or self._bound]
+
+    def handle(self, protocol: str, handler: StreamHandler) -> None:
+        """Serve incoming streams of `protocol`; a second call replaces the handler."""
+
+        async def serve(stream: YamuxStream, remote: PeerId) -> None:
+            framed = FramedStream(stream, stream, remote)
+            try:
+                await handler(framed)
+            finally:
+                await framed.close()
+
+        self.handle_bytes(protocol, serve)
+
+    def handle_bytes(self, protocol: str, handler: ByteHandler) -> None:
+        """Serve incoming streams of `protocol` whose content is not in our frames."""
+        self._handlers[protocol] = handler
+
+    def remove_handler(self, protocol: str) -> None:
+        """Serve `protocol` no more."""
+        self._handlers.pop(protocol, None)
+
+    def add_restart_listener(self, listener: Callable[[], Awaitable[None]]) -> None:
+        """Never called: there is no daemon that restarts."""
+
+    async def wait_up(self, timeout_seconds: float) -> None:
+        """Nothing to wait for.
+
+        Raises:
+            LocalFault: the host is closed.
+        """
+        if self._is_closed:
+            raise LocalFault("the network host is closed; expected an open one; start again")
+
+    async def connect(self, multiaddr: str, timeout_seconds: float) -> PeerId:
+        """Dial `multiaddr`; see the port. A peer that is connected already counts as reached."""
+        peer_id, address = parse_peer_multiaddr(multiaddr)
+        if peer_id == self.peer_id:
+            raise PeerUnreachable(peer_id, "this is our own address; expected another peer's; it is skipped")
+        async with self._remote_call(peer_id, timeout_seconds, f"dial {address}"), self._dial_lock(peer_id):
+            if self._connections.get(peer_id) is None:
+                await self._dial(peer_id, address)
+        return peer_id
+
+    async def open_stream(self, peer_id: PeerId, protocol: str, timeout_seconds: float) -> Stream:
+        """Open a stream to a known peer; see the port."""
+        stream = await self.open_bytes(peer_id, protocol, timeout_seconds)
+        return FramedStream(stream, stream, peer_id)
+
+    async def open_bytes(self, peer_id: PeerId, protocol: str, timeout_seconds: float) -> YamuxStream:
+        """Open a stream whose content is not in our frames; raises as `open_stream`. The caller ends it."""
+        async with self._remote_call(peer_id, timeout_seconds, f"open {protocol}"), self._opening:
+            return await self._open(await self._reach(peer_id, may_search=True), protocol)
+
+    async def connected_addresses(self) -> dict[PeerId, list[str]]:
+        """For each connected peer the multiaddrs (with PeerId) where it listens; empty while it has not told yet.
+
+        Raises:
+            LocalFault: the host is closed.
+        """
+        await self.wait_up(0)
+        return {
+            connection.remote: [
+                str(address.with_peer_id(connection.remote)) for address in self._known.get(connection.remote, ())
+            ]
+            for connection in self._connections.live()
+        }
+
+    async def close(self) -> None:
+        """End streams, handlers, connections and listeners. Never raises."""
+        self._is_closed = True
+        tasks = [task for task in self._tasks if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._connections.close()
+
+    # Calls to a remote
+
+    @contextlib.asynccontextmanager
+    async def _remote_call(self, peer_id: PeerId, timeout_seconds: float, what: str) -> AsyncIterator[None]:
+        try:
+            public_key_of(peer_id)
+            if self._is_closed:
+                raise PeerUnreachable(peer_id, f"cannot {what}: this host is closed; expected an open one")
+            async with asyncio.timeout(timeout_seconds):
+                yield
+        except TimeoutError as error:
+            raise PeerUnreachable(
+                peer_id, f"did not answer within {timeout_seconds:g} s (to {what}); it is tried again or left out"
+            ) from error
+        except EOFError as error:
+            raise PeerUnreachable(
+                peer_id, f"cannot {what}: it closed the connection; it is tried again or left out"
+            ) from error
+        except (HandshakeError, MessageError, OSError, ValueError) as error:
+            raise PeerUnreachable(peer_id, f"cannot {what}: {_reason(error)}; it is tried again or left out") from error
+
+    def _dial_lock(self, peer_id: PeerId) -> asyncio.Lock:
+        lock = self._dialling.get(peer_id)
+        if lock is None:
+            lock = self._dialling[peer_id] = asyncio.Lock()
+        return lock
+
+    async def _reach(self, peer_id: PeerId, *, may_search: bool) -> Connection:
+        async with self._dial_lock(peer_id):
+            connection = self._connections.get(peer_id)
+            if connection is not None:
+                return connection
+            tried = self._known.get(peer_id, ())
+            with contextlib.suppress(HandshakeError):
+                return await self._dial_one_of(peer_id, tried)
+            if may_search:
+                found = await self._find(peer_id)
+                return await self._dial_one_of(peer_id, [address for address in found if address not in tried])
+            raise HandshakeError("no address of it answers")
+
+    async def _dial_one_of(self, peer_id: PeerId, addresses: Iterable[Multiaddr]) -> Connection:
+        # Relays last: what they carry is limited.
+        for address in sorted(addresses, key=lambda address: address.is_relayed):
+            try:
+                async with asyncio.timeout(ASK_SECONDS):
+                    return await self._dial(peer_id, address)
+            except _STREAM_ERRORS as error:
+                logger.debug("%s is not at %s: %s", peer_id, address, error or type(error).__name__)
+        raise HandshakeError("no address of it is known, or none answers")
+
+    async def _dial(self, peer_id: PeerId, address: Multiaddr) -> Connection:
+        if address.is_relayed:
+            return await self._dial_through_relay(peer_id, address)
+        return await self._connections.dial(peer_id, address)
+
+    async def _dial_through_relay(self, peer_id: PeerId, address: Multiaddr) -> Connection:
+        end = [name for name, _ in address.parts].index("p2p-circuit")
+        relay = Multiaddr(address.parts[:end])
+        relay_id = relay.peer_id
+        if relay_id is None or relay.is_relayed or relay_id in (peer_id, self.peer_id):
+            raise HandshakeError("a relay address without a relay; expected .../p2p/RELAY/p2p-circuit")
+        connection = self._connections.get(relay_id)
+        if connection is None:
+            connection = await self._connections.dial(relay_id, relay.without_peer_id())
+        stream = await self._open(connection, HOP_PROTOCOL)
+        try:
+            await _send_message(stream, encode_hop_connect(peer_id))
+            check_hop_status(await _read_message(stream))
+        except BaseException:
+            stream.abort()
+            raise
+        return await self._connections.dial_through(stream, peer_id)
+
+    async def _open(self, connection: Connection, protocol: str) -> YamuxStream:
+        stream = await connection.muxer.open()
+        try:
+            await propose(stream, protocol)
+        except BaseException:
+            stream.abort()
+            raise
+        return stream
+
+    # Who is where
+
+    def _on_connection(self, connection: Connection) -> None:
+        self._spawn(self._identify(connection))
+
+    async def _identify(self, connection: Connection) -> None:
+        try:
+            async with asyncio.timeout(ASK_SECONDS):
+                stream = await self._open(connection, IDENTIFY_PROTOCOL)
+                try:
+                    introduction = decode_identify(await _read_message(stream))
+                finally:
+                    stream.abort()
+        except _STREAM_ERRORS as error:
+            logger.debug("%s does not introduce itself: %s", connection.remote, error or type(error).__name__)
+            return
+        self._learn(connection.remote, introduction.addresses, connection.is_loopback)
+        if KAD_PROTOCOL in introduction.protocols:
+            self._routers.add(connection.remote)
+        while len(self._routers) > MAX_KNOWN_PEERS:
+            self._routers.discard(next(iter(self._routers)))
+
+    def _learn(self, peer_id: PeerId, addresses: Sequence[Multiaddr], from_loopback: bool) -> None:
+        # From another machine, its loopback would be ours.
+        usable = tuple(address for address in addresses if from_loopback or not address.is_loopback)
+        if usable and peer_id != self.peer_id:
+            self._known.pop(peer_id, None)
+            self._known[peer_id] = usable
+        while len(self._known) > MAX_KNOWN_PEERS:
+            del self._known[next(iter(self._known))]
+
+    async def _find(self, target: PeerId) -> tuple[Multiaddr, ...]:
+        """Addresses of `target` from those who route, asked nearest first; empty when nobody knows it."""
+        asked: set[PeerId] = set()
+        candidates = {connection.remote for connection in self._connections.live()} & self._routers - {target}
+        for _ in range(FIND_ROUNDS):
+            nearest = sorted(candidates - asked, key=lambda peer: _distance(peer_id_bytes(target), peer))[:FIND_WIDTH]
+            asked.update(nearest)
+            for answer in await asyncio.gather(*(self._ask_where(peer, target) for peer in nearest)):
+                candidates |= answer.keys() - {target, self.peer_id}
+            if target in self._known:
+                return self._known[target]
+        return ()
+
+    async def _ask_where(self, router: PeerId, target: PeerId) -> dict[PeerId, tuple[Multiaddr, ...]]:
+        if self._connections.get(router) is None and self._dial_lock(router).locked():
+            # Somebody is looking for it, and may be waiting for us to find `target`.
+            return {}
+        try:
+            async with asyncio.timeout(ASK_SECONDS):
+                connection = await self._reach(router, may_search=False)
+                stream = await self._open(connection, KAD_PROTOCOL)
+                try:
+                    await _send_message(stream, encode_find_node(target))
+                    answer = decode_closer_peers(await _read_message(stream))
+                finally:
+                    stream.abort()
+        except _STREAM_ERRORS as error:
+            logger.debug("%s does not say where %s is: %s", router, target, error or type(error).__name__)
+            return {}
+        for peer_id, addresses in answer.items():
+            # A connected peer has told itself where it is.
+            if self._connections.get(peer_id) is None:
+                self._learn(peer_id, addresses, connection.is_loopback)
+        return answer
+
+    # Incoming streams
+
+    def _on_stream(self, connection: Connection, stream: YamuxStream) -> None:
+        remote = connection.remote
+        if (
+            self._is_closed
+            or self._incoming.total() >= MAX_INCOMING_STREAMS
+            or self._incoming[remote] >= MAX_INCOMING_STREAMS_PER_PEER
+        ):
+            logger.info("refused a stream of peer %s: too many", remote)
+            stream.abort()
+            return
+        self._incoming[remote] += 1
+        self._spawn(self._serve(remote, stream))
+
+    async def _serve(self, remote: PeerId, stream: YamuxStream) -> None:
+        protocol = "(not chosen yet)"
+        try:
+            async with asyncio.timeout(NEGOTIATION_SECONDS):
+                protocol = await choose(stream, self._handlers)
+            await self._handlers[protocol](stream, remote)
+        except PeerFault as fault:
+            logger.info("stream %s ended: %s", protocol, fault)
+        except _STREAM_ERRORS as error:
+            logger.debug("stream %s of peer %s ended: %s", protocol, remote, error or type(error).__name__)
+        except Exception:
+            # The port promises that a bug in one handler does not take the host down; it must be seen, though.
+            logger.exception("the handler of %s failed; this is a bug", protocol)
+        finally:
+            self._incoming -= Counter([remote])
+            stream.abort()
+
+    async def _serve_identify(self, stream: YamuxStream, remote: PeerId) -> None:
+        introduction = encode_identify(self.peer_id, self._bound, self._handlers, AGENT)
+        await _send_message(stream, introduction)
+        stream.close()
+        await stream.wait_closed()
+
+    async def _serve_find_node(self, stream: YamuxStream, remote: PeerId) -> None:
+        while True:
+            async with asyncio.timeout(IDLE_SECONDS):
+                key = decode_find_node(await _read_message(stream))
+            known = {
+                connection.remote: self._known[connection.remote]
+                for connection in self._connections.live()
+                if connection.remote in self._known and connection.remote != remote
+            }
+            nearest = sorted(known, key=lambda peer: _distance(key, peer))[:MAX_CLOSER_PEERS]
+            await _send_message(stream, encode_closer_peers(key, [(peer, known[peer]) for peer in nearest]))
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+async def _serve_ping(stream: YamuxStream, remote: PeerId) -> None:
+    while True:
+        async with asyncio.timeout(IDLE_SECONDS):
+            stream.write(await stream.readexactly(PING_BYTES))
+            await stream.drain()
+
+
+async def _send_message(stream: YamuxStream, message: bytes) -> None:
+    stream.write(encode_varint(len(message)) + message)
+    await stream.drain()
+
+
+async def _read_message(stream: YamuxStream) -> bytes:
+    num_bytes = await read_varint(stream)
+    if num_bytes > MAX_MESSAGE_BYTES:
+        raise MessageError(f"a message of {num_bytes} bytes; expected at most {MAX_MESSAGE_BYTES}")
+    return await stream.readexactly(num_bytes)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ConnectionRefusedError):
+        return "nobody listens there"
+    if isinstance(error, socket.gaierror):
+        return "this name has no address"
+    return (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
+
+
+def _distance(key: bytes, peer_id: PeerId) -> int:
+    """Of a key and a peer in kad: both hashed, then exclusive or."""
+    one, other = (hashlib.sha256(data).digest() for data in (key, peer_id_bytes(peer_id)))
+    return int.from_bytes(one, "big") ^ int.from_bytes(other, "big")

@@ -1,0 +1,50 @@
+"""hivemind and py-libp2p in one process: both register protobuf symbols of the package ``crypto.pb``.
+
+Under other file names, which protobuf refuses (``duplicate symbol 'crypto.pb.KeyType'``), whichever comes second.
+hivemind's copy has no dependants, so it can live in a descriptor pool of its own.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from typing import Final
+
+from dht.errors import LocalFault
+
+_MODULE: Final = "hivemind.proto.crypto_pb2"
+
+
+def make_room_for_libp2p() -> None:
+    """Let hivemind and py-libp2p be imported into this process. Call it before either; a second call does nothing.
+
+    Raises:
+        LocalFault: hivemind is loaded already, in the way that keeps py-libp2p out.
+    """
+    # Not at the top: `peer --help` loads this module.
+    from google.protobuf import descriptor_pool
+
+    loaded = sys.modules.get(_MODULE)
+    if loaded is not None:
+        if loaded.DESCRIPTOR.pool is descriptor_pool.Default() and "libp2p" not in sys.modules:
+            raise LocalFault(
+                "hivemind was loaded before room was made for py-libp2p in this process; expected it after; "
+                "call dht.pylibp2p.protobuf_clash.make_room_for_libp2p() first, or use --host-backend p2pd"
+            )
+        return
+    package = importlib.util.find_spec("hivemind")
+    if package is None or not package.submodule_search_locations:
+        return
+    path = Path(package.submodule_search_locations[0], "proto", "crypto_pb2.py")
+    spec = importlib.util.spec_from_file_location(_MODULE, path)
+    if spec is None or spec.loader is None:
+        raise LocalFault(f"cannot load {path}; expected hivemind 1.1.12; install it again")
+    module = importlib.util.module_from_spec(spec)
+    own_pool, default = descriptor_pool.DescriptorPool(), descriptor_pool.Default
+    descriptor_pool.Default = lambda: own_pool
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        descriptor_pool.Default = default
+    sys.modules[_MODULE] = module

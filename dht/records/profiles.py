@@ -1,0 +1,179 @@
+"""What a contributor, a person with any number of machines, chooses to say in public: a signed record of its own. Pure.
+
+The envelope is that of `signed_records.py`: ``signature (64) | public key (32) | msgpack array``, canonical. The key is
+the contributor's, not a machine's. A machine belongs to a contributor when the profile lists it and its own record
+names the key, so that nobody can claim somebody else's machine or be claimed by it.
+
+The highest sequence counts, whatever expires later: what was hidden stays hidden when an older profile is replayed.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgpack
+
+from dht.errors import PeerFault
+from dht.fields import check_real, check_text, check_whole, clean_text, unpack
+from dht.host import PeerId
+from dht.identity.keys import PUBLIC_KEY_BYTES, SIGNATURE_BYTES, Identity, peer_id_of, public_key_of, verify_key
+from dht.records.key_levels import NUM_PEER_SHARDS, shard_of
+from dht.records.signed_records import MAX_LABEL_LENGTH, MAX_RUN_ID_LENGTH, PeerRecord
+
+MAX_PROFILE_BYTES: Final = 3072
+"""64 machines and the longest name and run id; 85 of them fill a dictionary of the DHT."""
+MAX_MACHINES: Final = 64
+MAX_PROFILE_LIFE_SECONDS: Final = 8 * 86_400.0
+"""A person whose machines are off for a week is remembered; longer, the profile comes back with the first machine."""
+
+_FORMAT = 1
+_DOMAIN = b"murmuration profile\0"
+_HEAD_BYTES = SIGNATURE_BYTES + PUBLIC_KEY_BYTES
+
+_COUNTRIES: Final = """
+AD AE AF AG AI AL AM AO AQ AR AS AT AU AW AX AZ BA BB BD BE BF BG BH BI BJ BL BM BN BO BQ BR BS BT BV BW BY
+BZ CA CC CD CF CG CH CI CK CL CM CN CO CR CU CV CW CX CY CZ DE DJ DK DM DO DZ EC EE EG EH ER ES ET FI FJ FK
+FM FO FR GA GB GD GE GF GG GH GI GL GM GN GP GQ GR GS GT GU GW GY HK HM HN HR HT HU ID IE IL IM IN IO IQ IR
+IS IT JE JM JO JP KE KG KH KI KM KN KP KR KW KY KZ LA LB LC LI LK LR LS LT LU LV LY MA MC MD ME MF MG MH MK
+ML MM MN MO MP MQ MR MS MT MU MV MW MX MY MZ NA NC NE NF NG NI NL NO NP NR NU NZ OM PA PE PF PG PH PK PL PM
+PN PR PS PT PW PY QA RE RO RS RU RW SA SB SC SD SE SG SH SI SJ SK SL SM SN SO SR SS ST SV SX SY SZ TC TD TF
+TG TH TJ TK TL TM TN TO TR TT TV TW TZ UA UG UM US UY UZ VA VC VE VG VI VN VU WF WS YE YT ZA ZM ZW
+"""
+COUNTRIES: Final = frozenset(_COUNTRIES.split())
+"""ISO 3166-1 alpha-2."""
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What a contributor says in one run until `expires_at`; signed with the key inside `contributor_id`."""
+
+    run_id: str
+    contributor_id: PeerId
+    sequence: int
+    """Grows with each change by the contributor, and not when the same is published again."""
+    issued_at: float
+    """Unix seconds of that change."""
+    expires_at: float
+    name: str
+    """At most 40 printable characters; empty: none, and always empty when hidden, as `country`."""
+    country: str
+    """ISO 3166 alpha-2, self-declared, or empty."""
+    is_hidden: bool
+    machines: tuple[PeerId, ...]
+    """In PeerId order."""
+
+
+def clean_name(text: str) -> str:
+    """A name as profiles may hold it: one normal form, printable, trimmed, and cut."""
+    return clean_text(unicodedata.normalize("NFKC", text), MAX_LABEL_LENGTH)
+
+
+def encode_profile(profile: Profile, contributor: Identity) -> bytes:
+    """Sign and encode; at most `MAX_PROFILE_BYTES`.
+
+    Raises:
+        ValueError: a field is out of range, or the key is another contributor's.
+    """
+    if profile.contributor_id != contributor.peer_id:
+        raise ValueError(f"a profile of {profile.contributor_id} to be signed by {contributor.peer_id}")
+    _check(profile)
+    body = _pack(profile)
+    signature = contributor.sign(_DOMAIN + contributor.public_key + body)
+    return signature + contributor.public_key + body
+
+
+def decode_profile(data: bytes, *, run_id: str, now: float) -> Profile:
+    """Check everything about a profile and return it. `now` in unix seconds.
+
+    Raises:
+        PeerFault: too large, bad signature, other run, expired, expiring too far ahead, or a field out of range.
+    """
+    if not _HEAD_BYTES < len(data) <= MAX_PROFILE_BYTES:
+        raise PeerFault(
+            PeerId(""), f"a profile of {len(data)} bytes; expected {_HEAD_BYTES + 1} to {MAX_PROFILE_BYTES}"
+        )
+    public_key, body = bytes(data[SIGNATURE_BYTES:_HEAD_BYTES]), bytes(data[_HEAD_BYTES:])
+    contributor_id = peer_id_of(public_key)
+    if not verify_key(public_key, _DOMAIN + public_key + body, bytes(data[:SIGNATURE_BYTES])):
+        raise PeerFault(contributor_id, "a profile whose signature is wrong; expected the key's own; it is ignored")
+    try:
+        profile = _unpack(body, contributor_id)
+        _check(profile)
+        if _pack(profile) != body:
+            raise ValueError("bytes that are not in canonical form; expected one form per profile")
+    except ValueError as error:
+        raise PeerFault(contributor_id, f"sent a profile with {error}; it is ignored") from error
+    if profile.run_id != run_id:
+        raise PeerFault(contributor_id, f"sent a profile for run {profile.run_id}; expected {run_id}; it is ignored")
+    if not now < profile.expires_at <= now + MAX_PROFILE_LIFE_SECONDS:
+        raise PeerFault(
+            contributor_id,
+            f"sent a profile that expires {profile.expires_at - now:+.0f} s from now; expected 0 to "
+            f"{MAX_PROFILE_LIFE_SECONDS:.0f} s; it is ignored (is a clock wrong?)",
+        )
+    return profile
+
+
+def claimed_sequence(data: bytes) -> int:
+    """The sequence of a profile that was checked before."""
+    sequence = unpack(bytes(data[_HEAD_BYTES:]))[2]
+    assert type(sequence) is int
+    return sequence
+
+
+def contributor_id_of(record: PeerRecord) -> str:
+    """The contributor that a machine's record names; empty: none."""
+    return peer_id_of(record.contributor_key) if record.contributor_key else ""
+
+
+def profiles_key(run_id: str, shard: int) -> str:
+    """DHT key of one part of the profiles: a dictionary from contributor id to profile."""
+    return f"{run_id}/profiles/{shard}"
+
+
+def profile_shard_of(contributor_id: PeerId) -> int:
+    """The part that holds a contributor's profile."""
+    return shard_of(contributor_id, NUM_PEER_SHARDS)
+
+
+def _pack(profile: Profile) -> bytes:
+    machines = b"".join(public_key_of(machine) for machine in profile.machines)
+    packed: bytes = msgpack.packb(
+        [
+            *(_FORMAT, profile.run_id, profile.sequence, float(profile.issued_at), float(profile.expires_at)),
+            *(profile.name, profile.country, profile.is_hidden, machines),
+        ]
+    )
+    return packed
+
+
+def _unpack(body: bytes, contributor_id: PeerId) -> Profile:
+    items: Any = unpack(body)
+    if type(items) is not list or len(items) != 9 or type(items[0]) is not int or items[0] != _FORMAT:
+        raise ValueError(f"an unknown format; expected format {_FORMAT}; one of the two sides needs an update")
+    _, run_id, sequence, issued_at, expires_at, name, country, is_hidden, keys = items
+    if type(keys) is not bytes or len(keys) % PUBLIC_KEY_BYTES or len(keys) > MAX_MACHINES * PUBLIC_KEY_BYTES:
+        raise ValueError(f"machines of a wrong type or length; expected at most {MAX_MACHINES} keys")
+    starts = range(0, len(keys), PUBLIC_KEY_BYTES)
+    machines = tuple(peer_id_of(keys[start : start + PUBLIC_KEY_BYTES]) for start in starts)
+    return Profile(run_id, contributor_id, sequence, issued_at, expires_at, name, country, is_hidden, machines)
+
+
+def _check(profile: Profile) -> None:
+    check_text("run_id", profile.run_id, MAX_RUN_ID_LENGTH)
+    check_whole("sequence", profile.sequence)
+    check_real("issued_at", profile.issued_at, at_least=0.0)
+    check_real("expires_at", profile.expires_at, at_least=0.0)
+    check_text("name", profile.name, MAX_LABEL_LENGTH)
+    if profile.name != clean_name(profile.name):
+        raise ValueError(f"name {profile.name!r:.80}; expected it trimmed and in normal form (NFKC)")
+    if profile.country and (type(profile.country) is not str or profile.country not in COUNTRIES):
+        raise ValueError(f"country {profile.country!r:.40}; expected two letters of ISO 3166, such as NL, or none")
+    if type(profile.is_hidden) is not bool:
+        raise ValueError("is_hidden of a wrong type; expected true or false")
+    if profile.is_hidden and (profile.name or profile.country):
+        raise ValueError("a name or country in a hidden profile; expected none")
+    if len(profile.machines) > MAX_MACHINES or list(profile.machines) != sorted(set(profile.machines)):
+        raise ValueError(f"{len(profile.machines)} machines; expected at most {MAX_MACHINES}, each once, in order")

@@ -1,0 +1,293 @@
+"""SwarmView: what one peer believes about the swarm, folded from the valid records it has seen. Pure.
+
+The fold does not depend on the order in which records arrive, or on how often. Everything it returns is sorted by
+PeerId, so that equal views give equal decisions on every peer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from dht.host import PeerId
+from dht.records.lineages import Side, heaviest_side
+from dht.records.signed_records import PeerRecord
+
+
+class HeaviestAnchor(NamedTuple):
+    """The anchor of a fragment that most work stands behind, and who announces it."""
+
+    version: int
+    digest: bytes
+    """First 8 bytes of the anchor's digest."""
+    lineage_tokens: int
+    peers: tuple[PeerId, ...]
+
+
+class _Session(NamedTuple):
+    record: PeerRecord
+    """The newest of the session."""
+    first_issued: float
+    """Of the earliest record seen of it; see `_issued`."""
+
+
+class SwarmView:
+    """Immutable; `merge` returns the next view.
+
+    `changed` are the PeerIds of which the last `merge` took another record, or the last one away; sorted.
+    """
+
+    __slots__ = ("_current", "_expires_at", "_first_issued", "_is_sorted", "_members", "_several", "changed", "run_id")
+
+    def __init__(self, run_id: str) -> None:
+        self.run_id = run_id
+        self.changed: tuple[PeerId, ...] = ()
+        # A simulated swarm has as many views as peers: what each holds of each peer counts.
+        self._current: Mapping[PeerId, PeerRecord] = {}
+        """The newest record of each peer's session that started last."""
+        self._is_sorted = True
+        """Whether `_current` is in the order of the PeerIds."""
+        self._first_issued: Mapping[PeerId, float] = {}
+        """Of the earliest record seen of that session; see `_issued`."""
+        self._several: Mapping[PeerId, Mapping[int, _Session]] = {}
+        """All sessions of the peers that have more than one."""
+        self._expires_at = math.inf
+        """Nothing expires before."""
+        self._members: tuple[PeerRecord, ...] | None = ()
+        """Of `_current` those that have not said that they left; None until somebody asks."""
+
+    def merge(self, records: Iterable[PeerRecord], now: float) -> SwarmView:
+        """The view at `now` (unix seconds) with `records` folded in; what has expired by then is gone.
+
+        Of each session the record with the highest sequence counts, of each peer the session that started last. A
+        peer whose record says "left" is gone at once; that record is kept until it expires, so that an older one
+        which arrives late does not bring the peer back.
+
+        Takes time for what has changed. The rest is copied as it is, or shared when nothing has.
+
+        Raises:
+            ValueError: a record belongs to another run.
+        """
+        changed: dict[PeerId, dict[int, _Session]] = {}
+        expires_at = self._expires_at
+        if now >= expires_at:
+            changed, expires_at = self._without_expired(now)
+        newest: dict[PeerId, PeerRecord] = {}
+        first_issued: dict[PeerId, float] = {}
+        """Both of the peers with one session, which are nearly all."""
+        for record in records:
+            if record.run_id != self.run_id:
+                raise ValueError(f"a record of run {record.run_id}; expected {self.run_id}")
+            if record.expires_at <= now:
+                continue
+            peer_id = record.peer_id
+            if peer_id in changed or peer_id in self._several:
+                sessions = changed[peer_id] if peer_id in changed else self._several[peer_id]
+                held = sessions.get(record.session)
+                if held is not None and held.record is record:
+                    continue
+                changed[peer_id] = {**sessions, record.session: _fold(held, record)}
+            else:
+                current = newest[peer_id] if peer_id in newest else self._current.get(peer_id)
+                if current is record:
+                    continue
+                first = first_issued[peer_id] if peer_id in first_issued else self._first_issued.get(peer_id, math.inf)
+                if current is not None and current.session != record.session:
+                    live = {current.session: _Session(current, first), record.session: _fold(None, record)}
+                    newest.pop(peer_id, None)
+                    first_issued.pop(peer_id, None)
+                    changed[peer_id] = live
+                else:
+                    if current is None or _is_newer(record, current):
+                        newest[peer_id] = record
+                    if _issued(record) < first:
+                        first_issued[peer_id] = _issued(record)
+            if record.expires_at < expires_at:
+                expires_at = record.expires_at
+        view = SwarmView(self.run_id)
+        view._expires_at = expires_at
+        if not changed and not newest and not first_issued:
+            view._current, view._first_issued, view._several = self._current, self._first_issued, self._several
+            view._members, view._is_sorted = self._members, self._is_sorted
+            return view
+        view._take_over(self, newest, first_issued, changed)
+        differs = (key for key in (*newest, *changed) if view._current.get(key) is not self._current.get(key))
+        view.changed = tuple(sorted(differs))
+        return view
+
+    def _take_over(
+        self,
+        before: SwarmView,
+        newest: Mapping[PeerId, PeerRecord],
+        first_issued: Mapping[PeerId, float],
+        changed: Mapping[PeerId, Mapping[int, _Session]],
+    ) -> None:
+        """Hold what `before` holds, but for peers with a `newest` record or whose live sessions are `changed`."""
+        current = {**before._current, **newest}
+        issued: dict[PeerId, float | None] = dict(first_issued)
+        for peer_id, live in changed.items():
+            if not live:
+                del current[peer_id]
+                issued[peer_id] = None
+            else:
+                current[peer_id], issued[peer_id] = max(live.values(), key=_session_age)
+        # A dictionary keeps its order when a value changes; only new keys come last.
+        known = before._current.keys()
+        self._is_sorted = before._is_sorted and newest.keys() <= known and changed.keys() <= known
+        others = {key: sessions for key, sessions in before._several.items() if key not in changed}
+        self._current = current
+        self._several = others | {key: live for key, live in changed.items() if len(live) > 1}
+        self._first_issued = _changed(before._first_issued, issued) if issued else before._first_issued
+        self._members = None
+
+    def _lone_session(self, peer_id: PeerId) -> _Session | None:
+        """What is known of a peer with one session."""
+        record = self._current.get(peer_id)
+        return None if record is None else _Session(record, self._first_issued[peer_id])
+
+    def _sessions_of(self, peer_id: PeerId) -> Mapping[int, _Session]:
+        """Session -> what is known of it."""
+        several = self._several.get(peer_id)
+        if several is not None:
+            return several
+        lone = self._lone_session(peer_id)
+        return {} if lone is None else {lone.record.session: lone}
+
+    def _without_expired(self, now: float) -> tuple[dict[PeerId, dict[int, _Session]], float]:
+        """What is left of the peers of which something has expired, and when the next of all others does."""
+        changed: dict[PeerId, dict[int, _Session]] = {}
+        expires_at = math.inf
+        for peer_id, record in self._current.items():
+            if peer_id not in self._several:
+                if record.expires_at > now:
+                    expires_at = min(expires_at, record.expires_at)
+                else:
+                    changed[peer_id] = {}
+        for peer_id, sessions in self._several.items():
+            live = {key: session for key, session in sessions.items() if session.record.expires_at > now}
+            expires_at = min(expires_at, *(session.record.expires_at for session in live.values()), math.inf)
+            if len(live) < len(sessions):
+                changed[peer_id] = live
+        return changed, expires_at
+
+    def members(self, now: float) -> tuple[PeerRecord, ...]:
+        """The record of every live peer, whatever it does at the moment."""
+        if self._members is None:
+            if not self._is_sorted:
+                # Only now: most of the many merges while a swarm gathers are never looked at.
+                self._current = {peer_id: self._current[peer_id] for peer_id in sorted(self._current)}
+                self._is_sorted = True
+            self._members = tuple([record for record in self._current.values() if record.state != "left"])
+        if now < self._expires_at:
+            return self._members
+        return tuple(record for record in self._members if record.expires_at > now)
+
+    def trainers(self, now: float) -> tuple[PeerRecord, ...]:
+        """Those of `members` that train: role trainer, state training."""
+        return tuple(record for record in self.members(now) if record.is_training)
+
+    def get(self, peer_id: PeerId, now: float) -> PeerRecord | None:
+        """The record of one live peer, or None."""
+        record = self._current.get(peer_id)
+        return record if record is not None and record.expires_at > now and record.state != "left" else None
+
+    def duplicate_sessions(self, peer_id: PeerId, now: float) -> tuple[int, ...]:
+        """The sessions of `peer_id` that are alive together, the earliest started first; empty when all is well.
+
+        A restarted peer has two unexpired records for a while, and that is no duplicate: the older session must have
+        published again after the newer one began, seen from expiry times because all records of a run live equally
+        long but for what they say that they live longer. Two or more sessions mean several processes with one key file.
+        """
+        live = sorted(
+            (
+                session
+                for session in self._sessions_of(peer_id).values()
+                if session.record.expires_at > now and session.record.state != "left"
+            ),
+            key=_session_age,
+        )
+        together = {
+            number
+            for position, newer in enumerate(live)
+            for older in live[:position]
+            if _issued(older.record) > newer.first_issued
+            for number in (older.record.session, newer.record.session)
+        }
+        return tuple(session.record.session for session in live if session.record.session in together)
+
+    def differing(self, now: float) -> dict[PeerId, tuple[int, ...]]:
+        """Fragments of which a member announces another digest than the heaviest side at the very same version.
+
+        Members that hold another version are not compared: records do not say what they had before.
+        """
+        sides: dict[tuple[int, int], dict[bytes, list[PeerRecord]]] = {}
+        for record in self.members(now):
+            if record.state != "joining":
+                for fragment, (version, digest) in enumerate(zip(record.versions, record.digests, strict=True)):
+                    sides.setdefault((fragment, version), {}).setdefault(digest, []).append(record)
+        found: dict[PeerId, tuple[int, ...]] = {}
+        for (fragment, _), by_digest in sorted(sides.items()):
+            heaviest = heaviest_side(
+                Side(digest, max(record.lineage_tokens[fragment] for record in records), len(records))
+                for digest, records in by_digest.items()
+            ).digest
+            for digest, records in by_digest.items():
+                if digest != heaviest:
+                    for record in records:
+                        found[record.peer_id] = (*found.get(record.peer_id, ()), fragment)
+        return found
+
+    def heaviest(self, fragment: int) -> HeaviestAnchor | None:
+        """The anchor of `fragment` whose side weighs most (see `Side`); a version counts as a side of its own.
+
+        Peers that are still joining do not count. None when no member at the last `merge` announces the fragment.
+        """
+        announced: dict[tuple[int, bytes, int], list[PeerId]] = {}
+        for peer_id, record in self._current.items():
+            if record.state not in ("joining", "left") and 0 <= fragment < len(record.versions):
+                key = (record.lineage_tokens[fragment], record.digests[fragment], record.versions[fragment])
+                announced.setdefault(key, []).append(peer_id)
+        if not announced:
+            return None
+        (lineage_tokens, digest, version), peers = max(
+            announced.items(), key=lambda item: (Side(item[0][1], item[0][0], len(item[1])).weight, item[0][2])
+        )
+        return HeaviestAnchor(version, digest, lineage_tokens, tuple(sorted(peers)))
+
+
+def _changed(before: Mapping[PeerId, float], changes: Mapping[PeerId, float | None]) -> dict[PeerId, float]:
+    """`before` with other values of some keys; None takes the key out."""
+    after = dict(before)
+    for key, value in changes.items():
+        if value is None:
+            after.pop(key, None)
+        else:
+            after[key] = value
+    return after
+
+
+def _fold(held: _Session | None, record: PeerRecord) -> _Session:
+    issued = _issued(record)
+    if held is None:
+        return _Session(record, issued)
+    newest = record if _is_newer(record, held.record) else held.record
+    return _Session(newest, held.first_issued if held.first_issued <= issued else issued)
+
+
+def _issued(record: PeerRecord) -> float:
+    """Unix seconds at which it was signed, later by what every record of the run lives."""
+    return record.expires_at - record.longer_seconds
+
+
+def _is_newer(record: PeerRecord, than: PeerRecord) -> bool:
+    if record.sequence != than.sequence:
+        return record.sequence > than.sequence
+    if record == than:
+        return False
+    # A faulty peer may sign two records with one sequence; any fixed choice keeps the fold independent of order.
+    return (record.expires_at, repr(record)) > (than.expires_at, repr(than))
+
+
+def _session_age(session: _Session) -> tuple[float, int]:
+    return (session.record.started_at, session.record.session)

@@ -1,0 +1,283 @@
+"""Frames on a byte stream: a 4-byte big-endian length, then that many bytes.
+
+`FramedStream` is the `Stream` port on a pair of asyncio streams. Reading never trusts the announced length: it is
+compared with the caller's limit first, and the buffer then grows only with what has really arrived.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import struct
+from typing import Protocol
+
+from dht.errors import PeerFault, PeerUnreachable
+from dht.host import FRAME_HEADER_BYTES, PeerId
+from dht.streams.pacing import URGENT_BYTES, Pace, Paces
+
+MAX_FRAME_BYTES = 2**32 - 1
+
+READ_BUFFER_BYTES = 1024 * 1024
+"""Connections stop reading from the transport beyond this. It bounds what a fast remote can make us hold per stream;
+asyncio's own 64 KiB would stop and resume the transport sixty times for one 4 MiB frame."""
+
+WRITE_BUFFER_BYTES = 256 * 1024
+"""A sender waits while more than this is queued: about what one local socket takes at once."""
+
+WRITE_CHUNK_BYTES = 256 * 1024
+"""A frame is handed over in pieces of this size, so a slow reader costs one piece of memory and not a whole frame."""
+
+CLOSE_SECONDS = 2.0
+"""How long `close` lets queued bytes leave. A remote that reads nothing for so long is not going to read them."""
+
+
+class ByteTransport(Protocol):
+    """What `FramedStream` needs of an asyncio transport."""
+
+    def abort(self) -> None: ...
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None: ...
+
+
+class ByteReader(Protocol):
+    """What `FramedStream` needs of an `asyncio.StreamReader`."""
+
+    async def readexactly(self, num_bytes: int, /) -> bytes: ...
+
+
+class ByteWriter(Protocol):
+    """What `FramedStream` needs of an `asyncio.StreamWriter`."""
+
+    @property
+    def transport(self) -> ByteTransport: ...
+
+    def write(self, data: bytes | memoryview, /) -> None: ...
+
+    async def drain(self) -> None: ...
+
+    def close(self) -> None: ...
+
+    async def wait_closed(self) -> None: ...
+
+
+class FrameMemory(Protocol):
+    """What `FramedStream` asks before it reads a frame."""
+
+    async def reserve(self, remote: PeerId, num_bytes: int, /) -> None: ...
+
+    def release(self, remote: PeerId, num_bytes: int, /) -> None: ...
+
+
+def frame_header(num_bytes: int) -> bytes:
+    """The header of a frame of `num_bytes`.
+
+    Raises:
+        ValueError: the length does not fit 32 bits.
+    """
+    if not 0 <= num_bytes <= MAX_FRAME_BYTES:
+        raise ValueError(f"a frame of {num_bytes} bytes; expected 0 to {MAX_FRAME_BYTES}; send it in parts")
+    return struct.pack(">I", num_bytes)
+
+
+def parse_frame_header(header: bytes) -> int:
+    """The length announced by a 4-byte header."""
+    (num_bytes,) = struct.unpack(">I", header)
+    return int(num_bytes)
+
+
+class FramedStream:
+    """The `Stream` port over asyncio streams. One task may receive at a time; any number may send.
+
+    `paces` and `memory` are the limits of the host, which all its streams share; without `memory` a frame is read
+    whenever its reader allows its length.
+    """
+
+    def __init__(
+        self,
+        reader: ByteReader,
+        writer: ByteWriter,
+        remote: PeerId,
+        paces: Paces | None = None,
+        memory: FrameMemory | None = None,
+    ) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._remote = remote
+        self._paces = paces or Paces()
+        self._memory = memory
+        self._reserved_bytes = 0
+        self._received = bytearray()
+        self._bytes_sent = 0
+        self._bytes_received = 0
+        self._announced_bytes: int | None = None
+        self._send_lock = asyncio.Lock()
+        self._end: str | None = None
+        self._ended = asyncio.Event()
+        writer.transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
+
+    @property
+    def remote(self) -> PeerId:
+        return self._remote
+
+    @property
+    def bytes_sent(self) -> int:
+        return self._bytes_sent
+
+    @property
+    def bytes_received(self) -> int:
+        return self._bytes_received
+
+    @property
+    def is_open(self) -> bool:
+        """False once this side closed the stream or a failed call ended it."""
+        return self._end is None
+
+    async def send(self, frame: bytes | bytearray | memoryview) -> None:
+        """Write one frame; waits while the transport is full.
+
+        A send that is cancelled half-way ends the stream, because the rest of the frame can no longer follow.
+
+        Raises:
+            PeerUnreachable: the stream is closed or the remote is gone.
+            ValueError: the frame is longer than 32 bits can say.
+        """
+        payload = memoryview(frame).cast("B")
+        header = frame_header(len(payload))
+        async with self._send_lock:
+            self._check_open()
+            try:
+                self._writer.write(header)
+                self._bytes_sent += FRAME_HEADER_BYTES
+                pace = self._paces.upload
+                is_urgent = len(payload) <= URGENT_BYTES
+                step = WRITE_CHUNK_BYTES if pace is None else pace.piece_bytes
+                if pace is not None and is_urgent:
+                    pace.count(len(payload))
+                for start in range(0, len(payload), step):
+                    piece = payload[start : start + step]
+                    if pace is not None and not is_urgent:
+                        await pace.let_pass(len(piece))
+                    # Another task may have closed the stream meanwhile.
+                    self._check_open()
+                    self._writer.write(piece)
+                    await self._writer.drain()
+                    self._bytes_sent += len(piece)
+                await self._writer.drain()
+            except OSError as error:
+                raise self._fail(f"the stream broke while sending ({_reason(error)}); open a new one") from error
+            except asyncio.CancelledError:
+                self._abort("a send was given up half-way")
+                raise
+            self._check_open()
+
+    async def receive(self, max_bytes: int) -> bytes:
+        """Read one frame of at most `max_bytes`. Cancelling loses nothing: the next call goes on with the same frame.
+
+        Raises:
+            PeerFault: the remote announced a longer frame; the stream is closed.
+            PeerUnreachable: the stream ended, also in the middle of a frame.
+        """
+        self._check_open()
+        try:
+            if self._announced_bytes is None:
+                self._announced_bytes = parse_frame_header(await self._reader.readexactly(FRAME_HEADER_BYTES))
+            if self._announced_bytes > max_bytes:
+                announced_bytes = self._announced_bytes
+                self._abort("the remote announced a frame that is too long")
+                raise PeerFault(
+                    self._remote,
+                    f"announced a frame of {announced_bytes} bytes; expected at most {max_bytes}; the stream is closed",
+                )
+            await self._reserve(self._announced_bytes)
+            pace = self._paces.download
+            if pace is None:
+                frame = await self._reader.readexactly(self._announced_bytes)
+            else:
+                frame = await self._receive_paced(pace, self._announced_bytes)
+        except asyncio.IncompleteReadError as error:
+            half = self._announced_bytes is not None or error.partial
+            what = "closed the stream in the middle of a frame" if half else "closed the stream"
+            raise self._fail(f"{what}; expected a whole frame; it is asked again or left out") from error
+        except OSError as error:
+            raise self._fail(f"the stream broke while receiving ({_reason(error)}); open a new one") from error
+        self._announced_bytes = None
+        self._release()
+        self._bytes_received += FRAME_HEADER_BYTES + len(frame)
+        return frame
+
+    async def _reserve(self, num_bytes: int) -> None:
+        if self._memory is None or self._reserved_bytes:
+            return
+        try:
+            await self._memory.reserve(self._remote, num_bytes)
+        except PeerFault:
+            self._abort("the remote announced a frame that is too long")
+            raise
+        self._reserved_bytes = num_bytes
+        if self._end is not None:
+            self._release()
+
+    def _release(self) -> None:
+        if self._memory is not None and self._reserved_bytes:
+            self._memory.release(self._remote, self._reserved_bytes)
+        self._reserved_bytes = 0
+
+    async def _receive_paced(self, pace: Pace, num_bytes: int) -> bytes:
+        if num_bytes <= URGENT_BYTES and not self._received:
+            frame = await self._reader.readexactly(num_bytes)
+            pace.count(num_bytes)
+            return frame
+        # What has arrived stays with the stream, so that a cancelled call loses nothing here either.
+        while (num_missing := num_bytes - len(self._received)) > 0:
+            await pace.let_pass(0)
+            piece = await self._reader.readexactly(min(num_missing, pace.piece_bytes))
+            self._received += piece
+            pace.count(len(piece))
+        frame, self._received = bytes(self._received), bytearray()
+        return frame
+
+    def cut(self, why: str) -> None:
+        """End both directions at once; whoever waits for a frame is told."""
+        self._abort(why)
+
+    async def wait_ended(self) -> None:
+        """Return once this side has closed or lost the stream."""
+        await self._ended.wait()
+
+    async def close(self) -> None:
+        """Close both directions; what the remote has not read yet may be lost. Never raises."""
+        if self._end is None:
+            self._mark_ended("it was closed on this side")
+        self._writer.close()
+        # A task of its own: asyncio keeps one future per stream, and a timeout around it would cancel that for ever.
+        flushing = asyncio.ensure_future(self._writer.wait_closed())
+        flushing.add_done_callback(lambda task: task.cancelled() or task.exception())
+        await asyncio.wait({flushing}, timeout=CLOSE_SECONDS)
+        self._cut()
+        await asyncio.wait({flushing}, timeout=CLOSE_SECONDS)
+
+    def _check_open(self) -> None:
+        if self._end is not None:
+            raise PeerUnreachable(self._remote, f"the stream is over: {self._end}; open a new one")
+
+    def _fail(self, what: str) -> PeerUnreachable:
+        self._abort(what)
+        return PeerUnreachable(self._remote, what)
+
+    def _abort(self, why: str) -> None:
+        self._mark_ended(why)
+        self._cut()
+
+    def _cut(self) -> None:
+        # A transport that was closed and has flushed since is gone already, and asyncio's own abort() fails on that.
+        with contextlib.suppress(AttributeError):
+            self._writer.transport.abort()
+
+    def _mark_ended(self, why: str) -> None:
+        self._end = self._end or why
+        self._release()
+        self._ended.set()
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or type(error).__name__

@@ -1,0 +1,110 @@
+"""How much of what a remote sends is held in memory: a budget per remote, shared by all its streams.
+
+Frames are read whole, so a remote that begins many large ones at once would have as much memory as it likes. Here a
+frame waits until those before it, from the same remote, have been read. One remote's frames never wait for another's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Final
+
+from dht.errors import PeerFault
+from dht.host import PeerId
+from dht.streams.framing import READ_BUFFER_BYTES
+from dht.streams.pacing import URGENT_BYTES
+
+DEFAULT_BYTES_PER_PEER: Final = 256 * 1024 * 1024
+"""Until a run says how large its frames are, and where its owner has not said otherwise."""
+SMALLEST_READ_BUFFER_BYTES: Final = 16 * 1024
+
+
+class RemoteMemory:
+    """Half of `bytes_per_peer` is for frames under way, half for the read buffers of `max_streams` streams.
+
+    Frames of at most `URGENT_BYTES` are not counted: signs of life never wait behind bulk data.
+    """
+
+    def __init__(self, bytes_per_peer: int = DEFAULT_BYTES_PER_PEER, max_streams: int = 64) -> None:
+        self._bytes_per_peer = bytes_per_peer
+        self._max_streams = max_streams
+        self._used: dict[PeerId, int] = {}
+        self._waiting: dict[PeerId, deque[tuple[int, asyncio.Future[None]]]] = {}
+
+    @property
+    def bytes_per_peer(self) -> int:
+        return self._bytes_per_peer
+
+    @property
+    def frame_bytes(self) -> int:
+        """For the frames of one remote that are under way together."""
+        return self._bytes_per_peer // 2
+
+    @property
+    def read_buffer_bytes(self) -> int:
+        """asyncio's limit for one stream; it holds at most twice of that."""
+        wanted = self._bytes_per_peer // (4 * self._max_streams)
+        return min(READ_BUFFER_BYTES, max(SMALLEST_READ_BUFFER_BYTES, wanted))
+
+    def used_bytes(self, remote: PeerId) -> int:
+        """By frames of `remote` under way."""
+        return self._used.get(remote, 0)
+
+    def raise_to(self, bytes_per_peer: int) -> None:
+        """Allow more, for a run with larger frames; less than now changes nothing."""
+        self._bytes_per_peer = max(self._bytes_per_peer, bytes_per_peer)
+        for remote in list(self._waiting):
+            self._let_in(remote)
+
+    async def reserve(self, remote: PeerId, num_bytes: int) -> None:
+        """Return when a frame of so many bytes may be read.
+
+        Raises:
+            PeerFault: it never may.
+        """
+        if num_bytes <= URGENT_BYTES:
+            return
+        if num_bytes > self.frame_bytes:
+            raise PeerFault(
+                remote,
+                f"announced a frame of {num_bytes} bytes; expected at most {self.frame_bytes}, half of what this peer "
+                "keeps in memory per remote; the stream is closed",
+            )
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(remote, deque()).append((num_bytes, turn))
+        self._let_in(remote)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self.release(remote, num_bytes)
+            else:
+                self._let_in(remote)
+            raise
+
+    def release(self, remote: PeerId, num_bytes: int) -> None:
+        """A reserved frame was read, or never will be."""
+        if num_bytes <= URGENT_BYTES:
+            return
+        left = self._used[remote] - num_bytes
+        if left:
+            self._used[remote] = left
+        else:
+            del self._used[remote]
+        self._let_in(remote)
+
+    def _let_in(self, remote: PeerId) -> None:
+        """First come, first served: a large frame is not overtaken by small ones for ever."""
+        waiting = self._waiting.get(remote, deque())
+        while waiting:
+            num_bytes, turn = waiting[0]
+            if turn.done():
+                waiting.popleft()
+                continue
+            if self.used_bytes(remote) + num_bytes > self.frame_bytes:
+                return
+            waiting.popleft()
+            self._used[remote] = self.used_bytes(remote) + num_bytes
+            turn.set_result(None)
+        self._waiting.pop(remote, None)

@@ -1,0 +1,447 @@
+"""Checkpoints: what a peer needs to go on after its machine was off, on disk; both of its sides at one moment.
+
+    checkpoints/checkpoint-00000007/fragment-0000.safetensors    anchor, momentum, residual, velocity: float32
+                                    ...                          [num_values] each; work under way, encoded
+                                    commits-0000.bin             the signed ones that lead there
+                                    ...                          `commits.py`
+                                    trainer.safetensors          live parameters, optimizer: `peer/trainer/loop`
+                                    trainer.json
+                                    checkpoint.json              whose they are, versions, lengths and hashes; totals
+
+A checkpoint is written into a draft folder beside the others, every file and folder is synced to the disk, and only
+then does the folder get its name: it is there whole or not at all, and the earlier one stays until then. Memory: none
+to speak of; arrays go to the disk one after the other. Reading trusts nothing: a checkpoint that is not whole, or of
+another run, manifest or layout, is passed over with a sentence, and the one before it is tried.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import ValidationError
+
+from averaging.arrays import F32, U8, all_finite
+from averaging.codec.blocks import EncodedBlocks
+from averaging.outer.contributions import Sent, Settled
+from averaging.outer.fragment_state import FragmentState
+from averaging.outer.outer_step import anchor_digest
+from averaging.outer.own_work import OwnWork, give_back_own_work, own_work_of
+from dht.host import PeerId
+from peer.checkpoint.commits import write_commits
+from peer.checkpoint.facts import FileFacts, FragmentFacts, Metadata, Totals, TrainerFile, contribution_facts
+from peer.checkpoint.files import (
+    OpenFile,
+    check_file,
+    check_length,
+    measure_file,
+    open_new,
+    read_json,
+    sync_file,
+    write_json,
+)
+from peer.checkpoint.tensor_files import TensorFile, TensorSpec, open_arrays, write_arrays
+from peer.version import SOFTWARE
+
+FORMAT_VERSION = 3
+METADATA_NAME = "checkpoint.json"
+TRAINER_TENSORS_NAME = "trainer.safetensors"
+TRAINER_FACTS_NAME = "trainer.json"
+USED_NAME = "used"
+"""Lies in a checkpoint once a peer has gone on from it: from then on its unsent work may be in the swarm."""
+
+_NAME = re.compile(r"checkpoint-([0-9]{8,15})")
+_DRAFT_PREFIX = ".draft-"
+_VALUES = ("anchor", "momentum", "residual")
+
+LINEAGE_NAME = "lineage-left"
+LINEAGE_SECONDS = 7 * 86_400.0
+"""Long enough for people to notice that their run has become another one."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointOwner:
+    """Which run, model and peer a checkpoint belongs to; `sizes` are the fragments' numbers of values."""
+
+    run_id: str
+    peer_id: PeerId
+    manifest_hash: bytes
+    layout_digest: bytes
+    sizes: tuple[int, ...]
+
+
+class SavedCheckpoint:
+    """A checkpoint that was found whole.
+
+    Attributes:
+        number: counts up with every checkpoint.
+        is_own: this peer made it; from another one only the anchors are taken, and `totals` are zero.
+        has_trainer: the files of this peer's trainer are there.
+        is_settled: nothing was sent after it, in that session or a later one.
+    """
+
+    def __init__(self, path: Path, metadata: Metadata, owner: CheckpointOwner) -> None:
+        self.path = path
+        self.number = metadata.number
+        self.is_own = metadata.peer_id == owner.peer_id
+        self.is_settled = metadata.is_last and not (path / USED_NAME).exists()
+        self.has_trainer = self.is_own and metadata.trainer is not None
+        self.totals = metadata.totals if self.is_own else Totals()
+        self._facts = metadata.fragments
+
+    def restore(self, index: int, state: FragmentState) -> None:
+        """Put one fragment into `state`.
+
+        Raises:
+            ValueError: the file has changed since it was checked; `state` is untouched.
+        """
+        facts = self._facts[index]
+        check_file(self.path / _fragment_name(index), facts.file.written)
+        file = open_arrays(self.path / _fragment_name(index))
+        own = _own_work_in(file, facts, state) if self.is_own else OwnWork()
+        anchor, momentum = file.get("anchor"), file.get("momentum")
+        state.adopt(anchor, momentum, facts.version, facts.lineage_tokens, bytes.fromhex(facts.digest))
+        if self.is_own:
+            state.residual[:] = file.get("residual")
+            give_back_own_work(state, own)
+        else:
+            state.residual.fill(0)
+
+    def note_use(self) -> None:
+        """Remember that a peer goes on from here. A disk that takes nothing more cannot be told."""
+        try:
+            (self.path / USED_NAME).touch()
+            sync_file(self.path)
+        except OSError as error:
+            log.warning("%s could not be marked as used (%s)", self.path, error.strerror)
+
+
+class CheckpointDraft:
+    """A checkpoint being written: `add` every fragment, then `finish`; after an error, `discard`."""
+
+    def __init__(self, folder: CheckpointFolder, number: int, path: Path) -> None:
+        self.number = number
+        self.path = path
+        self._folder = folder
+        self._facts: dict[int, FragmentFacts] = {}
+
+    def add(self, index: int, state: FragmentState, commit_frames: Sequence[bytes] = ()) -> None:
+        """Write one fragment; `state` must not change meanwhile.
+
+        Args:
+            commit_frames: the signed commits that lead to its anchor, oldest first.
+
+        Raises:
+            OSError: the disk is full or read-only.
+        """
+        own = own_work_of(state)
+        sent: list[Settled | Sent] = [*own.settled]
+        if own.under_way is not None:
+            sent.append(own.under_way)
+        arrays: dict[str, F32 | U8] = dict(zip(_VALUES, (state.anchor, state.momentum, state.residual), strict=True))
+        if own.velocity is not None:
+            arrays["velocity"] = own.velocity
+        for place, entry in enumerate(sent):
+            encoded = (entry.sent if isinstance(entry, Settled) else entry).encoded
+            arrays[f"contribution.{place}.scales"] = np.frombuffer(encoded.scales, np.uint8)
+            arrays[f"contribution.{place}.codes"] = np.frombuffer(encoded.codes, np.uint8)
+        if commit_frames:
+            write_commits(self.path, index, state.version, state.digest, commit_frames, self._folder.open_file)
+        written = write_arrays(self.path / _fragment_name(index), arrays, self._folder.open_file)
+        self._facts[index] = FragmentFacts(
+            num_values=state.num_values,
+            version=state.version,
+            lineage_tokens=state.lineage_tokens,
+            digest=state.digest.hex(),
+            unsent_tokens=own.unsent_tokens,
+            unsent_steps=own.unsent_steps,
+            unsent_base_version=own.unsent_base_version,
+            own_share=own.own_share,
+            shown_share=own.shown_share,
+            num_rounds=own.num_rounds,
+            returned_since=own.returned_since,
+            contributions=tuple(contribution_facts(entry) for entry in sent),
+            dropped=own.dropped,
+            has_velocity=own.velocity is not None,
+            file=FileFacts.of(written),
+        )
+
+    @property
+    def versions(self) -> tuple[int, ...]:
+        """Of the fragments that were added, in order."""
+        return tuple(facts.version for _, facts in sorted(self._facts.items()))
+
+    def finish(self, totals: Totals, *, has_trainer: bool, is_last: bool) -> Path:
+        """Write the metadata, give the folder its name, delete checkpoints that are too many. Returns its path.
+
+        Args:
+            totals: of the network side; with a trainer's files, what those say of steps, tokens and reads counts.
+            is_last: nothing will be sent in this session after it.
+
+        Raises:
+            OSError: the disk is full or read-only.
+            ValueError: the trainer's files are not those of this moment.
+        """
+        owner = self._folder.owner
+        trainer = None
+        if has_trainer:
+            part = _read_trainer(self.path, self.number)
+            told = {"inner_steps": part.inner_steps, "tokens": part.tokens, "reads": part.reads}
+            totals = totals.model_copy(update=told)
+            trainer = FileFacts.of(measure_file(self.path / TRAINER_FACTS_NAME))
+        content = Metadata(
+            format_version=FORMAT_VERSION,
+            number=self.number,
+            run_id=owner.run_id,
+            peer_id=owner.peer_id,
+            manifest_hash=owner.manifest_hash.hex(),
+            layout_digest=owner.layout_digest.hex(),
+            software=SOFTWARE,
+            is_last=is_last,
+            totals=totals,
+            fragments=tuple(facts for _, facts in sorted(self._facts.items())),
+            trainer=trainer,
+        ).model_dump(mode="json")
+        write_json(self.path / METADATA_NAME, content, self._folder.open_file)
+        for path in sorted(self.path.iterdir()):
+            sync_file(path)
+        sync_file(self.path)
+        earlier = list_checkpoints(self._folder.path)
+        final = self._folder.path / f"checkpoint-{self.number:08d}"
+        self.path.rename(final)
+        sync_file(self._folder.path)
+        for path in earlier[self._folder.kept - 1 :]:
+            if not _keeps_lineage(path, final):
+                shutil.rmtree(path, onerror=_note_undeleted)
+        return final
+
+    def discard(self) -> None:
+        """Delete what was written so far."""
+        shutil.rmtree(self.path, onerror=_note_undeleted)
+
+
+class CheckpointFolder:
+    """The checkpoints of one peer in one run.
+
+    Args:
+        path: made when the first checkpoint is written.
+        owner: what a checkpoint here must belong to.
+        every_seconds: between two checkpoints.
+        kept: how many stay; two, in case the newest turns out to be damaged.
+        open_file: makes files.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        owner: CheckpointOwner,
+        every_seconds: float,
+        kept: int = 2,
+        open_file: OpenFile = open_new,
+    ) -> None:
+        self.path = path
+        self.owner = owner
+        self.every_seconds = every_seconds
+        self.kept = kept
+        self.open_file = open_file
+
+    def begin(self, least_number: int = 1) -> CheckpointDraft:
+        """Start a new checkpoint; drafts that a killed process left behind are deleted.
+
+        Raises:
+            OSError: the folder cannot be written.
+        """
+        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for left in self.path.glob(_DRAFT_PREFIX + "*"):
+            shutil.rmtree(left, onerror=_note_undeleted)
+        earlier = list_checkpoints(self.path)
+        number = max(least_number, _number_of(earlier[0]) + 1 if earlier else 1)
+        path = draft_path(self.path, number)
+        path.mkdir(mode=0o700)
+        return CheckpointDraft(self, number, path)
+
+    def keep_lineage(self) -> Path | None:
+        """Keep the newest checkpoint for `LINEAGE_SECONDS`, however many are written meanwhile; returns which.
+
+        The anchors are about to be replaced by some that no signed commit of the own lineage leads to. One is kept so
+        at a time, and the earlier one stays: who lies twice must not push it out.
+
+        Raises:
+            OSError: the folder cannot be written.
+        """
+        found = list_checkpoints(self.path)
+        if not found or any(_keeps_lineage(path, found[0]) for path in found):
+            return None
+        (found[0] / LINEAGE_NAME).touch()
+        sync_file(found[0])
+        return found[0]
+
+    def newest_path(self) -> Path | None:
+        """Where the newest checkpoint is, usable or not."""
+        return next(iter(list_checkpoints(self.path)), None)
+
+    def newest(self) -> tuple[SavedCheckpoint | None, list[str]]:
+        """The newest usable checkpoint, every byte of it checked, and a sentence for each newer one that is not."""
+        complaints: list[str] = []
+        for path in list_checkpoints(self.path):
+            try:
+                return self._checked(path), complaints
+            except ValueError as error:
+                complaints.append(f"the checkpoint {path} was ignored: {error}")
+        return None, complaints
+
+    def _checked(self, path: Path) -> SavedCheckpoint:
+        metadata, owner = _read_metadata(path), self.owner
+        for what, got, expected in (
+            ("run", metadata.run_id, owner.run_id),
+            ("manifest", metadata.manifest_hash, owner.manifest_hash.hex()),
+            ("fragment layout", metadata.layout_digest, owner.layout_digest.hex()),
+            ("number of values per fragment", tuple(facts.num_values for facts in metadata.fragments), owner.sizes),
+        ):
+            if got != expected:
+                raise ValueError(f"it is of another {what} ({got!s:.60}); expected {expected!s:.60}")
+        files = {_fragment_name(index): facts.file for index, facts in enumerate(metadata.fragments)}
+        if metadata.trainer is not None:
+            check_file(path / TRAINER_FACTS_NAME, metadata.trainer.written)
+            files[TRAINER_TENSORS_NAME] = _read_trainer(path, metadata.number).file
+        # What a power cut shortened is found before gigabytes are read.
+        for name, file in files.items():
+            check_length(path / name, file.written)
+        for name, file in files.items():
+            check_file(path / name, file.written)
+        for index, facts in enumerate(metadata.fragments):
+            _check_fragment(path / _fragment_name(index), index, facts)
+        return SavedCheckpoint(path, metadata, owner)
+
+
+def saved_totals(folder: Path, run_id: str, peer_id: PeerId) -> Totals:
+    """What this peer had done in the run when its newest readable checkpoint was written; zero without one.
+
+    Credit does not hang on the values: a new revision of the manifest, or a damaged file, leaves it alone.
+    """
+    for path in list_checkpoints(folder):
+        try:
+            metadata = _read_metadata(path)
+        except ValueError as error:
+            log.debug("no totals from %s: %s", path, error)
+            continue
+        if (metadata.run_id, metadata.peer_id) == (run_id, peer_id):
+            return metadata.totals
+    return Totals()
+
+
+def _keeps_lineage(path: Path, newest: Path) -> bool:
+    """Whether a checkpoint was marked by `keep_lineage` not long before the newest one was written."""
+    try:
+        marked_at = (path / LINEAGE_NAME).stat().st_mtime
+    except OSError:
+        return False
+    return newest.stat().st_mtime - marked_at < LINEAGE_SECONDS
+
+
+def list_checkpoints(folder: Path) -> list[Path]:
+    """Finished checkpoints, the newest first; empty when the folder is not there."""
+    try:
+        found = [path for path in folder.iterdir() if _NAME.fullmatch(path.name)]
+    except OSError:
+        return []
+    return sorted(found, key=_number_of, reverse=True)
+
+
+def checkpoint_path(folder: Path, number: int) -> Path:
+    """Where the checkpoint of this number is, once it is whole."""
+    return folder / f"checkpoint-{number:08d}"
+
+
+def draft_path(folder: Path, number: int) -> Path:
+    """Where the checkpoint of this number is being written."""
+    return folder / f"{_DRAFT_PREFIX}{number:08d}"
+
+
+def _read_metadata(path: Path) -> Metadata:
+    content = read_json(path / METADATA_NAME)
+    if content.get("format_version") != FORMAT_VERSION:
+        found = content.get("format_version")
+        raise ValueError(f"it is of format version {found!r:.20}; expected {FORMAT_VERSION}: other software wrote it")
+    with _as_damage(METADATA_NAME):
+        return Metadata.model_validate_json(json.dumps(content))
+
+
+def _read_trainer(path: Path, number: int) -> TrainerFile:
+    content = read_json(path / TRAINER_FACTS_NAME)
+    with _as_damage(TRAINER_FACTS_NAME):
+        part = TrainerFile.model_validate_json(json.dumps(content))
+    if part.number != number:
+        raise ValueError(f"{TRAINER_FACTS_NAME} is of moment {part.number}; expected {number}")
+    return part
+
+
+@contextmanager
+def _as_damage(name: str) -> Iterator[None]:
+    try:
+        yield
+    except ValidationError as error:
+        raise ValueError(f"{name} is damaged or of another version ({error.error_count()} wrong fields)") from error
+
+
+def _check_fragment(path: Path, index: int, facts: FragmentFacts) -> None:
+    file = open_arrays(path)
+    names = [*_VALUES, *(["velocity"] if facts.has_velocity else [])]
+    for name in names:
+        file.check(TensorSpec(name, "F32", (facts.num_values,)))
+        if not all_finite(file.get(name)):
+            raise ValueError(f"{name} in {path.name} has values that are not finite")
+    if anchor_digest(file.get("anchor"), file.get("momentum")).hex() != facts.digest:
+        raise ValueError(f"the anchor of fragment {index} does not have its digest")
+
+
+def _own_work_in(file: TensorFile[npt.NDArray[Any]], facts: FragmentFacts, state: FragmentState) -> OwnWork:
+    under_way: Sent | None = None
+    settled: list[Settled] = []
+    for place, entry in enumerate(facts.contributions):
+        scales, codes = (file.get(f"contribution.{place}.{part}").tobytes() for part in ("scales", "codes"))
+        encoded = EncodedBlocks(
+            state.codec.name, state.codec.block_size, facts.num_values, scales, codes, state.codec.scale
+        )
+        sent = Sent(entry.sequence, encoded, entry.tokens, entry.steps, entry.base_version, entry.returned_since)
+        if entry.version is None:
+            under_way = sent
+        else:
+            settled.append(Settled(sent, entry.version, entry.committed))
+    return OwnWork(
+        facts.unsent_tokens,
+        facts.unsent_steps,
+        facts.unsent_base_version,
+        facts.own_share,
+        facts.shown_share,
+        facts.num_rounds,
+        facts.returned_since,
+        under_way,
+        tuple(settled),
+        file.get("velocity") if facts.has_velocity else None,
+        facts.dropped,
+    )
+
+
+def _fragment_name(index: int) -> str:
+    return f"fragment-{index:04d}.safetensors"
+
+
+def _number_of(path: Path) -> int:
+    return int(path.name.rpartition("-")[2])
+
+
+def _note_undeleted(function: object, path: str, fault: object) -> None:
+    # Only the room on the disk is lost; the next checkpoint tries again.
+    log.warning("%s could not be deleted", path)

@@ -1,0 +1,111 @@
+"""What the JSON files of a checkpoint say, with every field checked."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from averaging.outer.contributions import Sent, Settled
+from peer.checkpoint.files import WrittenFile
+
+_COUNT = Field(ge=0, le=2**63 - 1)
+_MAYBE_VERSION = Field(default=None, ge=0, le=2**63 - 1)
+_HASH = Field(pattern="^[0-9a-f]{64}$")
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class FileFacts(_Section):
+    """What a file must be; `digest` is its SHA-256."""
+
+    num_bytes: int = _COUNT
+    digest: str = _HASH
+
+    @classmethod
+    def of(cls, written: WrittenFile) -> FileFacts:
+        return cls(num_bytes=written.num_bytes, digest=written.digest)
+
+    @property
+    def written(self) -> WrittenFile:
+        return WrittenFile(self.num_bytes, self.digest)
+
+
+class ContributionFacts(_Section):
+    """Own work of one round; `version` and `committed` are those of `Settled`, absent while it was under way."""
+
+    sequence: int = _COUNT
+    tokens: int = _COUNT
+    steps: int = _COUNT
+    base_version: int = _COUNT
+    returned_since: int | None = _MAYBE_VERSION
+    version: int | None = _MAYBE_VERSION
+    committed: tuple[tuple[int, int], ...] = ()
+
+
+class FragmentFacts(_Section):
+    """What `checkpoint.json` says of one fragment. `digest` is that of (anchor, momentum)."""
+
+    num_values: int = _COUNT
+    version: int = _COUNT
+    lineage_tokens: int = _COUNT
+    digest: str = _HASH
+    unsent_tokens: int = _COUNT
+    unsent_steps: int = _COUNT
+    unsent_base_version: int = _COUNT
+    own_share: float = Field(ge=0, le=1)
+    shown_share: float = Field(ge=0, le=1)
+    num_rounds: int = _COUNT
+    returned_since: int | None = _MAYBE_VERSION
+    contributions: tuple[ContributionFacts, ...]
+    dropped: tuple[tuple[int, int], ...] = ()
+    """As in `averaging.outer.fragment_state.FragmentState`; absent in checkpoints of earlier versions."""
+    has_velocity: bool
+    file: FileFacts
+
+
+class Totals(_Section):
+    """What this peer has done in the run, earlier sessions included; `reads` of the data is where it goes on."""
+
+    inner_steps: int = Field(default=0, ge=0, le=2**63 - 1)
+    tokens: int = Field(default=0, ge=0, le=2**63 - 1)
+    rounds_contributed: int = Field(default=0, ge=0, le=2**63 - 1)
+    reads: int = Field(default=0, ge=0, le=2**63 - 1)
+
+
+class Metadata(_Section):
+    format_version: int
+    number: int = _COUNT
+    run_id: str
+    peer_id: str
+    manifest_hash: str = _HASH
+    layout_digest: str = _HASH
+    software: str
+    is_last: bool
+    totals: Totals
+    fragments: tuple[FragmentFacts, ...]
+    trainer: FileFacts | None
+
+
+class TrainerFile(BaseModel):
+    """The part of `trainer.json` that says to what it belongs; the rest is the trainer's."""
+
+    model_config = ConfigDict(frozen=True, strict=True)
+    number: int = _COUNT
+    inner_steps: int = _COUNT
+    tokens: int = _COUNT
+    reads: int = _COUNT
+    file: FileFacts
+
+
+def contribution_facts(entry: Settled | Sent) -> ContributionFacts:
+    sent = entry.sent if isinstance(entry, Settled) else entry
+    return ContributionFacts(
+        sequence=sent.sequence,
+        tokens=sent.tokens,
+        steps=sent.steps,
+        base_version=sent.base_version,
+        returned_since=sent.returned_since,
+        version=entry.version if isinstance(entry, Settled) else None,
+        committed=entry.committed if isinstance(entry, Settled) else (),
+    )

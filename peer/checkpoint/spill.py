@@ -1,0 +1,118 @@
+"""Encoded bytes of past rounds on the disk: results for members that come late, own contributions in case of a fork.
+
+Nobody may ever want them, and in memory they take three quarters of a copy of the model at 4 bits a value. They lie in
+files without a name in the peer's data folder, mapped and not read, so that the memory they take is the kernel's to
+give and to take back; they are gone when the process is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import mmap
+import os
+import tempfile
+import threading
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+
+from averaging.codec.blocks import Buffer
+from averaging.fragment.runtime import Compute, FragmentRuntime
+from averaging.outer.own_work import move_settled
+from averaging.wire.messages import Commit
+
+LEAST_BYTES = 1 << 20
+"""Of one commit of one fragment; what is less stays in memory."""
+MOST_FILES = 256
+"""At a time, a file descriptor each; what is more stays in memory."""
+
+log = logging.getLogger(__name__)
+
+
+def is_shelved(num_bytes: int) -> bool:
+    """Whether what one commit of one fragment leaves behind is worth a file."""
+    return num_bytes >= LEAST_BYTES
+
+
+class PastRounds:
+    """Puts what the rounds of one peer leave behind on a shelf, one commit after the other."""
+
+    def __init__(self, shelf: Shelf, compute: Compute) -> None:
+        self._shelf = shelf
+        self._compute = compute
+        self._turn = asyncio.Lock()
+
+    def unload(self) -> None:
+        """What was read of it meanwhile takes no memory any more."""
+        self._shelf.unload()
+
+    async def put_away(self, fragment: FragmentRuntime, commit: Commit) -> None:
+        """Move the results of a commit that was applied, and the own contribution to it, out of memory."""
+        async with self._turn:
+            results = fragment.store.results_of(commit)
+            settled = next((entry for entry in fragment.state.recent if entry.version == commit.version), None)
+            own = [] if settled is None else settled.sent.encoded.pack()
+            moved = await self._compute(lambda: self._shelf.keep([*results.values(), *own]))
+        if moved is None:
+            return
+        fragment.store.move_results(commit.version, dict(zip(results, moved[: len(results)], strict=True)))
+        if settled is not None:
+            async with fragment.busy:
+                move_settled(fragment.state, settled, *moved[-2:])
+
+
+class Shelf:
+    """Files in one folder. `keep` may be called in any thread, one at a time."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._files: weakref.WeakSet[mmap.mmap] = weakref.WeakSet()
+        self._changing = threading.Lock()
+        self._is_failing = False
+
+    def keep(self, parts: Sequence[Buffer]) -> list[memoryview] | None:
+        """The same bytes, read-only and on the disk, for as long as somebody refers to them; None: not taken."""
+        buffers = [memoryview(part).cast("B") for part in parts]
+        num_bytes = sum(len(buffer) for buffer in buffers)
+        if not is_shelved(num_bytes) or len(self._files) >= MOST_FILES:
+            return None
+        try:
+            # What is written to the file does not count as this process's memory; what is written to a mapping does.
+            with tempfile.TemporaryFile(dir=self._folder, prefix="past-rounds-", buffering=0) as file:
+                for buffer in buffers:
+                    _write(file.fileno(), buffer)
+                mapped = mmap.mmap(file.fileno(), num_bytes, access=mmap.ACCESS_READ)
+        except OSError as error:
+            self._note_failure(error)
+            return None
+        self._is_failing = False
+        with self._changing:
+            self._files.add(mapped)
+        found, view, start = [], memoryview(mapped), 0
+        for buffer in buffers:
+            found.append(view[start : start + len(buffer)])
+            start += len(buffer)
+        return found
+
+    def unload(self) -> None:
+        """Give the pages back that somebody has read; whoever reads again gets them again."""
+        with self._changing:
+            files = list(self._files)
+        for mapped in files:
+            mapped.madvise(mmap.MADV_DONTNEED)
+
+    def _note_failure(self, error: OSError) -> None:
+        if not self._is_failing:
+            log.warning(
+                "past rounds stay in memory: they cannot be written to %s (%s); expected room there for three quarters "
+                "of a float32 copy of the model; it is tried again after each round",
+                self._folder,
+                error.strerror,
+            )
+        self._is_failing = True
+
+
+def _write(descriptor: int, buffer: memoryview) -> None:
+    while len(buffer):
+        buffer = buffer[os.write(descriptor, buffer) :]

@@ -1,0 +1,123 @@
+"""How a command ends: its exit code, and one sentence in place of a traceback."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import os
+import signal
+import sys
+import tempfile
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import typer
+
+from dht.errors import LocalFault, MurmurationError, UsageFault
+from peer.plain_output import plain_output
+
+_REFUSED_BY_THE_MACHINE = (
+    *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG),
+    *(errno.EMFILE, errno.ENFILE, errno.ENOMEM),
+)
+"""A full or broken disk or output, limits on open files, no memory: nothing that this software can do about."""
+
+EXIT_INTERRUPTED = 130
+"""What shells report for a program that Ctrl+C ended (128 + SIGINT)."""
+
+
+def reporting(command: Callable[..., int | None]) -> Callable[..., None]:
+    """Turn what a command raises into one sentence on standard error and an exit code."""
+
+    @functools.wraps(command)
+    def reported(*positional: Any, **named: Any) -> None:
+        with plain_output():
+            raise typer.Exit(code_of(lambda: command(*positional, **named)))
+
+    def code_of(run: Callable[[], int | None]) -> int:
+        try:
+            with _terminable():
+                code = run() or 0
+            sys.stdout.flush()
+        except MurmurationError as error:
+            _say(str(error))
+            code = error.exit_code if isinstance(error, LocalFault) else 1
+        except KeyboardInterrupt:
+            _say("interrupted.")
+            code = EXIT_INTERRUPTED
+        except BrokenPipeError:
+            # The reader (`| head`) has gone; without this the interpreter complains once more when it ends.
+            _drop_output()
+            code = 1
+        except OSError as error:
+            if error.errno not in _REFUSED_BY_THE_MACHINE:
+                _say(_bug(error))
+            else:
+                what = error.filename or "a file or the output"
+                _say(
+                    f"this machine refused {what}: {error.strerror}; expected room to write; free some, and try again."
+                )
+            _drop_output()
+            code = 1
+        except Exception as error:  # noqa: BLE001 (a bug: its owner gets a file to report instead of a screenful)
+            _say(_bug(error))
+            code = 1
+        return code
+
+    return reported
+
+
+@contextlib.contextmanager
+def _terminable() -> Iterator[None]:
+    """SIGTERM ends a command as Ctrl+C does, cleaning up; without this it would leave what it has started.
+
+    Set before anything heavy is imported: as the first process of a container a program gets no SIGTERM until then.
+    """
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+
+
+def _bug(error: Exception) -> str:
+    return f"this is a bug ({type(error).__name__}); please report it with the file {_write_traceback(error)}."
+
+
+def _drop_output() -> None:
+    """What is still to be written goes nowhere: the interpreter would try once more when it ends."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _write_traceback(error: Exception) -> str:
+    from peer.config.peer_config import user_data_dir_here
+
+    text = "".join(traceback.format_exception(error))
+    for place in (user_data_dir_here, lambda: Path(tempfile.gettempdir())):
+        try:
+            folder = place()
+            folder.mkdir(parents=True, exist_ok=True)
+            descriptor, path = tempfile.mkstemp(dir=folder, prefix="crash-", suffix=".txt", text=True)
+            with os.fdopen(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
+                file.write(text)
+        except (OSError, UsageFault):
+            continue  # no home folder, a full disk
+        return path
+    return "that could not be written; here it is instead:\n" + text
+
+
+def _say(sentence: str) -> None:
+    print(f"peer: {sentence}", file=sys.stderr, flush=True)

@@ -1,0 +1,136 @@
+"""Commands that take the model of a run: export, sample, evaluate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dht.errors import UsageFault
+from peer.cli.exit_codes import reporting
+from peer.cli.options import (
+    AsJson,
+    Checkpoint,
+    InviteFile,
+    LookTimeout,
+    ModelDevice,
+    ModelPath,
+    Peers,
+    RunId,
+    checked_target,
+)
+from peer.export.model_source import CheckpointSource, ModelFileSource, ModelSource, RunSource
+
+commands = typer.Typer()
+
+
+@commands.command(
+    short_help="Take the model of a run home.",
+    epilog="\b\nExample:\n  peer export --run-id tinybytes.abcdefghij234567abcd \\\n"
+    "              --peers /ip4/203.0.113.5/tcp/4001/p2p/12D3KooW... \\\n"
+    "              --out model.safetensors",
+)
+@reporting
+def export(
+    run_id: RunId = None,
+    peers: Peers = None,
+    invite: InviteFile = None,
+    checkpoint: Checkpoint = None,
+    out: Annotated[
+        Path, typer.Option("--out", metavar="FILE", help="Where the model goes; config.json goes beside it.")
+    ] = Path("model.safetensors"),
+    force: Annotated[bool, typer.Option("--force", help="Replace files that are there already.")] = False,
+    timeout: LookTimeout = 20.0,
+    as_json: AsJson = False,
+) -> int:
+    """Take the model of a run home: its parameters, confirmed by the members, as a safetensors file."""
+    source = _model_source(None, checkpoint, run_id, peers, invite, timeout)
+    from peer.export.export import export_model
+
+    return int(export_model(source, out, force, as_json))
+
+
+@commands.command(
+    short_help="Let a model say something.",
+    epilog="\b\nExample:\n  peer sample --model model.safetensors --prompt hello --seed 7",
+)
+@reporting
+def sample(
+    prompt: Annotated[
+        str, typer.Option("--prompt", metavar="TEXT", help="What the model goes on from.", show_default=False)
+    ],
+    model: ModelPath = None,
+    run_id: RunId = None,
+    peers: Peers = None,
+    invite: InviteFile = None,
+    checkpoint: Checkpoint = None,
+    max_tokens: Annotated[
+        int, typer.Option("--max-tokens", min=1, max=10**6, metavar="N", help="Tokens to draw.")
+    ] = 200,
+    temperature: Annotated[
+        float, typer.Option("--temperature", min=0, max=100, metavar="X", help="0 takes the likeliest every time.")
+    ] = 0.8,
+    seed: Annotated[
+        int, typer.Option("--seed", min=0, max=2**53 - 1, metavar="N", help="Same seed, same text (on the CPU).")
+    ] = 0,
+    device: ModelDevice = "auto",
+    timeout: LookTimeout = 20.0,
+) -> int:
+    """Let a model say something: from a file, from a checkpoint or from a live run."""
+    source = _model_source(model, checkpoint, run_id, peers, invite, timeout)
+    from peer.export.export import sample_model
+
+    return int(sample_model(source, prompt, max_tokens, temperature, seed, device))
+
+
+@commands.command(
+    short_help="Measure the held-out loss of a model.",
+    epilog="\b\nExample:\n  peer evaluate --model model.safetensors --json",
+)
+@reporting
+def evaluate(
+    model: ModelPath = None,
+    run_id: RunId = None,
+    peers: Peers = None,
+    invite: InviteFile = None,
+    checkpoint: Checkpoint = None,
+    data: Annotated[
+        str | None,
+        typer.Option("--data", metavar="SOURCE", help="Measure on this: text:PATH, tokens:PATH or stdlib:."),
+    ] = None,
+    device: ModelDevice = "auto",
+    timeout: LookTimeout = 20.0,
+    as_json: AsJson = False,
+) -> int:
+    """Measure the held-out loss of a model: from a file, from a checkpoint or from a live run."""
+    source = _model_source(model, checkpoint, run_id, peers, invite, timeout)
+    from peer.export.export import evaluate_model
+
+    return int(evaluate_model(source, data, device, as_json))
+
+
+def _model_source(
+    model: Path | None,
+    checkpoint: Path | None,
+    run_id: str | None,
+    peers: list[str] | None,
+    invite: str | None,
+    timeout_seconds: float,
+) -> ModelSource:
+    """The one place a model is taken from."""
+    if model is not None:
+        if checkpoint is not None or run_id is not None or peers or invite:
+            raise UsageFault("--model is given beside another source; expected --model alone, or --run-id.")
+        return ModelFileSource(model)
+    if checkpoint is not None:
+        from peer.config.peer_config import load_config
+
+        if peers or invite:
+            other = "--peers" if peers else "--invite"
+            raise UsageFault(f"--checkpoint and {other} are given together; expected one of them.")
+        return CheckpointSource(load_config({"run_id": run_id}).run_id, checkpoint)
+    if run_id is None and invite is None:
+        raise UsageFault("No model is named; expected --model FILE, or --run-id RUN with --peers or --checkpoint.")
+    target = checked_target(run_id, peers, invite)
+    return RunSource(target.run_id, tuple(target.addresses), timeout_seconds, target.observer_folder)

@@ -1,0 +1,336 @@
+"""Commands of a run's owner: key, invite, revoke, members, manifest."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from dht.errors import UsageFault
+from peer.cli.exit_codes import reporting
+from peer.cli.options import AsJson, DataDir, IdentityFile, LookTimeout, Peers, RunId
+
+commands = typer.Typer()
+manifest_commands = typer.Typer(
+    short_help="Show, change, sign and publish a run's manifest.",
+    help="Show a run's manifest, change what may change while it goes on, sign that, and give it to all members.",
+    no_args_is_help=True,
+)
+commands.add_typer(manifest_commands, name="manifest")
+
+Key = Annotated[str | None, typer.Option("--key", metavar="PEERID", help="The invited key, as `peer key` prints it.")]
+
+
+@commands.command(
+    short_help="Print this machine's key for a run.",
+    epilog="\b\nExample:\n  peer key --data-dir ./site-b\n  peer key --run-id tinybytes.abcdefghij234567abcd",
+)
+@reporting
+def key(run_id: RunId = None, data_dir: DataDir = None, identity: IdentityFile = None) -> None:
+    """Print the public key (PeerId) that a peer here will have; the key file is made when it is missing."""
+    from dht.identity.keys import Identity
+    from peer.config.peer_config import IDENTITY_NAME, expanded, load_config
+
+    if identity is not None:
+        path = expanded(identity)
+    elif data_dir is not None:
+        path = expanded(data_dir) / IDENTITY_NAME
+    else:
+        path = load_config({"run_id": run_id}).identity
+    print(Identity.load_or_create(path).peer_id)
+
+
+@commands.command(
+    short_help="Let somebody into a private run.",
+    epilog="\b\nExample:\n  peer invite --data-dir ./owner --one-time --expires 7d --out friend.invite\n"
+    "  peer invite --data-dir ./owner --key 12D3KooW... --out site-b.invite",
+)
+@reporting
+def invite(
+    run_id: RunId = None,
+    data_dir: DataDir = None,
+    key: Key = None,
+    one_time: Annotated[
+        bool, typer.Option("--one-time", help="For whoever uses it first; the file is a secret until then.")
+    ] = False,
+    expires: Annotated[
+        str, typer.Option("--expires", metavar="TIME", help="How long it is good, such as 7d, 12h or 30m.")
+    ] = "7d",
+    out: Annotated[
+        str | None, typer.Option("--out", metavar="FILE", help="Where to write it (mode 0600); - prints it.")
+    ] = None,
+    peers: Peers = None,
+    timeout: LookTimeout = 20.0,
+    as_json: AsJson = False,
+) -> None:
+    """Write an invite to a private run: for one key, or for whoever uses it first."""
+    from dht.admission.tickets import encode_invite
+    from peer.config.manifest_sections import ChangeSection
+    from peer.network.membership.revisions import WHEN_JOINING, member_rules
+    from peer.owner.owned_run import checked_key, open_owned_run, seconds_of
+
+    if (key is None) != one_time:
+        raise UsageFault("expected either --key PEERID (who may use it) or --one-time (whoever uses it first).")
+    now = time.time()
+    lasts = seconds_of(expires)
+    invited = None if key is None else checked_key(key)
+    owned = open_owned_run(run_id, data_dir)
+    mode = owned.manifest.access.mode
+    if mode == "open":
+        raise UsageFault(
+            f"{owned.run_id} is open, so that everybody may join without an invite; expected a private run; set "
+            "mode in [access] of the run file when you make a run"
+        )
+    if mode == "allowlist" and invited is None:
+        raise UsageFault(
+            f"{owned.run_id} takes listed keys only; expected --key PEERID; ask for what `peer key` prints there"
+        )
+    addresses = peers or owned.known_addresses()
+    published = None
+    rules = member_rules(owned.manifest, owned.owner.public_key, WHEN_JOINING)
+    if invited is not None and ((mode == "allowlist" and invited not in rules.members) or invited in rules.revoked):
+        owned.change_now(ChangeSection(at_version=0, admit=(invited,)))
+        published = _published(owned, addresses, timeout)
+    made = owned.invite(invited, int(now + lasts), addresses, issued_at=now)
+    serial = made.ticket.serial.hex() if made.ticket is not None else None
+    name = out or f"{owned.manifest.name}-{serial or str(invited)[-8:]}.invite"
+    text = encode_invite(made)
+    if name == "-":
+        print(text)
+        return
+    _write_secret(Path(name), text)
+    facts = {
+        "invite": name,
+        "serial": serial,
+        "key": invited,
+        "expires_at": made.ticket.expires_at if made.ticket is not None else None,
+        "addresses": list(made.addresses),
+        "revision": owned.manifest.revision,
+        "published": published,
+        "join": f"peer join --invite {name}",
+    }
+    if as_json:
+        print(json.dumps(facts))
+        return
+    whose = f"the key {invited}" if invited is not None else "whoever uses it first"
+    print(f"Invite      {name}  for {whose}")
+    if made.ticket is not None:
+        print(f"Serial      {serial}, good until {_day(made.ticket.expires_at)}")
+    if made.secret:
+        print("            The file is a secret: send it so that nobody else reads it, and delete it.")
+    if not made.addresses:
+        print("            It names no address; give --peers to `peer join`, or to this command.")
+    if published is not None:
+        print(f"Listed      in revision {owned.manifest.revision}{_told(published)}")
+    print(f"Use it:     peer join --invite {name}")
+
+
+@commands.command(
+    short_help="Take a key or an invite back.",
+    epilog="\b\nExample:\n  peer revoke --data-dir ./owner --key 12D3KooW...\n"
+    "  peer revoke --data-dir ./owner --invite 0123456789abcdef",
+)
+@reporting
+def revoke(
+    run_id: RunId = None,
+    data_dir: DataDir = None,
+    key: Annotated[str | None, typer.Option("--key", metavar="PEERID", help="The key that must leave.")] = None,
+    invite: Annotated[
+        str | None, typer.Option("--invite", metavar="SERIAL", help="An invite; whoever uses it must leave.")
+    ] = None,
+    at_version: Annotated[
+        int, typer.Option("--at-version", min=0, metavar="N", help="From this anchor version on; 0: at once.")
+    ] = 0,
+    peers: Peers = None,
+    timeout: LookTimeout = 20.0,
+) -> None:
+    """Take a key or an invite back: signs the next revision of the manifest and publishes it."""
+    from peer.config.manifest_sections import ChangeSection
+    from peer.owner.owned_run import checked_key, checked_serial, open_owned_run
+
+    if (key is None) == (invite is None):
+        raise UsageFault("expected either --key PEERID or --invite SERIAL.")
+    keys = (str(checked_key(key)),) if key is not None else ()
+    serials = (checked_serial(invite),) if invite is not None else ()
+    owned = open_owned_run(run_id, data_dir)
+    if serials and serials[0] not in {given["serial"] for given in owned.given()}:
+        raise UsageFault(
+            f"invite {serials[0]} was not given from {owned.folder}; expected one that `peer members` shows there"
+        )
+    owned.change_now(ChangeSection(at_version=at_version, revoke=keys, revoke_invites=serials))
+    published = _published(owned, peers or owned.known_addresses(), timeout)
+    print(f"Revoked     {key or f'invite {invite}'}, {f'from version {at_version}' if at_version else 'at once'}")
+    print(f"Signed      as revision {owned.manifest.revision}{_told(published)}")
+
+
+@commands.command(
+    short_help="Who may take part in a run, and who does.",
+    epilog="\b\nExample:\n  peer members --data-dir ./owner",
+)
+@reporting
+def members(
+    run_id: RunId = None,
+    data_dir: DataDir = None,
+    peers: Peers = None,
+    timeout: LookTimeout = 20.0,
+    as_json: AsJson = False,
+) -> None:
+    """Who may take part in a run: listed keys, invites that were given, revoked ones, and who is there now."""
+    from peer.owner.member_list import member_facts, show_members
+    from peer.owner.owned_run import open_owned_run
+
+    owned = open_owned_run(run_id, data_dir)
+    facts = member_facts(owned, peers or owned.known_addresses(), timeout)
+    if as_json:
+        print(json.dumps(facts))
+    else:
+        show_members(facts)
+
+
+@manifest_commands.command(
+    "show",
+    short_help="The manifest in the owner's folder.",
+    epilog="\b\nExample:\n  peer manifest show --data-dir ./owner",
+)
+@reporting
+def show(run_id: RunId = None, data_dir: DataDir = None, as_json: AsJson = False) -> None:
+    """Show the signed manifest and the draft that is not signed yet."""
+    from peer.network.membership.revisions import told
+    from peer.owner.owned_run import open_owned_run
+
+    owned = open_owned_run(run_id, data_dir)
+    draft = owned.draft
+    if as_json:
+        print(json.dumps({"manifest": owned.manifest.model_dump(mode="json"), "draft": _plain(draft)}))
+        return
+    manifest = owned.manifest
+    print(f"Run         {owned.run_id}")
+    print(f"Revision    {manifest.revision}, hash {manifest.hash.hex()[:16]}")
+    print(f"Access      {manifest.access.mode}, {len(manifest.access.members)} listed keys when the run was made")
+    for change in told(manifest, manifest.model_copy(update={"changes": ()})).split("; "):
+        print(f"Change      {change or 'none'}")
+    if draft is not None:
+        print(f"Draft       revision {draft.revision}, not signed: {told(draft, manifest)}")
+
+
+@manifest_commands.command(
+    "edit",
+    short_help="Add a change to the draft.",
+    epilog="\b\nExample:\n  peer manifest edit --data-dir ./owner --outer-lr 0.4 --at-version 500\n"
+    "  peer manifest edit --data-dir ./owner --end --at-version 2000",
+)
+@reporting
+def edit(
+    run_id: RunId = None,
+    data_dir: DataDir = None,
+    at_version: Annotated[
+        int | None,
+        typer.Option("--at-version", min=0, metavar="N", help="Anchor version from which it counts; 0: at once."),
+    ] = None,
+    admit: Annotated[list[str] | None, typer.Option("--admit", metavar="PEERID", help="List this key.")] = None,
+    revoke: Annotated[list[str] | None, typer.Option("--revoke", metavar="PEERID", help="Revoke this key.")] = None,
+    outer_lr: Annotated[float | None, typer.Option("--outer-lr", metavar="ETA", help="Outer learning rate.")] = None,
+    minimum_software: Annotated[
+        str | None, typer.Option("--minimum-software", metavar="X.Y.Z", help="Refuse older software.")
+    ] = None,
+    end: Annotated[bool, typer.Option("--end", help="End the run.")] = False,
+) -> None:
+    """Add a change to the draft of the next revision; nothing counts before it is signed and published."""
+    from pydantic import ValidationError
+
+    from peer.config.manifest_sections import ChangeSection
+    from peer.config.validation import explain
+    from peer.network.membership.revisions import told
+    from peer.owner.owned_run import checked_key, open_owned_run
+
+    given = {
+        "admit": tuple(map(checked_key, admit or ())),
+        "revoke": tuple(map(checked_key, revoke or ())),
+        "outer_lr": outer_lr,
+        "minimum_software": minimum_software,
+        "ends_run": end,
+    }
+    if not any(given.values()):
+        raise UsageFault(
+            "nothing to change is given; expected --admit, --revoke, --outer-lr, --minimum-software or --end."
+        )
+    if at_version is None and (outer_lr is not None or end):
+        raise UsageFault("--outer-lr and --end need --at-version N, the version from which they count on every peer.")
+    try:
+        change = ChangeSection.model_validate({"at_version": at_version or 0, **given})
+    except ValidationError as error:
+        raise UsageFault(explain(error, ChangeSection, lambda name: "--" + name.replace("_", "-"))) from error
+    owned = open_owned_run(run_id, data_dir)
+    draft = owned.edit(change)
+    print(f"Draft       revision {draft.revision}, not signed: {told(draft, owned.manifest)}")
+    print("Next:       peer manifest sign, then peer manifest publish")
+
+
+@manifest_commands.command(
+    "sign", short_help="Sign the draft.", epilog="\b\nExample:\n  peer manifest sign --data-dir ./owner"
+)
+@reporting
+def sign(run_id: RunId = None, data_dir: DataDir = None) -> None:
+    """Sign the draft with the owner's key: it becomes the next revision."""
+    from peer.network.membership.revisions import told
+    from peer.owner.owned_run import open_owned_run
+
+    owned = open_owned_run(run_id, data_dir)
+    before = owned.manifest
+    signed = owned.sign()
+    print(f"Signed      revision {signed.revision}: {told(signed, before)}")
+    print("Next:       peer manifest publish")
+
+
+@manifest_commands.command(
+    "publish",
+    short_help="Give the signed manifest to all members.",
+    epilog="\b\nExample:\n  peer manifest publish --data-dir ./owner",
+)
+@reporting
+def publish(run_id: RunId = None, data_dir: DataDir = None, peers: Peers = None, timeout: LookTimeout = 20.0) -> None:
+    """Give the signed manifest to members, who pass it on; every peer follows it without a restart."""
+    from peer.owner.owned_run import open_owned_run
+    from peer.owner.publish import publish
+
+    owned = open_owned_run(run_id, data_dir)
+    num_copies = publish(owned, peers or owned.known_addresses(), timeout)
+    print(f"Published   revision {owned.manifest.revision} to {num_copies} members; the others take it from them")
+
+
+def _published(owned: Any, addresses: list[str], timeout: float) -> bool:
+    """Publish when somebody is there; the signed revision stays for later when nobody is."""
+    from dht.errors import NobodyReachable
+    from peer.owner.publish import publish
+
+    if not addresses:
+        return False
+    try:
+        publish(owned, addresses, timeout)
+    except NobodyReachable as fault:
+        raise NobodyReachable(
+            f"revision {owned.manifest.revision} is signed, but not published: {fault}; run `peer manifest publish` "
+            "when a member is online"
+        ) from fault
+    return True
+
+
+def _told(published: bool) -> str:
+    return " and published" if published else "; run `peer manifest publish` when a member is online"
+
+
+def _write_secret(path: Path, text: str) -> None:
+    from peer.config.secret_files import write_secret
+
+    write_secret(path, text + "\n")
+
+
+def _plain(draft: Any) -> object:
+    return None if draft is None else draft.model_dump(mode="json")
+
+
+def _day(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M", time.localtime(seconds))

@@ -1,0 +1,66 @@
+"""Commands about what a contributor says in public: profile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from peer.cli.exit_codes import reporting
+from peer.cli.options import AsJson, ContributorKey, Peers, RunId
+
+commands = typer.Typer()
+profile = typer.Typer(
+    short_help="Choose what is shown about you.",
+    help="Choose what is shown about you, the person behind your machines: a name and a country, or nothing.",
+    epilog='\b\nExample:\n  peer profile set --name "Ada" --country NL',
+    no_args_is_help=True,
+)
+commands.add_typer(profile, name="profile")
+
+
+@profile.command(short_help="Show it.", epilog="\b\nExample:\n  peer profile show")
+@reporting
+def show(contributor_key: ContributorKey = None, as_json: AsJson = False) -> int:
+    """Show the contributor's id and what is said about it."""
+    from peer.observe.profile import show_profile
+
+    return show_profile(_path(contributor_key), as_json)
+
+
+@profile.command("set", short_help="Change it.", epilog='\b\nExample:\n  peer profile set --name "Ada" --country NL')
+@reporting
+def set_(
+    name: Annotated[str | None, typer.Option("--name", metavar="TEXT", help="Shown to everybody; '' for none.")] = None,
+    country: Annotated[
+        str | None, typer.Option("--country", metavar="XX", help="Two letters, your own word for it; '' for none.")
+    ] = None,
+    machine: Annotated[
+        list[str] | None,
+        typer.Option("--machine", metavar="PEERID", help="The machines that are yours, in place of those so far."),
+    ] = None,
+    contributor_key: ContributorKey = None,
+    run_id: RunId = None,
+    peers: Peers = None,
+) -> int:
+    """Change name, country or machines; running peers with this key publish it, with --run-id at once."""
+    from peer.observe.profile import set_profile
+
+    machines = None if machine is None else tuple(machine)
+    return set_profile(_path(contributor_key), name, country, machines, run_id, peers or [])
+
+
+@profile.command(short_help="Withdraw name and country.", epilog="\b\nExample:\n  peer profile hide")
+@reporting
+def hide(contributor_key: ContributorKey = None, run_id: RunId = None, peers: Peers = None) -> int:
+    """Withdraw name and country everywhere; what was contributed stays, without a name."""
+    from peer.observe.profile import hide_profile
+
+    return hide_profile(_path(contributor_key), run_id, peers or [])
+
+
+def _path(given: str | None) -> Path:
+    from peer.config.peer_config import contributor_key_path
+
+    return contributor_key_path() if given is None else Path(given)

@@ -1,0 +1,41 @@
+"""Commands about what others signed: receipts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from peer.cli.exit_codes import reporting
+from peer.cli.options import AsJson, RunId
+
+commands = typer.Typer()
+receipts = typer.Typer(
+    short_help="Check proofs of who contributed.",
+    help="Check proofs of who contributed: signed commits, as a run's page gives them.",
+    epilog="\b\nExample:\n  peer receipts verify proof.jsonl",
+    no_args_is_help=True,
+)
+commands.add_typer(receipts, name="receipts")
+
+
+@receipts.callback()
+def _receipts() -> None:
+    """Keeps `verify` a subcommand."""
+
+
+@receipts.command(
+    short_help="Check a file of receipts.",
+    epilog="\b\nExample:\n  peer receipts verify proof.jsonl --run-id tinybytes.abcdefghij234567abcd",
+)
+@reporting
+def verify(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="JSON lines, one signed commit each.")],
+    run_id: RunId = None,
+    as_json: AsJson = False,
+) -> int:
+    """Check every signature in FILE and add up what each machine contributed."""
+    from peer.observe.receipts import verify_receipts
+
+    return verify_receipts(file, run_id, as_json)

@@ -1,0 +1,97 @@
+"""Commands that need no run: demo, plan, simulate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dht.errors import UsageFault
+from peer.cli.exit_codes import reporting
+from peer.cli.options import AsJson, Port
+
+commands = typer.Typer()
+
+
+@commands.command(
+    short_help="Train with a local swarm of real peers.", epilog="\b\nExample:\n  peer demo --peers 4 --minutes 3"
+)
+@reporting
+def demo(
+    peers: Annotated[int, typer.Option("--peers", min=2, max=64, metavar="N", help="Peers at the start.")] = 3,
+    minutes: Annotated[float, typer.Option("--minutes", min=0.1, max=1440, help="How long to train.")] = 2.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Summary as one JSON object on the last line.")] = False,
+    dashboard: Annotated[bool, typer.Option("--dashboard/--no-dashboard", help="Serve the web page meanwhile.")] = True,
+    port: Port = 8080,
+) -> int:
+    """Train with a swarm of real peers on this machine; one is killed, one comes late."""
+    from peer.demo.demo import run_demo
+
+    return int(run_demo(peers, minutes, as_json, dashboard, port))
+
+
+@commands.command(
+    short_help="Say what a run will ask of a home.", epilog="\b\nExample:\n  peer plan run.toml --peers homes.toml"
+)
+@reporting
+def plan(
+    run: Annotated[
+        Path | None, typer.Argument(metavar="RUN_FILE", help="A run.toml or a manifest.", show_default=False)
+    ] = None,
+    peers: Annotated[
+        Path | None, typer.Option("--peers", metavar="FILE", help="Homes: lines, speeds, a goal; see docs/planning.md.")
+    ] = None,
+    table: Annotated[bool, typer.Option("--table", help="Bandwidth needed, against published figures.")] = False,
+    as_json: AsJson = False,
+) -> int:
+    """Say what a run will ask of a home: bytes, Mbit/s, round time, memory, disk, time to a number of tokens."""
+    from peer.plan.report import run_plan
+
+    return int(run_plan(run, peers, table, as_json))
+
+
+@commands.command(
+    short_help="Run a swarm in virtual time.",
+    epilog="\b\nExample:\n  peer simulate home --seed 7",
+)
+@reporting
+def simulate(
+    scenario: Annotated[
+        str | None,
+        typer.Argument(metavar="SCENARIO", help="A scenario's name, or a scenario.toml.", show_default=False),
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option("--seed", min=0, max=2**53 - 1, metavar="N", help="Same seed, same trace; default: the file's."),
+    ] = None,
+    as_json: AsJson = False,
+    list_them: Annotated[bool, typer.Option("--list", help="Show the scenarios that come with the program.")] = False,
+    peers: Annotated[
+        int | None,
+        typer.Option("--peers", min=1, max=4096, metavar="N", help="Without SCENARIO: equal peers; default 32."),
+    ] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option("--steps", min=1, max=10**6, metavar="N", help="Inner steps of the fastest; default 200."),
+    ] = None,
+    churn: Annotated[
+        float | None,
+        typer.Option("--churn", min=0, max=1, metavar="SHARE", help="Share that crashes or comes late; default 0.1."),
+    ] = None,
+) -> int:
+    """Run a whole swarm in virtual time on a simulated network, to plan runs, to find faults and to replay them."""
+    if list_them:
+        from peer.simulation.command import list_scenarios
+
+        return int(list_scenarios(as_json))
+    if scenario is None:
+        from peer.simulation.command import run_simulation
+
+        num_peers, inner_steps = 32 if peers is None else peers, 200 if steps is None else steps
+        return int(run_simulation(num_peers, inner_steps, seed or 0, 0.1 if churn is None else churn, as_json))
+    if (peers, steps, churn) != (None, None, None):
+        raise UsageFault("--peers, --steps and --churn are given beside a scenario; expected them in its file.")
+    from peer.simulation.command import run_scenario
+
+    return int(run_scenario(scenario, seed, as_json))

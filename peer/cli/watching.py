@@ -1,0 +1,176 @@
+"""Commands that look at a run from outside: status, dashboard."""
+
+from __future__ import annotations
+
+import ipaddress
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dht.errors import UsageFault
+from dht.observer.backend import HostBackend, choose_backend
+from peer.cli.exit_codes import reporting
+from peer.cli.options import AsJson, DataDir, InviteFile, LookTimeout, Peers, Port, RunId, checked_target
+
+commands = typer.Typer()
+
+Backend = Annotated[
+    str | None,
+    typer.Option(
+        "--host-backend", metavar="NAME", help="libp2p or p2pd; default: libp2p, which needs no daemon, if installed."
+    ),
+]
+
+
+@commands.command(
+    short_help="Show a run from outside.",
+    epilog="\b\nExample:\n  peer status --run-id tinybytes.abcdefghij234567abcd \\\n"
+    "              --peers /ip4/203.0.113.5/tcp/4001/p2p/12D3KooW...",
+)
+@reporting
+def status(
+    run_id: RunId = None,
+    peers: Peers = None,
+    invite: InviteFile = None,
+    timeout: LookTimeout = 20.0,
+    host_backend: Backend = None,
+    data_dir: DataDir = None,
+    as_json: AsJson = False,
+) -> int:
+    """Show a run from outside: its peers, versions, rates and loss; and what a peer on this machine refused."""
+    target = checked_target(run_id, peers, invite, data_dir)
+    backend = _chosen(host_backend)
+    from peer.config.peer_config import load_config
+    from peer.observe.status import show_status
+
+    choices = {"run_id": target.run_id, **({} if data_dir is None else {"data_dir": data_dir})}
+    return show_status(target, as_json, timeout, backend, load_config(choices).event_log_path)
+
+
+@commands.command(
+    short_help="Serve a web page about a run.",
+    epilog="\b\nExample:\n  peer dashboard --run-id tinybytes.abcdefghij234567abcd \\\n"
+    "                 --peers /ip4/203.0.113.5/tcp/4001/p2p/12D3KooW... --port 8080",
+)
+@reporting
+def dashboard(
+    run_id: RunId = None,
+    peers: Peers = None,
+    invite: InviteFile = None,
+    host: Annotated[
+        str, typer.Option("--host", metavar="ADDRESS", help="Where to serve; 0.0.0.0 shows it to everybody.")
+    ] = "127.0.0.1",
+    port: Port = 8080,
+    db: Annotated[
+        Path | None,
+        typer.Option(
+            "--db", metavar="FILE", help="The history's file; default: in the run's data folder; :memory: keeps none."
+        ),
+    ] = None,
+    token_file: Annotated[
+        Path | None, typer.Option("--token-file", metavar="FILE", help="Only who has the token in FILE may read.")
+    ] = None,
+    join_address: Annotated[
+        list[str] | None,
+        typer.Option("--join-address", metavar="MULTIADDR", help="A member's address to show to those who may join."),
+    ] = None,
+    proxy: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--proxy",
+            metavar="ADDRESS",
+            help="A reverse proxy in front of the page, or a network of them; limits then count those it names.",
+        ),
+    ] = None,
+    rebuild: Annotated[
+        bool, typer.Option("--rebuild", help="First make all credit again from the signed commits in the history.")
+    ] = False,
+    host_backend: Backend = None,
+) -> int:
+    """Serve a web page that shows who contributes to a run and how it learns."""
+    target = checked_target(run_id, peers, invite)
+    known, backend = target.run_id, _chosen(host_backend)
+    from dashboard.app import serve_dashboard
+    from dashboard.collect.commits import SignedCommits
+    from dashboard.credit.credit import checker_of, proof_line, run_frame
+    from dashboard.facts import CommitCredit
+    from dashboard.server.choices import Choices
+    from dht.host import Host
+    from dht.identity.keys import verify
+    from dht.identity.multiaddr import parse_peer_multiaddr
+    from dht.records.signed_records import RunRecord, decode_run_record
+    from peer.observe.entry import observer_entry
+
+    entry = observer_entry(known, target.observer_folder)
+
+    def signed_commits(host: Host, record: RunRecord) -> SignedCommits:
+        from peer.observe.observer import open_log
+
+        return SignedCommits(open_log(host, record, entry), check_of(record))
+
+    def check_of(record: RunRecord) -> Callable[[bytes], CommitCredit]:
+        from peer.observe.observer import codec_bytes, fragment_sizes
+
+        return checker_of(run_frame(record, fragment_sizes(record)), verify, codec_bytes(record))
+
+    def check_of_stored(encoded: bytes) -> Callable[[bytes], CommitCredit]:
+        return check_of(decode_run_record(encoded, run_id=known))
+
+    for address in join_address or ():
+        parse_peer_multiaddr(address)
+    choices = Choices(
+        host=host,
+        port=port,
+        db=_history_of(known, db),
+        token_file=token_file,
+        join_addresses=tuple(join_address or ()),
+        backend=backend,
+        proxies=tuple(_network(address) for address in proxy or ()),
+        is_rebuilding=rebuild,
+    )
+    return serve_dashboard(
+        known,
+        target.addresses,
+        choices,
+        entry=entry,
+        open_commits=signed_commits,
+        open_check=check_of_stored,
+        proof_line=partial(proof_line, known),
+    )
+
+
+def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:
+    try:
+        return ipaddress.ip_network(text, strict=False)
+    except ValueError as error:
+        raise UsageFault(
+            f"--proxy {text!r} is no address; expected one like 127.0.0.1, ::1 or 10.0.0.0/8; give that of the proxy"
+        ) from error
+
+
+def _history_of(run_id: str, asked: Path | None) -> Path | None:
+    """The file that was asked for, None for no file, or the usual place, whose folder is made."""
+    from peer.config.peer_config import load_config
+
+    if asked is not None:
+        return None if str(asked) == ":memory:" else asked
+    folder = load_config({"run_id": run_id}).data_dir
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageFault(
+            f"the folder {folder} cannot be made for the history ({error.strerror or error}); expected a folder of "
+            "one's own; give a file with --db"
+        ) from error
+    return folder / "dashboard.sqlite"
+
+
+def _chosen(asked: str | None) -> HostBackend:
+    backend, remark = choose_backend(asked)
+    if remark:
+        print(remark, file=sys.stderr)
+    return backend

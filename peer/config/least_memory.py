@@ -1,0 +1,136 @@
+"""The least memory that a run's model takes here, before any of it is taken. Pure but for `free_memory_bytes`.
+
+A manifest or a model file of a few hundred bytes can describe a model of 160 TB. What is counted here is less than what
+is really taken (no activations but the largest, no libraries), so that whatever is refused would have failed.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+from typing import Literal
+
+from dht.errors import DeviceFault
+from peer.config.layouts import seed_sizes, shapes_of
+from peer.config.manifest import RunManifest
+from peer.mailbox.mailbox import mailbox_num_bytes
+from peer.quantities import bytes_text, count_text
+
+FLOAT_BYTES, POSITION_BYTES = 4, 8
+
+Use = Literal["train", "train on a GPU", "serve", "read"]
+"""What a model is for: on a GPU its copies for training are elsewhere; a seed keeps anchors alone; `read` is one copy
+of the parameters (export, sample, evaluate)."""
+
+_TRAINED_COPIES = 5
+"""Parameters, gradients, two moments (Muon: one velocity, of most of them) and the reference, as
+`peer.plan.memory.trainer_memory` counts them."""
+_LOGITS_COPIES = 2
+"""Logits and their gradients, float32: `GPT.loss`."""
+_ROTARY_BYTES = 20
+"""Of one angle while the table of cosines and sines is made: two float64 and a float32."""
+
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def least_memory_bytes(manifest: RunManifest, use: Use) -> int:
+    """What a process of this machine takes at least.
+
+    Raises:
+        Incompatible: the model cannot be cut as the manifest says.
+    """
+    num_values = sum(math.prod(shape) for _, shape in shapes_of(manifest))
+    kept = 0 if use == "read" else mailbox_num_bytes(seed_sizes(manifest))
+    if use == "serve":
+        return kept
+    num_copies = _TRAINED_COPIES - (manifest.training.optimizer == "muon") if use == "train" else 1
+    copies = FLOAT_BYTES * num_values * num_copies
+    model, training = manifest.model, manifest.training
+    if model.kind == "custom":
+        return kept + copies
+    rotary = _ROTARY_BYTES * model.context * (model.d_model // model.num_heads // 2)
+    if use == "read":
+        return copies + rotary
+    tokens = training.batch_size * model.context
+    step = POSITION_BYTES * (training.batch_size * training.accumulation_steps + 2 * tokens)
+    if use == "train":
+        step += FLOAT_BYTES * tokens * (_LOGITS_COPIES * model.vocab_size + model.num_layers * model.d_model)
+    return kept + copies + rotary + step
+
+
+def check_memory(manifest: RunManifest, use: Use, free_bytes: int | None) -> None:
+    """Before a model is built.
+
+    Args:
+        free_bytes: as `free_memory_bytes`.
+
+    Raises:
+        DeviceFault: this machine has not enough memory for it.
+        Incompatible: the model cannot be cut as the manifest says.
+    """
+    needed = least_memory_bytes(manifest, use)
+    if free_bytes is None or needed <= free_bytes:
+        return
+    model, training = manifest.model, manifest.training
+    num_values = sum(math.prod(shape) for _, shape in shapes_of(manifest))
+    step = f", steps of {training.batch_size} sequences of {model.context} tokens" if use.startswith("train") else ""
+    raise DeviceFault(
+        f"the model of run {manifest.name!r} ({count_text(num_values)} parameters{step}) takes at least "
+        f"{bytes_text(needed)} of memory here and {bytes_text(free_bytes)} are free; expected a machine with more; end "
+        "other programs, or join a run with a smaller model"
+    )
+
+
+def free_memory_bytes() -> int | None:
+    """What can be had without ending another program, swap included; None: this system does not tell."""
+    free = _meminfo_bytes()
+    limit, used = (_cgroup_number(name) for name in ("memory.max", "memory.current"))
+    if free is not None and limit is not None and used is not None:
+        free = min(free, max(0, limit - used + _cgroup_cache_bytes()))
+    return free
+
+
+def available_memory_bytes() -> int | None:
+    """`free_memory_bytes` without swap."""
+    found = _meminfo()
+    if "MemAvailable" in found:
+        return found["MemAvailable"]
+    try:
+        # Elsewhere there is no count of what caches would give back: all memory is the best that is known.
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):
+        return None
+
+
+def _meminfo_bytes() -> int | None:
+    available = available_memory_bytes()
+    return None if available is None else available + _meminfo().get("SwapFree", 0)
+
+
+def _meminfo() -> dict[str, int]:
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except (OSError, ValueError):
+        return {}
+    words = (line.split() for line in lines)
+    return {parts[0].rstrip(":"): 1024 * int(parts[1]) for parts in words if len(parts) == 3 and parts[1].isdecimal()}
+
+
+def _cgroup_cache_bytes() -> int:
+    """Of what the group uses: files that the kernel keeps as long as nobody needs the memory."""
+    try:
+        lines = (_CGROUP / "memory.stat").read_text(encoding="ascii").splitlines()
+    except (OSError, ValueError):
+        return 0
+    words = (line.split() for line in lines)
+    return sum(int(parts[1]) for parts in words if parts[:1] in (["active_file"], ["inactive_file"]))
+
+
+def _cgroup_number(name: str) -> int | None:
+    """A limit or count of the control group that this machine shows as its root, as containers do (cgroup v2)."""
+    try:
+        text = (_CGROUP / name).read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return None
+    return int(text) if text.isdecimal() else None

@@ -1,0 +1,461 @@
+"""RunManifest: everything all peers of a run must agree on.
+
+Its canonical bytes are signed by the run's owner and their SHA-256 travels in every handshake, so one changed
+digit makes another run. Readers take nothing on trust: size, form, names, types and ranges are checked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any, Literal, NoReturn, Self
+
+from pydantic import Field, ValidationError, field_validator, model_validator
+
+from averaging.wire.messages import MAX_NUM_ROUNDS
+from dht.errors import UsageFault
+from dht.regular_files import read_regular
+from peer.config.manifest_sections import MAX_CHANGES, MAX_WHOLE_NUMBER, AccessSection, ChangeSection, Section
+from peer.config.validation import explain, shown
+
+MAX_MANIFEST_BYTES = 12 * 1024
+"""Leaves 4 KiB of the 16 KiB run record for key, signature and framing; today's manifests take about 1.5 KiB."""
+
+MAX_TOML_BYTES = 1 << 20
+"""Far above any run file, configuration or profile with comments; a model given by mistake is not read to its end."""
+
+SITE_PATTERN = "^[a-z0-9-]{1,40}$"
+"""Of the name of a site."""
+
+ROBUST_CLIP_RATIOS = (2.0, 3.0)
+"""Limits of norm and weight, in medians, where the manifest names none and the combination is a robust one: honest
+norms of equal work differ by tens of percent, and honest weights by as much as the speeds of the machines."""
+
+
+ROBUST_AUDIT_FRACTION = 0.25
+"""Where the manifest names none: with 12 members or more it keeps a round within 4.25 bits a parameter each way."""
+
+
+class ModelSection(Section):
+    """The network that is trained; its fragments follow from it."""
+
+    kind: Literal["gpt", "custom"] = Field(
+        default="gpt", description="built-in GPT, or a module from the user's own code"
+    )
+    num_layers: int = Field(default=4, ge=1, le=512, description="transformer blocks")
+    d_model: int = Field(default=128, ge=8, le=65_536, description="width of the residual stream")
+    num_heads: int = Field(
+        default=4, ge=1, le=1024, description="attention heads; d_model / num_heads must be even for rotary embeddings"
+    )
+    vocab_size: int = Field(default=256, ge=2, le=2**22, description="distinct tokens; 256 reads bytes")
+    context: int = Field(default=128, ge=2, le=2**20, description="tokens per sequence")
+    tied_head: bool = Field(default=True, description="share the embedding with the output head (arXiv 1608.05859)")
+    num_parameters: int | None = Field(
+        default=None, ge=1, le=10**13, description="custom only: trained elements of the user's module"
+    )
+    layout_digest: str | None = Field(
+        default=None,
+        pattern="^[0-9a-f]{64}$",
+        examples=["64 lower-case hexadecimal digits"],
+        description="custom only: SHA-256 of names, shapes and cuts (FragmentLayout.digest)",
+    )
+
+    @model_validator(mode="after")
+    def _check_together(self) -> Self:
+        described = self.num_parameters is not None and self.layout_digest is not None
+        if self.kind == "custom" and not described:
+            raise ValueError("kind is 'custom'; expected num_parameters and layout_digest beside it")
+        if self.kind == "gpt":
+            if self.num_parameters is not None or self.layout_digest is not None:
+                raise ValueError("kind is 'gpt'; num_parameters and layout_digest are for kind 'custom', remove them")
+            if self.d_model % (2 * self.num_heads):
+                raise ValueError(
+                    f"d_model is {self.d_model} with num_heads {self.num_heads}; expected d_model to be a multiple "
+                    f"of {2 * self.num_heads}, so that every head has an even width"
+                )
+        return self
+
+
+class DataSection(Section):
+    """Which text the run reads, and what is kept out of it to measure the loss."""
+
+    source: str = Field(
+        default="stdlib:",
+        # Runs that older software signed may name a path here: they can still be read, and nobody follows the path.
+        pattern=r"^(stdlib:|(text|tokens):[^\p{C}]*)$",
+        max_length=500,
+        examples=["stdlib:", "text:", "tokens:"],
+        description="the library text that every machine has, or the kind of data that each volunteer brings with "
+        "`--data`; a path is neither signed nor followed",
+    )
+    held_out_fraction: float = Field(
+        default=0.05, gt=0, le=0.5, description="share of the text that is never trained on"
+    )
+    evaluation_batches: int = Field(
+        default=16, ge=1, le=4096, description="batches per measurement of the held-out loss"
+    )
+
+
+class TrainingSection(Section):
+    """The inner loop: AdamW (arXiv 1711.05101) or Muon with linear warm-up and optional cosine decay."""
+
+    optimizer: Literal["adamw", "muon"] = Field(
+        default="adamw",
+        description="inner optimizer; muon: orthogonalised momentum for the matrices between hidden layers, AdamW for "
+        "the rest (arXiv 2505.23725, 2502.16982)",
+    )
+    batch_size: int = Field(default=8, ge=1, le=65_536, description="sequences per backward pass")
+    learning_rate: float = Field(default=3e-3, gt=0, le=10, description="peak inner learning rate")
+    warmup_steps: int = Field(default=50, ge=0, le=10**7, description="inner steps of linear warm-up")
+    weight_decay: float = Field(default=0.1, ge=0, le=10, description="decoupled weight decay (arXiv 1711.05101)")
+    beta1: float = Field(default=0.9, ge=0, lt=1, description="AdamW decay of the first moment (arXiv 1412.6980)")
+    beta2: float = Field(default=0.95, ge=0, lt=1, description="AdamW decay of the second moment (arXiv 1412.6980)")
+    grad_clip: float = Field(default=1.0, gt=0, le=1e6, description="largest global gradient norm (arXiv 1211.5063)")
+    accumulation_steps: int = Field(default=1, ge=1, le=65_536, description="backward passes per inner step")
+    total_steps: int | None = Field(
+        default=None,
+        ge=1,
+        le=10**9,
+        description="inner steps of the cosine decay (arXiv 1608.03983); absent: constant rate",
+    )
+
+    @model_validator(mode="after")
+    def _check_together(self) -> Self:
+        if self.total_steps is not None and self.total_steps <= self.warmup_steps:
+            raise ValueError(
+                f"total_steps is {self.total_steps} with warmup_steps {self.warmup_steps}; "
+                "expected more than warmup_steps"
+            )
+        return self
+
+
+class AveragingSection(Section):
+    """What is exchanged, how often, and how it is combined."""
+
+    mode: Literal["sync", "streaming", "delayed", "eager", "carry", "own"] = Field(
+        default="carry",
+        description="sync: DiLoCo (arXiv 2311.08105); streaming: arXiv 2501.18512; eager: arXiv 2502.12996; "
+        "carry, own: eager with another weight for the own uncommitted work; delayed: no overlay at all",
+    )
+    sync_every: int = Field(
+        default=30, ge=1, le=100_000, description="H: inner steps between two sends of one fragment"
+    )
+    num_fragments: int = Field(default=4, ge=1, le=32, description="P: fragments sent in turn (arXiv 2501.18512)")
+    fragment_by: Literal["layers", "balanced"] = Field(
+        default="layers", description="whole layers together (arXiv 2501.18512), or equal sizes for any module"
+    )
+    codec: Literal["fp32", "fp16", "int8", "int4", "e3m0", "int2"] = Field(
+        default="int4", description="bits on the wire; e3m0 is the FP4 of arXiv 2501.18512"
+    )
+    block_size: int = Field(default=128, ge=16, le=4096, multiple_of=16, description="values that share one scale")
+    scale: Literal["bf16", "fp32", "pow2"] = Field(
+        default="bf16", description="how scales are stored: 2, 4 or 1 bytes; pow2 is that of arXiv 2310.10537"
+    )
+    rounding: Literal["nearest", "stochastic"] = Field(
+        default="nearest", description="of values to codes; stochastic: right on average (arXiv 1502.02551)"
+    )
+    error_feedback_decay: float = Field(
+        default=1.0,
+        ge=0,
+        le=1,
+        description="share of the codec's error kept for the next send (arXiv 1901.09847, 2508.15706)",
+    )
+    outer_lr: float = Field(default=0.7, gt=0, le=10, description="eta: outer learning rate (arXiv 2311.08105)")
+    outer_momentum: float = Field(
+        default=0.5, ge=0, lt=1, description="beta: Nesterov momentum (arXiv 2311.08105); 0.9 only in lock step"
+    )
+    overlay_gain: float = Field(
+        default=0.7, ge=0, le=2, description="carry: share of the own uncommitted work kept live"
+    )
+    own_weight: float = Field(
+        default=1.0, ge=0, le=1, description="own: weight of the own work, in place of eager's 1/M"
+    )
+    overlap_steps: int = Field(
+        default=0, ge=0, le=100_000, description="tau: inner steps between send and apply (arXiv 2501.18512)"
+    )
+    merge_alpha: float = Field(
+        default=0.5, ge=0, le=1, description="streaming: weight of the local value in the blend (arXiv 2501.18512)"
+    )
+    staleness_power: float = Field(
+        default=1.0, ge=0, le=8, description="a: a contribution s versions late weighs (1+s)^-a (arXiv 1903.03934)"
+    )
+    staleness_limit: int = Field(
+        default=4, ge=0, le=1000, description="work more versions late than this is dropped: too old to help"
+    )
+    token_power: float = Field(
+        default=1.0, ge=0, le=2, description="p: n tokens weigh n^p (arXiv 2604.21428); 0: all alike (arXiv 2311.08105)"
+    )
+    quality_power: float = Field(
+        default=1.0, ge=0, le=2, description="q: and n/h tokens per inner step weigh (n/h)^q (arXiv 2604.21428)"
+    )
+    newcomer_rounds: int = Field(
+        default=0,
+        ge=0,
+        le=MAX_NUM_ROUNDS,
+        description="a peer's j-th contribution to a fragment weighs j / (newcomer_rounds + 1) of a full one, until "
+        "that is 1 (a ramp of our own, from no paper); 0: full weight at once",
+    )
+    lag_penalty: float = Field(
+        default=0.0,
+        ge=0,
+        le=10,
+        description="kappa: outer_lr is divided by 1 + kappa * (mean staleness in a commit) (arXiv 2502.12996)",
+    )
+    momentum_lag_penalty: float = Field(
+        default=0.0,
+        ge=0,
+        le=10,
+        description="and outer_momentum by 1 + this * (mean staleness in a commit) (arXiv 2401.09135)",
+    )
+    cell_size: int = Field(
+        default=32,
+        ge=4,
+        le=64,
+        description="members of a cell: rounds of more than 1.5 times as many average in cells first, then across them",
+    )
+    cell_by: Literal["hash", "site"] = Field(
+        default="hash",
+        description="which members form a cell: hash: as many cells as the swarm needs; site: those of one site, "
+        "however few, so that little passes between sites",
+    )
+    quorum_fraction: float = Field(
+        default=0.5, gt=0, le=1, description="share of live trainers that opens a round (arXiv 2604.21428)"
+    )
+    combine: Literal["mean", "trimmed_mean", "centered_clip", "radial_directional"] = Field(
+        default="mean",
+        description="weighted mean; the others resist a minority of liars: arXiv 1803.01498, 2106.11257, 2604.21428",
+    )
+    clip_norm_ratio: float | None = Field(
+        default=None,
+        ge=1,
+        le=1e6,
+        description="longest contribution, in median norms of its group (arXiv 2505.21684); absent: no limit with "
+        f"combine mean, {ROBUST_CLIP_RATIOS[0]:g} with the others",
+    )
+    clip_weight_ratio: float | None = Field(
+        default=None,
+        ge=1,
+        le=1e6,
+        description="largest weight, in median weights of the round; absent: no limit with combine mean, "
+        f"{ROBUST_CLIP_RATIOS[1]:g} with the others",
+    )
+    trim_fraction: float = Field(
+        default=0.25, gt=0, lt=0.5, description="trimmed_mean: share of the members left out at each end"
+    )
+    clip_radius_ratio: float = Field(
+        default=1.0, ge=0.1, le=100, description="centered_clip: longest pull, in median distances from the median"
+    )
+    audit_fraction: float | None = Field(
+        default=None,
+        ge=0,
+        le=16,
+        description="rounds of which a member recomputes one reducer's mean, as a share of all; above 1: several means "
+        f"a round; absent: none with combine mean, {ROBUST_AUDIT_FRACTION:g} with the others",
+    )
+    round_deadline_seconds: float = Field(
+        default=60.0, ge=1, le=3600, description="upper bound of the deadlines that peers learn from past rounds"
+    )
+
+    @property
+    def effective_audit_fraction(self) -> float:
+        """With the default filled in."""
+        if self.audit_fraction is None:
+            return 0.0 if self.combine == "mean" else ROBUST_AUDIT_FRACTION
+        return self.audit_fraction
+
+    @model_validator(mode="after")
+    def _check_together(self) -> Self:
+        if self.overlap_steps >= self.sync_every:
+            raise ValueError(
+                f"overlap_steps is {self.overlap_steps} with sync_every {self.sync_every}; "
+                "expected fewer than sync_every"
+            )
+        if self.rounding == "stochastic" and self.codec in ("fp32", "fp16"):
+            raise ValueError(
+                f"rounding is 'stochastic' with codec '{self.codec}'; expected 'nearest', or a codec with scales: "
+                "int8, int4, e3m0 or int2"
+            )
+        return self
+
+
+class NetworkSection(Section):
+    """How members announce themselves."""
+
+    announce_seconds: float = Field(
+        default=10.0, ge=1, le=600, description="seconds between two peer records of one peer"
+    )
+    sites: tuple[Annotated[str, Field(pattern=SITE_PATTERN)], ...] = Field(
+        default=(),
+        strict=False,
+        max_length=64,
+        examples=['["east", "west"]'],
+        description="names that peers may give as their site; empty: any",
+    )
+
+    @field_validator("sites")
+    @classmethod
+    def _check_sites(cls, sites: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(sites)) != len(sites):
+            raise ValueError(f"{len(sites)} sites, one of them twice; expected each once")
+        return sites
+
+
+class RunManifest(Section):
+    """One run, frozen. Equal bytes mean the same run; see `to_bytes` and `hash`."""
+
+    name: str = Field(
+        pattern="^[a-z0-9-]{1,40}$",
+        examples=["my-run (1 to 40 of a-z, 0-9 and -)"],
+        description="first half of the run id",
+    )
+    format_version: Literal[4] = Field(
+        default=4, description="grows with any change of a field, a default or a meaning; others are refused"
+    )
+    revision: int = Field(default=1, ge=1, le=MAX_WHOLE_NUMBER, description="grows when the owner changes the manifest")
+    seed: int = Field(
+        default=0, ge=0, le=MAX_WHOLE_NUMBER, description="of the initial parameters and every peer's data order"
+    )
+    description: str = Field(
+        default="",
+        max_length=500,
+        pattern=r"^[^\p{C}]*$",
+        examples=["one line of printable text"],
+        description="what the run is about, for people",
+    )
+    starts_at: float | None = Field(
+        default=None, ge=0, le=MAX_WHOLE_NUMBER, description="unix seconds before which nobody trains; absent: at once"
+    )
+    model: ModelSection = ModelSection()
+    data: DataSection = DataSection()
+    training: TrainingSection = TrainingSection()
+    averaging: AveragingSection = AveragingSection()
+    network: NetworkSection = NetworkSection()
+    access: AccessSection = AccessSection()
+    changes: tuple[ChangeSection, ...] = Field(
+        default=(),
+        strict=False,
+        max_length=MAX_CHANGES,
+        description="what later revisions change in the live run, oldest first; not part of the hash",
+    )
+
+    @model_validator(mode="after")
+    def _check_together(self) -> Self:
+        if self.model.kind == "custom" and self.averaging.fragment_by != "balanced":
+            raise ValueError(
+                f"averaging.fragment_by is {self.averaging.fragment_by!r} with model.kind 'custom'; expected "
+                "'balanced', because seeds know a custom model's number of parameters and not its layers"
+            )
+        return self
+
+    def to_bytes(self) -> bytes:
+        """Canonical JSON in UTF-8: every field, sorted keys, no spaces, floats in shortest round-trip form."""
+        fields = self.model_dump(mode="json")
+        return json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+
+    @property
+    def hash(self) -> bytes:
+        """SHA-256 (32 bytes) of the canonical bytes as they were before any of `changes`.
+
+        So peers that know different revisions of one run still talk to each other, and the newer one spreads.
+        """
+        return hashlib.sha256(self.model_copy(update={"revision": 1, "changes": ()}).to_bytes()).digest()
+
+    def differences(self, other: RunManifest) -> list[str]:
+        """A phrase for each field in which `other` differs, e.g. "averaging.codec is 'int8', not 'int4'"."""
+        mine, theirs = (_flat(manifest.model_dump(mode="json")) for manifest in (self, other))
+        return [
+            f"{name} is {shown(theirs[name])}, not {shown(mine[name])}" for name in mine if mine[name] != theirs[name]
+        ]
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> RunManifest:
+        """Read canonical bytes, which may come from a stranger.
+
+        Raises:
+            ValueError: too long, not canonical JSON, or a field is unknown, missing, of the wrong type or out of
+                range; the message names the field.
+        """
+        if len(data) > MAX_MANIFEST_BYTES:
+            raise ValueError(f"manifest of {len(data)} bytes; expected at most {MAX_MANIFEST_BYTES}.")
+        try:
+            # UTF-8 only: json would guess UTF-16 from the bytes themselves.
+            parsed = json.loads(data.decode(), parse_constant=_refuse_constant)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"manifest is not JSON ({type(error).__name__}); expected a JSON object.") from error
+        manifest = cls.from_fields(parsed)
+        if manifest.to_bytes() != data:
+            raise ValueError(
+                "manifest is not in canonical form; expected every field once, sorted keys, no spaces; "
+                "it was probably written by another software version."
+            )
+        return manifest
+
+    @classmethod
+    def load_toml(cls, path: str | Path, *, name: str | None = None) -> RunManifest:
+        """Read a run file for `peer init`; `name` beats the file's.
+
+        Raises:
+            UsageFault: the file cannot be read, is not TOML, or a field is wrong; the message names the field.
+        """
+        fields = read_toml(path)
+        if name is not None:
+            fields["name"] = name
+        starts_at = fields.get("starts_at")
+        if isinstance(starts_at, datetime):
+            if starts_at.tzinfo is None:
+                raise UsageFault(f"{path}: starts_at has no time zone; write it like 2030-01-31T18:00:00Z.")
+            fields["starts_at"] = starts_at.timestamp()
+        try:
+            return cls.from_fields(fields)
+        except ValueError as error:
+            raise UsageFault(f"{path}: {error}") from error
+
+    @classmethod
+    def from_fields(cls, fields: object) -> RunManifest:
+        """Check fields and sections given as plain values, as a TOML or JSON file holds them.
+
+        Raises:
+            ValueError: a field is unknown, missing, of the wrong type or out of range; the message names it.
+        """
+        try:
+            return cls.model_validate(fields)
+        except ValidationError as error:
+            raise ValueError(explain(error, cls)) from error
+
+
+def manifest_hash(data: bytes) -> bytes:
+    """`RunManifest.hash` (32 bytes) of signed bytes; of the bytes themselves when other software wrote them."""
+    try:
+        return RunManifest.from_bytes(data).hash
+    except ValueError:
+        return hashlib.sha256(data).digest()
+
+
+def _flat(fields: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for name, value in fields.items():
+        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return flat
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """Read a TOML file.
+
+    Raises:
+        UsageFault: the file is missing, unreadable, not UTF-8 or not TOML.
+    """
+    try:
+        return tomllib.loads(read_regular(path, MAX_TOML_BYTES).decode())
+    except OSError as error:
+        raise UsageFault(
+            f"{path}: {error.strerror or error}; expected a readable TOML file; check the path."
+        ) from error
+    except (ValueError, RecursionError) as error:
+        raise UsageFault(f"{path} is not a TOML file ({error}); correct that line.") from error
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a JSON number")

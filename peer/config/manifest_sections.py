@@ -1,0 +1,77 @@
+"""The parts of a manifest that say who may take part, and what its owner changes while the run goes on."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from dht.identity.keys import public_key_of
+
+MAX_WHOLE_NUMBER = 2**53 - 1
+"""The largest whole number that every JSON reader, a browser too, reads back exactly."""
+
+MAX_MEMBERS = 150
+"""Keys in one list: of 55 bytes each, so that the manifest stays below its limit. Larger runs use invites."""
+MAX_CHANGES = 64
+
+
+class Section(BaseModel):
+    """A part of the manifest: frozen, and nothing in it is guessed."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class AccessSection(Section):
+    """Who may take part."""
+
+    mode: Literal["open", "allowlist", "invite"] = Field(
+        default="open", description="everybody; listed keys; listed keys and whoever has an invite of the owner"
+    )
+    members: tuple[str, ...] = Field(
+        default=(), strict=False, max_length=MAX_MEMBERS, description="listed keys, as PeerIds"
+    )
+
+    @field_validator("members")
+    @classmethod
+    def _check_members(cls, members: tuple[str, ...]) -> tuple[str, ...]:
+        return _checked_peer_ids(members)
+
+
+class ChangeSection(Section):
+    """What the owner changes in a live run, and from when on; see `RunManifest.changes`."""
+
+    at_version: int = Field(
+        ge=0,
+        le=MAX_WHOLE_NUMBER,
+        description="anchor version from which it counts: for outer_lr that of the fragment, for the rest the lowest "
+        "of all fragments; 0: at once",
+    )
+    admit: tuple[str, ...] = Field(default=(), strict=False, max_length=MAX_MEMBERS, description="keys that are listed")
+    revoke: tuple[str, ...] = Field(
+        default=(), strict=False, max_length=MAX_MEMBERS, description="keys that may not take part any more"
+    )
+    revoke_invites: tuple[Annotated[str, Field(pattern="^[0-9a-f]{16}$", examples=["16 hexadecimal digits"])], ...] = (
+        Field(default=(), strict=False, max_length=MAX_MEMBERS, description="serial numbers of invites")
+    )
+    outer_lr: float | None = Field(default=None, gt=0, le=10, description="eta from then on")
+    minimum_software: str | None = Field(
+        default=None,
+        pattern=r"^[0-9]{1,6}\.[0-9]{1,6}\.[0-9]{1,6}$",
+        examples=["0.2.0"],
+        description="older software is refused",
+    )
+    ends_run: bool = Field(default=False, description="peers save, say goodbye and stop")
+
+    @field_validator("admit", "revoke")
+    @classmethod
+    def _check_keys(cls, keys: tuple[str, ...]) -> tuple[str, ...]:
+        return _checked_peer_ids(keys)
+
+
+def _checked_peer_ids(keys: tuple[str, ...]) -> tuple[str, ...]:
+    for key in keys:
+        public_key_of(key)
+    if len(set(keys)) < len(keys):
+        raise ValueError("the same key is listed twice; list it once")
+    return keys

@@ -1,0 +1,405 @@
+"""PeerConfig: everything a volunteer may choose. A flag beats the file, the file beats the default."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from dht.errors import LocalFault, UsageFault
+from dht.identity.keys import split_run_id
+from dht.identity.multiaddr import parse_multiaddr, parse_peer_multiaddr
+from dht.regular_files import open_regular
+from peer.config.listening import default_listen
+from peer.config.manifest import read_toml
+from peer.config.validation import explain
+
+RUN_RECORD_NAME = "run.record"
+"""The signed manifest in a peer's data folder: made by `peer init`, or kept from the swarm."""
+
+CHECKPOINTS_NAME = "checkpoints"
+OBSERVER_NAME = "observer"
+"""The folder of checkpoints in a peer's data folder."""
+
+INCOMING_NAME = "incoming"
+"""The folder of unfinished downloads in a peer's data folder."""
+
+IDENTITY_NAME = "identity.key"
+"""The key of a peer, in its data folder."""
+
+ADDRESSES_NAME = "addresses.json"
+"""Where this peer was reached last, in its data folder: what its owner's invites name."""
+
+MAX_PORT = 65_535
+
+MAX_CACHED_PEERS = 50
+"""Addresses of earlier sessions: far more than one join dials, so that a few survive a month of absence."""
+
+MAX_CACHED_PEERS_BYTES = 64 * 1024
+"""`MAX_CACHED_PEERS` addresses of the longest kind, twice."""
+
+DATA_DIR_NAME = "murmuration"
+
+_Given = TypeVar("_Given")
+_Parsed = TypeVar("_Parsed")
+
+
+def user_data_dir_here() -> Path:
+    """The folder of this machine's user; see `user_data_dir`.
+
+    Raises:
+        UsageFault: this user has no home folder, and nothing says where else.
+    """
+    try:
+        return user_data_dir(os.environ, sys.platform, Path.home())
+    except RuntimeError as error:
+        if os.environ.get("XDG_DATA_HOME", "").startswith("/"):
+            return Path(os.environ["XDG_DATA_HOME"]) / DATA_DIR_NAME
+        raise UsageFault(
+            f"user {os.getuid()} has no home folder: HOME is not set, and the system does not know that user; expected "
+            "a folder for this peer's files; give --data-dir, or set HOME or XDG_DATA_HOME"
+        ) from error
+
+
+def expanded(path: str | Path) -> Path:
+    """The path with the home folder in place of ``~``.
+
+    Raises:
+        UsageFault: there is no such home folder.
+    """
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise UsageFault(f"{str(path)!r} begins with the home folder of nobody; give the whole path") from error
+
+
+def contributor_key_path() -> Path:
+    """Where a person's contributor key is kept unless they say otherwise."""
+    return user_data_dir_here() / "contributor.key"
+
+
+def _data_dir_of(validated: dict[str, Any]) -> Path:
+    return user_data_dir_here() / str(validated["run_id"])
+
+
+def _identity_of(validated: dict[str, Any]) -> Path:
+    folder: Path = validated["data_dir"]
+    return folder / IDENTITY_NAME
+
+
+class PeerConfig(BaseModel):
+    """One volunteer's choices, frozen. Relative paths start at the working directory."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    run_id: str = Field(description="the run to join: NAME.FINGERPRINT")
+    peers: tuple[str, ...] = Field(default=(), strict=False, description="addresses of members to dial first")
+    device: str = Field(
+        default="auto",
+        pattern="^(auto|cpu|mps|cuda(:[0-9]{1,2})?)$",
+        examples=["auto", "cpu", "cuda", "cuda:1", "mps"],
+        description="where to train; auto takes the fastest there is",
+    )
+    devices: int | None = Field(
+        default=None, ge=1, le=64, description="GPUs (or, on cpu, processes) that train as this one peer; default: one"
+    )
+    shard: bool = Field(default=False, description="leave each device a part of the model (FSDP2) instead of all of it")
+    offload: bool = Field(
+        default=False,
+        description="keep reference copies in host memory; with shard also parameters and optimizer state",
+    )
+    data_dir: Path = Field(
+        default_factory=_data_dir_of, strict=False, description="key, checkpoints, logs of this peer"
+    )
+    identity: Path = Field(default_factory=_identity_of, strict=False, description="key file; made when it is missing")
+    listen: tuple[str, ...] = Field(
+        default=(), strict=False, description="addresses to listen on; port 0 takes a free one; default: everywhere"
+    )
+    ip_version: Literal["auto", "4", "6"] = Field(
+        default="auto", description="where to listen without listen: each IP version this machine has, or one"
+    )
+    port_range: str | None = Field(
+        default=None,
+        pattern="^[0-9]{1,5}-[0-9]{1,5}$",
+        examples=["40000-40100"],
+        description="ports that port 0 is taken from, both ends included",
+    )
+    map_ports: bool = Field(
+        default=False, description="ask the router to forward the port (UPnP, NAT-PMP): multicast in the local network"
+    )
+    relay: bool = Field(
+        default=True, description="be reached through members that relay, should nobody be able to dial this peer"
+    )
+    relay_for_others: bool | None = Field(
+        default=None, description="relay for members that nobody can dial; default: seeds do; in private runs nobody"
+    )
+    max_streams_per_peer: int = Field(
+        default=64, ge=8, le=4096, description="streams that one remote may have open towards this peer"
+    )
+    max_memory_mb_per_peer: int | None = Field(
+        default=None, ge=4, le=1_000_000, description="most MB kept of what one remote sends; default: as the run needs"
+    )
+    serve_limit_mbit: float | None = Field(
+        default=None, ge=0.2, le=10**6, description="most Mbit/s of state for newcomers; default: what rounds leave"
+    )
+    max_transfers: int = Field(default=4, ge=1, le=64, description="pieces of state served at once")
+    announce: tuple[str, ...] = Field(
+        default=(), strict=False, description="addresses told to others, for a forwarded port; default: found out"
+    )
+    data: str | None = Field(
+        default=None,
+        pattern=r"^(stdlib:|(text|tokens):[^\p{C}]+)$",
+        max_length=4096,
+        examples=["stdlib:", "text:PATH", "tokens:PATH"],
+        description="local data in place of the run's own source",
+    )
+    max_steps: int | None = Field(default=None, ge=1, le=10**12, description="leave after this many inner steps")
+    join_timeout_seconds: float = Field(
+        default=300.0, ge=0, le=10**9, description="give up when nobody has answered for so long"
+    )
+    name: str = Field(
+        default="",
+        pattern=r"^[^\p{C}]*$",
+        max_length=40,
+        examples=["one line of printable text"],
+        description="shown to everybody beside the own work; empty: anonymous",
+    )
+    site: str = Field(
+        default="",
+        pattern="^[a-z0-9-]{0,40}$",
+        examples=["1 to 40 of a-z, 0-9 and -"],
+        description="where this machine is, told to everybody; a run may average inside a site first; empty: none",
+    )
+    contributor_key: Path | None = Field(
+        default=None,
+        strict=False,
+        description="key file of the person whose machines share one credit (`peer profile`); made when it is missing",
+    )
+    threads: int | None = Field(default=None, ge=1, le=4096, description="CPU threads of the trainer; default: all")
+    checkpoint_minutes: float = Field(default=10.0, gt=0, le=10**6, description="minutes between two checkpoints")
+    checkpoints_kept: int = Field(default=2, ge=1, le=1000, description="checkpoints that stay on the disk")
+    metrics_port: int | None = Field(
+        default=None, ge=0, le=65_535, description="serve /metrics and /healthz for Prometheus here; 0 takes a free one"
+    )
+    metrics_host: str = Field(
+        default="127.0.0.1", min_length=1, max_length=255, description="address of this machine to serve them at"
+    )
+    upload_limit_mbit: float | None = Field(
+        default=None, ge=0.2, le=10**6, description="most Mbit/s that this peer sends; default: what the line carries"
+    )
+    download_limit_mbit: float | None = Field(
+        default=None, ge=0.2, le=10**6, description="most Mbit/s that this peer takes; default: what the line carries"
+    )
+    output: Literal["auto", "panel", "plain", "json"] = Field(
+        default="auto", description="auto: the panel on a terminal, else one plain line per event"
+    )
+
+    @property
+    def listen_addresses(self) -> tuple[str, ...]:
+        """Where to listen, on this machine."""
+        return self.listen or default_listen(self.ip_version)
+
+    @property
+    def ports(self) -> range | None:
+        """Those that port 0 is taken from; None: any."""
+        if self.port_range is None:
+            return None
+        first, last = map(int, self.port_range.split("-"))
+        return range(first, last + 1)
+
+    @property
+    def cached_peers_path(self) -> Path:
+        """Where addresses of earlier sessions are kept."""
+        return self.data_dir / "cached_peers.json"
+
+    @property
+    def run_record_path(self) -> Path:
+        """The signed manifest of the run; absent on a volunteer's machine until it was fetched."""
+        return self.data_dir / RUN_RECORD_NAME
+
+    @property
+    def checkpoints_path(self) -> Path:
+        """Where checkpoints are kept."""
+        return self.data_dir / CHECKPOINTS_NAME
+
+    @property
+    def observer_path(self) -> Path:
+        """Where the key and the pass of those who only look at a private run are kept."""
+        return self.data_dir / OBSERVER_NAME
+
+    @property
+    def event_log_path(self) -> Path:
+        """Where this peer's events are kept as JSON lines."""
+        return self.data_dir / "events.jsonl"
+
+    @field_validator("run_id")
+    @classmethod
+    def _check_run_id(cls, run_id: str) -> str:
+        _as_value_error(split_run_id, run_id)
+        return run_id
+
+    @field_validator("peers")
+    @classmethod
+    def _check_peers(cls, peers: tuple[str, ...]) -> tuple[str, ...]:
+        for address in peers:
+            _as_value_error(parse_peer_multiaddr, address)
+        return tuple(dict.fromkeys(peers))
+
+    @field_validator("listen", "announce")
+    @classmethod
+    def _check_addresses(cls, addresses: tuple[str, ...]) -> tuple[str, ...]:
+        for address in addresses:
+            parsed = _as_value_error(parse_multiaddr, address)
+            if parsed.transport is None:
+                raise ValueError(f"{address!r} has no port; expected something like /ip4/0.0.0.0/tcp/4001")
+        return addresses
+
+    @field_validator("listen")
+    @classmethod
+    def _check_listen(cls, addresses: tuple[str, ...]) -> tuple[str, ...]:
+        if not addresses:
+            raise ValueError("the list is empty; expected at least one address such as /ip4/0.0.0.0/tcp/0")
+        return addresses
+
+    @field_validator("port_range")
+    @classmethod
+    def _check_port_range(cls, text: str | None) -> str | None:
+        if text is not None:
+            first, last = map(int, text.split("-"))
+            if not 1 <= first <= last <= MAX_PORT:
+                raise ValueError(f"{text!r} is no range of ports; expected two from 1 to {MAX_PORT}, the smaller first")
+        return text
+
+    @field_validator("announce")
+    @classmethod
+    def _check_announce(cls, addresses: tuple[str, ...]) -> tuple[str, ...]:
+        for address in addresses:
+            if parse_multiaddr(address).port == 0:
+                raise ValueError(f"{address!r} has port 0, which nobody can dial; give the forwarded port")
+        return addresses
+
+    @field_validator("data_dir", "identity", mode="after")
+    @classmethod
+    def _expand_home(cls, path: Path) -> Path:
+        return _as_value_error(expanded, path)
+
+
+def load_config(flags: Mapping[str, object], path: str | Path | None = None) -> PeerConfig:
+    """Combine flags, file and defaults.
+
+    Args:
+        flags: field name -> value of the flags that were given; None means not given.
+        path: a TOML file with any of the fields of `PeerConfig`.
+
+    Raises:
+        UsageFault: the file cannot be read, or a value is wrong; the message names the file's field or the flag.
+    """
+    from_file = read_toml(path) if path is not None else {}
+    try:
+        # The file is checked alone first, so that a fault is blamed on the file and not on a flag.
+        PeerConfig.model_validate({"run_id": "any.aaaaaaaaaaaaaaaaaaaa", "data_dir": "any", **from_file})
+    except ValidationError as error:
+        raise UsageFault(f"{path}: {explain(error, PeerConfig)}") from error
+    given = {name: value for name, value in flags.items() if value is not None}
+    if "run_id" not in given and "run_id" not in from_file:
+        raise UsageFault("No run is named; expected --run-id RUN or run_id in the configuration file.")
+    try:
+        return PeerConfig.model_validate(from_file | given)
+    except ValidationError as error:
+        raise UsageFault(explain(error, PeerConfig, flag_of)) from error
+
+
+def flag_of(field_name: str) -> str:
+    """The command line flag of a field of `PeerConfig`."""
+    return "--" + field_name.removesuffix("_seconds").replace("_", "-")
+
+
+def user_data_dir(environ: Mapping[str, str], platform: str, home: Path) -> Path:
+    """The folder in which this software keeps what belongs to one user of the machine.
+
+    Args:
+        environ: XDG_DATA_HOME (XDG Base Directory Specification) or LOCALAPPDATA are looked up in it.
+        platform: as `sys.platform`.
+        home: the user's home folder.
+    """
+    if platform == "darwin":
+        return home / "Library" / "Application Support" / DATA_DIR_NAME
+    if platform == "win32":
+        return Path(environ.get("LOCALAPPDATA") or home / "AppData" / "Local") / DATA_DIR_NAME
+    configured = environ.get("XDG_DATA_HOME", "")
+    # The specification: relative values are to be ignored.
+    return (Path(configured) if configured.startswith("/") else home / ".local" / "share") / DATA_DIR_NAME
+
+
+def make_data_dir(config: PeerConfig) -> None:
+    """Make the folder that holds everything of this peer.
+
+    Raises:
+        LocalFault: it cannot be made.
+    """
+    try:
+        config.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise LocalFault(
+            f"{config.data_dir} cannot be made: {error.strerror}; expected a writable folder; give another --data-dir"
+        ) from error
+
+
+def read_cached_peers(path: Path) -> list[str]:
+    """Addresses of earlier sessions, the most recently seen first; empty when there is no usable file.
+
+    The file is a convenience: whatever in it is not a dialable address is left out without complaint.
+    """
+    try:
+        with open_regular(path) as file:
+            data = file.read(MAX_CACHED_PEERS_BYTES + 1)
+        entries = json.loads(data) if len(data) <= MAX_CACHED_PEERS_BYTES else []
+    except (OSError, ValueError, RecursionError):
+        return []
+    if not isinstance(entries, list):
+        return []
+    return [entry for entry in entries if isinstance(entry, str) and _is_dialable(entry)][:MAX_CACHED_PEERS]
+
+
+def write_cached_peers(path: Path, addresses: Iterable[str]) -> None:
+    """Replace the file by at most `MAX_CACHED_PEERS` of `addresses`, the most recently seen first.
+
+    The file appears whole or not at all; the earlier one survives a crash or a full disk.
+
+    Raises:
+        OSError: the folder cannot be written or the disk is full.
+    """
+    kept = list(dict.fromkeys(address for address in addresses if _is_dialable(address)))[:MAX_CACHED_PEERS]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            json.dump(kept, file, indent=1)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(draft, path)
+    except OSError:
+        Path(draft).unlink(missing_ok=True)
+        raise
+
+
+def _is_dialable(address: str) -> bool:
+    try:
+        parse_peer_multiaddr(address)
+    except UsageFault:
+        return False
+    return True
+
+
+def _as_value_error(parse: Callable[[_Given], _Parsed], text: _Given) -> _Parsed:
+    # pydantic collects ValueErrors and adds the field's name; our own faults would pass through it.
+    try:
+        return parse(text)
+    except UsageFault as error:
+        raise ValueError(str(error)) from error

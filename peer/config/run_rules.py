@@ -1,0 +1,80 @@
+"""What a manifest asks of the averaging: the outer rule, the codec, the limits on the wire."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from averaging.cells.formation import grid_of
+from averaging.codec.codec import Codec, make_codec
+from averaging.exchange.cell_exchange import cell_codec_of
+from averaging.outer.outer_step import OuterRule
+from averaging.wire.frames import Limits
+from dht.errors import UsageFault
+from peer.config.manifest import ROBUST_CLIP_RATIOS, RunManifest
+
+SMALLEST_CELL = 4
+"""Of `averaging.cell_size`; its grid has the longest shards."""
+
+
+def rule_of(manifest: RunManifest) -> OuterRule:
+    """The outer rule that a manifest asks for."""
+    section = manifest.averaging
+    norm_ratio, weight_ratio = (None, None) if section.combine == "mean" else ROBUST_CLIP_RATIOS
+    return OuterRule(
+        mode=section.mode,
+        outer_lr=section.outer_lr,
+        outer_momentum=section.outer_momentum,
+        overlay_gain=section.overlay_gain,
+        own_weight=section.own_weight,
+        staleness_power=section.staleness_power,
+        staleness_limit=section.staleness_limit,
+        token_power=section.token_power,
+        quality_power=section.quality_power,
+        newcomer_rounds=section.newcomer_rounds,
+        lag_penalty=section.lag_penalty,
+        momentum_lag_penalty=section.momentum_lag_penalty,
+        residual_decay=section.error_feedback_decay,
+        combine=section.combine,
+        clip_norm_ratio=norm_ratio if section.clip_norm_ratio is None else section.clip_norm_ratio,
+        clip_weight_ratio=weight_ratio if section.clip_weight_ratio is None else section.clip_weight_ratio,
+        trim_fraction=section.trim_fraction,
+        clip_radius_ratio=section.clip_radius_ratio,
+        audit_fraction=section.effective_audit_fraction,
+    )
+
+
+def codec_of(manifest: RunManifest) -> Codec:
+    """The codec that a manifest asks for."""
+    section = manifest.averaging
+    return make_codec(section.codec, section.block_size, scale=section.scale, rounding=section.rounding)
+
+
+def limits_of(sizes: Sequence[int], codec: Codec) -> Limits:
+    """What a remote may send: at most one whole encoded fragment behind a header, or a cell's mean of a shard of it."""
+    cell_codec = cell_codec_of(codec)
+    shards = (max(end - start for start, end in grid_of(size, codec.block_size, SMALLEST_CELL)) for size in sizes)
+    longest = max(cell_codec.encoded_num_bytes(values) for values in shards)
+    return Limits(tuple(sizes), max(longest, *(codec.encoded_num_bytes(size) for size in sizes)))
+
+
+def check_site(manifest: RunManifest, site: str, *, trains: bool = True) -> None:
+    """Whether a peer of the run may say that it is there.
+
+    Raises:
+        UsageFault: the manifest lists other sites, or its cells are sites and this peer trains and names none.
+    """
+    sites = manifest.network.sites
+    if sites and site and site not in sites:
+        raise UsageFault(
+            f"site {site!r} is not one of the run's; expected {', '.join(sites)}; change --site, or ask the run's owner"
+        )
+    if trains and sites and not site and manifest.averaging.cell_by == "site":
+        raise UsageFault(
+            f"this run averages site by site and no site was given; expected --site with one of {', '.join(sites)}"
+        )
+
+
+def sent_bytes_of(manifest: RunManifest, sizes: Sequence[int]) -> tuple[int, ...]:
+    """Bytes of an encoded contribution to each of these fragments."""
+    codec = codec_of(manifest)
+    return tuple(codec.encoded_num_bytes(size) for size in sizes)

@@ -1,0 +1,200 @@
+"""`peer doctor`: asks this machine and members of a run, and says whether joining makes sense."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import Any, Final
+
+from dht.errors import DeviceFault, LocalFault, PeerFault
+from dht.identity.multiaddr import parse_peer_multiaddr
+from dht.records.signed_records import PeerRecord
+from peer.cli.options import Target
+from peer.config.layouts import num_orthogonalised
+from peer.config.peer_config import PeerConfig
+from peer.doctor.facts import DoctorFacts, LineFacts, NeedFacts, RunFacts
+from peer.doctor.findings import diagnose, exit_code_of
+from peer.doctor.machine import look_at_machine, measure_step_seconds
+from peer.doctor.prediction import OwnHome, Prediction, predict
+from peer.doctor.report import print_findings
+from peer.network.membership.revisions import end_version, minimum_software_at
+from peer.network.membership.run_finding import local_record, manifest_of
+from peer.network.reachability.probe import DialBack, Probe, probing
+from peer.observe.entry import observer_entry
+from peer.observe.observer import Observer, observe
+from peer.plan.source import sizes_of
+from peer.trainer.loop.trainer import select_device
+from peer.version import SOFTWARE, is_older
+
+MAX_ASKED: Final = 3
+"""Members that are asked, one after the other, until everything was answered."""
+UNKNOWN_ROUND_TRIP_SECONDS: Final = 0.05
+
+
+def run_doctor(config: PeerConfig, target: Target | None, timeout_seconds: float, as_json: bool) -> int:
+    """Look at this machine and, with a `target`, at a run; print what was found. Returns the exit code.
+
+    Args:
+        config: what `peer join` would be given; without a target its run id counts for nothing.
+    """
+    machine = look_at_machine(config.device, config.data_dir, config.listen_addresses, config.ports)
+    facts = DoctorFacts(machine)
+    if target is not None:
+        facts = asyncio.run(_with_run(facts, config, target, timeout_seconds))
+    findings = diagnose(facts)
+    code = exit_code_of(findings)
+    if as_json:
+        print(json.dumps(doctor_json(facts, code)))
+    else:
+        print_findings(findings, facts, code)
+    return code
+
+
+def doctor_json(facts: DoctorFacts, code: int) -> dict[str, Any]:
+    """The answer as plain values."""
+    return {
+        "schema": 1,
+        "makes_sense": code == 0,
+        "exit_code": code,
+        "findings": [asdict(finding) for finding in diagnose(facts)],
+        "facts": _plain(asdict(facts)),
+    }
+
+
+def _plain(value: Any) -> Any:
+    """Addresses as text; the rest as it is."""
+    if isinstance(value, dict):
+        if set(value) == {"parts"}:
+            return "".join(f"/{name}/{text}" if text else f"/{name}" for name, text in value["parts"])
+        return {name: _plain(entry) for name, entry in value.items()}
+    return [_plain(entry) for entry in value] if isinstance(value, list | tuple) else value
+
+
+async def _with_run(facts: DoctorFacts, config: PeerConfig, target: Target, timeout_seconds: float) -> DoctorFacts:
+    listen = () if facts.machine.port_fault else config.listen_addresses
+    try:
+        entry = observer_entry(target.run_id, config.data_dir, config.identity)
+        if entry is None:
+            entry = observer_entry(target.run_id, target.observer_folder)
+        async with observe(
+            *(target.run_id, target.addresses, timeout_seconds, "p2pd", entry),
+            listen=listen,
+            announce=config.announce,
+        ) as observer:
+            records = await observer.records()
+            line = await _ask_members(observer, records, target, config)
+    except LocalFault as fault:
+        return replace(facts, run_fault=str(fault), run_fault_code=fault.exit_code)
+    step_seconds = None
+    prediction = None
+    if observer.manifest.model.kind == "gpt" and not facts.machine.device_fault:
+        step_seconds = await asyncio.to_thread(_step_seconds, observer, config.device)
+        prediction = _predicted(observer, records, line, step_seconds)
+    run = _run_facts(observer, records, config, None if prediction is None else prediction.needs)
+    share = None if prediction is None or step_seconds is None else prediction.share_of_rounds
+    return replace(facts, run=run, line=line, step_seconds=step_seconds, share_of_rounds=share)
+
+
+def _step_seconds(observer: Observer, device_name: str) -> float | None:
+    try:
+        return measure_step_seconds(observer.manifest, select_device(device_name))
+    except (RuntimeError, MemoryError, DeviceFault):
+        # No memory for it: that is a finding of its own.
+        return None
+
+
+def _predicted(
+    observer: Observer, records: Sequence[PeerRecord], line: LineFacts, step_seconds: float | None
+) -> Prediction:
+    manifest = observer.manifest
+    own = OwnHome(
+        1.0 if step_seconds is None else step_seconds,
+        _smaller(line.upload_bits_per_second, line.upload_limit_bits_per_second),
+        _smaller(line.download_bits_per_second, line.download_limit_bits_per_second),
+        line.round_trip_seconds if line.round_trip_seconds is not None else UNKNOWN_ROUND_TRIP_SECONDS,
+        bool(line.dial_back.reached),
+    )
+    return predict(manifest, records, own, sizes_of(manifest), num_orthogonalised(manifest))
+
+
+def _smaller(measured: float | None, limit: float | None) -> float | None:
+    return min((rate for rate in (measured, limit) if rate is not None), default=None)
+
+
+def _run_facts(
+    observer: Observer, records: Sequence[PeerRecord], config: PeerConfig, needs: NeedFacts | None
+) -> RunFacts:
+    manifest = observer.manifest
+    version = min((min(record.versions, default=0) for record in records), default=0)
+    newer = [record.software for record in records if is_older(SOFTWARE, record.software)]
+    ends = end_version(manifest)
+    return RunFacts(
+        run_id=observer.run_id,
+        manifest_hash=manifest.hash.hex(),
+        own_manifest_hash=_own_manifest_hash(config),
+        num_members=len(records),
+        num_others=sum(record.manifest_hash != manifest.hash for record in records),
+        newer_software=max(newer, default=""),
+        minimum_software=minimum_software_at(manifest, version),
+        has_ended=ends is not None and version >= ends,
+        needs=needs,
+    )
+
+
+def _own_manifest_hash(config: PeerConfig) -> str:
+    record, _ = local_record(config.run_record_path, config.run_id)
+    if record is None:
+        return ""
+    try:
+        return manifest_of(record).hash.hex()
+    except LocalFault:
+        return "unreadable"
+
+
+async def _ask_members(
+    observer: Observer, records: Sequence[PeerRecord], target: Target, config: PeerConfig
+) -> LineFacts:
+    line = LineFacts(
+        own_addresses=tuple(observer.host.addresses()),
+        upload_limit_bits_per_second=_bits(config.upload_limit_mbit),
+        download_limit_bits_per_second=_bits(config.download_limit_mbit),
+    )
+    # Those that can be dialled first: whoever is behind a relay would measure the relay.
+    ordered = sorted(records, key=lambda record: (not record.reachable, record.role != "seed", record.peer_id))
+    # Members that have no record yet, such as a seed that waits for the first trainer, answer all the same.
+    given = [parse_peer_multiaddr(address)[0] for address in target.addresses]
+    for member in list(dict.fromkeys([*(record.peer_id for record in ordered), *given]))[:MAX_ASKED]:
+        try:
+            async with probing(observer.host, observer.doorkeeper, member, time.monotonic, time.time) as probe:
+                line = await _ask(probe, line, observer.host.addresses())
+                line = replace(line, asked=(*line.asked, member))
+        except PeerFault as fault:
+            line = replace(line, faults=(*line.faults, str(fault)))
+        if line.asked and line.dial_back.is_known:
+            break
+    return line
+
+
+async def _ask(probe: Probe, line: LineFacts, addresses: list[str]) -> LineFacts:
+    """What one member says, over what others said before."""
+    reading = await probe.read_clock()
+    line = replace(line, clock_offset_seconds=reading.offset_seconds, round_trip_seconds=reading.round_trip_seconds)
+    line = replace(line, dial_back=await _dialled_back(probe, line.dial_back, addresses))
+    down, up = await probe.download_bits_per_second(), await probe.upload_bits_per_second()
+    return replace(
+        line,
+        download_bits_per_second=max(down, line.download_bits_per_second or 0.0),
+        upload_bits_per_second=max(up, line.upload_bits_per_second or 0.0),
+    )
+
+
+async def _dialled_back(probe: Probe, known: DialBack, addresses: list[str]) -> DialBack:
+    found = await probe.dial_back(addresses)
+    return found if found.is_known else known
+
+
+def _bits(mbit: float | None) -> float | None:
+    return None if mbit is None else 1e6 * mbit

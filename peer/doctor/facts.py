@@ -1,0 +1,125 @@
+"""What `peer doctor` found out about a machine, a run, and the line between them: values that say nothing yet. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from peer.network.reachability.probe import DialBack
+
+NOT_DIALLED = DialBack()
+
+
+@dataclass(frozen=True, slots=True)
+class MachineFacts:
+    """This machine, without a run.
+
+    Attributes:
+        versions: of this software and what it stands on, empty: missing.
+        device: as people know it; empty with a `device_fault`, the sentence of why it cannot be used.
+        device_free_bytes: memory of the device itself; None: it trains in the machine's memory, or nobody knows.
+        memory_free_bytes: of the machine, as much as processes may take without swapping; None: unknown.
+        disk_free_bytes: where the data folder is, or would be; None: unknown.
+        port_fault: the sentence of why the addresses to listen on cannot be used; empty: they can.
+        congestion_control: of TCP, as the kernel calls it; empty: unknown.
+        kernels_fault: the sentence of why there are no compiled kernels; empty: there are.
+    """
+
+    versions: dict[str, str]
+    device: str
+    device_fault: str
+    device_free_bytes: int | None
+    memory_free_bytes: int | None
+    disk_free_bytes: int | None
+    data_dir: str
+    port_fault: str
+    congestion_control: str = ""
+    kernels_fault: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NeedFacts:
+    """What the run asks of this machine, as `peer plan` counts it.
+
+    Attributes:
+        device_bytes: parameters, gradients, the optimizer's state, one reference copy; no activations.
+        memory_bytes: the network process, libraries, and copies while a checkpoint is written.
+        upload_bits_per_second, download_bits_per_second: on the line, for all rounds to keep pace.
+        round_seconds: of the largest fragment among the run's members and this machine.
+        round_deadline_seconds: when a round ends whoever is missing.
+    """
+
+    device_bytes: int
+    memory_bytes: int
+    disk_bytes: int
+    join_bytes: int
+    upload_bits_per_second: float
+    download_bits_per_second: float
+    round_seconds: float
+    round_deadline_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """The run, as its members tell it.
+
+    Attributes:
+        own_manifest_hash: of the manifest that an earlier session left here; empty: none.
+        newer_software: what members run that is newer than ours; empty: nothing is.
+        minimum_software: what the run's owner asks for now; empty: anything.
+        num_others: members that follow another manifest.
+        needs: None for a model from its owner's own code.
+    """
+
+    run_id: str
+    manifest_hash: str
+    own_manifest_hash: str
+    num_members: int
+    num_others: int
+    newer_software: str
+    minimum_software: str
+    has_ended: bool
+    needs: NeedFacts | None
+
+
+@dataclass(frozen=True, slots=True)
+class LineFacts:
+    """The line between this machine and members of the run; None: not measured.
+
+    Attributes:
+        asked: PeerIds of the members that answered.
+        upload_limit_bits_per_second, download_limit_bits_per_second: what the owner of this machine allows.
+        own_addresses: what this machine listens on, as it sees itself, with its PeerId.
+        faults: why members did not answer a part of it.
+    """
+
+    asked: tuple[str, ...] = ()
+    clock_offset_seconds: float | None = None
+    round_trip_seconds: float | None = None
+    upload_bits_per_second: float | None = None
+    download_bits_per_second: float | None = None
+    upload_limit_bits_per_second: float | None = None
+    download_limit_bits_per_second: float | None = None
+    dial_back: DialBack = NOT_DIALLED
+    own_addresses: tuple[str, ...] = ()
+    faults: tuple[str, ...] = ()
+
+
+NOT_MEASURED = LineFacts()
+
+
+@dataclass(frozen=True, slots=True)
+class DoctorFacts:
+    """Everything; `run_fault` is the sentence of why no run could be asked, with the exit code that goes with it.
+
+    Attributes:
+        step_seconds: of one inner step of the run's model on the device; None: not measured.
+        share_of_rounds: that this peer would make; None: not known.
+    """
+
+    machine: MachineFacts
+    run: RunFacts | None = None
+    line: LineFacts = NOT_MEASURED
+    step_seconds: float | None = None
+    share_of_rounds: float | None = None
+    run_fault: str = ""
+    run_fault_code: int = 0

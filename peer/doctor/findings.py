@@ -1,0 +1,265 @@
+"""From facts to findings: what is well, what is not and one remedy for it, and whether joining makes sense. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from dht.errors import DeviceFault, Incompatible, LocalFault
+from dht.identity.multiaddr import Multiaddr, parse_multiaddr
+from dht.p2pd.congestion_control import BBR
+from peer.doctor.facts import DoctorFacts, LineFacts, MachineFacts, NeedFacts, RunFacts
+from peer.network.membership.membership import CLOCK_SKEW_SECONDS
+from peer.quantities import bit_rate_text, bytes_text, plural, seconds_text, short_peer
+from peer.version import SOFTWARE, is_older
+
+CLOCK_NOTED_SECONDS: Final = 5.0
+"""Time services keep clocks within a tenth of a second; this far off, none is at work."""
+CLOCK_SAME_SECONDS: Final = 0.1
+TIGHT_SHARE: Final = 0.85
+"""Of free memory or disk: above it the next program that starts is too much."""
+SMALLEST_SHARE: Final = 0.05
+"""Of the rounds: below it a peer's work is nearly always too old to count for much."""
+GOOD_SHARE: Final = 0.5
+DISK_KEPT_BYTES: Final = 1_000_000_000
+"""Left for everything else on a disk."""
+
+Level = Literal["ok", "note", "stop"]
+"""Well; joining works but worse than it could; joining makes no sense before this is put right."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the answer.
+
+    Attributes:
+        what: what was found.
+        remedy: what to do about it; empty when all is well.
+        exit_code: of the command, should this be the first thing that stops it.
+    """
+
+    subject: str
+    level: Level
+    what: str
+    remedy: str = ""
+    exit_code: int = LocalFault.exit_code
+
+
+def diagnose(facts: DoctorFacts) -> tuple[Finding, ...]:
+    """All findings, in the order in which they are read."""
+    return tuple(_findings(facts))
+
+
+def exit_code_of(findings: Sequence[Finding]) -> int:
+    """0 when joining makes sense, else what the first obstacle is."""
+    return next((finding.exit_code for finding in findings if finding.level == "stop"), 0)
+
+
+def _findings(facts: DoctorFacts) -> Iterator[Finding]:
+    machine, run, needs = facts.machine, facts.run, facts.run.needs if facts.run else None
+    yield _software(machine, run)
+    if machine.kernels_fault:
+        slower = "encoding takes about four times the processor time"
+        remedy = "install a C compiler, such as gcc, and then this software again"
+        yield Finding("kernels", "note", f"{machine.kernels_fault}: {slower}", remedy)
+    yield _device(machine, needs, facts.step_seconds)
+    yield _memory(machine, needs)
+    yield _disk(machine, needs)
+    if machine.port_fault:
+        yield Finding("ports", "stop", f"cannot be listened on: {machine.port_fault}", "give other ones with --listen")
+    if machine.congestion_control:
+        yield _congestion(machine.congestion_control)
+    if facts.run_fault:
+        yield Finding("run", "stop", facts.run_fault, "", facts.run_fault_code)
+    if run is None:
+        return
+    yield _manifest(run)
+    line = facts.line
+    if not line.asked:
+        why = "; ".join(line.faults) or "no member serves probes"
+        yield Finding("line", "note", f"not measured: {why}", "ask again in a minute, or name another member")
+        yield from _rounds(facts, needs)
+        return
+    yield _clock(line)
+    yield _reachable(line)
+    yield _rate("upload", line, line.upload_bits_per_second, line.upload_limit_bits_per_second, needs)
+    yield _rate("download", line, line.download_bits_per_second, line.download_limit_bits_per_second, needs)
+    yield from _rounds(facts, needs)
+
+
+def _software(machine: MachineFacts, run: RunFacts | None) -> Finding:
+    shown = ", ".join(f"{name} {version}" for name, version in machine.versions.items() if version)
+    missing = [name for name, version in machine.versions.items() if not version]
+    if missing:
+        what = f"{shown}; {' and '.join(missing)} cannot be found"
+        return Finding(
+            "software", "stop", what, "install this software again: pip install --force-reinstall murmuration"
+        )
+    if run is not None and run.minimum_software and is_older(SOFTWARE, run.minimum_software):
+        what = f"{shown}; the run's owner asks for {run.minimum_software} or newer"
+        return Finding("software", "stop", what, "pip install --upgrade murmuration", Incompatible.exit_code)
+    if run is not None and run.newer_software:
+        what = f"{shown}; members run {run.newer_software}"
+        return Finding("software", "note", what, "pip install --upgrade murmuration")
+    return Finding("software", "ok", shown)
+
+
+def _device(machine: MachineFacts, needs: NeedFacts | None, step_seconds: float | None) -> Finding:
+    if machine.device_fault:
+        return Finding(
+            "device", "stop", machine.device_fault, "choose another one with --device", DeviceFault.exit_code
+        )
+    shown = machine.device
+    if step_seconds is not None:
+        shown += f": an inner step takes {seconds_text(step_seconds)}"
+    free = machine.device_free_bytes
+    if needs is None or free is None:
+        return Finding("device", "ok", shown)
+    shown += f"; the run needs {bytes_text(needs.device_bytes)} of {bytes_text(free)} free, activations not counted"
+    if needs.device_bytes > free:
+        remedy = "end what else uses the device, or take one with more memory"
+        return Finding("device", "stop", shown, remedy, DeviceFault.exit_code)
+    if needs.device_bytes > TIGHT_SHARE * free:
+        return Finding("device", "note", shown, "end what else uses the device: activations may not fit")
+    return Finding("device", "ok", shown)
+
+
+def _memory(machine: MachineFacts, needs: NeedFacts | None) -> Finding:
+    free = machine.memory_free_bytes
+    if free is None:
+        return Finding("memory", "ok", "of this machine: unknown")
+    if needs is None:
+        return Finding("memory", "ok", f"{bytes_text(free)} free")
+    needed = needs.memory_bytes + (needs.device_bytes if machine.device_free_bytes is None else 0)
+    shown = f"the run needs {bytes_text(needed)} of {bytes_text(free)} free"
+    if needed > free:
+        return Finding("memory", "stop", shown, "end other programs, or join from a machine with more memory")
+    if needed > TIGHT_SHARE * free:
+        return Finding("memory", "note", shown, "end other programs before joining")
+    return Finding("memory", "ok", shown)
+
+
+def _disk(machine: MachineFacts, needs: NeedFacts | None) -> Finding:
+    free = machine.disk_free_bytes
+    if free is None:
+        what = f"{machine.data_dir} cannot be looked at"
+        return Finding("disk", "stop", what, "give a folder on a disk of this machine with --data-dir")
+    if needs is None:
+        return Finding("disk", "ok", f"{bytes_text(free)} free at {machine.data_dir}")
+    shown = f"checkpoints need {bytes_text(needs.disk_bytes)} of {bytes_text(free)} free at {machine.data_dir}"
+    if needs.disk_bytes > free:
+        return Finding("disk", "stop", shown, "free some space, or give a folder elsewhere with --data-dir")
+    if needs.disk_bytes + DISK_KEPT_BYTES > free:
+        return Finding("disk", "note", shown, "free some space: a full disk ends checkpoints, and training goes on")
+    return Finding("disk", "ok", shown)
+
+
+def _congestion(name: str) -> Finding:
+    if name == BBR:
+        return Finding("congestion", "ok", f"{name}: a lost packet does not slow rounds down")
+    what = f"{name}: rounds take several times as long where packets are lost, as on many wireless lines"
+    return Finding(
+        "congestion", "note", what, "on this whole machine: sudo sysctl -w net.ipv4.tcp_congestion_control=bbr"
+    )
+
+
+def _manifest(run: RunFacts) -> Finding:
+    shown = f"{run.manifest_hash[:16]}, {plural(run.num_members, 'member')}"
+    if run.has_ended:
+        return Finding("manifest", "stop", f"{shown}; its owner has ended the run", "join another run", 4)
+    if run.own_manifest_hash and run.own_manifest_hash != run.manifest_hash:
+        what = f"{shown}; an earlier session left {run.own_manifest_hash[:16]} here, which is another run in effect"
+        return Finding("manifest", "note", what, "join with another --data-dir: checkpoints of the old one do not fit")
+    if run.num_others:
+        what = f"{shown}; {plural(run.num_others, 'member')} of them follow another manifest"
+        return Finding("manifest", "note", what, "ask the run's owner which one counts")
+    if not run.num_members:
+        return Finding(
+            "manifest", "note", f"{shown}: nobody trains now", "join all the same: the first trainer starts the run"
+        )
+    return Finding("manifest", "ok", shown)
+
+
+def _clock(line: LineFacts) -> Finding:
+    offset = line.clock_offset_seconds
+    if offset is None:
+        return Finding("clock", "note", "no member told its clock", "ask again in a minute")
+    shown = f"{seconds_text(round(abs(offset), 1))} {'behind' if offset > 0 else 'ahead of'} the members' clocks"
+    remedy = "switch the system's time service on, for example: timedatectl set-ntp true"
+    if abs(offset) > CLOCK_SKEW_SECONDS:
+        return Finding("clock", "stop", f"{shown}: they take this peer's records for expired", remedy)
+    if abs(offset) > CLOCK_NOTED_SECONDS:
+        return Finding("clock", "note", shown, remedy)
+    return Finding("clock", "ok", shown if abs(offset) >= CLOCK_SAME_SECONDS else "as the members' clocks")
+
+
+def _reachable(line: LineFacts) -> Finding:
+    back = line.dial_back
+    if not back.is_known:
+        why = "; ".join(line.faults) or "every connection to members goes through a relay"
+        what = f"unknown: no member dialled back ({why})"
+        return Finding("reachable", "note", what, "ask again in a minute, or name another member")
+    if back.reached:
+        addresses = [parse_multiaddr(address).without_peer_id() for address in back.reached]
+        return Finding("reachable", "ok", f"yes, at {', '.join(map(str, addresses))}{_from_where(addresses)}")
+    named = [parse_multiaddr(address).without_peer_id() for address, _ in back.failed]
+    ports = ", ".join(f"{(address.transport or '').upper()} {address.port}" for address in named)
+    what = (
+        f"not from outside: nobody answers at {', '.join(map(str, named))}. A peer like that still contributes; it "
+        "reduces nothing for others, and reaches other homes by hole punching or through relays"
+    )
+    remedy = f"forward {ports} in the router to this machine (a fixed port: --listen /ip4/0.0.0.0/tcp/4001)"
+    if any(address in line.own_addresses for address, _ in back.failed):
+        remedy = f"open {ports} in the firewall of this machine: no router stands between"
+    return Finding("reachable", "note", what, remedy)
+
+
+def _from_where(addresses: Sequence[Multiaddr]) -> str:
+    if all(address.is_loopback for address in addresses):
+        return " (asked from this machine; it says nothing about others)"
+    if all(address.ip is not None and address.ip.is_private for address in addresses):
+        return " (asked from the same private network; it says nothing about others)"
+    return ""
+
+
+def _rate(
+    name: Literal["upload", "download"],
+    line: LineFacts,
+    measured: float | None,
+    limit: float | None,
+    needs: NeedFacts | None,
+) -> Finding:
+    if measured is None:
+        why = "; ".join(line.faults) or "no member answered"
+        return Finding(name, "note", f"not measured: {why}", "ask again in a minute")
+    shown = f"{bit_rate_text(measured)} with {', '.join(map(short_peer, line.asked))}"
+    rate = measured
+    if limit is not None and limit < measured:
+        rate, shown = limit, f"{shown}, limited to {bit_rate_text(limit)}"
+    if needs is None:
+        return Finding(name, "ok", shown)
+    needed = needs.upload_bits_per_second if name == "upload" else needs.download_bits_per_second
+    shown = f"{shown}; rounds want {bit_rate_text(needed)}"
+    if rate >= needed:
+        return Finding(name, "ok", shown)
+    raised = f", or raise --{name}-limit-mbit" if limit is not None and limit < measured else ""
+    return Finding(name, "note", shown, f"some rounds will be missed; use a cable, end other transfers{raised}")
+
+
+def _rounds(facts: DoctorFacts, needs: NeedFacts | None) -> Iterator[Finding]:
+    share = facts.share_of_rounds
+    if share is None:
+        return
+    shown = f"about {100 * share:.0f} % of them in time, when nobody fails"
+    if needs is not None and needs.round_seconds > needs.round_deadline_seconds:
+        shown += (
+            f"; a round with this line takes {seconds_text(needs.round_seconds)}, and the run gives up after "
+            f"{seconds_text(needs.round_deadline_seconds)}"
+        )
+    if not share >= SMALLEST_SHARE:  # no number is no share either
+        yield Finding("rounds", "stop", shown, "join a run with a smaller model, or from a faster line or machine")
+    elif share < GOOD_SHARE:
+        yield Finding("rounds", "note", shown, "late work counts less; a faster line or machine would help most")
+    else:
+        yield Finding("rounds", "ok", shown)

@@ -1,0 +1,123 @@
+"""What this machine has: versions, device, memory, disk, free ports, and how fast it trains a run's model."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import shutil
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import torch
+
+from averaging.codec import compiled
+from dht.errors import DeviceFault, LocalFault
+from dht.identity.multiaddr import parse_multiaddr
+from dht.p2pd.congestion_control import congestion_control
+from dht.p2pd.daemon import claim_ports, find_p2pd
+from peer.config.least_memory import available_memory_bytes, check_memory, free_memory_bytes
+from peer.config.manifest import RunManifest
+from peer.doctor.facts import MachineFacts
+from peer.trainer.loop.trainer import describe_device, select_device
+from peer.trainer.model.gpt import build_model
+from peer.trainer.model.optimizer import make_optimizer
+from peer.version import VERSION
+
+SPEED_SECONDS: Final = 3.0
+"""For all measured steps together, if one is shorter; first ones compile kernels and fill caches."""
+
+
+def look_at_machine(
+    device_name: str, data_dir: Path, listen: Sequence[str], ports: range | None = None
+) -> MachineFacts:
+    """Everything that is known without a run."""
+    device_text, device_fault, device_free = "", "", None
+    try:
+        device = select_device(device_name)
+        device_text = describe_device(device)
+        device_free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
+    except DeviceFault as fault:
+        device_fault = str(fault)
+    return MachineFacts(
+        versions=_versions(),
+        device=device_text,
+        device_fault=device_fault,
+        device_free_bytes=device_free,
+        memory_free_bytes=available_memory_bytes(),
+        disk_free_bytes=_disk_free_bytes(data_dir),
+        data_dir=str(data_dir),
+        port_fault=_port_fault(listen, ports),
+        congestion_control=congestion_control(),
+        kernels_fault=compiled.missing_reason(),
+    )
+
+
+def measure_step_seconds(manifest: RunManifest, device: torch.device) -> float:
+    """Seconds of one inner step of the run's model, with made-up tokens; a slow machine's are told from one sequence.
+
+    Raises:
+        DeviceFault: this machine has no memory for it.
+        RuntimeError: the device has none.
+    """
+    check_memory(manifest, "train on a GPU" if device.type == "cuda" else "train", free_memory_bytes())
+    settings, shape = manifest.training, manifest.model
+    model = build_model(shape, manifest.seed).to(device)
+    optimizer = make_optimizer(model.named_parameters(), settings, fused=device.type == "cuda")
+    tokens = torch.randint(0, shape.vocab_size, (settings.batch_size, shape.context + 1)).to(device)
+
+    def pass_seconds(num_sequences: int) -> float:
+        began = time.perf_counter()
+        part = tokens[:num_sequences]
+        with torch.autocast("cuda", dtype=torch.bfloat16, enabled=device.type == "cuda"):
+            loss = model.loss(part[:, :-1], part[:, 1:])
+        loss.backward()  # type: ignore[no-untyped-call]
+        # Waits for the device too.
+        float(loss.detach())
+        return time.perf_counter() - began
+
+    pass_seconds(1)
+    one = pass_seconds(1)
+    if one * settings.batch_size > SPEED_SECONDS:
+        return one * settings.batch_size * settings.accumulation_steps
+    fastest, began = pass_seconds(settings.batch_size), time.perf_counter()
+    while time.perf_counter() - began < SPEED_SECONDS / 3:
+        fastest = min(fastest, pass_seconds(settings.batch_size))
+    stepped = time.perf_counter()
+    optimizer.step()
+    return fastest * settings.accumulation_steps + time.perf_counter() - stepped
+
+
+def _versions() -> dict[str, str]:
+    versions = {"murmuration": VERSION, "Python": platform.python_version()}
+    for name in ("torch", "hivemind"):
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            versions[name] = ""
+    try:
+        find_p2pd()
+    except LocalFault:
+        versions["its daemon p2pd"] = ""
+    return versions
+
+
+def _disk_free_bytes(folder: Path) -> int | None:
+    """Where the folder is, or would be made."""
+    for place in (folder.absolute(), *folder.absolute().parents):
+        try:
+            return shutil.disk_usage(place).free
+        except FileNotFoundError:
+            continue
+        except OSError:
+            return None
+    return None
+
+
+def _port_fault(listen: Sequence[str], ports: range | None) -> str:
+    try:
+        claim_ports([parse_multiaddr(address) for address in listen], ports)
+    except LocalFault as fault:
+        return str(fault)
+    return ""

@@ -1,0 +1,130 @@
+"""What a run will ask of this machine and how many rounds it will make, from what its members announce. Pure.
+
+The same arithmetic as `peer plan`, with the run's live trainers as the other homes.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dht.records.signed_records import PeerRecord
+from peer.config.manifest import RunManifest
+from peer.doctor.facts import NeedFacts
+from peer.plan.homes import MAX_GROUPS, HomeGroup, PlanProfile
+from peer.plan.planning import SizesOf, plan_run
+
+_BIT = 1e-6
+"""Mbit of a bit."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnHome:
+    """This machine's part; rates None: not measured, and then as the median member's.
+
+    Attributes:
+        step_seconds: of one inner step.
+        round_trip_seconds: to a member.
+    """
+
+    step_seconds: float
+    upload_bits_per_second: float | None
+    download_bits_per_second: float | None
+    round_trip_seconds: float
+    is_reachable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What the run asks, and the share of its rounds that this peer makes in time, 0 to 1."""
+
+    needs: NeedFacts
+    share_of_rounds: float
+
+
+def predict(
+    manifest: RunManifest,
+    records: Sequence[PeerRecord],
+    own: OwnHome,
+    sizes_of: SizesOf,
+    num_orthogonalised: int,
+) -> Prediction:
+    """This machine among the run's live trainers, in the steady state of a run in which nobody fails.
+
+    The share is the smallest of three: work that is ready when its round is, and what the line carries of the run's
+    rounds upwards and downwards. Members' rates are what they say; a rate that nobody measured yet is taken to be
+    enough.
+    """
+    home = _own_group(own)
+    groups = _groups(manifest, records, home)
+    num_seeds = sum(record.role == "seed" for record in records)
+    profile = PlanProfile(peers=(home, *groups), num_seeds=num_seeds)
+    plan = plan_run(manifest, profile, sizes_of, num_orthogonalised)
+    mine = plan.homes[0]
+    trainer, network = mine.trainer_memory, mine.network_memory
+    device_bytes = (
+        trainer.parameters_bytes + trainer.gradients_bytes + trainer.optimizer_bytes + trainer.reference_bytes
+    )
+    needs = NeedFacts(
+        device_bytes=device_bytes,
+        memory_bytes=trainer.total_bytes - device_bytes + network.total_bytes,
+        disk_bytes=plan.disk_bytes,
+        join_bytes=plan.join_bytes,
+        upload_bits_per_second=mine.needed_upload_bits_per_second,
+        download_bits_per_second=mine.needed_download_bits_per_second,
+        round_seconds=plan.round_seconds,
+        round_deadline_seconds=manifest.averaging.round_deadline_seconds,
+    )
+    by_line = min(1.0, *(1 / share for share in (mine.upload_share, mine.download_share) if share > 0), 1.0)
+    return Prediction(needs, min(mine.in_time, by_line))
+
+
+def _own_group(own: OwnHome) -> HomeGroup:
+    rates = {
+        "upload_mbit_per_second": own.upload_bits_per_second,
+        "download_mbit_per_second": own.download_bits_per_second,
+    }
+    known = {name: min(1e6, max(0.01, _BIT * rate)) for name, rate in rates.items() if rate is not None}
+    return HomeGroup(
+        name="this machine",
+        count=1,
+        step_seconds=min(1e6, max(1e-6, own.step_seconds)),
+        round_trip_seconds=min(60.0, own.round_trip_seconds),
+        reachable=own.is_reachable,
+        **known,
+    )
+
+
+def _groups(manifest: RunManifest, records: Sequence[PeerRecord], home: HomeGroup) -> list[HomeGroup]:
+    """Live trainers, fastest first, those of like speed in one group; a rate of 0 was not measured yet."""
+    section = manifest.training
+    step_tokens = section.batch_size * section.accumulation_steps * manifest.model.context
+    trainers = [record for record in records if record.role == "trainer" and record.tokens_per_second > 0]
+    trainers.sort(key=lambda record: -record.tokens_per_second)
+    size = max(1, -(-len(trainers) // (MAX_GROUPS - 1)))
+    return [
+        HomeGroup(
+            name="members",
+            count=len(alike),
+            step_seconds=min(1e6, max(1e-6, step_tokens / _median([record.tokens_per_second for record in alike], 1))),
+            upload_mbit_per_second=_mbit([record.upload_bits_per_second for record in alike], 1000.0),
+            download_mbit_per_second=_mbit([record.download_bits_per_second for record in alike], 1000.0),
+            round_trip_seconds=home.round_trip_seconds,
+            reachable=any(record.reachable for record in alike),
+        )
+        for alike in _in_parts(trainers, size)
+    ]
+
+
+def _mbit(bits_per_second: Sequence[float], unknown: float) -> float:
+    known = [rate for rate in bits_per_second if rate > 0]
+    return min(1e6, max(0.01, _BIT * _median(known, unknown / _BIT)))
+
+
+def _median(values: Sequence[float], otherwise: float) -> float:
+    return statistics.median(values) if values else otherwise
+
+
+def _in_parts(records: Sequence[PeerRecord], size: int) -> list[Sequence[PeerRecord]]:
+    return [records[start : start + size] for start in range(0, len(records), size)]

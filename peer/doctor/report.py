@@ -1,0 +1,49 @@
+"""What `peer doctor` prints for people: a line or two per finding, 80 columns or as wide as the terminal is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from peer.doctor.facts import DoctorFacts
+from peer.doctor.findings import Finding, Level
+from peer.plain_console import PlainConsole
+
+MARKS: Final[dict[Level, str]] = {"ok": "ok", "note": "!", "stop": "stop"}
+STYLES: Final[dict[Level, str]] = {"ok": "green", "note": "yellow", "stop": "bold red"}
+
+
+def print_findings(
+    findings: Sequence[Finding], facts: DoctorFacts, code: int, console: PlainConsole | None = None
+) -> None:
+    """Print all findings and the verdict."""
+    console = console or PlainConsole()
+    about = "this machine" if facts.run is None else facts.run.run_id
+    console.print(Text.assemble(("peer doctor", "bold"), "  ", about), highlight=False)
+    console.print()
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 1))
+    table.add_column(no_wrap=True, min_width=4)
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for finding in findings:
+        table.add_row(Text(MARKS[finding.level], style=STYLES[finding.level]), finding.subject, Text(finding.what))
+        if finding.remedy:
+            table.add_row("", "", Padding(Text(f"-> {finding.remedy}", style="bold"), (0, 0, 0, 2)))
+    console.print(table)
+    console.print()
+    console.print(Text(_verdict(findings, facts, code), style="bold"))
+
+
+def _verdict(findings: Sequence[Finding], facts: DoctorFacts, code: int) -> str:
+    if code:
+        obstacles = [finding.subject for finding in findings if finding.level == "stop"]
+        return f"Joining makes no sense yet: {', '.join(obstacles)}. (exit code {code})"
+    if facts.run is None:
+        return "Nothing here stands in the way. Name a run to see the rest: --run-id RUN --peers ADDRESS"
+    share = facts.share_of_rounds
+    rounds = "" if share is None else f": this peer would make about {100 * share:.0f} % of the rounds"
+    return f"Joining makes sense{rounds}."

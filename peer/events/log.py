@@ -1,0 +1,267 @@
+"""Events as JSON lines, as English sentences and as a log file.
+
+The panel, the log lines and the dashboard are folds of these events and know nothing else of a peer.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+from dht.regular_files import open_regular
+from peer.events.line_log import LineLog
+from peer.events.path_events import PathFound, ReachabilityFound, RelayChecked, RelayFound, RelayLost
+from peer.events.peer_events import (
+    AnchorDiffered,
+    AnchorRepaired,
+    CatchUpProgressed,
+    CaughtUp,
+    CheckpointFailed,
+    CheckpointSaved,
+    DaemonRestarted,
+    Evaluated,
+    Event,
+    JoinedRun,
+    LeftRun,
+    NetworkRestarted,
+    PeerJoined,
+    PeerLeft,
+    RefusedPeer,
+    SwarmFound,
+    SwarmLost,
+    TrainingProgressed,
+    WaitingForPeers,
+)
+from peer.events.revision_events import ManifestRevised, RunEnded
+from peer.events.round_events import (
+    AppliedCommit,
+    DeadlineExpired,
+    LeaderReplaced,
+    QuorumAwaited,
+    RoundAbandoned,
+    RoundCommitted,
+    RoundStarted,
+    SentContribution,
+    WorkDropped,
+    WorkLost,
+    WorkReturned,
+)
+
+SCHEMA = 1
+"""Version of the JSON form. Adding an event, or a field with a default, keeps it; any other change raises it."""
+
+MAX_LINE_BYTES = 256 * 1024
+"""A commit of a thousand contributors takes about 60 kB; a longer line is not ours."""
+
+EVENT_TYPES: dict[str, type[Event]] = {
+    event_type.__name__: event_type
+    for event_type in (
+        JoinedRun,
+        WaitingForPeers,
+        PeerJoined,
+        PeerLeft,
+        TrainingProgressed,
+        SentContribution,
+        RoundStarted,
+        RoundCommitted,
+        RoundAbandoned,
+        LeaderReplaced,
+        DeadlineExpired,
+        QuorumAwaited,
+        AppliedCommit,
+        WorkDropped,
+        WorkLost,
+        WorkReturned,
+        CatchUpProgressed,
+        CaughtUp,
+        AnchorDiffered,
+        AnchorRepaired,
+        Evaluated,
+        RefusedPeer,
+        ManifestRevised,
+        RunEnded,
+        ReachabilityFound,
+        RelayFound,
+        RelayLost,
+        RelayChecked,
+        PathFound,
+        DaemonRestarted,
+        NetworkRestarted,
+        SwarmLost,
+        SwarmFound,
+        CheckpointSaved,
+        CheckpointFailed,
+        LeftRun,
+    )
+}
+
+# Annotations are text (PEP 563) and few; resolving them would build typing objects only to take them apart.
+_FIELD_KINDS = {
+    name: {field.name: str(field.type) for field in dataclasses.fields(event_type)}
+    for name, event_type in EVENT_TYPES.items()
+}
+_OPTIONAL = {
+    name: {field.name for field in dataclasses.fields(event_type) if field.default is not dataclasses.MISSING}
+    for name, event_type in EVENT_TYPES.items()
+}
+
+__all__ = [
+    "EVENT_TYPES",
+    "MAX_LINE_BYTES",
+    "SCHEMA",
+    "AnchorDiffered",
+    "AnchorRepaired",
+    "AppliedCommit",
+    "CatchUpProgressed",
+    "CaughtUp",
+    "CheckpointFailed",
+    "CheckpointSaved",
+    "DaemonRestarted",
+    "DeadlineExpired",
+    "Evaluated",
+    "Event",
+    "EventLog",
+    "JoinedRun",
+    "LeaderReplaced",
+    "LeftRun",
+    "ManifestRevised",
+    "NetworkRestarted",
+    "PathFound",
+    "PeerJoined",
+    "PeerLeft",
+    "QuorumAwaited",
+    "ReachabilityFound",
+    "RefusedPeer",
+    "RelayChecked",
+    "RelayFound",
+    "RelayLost",
+    "RoundAbandoned",
+    "RoundCommitted",
+    "RoundStarted",
+    "RunEnded",
+    "SentContribution",
+    "SwarmFound",
+    "SwarmLost",
+    "TrainingProgressed",
+    "WaitingForPeers",
+    "WorkDropped",
+    "WorkLost",
+    "WorkReturned",
+    "describe",
+    "from_json",
+    "read_events",
+    "to_json",
+]
+
+
+def describe(event: Event) -> str:
+    """One plain English sentence for the log line, without the time and the reporter."""
+    # Reasons may quote a remote peer: its control characters must not reach a terminal.
+    return "".join(character if character.isprintable() else "\ufffd" for character in event.sentence())
+
+
+def to_json(event: Event) -> str:
+    """One line of JSON without a newline: ``schema``, ``event``, ``at``, ``peer_id`` and the event's own fields.
+
+    Infinity and NaN, which JSON cannot say, become null.
+    """
+    fields: dict[str, Any] = {"schema": SCHEMA, "event": type(event).__name__}
+    for field in dataclasses.fields(event):
+        value = getattr(event, field.name)
+        fields[field.name] = None if isinstance(value, float) and not math.isfinite(value) else value
+    return json.dumps(fields, separators=(",", ":"), allow_nan=False)
+
+
+def from_json(line: str | bytes) -> Event:
+    """Read what `to_json` wrote; fields added by later software are ignored, a null number becomes NaN.
+
+    Raises:
+        ValueError: not such a line; the message names the event and the field.
+    """
+    if len(line) > MAX_LINE_BYTES:
+        raise ValueError(f"event line of {len(line)} bytes; expected at most {MAX_LINE_BYTES}")
+    try:
+        fields = json.loads(line, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise ValueError("event line is not JSON; expected one object per line") from error
+    if not isinstance(fields, dict):
+        raise ValueError("event line is not a JSON object; expected one object per line")
+    if fields.get("schema") != SCHEMA:
+        raise ValueError(
+            f"event line of schema {fields.get('schema')!r}; expected {SCHEMA}: read it with newer software"
+        )
+    name = fields.get("event")
+    if not isinstance(name, str) or name not in EVENT_TYPES:
+        raise ValueError(f"event line of unknown kind {name!r}; expected one of {', '.join(EVENT_TYPES)}")
+    values: dict[str, Any] = {}
+    for field_name, kind in _FIELD_KINDS[name].items():
+        if field_name not in fields:
+            if field_name in _OPTIONAL[name]:
+                continue
+            raise ValueError(f"{name} without the field {field_name}")
+        values[field_name] = _checked(fields[field_name], kind, f"{name}.{field_name}")
+    return EVENT_TYPES[name](**values)
+
+
+class EventLog:
+    """The JSONL file of one peer's events. A full disk or a missing folder costs one warning, never the training."""
+
+    def __init__(self, path: str | Path, warn: Callable[[str], None]) -> None:
+        """Nothing is opened before the first event; `warn` is told when writing fails and when it works again."""
+        self.path = Path(path)
+        self._lines = LineLog(self.path, warn)
+
+    def append(self, event: Event) -> None:
+        """Write `event`, and first those that an outage held back. Never raises."""
+        self._lines.append(to_json(event))
+
+    def close(self) -> None:
+        """Release the file."""
+        self._lines.close()
+
+
+def read_events(path: str | Path) -> Iterator[Event | ValueError]:
+    """The events of a log in order; a line that is cut or unknown comes as the error that reading it gave.
+
+    Raises:
+        OSError: the file cannot be read.
+    """
+    with open_regular(path) as file:
+        while line := file.readline(MAX_LINE_BYTES + 1):
+            if line.isspace():
+                continue
+            try:
+                yield from_json(line)
+            except ValueError as error:
+                yield error
+
+
+def _checked(value: Any, kind: str, where: str) -> Any:
+    match kind:
+        case "int" if type(value) is int:
+            return value
+        case "str" | "PeerId" if isinstance(value, str):
+            return value
+        case "bool" if type(value) is bool:
+            return value
+        case "float" if value is None:
+            return math.nan
+        case "float | None" if value is None:
+            return None
+        case "float" | "float | None" if type(value) in (int, float) and abs(value) < 1e300:
+            return float(value)
+        case "tuple[int, ...]" if isinstance(value, list) and all(type(item) is int for item in value):
+            return tuple(value)
+        case "tuple[PeerId, ...]" | "tuple[str, ...]" if isinstance(value, list) and all(
+            isinstance(item, str) for item in value
+        ):
+            return tuple(value)
+    raise ValueError(f"{where} is {ascii(value)[:60]}; expected {kind.replace('tuple', 'list')}")
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a JSON number")

@@ -1,0 +1,79 @@
+"""How others reach this peer and this peer reaches others, as events. Import them from `peer.events.log`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dht.host import PeerId
+from peer.events.peer_events import Event
+from peer.quantities import seconds_text, short_peer
+
+_PATHS = {
+    "direct": "directly",
+    "punched": "directly through a hole in both routers",
+    "relayed": "through a relay",
+}
+_RELAYING = {
+    "full": "This peer relays for members that nobody can dial.",
+    "limited": "This peer's relay lets only 128 KiB pass, too little for rounds; that is the daemon's chance.",
+    "none": "This peer does not relay: its relay gave nobody a place.",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReachabilityFound(Event):
+    """A member without a connection to this peer dialled it; `addresses` are those where it did or did not answer."""
+
+    asked: PeerId
+    reachable: bool
+    addresses: tuple[str, ...]
+
+    def sentence(self) -> str:
+        where = ", ".join(address.partition("/p2p/")[0] for address in self.addresses) or "any address"
+        if self.reachable:
+            return f"Others can dial this peer at {where}, says {short_peer(self.asked)}."
+        return (
+            f"Nobody can dial this peer at {where}, says {short_peer(self.asked)}; it contributes all the same, and "
+            "reduces nothing for others."
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelayFound(Event):
+    """This peer can be reached through relays now."""
+
+    relays: tuple[PeerId, ...]
+
+    def sentence(self) -> str:
+        return f"Others reach this peer through {', '.join(map(short_peer, self.relays)) or 'a relay'}."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelayLost(Event):
+    """The relay that led to this peer is gone, or none could be had, `seconds` ago."""
+
+    seconds: float
+
+    def sentence(self) -> str:
+        return f"No relay has led to this peer for {seconds_text(self.seconds)}; another one is looked for."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PathFound(Event):
+    """How this peer talks to another one: direct, punched or relayed."""
+
+    remote: PeerId
+    path: str
+
+    def sentence(self) -> str:
+        return f"Talks to {short_peer(self.remote)} {_PATHS.get(self.path, 'in an unknown way')}."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RelayChecked(Event):
+    """This peer tried its own relay: full, limited or none."""
+
+    relaying: str
+
+    def sentence(self) -> str:
+        return _RELAYING.get(self.relaying, "This peer tried its own relay, with an unknown outcome.")

@@ -1,0 +1,285 @@
+"""What can happen to a peer, as past-tense events; each says in one English sentence what it means for its owner.
+
+Every event carries `at` (unix seconds) and `peer_id` (who reports). In events about rounds and work `version` is the
+version the round leaves (it takes the fragment to ``version + 1``); in events about anchors it is the version that
+is now held. Import them from `peer.events.log`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dht.host import PeerId
+from peer.quantities import bit_rate_text, bytes_text, count_text, plural, seconds_text, short_peer
+
+
+def bare(reason: str) -> str:
+    """To be put into a sentence."""
+    return reason.strip().rstrip(".")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Base of all events."""
+
+    at: float
+    peer_id: PeerId
+
+    def sentence(self) -> str:
+        """One plain sentence, without the time and the reporter."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinedRun(Event):
+    """This peer became a member; `versions` of its anchors per fragment."""
+
+    run_id: str
+    device: str
+    num_parameters: int
+    versions: tuple[int, ...]
+
+    def sentence(self) -> str:
+        held = " ".join(map(str, self.versions)) or "none"
+        return (
+            f"Joined {self.run_id} on {self.device} with {count_text(self.num_parameters)} parameters; versions {held}."
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingForPeers(Event):
+    """Nobody of the run has answered yet, `seconds` after the start."""
+
+    reason: str
+    seconds: float
+
+    def sentence(self) -> str:
+        return f"Waiting for peers since {seconds_text(self.seconds)}: {bare(self.reason)}."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerJoined(Event):
+    """Another member came into view."""
+
+    remote: PeerId
+
+    def sentence(self) -> str:
+        return f"Peer {short_peer(self.remote)} joined."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerLeft(Event):
+    """Another member said goodbye or went silent."""
+
+    remote: PeerId
+    reason: str
+
+    def sentence(self) -> str:
+        return f"Peer {short_peer(self.remote)} left: {bare(self.reason)}."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingProgressed(Event):
+    """Totals of the inner loop since the process started; `wait_fraction` of its wall time went to waiting."""
+
+    inner_steps: int
+    tokens: int
+    train_loss: float | None
+    tokens_per_second: float
+    wait_fraction: float
+    sent_abroad_bytes: int = 0
+    """By the network process since it started, in rounds, to peers of other sites."""
+
+    def sentence(self) -> str:
+        loss = "not a number" if self.train_loss is None else f"{self.train_loss:.4f}"
+        return (
+            f"Inner step {self.inner_steps}: loss {loss}, {count_text(self.tokens)} tokens, "
+            f"{count_text(self.tokens_per_second)} tokens/s, {self.wait_fraction:.2%} of the time waiting."
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatchUpProgressed(Event):
+    """So much of the anchors has been downloaded; about once a second. `seconds_left` at the present rate."""
+
+    done_bytes: int
+    total_bytes: int
+    bits_per_second: float
+    seconds_left: float
+
+    @property
+    def share(self) -> float:
+        """What has arrived, 0 to 1."""
+        return min(1.0, self.done_bytes / max(1, self.total_bytes))
+
+    def sentence(self) -> str:
+        return (
+            f"Catching up: {self.share:.0%} of {bytes_text(self.total_bytes)} at "
+            f"{bit_rate_text(self.bits_per_second)}, {seconds_text(self.seconds_left)} left."
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CaughtUp(Event):
+    """Anchors and momentum of `fragments` were downloaded and their digests checked.
+
+    `donors` sent them, those who sent most first; `donor` is the first of them.
+    """
+
+    fragments: tuple[int, ...]
+    donor: PeerId
+    num_bytes: int
+    seconds: float
+    donors: tuple[PeerId, ...] = ()
+
+    def sentence(self) -> str:
+        names = ", ".join(short_peer(donor) for donor in self.donors or (self.donor,))
+        return (
+            f"Caught up {plural(len(self.fragments), 'fragment')} from {names}: "
+            f"{bytes_text(self.num_bytes)} in {seconds_text(self.seconds)}."
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnchorDiffered(Event):
+    """The own anchor is not the one that most weight stands behind: `num_others` members have another lineage."""
+
+    fragment: int
+    version: int
+    num_others: int
+
+    def sentence(self) -> str:
+        return (
+            f"The anchor of fragment {self.fragment} at version {self.version} differs from that of "
+            f"{plural(self.num_others, 'member')}: theirs is fetched, unsent work is kept."
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnchorRepaired(Event):
+    """The own anchor differed from the swarm's and was replaced; unsent work is kept."""
+
+    fragment: int
+    version: int
+    reason: str
+
+    def sentence(self) -> str:
+        return f"Replaced the anchor of fragment {self.fragment}, now version {self.version}: {bare(self.reason)}."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluated(Event):
+    """Loss of the anchors on held-out text; `version_sum` adds the versions of all fragments."""
+
+    held_out_loss: float | None
+    version_sum: int
+
+    def sentence(self) -> str:
+        loss = "not a number" if self.held_out_loss is None else f"{self.held_out_loss:.4f}"
+        return f"Held-out loss {loss} after {plural(self.version_sum, 'commit')}."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RefusedPeer(Event):
+    """A remote was turned away, or something it sent was.
+
+    `num_times` says how often each of `kinds` (`averaging.trust.blame.Offence`) was counted of it since it was last
+    forgiven. From now on it is left out of rounds until `left_out_until` (unix seconds; None: it is not left out now
+    for this).
+    """
+
+    remote: PeerId
+    reason: str
+    kinds: tuple[str, ...] = ()
+    num_times: tuple[int, ...] = ()
+    left_out_until: float | None = None
+
+    def sentence(self) -> str:
+        return f"Refused peer {short_peer(self.remote)}: {bare(self.reason)}."
+
+
+def _went_on(is_training: bool) -> str:
+    return "; training went on" if is_training else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DaemonRestarted(Event):
+    """The libp2p daemon died and is back with the same identity; `seconds` without it."""
+
+    seconds: float
+    is_training: bool = True
+
+    def sentence(self) -> str:
+        return f"The libp2p daemon died and is back after {seconds_text(self.seconds)}{_went_on(self.is_training)}."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkRestarted(Event):
+    """The network process died and is back with the same identity."""
+
+    reason: str
+    is_training: bool = True
+
+    def sentence(self) -> str:
+        return f"The network process was started again: {bare(self.reason)}{_went_on(self.is_training)}."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwarmLost(Event):
+    """No other member has answered for `seconds`."""
+
+    seconds: float
+    is_training: bool = True
+    """Whether this peer trains; it may still be catching up, or be a seed."""
+
+    def sentence(self) -> str:
+        what = "training goes on alone" if self.is_training else "it looks for them again and again"
+        return f"No other peer has answered for {seconds_text(self.seconds)}; {what}."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwarmFound(Event):
+    """Other members answer again after `seconds` without any; `peers` of them."""
+
+    peers: int
+    seconds: float
+
+    def sentence(self) -> str:
+        return f"Found the swarm again after {seconds_text(self.seconds)}: {plural(self.peers, 'peer')}."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointSaved(Event):
+    """The own state is on disk."""
+
+    path: str
+    versions: tuple[int, ...]
+
+    def sentence(self) -> str:
+        return f"Saved a checkpoint at versions {' '.join(map(str, self.versions))} to {self.path}."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointFailed(Event):
+    """The own state could not be written; the earlier checkpoint is untouched."""
+
+    reason: str
+
+    def sentence(self) -> str:
+        return f"The checkpoint could not be saved: {bare(self.reason)}; the earlier one stays and training goes on."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftRun(Event):
+    """This peer ended; totals of its session."""
+
+    reason: str
+    inner_steps: int
+    tokens: int
+    rounds_contributed: int
+
+    def sentence(self) -> str:
+        return (
+            f"Left the run ({bare(self.reason)}) after {plural(self.inner_steps, 'inner step')}, "
+            f"{count_text(self.tokens)} tokens and {plural(self.rounds_contributed, 'round')} contributed to."
+        )

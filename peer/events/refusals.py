@@ -1,0 +1,130 @@
+"""What this peer had to refuse, per remote and kind, and whom it leaves out: a fold of its events, and of its log. Pure
+but for reading the log.
+
+Every peer keeps such books for itself; nobody announces them, so they are known where the peer runs and nowhere else.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+from averaging.trust.blame import OFFENCE_TEXT, Offence
+from dht.host import PeerId
+from dht.regular_files import open_regular
+from peer.events.line_log import earlier_log
+from peer.events.log import MAX_LINE_BYTES, from_json
+from peer.events.peer_events import Event, JoinedRun, NetworkRestarted, RefusedPeer
+from peer.quantities import seconds_text, short_peer
+
+MAX_REMOTES = 64
+"""As many as anybody looks through; those refused last stay."""
+LOG_TAIL_BYTES = 8 << 20
+"""Days of one peer's events. What was refused before them is forgiven long since."""
+
+_TEXTS: dict[str, str] = {kind: OFFENCE_TEXT[kind] for kind in get_args(Offence)}
+
+
+@dataclass(frozen=True, slots=True)
+class Refusals:
+    """Of one remote, as counted by the network process that runs now.
+
+    Attributes:
+        counts: (kind, how often), since it was last forgiven.
+        left_out_until: unix seconds; None when it was not left out.
+        at: of the last refusal, unix seconds.
+    """
+
+    remote: PeerId
+    counts: tuple[tuple[str, int], ...]
+    left_out_until: float | None
+    at: float
+
+    @property
+    def num_refused(self) -> int:
+        return sum(count for _, count in self.counts)
+
+    def is_left_out(self, now: float) -> bool:
+        return self.left_out_until is not None and now < self.left_out_until
+
+    def sentence(self, now: float) -> str:
+        """For people, without a full stop."""
+        kinds = ", ".join(f"{_TEXTS.get(kind, kind)} {count}x" for kind, count in self.counts)
+        left_out = ""
+        if self.left_out_until is not None and self.is_left_out(now):
+            left_out = f"; left out for another {seconds_text(round(self.left_out_until - now))}"
+        return f"{short_peer(self.remote)} {kinds}{left_out}"
+
+    def facts(self, now: float) -> dict[str, Any]:
+        """As plain values."""
+        return {
+            "peer_id": self.remote,
+            "counts": dict(self.counts),
+            "last_at": self.at,
+            "left_out_until": self.left_out_until if self.is_left_out(now) else None,
+        }
+
+
+def with_refusal(known: tuple[Refusals, ...], event: Event) -> tuple[Refusals, ...]:
+    """The books after `event`, the newest refusal first. Another network process begins with empty ones."""
+    if isinstance(event, JoinedRun | NetworkRestarted):
+        return ()
+    if not isinstance(event, RefusedPeer) or not event.kinds:
+        return known
+    before = next((one for one in known if one.remote == event.remote), None)
+    until = event.left_out_until
+    if until is None and before is not None:
+        until = before.left_out_until
+    new = Refusals(event.remote, tuple(zip(event.kinds, event.num_times, strict=False)), until, event.at)
+    return (new, *(one for one in known if one.remote != event.remote))[:MAX_REMOTES]
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedRefusals:
+    """What the log of a peer on this machine says; `at`: of its last event, unix seconds."""
+
+    peer_id: PeerId
+    at: float
+    refusals: tuple[Refusals, ...]
+
+
+def refusals_in_log(path: Path) -> LoggedRefusals | None:
+    """What the peer with this event log refused in its last session; None without such a log.
+
+    Raises:
+        OSError: the log is there and cannot be read.
+    """
+    tail = _tail(path, LOG_TAIL_BYTES)
+    if tail is None:
+        return None
+    # A log that has just become the earlier one has the session's beginning.
+    earlier = _tail(earlier_log(path), LOG_TAIL_BYTES - len(tail)) if len(tail) < LOG_TAIL_BYTES else None
+    return _folded(io.BytesIO((earlier or b"") + tail))
+
+
+def _tail(path: Path, num_bytes: int) -> bytes | None:
+    """The last bytes of a file; None without one."""
+    try:
+        file = open_regular(path)
+    except FileNotFoundError:
+        return None
+    with file:
+        size = os.fstat(file.fileno()).st_size
+        file.seek(max(0, size - num_bytes))
+        return file.read(num_bytes)
+
+
+def _folded(lines: Iterable[bytes]) -> LoggedRefusals | None:
+    known: tuple[Refusals, ...] = ()
+    last: Event | None = None
+    for line in lines:
+        try:
+            event = from_json(line[: MAX_LINE_BYTES + 1])
+        except ValueError:
+            continue  # cut by the beginning of the tail or by a full disk, or of later software
+        known, last = with_refusal(known, event), event
+    return None if last is None else LoggedRefusals(last.peer_id, last.at, known)

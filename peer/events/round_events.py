@@ -1,0 +1,232 @@
+"""Events about rounds and the work that goes through them: what was sent, committed, given up or returned.
+
+What all events have in common is said in `peer.events.peer_events`. Import them from `peer.events.log`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dht.host import PeerId
+from peer.events.peer_events import Event, bare
+from peer.quantities import bytes_text, count_text, plural, seconds_text, short_peer
+
+
+def _peers(peer_ids: tuple[PeerId, ...]) -> str:
+    names = ", ".join(short_peer(peer_id) for peer_id in peer_ids[:4])
+    return f"{names} and {len(peer_ids) - 4} others" if len(peer_ids) > 4 else names or "members that do not answer"
+
+
+def _learned(num_arrivals: int) -> str:
+    return f"learned from {plural(num_arrivals, 'arrival')}" if num_arrivals else "nothing was learned yet"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SentContribution(Event):
+    """Own work left for a round."""
+
+    fragment: int
+    version: int
+    num_bytes: int
+    tokens: int
+    steps: int
+    staleness: int
+
+    def sentence(self) -> str:
+        late = f", {plural(self.staleness, 'version')} late" if self.staleness else ""
+        return (
+            f"Sent {plural(self.steps, 'step')} of work on fragment {self.fragment} for version {self.version + 1} "
+            f"({bytes_text(self.num_bytes)}, {count_text(self.tokens)} tokens{late})."
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundStarted(Event):
+    """A leader's plan arrived."""
+
+    fragment: int
+    version: int
+    leader: PeerId
+    num_contributors: int
+
+    def sentence(self) -> str:
+        return (
+            f"A round for version {self.version + 1} of fragment {self.fragment} started with "
+            f"{plural(self.num_contributors, 'peer')}, led by {short_peer(self.leader)}."
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundCommitted(Event):
+    """A round closed. Bytes count payload and all framing of this peer; values count what those bytes stood for."""
+
+    fragment: int
+    version: int
+    contributors: tuple[PeerId, ...]
+    outer_lr: float
+    tokens: int
+    num_void_shards: int
+    seconds: float
+    bytes_up: int
+    bytes_down: int
+    contribution_values_sent: int
+    result_values_received: int
+    num_cells: int = 0
+    """Of a two-level round, whose `contributors` are those of the own cell; 0 in a flat round."""
+
+    def sentence(self) -> str:
+        void = f", {plural(self.num_void_shards, 'shard')} void" if self.num_void_shards else ""
+        void += f", {plural(self.num_cells, 'cell')} in all" if self.num_cells else ""
+        return (
+            f"Fragment {self.fragment} reached version {self.version + 1}: {count_text(self.tokens)} tokens from "
+            f"{plural(len(self.contributors), 'peer')} in {seconds_text(self.seconds)}, "
+            f"{bytes_text(self.bytes_up)} up, {bytes_text(self.bytes_down)} down{void}."
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundAbandoned(Event):
+    """This peer gave up an attempt at a round; its work is kept."""
+
+    fragment: int
+    version: int
+    attempt: int
+    reason: str
+
+    def sentence(self) -> str:
+        return (
+            f"Gave up attempt {self.attempt + 1} at version {self.version + 1} of fragment {self.fragment}: "
+            f"{bare(self.reason)}; the work goes to the next round."
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderReplaced(Event):
+    """The next in rank took over a round; `attempt` is the new one."""
+
+    fragment: int
+    version: int
+    attempt: int
+    old: PeerId
+    new: PeerId
+    reason: str
+
+    def sentence(self) -> str:
+        return (
+            f"Peer {short_peer(self.new)} took over version {self.version + 1} of fragment {self.fragment} from "
+            f"{short_peer(self.old)}: {bare(self.reason)}."
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadlineExpired(Event):
+    """`waited_for` were waited for in vain for `seconds`; that time was learned from `num_arrivals` earlier arrivals.
+
+    `awaited` is what for: offer, contribution, mean (of a reducer), first mean (of any) or result (of whoever holds
+    it).
+    """
+
+    fragment: int
+    version: int
+    awaited: str
+    waited_for: tuple[PeerId, ...]
+    seconds: float
+    num_arrivals: int
+
+    def sentence(self) -> str:
+        consequence = {
+            "offer": "the round began without",
+            "contribution": "its shard was averaged without",
+            "first mean": "as giving up would send everything again, they get as long once more",
+            "mean": "those shards are void and their work goes to the next round",
+            "result": "somebody else is asked for it",
+        }.get(self.awaited, "the round went on")
+        return (
+            f"Waited {seconds_text(self.seconds)} for the {self.awaited} of {_peers(self.waited_for)} to version "
+            f"{self.version + 1} of fragment {self.fragment} ({_learned(self.num_arrivals)}): {consequence}."
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QuorumAwaited(Event):
+    """A round led here has fewer offers than it needs; it begins without `missing` after `seconds` at the latest."""
+
+    fragment: int
+    version: int
+    num_offers: int
+    quorum: int
+    missing: tuple[PeerId, ...]
+    seconds: float
+    num_arrivals: int
+
+    def sentence(self) -> str:
+        return (
+            f"Version {self.version + 1} of fragment {self.fragment} has {self.num_offers} of {self.quorum} offers; "
+            f"waiting for {_peers(self.missing)}, at most {seconds_text(self.seconds)} more "
+            f"({_learned(self.num_arrivals)})."
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppliedCommit(Event):
+    """The own anchor moved to `version`; `digest` is hexadecimal."""
+
+    fragment: int
+    version: int
+    digest: str
+
+    def sentence(self) -> str:
+        return f"Applied version {self.version} of fragment {self.fragment} (digest {self.digest[:8]})."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkReturned(Event):
+    """Sent work was not committed and went back into the error feedback; nothing is lost."""
+
+    fragment: int
+    version: int
+    reason: str
+    num_values: int
+
+    def sentence(self) -> str:
+        return (
+            f"Work on fragment {self.fragment} ({plural(self.num_values, 'value')}) came back from version "
+            f"{self.version + 1}: {bare(self.reason)}; the next send carries it."
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkDropped(Event):
+    """Own work waited for longer than the run's staleness limit and was given up."""
+
+    fragment: int
+    version: int
+    staleness: int
+    tokens: int
+
+    def sentence(self) -> str:
+        return (
+            f"Dropped work of {count_text(self.tokens)} tokens on fragment {self.fragment}: it was "
+            f"{plural(self.staleness, 'version')} late, more than the run allows."
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkLost(Event):
+    """Own work of `tokens` is not in the anchor that was taken over, and is not remembered any more to send it again.
+
+    Or the other way round (`is_doubled`): it had been sent again, and is in that anchor twice.
+    """
+
+    fragment: int
+    version: int
+    tokens: int
+    is_doubled: bool
+    reason: str
+
+    def sentence(self) -> str:
+        what = "counts twice in" if self.is_doubled else "is lost to"
+        return (
+            f"Work of {count_text(self.tokens)} tokens {what} fragment {self.fragment} at version {self.version}: "
+            f"{bare(self.reason)}."
+        )

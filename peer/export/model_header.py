@@ -1,0 +1,114 @@
+"""What a model file says about itself: every field checked, and all of them under one digest. Loads no torch.
+
+The digest tells damage, not malice: whoever writes a whole new file can write its digest, too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from dht.errors import Incompatible, LocalFault, UsageFault
+from peer.config.manifest import RunManifest
+from peer.config.validation import explain, shown
+from peer.version import SOFTWARE
+
+SCHEMA = 2
+"""Form 1 had no digest over all fields; its manifest and its parameters have one each."""
+_READABLE = (1, SCHEMA)
+DIGEST_NAME = "config_sha256"
+MAX_CONFIG_BYTES = 256 * 1024
+"""A manifest takes 12 KiB at most, 32 fragments about 10 KiB."""
+
+_MAX_COUNT = 2**63 - 1
+_Count = Annotated[int, Field(ge=0, le=_MAX_COUNT)]
+_Text = Annotated[str, Field(max_length=500, pattern=r"^[^\p{C}]*$", examples=["printable text"])]
+_Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$", examples=["64 hexadecimal digits"])]
+
+
+class FragmentFields(BaseModel):
+    """As `model_file.FragmentFacts`."""
+
+    model_config = ConfigDict(frozen=True, strict=True)
+
+    index: _Count
+    version: _Count
+    digest: _Sha256
+    lineage_tokens: _Count
+    num_values: _Count
+    num_confirmed: _Count
+
+
+class ModelHeader(BaseModel):
+    """The fields of `config.json`; unknown ones are left alone."""
+
+    model_config = ConfigDict(frozen=True, strict=True)
+
+    schema_number: Literal[1, 2] = Field(alias="schema")
+    run_id: _Text
+    software: _Text
+    exported_at: float
+    origin: _Text
+    manifest_hash: _Sha256
+    manifest: dict[str, Any]
+    versions: list[_Count] = Field(max_length=64)
+    tokens: _Count
+    fragments: list[FragmentFields] = Field(max_length=64)
+    held_out_loss: float | None
+    held_out_version: _Count | None
+    parameters_sha256: str = Field(pattern="^([0-9a-f]{64})?$", examples=["64 hexadecimal digits"])
+
+
+def config_digest(config: Mapping[str, Any]) -> str:
+    """SHA-256 (64 hexadecimal digits) of all fields but the digest's own."""
+    fields = {name: value for name, value in config.items() if name != DIGEST_NAME}
+    return hashlib.sha256(json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def read_header(path: Path, text: str) -> tuple[dict[str, Any], ModelHeader, RunManifest]:
+    """The JSON in the model file `path`: as it stands, checked, and the manifest in it.
+
+    Raises:
+        UsageFault: no file of this software.
+        Incompatible: of another version.
+        LocalFault: damaged.
+    """
+    try:
+        config = json.loads(text) if 0 < len(text) <= MAX_CONFIG_BYTES else None
+    except (ValueError, RecursionError):
+        config = None
+    if not isinstance(config, dict):
+        raise UsageFault(f"{path} does not say which run it is from; expected a file that `peer export` wrote.")
+    schema = config.get("schema")
+    if type(schema) is not int or schema not in _READABLE:
+        raise Incompatible(
+            f"{path} was written in form {shown(schema)}; expected form {SCHEMA}; use the software version "
+            f"that wrote it ({shown(config.get('software'))})"
+        )
+    if schema > 1 and config.get(DIGEST_NAME) != config_digest(config):
+        raise LocalFault(f"{path} is damaged: what it says of itself does not have its digest; export the model again")
+    try:
+        header = ModelHeader.model_validate(config)
+    except ValidationError as error:
+        raise LocalFault(f"{path} is damaged: {explain(error, ModelHeader)} Export the model again.") from error
+    manifest = _manifest_of(path, header)
+    if manifest.hash.hex() != header.manifest_hash:
+        raise LocalFault(
+            f"{path} is damaged: its manifest does not have the hash that stands beside it; export the model again"
+        )
+    return config, header, manifest
+
+
+def _manifest_of(path: Path, header: ModelHeader) -> RunManifest:
+    try:
+        canonical = json.dumps(
+            header.manifest, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+        )
+        return RunManifest.from_bytes(canonical.encode())
+    except (ValueError, RecursionError) as error:
+        raise Incompatible(f"the manifest in {path} does not fit {SOFTWARE}: {error}") from error

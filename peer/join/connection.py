@@ -1,0 +1,182 @@
+"""One peer's network process as its training loop sees it: from the first dial to goodbye.
+
+`peer join` and `peer.join.session` are both written on this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from averaging.outer.layout import FragmentLayout
+from dht.errors import Incompatible
+from dht.identity.keys import Identity
+from peer.checkpoint.checkpoint import saved_totals
+from peer.checkpoint.facts import Totals
+from peer.config.layouts import layout_digest_of, layout_of
+from peer.config.manifest import RunManifest
+from peer.config.peer_config import PeerConfig
+from peer.config.run_rules import sent_bytes_of
+from peer.events.log import Event
+from peer.mailbox.mailbox import Mailbox
+from peer.network.process.child import NetworkChild
+from peer.network.process.spec import network_spec
+from peer.network.process.supervisor import NetworkProcess
+from peer.trainer.devices.ranks import Ranks
+from peer.trainer.devices.side_stream import SideStream, side_stream
+from peer.trainer.loop.mailbox_link import TrainerLink
+from peer.trainer.loop.trainer import describe_device
+
+READY_SECONDS = 600.0
+"""For the first anchors: a joiner downloads the whole model before it trains."""
+
+
+class Connection:
+    """Call `open`, then `link`; at the end `close`, or `abort` when there is no time for goodbyes.
+
+    Args:
+        show: takes every event; called from a reader thread.
+        note: takes plain sentences for the owner.
+        child: the network process, when it has been started before.
+
+    Attributes:
+        totals: of this peer's earlier sessions, once `link` has read them.
+
+    Raises:
+        UsageFault: the identity file cannot be used.
+    """
+
+    def __init__(
+        self,
+        config: PeerConfig,
+        show: Callable[[Event], None],
+        note: Callable[[str], None],
+        child: NetworkChild | None = None,
+    ) -> None:
+        self.identity = Identity.load_or_create(config.identity)
+        self._config = config
+        self._network = NetworkProcess(network_spec(config, "trainer"), show, note, child)
+        self._mailbox: Mailbox | None = None
+        self._side: SideStream | None = None
+        self._is_open = False
+        self.totals = Totals()
+
+    @property
+    def has_mailbox(self) -> bool:
+        """Whether the network process may join the run."""
+        return self._mailbox is not None
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Where others reach this peer; empty until its host is up."""
+        return self._network.addresses
+
+    @property
+    def run_has_ended(self) -> bool:
+        """The run's owner ended it, and this peer has got there: save and stop."""
+        return self._network.run_has_ended
+
+    def open(self, stop: Callable[[], bool]) -> RunManifest | None:
+        """Start the network process and wait for the run's signed manifest. None: asked to stop.
+
+        Raises:
+            LocalFault: the run could not be found, or the process could not start.
+        """
+        self._network.start()
+        self._is_open = True
+        record = self._network.wait_for_run(stop)
+        return None if record is None else RunManifest.from_bytes(record.manifest)
+
+    def link(
+        self,
+        manifest: RunManifest,
+        parameters: Sequence[tuple[str, torch.Tensor]],
+        device: torch.device,
+        ranks: Ranks | None = None,
+        ref_device: torch.device | None = None,
+    ) -> TrainerLink:
+        """Connect parameters, as named and ordered by their module, to the network process.
+
+        `ranks` and `ref_device` as in `TrainerLink`. Counting goes on where this peer's newest checkpoint stopped.
+
+        Raises:
+            Incompatible: they are not those of the run.
+            LocalFault: no memory for the mailbox.
+        """
+        layout = fitting_layout(manifest, [(name, tuple(tensor.shape)) for name, tensor in parameters])
+        totals = saved_totals(self._config.checkpoints_path, self._config.run_id, self.identity.peer_id)
+        self.totals = totals
+        mailbox = Mailbox.create(layout.sizes, sent_bytes_of(manifest, layout.sizes))
+        self._mailbox = mailbox
+        mailbox.trainer.tokens = totals.tokens
+        is_here = ref_device in (None, device) and (ranks is None or not ranks.is_sharded)
+        self._side = side_stream(device, torch.from_numpy(mailbox.slot_memory)) if is_here else None
+        link = TrainerLink(
+            parameters,
+            layout,
+            mailbox,
+            sync_every=manifest.averaging.sync_every,
+            mode=manifest.averaging.mode,
+            start_inner_step=totals.inner_steps,
+            ranks=ranks,
+            ref_device=ref_device,
+            side=self._side,
+        )
+        self._network.give_mailbox(mailbox, describe_device(device, 1 if ranks is None else ranks.size))
+        return link
+
+    def check(self) -> None:
+        """Raise what ended the network process for good, if anything did.
+
+        Raises:
+            LocalFault: with its own sentence.
+        """
+        self._network.check()
+
+    def close(self, reason: str, idle: Callable[[], None] = lambda: None) -> None:
+        """Leave in an orderly way and wait until the network process has gone; meanwhile `idle` is called.
+
+        Raises:
+            LocalFault: what had ended it before.
+        """
+        if self._is_open:
+            self._network.leave(reason)
+            self._network.close(idle)
+        self._close_side()
+        if self._mailbox is not None:
+            self._mailbox.close()
+        self._network.check()
+
+    def abort(self) -> None:
+        """End the network process at once."""
+        self._network.abort()
+        self._close_side()
+
+    def _close_side(self) -> None:
+        if self._side is not None:
+            self._side.close()
+            self._side = None
+
+
+def fitting_layout(manifest: RunManifest, shapes: Sequence[tuple[str, tuple[int, ...]]]) -> FragmentLayout:
+    """The fragments of a module's parameters, checked against the run's.
+
+    Raises:
+        Incompatible: number, names, shapes or order of the parameters are not those of the run.
+    """
+    layout = layout_of(manifest, shapes)
+    expected = manifest.model.num_parameters
+    if expected is not None and layout.num_values != expected:
+        raise Incompatible(
+            f"this module has {layout.num_values} trained elements in {len(shapes)} parameters; the run was made for "
+            f"{expected}; build the module as the run's owner does"
+        )
+    if layout.digest != layout_digest_of(manifest):
+        first = ", ".join(f"{name} {list(shape)}" for name, shape in shapes[:3])
+        raise Incompatible(
+            f"this module begins with {first} (layout {layout.digest.hex()[:16]}); the run's parameters have other "
+            f"names, shapes or order (layout {layout_digest_of(manifest).hex()[:16]}); build the module as the run's "
+            "owner does"
+        )
+    return layout

@@ -1,0 +1,208 @@
+"""`peer join`: one volunteer who trains, from flags to goodbye."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from dht.errors import DeviceFault, Incompatible, UsageFault
+from peer.config.data_source import source_here
+from peer.config.least_memory import check_memory, free_memory_bytes
+from peer.config.manifest import RunManifest
+from peer.config.peer_config import PeerConfig
+from peer.join.connection import READY_SECONDS, Connection
+from peer.network.process.child import NetworkChild
+from peer.panel.terminal import Owner, figures_shown
+from peer.trainer.devices.rank_groups import (
+    Place,
+    RankGroup,
+    RankSetup,
+    check_division,
+    check_meeting_place,
+    device_of,
+    place_from,
+)
+from peer.trainer.devices.ranks import OrderKind, Ranks
+from peer.trainer.devices.sharding import check_can_shard, shard
+from peer.trainer.loop.rank_process import follow
+from peer.trainer.loop.trainer import Trainer, select_device
+from peer.trainer.model.data import open_corpus
+from peer.trainer.model.gpt import build_model
+from peer.trainer.model.optimizer import load_optimizers
+
+EVALUATE_EVERY_SYNCS = 4
+"""Held-out loss once per so many intervals of H steps: often enough for a curve, a percent or two of the time."""
+
+
+def run_trainer(config: PeerConfig, child: NetworkChild | None = None) -> int:
+    """Run one peer that trains until it is asked to leave. Returns the exit code.
+
+    Args:
+        child: its network process, when it has been started before.
+
+    Raises:
+        LocalFault: what stopped it, with what its owner can do.
+    """
+    place = place_from(os.environ)
+    if place is not None:
+        check_meeting_place(place)
+        if place.rank:
+            return follow(place)
+    owner = Owner(config)
+    with figures_shown(config, owner), owner.interruptible():
+        return _run_trainer(config, owner, place, child)
+
+
+def _run_trainer(config: PeerConfig, owner: Owner, place: Place | None, child: NetworkChild | None) -> int:
+    size = _num_devices(config, place)
+    here = place or Place(0, 0, size, "", 0)
+    device = device_of(config.device, here) if size > 1 else select_device(config.device)
+    if config.threads is not None:
+        torch.set_num_threads(config.threads)
+    connection = Connection(config, owner.show, owner.note, child)
+    group = RankGroup(size, place) if size > 1 or config.shard else None
+    trainer: Trainer | None = None
+    is_orderly = False
+
+    def stop() -> bool:
+        connection.check()
+        if group is not None:
+            group.check()
+        return owner.stop_asked() or connection.run_has_ended
+
+    loading = threading.Thread(target=load_optimizers, name="load-optimizers", daemon=True)
+    loading.start()
+    try:
+        manifest = connection.open(stop)
+        if manifest is not None:
+            trainer = _build_trainer(config, manifest, connection, device, group, owner.note)
+            _wait_for_start(manifest.starts_at, owner, stop)
+            trainer.run(stop, config.max_steps)
+        reason = "asked to stop" if owner.stop_asked() else "its steps are done"
+        if connection.run_has_ended:
+            reason = "the run has ended"
+        connection.close(reason, *([] if trainer is None else [trainer.training.idle]))
+        if group is not None and group.ranks is not None:
+            group.ranks.order(OrderKind.END)
+        is_orderly = True
+    except BaseException as error:
+        connection.abort()
+        explained = _without_memory(error) if group is None else group.explain(error) or _without_memory(error)
+        if explained is not None and explained is not error:
+            raise explained from error
+        raise
+    finally:
+        if group is not None:
+            group.end(is_orderly=is_orderly and group.ranks is not None)
+        # A thread that still imports when Python ends leaves a traceback under the sentence of whatever went wrong.
+        loading.join()
+    return 0
+
+
+def _without_memory(error: BaseException) -> DeviceFault | None:
+    """What an exception of torch means that is about memory; None when it is about something else."""
+    is_memory = isinstance(error, MemoryError | torch.OutOfMemoryError) or "not enough memory" in str(error)
+    if not is_memory:
+        return None
+    first = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+    return DeviceFault(
+        f"the run's model and its steps do not fit into the memory of this device ({first}); expected one with more; "
+        "`peer doctor` says how much, and --devices with --shard or --offload need less of each"
+    )
+
+
+def _num_devices(config: PeerConfig, place: Place | None) -> int:
+    """How many processes train as this peer.
+
+    Raises:
+        UsageFault: torchrun and the flags contradict each other.
+        DeviceFault: there are fewer GPUs.
+    """
+    if place is not None and config.devices not in (None, place.size):
+        raise UsageFault(
+            f"--devices {config.devices} is given, and torchrun started {place.size} processes; expected the same; "
+            "drop --devices, or start without torchrun"
+        )
+    if place is not None:
+        return place.size
+    size = config.devices or 1
+    for rank in range(size if size > 1 else 0):
+        device_of(config.device, Place(rank, rank, size, "", 0))
+    return size
+
+
+def _wait_for_start(starts_at: float | None, owner: Owner, stop: Callable[[], bool]) -> None:
+    """Until the manifest's starting time nobody trains; this peer is a member meanwhile."""
+    if starts_at is not None and time.time() < starts_at:
+        owner.note(f"this run starts to train at {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(starts_at))}")
+        while time.time() < starts_at and not stop():
+            time.sleep(min(0.5, max(0.0, starts_at - time.time())))
+
+
+def _build_trainer(
+    config: PeerConfig,
+    manifest: RunManifest,
+    connection: Connection,
+    device: torch.device,
+    group: RankGroup | None,
+    note: Callable[[str], None],
+) -> Trainer:
+    if manifest.model.kind != "gpt":
+        raise Incompatible(
+            f"run {config.run_id} trains a model from its owner's own code (kind {manifest.model.kind!r}); expected "
+            "the built-in GPT; join it from that code with peer.join.session.join"
+        )
+    source = source_here(manifest.data.source, config.data)
+    is_elsewhere = device.type != "cpu"
+    check_memory(manifest, "train on a GPU" if is_elsewhere else "train", free_memory_bytes())
+    ranks = None if group is None else _meet(config, manifest, source, device, group)
+    model: nn.Module = build_model(manifest.model, manifest.seed)
+    model = shard(model, device, offloads=config.offload) if config.shard else model.to(device)
+    corpus = open_corpus(
+        source,
+        vocab_size=manifest.model.vocab_size,
+        context=manifest.model.context,
+        held_out_fraction=manifest.data.held_out_fraction,
+    )
+    chooser = "which every machine has" if config.data is None else "as chosen here"
+    note(f"training on {source} ({chooser}; {corpus.facts})")
+    ref_device = torch.device("cpu") if config.offload else None
+    link = connection.link(manifest, list(model.named_parameters()), device, ranks, ref_device)
+    return Trainer(
+        model,
+        corpus,
+        manifest.training,
+        link,
+        seed=manifest.seed,
+        peer_id=connection.identity.peer_id,
+        device=device,
+        evaluate_every_steps=EVALUATE_EVERY_SYNCS * manifest.averaging.sync_every,
+        evaluation_batches=manifest.data.evaluation_batches,
+        ready_timeout_seconds=READY_SECONDS,
+        checkpoints=config.checkpoints_path,
+        first_read=connection.totals.reads,
+        ranks=ranks,
+    )
+
+
+def _meet(config: PeerConfig, manifest: RunManifest, source: str, device: torch.device, group: RankGroup) -> Ranks:
+    training = manifest.training
+    check_division(training.batch_size * training.accumulation_steps, group.place.size)
+    if config.shard:
+        check_can_shard(training.optimizer)
+    setup = RankSetup(
+        manifest=manifest.to_bytes().hex(),
+        data=source,
+        device=config.device,
+        threads=config.threads,
+        is_sharded=config.shard,
+        offloads=config.offload,
+        evaluation_batches=manifest.data.evaluation_batches,
+        checkpoints=str(config.checkpoints_path.absolute()),
+    )
+    return group.meet(setup, device)

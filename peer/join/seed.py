@@ -1,0 +1,48 @@
+"""`peer seed`: one volunteer who only serves, from flags to goodbye. Loads no torch: it trains nothing."""
+
+from __future__ import annotations
+
+import asyncio
+
+from dht.kademlia.lazy_hivemind import allow_parts_of_hivemind
+from dht.records.signed_records import RunRecord
+from peer.config.layouts import seed_sizes
+from peer.config.least_memory import check_memory, free_memory_bytes
+from peer.config.manifest import RunManifest
+from peer.config.peer_config import PeerConfig
+from peer.mailbox.mailbox import Mailbox
+from peer.network.process.event_loop import run_network
+from peer.network.process.spec import network_spec
+from peer.panel.terminal import Owner, figures_shown
+
+
+def run_seed(config: PeerConfig) -> int:
+    """Run one peer that only serves until it is asked to leave. Returns the exit code.
+
+    Raises:
+        LocalFault: what stopped it, with what its owner can do.
+    """
+    owner = Owner(config, what="peer seed")
+    with figures_shown(config, owner), owner.interruptible():
+        return _run_seed(config, owner)
+
+
+def _run_seed(config: PeerConfig, owner: Owner) -> int:
+    allow_parts_of_hivemind()
+    from peer.network.process.network_side import NetworkSide
+
+    async def make_mailbox(record: RunRecord, manifest: RunManifest) -> tuple[Mailbox, str]:
+        check_memory(manifest, "serve", free_memory_bytes())
+        return Mailbox.in_process(seed_sizes(manifest)), "seed"
+
+    async def serve() -> None:
+        loop = asyncio.get_running_loop()
+        spec = network_spec(config, "seed")
+        side = NetworkSide(
+            spec, owner.show, lambda addresses: owner.note("listening on " + "  ".join(addresses)), make_mailbox
+        )
+        owner.on_stop = lambda: loop.call_soon_threadsafe(side.leave, "asked to stop")
+        await side.run()
+
+    run_network(serve())
+    return 0

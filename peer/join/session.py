@@ -1,0 +1,304 @@
+"""Train any module with a swarm, from your own loop: any `nn.Module`, any torch optimizer, a script or a notebook.
+
+    with join(run_id, module=model, optimizer=optimizer, peers=[address]) as swarm:
+        for indices in swarm.samples(batch_size, len(dataset)):
+            loss = loss_of(model, dataset[indices])
+            optimizer.zero_grad()
+            loss.backward()
+            swarm.report(loss.item())
+            optimizer.step()
+
+On entering, the module takes the swarm's parameters. Everything else happens in a hook after `optimizer.step()`, which
+never waits for the network (except in mode "sync"); rounds run in a process of their own. Leaving the block, by an
+exception too, says goodbye and ends that process. SIGTERM and a closed terminal leave it as Ctrl+C does, by an
+exception (`SystemExit`), unless the script has a handler of its own.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ValidationError
+from torch import nn
+from torch.optim import Optimizer
+
+from dht.errors import Incompatible, LocalFault, UsageFault
+from dht.host import PeerId
+from peer.config.folder_lock import FolderLock
+from peer.config.manifest import RunManifest
+from peer.config.peer_config import PeerConfig, make_data_dir
+from peer.config.validation import explain
+from peer.events.log import CheckpointFailed, Event, EventLog, NetworkRestarted, SwarmLost, WaitingForPeers
+from peer.join.connection import READY_SECONDS, Connection
+from peer.owner.new_run import trained_parameters
+from peer.trainer.loop.local_training import LocalTraining
+
+_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+_WORTH_A_WARNING = (CheckpointFailed, NetworkRestarted, SwarmLost, WaitingForPeers)
+
+log = logging.getLogger(__name__)
+
+
+def join(
+    run_id: str,
+    *,
+    module: nn.Module,
+    optimizer: Optimizer,
+    peers: list[str] | tuple[str, ...] = (),
+    data_dir: str | Path | None = None,
+    on_event: Callable[[Event], None] | None = None,
+    stop: Callable[[], bool] = lambda: False,
+    **choices: Any,
+) -> Swarm:
+    """Take part in a run with an own training loop; to be used in a `with` statement.
+
+    Args:
+        module: what is trained, on its device already; its parameters with `requires_grad` are averaged, its buffers
+            are not. They must have the names, shapes and order that the run was made with. float32 takes 4 bytes a
+            value beside what training takes, bfloat16, float16 and float64 take 8; other types are refused. Frozen
+            parameters must be those of the peer's earlier sessions.
+        optimizer: holds all of these parameters; `step` is called once per inner step. A later session takes back its
+            state, and those of its options that are given as before; an option that is given otherwise holds.
+        peers: addresses of members; none are needed where the run was made, or where this peer was a member before.
+        data_dir: folder for key, checkpoints and event log, one for each peer; default: as `peer join`.
+        on_event: takes every event, from another thread; default: they are logged under ``peer.join.session``.
+        stop: asked before every step; True ends `Swarm.positions` and `Swarm.samples`.
+        choices: other fields of `PeerConfig`, such as ``name`` or ``listen``.
+
+    Raises:
+        UsageFault: an argument is wrong.
+    """
+    fields = {"run_id": run_id, "peers": tuple(peers), **choices}
+    if data_dir is not None:
+        fields["data_dir"] = Path(data_dir)
+    try:
+        config = PeerConfig.model_validate(fields)
+    except ValidationError as error:
+        raise UsageFault(explain(error, PeerConfig)) from error
+    return Swarm(config, module, optimizer, on_event, stop)
+
+
+class Swarm:
+    """This peer's place in a run, inside the `with` block of `join`."""
+
+    manifest: RunManifest
+    """What all peers of the run agree on."""
+
+    def __init__(
+        self,
+        config: PeerConfig,
+        module: nn.Module,
+        optimizer: Optimizer,
+        on_event: Callable[[Event], None] | None,
+        stop: Callable[[], bool],
+    ) -> None:
+        self._config = config
+        self._module = module
+        self._optimizer = optimizer
+        self._on_event = on_event or _log_event
+        self._stop = stop
+        self._lock = threading.Lock()
+        self._log: EventLog | None = None
+        self._folder: FolderLock | None = None
+        self._restore_signal: Callable[[], object] = lambda: None
+        self._connection: Connection | None = None
+        self._training: LocalTraining | None = None
+
+    def __enter__(self) -> Self:
+        """Find the run, check the module, take the swarm's parameters.
+
+        Raises:
+            LocalFault: the run could not be found or entered, `stop` said so meanwhile, or another process uses the
+                data folder.
+            Incompatible: the module is not the run's.
+        """
+        if self._connection is not None:
+            raise UsageFault("this Swarm was entered before; call join() again for another session")
+        make_data_dir(self._config)
+        self._folder = FolderLock(self._config.data_dir, "an own loop")
+        try:
+            self._connection = Connection(self._config, self._show, log.info)
+        except BaseException:
+            self._folder.close()
+            raise
+        self._restore_signal = ending_on_signals()
+        try:
+            self._log = EventLog(self._config.event_log_path, log.warning)
+            self._enter(self._connection)
+        except BaseException as error:
+            self.__exit__(type(error), error, error.__traceback__)
+            raise
+        return self
+
+    def _enter(self, connection: Connection) -> None:
+        manifest = connection.open(self._stop)
+        if manifest is None:
+            raise LocalFault("asked to stop before the run was found; nothing was trained; join again")
+        self.manifest = manifest
+        parameters = trained_parameters(self._module)
+        if not parameters:
+            raise Incompatible("the module has no parameter with requires_grad; expected something to train")
+        link = connection.link(manifest, parameters, parameters[0][1].device)
+        training = LocalTraining(
+            self._module,
+            self._optimizer,
+            link,
+            seed=manifest.seed,
+            peer_id=connection.identity.peer_id,
+            stop=self._stop_or_fault,
+            ready_timeout_seconds=READY_SECONDS,
+            checkpoints=self._config.checkpoints_path,
+            first_read=connection.totals.reads,
+        )
+        self._training = training
+        training.__enter__()
+        while manifest.starts_at is not None and time.time() < manifest.starts_at and not self.should_stop:
+            time.sleep(min(0.5, max(0.0, manifest.starts_at - time.time())))
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        connection = self._connection
+        assert connection is not None
+        try:
+            reason = "its loop ended" if kind is None else f"its loop ended with {kind.__name__}"
+            if self._training is not None:
+                self._training.__exit__(kind, error, trace)
+                connection.close(reason, self._training.idle)
+            elif connection.has_mailbox:
+                # The network side may be a member by now; before that there is nobody to say goodbye to.
+                connection.close(reason)
+        except LocalFault as fault:
+            if error is None:
+                raise
+            # The loop's own exception says more than what followed from it.
+            log.debug("while leaving: %s", fault)
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        self._restore_signal()
+        if self._connection is not None:
+            self._connection.abort()
+        with self._lock:
+            if self._log is not None:
+                self._log.close()
+                self._log = None
+        if self._folder is not None:
+            self._folder.close()
+
+    @property
+    def peer_id(self) -> PeerId:
+        """This peer's name in the swarm."""
+        assert self._connection is not None, "inside the with block only"
+        return self._connection.identity.peer_id
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Where others reach this peer: what they give as `peers`."""
+        assert self._connection is not None, "inside the with block only"
+        return self._connection.addresses
+
+    @property
+    def training(self) -> LocalTraining:
+        """The hook on the optimizer, for what is not offered here."""
+        assert self._training is not None, "inside the with block only"
+        return self._training
+
+    @property
+    def inner_steps(self) -> int:
+        """Finished inner steps, earlier sessions of this peer included."""
+        return self.training.link.inner_steps
+
+    @property
+    def versions(self) -> tuple[int, ...]:
+        """The anchor version of each fragment in the live parameters."""
+        return tuple(state.applied_version for state in self.training.link.mailbox.states)
+
+    @property
+    def should_stop(self) -> bool:
+        """The loop should end; asked by `positions` and `samples` before every step.
+
+        Raises:
+            LocalFault: the network process ended for good.
+        """
+        return self.training.should_stop
+
+    def positions(
+        self, num_blocks: int, context: int, num_tokens: int, max_steps: int | None = None
+    ) -> Iterator[NDArray[np.int64]]:
+        """Where this peer reads, once per inner step: starts of `num_blocks` blocks of `context` + 1 tokens.
+
+        int64 [num_blocks], each in 0..`num_tokens` - `context` - 1. A pure function of the manifest's seed, PeerId and
+        inner step, so that peers read different data; ends when asked to stop, or after `max_steps` inner steps.
+        """
+        return self.training.positions(num_blocks, context, num_tokens, max_steps)
+
+    def samples(self, batch_size: int, num_samples: int, max_steps: int | None = None) -> Iterator[NDArray[np.int64]]:
+        """`positions` for data that is no text: int64 [batch_size], each in 0..`num_samples` - 1, with repetition.
+
+        A sample counts as one token in the weights of averaging.
+        """
+        return self.training.positions(batch_size, 0, num_samples, max_steps)
+
+    def report(self, loss: float) -> None:
+        """Note the training loss of the coming inner step, for the panel and the dashboard. Optional."""
+        self.training.report(loss)
+
+    def skip_step(self) -> None:
+        """Forget what was read since the last step: its gradient was not finite, `optimizer.step` is not called."""
+        self.training.skip_step()
+
+    def evaluate(self, held_out_loss: Callable[[], float]) -> tuple[float, int] | None:
+        """Measure a loss on the swarm's anchor instead of the live parameters; see `LocalTraining.evaluate`."""
+        return self.training.evaluate(held_out_loss)
+
+    def _stop_or_fault(self) -> bool:
+        assert self._connection is not None
+        self._connection.check()
+        return self._stop() or self._connection.run_has_ended
+
+    def _show(self, event: Event) -> None:
+        with self._lock:
+            if self._log is not None:
+                self._log.append(event)
+            told = None if self._folder is None else self._folder.what_happened()
+        if told is not None:
+            log.warning("%s", told)
+        self._on_event(event)
+
+
+def ending_on_signals() -> Callable[[], object]:
+    """Have SIGTERM and SIGHUP raise `SystemExit`: the goodbye of a service manager or terminal would be none otherwise.
+
+    Returns:
+        what puts everything back; nothing is changed outside the main thread or where there is a handler already.
+    """
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    taken: list[signal.Signals] = []
+    if threading.current_thread() is threading.main_thread():
+        taken = [number for number in _SIGNALS if signal.getsignal(number) is signal.SIG_DFL]
+    for number in taken:
+        signal.signal(number, end)
+
+    def restore() -> None:
+        for number in taken:
+            signal.signal(number, signal.SIG_DFL)
+
+    return restore
+
+
+def _log_event(event: Event) -> None:
+    log.log(logging.WARNING if isinstance(event, _WORTH_A_WARNING) else logging.INFO, "%s", event.sentence())

@@ -1,0 +1,228 @@
+"""What crosses between the trainer process and the network process: one block of shared memory.
+
+The block has no name in any file system: it is a memfd on Linux and an already unlinked temporary file elsewhere,
+reached only through its file descriptor, so that nothing is left behind however the two processes end. Inside one
+process (simulation, tests) the same class works on plain anonymous memory.
+
+    header      counters of both sides; each 8-byte cell has exactly one writer
+    state       per fragment: anchor A, momentum m, unsent mass r (float32 each), the encoded contribution under way,
+                and a table; owned by the network side
+    outbox      2 slots, trainer -> network: the initial parameters, then outer gradients
+    inbox       2 slots, network -> trainer: what to do to the live parameters
+
+Arrays are numpy's, so that the network process needs no torch; the trainer sees the same memory as tensors
+(`torch.from_numpy`, no copy).
+
+No side ever waits on a lock. A producer writes payload and meta of a free slot first and its sequence number last; the
+consumer acknowledges by copying that number into `consumed`. Every cursor lives in the block itself, so a restarted
+network process goes on where the killed one stopped: messages are seen at least once, in order, and none is lost.
+
+Memory: 12 bytes per parameter for the state, plus what a contribution takes encoded (an eighth of 4 bytes with int4),
+plus 16 bytes per value of the largest fragment for the four slots, plus less than 8 KiB + 200 bytes per fragment. With
+P equal fragments that is 3 1/8 + 4/P float32 copies of the model.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Sequence
+
+import numpy as np
+
+from averaging.arrays import U8
+from dht.errors import LocalFault
+from peer.mailbox.memory import (
+    CELL_BYTES,
+    TABLE_CELLS,
+    Cells,
+    NetworkCounters,
+    SharedFragment,
+    TrainerCounters,
+    fence,
+    padded,
+    padded_cells,
+    unnamed_file,
+)
+from peer.mailbox.slots import (
+    NUM_SLOTS,
+    SLOT_CELLS,
+    Draft,
+    FillValues,
+    Inbox,
+    MergeKind,
+    MergeMessage,
+    Outbox,
+    WorkKind,
+    WorkMessage,
+)
+
+__all__ = [
+    "Draft",
+    "FillValues",
+    "Inbox",
+    "Mailbox",
+    "MergeKind",
+    "MergeMessage",
+    "NetworkCounters",
+    "Outbox",
+    "SharedFragment",
+    "TrainerCounters",
+    "WorkKind",
+    "WorkMessage",
+    "mailbox_num_bytes",
+]
+
+MAGIC = int.from_bytes(b"murmbox\x01", "little")
+MAILBOX_VERSION = 2
+
+_PREAMBLE_CELLS = 8
+_SIDE_CELLS = 16
+_MAX_FRAGMENTS = 1 << 16
+
+
+class Mailbox:
+    """One peer's shared block; `trainer` and `network` are the counters, `states` the fragments in order.
+
+    Make it with `create` (trainer process), `attach` (network process) or `in_process` (simulation).
+    """
+
+    def __init__(
+        self, buffer: mmap.mmap, sizes: tuple[int, ...], fd: int | None, sent_bytes: tuple[int, ...] = ()
+    ) -> None:
+        offset = CELL_BYTES * (_PREAMBLE_CELLS + padded_cells(len(sizes)))
+        self.sizes = sizes
+        self.sent_bytes = sent_bytes or (0,) * len(sizes)
+        self.num_bytes = len(buffer)
+        self._fd = fd
+        self.trainer = TrainerCounters(buffer, offset, _SIDE_CELLS)
+        offset += _SIDE_CELLS * CELL_BYTES
+        self.network = NetworkCounters(buffer, offset, _SIDE_CELLS)
+        offset += _SIDE_CELLS * CELL_BYTES
+        tables = offset
+        offset += len(sizes) * TABLE_CELLS * CELL_BYTES
+        slots = offset
+        offset += 2 * NUM_SLOTS * SLOT_CELLS * CELL_BYTES
+        states = []
+        for index, (num_values, num_sent) in enumerate(zip(sizes, self.sent_bytes, strict=True)):
+            table = tables + index * TABLE_CELLS * CELL_BYTES
+            states.append(SharedFragment(buffer, table, offset, num_values, num_sent))
+            offset += 3 * padded(4 * num_values) + padded(num_sent)
+        self.states: tuple[SharedFragment, ...] = tuple(states)
+        slot_values = NUM_SLOTS * padded(4 * max(sizes))
+        self.slot_memory: U8 = np.frombuffer(buffer, np.uint8, 2 * slot_values, offset)
+        """The values of all four slots, uint8."""
+        self.outbox = Outbox(buffer, slots, offset, sizes)
+        slots += NUM_SLOTS * SLOT_CELLS * CELL_BYTES
+        self.inbox = Inbox(buffer, slots, offset + slot_values, sizes, self.states)
+
+    @classmethod
+    def create(cls, sizes: Sequence[int], sent_bytes: Sequence[int] = ()) -> Mailbox:
+        """A new shared block for fragments of these numbers of values; all counters zero, losses NaN.
+
+        Args:
+            sent_bytes: of an encoded contribution to each fragment; empty: none outlives its network process.
+
+        Raises:
+            LocalFault: the memory (or, without memfd, the temporary directory) has no room for it.
+        """
+        num_bytes = mailbox_num_bytes(sizes, sent_bytes)
+        try:
+            fd = unnamed_file(num_bytes)
+            return cls._format(mmap.mmap(fd, num_bytes), tuple(sizes), fd, tuple(sent_bytes))
+        except OSError as error:
+            raise LocalFault(
+                f"no {num_bytes} bytes of shared memory for the mailbox ({error.strerror}); expected room for about "
+                "four float32 copies of the model; free memory or train a smaller model"
+            ) from error
+
+    @classmethod
+    def in_process(cls, sizes: Sequence[int], sent_bytes: Sequence[int] = ()) -> Mailbox:
+        """The same block in plain memory of this process; it has no file descriptor."""
+        buffer = mmap.mmap(-1, mailbox_num_bytes(sizes, sent_bytes))
+        return cls._format(buffer, tuple(sizes), None, tuple(sent_bytes))
+
+    @classmethod
+    def attach(cls, fd: int, sizes: Sequence[int], sent_bytes: Sequence[int] = ()) -> Mailbox:
+        """The block another process made; takes over `fd`. `sizes` are those of this process's fragment layout.
+
+        Raises:
+            LocalFault: `fd` is no mailbox, or one of another version, size or layout.
+        """
+        expected = mailbox_num_bytes(sizes, sent_bytes)
+        try:
+            found = os.fstat(fd).st_size
+            head = mmap.mmap(fd, found) if found >= CELL_BYTES * _PREAMBLE_CELLS else None
+        except OSError as error:
+            raise LocalFault(
+                f"file descriptor {fd} is no mailbox ({error.strerror}); start `peer join` again"
+            ) from error
+        if head is None or Cells(head, 0, _PREAMBLE_CELLS).ints[0] != MAGIC:
+            raise LocalFault(f"file descriptor {fd} holds {found} bytes but no mailbox; start `peer join` again")
+        cells = Cells(head, 0, _PREAMBLE_CELLS).ints
+        if cells[1] != MAILBOX_VERSION:
+            raise LocalFault(
+                f"the mailbox has version {cells[1]}; expected {MAILBOX_VERSION}: trainer and network process run "
+                "different software; restart both"
+            )
+        num_fragments = int(cells[2])
+        stored: tuple[int, ...] = ()
+        if 1 <= num_fragments <= _MAX_FRAGMENTS and found >= CELL_BYTES * (_PREAMBLE_CELLS + num_fragments):
+            sizes_there = np.frombuffer(head, np.int64, num_fragments, CELL_BYTES * _PREAMBLE_CELLS)
+            stored = tuple(int(size) for size in sizes_there)
+        if stored != tuple(sizes) or found != expected:
+            raise LocalFault(
+                f"the mailbox was made for {num_fragments} fragments of {_brief(stored)} values ({found} bytes); "
+                f"expected {len(sizes)} of {_brief(sizes)} ({expected} bytes): trainer and network process read "
+                "different manifests; restart both"
+            )
+        return cls(head, stored, fd, tuple(sent_bytes))
+
+    @classmethod
+    def _format(cls, buffer: mmap.mmap, sizes: tuple[int, ...], fd: int | None, sent_bytes: tuple[int, ...]) -> Mailbox:
+        np.frombuffer(buffer, np.int64, len(sizes), CELL_BYTES * _PREAMBLE_CELLS)[:] = sizes
+        mailbox = cls(buffer, sizes, fd, sent_bytes)
+        mailbox.trainer.train_loss = mailbox.trainer.held_out_loss = float("nan")
+        cells = Cells(buffer, 0, _PREAMBLE_CELLS).ints
+        cells[1], cells[2] = MAILBOX_VERSION, len(sizes)
+        fence()
+        cells[0] = MAGIC
+        return mailbox
+
+    @property
+    def fd(self) -> int:
+        """File descriptor to hand to the other process (`subprocess.Popen(..., pass_fds=(mailbox.fd,))`)."""
+        if self._fd is None:
+            raise LocalFault("this mailbox lives in one process and has no file descriptor; make it with create()")
+        return self._fd
+
+    def close(self) -> None:
+        """Close the file descriptor; the memory goes when the last view of it does. May be called twice."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+
+def mailbox_num_bytes(sizes: Sequence[int], sent_bytes: Sequence[int] = ()) -> int:
+    """Size of the whole block for fragments of these numbers of values.
+
+    Raises:
+        LocalFault: no fragment, too many, or an empty one.
+    """
+    if not 1 <= len(sizes) <= _MAX_FRAGMENTS or min(sizes) < 1:
+        raise LocalFault(
+            f"a mailbox for fragments of {_brief(sizes)} values; expected 1..{_MAX_FRAGMENTS} non-empty ones"
+        )
+    cells = _PREAMBLE_CELLS + padded_cells(len(sizes)) + 2 * _SIDE_CELLS + len(sizes) * TABLE_CELLS
+    cells += 2 * NUM_SLOTS * SLOT_CELLS
+    values = (
+        sum(3 * padded(4 * size) for size in sizes)
+        + sum(padded(size) for size in sent_bytes)
+        + 2 * NUM_SLOTS * padded(4 * max(sizes))
+    )
+    return CELL_BYTES * cells + values
+
+
+def _brief(sizes: Sequence[int]) -> str:
+    shown = ", ".join(str(size) for size in sizes[:4])
+    return f"({shown}, ...)" if len(sizes) > 4 else f"({shown})"

@@ -1,0 +1,205 @@
+"""What lies in the mailbox's memory outside the slots: counters of both sides and the state of the fragments.
+
+Everything is an aligned 8-byte cell with one writer, or a float32 array; see `peer.mailbox.mailbox` for the whole
+picture.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+from numpy.typing import NDArray
+
+from averaging.arrays import F32
+
+CELL_BYTES = 8
+TABLE_CELLS = 24
+_LINE_BYTES = 64  # cells of different writers sit on different cache lines
+
+_fence_lock = threading.Lock()
+
+
+def fence() -> None:
+    """Order memory writes before against writes after: an unlock followed by a lock is a full barrier on every CPU.
+
+    x86 keeps stores in order by itself; ARM does not.
+    """
+    for _ in range(2):
+        with _fence_lock:
+            pass
+
+
+class Cells:
+    """A run of 8-byte cells, seen as int64 and as float64. Aligned single-cell loads and stores do not tear."""
+
+    def __init__(self, buffer: mmap.mmap, offset: int, num_cells: int) -> None:
+        self.ints: NDArray[np.int64] = np.frombuffer(buffer, np.int64, num_cells, offset)
+        self.floats: NDArray[np.float64] = np.frombuffer(buffer, np.float64, num_cells, offset)
+
+
+class IntCell:
+    """Attribute that is one int64 cell."""
+
+    def __init__(self, cell: int) -> None:
+        self._cell = cell
+
+    def __get__(self, cells: Cells, owner: type) -> int:
+        return int(cells.ints[self._cell])
+
+    def __set__(self, cells: Cells, value: int) -> None:
+        cells.ints[self._cell] = value
+
+
+class FloatCell:
+    """Attribute that is one float64 cell."""
+
+    def __init__(self, cell: int) -> None:
+        self._cell = cell
+
+    def __get__(self, cells: Cells, owner: type) -> float:
+        return float(cells.floats[self._cell])
+
+    def __set__(self, cells: Cells, value: float) -> None:
+        cells.floats[self._cell] = value
+
+
+class TrainerCounters(Cells):
+    """Written by the trainer only. Losses are NaN until measured; `heartbeat` is in seconds of the trainer's clock."""
+
+    pid = IntCell(0)
+    heartbeat = FloatCell(1)
+    inner_steps = IntCell(2)
+    tokens = IntCell(3)
+    train_loss = FloatCell(4)
+    tokens_per_second = FloatCell(5)
+    wait_seconds = FloatCell(6)
+    """Time the inner loop was blocked on the network side (mode "sync" and the start only)."""
+    exchange_seconds = FloatCell(7)
+    """Time spent copying to the outbox and from the inbox."""
+    held_out_loss = FloatCell(8)
+    held_out_version = IntCell(9)
+    """Sum of the anchor versions on which `held_out_loss` was measured."""
+    stop_requested = IntCell(10)
+    finished = IntCell(11)
+    skipped_steps = IntCell(12)
+    """Inner steps not taken because a loss or gradient was not finite."""
+    moment = IntCell(13)
+    """Number of the last checkpoint for which the trainer's side was taken."""
+    moment_sequence = IntCell(14)
+    """Sequence of the last outbox message before that moment; later ones belong to the next checkpoint."""
+    moment_written = IntCell(15)
+    """Its number once the trainer's files are written; 0 until then; below 0 when they could not be: minus the errno
+    (EDOM: the live parameters are not finite)."""
+
+
+class NetworkCounters(Cells):
+    """Written by the network process only."""
+
+    pid = IntCell(0)
+    heartbeat = FloatCell(1)
+    sync_every = IntCell(2)
+    """This peer's effective number of inner steps between two sends; 0 leaves the manifest's value."""
+    num_peers = IntCell(3)
+    ready = IntCell(4)
+    """1 once every anchor is there and training may begin."""
+    stop = IntCell(5)
+    """1 when the trainer should end."""
+    rounds_contributed = IntCell(6)
+    """Commits with work of this peer, earlier sessions included."""
+    wanted_moment = IntCell(7)
+    """Number of the checkpoint for which the trainer shall take its side after the coming inner step."""
+    restored_moment = IntCell(8)
+    """Number of the checkpoint that the anchors came from, -1 for none; 0 while that is not known yet."""
+
+
+class SharedFragment(Cells):
+    """One fragment as the network process keeps it; the arrays are float32 [num_values] views, zero copy."""
+
+    version = IntCell(0)
+    lineage_tokens = IntCell(1)
+    """Cumulative tokens of all commits that led to this version."""
+    writing = IntCell(2)
+    """1 while anchor and momentum are being changed in place: read by a restarted network process as "torn"."""
+    absorbed_sequence = IntCell(3)
+    """Sequence of the last outbox message whose work is already part of `residual` or of a round."""
+    delivered_version = IntCell(4)
+    """Version of the last inbox message for this fragment; below `version` after a crash between the two."""
+    unsent_tokens = IntCell(5)
+    unsent_steps = IntCell(6)
+    unsent_base_version = IntCell(7)
+    """Of the work that waits in `residual`; no tokens, no work."""
+    sent_sequence = IntCell(12)
+    """Of the contribution under way, whose encoded bytes are in `sent`; 0: none."""
+    sent_tokens = IntCell(13)
+    sent_steps = IntCell(14)
+    sent_base_version = IntCell(15)
+    sent_returned_since_plus_1 = IntCell(17)
+    """1 + version of the oldest round whose returned work is in the contribution under way; 0: none is."""
+    returned_since_plus_1 = IntCell(18)
+    """The same of the work that waits in `residual`."""
+    applied_version = IntCell(16)
+    """Version the live parameters have; the one cell here that the trainer writes."""
+
+    def __init__(
+        self, buffer: mmap.mmap, offset: int, arrays_offset: int, num_values: int, num_sent_bytes: int = 0
+    ) -> None:
+        super().__init__(buffer, offset, TABLE_CELLS)
+        sent_offset = arrays_offset + 3 * padded(4 * num_values)
+        self.sent = memoryview(buffer)[sent_offset : sent_offset + num_sent_bytes]
+        stride = padded(4 * num_values)
+        self._digest = self.ints[8:12].view(np.uint8)
+        self.anchor = array_view(buffer, arrays_offset, num_values)
+        self.momentum = array_view(buffer, arrays_offset + stride, num_values)
+        self.residual = array_view(buffer, arrays_offset + 2 * stride, num_values)
+
+    @property
+    def digest(self) -> bytes:
+        """Digest of anchor and momentum at `version` (32 bytes)."""
+        return self._digest.tobytes()
+
+    @digest.setter
+    def digest(self, value: bytes) -> None:
+        self._digest[:] = np.frombuffer(value, np.uint8, 32)
+
+    @contextmanager
+    def changing(self) -> Iterator[SharedFragment]:
+        """Change anchor, momentum, version, lineage_tokens and digest inside; left torn when the body raises."""
+        self.writing = 1
+        fence()
+        yield self
+        fence()
+        self.writing = 0
+
+
+def padded(num_bytes: int) -> int:
+    """`num_bytes` rounded up to whole cache lines."""
+    return -(-num_bytes // _LINE_BYTES) * _LINE_BYTES
+
+
+def padded_cells(num_cells: int) -> int:
+    """Number of cells rounded up to whole cache lines."""
+    return padded(num_cells * CELL_BYTES) // CELL_BYTES
+
+
+def array_view(buffer: mmap.mmap, offset: int, num_values: int) -> F32:
+    """Float32 [num_values] on the memory itself; it keeps the mapping alive."""
+    return np.frombuffer(buffer, np.float32, num_values, offset)
+
+
+def unnamed_file(num_bytes: int) -> int:
+    """File descriptor of `num_bytes` zero bytes that no path leads to. Raises OSError when there is no room."""
+    if hasattr(os, "memfd_create"):
+        fd = os.memfd_create("murmuration-mailbox")
+        os.ftruncate(fd, num_bytes)
+        return fd
+    with tempfile.TemporaryFile(prefix="murmuration-") as file:
+        fd = os.dup(file.fileno())
+    # A hole in a file on a full disk would kill the process with SIGBUS at the first write, so reserve it now.
+    os.posix_fallocate(fd, 0, num_bytes) if hasattr(os, "posix_fallocate") else os.ftruncate(fd, num_bytes)
+    return fd

@@ -1,0 +1,250 @@
+"""Messages between trainer and network process, and the slots that carry them; see `peer.mailbox.mailbox`."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+
+from averaging.arrays import F32
+from peer.mailbox.memory import CELL_BYTES, Cells, SharedFragment, array_view, fence, padded
+
+NUM_SLOTS = 2
+"""Two slots let one side fill the next message while the other still reads the last; more would only add memory."""
+
+SLOT_CELLS = 16
+
+FillValues = Callable[[F32], None]
+"""Writes a message's values straight into the slot it is given: float32 [num_values of the fragment]."""
+
+
+class WorkKind(IntEnum):
+    """What an outbox message carries."""
+
+    INITIAL = 0
+    """The fragment's parameters before the first inner step."""
+    WORK = 1
+    """An outer gradient: start minus end of the local work since the fragment's previous send."""
+
+
+class MergeKind(IntEnum):
+    """What the trainer does with an inbox message; x live parameters, ref the point from which work is measured."""
+
+    ADD = 1
+    """x += values; ref += values: unsent work stays as it is."""
+    BLEND = 2
+    """x = merge_alpha * x + (1 - merge_alpha) * values; ref = values (arXiv 2501.18512, equation 3)."""
+    SET = 3
+    """x = values; ref = values: unsent work of the fragment is discarded."""
+    REBASE = 4
+    """L = ref - x; ref = values; x = values - L: unsent work stays, whatever was shown before (restart, full slots).
+
+    `values` count less the work that still lies in the outbox; the network side leaves it there until then."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkMessage:
+    """From the trainer. `values` is float32 [num_values], a view of the slot, valid until it is released."""
+
+    slot: int
+    sequence: int
+    kind: WorkKind
+    fragment: int
+    num_steps: int
+    num_tokens: int
+    base_version: int
+    inner_step: int
+    values: F32
+
+
+@dataclass(frozen=True, slots=True)
+class MergeMessage:
+    """For the trainer. `values` is float32 [num_values], a view of the slot, valid until it is released."""
+
+    slot: int
+    sequence: int
+    kind: MergeKind
+    fragment: int
+    version: int
+    apply_at_inner_step: int
+    merge_alpha: float
+    values: F32
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A slot taken for a message that is not there yet. `values`: float32 [num_values], a view of the slot."""
+
+    slot: int
+    fragment: int
+    values: F32
+
+
+class _Slots:
+    """Slots for one direction: a single producer, a single consumer, any of them may die and come back."""
+
+    def __init__(self, buffer: mmap.mmap, meta_offset: int, values_offset: int, sizes: tuple[int, ...]) -> None:
+        self._sizes = sizes
+        largest = max(sizes)
+        self._cells = [
+            Cells(buffer, meta_offset + slot * SLOT_CELLS * CELL_BYTES, SLOT_CELLS) for slot in range(NUM_SLOTS)
+        ]
+        self._values = [
+            array_view(buffer, values_offset + slot * padded(4 * largest), largest) for slot in range(NUM_SLOTS)
+        ]
+        # Cell 0: sequence (producer). Cells 1..7: meta (producer). Cell 8: consumed (consumer).
+        self._drafts: set[int] = set()
+
+    def _pending(self, slot: int) -> bool:
+        ints = self._cells[slot].ints
+        return bool(ints[0] != ints[8])
+
+    def _is_free(self, slot: int) -> bool:
+        return slot not in self._drafts and not self._pending(slot)
+
+    def num_free(self) -> int:
+        """Slots that can be filled now."""
+        return sum(self._is_free(slot) for slot in range(NUM_SLOTS))
+
+    def draft(self, fragment: int) -> Draft | None:
+        """Producer: take a slot for a message that is written now and posted later; None when no slot is free."""
+        slot = next((slot for slot in range(NUM_SLOTS) if self._is_free(slot)), None)
+        if slot is None:
+            return None
+        self._drafts.add(slot)
+        return Draft(slot, fragment, self._values[slot][: self._sizes[fragment]])
+
+    def drop(self, draft: Draft) -> None:
+        """Producer: nothing will be posted; the slot is free again."""
+        self._drafts.discard(draft.slot)
+
+    def release(self, slot: int) -> None:
+        """Consumer: give the slot back; its values must not be read any more."""
+        fence()
+        ints = self._cells[slot].ints
+        ints[8] = ints[0]
+
+    def _fill(self, fragment: int, values: F32 | FillValues, meta: Sequence[int], merge_alpha: float) -> bool:
+        draft = self.draft(fragment)
+        if draft is None:
+            return False
+        try:
+            if isinstance(values, np.ndarray):
+                draft.values[:] = values
+            else:
+                values(draft.values)
+        except BaseException:
+            self.drop(draft)
+            raise
+        self._end(draft, meta, merge_alpha)
+        return True
+
+    def _end(self, draft: Draft, meta: Sequence[int], merge_alpha: float) -> None:
+        cells = self._cells[draft.slot]
+        cells.ints[1 : 1 + len(meta)] = meta
+        cells.floats[7] = merge_alpha
+        fence()
+        cells.ints[0] = 1 + max(int(other.ints[0]) for other in self._cells)
+        self._drafts.discard(draft.slot)
+
+    def _waiting(self) -> list[tuple[int, list[int], float, F32]]:
+        waiting = []
+        for slot in range(NUM_SLOTS):
+            if self._pending(slot):
+                fence()
+                cells = self._cells[slot]
+                meta = [int(value) for value in cells.ints[:7]]
+                waiting.append((slot, meta, float(cells.floats[7]), self._values[slot][: self._sizes[meta[2]]]))
+        return sorted(waiting, key=lambda item: item[1][0])
+
+
+class Outbox(_Slots):
+    """Trainer -> network."""
+
+    def try_post(
+        self,
+        kind: WorkKind,
+        fragment: int,
+        values: F32 | FillValues,
+        *,
+        num_steps: int = 0,
+        num_tokens: int = 0,
+        base_version: int = 0,
+        inner_step: int = 0,
+    ) -> bool:
+        """Trainer: fill a free slot, or return False at once when there is none. `values`: float32 [num_values]."""
+        return self._fill(fragment, values, (kind, fragment, num_steps, num_tokens, base_version, inner_step), 0.0)
+
+    def post(
+        self,
+        draft: Draft,
+        kind: WorkKind,
+        *,
+        num_steps: int = 0,
+        num_tokens: int = 0,
+        base_version: int = 0,
+        inner_step: int = 0,
+    ) -> None:
+        """Trainer: the draft's values are there; from now on they are a message."""
+        self._end(draft, (kind, draft.fragment, num_steps, num_tokens, base_version, inner_step), 0.0)
+
+    @property
+    def last_sequence(self) -> int:
+        """Trainer: of the newest message that was ever posted; 0 without any."""
+        return max(int(cells.ints[0]) for cells in self._cells)
+
+    def take(self) -> list[WorkMessage]:
+        """Network: all messages not yet released, oldest first; the same ones again until they are released."""
+        return [
+            WorkMessage(slot, meta[0], WorkKind(meta[1]), meta[2], meta[3], meta[4], meta[5], meta[6], values)
+            for slot, meta, _, values in self._waiting()
+        ]
+
+
+class Inbox(_Slots):
+    """Network -> trainer."""
+
+    def __init__(
+        self,
+        buffer: mmap.mmap,
+        meta_offset: int,
+        values_offset: int,
+        sizes: tuple[int, ...],
+        states: Sequence[SharedFragment],
+    ) -> None:
+        super().__init__(buffer, meta_offset, values_offset, sizes)
+        self._states = states
+
+    def try_deliver(
+        self,
+        kind: MergeKind,
+        fragment: int,
+        values: F32 | FillValues,
+        *,
+        version: int,
+        merge_alpha: float = 0.0,
+        apply_at_inner_step: int = 0,
+    ) -> bool:
+        """Network: fill a free slot, or return False at once when there is none. `values`: float32 [num_values].
+
+        The trainer applies messages strictly in order, each no earlier than after `apply_at_inner_step` inner steps.
+        """
+        delivered = self._fill(fragment, values, (kind, fragment, version, apply_at_inner_step), merge_alpha)
+        if delivered:
+            self._states[fragment].delivered_version = version
+        return delivered
+
+    def post(self, draft: Draft, kind: MergeKind, *, version: int) -> None:
+        """Network: the draft's values are there; from now on they are a message, to be applied at once."""
+        self._end(draft, (kind, draft.fragment, version, 0), 0.0)
+        self._states[draft.fragment].delivered_version = version
+
+    def take(self) -> list[MergeMessage]:
+        """Trainer: all messages not yet released, oldest first."""
+        return [
+            MergeMessage(slot, meta[0], MergeKind(meta[1]), meta[2], meta[3], meta[4], merge_alpha, values)
+            for slot, meta, merge_alpha, values in self._waiting()
+        ]

@@ -1,0 +1,201 @@
+"""Which of the anchors that donors offer is fetched: the one that enough members confirm.
+
+One donor's header says what it has; others are asked for their digest at that version. What more than half of them have
+is taken at once. Members that are a round behind are asked again for a while. Then the anchor with most members counts,
+and of equal ones that with more tokens in signed commits (`dht.records.lineages`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from averaging.lanes.links import Doorkeeper
+from averaging.transfer.client import fetch_header
+from averaging.transfer.messages import Header
+from averaging.transfer.snapshots import Snapshot
+from dht.errors import PeerFault
+from dht.host import Host, PeerId
+from dht.records.lineages import MAX_CLAIMED_VERSION, Side, heaviest_side, is_majority
+from peer.network.anchors.claims import MAX_WITNESSES, Claims
+from peer.network.anchors.donors import Donors, spread
+
+CONFIRM_SECONDS = 1.0
+MAX_CONFIRM_ROUNDS = 5
+"""Members that do not know a donor's version yet are asked again so often: they apply a round in less time."""
+MAX_CANDIDATES = 4
+"""States of which none has more than half of the members, compared at a time."""
+BUSY_SECONDS = 2.0
+MAX_BUSY_ROUNDS = 60
+"""Two minutes with every donor busy: then the caller decides."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Votes:
+    """What members say about an anchor that a donor has.
+
+    Attributes:
+        confirmed_by: who has it, the donor included.
+        num_asked: who said anything, the donor included.
+        version: of the anchor.
+        lineage_tokens: what most of those who have it announce.
+        is_refuted: more of them share another anchor of that version, or more than half do.
+    """
+
+    version: int
+    confirmed_by: tuple[PeerId, ...]
+    num_asked: int
+    lineage_tokens: int
+    is_refuted: bool = False
+
+    @property
+    def is_confirmed(self) -> bool:
+        """Whether more than half have it; and several, where it is a version that nobody can have counted up to."""
+        is_believable = self.version <= MAX_CLAIMED_VERSION or len(self.confirmed_by) > 1
+        return is_believable and is_majority(len(self.confirmed_by), self.num_asked)
+
+
+@dataclass(frozen=True, slots=True)
+class Agreed:
+    """An anchor to fetch, and the donor whose header it is."""
+
+    header: Header
+    first: PeerId
+    votes: Votes
+
+
+class Agreement:
+    """Finds out what is fetched, for one joiner."""
+
+    def __init__(self, host: Host, doorkeeper: Doorkeeper, donors: Donors, claims: Claims) -> None:
+        self._host = host
+        self._doorkeeper = doorkeeper
+        self._donors = donors
+        self._claims = claims
+
+    async def agree(
+        self, fragment: int, num_values: int, candidates: Sequence[PeerId], voters: frozenset[PeerId]
+    ) -> Agreed | None:
+        """What one of the candidates has; None when none of them has what enough members confirm.
+
+        Args:
+            voters: who may confirm it, more than half of them; busy ones are not waited for. Empty: every member.
+        """
+        for _ in range(MAX_BUSY_ROUNDS):
+            num_busy = 0
+            undecided: dict[bytes, Agreed] = {}
+            for donor in candidates:
+                if self._donors.is_blamed(donor):
+                    continue
+                try:
+                    header = await fetch_header(self._host, self._doorkeeper, donor, fragment, num_values)
+                except PeerFault as fault:
+                    self._donors.note_fault(donor, fragment, fault)
+                    continue
+                if isinstance(header, str):
+                    num_busy += header == "busy"
+                    continue
+                if self._donors.is_outvoted(donor, fragment, header.digest) or header.digest in undecided:
+                    continue
+                found = await self._look(fragment, donor, header, voters)
+                if found.votes.is_confirmed:
+                    return found
+                if not found.votes.is_refuted and len(undecided) < MAX_CANDIDATES:
+                    undecided[header.digest] = found
+            if undecided:
+                return await self._choose(fragment, list(undecided.values()), voters)
+            if not num_busy or voters:
+                return None
+            await asyncio.sleep(BUSY_SECONDS)
+        return None
+
+    async def confirm(
+        self, fragment: int, donor: PeerId, held: Header | Snapshot, voters: frozenset[PeerId] = frozenset()
+    ) -> Votes:
+        """Who has what a donor has; what others refute is not voted on again for a while."""
+        version, digest = held.version, held.digest
+        if voters:
+            others = sorted(voters - {donor}, key=lambda name: spread(self._host.peer_id, name))[:MAX_WITNESSES]
+            known = await self._claims.digests_of(others, fragment, version)
+            # They were weighed before: one that is on the way there does not know that version yet, and never may.
+            answers = {name: digest for name, digest in known.items() if digest}
+        else:
+            answers = await self._claims.digests(fragment, version, besides=donor)
+        answers[donor] = digest
+        confirmed_by = tuple(name for name, other in answers.items() if other == digest)
+        against = Counter(other for other in answers.values() if other and other != digest)
+        most = max(against.values(), default=0)
+        is_refuted = most > len(confirmed_by) or is_majority(most, len(answers))
+        if is_refuted:
+            log.warning(
+                "version %d of fragment %d is not taken from donor %s: its digest is not that of %d others",
+                version,
+                fragment,
+                donor[-8:],
+                most,
+            )
+            self._donors.outvote(donor, fragment, digest)
+        tokens = self.known_tokens(fragment, held, confirmed_by)
+        return Votes(version, confirmed_by, len(answers), tokens, is_refuted)
+
+    def known_tokens(self, fragment: int, held: Header | Snapshot, confirmed_by: Sequence[PeerId]) -> int:
+        """The digest does not cover the tokens: what most members announce for this very anchor counts."""
+        announced = [
+            record.lineage_tokens[fragment]
+            for record in self._donors.givers(fragment)
+            if record.peer_id in confirmed_by
+            and (record.versions[fragment], record.digests[fragment]) == (held.version, held.digest[:8])
+        ]
+        if announced and announced.count(held.lineage_tokens) == 0:
+            return max(announced, key=lambda tokens: (announced.count(tokens), tokens))
+        return held.lineage_tokens
+
+    async def _look(self, fragment: int, donor: PeerId, header: Header, voters: frozenset[PeerId]) -> Agreed:
+        votes = await self.confirm(fragment, donor, header, voters)
+        return Agreed(replace(header, lineage_tokens=votes.lineage_tokens), donor, votes)
+
+    def _num_elsewhere(self, fragment: int, votes: Votes) -> int:
+        """How many of the other members share an anchor, as they announce it."""
+        others = [
+            (record.versions[fragment], record.digests[fragment])
+            for record in self._donors.givers(fragment)
+            if record.peer_id not in votes.confirmed_by
+        ]
+        return max(Counter(others).values(), default=0)
+
+    async def _choose(self, fragment: int, found: list[Agreed], voters: frozenset[PeerId]) -> Agreed | None:
+        """Of anchors that not more than half of the members have, the first that comes to more, or the heaviest.
+
+        None when more members share another one: that nobody contradicts a version of which nobody knows says nothing.
+        """
+        for _ in range(MAX_CONFIRM_ROUNDS):
+            await asyncio.sleep(CONFIRM_SECONDS)
+            found = [await self._look(fragment, one.first, one.header, voters) for one in found]
+            confirmed = [one for one in found if one.votes.is_confirmed]
+            if confirmed:
+                return confirmed[0]
+        if voters:
+            return None  # whose anchor counts was decided before: they have parted since
+        found = [
+            one
+            for one in found
+            if one.votes.version <= MAX_CLAIMED_VERSION
+            and len(one.votes.confirmed_by) >= self._num_elsewhere(fragment, one.votes)
+        ]
+        if len(found) < 2:
+            return found[0] if found else None
+        chains = [await self._claims.chain(fragment, one.first, {}, one.header.version) for one in found]
+        sides = [
+            Side(
+                one.header.digest,
+                chain.tokens if chain is not None and chain.digest == one.header.digest else 0,
+                len(one.votes.confirmed_by),
+            )
+            for one, chain in zip(found, chains, strict=True)
+        ]
+        return found[sides.index(heaviest_side(sides))]

@@ -1,0 +1,196 @@
+"""What stands behind an anchor that a member has: who else has it, and the signed commits that lead to it.
+
+Everything is asked of the members themselves and checked here. `dht.records.lineages` decides on what was found.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from averaging.lanes.links import Doorkeeper
+from averaging.signing.chains import Chain, newest_run
+from averaging.signing.commit_log import MAX_PAGE_BYTES
+from averaging.signing.notary import Checker
+from averaging.transfer.client import fetch_digest, fetch_log
+from averaging.wire import frames as wire
+from averaging.wire.messages import Commit
+from dht.errors import PeerFault
+from dht.host import Host, PeerId
+from dht.records.lineages import MAX_ANCHOR_VERSION
+from peer.network.anchors.donors import Donors, spread
+
+MAX_WITNESSES = 12
+"""Other members asked for their digest, at once."""
+MAX_LOG_PAGES = 3
+"""A log has a MiB, and more only where the last commits are larger than that."""
+NUM_RECENT = 16
+"""Versions back from here that are asked for first: a fork is nearly always younger, and a log up to a MiB long."""
+
+LEAST_GRACE_SECONDS = 4.0
+GRACE_FACTOR = 4.0
+"""Once more than half have answered, the others have so many times as long in all: a sleeper would take 15 s."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How many of the known members stand where.
+
+    Attributes:
+        behind: those that have the claimed anchor, or one on the way to it that this peer never had.
+        num_own: those on this peer's own lineage, itself included.
+        num_elsewhere: the most that share an anchor on neither.
+        num_known: members that answered, and this peer.
+    """
+
+    behind: tuple[PeerId, ...]
+    num_own: int
+    num_elsewhere: int
+    num_known: int
+
+
+class Claims:
+    """Asks members what they have.
+
+    Args:
+        donors: whom to ask, and who is told of their faults.
+    """
+
+    def __init__(
+        self, host: Host, doorkeeper: Doorkeeper, limits: wire.Limits, checker: Checker, donors: Donors
+    ) -> None:
+        self._host = host
+        self._doorkeeper = doorkeeper
+        self._limits = limits
+        self._checker = checker
+        self._donors = donors
+
+    async def digests(self, fragment: int, version: int, besides: PeerId | None = None) -> dict[PeerId, bytes]:
+        """The digests that up to `MAX_WITNESSES` other members had at a version; empty where one does not know.
+
+        Members that cannot be reached are not in it.
+        """
+        names = [record.peer_id for record in self._donors.givers(fragment) if record.peer_id != besides]
+        return await self.digests_of(sorted(names, key=self._spread)[:MAX_WITNESSES], fragment, version)
+
+    async def digests_of(self, names: Sequence[PeerId], fragment: int, version: int) -> dict[PeerId, bytes]:
+        """The same of certain members."""
+        async with asyncio.TaskGroup() as group:
+            tasks = {name: group.create_task(self._digest(name, fragment, version)) for name in names}
+            await _most_and_a_while(tasks.values())
+            for task in tasks.values():
+                task.cancel()
+        answers = {name: task.result() for name, task in tasks.items() if not task.cancelled()}
+        return {name: answer for name, answer in answers.items() if answer is not None}
+
+    async def chain(self, fragment: int, member: PeerId, known: Mapping[int, bytes], version: int) -> Chain | None:
+        """The anchor that a member has now, and its signed commits up to it; None when it cannot be had.
+
+        Args:
+            known: anchors that this peer has or had, version -> digest as messages have it. From the newest of them on
+                which the commits leave, their signatures are checked; without one, those of all commits.
+            version: of this peer's anchor.
+        """
+        try:
+            found = await self._chain(fragment, member, max(0, version - NUM_RECENT))
+            if found is not None and found.fork_from(known) is None and version > NUM_RECENT:
+                found = await self._chain(fragment, member, 0)
+            if found is None:
+                return None
+            fork = found.fork_from(known)
+            found = found if fork is None else found.since(fork)
+            for commit in found.commits:
+                if objection := self._checker.objection(commit):
+                    raise PeerFault(member, f"showed a commit that proves nothing: {objection}")
+                await asyncio.sleep(0)
+        except PeerFault as fault:
+            self._donors.note_fault(member, fragment, fault)
+            return None
+        return found
+
+    async def standing(
+        self, fragment: int, member: PeerId, claimed: Chain, known: Mapping[int, bytes], own: tuple[int, bytes]
+    ) -> Standing:
+        """Who stands behind the anchor that `member` claims, and who behind the `own` one (version, digest).
+
+        Args:
+            known: as for `chain`.
+        """
+        fork = claimed.fork_from(known)
+        theirs = {item for item in claimed.anchors().items() if fork is None or item[0] > fork}
+        givers = {record.peer_id: record for record in self._donors.givers(fragment)}
+        asked = sorted((name for name in givers if name != member), key=self._spread)[:MAX_WITNESSES]
+        held, before = await asyncio.gather(
+            self.digests_of(asked, fragment, claimed.version), self.digests_of(asked, fragment, own[0])
+        )
+        behind, num_own = [member] if member in givers else [], 1
+        elsewhere: Counter[tuple[int, bytes]] = Counter()
+        for name, digest in held.items():
+            record = givers[name]
+            head = record.versions[fragment], record.digests[fragment]
+            # Records are a little old; a digest that was asked for is not.
+            if digest == claimed.digest or (not digest and any(_is(head, anchor) for anchor in theirs)):
+                behind.append(name)
+            elif before.get(name) == own[1] or (not digest and any(_is(head, anchor) for anchor in known.items())):
+                num_own += 1
+            elif digest:
+                elsewhere[claimed.version, digest] += 1
+            else:  # those who have gone on beyond what they remember may well be one side
+                elsewhere[head if head[0] < claimed.version else (claimed.version, b"")] += 1
+        return Standing(tuple(behind), num_own, max(elsewhere.values(), default=0), 1 + len(held) + (member in givers))
+
+    async def _chain(self, fragment: int, member: PeerId, first: int) -> Chain | None:
+        commits: list[Commit] = []
+        for _ in range(MAX_LOG_PAGES):
+            frames = await fetch_log(self._host, self._doorkeeper, member, fragment, first)
+            for frame in frames:
+                message, _ = wire.decode(frame, member, self._limits)
+                if not isinstance(message, Commit) or message.fragment != fragment or message.version < first:
+                    raise PeerFault(member, "showed something else than its commits of a fragment, the oldest first")
+                first = message.version + 1
+                commits.append(message)
+            if sum(map(len, frames)) < MAX_PAGE_BYTES // 2:
+                break
+        announced = self._donors.announced(member, fragment)
+        if not commits and announced is None:
+            return None
+        version = first if announced is None or commits else announced[0]
+        if version > MAX_ANCHOR_VERSION:
+            return None
+        digest = await self._ask(member, fragment, version)
+        return Chain(newest_run(commits), version, digest) if digest else None
+
+    async def _ask(self, member: PeerId, fragment: int, version: int) -> bytes:
+        return await fetch_digest(self._host, self._doorkeeper, member, fragment, version)
+
+    async def _digest(self, member: PeerId, fragment: int, version: int) -> bytes | None:
+        try:
+            return await self._ask(member, fragment, version)
+        except PeerFault as fault:
+            log.debug("no witness: %s", fault)
+            return None
+
+    def _spread(self, member: PeerId) -> bytes:
+        return spread(self._host.peer_id, member)
+
+
+async def _most_and_a_while(tasks: Collection[asyncio.Task[bytes | None]]) -> None:
+    """Wait until all are done; or more than half have an answer, and the rest had a while longer."""
+    clock = asyncio.get_running_loop().time
+    began_at, pending = clock(), set(tasks)
+    until: float | None = None
+    while pending and (until is None or clock() < until):
+        seconds = None if until is None else until - clock()
+        _, pending = await asyncio.wait(pending, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        num_answers = sum(task.done() and task.result() is not None for task in tasks)
+        if until is None and 2 * num_answers > len(tasks):
+            until = began_at + max(LEAST_GRACE_SECONDS, GRACE_FACTOR * (clock() - began_at))
+
+
+def _is(head: tuple[int, bytes], anchor: tuple[int, bytes]) -> bool:
+    return head[0] == anchor[0] and anchor[1].startswith(head[1])

@@ -1,0 +1,101 @@
+"""Which members give anchors, in which order they are asked, and which are left alone for a while."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from typing import Protocol
+
+from dht.errors import PeerFault, PeerUnreachable
+from dht.host import PeerId
+from dht.records.signed_records import PeerRecord
+
+BLAME_SECONDS = 600.0
+"""A donor of wrong chunks is not asked again for so long."""
+FORK_SECONDS = 30.0
+"""What a donor on the lighter side of a fork gives is not voted on again for so long; its next anchor is."""
+
+log = logging.getLogger(__name__)
+
+
+class Members(Protocol):
+    """Port: who is there; `peer.network.membership.membership.Membership` is one."""
+
+    def members(self) -> list[PeerRecord]:
+        """Live members other than this one."""
+        ...
+
+    def suspect(self, peer_id: PeerId, reason: str) -> None:
+        """The peer did not answer."""
+        ...
+
+
+class Donors:
+    """The members that one peer fetches anchors from."""
+
+    def __init__(self, me: PeerId, members: Members) -> None:
+        self._me = me
+        self._members = members
+        self._blamed: dict[PeerId, float] = {}
+        self._outvoted: dict[tuple[PeerId, int], tuple[bytes, float]] = {}
+
+    def givers(self, fragment: int) -> list[PeerRecord]:
+        """Members that have a fragment's anchor."""
+        records = [record for record in self._members.members() if len(record.lineage_tokens) > fragment]
+        return [record for record in records if record.state != "joining" and not self.is_blamed(record.peer_id)]
+
+    def best_first(self, fragment: int) -> list[PeerId]:
+        """Donors by how many announce the same; equal ones in an order of their own for every joiner."""
+        records = self.givers(fragment)
+        sides: dict[tuple[int, bytes], int] = {}
+        for record in records:
+            head = record.versions[fragment], record.digests[fragment]
+            sides[head] = sides.get(head, 0) + 1
+
+        def rank(record: PeerRecord) -> tuple[int, int, bytes]:
+            num_members = sides[record.versions[fragment], record.digests[fragment]]
+            return (-num_members, -record.lineage_tokens[fragment], spread(self._me, record.peer_id))
+
+        return [record.peer_id for record in sorted(records, key=rank)]
+
+    def announced(self, donor: PeerId, fragment: int) -> tuple[int, bytes] | None:
+        """(version, first bytes of the digest) that a donor announces; None when it is no donor."""
+        heads = (
+            (one.versions[fragment], one.digests[fragment]) for one in self.givers(fragment) if one.peer_id == donor
+        )
+        return next(heads, None)
+
+    def suspect(self, donor: PeerId, what: str) -> None:
+        """It did not answer."""
+        self._members.suspect(donor, what)
+
+    def note_fault(self, donor: PeerId, fragment: int, fault: PeerFault) -> None:
+        """A request failed."""
+        if isinstance(fault, PeerUnreachable):
+            self.suspect(donor, fault.what)
+        else:
+            self.blame(donor, fragment, fault.what)
+
+    def blame(self, donor: PeerId, fragment: int, what: str) -> None:
+        """It gave something wrong."""
+        log.warning("donor %s of fragment %d is avoided for %.0f s: %s", donor[-8:], fragment, BLAME_SECONDS, what)
+        self._blamed[donor] = asyncio.get_running_loop().time() + BLAME_SECONDS
+
+    def is_blamed(self, peer_id: PeerId) -> bool:
+        """Whether it gave something wrong not long ago."""
+        return peer_id in self._blamed and asyncio.get_running_loop().time() < self._blamed[peer_id]
+
+    def outvote(self, donor: PeerId, fragment: int, digest: bytes) -> None:
+        """Others have another anchor than a donor's of that digest."""
+        self._outvoted[donor, fragment] = digest, asyncio.get_running_loop().time() + FORK_SECONDS
+
+    def is_outvoted(self, donor: PeerId, fragment: int, digest: bytes) -> bool:
+        """Whether others had another digest than this one, or one that begins so."""
+        refused, until = self._outvoted.get((donor, fragment), (b"", 0.0))
+        return asyncio.get_running_loop().time() < until and refused.startswith(digest)
+
+
+def spread(joiner: PeerId, donor: PeerId) -> bytes:
+    """Puts donors in an order of its own for each joiner, so that ten joiners do not all ask the same one first."""
+    return hashlib.sha256(f"{joiner}|{donor}".encode()).digest()

@@ -1,0 +1,325 @@
+"""Fetches anchors from the swarm: what the swarm has, who gives it, and what happens to donors that fail.
+
+Per fragment: what enough members confirm (`peer.network.anchors.agreement`) is fetched from everyone who has it
+(`averaging.transfer.transfer`). When all of them have moved on to another version, only that fragment begins again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from averaging.lanes.links import Doorkeeper
+from averaging.rounds.machine import HISTORY_COMMITS, KEPT_COMMITS
+from averaging.signing.notary import Checker
+from averaging.transfer.client import Header, fetch_commits, fetch_digest, fetch_state
+from averaging.transfer.kept_chunks import KeptChunks
+from averaging.transfer.messages import chunk_lengths
+from averaging.transfer.snapshots import Snapshot
+from averaging.transfer.transfer import Transfer
+from averaging.wire.frames import Limits
+from averaging.wire.messages import Commit
+from dht.errors import PeerFault
+from dht.host import Host, PeerId
+from dht.records.lineages import is_majority
+from peer.network.anchors.agreement import Agreed, Agreement, Votes
+from peer.network.anchors.claims import Claims
+from peer.network.anchors.donors import Donors, Members, spread
+
+FRAGMENTS_AT_ONCE = 2
+"""One is agreed on while another is under way; donors hold that many snapshots."""
+MAX_RESTARTS = 5
+"""Of one fragment whose donors move on again and again; then one donor sends it in one piece."""
+log = logging.getLogger(__name__)
+
+
+class HeldState(Protocol):
+    """What the caller has of a fragment; `averaging.outer.fragment_state.FragmentState` is one."""
+
+    @property
+    def num_values(self) -> int: ...
+    @property
+    def lineage_tokens(self) -> int: ...
+    @property
+    def digest(self) -> bytes: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """A fragment's state as the swarm has it.
+
+    Attributes:
+        donors: who sent it, those who sent most first.
+        confirmed_by: members that hold the same digest at the same version, the donor whose header it was included.
+    """
+
+    snapshot: Snapshot
+    donors: tuple[PeerId, ...]
+    confirmed_by: tuple[PeerId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FetchProgress:
+    """How much of what is fetched together has arrived."""
+
+    done_bytes: int
+    total_bytes: int
+
+
+class Fetcher:
+    """State transfer as a joiner sees it.
+
+    Args:
+        checker: of the signatures under commits.
+        kept: where chunks of `fetch_better` are kept for a restart; None keeps none.
+    """
+
+    def __init__(
+        self,
+        host: Host,
+        doorkeeper: Doorkeeper,
+        limits: Limits,
+        members: Members,
+        checker: Checker,
+        kept: KeptChunks | None = None,
+    ) -> None:
+        self._checker = checker
+        self._kept = kept
+        self._host = host
+        self._doorkeeper = doorkeeper
+        self._limits = limits
+        self._donors = donors = Donors(host.peer_id, members)
+        self.claims = Claims(host, doorkeeper, limits, checker, donors)
+        self._agreement = Agreement(host, doorkeeper, donors, self.claims)
+
+    # ------------------------------------------------------------------------------------------------ what is wanted
+
+    async def fetch_better(
+        self,
+        states: Mapping[int, HeldState],
+        adopt: Callable[[int, Fetched], Awaitable[None]],
+        on_progress: Callable[[FetchProgress], None] = lambda progress: None,
+    ) -> dict[int, tuple[PeerId, ...]]:
+        """Fetch every fragment of which the swarm has something heavier than `states`, several at once.
+
+        `adopt` is called with each as soon as it is there. Returns the donors of each fragment that was adopted.
+        """
+        wanted = [index for index, state in sorted(states.items()) if self._is_behind(index, state)]
+        total_bytes = sum(8 * states[index].num_values for index in wanted)
+        arrived = dict.fromkeys(wanted, 0)
+        donors: dict[int, tuple[PeerId, ...]] = {}
+        turn = asyncio.Semaphore(FRAGMENTS_AT_ONCE)
+
+        async def fetch(index: int) -> None:
+            def count(num_bytes: int) -> None:
+                arrived[index] = num_bytes
+                on_progress(FetchProgress(sum(arrived.values()), total_bytes))
+
+            async with turn:
+                names = self.best_first(index)
+                found = await self._resume(index, states[index], count)
+                if found is None:
+                    found = await self.fetch(index, states[index].num_values, names, count, states[index], self._kept)
+                if found is not None:
+                    await adopt(index, found)
+                    donors[index] = found.donors
+
+        async with asyncio.TaskGroup() as group:
+            for index in wanted:
+                group.create_task(fetch(index))
+        return donors
+
+    def forget_kept(self) -> None:
+        """All that was fetched is in use: a restart needs no chunks of it."""
+        if self._kept is not None:
+            self._kept.forget()
+
+    async def _resume(self, fragment: int, state: HeldState, on_bytes: Callable[[int], None]) -> Fetched | None:
+        """Go on with the download of an earlier process, if members still have that very state."""
+        if self._kept is None:
+            return None
+        header = self._kept.header(fragment, len(chunk_lengths(state.num_values)))
+        newest = max((record.versions[fragment] for record in self._donors.givers(fragment)), default=0)
+        # Older than that, what was committed since could not be replayed.
+        if header is None or not _is_heavier(header, state) or newest > header.version + HISTORY_COMMITS:
+            return None
+        held = await self.claims.digests(fragment, header.version)
+        confirmed_by = tuple(name for name, digest in held.items() if digest == header.digest)
+        if not is_majority(len(confirmed_by), len(held)):
+            return None
+        known = replace(header, lineage_tokens=self._agreement.known_tokens(fragment, header, confirmed_by))
+        agreed = Agreed(known, confirmed_by[0], Votes(known.version, confirmed_by, len(held), known.lineage_tokens))
+        return await self._fetch_shared(fragment, state.num_values, agreed, on_bytes, self._kept)
+
+    async def fetch_heaviest(
+        self, fragment: int, state: HeldState, preferred: PeerId
+    ) -> tuple[Snapshot | None, PeerId]:
+        """One fragment as the swarm has it, when that is heavier than `state`; and the donor that sent most of it."""
+        if not self._is_behind(fragment, state):
+            return None, preferred
+        found = await self.fetch(fragment, state.num_values, self.best_first(fragment), held=state)
+        return (None, preferred) if found is None else (found.snapshot, found.donors[0])
+
+    async def fetch_from(self, fragment: int, num_values: int, donors: Sequence[PeerId]) -> Fetched | None:
+        """What one of `donors`, asked in this order, has and more than half of them confirm; None when nothing is.
+
+        Who they are was decided before: they share an anchor that counts, so nobody else is asked, and once:
+        meanwhile the caller is in no round of this fragment, and members that part or say to be busy must not make
+        that last.
+        """
+        return await self.fetch(fragment, num_values, donors, voters=frozenset(donors))
+
+    async def fetch(
+        self,
+        fragment: int,
+        num_values: int,
+        candidates: Sequence[PeerId],
+        on_bytes: Callable[[int], None] = lambda num_bytes: None,
+        held: HeldState | None = None,
+        kept: KeptChunks | None = None,
+        voters: frozenset[PeerId] = frozenset(),
+    ) -> Fetched | None:
+        """One fragment of `num_values` values; None when no candidate has what enough members confirm.
+
+        Args:
+            candidates: whose header is asked for, in this order; the chunks come from all who confirm it.
+            on_bytes: called with the bytes that have arrived so far; less again after a restart.
+            held: nothing is fetched unless it is heavier than this.
+            kept: where the chunks are kept.
+            voters: who may confirm it, without another try when they do not; empty: every member.
+        """
+        for _ in range(1 if voters else MAX_RESTARTS):
+            agreed = await self._agreement.agree(fragment, num_values, candidates, voters)
+            if agreed is None or (held is not None and not _is_heavier(agreed.header, held)):
+                return None
+            if kept is not None:
+                kept.begin(fragment, agreed.header)
+            elif len(agreed.votes.confirmed_by) == 1:
+                # Nobody to share the work with: one request brings all of it.
+                whole = await self._fetch_whole(fragment, num_values, agreed.first, on_bytes, voters, agreed.header)
+                if whole is not None:
+                    return whole
+                continue
+            found = await self._fetch_shared(fragment, num_values, agreed, on_bytes, kept)
+            if found is not None:
+                return found
+        for donor in () if voters else candidates:
+            whole = await self._fetch_whole(fragment, num_values, donor, on_bytes, voters)
+            if whole is not None:
+                return whole
+        return None
+
+    def _is_behind(self, fragment: int, state: HeldState) -> bool:
+        ours = (state.lineage_tokens, state.digest[:8])
+        return any(
+            (record.lineage_tokens[fragment], record.digests[fragment]) > ours
+            for record in self._donors.givers(fragment)
+        )
+
+    def best_first(self, fragment: int) -> list[PeerId]:
+        """See `Donors`."""
+        return self._donors.best_first(fragment)
+
+    # --------------------------------------------------------------------------------------------------- the transfer
+
+    async def _fetch_shared(
+        self,
+        fragment: int,
+        num_values: int,
+        agreed: Agreed,
+        on_bytes: Callable[[int], None],
+        kept: KeptChunks | None,
+    ) -> Fetched | None:
+        arrived = 0
+
+        def count(num_bytes: int) -> None:
+            nonlocal arrived
+            arrived += num_bytes
+            on_bytes(arrived)
+
+        on_bytes(0)
+        transfer = Transfer(self._host, self._doorkeeper, fragment, agreed.header, num_values, count, kept)
+        await transfer.take_kept()
+        donors = sorted(agreed.votes.confirmed_by, key=lambda name: spread(self._host.peer_id, name))
+        try:
+            snapshot = await transfer.run(donors)
+        except PeerFault as fault:
+            log.warning("fragment %d, which %d members share, was refused: %s", fragment, len(donors), fault)
+            return None
+        for donor, failure in transfer.faults.items():
+            self._donors.note_fault(donor, fragment, failure)
+        if snapshot is None:
+            return None
+        # When all of it had been kept, nobody needed to send anything: it is theirs all the same.
+        transfer.given_bytes = transfer.given_bytes or dict.fromkeys(agreed.votes.confirmed_by, 0)
+        givers = tuple(sorted(transfer.given_bytes, key=lambda donor: (-transfer.given_bytes[donor], donor)))
+        commits = await self._commits(fragment, snapshot, [*givers, *donors])
+        return Fetched(replace(snapshot, commits=commits), givers, agreed.votes.confirmed_by)
+
+    async def _fetch_whole(
+        self,
+        fragment: int,
+        num_values: int,
+        donor: PeerId,
+        on_bytes: Callable[[int], None],
+        voters: frozenset[PeerId],
+        agreed: Header | None = None,
+    ) -> Fetched | None:
+        arrived = 0
+
+        def count(num_bytes: int) -> None:
+            nonlocal arrived
+            arrived += num_bytes
+            on_bytes(arrived)
+
+        announced = self._donors.announced(donor, fragment)
+        is_outvoted = announced is not None and self._donors.is_outvoted(donor, fragment, announced[1])
+        if self._donors.is_blamed(donor) or is_outvoted:
+            return None
+        try:
+            snapshot = await fetch_state(self._host, self._doorkeeper, donor, fragment, num_values, count)
+        except PeerFault as fault:
+            self._donors.note_fault(donor, fragment, fault)
+            return None
+        if snapshot is None:
+            return None
+        votes = await self._agreement.confirm(fragment, donor, snapshot, voters)
+        is_agreed = agreed is not None and (agreed.version, agreed.digest) == (snapshot.version, snapshot.digest)
+        if not votes.is_confirmed and not is_agreed:
+            return None
+        commits = await self._commits(fragment, snapshot, [donor])
+        known = replace(snapshot, commits=commits, lineage_tokens=votes.lineage_tokens)
+        return Fetched(known, (donor,), votes.confirmed_by)
+
+    async def _commits(self, fragment: int, snapshot: Snapshot, donors: Sequence[PeerId]) -> tuple[Commit, ...]:
+        """Recent commits of the snapshot's own lineage, up to and beyond its version, from the first who has them.
+
+        A donor may have changed sides after it gave the snapshot; what it tells then is of another lineage.
+        """
+        first = max(0, snapshot.version - KEPT_COMMITS)
+        for donor in dict.fromkeys(donors):
+            try:
+                args = (self._host, self._doorkeeper, donor, fragment, first, self._limits)
+                commits = {commit.version: commit for commit in await fetch_commits(*args)}
+                for commit in commits.values():
+                    if objection := self._checker.objection(commit):
+                        raise PeerFault(donor, f"gave an unsigned commit: {objection}")
+                    await asyncio.sleep(0)
+                leaving = commits.get(snapshot.version)
+                if leaving is not None:
+                    fits = leaving.anchor_digest == snapshot.digest[: len(leaving.anchor_digest)]
+                else:
+                    asked = (self._host, self._doorkeeper, donor, fragment, snapshot.version)
+                    fits = await fetch_digest(*asked) == snapshot.digest
+                if fits:
+                    return tuple(commits[version] for version in sorted(commits))
+            except PeerFault as fault:
+                self._donors.note_fault(donor, fragment, fault)
+        return ()
+
+
+def _is_heavier(header: Header, state: HeldState) -> bool:
+    return (header.lineage_tokens, header.digest) > (state.lineage_tokens, state.digest)

@@ -1,0 +1,143 @@
+"""An invite at the newcomer's side: read with suspicion, used for this peer's key, and kept as a pass.
+
+The pass (a file of mode 0600 in the data folder) is worth nothing without the key beside it: the one-time secret of an
+invite is used once, here, and not kept.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from dht.admission.tickets import (
+    INVITE_PREFIX,
+    MAX_INVITE_LENGTH,
+    MAX_PASS_BYTES,
+    Invite,
+    Pass,
+    bind_ticket,
+    decode_invite,
+    decode_pass,
+    encode_pass,
+)
+from dht.errors import UsageFault
+from dht.identity.keys import Identity, peer_id_of
+from dht.regular_files import open_regular
+from peer.config.secret_files import write_secret
+
+PASS_NAME = "membership.pass"
+"""What lets this peer into a private run, in its data folder."""
+
+
+def read_invite(source: str) -> Invite:
+    """The invite in the file `source`; ``-`` reads standard input.
+
+    Raises:
+        UsageFault: the text itself was given, the file cannot be read, is open to others of this machine though it
+            holds a secret, or is no whole invite.
+    """
+    if source.startswith(INVITE_PREFIX[:-3]):
+        raise UsageFault(
+            "the invite itself stands on the command line, where every user of this machine sees it in the list of "
+            "processes; expected a file or - for standard input; save it to a file of mode 0600 and ask for a new one "
+            "if others use this machine"
+        )
+    if source == "-":
+        return decode_invite(sys.stdin.read(MAX_INVITE_LENGTH + 1))
+    try:
+        with open_regular(source) as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            text = file.read(MAX_INVITE_LENGTH + 2).decode("ascii", "replace")
+    except OSError as error:
+        raise UsageFault(
+            f"the invite {source} cannot be read: {error.strerror}; expected a file that `peer invite` wrote, or - for "
+            "standard input"
+        ) from error
+    invite = decode_invite(text)
+    if invite.secret and mode & 0o077:
+        raise UsageFault(
+            f"the invite {source} has mode {mode:04o}, so other users of this machine can use it; expected 0600; run: "
+            f"chmod 600 {source}"
+        )
+    return invite
+
+
+def with_invite(flags: Mapping[str, object], invite: Invite) -> dict[str, object]:
+    """Flags completed by what the invite says: the run, and addresses where none are given.
+
+    Raises:
+        UsageFault: the flags name another run.
+    """
+    given = flags.get("run_id")
+    if given is not None and given != invite.run_id:
+        raise UsageFault(f"the invite is for run {invite.run_id}; expected {given}, as --run-id says; drop one of them")
+    return {**flags, "run_id": invite.run_id, "peers": flags.get("peers") or invite.addresses or None}
+
+
+def accept_invite(invite: Invite, identity: Identity, folder: Path) -> None:
+    """Use an invite for this identity and keep the pass in `folder`.
+
+    Raises:
+        UsageFault: it has expired, or is for another key.
+        LocalFault: the folder cannot be written.
+    """
+    ticket = invite.ticket
+    if ticket is None:
+        keep_pass(None, folder)
+        return
+    if ticket.expires_at <= time.time():
+        day = time.strftime("%Y-%m-%d %H:%M", time.localtime(ticket.expires_at))
+        raise UsageFault(f"the invite expired at {day}; expected one that is still good; ask the owner for a new one")
+    if ticket.kind == "once":
+        held = bind_ticket(invite.run_id, ticket, invite.secret, identity.peer_id)
+    elif ticket.holder != identity.public_key:
+        raise UsageFault(
+            f"the invite is for the key {peer_id_of(ticket.holder)}; expected {identity.peer_id}, the key of this "
+            "peer; give --identity the file of that key, or ask the owner for an invite for this one"
+        )
+    else:
+        held = Pass(ticket)
+    keep_pass(held, folder)
+
+
+def keep_pass(held: Pass | None, folder: Path) -> None:
+    """Write the pass, readable by its owner alone. None: an empty one, for a key that is listed.
+
+    Raises:
+        LocalFault: the folder cannot be written.
+    """
+    write_secret(folder / PASS_NAME, b"" if held is None else encode_pass(held))
+
+
+def load_pass(folder: Path) -> bytes | None:
+    """The encoded pass in a data folder; empty for a listed key, None when this peer was never invited.
+
+    Raises:
+        UsageFault: it is damaged or open to other users of the machine.
+    """
+    path = folder / PASS_NAME
+    try:
+        with open_regular(path) as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            data = file.read(MAX_PASS_BYTES + 1)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise UsageFault(
+            f"{path} cannot be read: {error.strerror}; expected a readable file; check its mode"
+        ) from error
+    if mode & 0o077:
+        raise UsageFault(
+            f"{path} has mode {mode:04o}, so other users of this machine can read it; expected 0600; run: "
+            f"chmod 600 {path}"
+        )
+    try:
+        if data:
+            decode_pass(data)
+    except ValueError as error:
+        raise UsageFault(f"{path} is damaged: {error}; remove it and join with --invite once more") from error
+    return data

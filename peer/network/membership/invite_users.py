@@ -1,0 +1,120 @@
+"""Who used which one-time invite, on disk: it stays used when the members that saw it are started again.
+
+One line of JSON per use, in the peer's data folder; written before the newcomer is answered. Nothing in it is secret.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from dht.admission.admission import MAX_KNOWN_TICKETS, Admission
+from dht.admission.tickets import SERIAL_BYTES, Ticket
+from dht.errors import LocalFault
+from dht.host import PeerId
+from dht.identity.keys import public_key_of
+from dht.regular_files import open_regular
+
+INVITE_USERS_NAME = "used_invites.jsonl"
+"""In a peer's data folder."""
+MAX_LINE_BYTES: Final = 160
+"""Serial number, PeerId and a time, with their names."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class InviteUse:
+    """`peer_id` used the one-time invite `serial` (8 bytes), which expires at `expires_at` (unix seconds)."""
+
+    serial: bytes
+    peer_id: PeerId
+    expires_at: int
+
+
+def remember_users(admission: Admission, folder: Path, now: float) -> None:
+    """Tell `admission` who used invites in earlier sessions, and keep on disk who does in this one.
+
+    Uses of invites that have expired by `now` are forgotten: nobody is let in with them.
+
+    Raises:
+        LocalFault: the file cannot be read or written.
+    """
+    path = folder / INVITE_USERS_NAME
+    uses = [use for use in read_users(path) if use.expires_at > now]
+    for use in uses:
+        admission.note_user(use.serial, use.peer_id)
+    if path.exists():
+        _replace(path, uses)
+
+    def keep(ticket: Ticket, peer_id: PeerId) -> None:
+        try:
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as file:
+                file.write(_line(InviteUse(ticket.serial, peer_id, ticket.expires_at)))
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError as error:
+            log.warning(
+                "%s cannot be written (%s); another key could use invite %s after this peer is started again; free "
+                "space, or revoke that invite",
+                path,
+                error.strerror,
+                ticket.serial.hex(),
+            )
+
+    admission.on_used = keep
+
+
+def read_users(path: Path) -> list[InviteUse]:
+    """The uses in a file; damaged lines are left out with a warning.
+
+    Raises:
+        LocalFault: it cannot be read.
+    """
+    try:
+        with open_regular(path) as file:
+            data = file.read(MAX_KNOWN_TICKETS * MAX_LINE_BYTES + 1)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise LocalFault(
+            f"{path} cannot be read: {error.strerror}; expected the users of one-time invites; check its mode"
+        ) from error
+    uses: list[InviteUse] = []
+    for line in data.splitlines():
+        try:
+            uses.append(_use_of(json.loads(line)))
+        except (ValueError, RecursionError) as error:
+            # A line that a power cut left half written; the invite of a half line counts as unused.
+            log.warning("a line of %s is damaged (%s) and was left out", path, error)
+    return uses[:MAX_KNOWN_TICKETS]
+
+
+def _use_of(fields: object) -> InviteUse:
+    match fields:
+        case {"serial": str(serial), "peer_id": str(peer_id), "expires_at": int(expires_at)}:
+            public_key_of(peer_id)
+            if len(serial) != 2 * SERIAL_BYTES:
+                raise ValueError(f"a serial number of {len(serial)} digits; expected {2 * SERIAL_BYTES}")
+            return InviteUse(bytes.fromhex(serial), PeerId(peer_id), expires_at)
+    raise ValueError("expected serial, peer_id and expires_at")
+
+
+def _line(use: InviteUse) -> bytes:
+    fields = {"serial": use.serial.hex(), "peer_id": use.peer_id, "expires_at": use.expires_at}
+    return json.dumps(fields).encode() + b"\n"
+
+
+def _replace(path: Path, uses: list[InviteUse]) -> None:
+    draft = path.with_suffix(".draft")
+    try:
+        draft.write_bytes(b"".join(map(_line, uses)))
+        os.replace(draft, path)
+    except OSError as error:
+        raise LocalFault(
+            f"{path} cannot be written: {error.strerror}; expected a writable folder with free space"
+        ) from error

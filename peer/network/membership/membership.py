@@ -1,0 +1,470 @@
+"""Who is there: announces this peer, folds the others' records into a view, and suspects those that do not answer.
+
+Records reach others in two ways: through the DHT every `announce_seconds`, and directly when something changes that
+others should know at once (joining, leaving), so that a newcomer is part of the next round and a leaver is not waited
+for. A peer that cannot be reached is left out of the view for a growing time, whatever its record says; a message or a
+newer record from it ends the suspicion.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import random
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+
+from averaging.lanes.links import OPEN_SECONDS, Doorkeeper, greet_incoming, open_greeted_stream
+from averaging.trust.announced_speeds import AnnouncedSpeeds
+from dht.errors import PeerFault, PeerUnreachable
+from dht.host import Host, PeerId, Stream
+from dht.identity.keys import Identity
+from dht.records.key_levels import Levels, prefix_of, turn_seconds
+from dht.records.signed_records import (
+    MAX_PEER_RECORD_BYTES,
+    MAX_PEER_RECORD_LIFE_SECONDS,
+    PeerRecord,
+    VerifiedRecords,
+    decode_peer_record,
+    encode_peer_record,
+)
+from dht.records.swarm_view import HeaviestAnchor, SwarmView
+from dht.store import RecordStore
+from dht.streams.fair_turns import StreamCounts
+from peer.network.membership.tally import Head, MemberTally
+
+RECORD_PROTOCOL = "/murmuration/record/1"
+FIRST_SUSPICION_SECONDS = 5.0
+LONGEST_SUSPICION_SECONDS = 300.0
+"""A peer behind a flapping line is tried again after 5 minutes at the latest."""
+CLOCK_SKEW_SECONDS = 60.0
+"""Between two peers' wall clocks; machines without time service drift by seconds a day."""
+LOOK_SECONDS = 8.0
+"""For a look into the DHT, retries included."""
+MAX_INTRODUCTIONS = 32
+"""Peers that a newcomer greets directly; the rest learn of it through the DHT."""
+MAX_INTRODUCTIONS_PER_PEER = 8
+"""Streams on which one remote introduces itself at once: a member has one, those of its last lives hang for a while."""
+ANSWER_SECONDS = 1.0
+"""For how long a record answers introductions, if this peer's state and anchors stay what they are."""
+MOST_SHOWN_AT_ONCE = 64
+"""In a swarm of more members `on_view` follows a change a little later, together with the next ones."""
+SHOW_SECONDS_PER_MEMBER = 0.001
+LONGEST_SHOW_SECONDS = 5.0
+"""Between two calls then. Strangers are met in rounds and in looks, which take longer."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class _Suspicion:
+    until: float
+    seconds: float
+    sequence: int
+
+
+class Membership:
+    """This peer's record and its view of the others; `run` keeps both fresh until it is cancelled.
+
+    Args:
+        describe: this peer's current record; `sequence` and `expires_at` are filled in here.
+        wall_clock: unix seconds.
+        on_view: called whenever the set of live peers may have changed; among many by `show_changes`.
+        on_joined, on_left: called once per peer that appears or disappears.
+        on_refused: called when a remote introduces itself wrongly.
+        verified: records known to be good, when others share them.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        host: Host,
+        store: RecordStore,
+        doorkeeper: Doorkeeper,
+        describe: Callable[[], PeerRecord],
+        *,
+        announce_seconds: float,
+        wall_clock: Callable[[], float],
+        randomness: random.Random,
+        on_view: Callable[[], None],
+        on_joined: Callable[[PeerRecord], None],
+        on_left: Callable[[PeerId, str], None],
+        on_refused: Callable[[PeerId, str], None],
+        verified: VerifiedRecords | None = None,
+    ) -> None:
+        self._identity = identity
+        self._host = host
+        self._store = store
+        self._doorkeeper = doorkeeper
+        self._describe = describe
+        self._announce_seconds = announce_seconds
+        self._wall_clock = wall_clock
+        self._random = randomness
+        self._on_view = on_view
+        self._on_joined = on_joined
+        self._on_left = on_left
+        self._on_refused = on_refused
+        own = describe()
+        self._run_id, self._manifest_hash, self._own_site = own.run_id, own.manifest_hash, own.site
+        self._verified = VerifiedRecords() if verified is None else verified
+        self._sequence = 0
+        self._levels = Levels(identity.peer_id)
+        self._longer: tuple[float, float] = (0.0, 0.0)
+        """How much longer than usual the newest record lives, and when it was made."""
+        self._answered: tuple[float, object, bytes] = (-math.inf, None, b"")
+        """When, with what in it, and the newest record that introduced this peer to one that introduced itself."""
+        self._suspected: dict[PeerId, _Suspicion] = {}
+        self._known: dict[PeerId, PeerRecord] = {}
+        self._speeds = AnnouncedSpeeds()
+        self._signs: Counter[PeerId] = Counter()
+        self._others: list[PeerRecord] = []
+        """Live members other than this one and those suspected, excluded ones too."""
+        self._others_of: tuple[tuple[PeerRecord, ...], frozenset[PeerId]] = ((), frozenset())
+        """From which records and suspected peers that follows."""
+        self.view = SwarmView(self._run_id)
+        self._tally = MemberTally()
+        """Of the members of `view`, this peer among them."""
+        self.num_invalid_records = 0
+        self._is_to_show = asyncio.Event()
+        self._introductions = StreamCounts(MAX_INTRODUCTIONS_PER_PEER)
+        host.handle(RECORD_PROTOCOL, self._serve)
+
+    @property
+    def life_seconds(self) -> float:
+        """How long a record lives in a small swarm: three announcements, one look-up, a minute by which clocks differ.
+
+        Who never set its clock is seen all the same; who vanished without a word stays in view for that minute longer,
+        but is suspected as soon as somebody talks to it. In a swarm of many, whose keys are read in turn, a record
+        lives longer by as much as a turn takes.
+        """
+        wanted = 3 * self._announce_seconds + LOOK_SECONDS + CLOCK_SKEW_SECONDS
+        return min(wanted, MAX_PEER_RECORD_LIFE_SECONDS - CLOCK_SKEW_SECONDS)
+
+    def members(self) -> list[PeerRecord]:
+        """Live members other than this one that are not suspected."""
+        now = self._wall_clock()
+        announced = self.view.members(now)
+        suspected = frozenset(peer_id for peer_id, suspicion in self._suspected.items() if now < suspicion.until)
+        # Asked about ten times a second, which takes time in a swarm of thousands; it changes more seldom.
+        if announced is not self._others_of[0] or suspected != self._others_of[1]:
+            left_out = {*suspected, self._identity.peer_id}
+            self._others = [record for record in announced if record.peer_id not in left_out]
+            self._others_of = (announced, suspected)
+        if not self._doorkeeper.may_exclude:
+            return list(self._others)
+        is_excluded = self._doorkeeper.is_excluded
+        return [record for record in self._others if not is_excluded(record.peer_id)]
+
+    def trainers(self) -> list[PeerId]:
+        """Live trainers other than this peer."""
+        return self.split()[0]
+
+    def split(self) -> tuple[list[PeerId], list[PeerId]]:
+        """The trainers, and everybody else among `members`."""
+        trainers: list[PeerId] = []
+        others: list[PeerId] = []
+        for record in self.members():
+            (trainers if record.is_training else others).append(record.peer_id)
+        return trainers, others
+
+    def num_suspected_trainers(self) -> int:
+        """Trainers other than this peer whose records are alive, and that are suspected now."""
+        now = self._wall_clock()
+        suspected = (peer_id for peer_id, suspicion in self._suspected.items() if now < suspicion.until)
+        announced = (self.view.get(peer_id, now) for peer_id in suspected)
+        return sum(
+            record is not None and record.is_training and not self._doorkeeper.is_excluded(record.peer_id)
+            for record in announced
+        )
+
+    def tokens_per_second(self, peer_id: PeerId) -> float:
+        """The fastest speed that a peer announced lately, live or not; 0 when none is known."""
+        return self._speeds.fastest(peer_id)
+
+    def upload_bits_per_second(self, peer_id: PeerId) -> float:
+        """What a live member announces of its line; 0 when it is not known."""
+        known = self._known.get(peer_id)
+        return known.upload_bits_per_second if known is not None else 0.0
+
+    def news_seconds(self) -> float:
+        """How long it takes until what a member says of itself from now on is known here: two announcements."""
+        return 2 * self._announce_seconds + LOOK_SECONDS + turn_seconds(self._levels.read_level)
+
+    def speeds(self) -> list[float]:
+        """The speeds of all other members that train now, zeros among them."""
+        return [record.tokens_per_second for record in self.members() if record.state == "training"]
+
+    def site_of(self, peer_id: PeerId) -> str:
+        """The site that this peer or a live member announces; empty when it has none or is not known."""
+        if peer_id == self._identity.peer_id:
+            return self._own_site
+        known = self._known.get(peer_id)
+        return known.site if known is not None else ""
+
+    def is_abroad(self, peer_id: PeerId) -> bool:
+        """Whether this peer and a live member are at different sites."""
+        theirs = self.site_of(peer_id)
+        return bool(theirs and self._own_site) and theirs != self._own_site
+
+    def heaviest(self, fragment: int) -> HeaviestAnchor | None:
+        """The heaviest anchor of a fragment that live members announce."""
+        return self.view.heaviest(fragment)
+
+    def heads(self, fragment: int) -> Collection[Head]:
+        """The different anchors that members announce, those suspected and this peer included."""
+        return self._tally.heads(fragment)
+
+    def is_duplicate(self) -> bool:
+        """Whether a live process that started earlier has this identity; that one stays, this one must stop."""
+        own = self._describe()
+        return own.session in self.view.duplicate_sessions(own.peer_id, self._wall_clock())[1:]
+
+    def suspect(self, peer_id: PeerId, reason: str) -> None:
+        """The peer did not answer: leave it out for a while."""
+        if peer_id == self._identity.peer_id:
+            return
+        old = self._suspected.get(peer_id)
+        known = self._known.get(peer_id)
+        now = self._wall_clock()
+        if old is not None and now < old.until:
+            return
+        seconds = min(2 * old.seconds if old else FIRST_SUSPICION_SECONDS, LONGEST_SUSPICION_SECONDS)
+        self._suspected[peer_id] = _Suspicion(now + seconds, seconds, known.sequence if known else -1)
+        if self._take(peer_id, reason, now):
+            self._show()
+
+    def signs_of(self, peer_id: PeerId) -> int:
+        """How often something came that a peer can only have sent while it was awake; more means that it lives on."""
+        return self._signs[peer_id]
+
+    def heard_from(self, peer_id: PeerId) -> None:
+        """The peer is alive after all."""
+        if peer_id in self._known:
+            self._signs[peer_id] += 1
+        if self._suspected.pop(peer_id, None) is not None and self._take(peer_id, "", self._wall_clock()):
+            self._show()
+
+    async def run(self) -> None:
+        """Announce and look, for ever."""
+        while True:
+            await self.announce()
+            for _ in range(2):
+                await asyncio.sleep(self._announce_seconds / 2 * self._random.uniform(0.8, 1.2))
+                await self.look()
+
+    async def show_changes(self) -> None:
+        """Call `on_view` for what changes in a swarm of many, for ever: a while after each other."""
+        while True:
+            await self._is_to_show.wait()
+            self._is_to_show.clear()
+            self._on_view()
+            await asyncio.sleep(min(LONGEST_SHOW_SECONDS, SHOW_SECONDS_PER_MEMBER * len(self._known)))
+
+    async def announce(self) -> None:
+        """Publish this peer's record in the DHT."""
+        record = self.next_record()
+        self._fold_in([record])
+        encoded = encode_peer_record(record, self._identity)
+        levels = self._levels.publish_levels()
+        await self._store.publish_peer(self._run_id, record.peer_id, encoded, record.expires_at, levels)
+
+    async def look(self) -> None:
+        """Fetch the others' records from the DHT: all, or in a swarm of many some keys of them, others each time."""
+        await self._read()
+        if self._note_votes():
+            # Such as when joining a large swarm: only now are the keys known under which this peer's neighbours are.
+            await self._read()
+            self._note_votes()
+
+    async def _read(self) -> None:
+        closely, briefly = self._levels.next_keys(self._announce_seconds / 2)
+        self._merge(await self._store.fetch_peers(self._run_id, closely))
+        if briefly:
+            self._merge(await self._store.fetch_peers(self._run_id, briefly, 1))
+
+    def _note_votes(self) -> bool:
+        self._take_what_passed()
+        own = self.view.get(self._identity.peer_id, self._wall_clock())
+        return self._levels.note(self._tally.levels - Counter([] if own is None else [own.level]))
+
+    async def introduce(self, to: Sequence[PeerRecord] = ()) -> str:
+        """Send this peer's record directly to live members and take theirs; failures are only suspicions.
+
+        Args:
+            to: whom; empty: some of all.
+
+        Returns:
+            Why members refused this peer, when some answered and none of them welcomed it; empty otherwise.
+        """
+        encoded = encode_peer_record(self.next_record(), self._identity)
+        chosen = to or self._whom_to_meet()
+        answers = await asyncio.gather(*(self._exchange(record.peer_id, encoded) for record in chosen))
+        refusals = [answer for answer in answers if answer]
+        return "" if "" in answers or not refusals else refusals[0]
+
+    def some_of(self, records: Sequence[PeerRecord], count: int) -> list[PeerRecord]:
+        """So many of these at most, others each time: no member is everybody's choice."""
+        return self._random.sample(records, min(count, len(records)))
+
+    def _whom_to_meet(self) -> list[PeerRecord]:
+        members = self.members()
+        self._random.shuffle(members)
+        if self._levels.read_level:
+            # Those of its own cell meet this peer in its next round; others can wait until they read its key.
+            members = self._nearest_first(members, MAX_INTRODUCTIONS // 2)
+        return members[:MAX_INTRODUCTIONS]
+
+    def _nearest_first(self, members: Sequence[PeerRecord], num_nearest: int) -> list[PeerRecord]:
+        """Members with some whose PeerIds' hashes begin as the own one does moved to the front."""
+        own = prefix_of(self._identity.peer_id, 64)
+        nearest = sorted(members, key=lambda record: prefix_of(record.peer_id, 64) ^ own)[:num_nearest]
+        chosen = {record.peer_id for record in nearest}
+        return [*nearest, *(record for record in members if record.peer_id not in chosen)]
+
+    async def _exchange(self, peer_id: PeerId, encoded: bytes) -> str | None:
+        """Why the peer refused us; empty when it did not, None when it was not reached."""
+        try:
+            stream = await open_greeted_stream(self._host, self._doorkeeper, peer_id, RECORD_PROTOCOL)
+            try:
+                async with asyncio.timeout(OPEN_SECONDS):
+                    await stream.send(encoded)
+                    self._merge([await stream.receive(MAX_PEER_RECORD_BYTES)])
+            finally:
+                await stream.close()
+        except (PeerUnreachable, TimeoutError) as fault:
+            self.suspect(peer_id, str(fault))
+            return None
+        except PeerFault as fault:
+            self.suspect(peer_id, fault.what)
+            return fault.what
+        return ""
+
+    async def _serve(self, stream: Stream) -> None:
+        try:
+            with self._introductions.one_more(stream.remote):
+                await self._hear_introduction(stream)
+        except PeerUnreachable:
+            raise
+        except PeerFault as fault:
+            self._on_refused(stream.remote, fault.what)
+            raise
+
+    async def _hear_introduction(self, stream: Stream) -> None:
+        await greet_incoming(stream, self._doorkeeper)
+        try:
+            async with asyncio.timeout(OPEN_SECONDS):
+                data = await stream.receive(MAX_PEER_RECORD_BYTES)
+        except TimeoutError as error:
+            raise PeerUnreachable(stream.remote, f"sent no record within {OPEN_SECONDS:.0f} s") from error
+        record = decode_peer_record(data, run_id=self._run_id, now=self._wall_clock(), verified=self._verified)
+        if record.peer_id != stream.remote:
+            raise PeerFault(stream.remote, f"introduced itself with the record of {record.peer_id}")
+        self._merge([data])
+        await stream.send(self._answer())
+        # libp2p has no half-close: wait until the other side has read and closed.
+        with contextlib.suppress(PeerFault, TimeoutError):
+            async with asyncio.timeout(OPEN_SECONDS):
+                await stream.receive(1)
+
+    def _answer(self) -> bytes:
+        """This peer's record for who introduces itself: where thousands start, not signed anew for each of them."""
+        now, described = self._wall_clock(), self._describe()
+        says = (described.state, described.versions, described.digests)
+        answered_at, said, encoded = self._answered
+        if said != says or not 0 <= now - answered_at < ANSWER_SECONDS:
+            encoded = encode_peer_record(self.next_record(), self._identity)
+            self._answered = (now, says, encoded)
+        return encoded
+
+    def next_record(self) -> PeerRecord:
+        """This peer's record as of now, newer than all before it."""
+        self._sequence += 1
+        now, vote = self._wall_clock(), self._levels.vote
+        # Never to expire before the record that it replaces: holders would take it for the older one.
+        still_longer = self._longer[0] - max(0.0, now - self._longer[1])
+        longer_seconds = max(turn_seconds(vote), still_longer)
+        self._longer = (longer_seconds, now)
+        return replace(
+            self._describe(),
+            sequence=self._sequence,
+            expires_at=now + self.life_seconds + longer_seconds,
+            level=vote,
+            longer_seconds=longer_seconds,
+        )
+
+    def _merge(self, encoded: Sequence[bytes]) -> None:
+        now = self._wall_clock()
+        records = []
+        for data in encoded:
+            try:
+                record = decode_peer_record(data, run_id=self._run_id, now=now, verified=self._verified)
+                if record.manifest_hash != self._manifest_hash:
+                    raise PeerFault(record.peer_id, "announces another manifest of this run")
+                records.append(record)
+            except PeerFault as fault:
+                self.num_invalid_records += 1
+                log.debug("ignored a record: %s", fault)
+        self._fold_in(records)
+
+    def _fold_in(self, records: Sequence[PeerRecord]) -> None:
+        now, before = self._wall_clock(), self.view
+        self.view = before.merge(records, now)
+        for peer_id in self.view.changed:
+            announced = self.view.get(peer_id, now)
+            self._tally.replace(before.get(peer_id, -math.inf), announced)
+            suspicion = self._suspected.get(peer_id)
+            if suspicion is not None and announced is not None and announced.sequence > suspicion.sequence + 1:
+                del self._suspected[peer_id]
+        said_goodbye = {record.peer_id for record in records if record.state == "left"}
+        has_changed = False
+        for peer_id in self.view.changed:
+            why_gone = "it said goodbye" if peer_id in said_goodbye else "its record expired"
+            has_changed = self._take(peer_id, why_gone, now) or has_changed
+        if has_changed:
+            self._show()
+
+    def _take(self, peer_id: PeerId, why_gone: str, now: float) -> bool:
+        """Take over what the view says of one peer; True when it came, went, or began or ended training."""
+        known, record, suspicion = self._known.get(peer_id), self.view.get(peer_id, now), self._suspected.get(peer_id)
+        if peer_id == self._identity.peer_id or (suspicion is not None and now < suspicion.until):
+            record = None
+        elif record is not None and self._doorkeeper.is_excluded(peer_id):
+            record, why_gone = None, "it is no member any more"
+        if record is not None:
+            self._known[peer_id] = record
+            self._signs[peer_id] += known is not None and record.sequence > known.sequence
+            self._speeds.note(peer_id, record.tokens_per_second, now)
+            if known is None:
+                self._on_joined(record)
+        elif known is not None:
+            del self._known[peer_id], self._signs[peer_id]
+            self._on_left(peer_id, why_gone)
+        if known is None or record is None:
+            return known is not record
+        return known.is_training != record.is_training
+
+    def _take_what_passed(self) -> None:
+        """Take over what no record tells: a suspicion ended, a member was shut out or its ticket ran out.
+
+        Records that expire are among `view.changed`.
+        """
+        now = self._wall_clock()
+        doubtful = set(self._suspected)
+        for peer_id in doubtful:
+            if now >= self._suspected[peer_id].until and self.view.get(peer_id, now) is None:
+                del self._suspected[peer_id]
+        if self._doorkeeper.may_exclude:
+            doubtful |= {record.peer_id for record in self.members()} ^ self._known.keys()
+        for peer_id in sorted(doubtful):
+            self._take(peer_id, "it is not reached", now)
+        self._show()
+
+    def _show(self) -> None:
+        """Call `on_view`, among few at once; where thousands start, a call for each would leave no time."""
+        if len(self._known) <= MOST_SHOWN_AT_ONCE:
+            self._on_view()
+        else:
+            self._is_to_show.set()

@@ -1,0 +1,173 @@
+"""What a contributor has chosen to say, in a file beside the contributor's key, and as the signed profile of a run."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from dht.errors import UsageFault
+from dht.host import PeerId
+from dht.identity.keys import Identity, public_key_of
+from dht.records.profiles import COUNTRIES, MAX_MACHINES, MAX_PROFILE_LIFE_SECONDS, Profile, clean_name
+from dht.regular_files import open_regular
+
+LIFE_SECONDS = MAX_PROFILE_LIFE_SECONDS - 3600.0
+"""Just under the longest life that holders accept."""
+MAX_FILE_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a contributor says; the highest `sequence` of several copies counts."""
+
+    sequence: int = 0
+    issued_at: float = 0.0
+    name: str = ""
+    country: str = ""
+    is_hidden: bool = False
+    machines: tuple[PeerId, ...] = ()
+
+
+def load_contributor(path: Path, *, create: bool) -> Identity:
+    """The contributor's key, made with mode 0600 when it is missing and `create` is set.
+
+    Raises:
+        UsageFault: it cannot be read or made, or others on this machine can read it.
+    """
+    try:
+        return Identity.load_or_create(path) if create else Identity.load(path)
+    except UsageFault as fault:
+        raise UsageFault(str(fault).replace("--identity", "--contributor-key")) from fault
+
+
+def choice_path(key_path: Path) -> Path:
+    """Where the choice of the contributor with this key file is kept."""
+    return key_path.with_name(key_path.name + ".profile.json")
+
+
+def read_choice(path: Path) -> Choice:
+    """The choice in a file; an empty one when there is none yet.
+
+    Raises:
+        UsageFault: the file is unreadable or says something that no profile can hold.
+    """
+    try:
+        with open_regular(path) as file:
+            content = file.read(MAX_FILE_BYTES)
+    except FileNotFoundError:
+        return Choice()
+    except OSError as error:
+        raise UsageFault(
+            f"cannot read {path}: {error.strerror}; expected a file that `peer profile set` wrote"
+        ) from error
+    try:
+        return _checked(json.loads(content))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise UsageFault(
+            f"{path} is no profile ({error}); expected a file that `peer profile set` wrote; move it away to begin anew"
+        ) from error
+
+
+def write_choice(path: Path, choice: Choice) -> None:
+    """Replace the file at once, never half of it.
+
+    Raises:
+        UsageFault: it cannot be written.
+    """
+    draft = path.with_name(f".{path.name}.draft")
+    try:
+        draft.write_text(json.dumps(asdict(choice), indent=2) + "\n", encoding="utf-8")
+        draft.replace(path)
+    except OSError as error:
+        raise UsageFault(f"cannot write {path}: {error.strerror}; expected a writable folder") from error
+
+
+def changed(
+    choice: Choice,
+    now: float,
+    *,
+    name: str | None = None,
+    country: str | None = None,
+    is_hidden: bool = False,
+    machines: tuple[PeerId, ...] | None = None,
+) -> Choice:
+    """The choice with what is given (None: as before), newer than any before it.
+
+    Raises:
+        UsageFault: the name is too long or unprintable, the country is none, a machine is no PeerId, or too many.
+    """
+    wanted_name = choice.name if name is None else name.strip()
+    if clean_name(wanted_name) != wanted_name:
+        raise UsageFault(
+            f"the name {wanted_name[:60]!r} cannot be shown; expected at most 40 printable characters; take another one"
+        )
+    wanted_country = choice.country if country is None else country.strip().upper()
+    if wanted_country and wanted_country not in COUNTRIES:
+        raise UsageFault(
+            f"{wanted_country[:20]!r} is no country; expected two letters of ISO 3166 such as NL, or '' for none"
+        )
+    wanted = choice.machines if machines is None else tuple(sorted(set(machines)))
+    for machine in wanted:
+        try:
+            public_key_of(machine)
+        except ValueError as error:
+            raise UsageFault(f"{machine[:80]!r} is no PeerId: {error}") from error
+    if len(wanted) > MAX_MACHINES:
+        raise UsageFault(f"{len(wanted)} machines; expected at most {MAX_MACHINES} of one contributor")
+    return Choice(
+        sequence=max(choice.sequence + 1, int(1000 * now)),
+        issued_at=now,
+        name="" if is_hidden else wanted_name,
+        country="" if is_hidden else wanted_country,
+        is_hidden=is_hidden,
+        machines=wanted,
+    )
+
+
+def merged(mine: Choice, theirs: Profile | None, me: PeerId, now: float) -> Choice:
+    """What to publish from a running machine: the newer of the local and the published choice, with this machine in it.
+
+    So one person's machines, each with a file of its own, end with one list; a name is never taken from the older one.
+    """
+    choice = mine
+    if theirs is not None and theirs.sequence > mine.sequence:
+        choice = Choice(
+            theirs.sequence, theirs.issued_at, theirs.name, theirs.country, theirs.is_hidden, theirs.machines
+        )
+    if me in choice.machines or len(choice.machines) >= MAX_MACHINES:
+        return choice
+    sequence = max(choice.sequence + 1, int(1000 * now)) if choice.sequence else int(1000 * now)
+    return replace(choice, sequence=sequence, issued_at=now, machines=tuple(sorted({*choice.machines, me})))
+
+
+def profile_of(choice: Choice, contributor: Identity, run_id: str, now: float) -> Profile:
+    """The choice as a profile of one run, good for about a week."""
+    return Profile(
+        run_id=run_id,
+        contributor_id=contributor.peer_id,
+        sequence=choice.sequence,
+        issued_at=choice.issued_at,
+        expires_at=now + LIFE_SECONDS,
+        name=choice.name,
+        country=choice.country,
+        is_hidden=choice.is_hidden,
+        machines=choice.machines,
+    )
+
+
+def _checked(found: Any) -> Choice:
+    if type(found) is not dict or set(found) != set(Choice.__dataclass_fields__):
+        raise ValueError(f"expected the fields {', '.join(Choice.__dataclass_fields__)}")
+    choice = Choice(**{**found, "machines": tuple(found["machines"])})
+    if type(choice.sequence) is not int or type(choice.is_hidden) is not bool or choice.sequence < 0:
+        raise ValueError("expected a whole number as sequence, and true or false as is_hidden")
+    if not all(type(text) is str for text in (choice.name, choice.country, *choice.machines)):
+        raise ValueError("expected texts as name, country and machines")
+    kept = changed(
+        choice,
+        float(choice.issued_at),
+        is_hidden=choice.is_hidden,
+    )
+    return replace(kept, sequence=choice.sequence)

@@ -1,0 +1,138 @@
+"""Keeps a peer among others: looks for members, for ever, and says once when they are lost and once when found again.
+
+One mechanism for all the ways to lose them: a line that is down for an hour, an address that changed, a laptop that
+slept. After each of them this peer looks at once and is announced at once, instead of when it would have been its turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import random
+from collections.abc import Awaitable, Callable, Mapping
+
+from dht.host import PeerId
+from peer.events import peer_events as events
+from peer.events.log import Event
+
+TICK_SECONDS = 1.0
+"""Between two counts of the members; costs nothing."""
+ALONE_SECONDS = 5.0
+"""Between two attempts to reach anybody while nobody is there."""
+CONNECTED_SECONDS = 60.0
+"""Between two looks that heal and merge the DHT while members are there."""
+ASLEEP_SECONDS = 5.0
+"""A tick that took so much longer: this process stood still. Records live longer, so nobody else notices it first."""
+PATIENCE_SECONDS = 10.0
+"""Nobody is told that the swarm is lost when it is back within so long, as after waking up."""
+
+
+class Company:
+    """`run` never ends.
+
+    Args:
+        look: dials, looks around and reads records; returns the number of DHT members it knows afterwards.
+        records: what the others' records say now: something that differs after each announcement of a member.
+        silent_seconds: a member without a new record for so long is not there; much less than its record lives, which
+            allows for clocks that are wrong.
+        rejoin: called when members are there after nobody was; announces this peer.
+        is_training: whether this peer takes inner steps now.
+        wall_clock: unix seconds; they go on while the machine sleeps, which the event loop's seconds do not.
+    """
+
+    def __init__(
+        self,
+        me: PeerId,
+        look: Callable[[], Awaitable[int]],
+        records: Callable[[], Mapping[PeerId, object]],
+        rejoin: Callable[[], Awaitable[None]],
+        emit: Callable[[Event], None],
+        *,
+        silent_seconds: float,
+        wall_clock: Callable[[], float],
+        randomness: random.Random,
+        is_training: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._me = me
+        self._is_training = is_training
+        self._look = look
+        self._records = records
+        self._silent_seconds = silent_seconds
+        self._heard: dict[PeerId, tuple[object, float]] = {}
+        self._rejoin = rejoin
+        self._emit = emit
+        self._wall_clock = wall_clock
+        self._random = randomness
+        self._has_met = False
+        self._has_slept = False
+        self._is_lost = False
+        self._seen_at = self._patient_from = wall_clock()
+        self._hurry = asyncio.Event()
+        self._must_rejoin = asyncio.Event()
+
+    async def run(self) -> None:
+        """Look, count and tell."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._keep_looking())
+            group.create_task(self._keep_rejoining())
+            group.create_task(self._keep_counting())
+
+    async def _keep_looking(self) -> None:
+        while True:
+            self._hurry.clear()
+            num_reached = await self._look()
+            is_among_others = num_reached > 0 and self._count() > 0
+            seconds = CONNECTED_SECONDS if is_among_others else ALONE_SECONDS
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds * self._random.uniform(0.8, 1.2)):
+                    await self._hurry.wait()
+
+    async def _keep_rejoining(self) -> None:
+        while True:
+            await self._must_rejoin.wait()
+            self._must_rejoin.clear()
+            await self._rejoin()
+
+    async def _keep_counting(self) -> None:
+        while True:
+            before = self._wall_clock()
+            await asyncio.sleep(TICK_SECONDS)
+            now = self._wall_clock()
+            if now - before > TICK_SECONDS + ASLEEP_SECONDS:
+                # Whom it has a record of it may have worked with, even if the first count was still to come.
+                self._has_slept = self._has_met or bool(self._records())
+                # What came just before the sleep says nothing about who is there now.
+                self._heard = {peer_id: (record, -math.inf) for peer_id, record in self._records().items()}
+                self._patient_from = now
+                self._hurry.set()
+            if self._note(self._count(), now):
+                self._must_rejoin.set()
+
+    def _count(self) -> int:
+        """Members that have announced themselves lately."""
+        now = self._wall_clock()
+        heard = {}
+        for peer_id, record in self._records().items():
+            last = self._heard.get(peer_id)
+            heard[peer_id] = last if last is not None and last[0] == record else (record, now)
+        self._heard = heard
+        return sum(now - heard_at <= self._silent_seconds for _, heard_at in heard.values())
+
+    def _note(self, num_members: int, now: float) -> bool:
+        """Whether members are there after nobody was, as far as this peer knows."""
+        if num_members:
+            was_away = self._is_lost or self._has_slept
+            if was_away:
+                seconds = max(0.0, now - self._seen_at)
+                self._emit(events.SwarmFound(at=now, peer_id=self._me, peers=num_members, seconds=seconds))
+            is_first = not self._has_met
+            self._seen_at = self._patient_from = now
+            self._has_met, self._is_lost, self._has_slept = True, False, False
+            return was_away or is_first
+        if self._has_met and not self._is_lost and now - self._patient_from >= PATIENCE_SECONDS:
+            self._is_lost = True
+            seconds, is_training = now - self._seen_at, self._is_training()
+            self._emit(events.SwarmLost(at=now, peer_id=self._me, seconds=seconds, is_training=is_training))
+            self._hurry.set()
+        return False

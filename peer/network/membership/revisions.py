@@ -1,0 +1,191 @@
+"""Revisions: what the owner changes while a run goes on, and from which version on it counts at this peer.
+
+A revision adds to the manifest's `changes` and leaves all else as it was, so peers that know different revisions talk
+to each other and the newer one spreads. Each change counts from an anchor version, which is the same moment of the
+run on every peer: the outer learning rate from that version of each fragment (so that anchors stay equal to the last
+bit), everything else once the lowest version of a peer's fragments has got there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from averaging.outer.outer_step import OuterRule
+from dht.admission.admission import Admission, MemberRules
+from dht.errors import Incompatible, LocalFault
+from dht.host import PeerId
+from dht.records.signed_records import RunRecord
+from peer.config.manifest import RunManifest
+from peer.config.manifest_sections import MAX_WHOLE_NUMBER, ChangeSection
+from peer.config.run_rules import rule_of
+from peer.network.membership.doorkeeper import RunDoorkeeper
+from peer.version import SOFTWARE, is_older
+
+WHEN_JOINING = MAX_WHOLE_NUMBER
+"""A newcomer has no version yet. It goes by all changes at once: whom it fetches from may have been admitted lately."""
+
+
+def in_force(manifest: RunManifest, version: int) -> list[ChangeSection]:
+    """The changes that count at `version`, in the order in which they came to count."""
+    changes = [change for change in manifest.changes if change.at_version <= version]
+    return sorted(changes, key=lambda change: change.at_version)
+
+
+def member_rules(manifest: RunManifest, owner_public_key: bytes, version: int) -> MemberRules:
+    """Who may take part at `version`; the later of two changes about one key counts."""
+    members, revoked, revoked_tickets = set(manifest.access.members), set[str](), set[bytes]()
+    for change in in_force(manifest, version):
+        members = (members | set(change.admit)) - set(change.revoke)
+        revoked = (revoked - set(change.admit)) | set(change.revoke)
+        revoked_tickets |= {bytes.fromhex(serial) for serial in change.revoke_invites}
+    return MemberRules(
+        manifest.access.mode,
+        owner_public_key,
+        frozenset(map(PeerId, members)),
+        frozenset(map(PeerId, revoked)),
+        frozenset(revoked_tickets),
+    )
+
+
+def go_by(admission: Admission, record: RunRecord) -> None:
+    """Let the manifest decide from now on who is a member; one that cannot be read decides nothing."""
+    try:
+        manifest = RunManifest.from_bytes(record.manifest)
+    except ValueError:
+        return
+    admission.set_rules(member_rules(manifest, record.owner_public_key, WHEN_JOINING))
+
+
+def outer_lr_at(manifest: RunManifest, version: int) -> float:
+    """eta0 of the commit that leaves `version` of a fragment."""
+    rates = [change.outer_lr for change in in_force(manifest, version) if change.outer_lr is not None]
+    return rates[-1] if rates else manifest.averaging.outer_lr
+
+
+def minimum_software_at(manifest: RunManifest, version: int) -> str:
+    """Three numbers; empty when any software is welcome."""
+    wanted = [change.minimum_software for change in in_force(manifest, version) if change.minimum_software]
+    return wanted[-1] if wanted else ""
+
+
+def end_version(manifest: RunManifest) -> int | None:
+    """The version at which the run ends; None: not known yet."""
+    ends = [change.at_version for change in manifest.changes if change.ends_run]
+    return min(ends) if ends else None
+
+
+def is_successor(newer: RunManifest, held: RunManifest) -> bool:
+    """Whether a running peer that holds `held` can go on with `newer`: a later revision that only adds changes."""
+    return newer.revision > held.revision and newer.hash == held.hash
+
+
+def told(newer: RunManifest, held: RunManifest) -> str:
+    """What is new in a revision, in words."""
+    return "; ".join(_phrase(change) for change in newer.changes if change not in held.changes)
+
+
+def _phrase(change: ChangeSection) -> str:
+    when = f"from version {change.at_version}" if change.at_version else "at once"
+    parts = [
+        *(f"{key[-8:]} is admitted" for key in change.admit),
+        *(f"{key[-8:]} is revoked" for key in change.revoke),
+        *(f"invite {serial} is revoked" for serial in change.revoke_invites),
+    ]
+    if change.outer_lr is not None:
+        parts.append(f"outer_lr {change.outer_lr:g}")
+    if change.minimum_software is not None:
+        parts.append(f"software {change.minimum_software} or newer")
+    if change.ends_run:
+        parts.append("the run ends")
+    return f"{', '.join(parts) or 'nothing'} {when}"
+
+
+class Revisions:
+    """The manifest in force at one peer and what follows from it, from version to version.
+
+    Args:
+        owner_public_key: 32 bytes.
+        doorkeeper, admission: told when the rules change; None where everybody is a member.
+        on_end: called once, with the version, when the run has ended here.
+    """
+
+    def __init__(
+        self,
+        manifest: RunManifest,
+        owner_public_key: bytes,
+        me: PeerId,
+        doorkeeper: RunDoorkeeper | None = None,
+        admission: Admission | None = None,
+    ) -> None:
+        self.manifest = manifest
+        self.on_end: Callable[[int], None] = lambda version: None
+        self.has_ended = False
+        self._owner_public_key = owner_public_key
+        self._me = me
+        self._doorkeeper = doorkeeper
+        self._admission = admission
+        self._rule = rule_of(manifest)
+        self._version: int | None = None
+        self._fault: LocalFault | None = None
+        self._enforce(WHEN_JOINING)
+
+    def rule_at(self, version: int) -> OuterRule:
+        """The outer rule of the commit that leaves `version` of a fragment."""
+        outer_lr = outer_lr_at(self.manifest, version)
+        return self._rule if outer_lr == self._rule.outer_lr else replace(self._rule, outer_lr=outer_lr)
+
+    def take(self, newer: RunManifest) -> bool:
+        """Go on with a later revision; False when it is none (see `is_successor`)."""
+        if not is_successor(newer, self.manifest):
+            return False
+        self.manifest = newer
+        self._enforce(WHEN_JOINING if self._version is None else self._version)
+        self._look_at_self()
+        return True
+
+    def reached(self, version: int) -> None:
+        """The lowest version of this peer's fragments, which are whole, is `version` now.
+
+        Raises:
+            Incompatible: from here on this peer's key is revoked, members refuse it, or its software is too old.
+        """
+        if version != self._version:
+            self._version = version
+            self._enforce(version)
+            self._look_at_self()
+        if self._fault is not None:
+            raise self._fault
+
+    def refused(self, told: str) -> None:
+        """Members do not admit this peer any more: `reached` says so from now on."""
+        self._fault = self._fault or Incompatible(
+            f"members of the run refuse this peer ({told}); expected to stay a member; ask the owner of the run"
+        )
+
+    def _enforce(self, version: int) -> None:
+        rules = member_rules(self.manifest, self._owner_public_key, version)
+        if self._admission is not None:
+            self._admission.set_rules(rules)
+        if self._doorkeeper is not None:
+            self._doorkeeper.minimum_software = minimum_software_at(self.manifest, version)
+
+    def _look_at_self(self) -> None:
+        if self._version is None:
+            return
+        rules = member_rules(self.manifest, self._owner_public_key, self._version)
+        if self._me in rules.revoked:
+            self._fault = Incompatible(
+                f"the owner of the run revoked this peer's key (revision {self.manifest.revision} of the manifest); "
+                "expected to stay a member; ask the owner"
+            )
+        wanted = minimum_software_at(self.manifest, self._version)
+        if wanted and is_older(SOFTWARE, wanted):
+            self._fault = Incompatible(
+                f"the owner of the run asks for software {wanted} or newer (revision {self.manifest.revision}); this "
+                f"is {SOFTWARE}; update it and join again"
+            )
+        end = end_version(self.manifest)
+        if end is not None and self._version >= end and not self.has_ended:
+            self.has_ended = True
+            self.on_end(end)

@@ -1,0 +1,234 @@
+"""Finding a run: its signed manifest from members, from the DHT, or from this machine, and why it was not found."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dht.admission.admission import Admission
+from dht.errors import Incompatible, LocalFault, NobodyReachable, PeerFault, PeerUnreachable, UsageFault
+from dht.host import PeerId
+from dht.identity.multiaddr import parse_peer_multiaddr
+from dht.kademlia.store import DIAL_SECONDS, MAX_BOOTSTRAP_DIALS, HivemindStore
+from dht.p2pd.host import P2pdHost
+from dht.records.signed_records import MAX_RUN_RECORD_BYTES, RunRecord, decode_run_record
+from dht.regular_files import read_regular
+from peer.config.manifest import RunManifest
+from peer.config.peer_config import RUN_RECORD_NAME, read_cached_peers
+from peer.network.membership.reconnect import ALONE_SECONDS, CONNECTED_SECONDS
+from peer.network.membership.revisions import go_by
+from peer.network.membership.run_protocol import ask_for_run
+from peer.version import SOFTWARE
+
+CACHED_ONLY_SECONDS = 6.0
+"""How long addresses of earlier sessions are tried before a peer that has the run record goes on alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which run is looked for, and where.
+
+    Attributes:
+        peers: addresses that the owner gave.
+        on_waiting: told (reason, seconds) while nobody has it.
+    """
+
+    run_id: str
+    peers: tuple[str, ...]
+    folder: Path
+    join_timeout_seconds: float
+    on_waiting: Callable[[str, float], None]
+
+
+@dataclass
+class _Complaints:
+    """Why the run is not had yet, for the final sentence."""
+
+    invalid: list[str] = field(default_factory=list)
+    refusals: dict[PeerId, str] = field(default_factory=dict)
+    wrong_peers: list[str] = field(default_factory=list)
+    unreachable: dict[str, str] = field(default_factory=dict)
+
+    def refused(self, remote: PeerId, reason: str) -> None:
+        self.refusals[remote] = reason
+
+    @property
+    def is_final(self) -> bool:
+        """A member that knows the run refused this peer: waiting changes nothing."""
+        return bool(self.refusals)
+
+
+async def find_run(
+    wanted: Wanted, store: HivemindStore, host: P2pdHost, admission: Admission, local: RunRecord | None, damage: str
+) -> tuple[RunRecord, RunManifest]:
+    """The run's signed manifest: from any member, or from this machine when the run begins here.
+
+    Members are asked directly before the DHT is: a private run's members answer there only once both sides know its
+    rules, which `admission` has from then on.
+
+    Args:
+        local: the record on this machine; damage: why there is none.
+
+    Raises:
+        LocalFault: it was not found in time; the sentence says why and what to do.
+    """
+    complaints = _Complaints([damage] if damage else [])
+    addresses = list(dict.fromkeys([*wanted.peers, *read_cached_peers(wanted.folder / "cached_peers.json")]))
+    patience = wanted.join_timeout_seconds
+    if local is not None and not wanted.peers:
+        patience = min(patience, CACHED_ONLY_SECONDS) if addresses else 0.0
+    began = time.monotonic()
+    pause = ALONE_SECONDS
+    while True:
+        reached = await _dial(host, addresses, complaints)
+        found = await ask_for_run(host, admission, reached, complaints.invalid.append, complaints.refused)
+        if found is not None:
+            go_by(admission, decode_run_record(found, run_id=wanted.run_id))
+        num_members = await store.bootstrap(addresses) if addresses else 0
+        if found is None and num_members:
+            found = await store.fetch_run(wanted.run_id)
+        if found is not None:
+            record = decode_run_record(found, run_id=wanted.run_id)
+            if local is not None and local.revision > record.revision:
+                record = local
+            manifest = manifest_of(record)
+            if local is not None:
+                refuse_two_manifests(local, record, manifest, wanted.folder / RUN_RECORD_NAME)
+            go_by(admission, record)
+            return record, manifest
+        if num_members and local is not None:
+            return local, manifest_of(local)
+        waited = time.monotonic() - began
+        if waited >= patience:
+            if local is not None and not wanted.peers:
+                return local, manifest_of(local)
+            raise _not_found(wanted, host.peer_id, addresses, num_members, waited, complaints)
+        is_alone = all(parse_peer_multiaddr(address)[0] == host.peer_id for address in addresses)
+        if ((local is None or wanted.peers) and is_alone) or complaints.is_final:
+            raise _not_found(wanted, host.peer_id, addresses, num_members, waited, complaints)
+        reason = (
+            f"{num_members} members answer, but none has the record of {wanted.run_id} yet"
+            if num_members
+            else f"none of {len(addresses)} known addresses answers"
+        )
+        wanted.on_waiting(reason, waited)
+        await asyncio.sleep(min(pause, max(0.1, patience - waited)))
+        pause = min(2 * pause, CONNECTED_SECONDS)
+
+
+async def _dial(host: P2pdHost, addresses: list[str], complaints: _Complaints) -> list[str]:
+    """Those of the first addresses at which the peer that they name answers."""
+
+    async def dial(address: str) -> bool:
+        try:
+            await host.connect(address, DIAL_SECONDS)
+        except PeerUnreachable as fault:
+            # Said once: a second dial fails at once, because the daemon remembers that the first one did.
+            if "mismatch" in fault.what and address not in complaints.wrong_peers:
+                complaints.wrong_peers.append(address)
+            complaints.unreachable.setdefault(address, dial_reason(address, fault.what))
+            return False
+        complaints.unreachable.pop(address, None)
+        if address in complaints.wrong_peers:
+            complaints.wrong_peers.remove(address)
+        return True
+
+    dialled = addresses[:MAX_BOOTSTRAP_DIALS]
+    answers = await asyncio.gather(*(dial(address) for address in dialled))
+    return [address for address, is_there in zip(dialled, answers, strict=True) if is_there]
+
+
+def dial_reason(address: str, what: str) -> str:
+    """Why a dial failed, in words, from what the daemon says of it."""
+    if address.startswith("/dns") and "no good addresses" in what:
+        return "this name has no address, or it cannot be looked up now"
+    known = ("connection refused", "no route to host", "network is unreachable", "our own address")
+    return next((reason for reason in known if reason in what), "no answer")
+
+
+def _not_found(
+    wanted: Wanted, me: PeerId, addresses: list[str], num_members: int, waited: float, complaints: _Complaints
+) -> LocalFault:
+    """Why the run was not found, and what to do."""
+    if complaints.refusals:
+        remote, reason = next(iter(complaints.refusals.items()))
+        return Incompatible(
+            f"member {remote[-8:]} of {wanted.run_id} {reason}; expected to be admitted with the key {me}; ask the "
+            "owner of the run for a new invite"
+        )
+    if complaints.invalid:
+        return Incompatible(
+            f"no valid record of {wanted.run_id} was found: {complaints.invalid[0]}; expected one signed by the run's "
+            "owner; check the run id with whoever gave it to you, and give --peers of another member"
+        )
+    if addresses and all(parse_peer_multiaddr(address)[0] == me for address in addresses):
+        return UsageFault(
+            f"{addresses[0]} is the address of this peer's own identity; expected another member's; if another process "
+            "uses this key file, give this one its own --identity file"
+        )
+    if complaints.wrong_peers and not num_members:
+        return NobodyReachable(
+            f"another peer than the named one answers at {complaints.wrong_peers[0]}; expected the PeerId at the end "
+            "of the address, which its key must prove; somebody else has that address now, or sits between: check the "
+            "address with whoever gave it to you"
+        )
+    return NobodyReachable(_nobody(wanted, addresses, num_members, waited, complaints.unreachable))
+
+
+def _nobody(wanted: Wanted, addresses: list[str], num_members: int, waited: float, reasons: Mapping[str, str]) -> str:
+    if not addresses:
+        return (
+            f"no address of a member of {wanted.run_id} is known and its run record is not on this machine; expected "
+            "--peers MULTIADDR of any member, or the data folder of the machine that made the run."
+        )
+    if num_members:
+        return (
+            f"{num_members} members answered within {waited:.0f} s, but none knows the run {wanted.run_id}; "
+            "check the run id with whoever gave it to you."
+        )
+    return (
+        f"nobody answered at {len(addresses)} known addresses within {waited:.0f} s ({addresses[0]}: "
+        f"{reasons.get(addresses[0], 'no answer')}); expected "
+        "one live member of the run; check the address, this machine's network, or raise --join-timeout; members of a "
+        "private run answer only whoever has been invited: join with --invite."
+    )
+
+
+def local_record(path: Path, run_id: str) -> tuple[RunRecord | None, str]:
+    """The run record on this machine, or why it cannot be used (empty when there is none)."""
+    try:
+        return decode_run_record(read_regular(path, MAX_RUN_RECORD_BYTES), run_id=run_id), ""
+    except FileNotFoundError:
+        return None, ""
+    except OSError as error:
+        return None, f"{path} cannot be read ({error.strerror})"
+    except PeerFault as fault:
+        return None, f"{path} holds {fault.what}"
+
+
+def manifest_of(record: RunRecord) -> RunManifest:
+    try:
+        return RunManifest.from_bytes(record.manifest)
+    except ValueError as error:
+        raise Incompatible(
+            f"the manifest of {record.run_id} does not fit this software ({SOFTWARE}): {error} "
+            "Expected a manifest of this version; install the version that the run's owner uses."
+        ) from error
+
+
+def refuse_two_manifests(local: RunRecord, found: RunRecord, manifest: RunManifest, path: Path) -> None:
+    """One revision is one manifest; members of two would refuse each other's every stream."""
+    if local.revision != found.revision or local.manifest == found.manifest:
+        return
+    try:
+        different = RunManifest.from_bytes(local.manifest).differences(manifest)
+    except ValueError:  # of other software, which could not run it: only the members' can be meant
+        return
+    raise Incompatible(
+        f"the members of {found.run_id} have another manifest of revision {found.revision} than {path}: "
+        f"{'; '.join(different)}. Expected one manifest per revision: move that file away to join them, or ask the "
+        "run's owner for a new revision."
+    )

@@ -1,0 +1,145 @@
+"""How a newcomer that has only a run id gets the run's signed manifest from a member.
+
+In an open run it sends the run id. In a private one it shows a proof of membership beside it, and who has none gets
+no answer at all. A newcomer that does not know which kind the run is tries the first, then the second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+
+import msgpack
+
+from dht.admission.admission import Admission, NotAdmitted
+from dht.admission.hello import check_reply, make_refusal
+from dht.admission.proofs import MAX_PROOF_BYTES
+from dht.errors import PeerFault, PeerUnreachable
+from dht.fields import unpack
+from dht.host import Host, PeerId, Stream
+from dht.identity.multiaddr import parse_peer_multiaddr
+from dht.records.signed_records import (
+    MAX_RUN_ID_LENGTH,
+    MAX_RUN_RECORD_BYTES,
+    RunRecord,
+    decode_run_record,
+    encode_run_record,
+)
+from dht.streams.fair_turns import StreamCounts
+
+RUN_PROTOCOL = "/murmuration/run/1"
+ASK_SECONDS = 10.0
+"""For one member to answer with the run's record: a relayed dial and two small frames."""
+MAX_STREAMS_PER_PEER = 4
+"""A newcomer asks one member once, or twice when it does not know whether the run is private."""
+MAX_KNOCK_BYTES = MAX_RUN_ID_LENGTH + MAX_PROOF_BYTES + 32
+
+log = logging.getLogger(__name__)
+
+
+async def ask_for_run(
+    host: Host,
+    admission: Admission,
+    addresses: list[str],
+    on_invalid: Callable[[str], None] = lambda reason: None,
+    on_refused: Callable[[PeerId, str], None] = lambda remote, reason: None,
+) -> bytes | None:
+    """The run's record from the members at `addresses`, asked directly; None when none of them gives it.
+
+    The DHT has it too, but only once its holders have met, and not for strangers. `on_invalid` is told of records that
+    are not the owner's, `on_refused` of members that say why they refuse.
+    """
+    plain = admission.run_id.encode()
+    for address in addresses:
+        peer_id, _ = parse_peer_multiaddr(address)
+        knock: bytes = msgpack.packb({"run_id": admission.run_id, "proof": admission.prove(peer_id, "run")})
+        for question in (knock,) if admission.is_private else (plain, knock):
+            try:
+                found = await _ask(host, peer_id, question)
+                if _is_signed(found, admission.run_id, lambda reason: on_invalid(f"{address} gave {reason}")):  # noqa: B023
+                    return found
+            except _Refused as refusal:
+                on_refused(peer_id, refusal.what)
+            except (PeerFault, TimeoutError) as fault:
+                log.debug("%s did not give the run record: %s", address, fault)
+    return None
+
+
+def serve_run(host: Host, admission: Admission, current: Callable[[], RunRecord]) -> None:
+    """Answer `ask_for_run` of others; `current` gives the newest revision known here."""
+
+    streams = StreamCounts(MAX_STREAMS_PER_PEER)
+
+    async def serve(stream: Stream) -> None:
+        with streams.one_more(stream.remote):
+            await answer(stream)
+
+    async def answer(stream: Stream) -> None:
+        record = current()
+        try:
+            async with asyncio.timeout(ASK_SECONDS):
+                if admission.is_private:
+                    asked = await _admitted(stream, admission)
+                else:
+                    asked = await stream.receive(MAX_RUN_ID_LENGTH)
+                if asked != record.run_id.encode():
+                    raise PeerFault(stream.remote, f"asked for another run than {record.run_id}")
+                await stream.send(encode_run_record(record))
+                # libp2p has no half-close: wait until the other side has read and closed.
+                with contextlib.suppress(PeerFault):
+                    await stream.receive(1)
+        except TimeoutError as error:
+            raise PeerUnreachable(stream.remote, f"asked for no run within {ASK_SECONDS:.0f} s") from error
+
+    host.handle(RUN_PROTOCOL, serve)
+
+
+class _Refused(PeerFault):
+    """A member says why it does not answer."""
+
+
+async def _ask(host: Host, peer_id: PeerId, question: bytes) -> bytes:
+    stream = await host.open_stream(peer_id, RUN_PROTOCOL, ASK_SECONDS)
+    try:
+        async with asyncio.timeout(ASK_SECONDS):
+            await stream.send(question)
+            found = await stream.receive(MAX_RUN_RECORD_BYTES)
+    finally:
+        await stream.close()
+    try:
+        check_reply(peer_id, found)
+    except PeerFault as fault:
+        # Anything but a refusal: the signature decides what it is.
+        if fault.what.startswith("refused us"):
+            raise _Refused(peer_id, fault.what) from fault
+    return found
+
+
+async def _admitted(stream: Stream, admission: Admission) -> bytes:
+    """The run id that a member asks for."""
+    frame = await stream.receive(MAX_KNOCK_BYTES)
+    try:
+        content = unpack(frame)
+    except ValueError:
+        content = None
+    asked, proof = (content.get("run_id"), content.get("proof")) if type(content) is dict else (None, None)
+    try:
+        admission.admit(stream.remote, proof if type(proof) is bytes else b"", "run")
+    except NotAdmitted as fault:
+        if fault.told:
+            with contextlib.suppress(PeerFault):
+                await stream.send(make_refusal(fault.told))
+                await stream.receive(1)
+        raise
+    return asked.encode() if type(asked) is str else b""
+
+
+def _is_signed(record: bytes, run_id: str, on_invalid: Callable[[str], None]) -> bool:
+    try:
+        decode_run_record(record, run_id=run_id)
+    except PeerFault as fault:
+        on_invalid(fault.what)
+        return False
+    return True

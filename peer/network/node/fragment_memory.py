@@ -1,0 +1,153 @@
+"""Fragments over the shared memory of a mailbox: built, marked while they change, and kept for a restarted process."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+
+from averaging.cells.formation import CellRule
+from averaging.cells.machine import CellRoundMachine
+from averaging.cells.top_leader import CellTiming
+from averaging.codec.codec import Codec
+from averaging.fragment.cell_rates import weigh
+from averaging.fragment.runtime import FragmentRuntime
+from averaging.fragment.shard_store import ShardStore
+from averaging.outer.contributions import Sent
+from averaging.outer.fragment_state import FragmentState
+from averaging.outer.outer_step import OuterRule
+from averaging.rounds.shard_plan import MOST_OF_MEDIAN
+from averaging.rounds.timing import RoundTiming
+from averaging.signing.notary import Notary
+from averaging.transfer.client import Snapshot
+from averaging.trust.leaders import HOSTILE_SHARE
+from averaging.wire.messages import DIGEST_BYTES
+from dht.host import PeerId
+from peer.config.manifest import AveragingSection
+from peer.mailbox.mailbox import Mailbox, SharedFragment
+from peer.mailbox.memory import fence
+
+
+def build_fragments(
+    me: PeerId,
+    run_id: str,
+    section: AveragingSection,
+    rule: OuterRule,
+    codec: Codec,
+    mailbox: Mailbox,
+    notary: Notary,
+    site_of: Callable[[PeerId], str] = lambda peer_id: "",
+) -> list[FragmentRuntime]:
+    """One runtime per fragment; its arrays are those of the mailbox."""
+    cells = CellRule(section.cell_size, site_of if section.cell_by == "site" else None)
+    runtimes = []
+    for index, (size, shared) in enumerate(zip(mailbox.sizes, mailbox.states, strict=True)):
+        state = FragmentState(rule, codec, shared.anchor, shared.momentum, shared.residual)
+        machine = CellRoundMachine(
+            me,
+            run_id,
+            index,
+            size,
+            codec.block_size,
+            RoundTiming.with_bounds(section.round_deadline_seconds, section.num_fragments),
+            notary,
+            section.quorum_fraction,
+            cell_rule=cells,
+            cell_timing=CellTiming.with_bounds(section.round_deadline_seconds),
+            weigh=partial(weigh, rule),
+            most_of_median=MOST_OF_MEDIAN if rule.is_strict else math.inf,
+            least_share=HOSTILE_SHARE if rule.is_strict else 0.0,
+        )
+        guard = partial(changing, mailbox, index, state)
+        runtimes.append(
+            FragmentRuntime(
+                index,
+                state,
+                machine,
+                ShardStore(codec, size),
+                changing=guard,
+                persist=partial(_persist_work, shared, state),
+            )
+        )
+    return runtimes
+
+
+@contextmanager
+def changing(mailbox: Mailbox, index: int, state: FragmentState) -> Iterator[None]:
+    """Mark the shared arrays as torn while they change, so that a restarted network process can tell."""
+    shared = mailbox.states[index]
+    with shared.changing():
+        yield
+        shared.version, shared.lineage_tokens, shared.digest = state.version, state.lineage_tokens, state.digest
+        _persist_work(shared, state)
+
+
+def persist(mailbox: Mailbox, fragment: FragmentRuntime) -> None:
+    """Write what a restarted network process needs beside the shared arrays."""
+    shared, state = mailbox.states[fragment.index], fragment.state
+    shared.version, shared.lineage_tokens, shared.digest = state.version, state.lineage_tokens, state.digest
+    _persist_work(shared, state)
+
+
+def inherited(shared: SharedFragment, codec: Codec) -> Sent | None:
+    """The contribution that an earlier network process had under way."""
+    if not shared.sent_sequence or not len(shared.sent):
+        return None
+    payload = bytes(shared.sent)
+    encoded = codec.unpack(shared.anchor.size, payload)
+    returned_since = shared.sent_returned_since_plus_1 - 1
+    return Sent(
+        shared.sent_sequence,
+        encoded,
+        shared.sent_tokens,
+        shared.sent_steps,
+        shared.sent_base_version,
+        returned_since if returned_since >= 0 else None,
+    )
+
+
+def inherited_returned_since(shared: SharedFragment) -> int | None:
+    """Version of the oldest round whose returned work waits in the residual; None without any."""
+    since = shared.returned_since_plus_1 - 1
+    return since if since >= 0 else None
+
+
+def _persist_work(shared: SharedFragment, state: FragmentState) -> None:
+    shared.unsent_tokens, shared.unsent_steps = state.unsent_tokens, state.unsent_steps
+    shared.unsent_base_version = state.unsent_base_version
+    shared.returned_since_plus_1 = _plus_1(state.returned_since)
+    sent = state.pending
+    if sent is None or not len(shared.sent):
+        shared.sent_sequence = 0
+    elif shared.sent_sequence != sent.sequence:
+        # Whoever finds the sequence finds all of it.
+        shared.sent_sequence = 0
+        fence()
+        place = 0
+        for part in sent.encoded.pack():
+            data = memoryview(part).cast("B")
+            shared.sent[place : place + len(data)] = data
+            place += len(data)
+        shared.sent_tokens, shared.sent_steps = sent.tokens, sent.steps
+        shared.sent_base_version = sent.base_version
+        shared.sent_returned_since_plus_1 = _plus_1(sent.returned_since)
+        fence()
+        shared.sent_sequence = sent.sequence
+
+
+def _plus_1(version: int | None) -> int:
+    return 0 if version is None else version + 1
+
+
+def restart_machine(fragment: FragmentRuntime) -> None:
+    """Let the rounds go on from the state's version."""
+    state, machine = fragment.state, fragment.machine
+    machine.version, machine.lineage_tokens = state.version, state.lineage_tokens
+    machine.anchor_digest = state.digest[:DIGEST_BYTES]
+    fragment.digests[state.version] = state.digest
+
+
+def adopt_snapshot(state: FragmentState, snapshot: Snapshot) -> None:
+    """Take over an anchor fetched from the swarm."""
+    state.adopt(snapshot.anchor, snapshot.momentum, snapshot.version, snapshot.lineage_tokens, snapshot.digest)

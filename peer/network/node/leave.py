@@ -1,0 +1,112 @@
+"""How a node leaves: its last work reaches a round, others have what it has, everybody is told, the disk has it all."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from averaging.exchange.exchange import Exchange
+from averaging.lanes.links import Links
+from peer.mailbox.mailbox import Mailbox
+from peer.network.membership.membership import Membership
+from peer.network.node.checkpoint_keeper import CheckpointKeeper
+from peer.network.node.mailbox_desk import TrainerDesk
+from peer.network.node.repairs import holds
+
+POLL_SECONDS = 0.02
+"""How often it is looked whether the last round has ended."""
+SETTLE_SECONDS = 5.0
+"""A leaving peer waits this long at most for the round that carries its last work."""
+HAND_OVER_SECONDS = 15.0
+"""And then so long until a member that stays has what it has: a fragment of a small model over a slow line."""
+FIRST_PAUSE_SECONDS = 0.5
+LONGEST_PAUSE_SECONDS = 2.0
+"""Between two looks whether somebody has it; each is half as long again as the one before."""
+MOST_ASKED = 8
+"""Members who are told each time what they lack: one is enough, and where all of a large swarm leave at once, as when
+the last token is trained, each would otherwise tell each."""
+FAREWELL_SECONDS = 3.0
+"""To tell the others; whoever is not reached learns it when the record expires."""
+KEEP_SECONDS = 30.0
+"""For the checkpoint of a peer that may not stay; its trainer writes its part when its inner step is done."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Parting:
+    """The last things a node does; `keeper` is None where nothing is kept."""
+
+    exchange: Exchange
+    links: Links
+    membership: Membership
+    desk: TrainerDesk
+    mailbox: Mailbox
+    keeper: CheckpointKeeper | None
+    clock: Callable[[], float]
+
+    async def finish_rounds(self) -> None:
+        """Let rounds that carry own work finish."""
+        end = self.clock() + SETTLE_SECONDS
+        while self.clock() < end:
+            await self.desk.take_work(self.exchange.work_arrived)
+            if not any(f.state.pending is not None or f.state.unsent_tokens for f in self.exchange.fragments):
+                break
+            await asyncio.sleep(POLL_SECONDS)
+        await self.links.flush(2.0)
+
+    async def say_goodbye(self) -> None:
+        """Tell the others, whose records say so from now on; members that are gone by now are waited for in vain."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FAREWELL_SECONDS):
+                await self.membership.introduce()
+                await self.membership.announce()
+
+    async def keep_work(self) -> None:
+        """The last checkpoint: nothing is sent any more."""
+        self.exchange.takes_part = False
+        if self.keeper is not None:
+            await self.keeper.save(is_last=True)
+
+    async def keep_work_in_time(self) -> None:
+        """The same for a peer that may not stay: its trainer ends, also one that waits for a round in vain."""
+        self.mailbox.network.stop = 1
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(KEEP_SECONDS):
+                await self.keep_work()
+
+    async def hand_over(self) -> None:
+        """Leave nobody with less than this peer has: the last trainer's commits live on in the seeds.
+
+        Members that say that they are leaving do not count. This peer's record says so already: of two that leave at
+        the same moment each would otherwise rely on the other.
+        """
+        end = self.clock() + HAND_OVER_SECONDS
+        goals = [fragment.state.lineage_tokens for fragment in self.exchange.fragments]
+        pause_seconds, is_told = FIRST_PAUSE_SECONDS, False
+        await self.membership.introduce()
+        while True:
+            staying = [record for record in self.membership.members() if record.state != "leaving"]
+            behind = [index for index, goal in enumerate(goals) if not any(holds(r, index, goal) for r in staying)]
+            if not staying or not behind:
+                return
+            if self.clock() >= end:
+                log.warning(
+                    "leaving although no other member has the newest fragments %s yet; this peer's checkpoint has them",
+                    behind,
+                )
+                return
+            if not is_told:
+                is_told = True
+                log.info("waiting until another member has this peer's newest fragments %s", behind)
+            asked = self.membership.some_of(staying, MOST_ASKED)
+            for record in asked:
+                for index in behind:
+                    self.exchange.audit(index, record.peer_id)
+            await asyncio.sleep(min(pause_seconds, end - self.clock()))
+            pause_seconds = min(1.5 * pause_seconds, LONGEST_PAUSE_SECONDS)
+            # They say how far they are, or that they are leaving too.
+            await self.membership.introduce(asked)

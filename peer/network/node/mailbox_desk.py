@@ -1,0 +1,214 @@
+"""The network side's end of the mailbox: takes work from the trainer, hands changes to it, and never waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+
+import numpy as np
+
+from averaging.arrays import F32
+from averaging.fragment.runtime import FragmentRuntime
+from averaging.outer.change import Change, Discarded
+from averaging.outer.fragment_state import FragmentState
+from peer.config.manifest import AveragingSection
+from peer.mailbox.mailbox import Draft, Mailbox, MergeKind, WorkKind, WorkMessage
+from peer.mailbox.slots import NUM_SLOTS
+from peer.network.node.fragment_memory import persist
+
+TakeWork = Callable[[int, Callable[[FragmentState], None]], Awaitable[None]]
+"""(fragment, adds the work to its state): `Exchange.work_arrived`."""
+
+
+class TrainerDesk:
+    """See the module docstring. Nothing is handed over before `open`.
+
+    Args:
+        last_send_step: fragment -> inner step of its last send; mode streaming blends `overlap_steps` after it.
+    """
+
+    def __init__(
+        self,
+        mailbox: Mailbox,
+        fragments: Sequence[FragmentRuntime],
+        section: AveragingSection,
+        clock: Callable[[], float],
+        poll_seconds: float,
+        last_send_step: Mapping[int, int],
+    ) -> None:
+        self.is_open = False
+        self._mailbox = mailbox
+        self._fragments = fragments
+        self._section = section
+        self._clock = clock
+        self._poll_seconds = poll_seconds
+        self._last_send_step = last_send_step
+        self._undelivered_anchor: set[int] = set()
+        self._unshown: dict[int, None] = {}
+        self._rebasing = False
+        self._taking = asyncio.Lock()
+        self._moment = 0
+        self._held: set[int] = set()
+        self._drafts: dict[int, Draft] = {}
+
+    @property
+    def num_undelivered(self) -> int:
+        """Fragments that wait here for a free slot of the trainer's inbox."""
+        return len(self._undelivered_anchor) + len(self._unshown)
+
+    async def open(self, *, keeps_work: Collection[int]) -> None:
+        """Hand over the starting point; unsent work of the trainer stays in the fragments `keeps_work`."""
+        inbox = self._mailbox.inbox
+        for fragment in self._fragments:
+            state = fragment.state
+            kind = MergeKind.REBASE if fragment.index in keeps_work else MergeKind.SET
+            while not inbox.try_deliver(kind, fragment.index, partial(_fill_shown, state), version=state.version):
+                if self._mailbox.trainer.finished:
+                    break
+                # The trainer frees slots in another process: there is no event to wait for.
+                await asyncio.sleep(self._poll_seconds)
+        self._rebasing = bool(keeps_work)
+        self.is_open = True
+
+    async def take_work(self, take: TakeWork) -> None:
+        """Pass on what the trainer has posted, oldest first."""
+        async with self._taking:
+            if self._rebasing:
+                # The trainer subtracts what lies in the outbox from its new starting point: until then it must stay
+                # there. One that has finished takes no new starting point.
+                if self._mailbox.inbox.num_free() < NUM_SLOTS and not self._mailbox.trainer.finished:
+                    return
+                self._rebasing = False
+            for message in self._mailbox.outbox.take():
+                if self._rebasing:
+                    break
+                if self._is_held(message):
+                    continue
+                if message.kind is WorkKind.WORK:
+                    await self._absorb(message, take)
+                self._mailbox.outbox.release(message.slot)
+
+    def expect(self, number: int, fragments: Sequence[int]) -> None:
+        """Once the trainer has taken moment `number`, these fragments get none of its later work until `release`."""
+        self._moment, self._held = number, set(fragments)
+
+    def release(self, fragment: int) -> None:
+        """The fragment gets all work again."""
+        self._held.discard(fragment)
+
+    async def take_up_to(self, sequence: int, take: TakeWork) -> None:
+        """Pass on all messages up to `sequence`; return when they are in their fragments."""
+        while True:
+            await self.take_work(take)
+            if all(message.sequence > sequence for message in self._mailbox.outbox.take()):
+                return
+            await asyncio.sleep(self._poll_seconds)
+
+    def _is_held(self, message: WorkMessage) -> bool:
+        # Looked at after the message was seen: whatever the trainer posted after the moment is recognised as later.
+        trainer = self._mailbox.trainer
+        is_later = trainer.moment == self._moment and message.sequence > trainer.moment_sequence
+        return is_later and message.fragment in self._held
+
+    async def _absorb(self, message: WorkMessage, take: TakeWork) -> None:
+        shared = self._mailbox.states[message.fragment]
+        if message.sequence <= shared.absorbed_sequence:
+            return
+
+        def fill(state: FragmentState) -> None:
+            state.receive_work(message.values, message.num_tokens, message.num_steps, message.base_version)
+            # At once: a starting point that is made from now on contains this work.
+            shared.absorbed_sequence = message.sequence
+
+        await take(message.fragment, fill)
+        persist(self._mailbox, self._fragments[message.fragment])
+
+    @contextmanager
+    def lend(self, index: int) -> Iterator[Change]:
+        """Where a change of this fragment is written: a slot of the trainer's inbox, or nowhere when it gets none."""
+        takes_changes = self.is_open and self._section.mode not in ("streaming", "sync")
+        is_taken = takes_changes and not self._rebasing and index not in self._unshown
+        draft = self._mailbox.inbox.draft(index) if is_taken else None
+        if draft is None:
+            yield Discarded()
+            return
+        self._drafts[index] = draft
+        try:
+            yield draft.values
+        finally:
+            if self._drafts.pop(index, None) is draft:
+                self._mailbox.inbox.drop(draft)
+
+    def deliver(self, index: int, change: Change, version: int) -> None:
+        """Hand a change to the trainer; while its slots are full, the fragment waits to be handed over as a whole.
+
+        So rounds that are faster than inner steps take no memory here. In mode sync all is handed over as a whole, so
+        that no rounding adds up: lock step promises that equal anchors mean equal parameters.
+        """
+        if not self.is_open or self._section.mode == "streaming":
+            return
+        if self._section.mode == "sync":
+            self._unshown[index] = None
+            self._show([index])
+            return
+        if index in self._unshown:
+            return
+        if self._rebasing or not self._post_change(index, change, version):
+            self._unshown[index] = None
+
+    def _post_change(self, index: int, change: Change, version: int) -> bool:
+        inbox, draft = self._mailbox.inbox, self._drafts.get(index)
+        if draft is not None and change is draft.values:
+            del self._drafts[index]
+            inbox.post(draft, MergeKind.ADD, version=version)
+            return True
+        return isinstance(change, np.ndarray) and inbox.try_deliver(MergeKind.ADD, index, change, version=version)
+
+    def _show(self, fragments: Sequence[int]) -> None:
+        """Hand over what the live parameters show of these fragments now, as far as there are slots.
+
+        Work that the trainer posts stays in the outbox until it has taken that (see `take_work`): an inner step at
+        most, and in mode sync it waits for this anyway.
+        """
+        # Of work that is being taken in right now nobody could say whether what is shown contains it.
+        if self._rebasing or self._taking.locked():
+            return
+        for index in fragments:
+            state = self._fragments[index].state
+            if not self._mailbox.inbox.num_free():
+                return
+            fill = partial(_fill_shown, state)
+            if self._mailbox.inbox.try_deliver(MergeKind.REBASE, index, fill, version=state.version):
+                self._unshown.pop(index, None)
+                self._rebasing = True
+
+    def deliver_anchor(self, index: int) -> None:
+        """Mode streaming: hand over the new anchor, to be blended `overlap_steps` after the send."""
+        state = self._fragments[index].state
+        apply_at = self._last_send_step.get(index, 0) + self._section.overlap_steps
+        delivered = not self._rebasing and self._mailbox.inbox.try_deliver(
+            MergeKind.BLEND,
+            index,
+            state.anchor,
+            version=state.version,
+            merge_alpha=self._section.merge_alpha,
+            apply_at_inner_step=apply_at,
+        )
+        if delivered:
+            self._undelivered_anchor.discard(index)
+        else:
+            self._undelivered_anchor.add(index)
+
+    def retry(self) -> None:
+        """Hand over what found no free slot before."""
+        if self._rebasing:
+            return
+        for index in sorted(self._undelivered_anchor):
+            self.deliver_anchor(index)
+        self._show([index for index in self._unshown if not self._fragments[index].busy.locked()])
+
+
+def _fill_shown(state: FragmentState, slot: F32) -> None:
+    state.shown(slot)

@@ -1,0 +1,499 @@
+"""The network side of one peer: composes membership, rounds and state transfer around a mailbox.
+
+Everything concrete is injected (host, store, clocks, compute), so the same class runs in the network process of a
+volunteer, in a seed, and in the simulator under virtual time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from averaging.exchange.background import Background
+from averaging.exchange.exchange import Exchange
+from averaging.fragment.runtime import Compute
+from averaging.lanes.links import Doorkeeper, Links
+from averaging.outer.schedule import effective_sync_every, fastest_believed
+from averaging.rounds.facts import ExchangeReport, PeerRefused, RoundClosed
+from averaging.signing.notary import Notary, Scope
+from averaging.transfer.client import Snapshot, StateServer
+from averaging.wire.messages import Commit, Message
+from dht.errors import Incompatible, LocalFault
+from dht.host import Host, PeerId
+from dht.identity.keys import Identity, verify
+from dht.records.signed_records import PeerRecord, VerifiedRecords
+from dht.store import RecordStore
+from dht.streams.pacing import Pace
+from peer.checkpoint.checkpoint import CheckpointFolder
+from peer.checkpoint.facts import Totals
+from peer.checkpoint.partial_downloads import ChunkFiles
+from peer.checkpoint.spill import PastRounds, Shelf
+from peer.config.manifest import RunManifest
+from peer.config.peer_config import INCOMING_NAME
+from peer.config.run_rules import codec_of, limits_of, rule_of
+from peer.events.log import Event
+from peer.mailbox.mailbox import Mailbox
+from peer.network.anchors.fetcher import Fetcher
+from peer.network.membership.membership import Membership
+from peer.network.membership.revisions import Revisions
+from peer.network.node.checkpoint_keeper import CheckpointKeeper
+from peer.network.node.fragment_memory import build_fragments, persist
+from peer.network.node.leave import Parting
+from peer.network.node.mailbox_desk import TrainerDesk
+from peer.network.node.repairs import Repairs
+from peer.network.node.reporter import Reporter
+from peer.network.node.serving_limits import FREELY, ServingLimits
+from peer.network.node.start import Start
+
+POLL_SECONDS = 0.02
+"""How often the outbox is looked at: far below an inner step of any model worth training over the internet."""
+PACE_SECONDS_PER_MEMBER = 0.005
+"""Between two searches for the fastest: in a swarm of thousands they take time, and it hardly changes."""
+REPLAY_SECONDS = 5.0
+"""For a joiner to apply what was committed while it downloaded: a few small messages and result shards per version;
+whoever takes longer begins with what it has, and the commits come meanwhile."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeIdentity:
+    """Who this peer is and what it says about itself."""
+
+    identity: Identity
+    run_id: str
+    session: int
+    role: str
+    device: str
+    name: str
+    software: str
+    contributor_key: bytes = b""
+    site: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodePorts:
+    """Everything that differs between real life and simulation."""
+
+    host: Host
+    store: RecordStore
+    doorkeeper: Doorkeeper
+    wall_clock: Callable[[], float]
+    clock: Callable[[], float]
+    compute: Compute
+    emit: Callable[[Event], None]
+    randomness: random.Random
+    poll_seconds: float = POLL_SECONDS
+    rest: Callable[[float], Awaitable[None]] = asyncio.sleep
+    """Waits between two looks into the mailbox; the simulator knows when there is something to see."""
+    verified: VerifiedRecords | None = None
+    """Records known to be good; None begins with none. The peers of a simulation share theirs."""
+    revisions: Revisions | None = None  # None: those of the manifest, and everybody is a member
+    serving: ServingLimits = FREELY
+    line: Pace | None = None  # None: rounds do not pace themselves
+
+
+class Node:
+    """See the module docstring. `run` ends when the trainer has finished or `leave` was called.
+
+    `checkpoints` is where the state is kept on disk; None keeps nothing (simulation).
+    """
+
+    membership: Membership
+
+    def __init__(
+        self,
+        who: NodeIdentity,
+        manifest: RunManifest,
+        ports: NodePorts,
+        mailbox: Mailbox,
+        checkpoints: CheckpointFolder | None = None,
+    ) -> None:
+        self.who = who
+        self.manifest = manifest
+        self.ports = ports
+        self.mailbox = mailbox
+        self.started_at = ports.wall_clock()
+        self.me = who.identity.peer_id
+        self.codec = codec_of(manifest)
+        self.rule = rule_of(manifest)
+        self.limits = limits_of(mailbox.sizes, self.codec)
+        self.reporter = Reporter(self.me, mailbox, ports.wall_clock, ports.clock, ports.emit)
+        self._background = Background()
+        self._leaving = asyncio.Event()
+        self._moved = asyncio.Event()
+        self._leave_reason = "the trainer finished"
+        self._state = "joining"
+        self._manifest_hash = manifest.hash
+        notary = Notary(Scope(who.run_id, self._manifest_hash), who.identity.sign, verify, ports.verified)
+        section, site_of = manifest.averaging, lambda peer_id: self.membership.site_of(peer_id)
+        self.fragments = build_fragments(self.me, who.run_id, section, self.rule, self.codec, mailbox, notary, site_of)
+        self.desk = TrainerDesk(
+            mailbox, self.fragments, manifest.averaging, ports.clock, ports.poll_seconds, self.reporter.last_send_step
+        )
+        self.exchange = Exchange(
+            self.me,
+            self.rule,
+            self.codec,
+            self.fragments,
+            clock=ports.clock,
+            compute=ports.compute,
+            deliver=self.desk.deliver,
+            lend=self.desk.lend,
+            report=self._on_report,
+            first_sequence=int(1000 * self.started_at),
+        )
+        self.exchange.takes_part = False
+        self.is_dialable = True
+        self.exchange.audits.chance = ports.randomness.random
+        self.exchange.audits.signs_of = lambda peer_id: self.membership.signs_of(peer_id)
+        self.revisions = ports.revisions or Revisions(manifest, bytes(32), self.me)
+        self.revisions.on_end = self.reporter.run_ended
+        self.exchange.rule_at = self.revisions.rule_at
+        self.links = Links(
+            ports.host,
+            ports.doorkeeper,
+            self.limits,
+            self._on_message,
+            self._on_lost,
+            self._on_refused,
+            ports.clock,
+            ports.line,
+        )
+        self.exchange.links, self.links.is_abroad = self.links, lambda remote: self.membership.is_abroad(remote)
+        self.links.rate_of = lambda remote: self.membership.upload_bits_per_second(remote)
+        self.membership = Membership(
+            who.identity,
+            ports.host,
+            ports.store,
+            ports.doorkeeper,
+            self._describe,
+            announce_seconds=manifest.network.announce_seconds,
+            wall_clock=ports.wall_clock,
+            randomness=ports.randomness,
+            on_view=self._on_view,
+            on_joined=self.reporter.peer_joined,
+            on_left=self.reporter.peer_left,
+            on_refused=self._on_refused,
+            verified=ports.verified,
+        )
+        guard = self.exchange.guard
+        guard.speed_of, guard.news_seconds = self._speed_of, self.membership.news_seconds
+        guard.known_speeds = self.membership.speeds
+        kept = None if checkpoints is None else ChunkFiles(checkpoints.path.with_name(INCOMING_NAME))
+        self.fetcher = Fetcher(ports.host, ports.doorkeeper, self.limits, self.membership, notary, kept)
+        self.repairs = Repairs(self.exchange, self.fetcher, self.membership, self.reporter)
+        serving = ports.serving
+        StateServer(
+            *(ports.host, ports.doorkeeper, self, len(mailbox.sizes), ports.compute),
+            most_bits_per_second=lambda: serving.now(self.links),
+            max_transfers=serving.max_transfers,
+        )
+        self.keeper = self._past = None
+        if checkpoints is not None:
+            self._past = PastRounds(Shelf(checkpoints.path.parent), ports.compute)
+            self.keeper = self._build_keeper(checkpoints, self._past)
+            self.repairs.before_unproven = self.keeper.keep_lineage
+        exchange, keeper = self.exchange, self.keeper
+        self._parting = Parting(exchange, self.links, self.membership, self.desk, mailbox, keeper, ports.clock)
+        self._start = Start(
+            self.me,
+            mailbox,
+            self.fragments,
+            self.desk,
+            self.membership,
+            self.fetcher,
+            self.keeper,
+            self.reporter,
+            trains=who.role == "trainer",
+            clock=ports.clock,
+            compute=ports.compute,
+            poll_seconds=ports.poll_seconds,
+            look_seconds=manifest.network.announce_seconds / 2,
+        )
+
+    # --------------------------------------------------------------------------------------------------- the run
+
+    async def run(self) -> None:
+        """Join, catch up, take part until the trainer has finished, leave.
+
+        Raises:
+            LocalFault: another process uses this identity, or the state cannot be had.
+        """
+        tasks: list[asyncio.Task[None]] = []
+        loop = asyncio.get_running_loop()
+        try:
+            await self.membership.look()
+            if not await self._has_started():
+                self.reporter.left(self._leave_reason)
+                return
+            self._state = "training" if self.who.role == "trainer" else "serving"
+            self.exchange.takes_part = self.who.role == "trainer"
+            await self.membership.announce()
+            self._check_identity()
+            self._check_welcome(await self.membership.introduce())
+            self._on_view()
+            await self._replay_missed()
+            await self._start.hand_over()
+            self.mailbox.network.ready = 1
+            for fragment in self.fragments:
+                await self.exchange.offer(fragment)
+            self.reporter.joined(self.who.run_id, self.who.device, self.versions())
+            membership = self.membership
+            for work in (membership.run(), membership.show_changes(), self._follow_trainer(), self._audit()):
+                tasks.append(loop.create_task(work))
+            if self.keeper is not None:
+                tasks.append(loop.create_task(self.keeper.run()))
+            tasks.append(loop.create_task(_wait(self._leaving)))
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            try:
+                for task in done:
+                    task.result()
+            except Incompatible:
+                await self._parting.keep_work_in_time()
+                raise
+            await self._settle()
+        finally:
+            await self._background.close()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self.exchange.close()
+            await self.links.close()
+        self.reporter.left(self._leave_reason)
+
+    async def _has_started(self) -> bool:
+        """Bring the fragments to where this peer starts; False when it was asked to leave before: nobody knows it."""
+        starting = asyncio.ensure_future(self._start.run())
+        leaving = asyncio.ensure_future(self._leaving.wait())
+        try:
+            await asyncio.wait({starting, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            if starting.done():
+                starting.result()
+            return starting.done()
+        finally:
+            starting.cancel()
+            leaving.cancel()
+            await asyncio.gather(starting, leaving, return_exceptions=True)
+
+    async def _replay_missed(self) -> None:
+        """Take the commits that were made while the anchors were fetched: nobody begins one version behind."""
+        end = self.ports.clock() + REPLAY_SECONDS
+        asked: set[tuple[int, int]] = set()
+        while self.ports.clock() < end and not self._leaving.is_set():
+            behind = self.repairs.behind()
+            if not behind:
+                return
+            for index, peer_id in behind.items():
+                if (index, self.fragments[index].machine.version) not in asked:
+                    asked.add((index, self.fragments[index].machine.version))
+                    self.exchange.audit(index, peer_id)
+            await asyncio.sleep(REPLAY_SECONDS / 50)
+
+    def leave(self, reason: str) -> None:
+        """End the run in an orderly way."""
+        self._leave_reason = reason
+        self._leaving.set()
+
+    def versions(self) -> tuple[int, ...]:
+        """The anchor version of every fragment."""
+        return tuple(fragment.machine.version for fragment in self.fragments)
+
+    async def _settle(self) -> None:
+        await self._parting.finish_rounds()
+        self._state = "leaving"
+        await self._parting.hand_over()
+        self._state = "left"
+        await self._parting.say_goodbye()
+        await self._parting.keep_work()
+
+    # ------------------------------------------------------------------------------------------------- the mailbox
+
+    async def _follow_trainer(self) -> None:
+        trainer, told_at = self.mailbox.trainer, self.ports.clock()
+        paced_at = told_at
+        while not self._leaving.is_set():
+            self.exchange.guard.awake()
+            await self.desk.take_work(self.exchange.work_arrived)
+            self.revisions.reached(min(self.versions()))
+            self.desk.retry()
+            self.mailbox.network.heartbeat = self.ports.clock()
+            if trainer.finished or trainer.stop_requested:
+                await self.desk.take_work(self.exchange.work_arrived)
+                if not self._leaving.is_set():  # the trainer may have said meanwhile why it ends
+                    self.leave("the trainer finished" if trainer.finished else "asked to stop")
+            if self.ports.clock() - told_at >= self.manifest.network.announce_seconds / 2:
+                told_at = self.ports.clock()
+                self.reporter.progress(self.links.traffic.sent_abroad_bytes)
+                if told_at - paced_at >= PACE_SECONDS_PER_MEMBER * self.mailbox.network.num_peers:
+                    paced_at = told_at
+                    self._set_pace()
+            await self.ports.rest(self.ports.poll_seconds)
+
+    def _speed_of(self, peer_id: PeerId) -> float:
+        is_me = peer_id == self.me
+        return self.mailbox.trainer.tokens_per_second if is_me else self.membership.tokens_per_second(peer_id)
+
+    def _set_pace(self) -> None:
+        """Slow peers send after fewer inner steps, so that everybody is ready at about the same time."""
+        speeds = self.membership.speeds()
+        own, sync_every = self.mailbox.trainer.tokens_per_second, self.manifest.averaging.sync_every
+        fastest = fastest_believed([*speeds, own], is_strict=self.rule.is_strict)
+        self.mailbox.network.sync_every = effective_sync_every(sync_every, own, fastest)
+        self.mailbox.network.num_peers = len(speeds)
+
+    # ---------------------------------------------------------------------------------------- callbacks of the parts
+
+    def _on_message(self, sender: PeerId, message: Message, payload: memoryview, frame_bytes: int) -> None:
+        self.membership.heard_from(sender)
+        if self._state == "joining":
+            # Still catching up: whatever is missed now is asked for as soon as rounds begin.
+            return
+        self.exchange.on_message(sender, message, payload, frame_bytes)
+
+    def _on_lost(self, peer_id: PeerId, reason: str) -> None:
+        self.membership.suspect(peer_id, reason)
+        self.exchange.peer_lost(peer_id, reason)
+
+    def _on_refused(self, peer_id: PeerId, reason: str) -> None:
+        self.exchange.guard.blame(peer_id, "malformed", reason)
+
+    def _on_view(self) -> None:
+        trainers, followers = self.membership.split()
+        own = [self.me] if self._state == "training" else []
+        num_known = len(trainers) + self.membership.num_suspected_trainers() + len(own)
+        self.exchange.set_view([*trainers, *own], followers, num_known)
+
+    def _on_report(self, report: ExchangeReport) -> None:
+        if isinstance(report, PeerRefused):
+            self.reporter.refused(report)
+            return
+        self.reporter.round_report(report)
+        index = report.fragment
+        if self.reporter.moved(report):
+            persist(self.mailbox, self.fragments[index])
+            self._moved.set()
+            if self.rule.mode == "streaming" and self.desk.is_open:
+                self.desk.deliver_anchor(index)
+        if self._past is not None and isinstance(report, RoundClosed):
+            self._background.spawn(self._past.put_away(self.fragments[index], report.commit))
+        repair = self.reporter.wanted_repair(report)
+        if repair is not None:
+            self._background.spawn(self.repairs.repair(index, repair.peer_id, repair.reason))
+
+    def _check_welcome(self, refusal: str) -> None:
+        if refusal:
+            raise Incompatible(
+                f"all members of {self.who.run_id} that answered refused this peer ({refusal}); expected a welcome; "
+                f"this is {self.who.software}: install the version that the run uses"
+            )
+
+    def _check_identity(self) -> None:
+        if self.membership.is_duplicate():
+            raise LocalFault(
+                f"another live process of this run uses the identity {self.me} and was there first; expected one "
+                "process per identity: stop the other one, or give this one its own --identity file"
+            )
+
+    async def _audit(self) -> None:
+        """Compare announced anchors with our own after every round, and whenever records have come."""
+        while True:
+            self._moved.clear()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self.manifest.network.announce_seconds):
+                    await self._moved.wait()
+            self._check_identity()
+            await self.repairs.audit()
+
+    # ----------------------------------------------------------------------------------------- StateSource for donors
+
+    async def snapshot(self, fragment: int) -> Snapshot | None:
+        """A consistent copy of one fragment's committed state."""
+        runtime = self.fragments[fragment]
+        if not self.desk.is_open:
+            return None
+        async with runtime.busy:
+            state = runtime.state
+            anchor, momentum = await self.ports.compute(lambda: (state.anchor.copy(), state.momentum.copy()))
+            commits = tuple(runtime.machine.history[version] for version in sorted(runtime.machine.history))
+            return Snapshot(state.version, state.lineage_tokens, anchor, momentum, state.digest, commits)
+
+    def digest_at(self, fragment: int, version: int) -> bytes:
+        """The digest this peer had at a recent version; empty when unknown."""
+        return self.fragments[fragment].digests.get(version, b"")
+
+    def commits_from(self, fragment: int, version: int) -> Sequence[Commit]:
+        """Recent commits that left `version` or a later one."""
+        history = self.fragments[fragment].machine.history
+        return [history[key] for key in sorted(history) if key >= version]
+
+    def commit_frames(self, fragment: int, version: int) -> Sequence[bytes]:
+        """Signed commits that left `version` or a later one, as frames."""
+        return self.fragments[fragment].log.page(version)
+
+    # ----------------------------------------------------------------------------------------------------- details
+
+    def _describe(self) -> PeerRecord:
+        trainer, fragments, traffic = self.mailbox.trainer, self.fragments, self.links.traffic
+        return PeerRecord(
+            run_id=self.who.run_id,
+            peer_id=self.me,
+            session=self.who.session,
+            sequence=0,
+            expires_at=0.0,
+            manifest_hash=self._manifest_hash,
+            state=self._state,  # type: ignore[arg-type]
+            role=self.who.role,  # type: ignore[arg-type]
+            device=self.who.device,
+            name=self.who.name,
+            software=self.who.software,
+            reachable=self.is_dialable,
+            inner_steps=trainer.inner_steps,
+            tokens=trainer.tokens,
+            rounds_contributed=self.reporter.rounds_contributed,
+            tokens_per_second=trainer.tokens_per_second,
+            upload_bits_per_second=traffic.upload_bits_per_second,
+            download_bits_per_second=traffic.download_bits_per_second,
+            train_loss=_finite(trainer.train_loss),
+            held_out_loss=_finite(trainer.held_out_loss),
+            held_out_version=trainer.held_out_version,
+            versions=tuple(fragment.machine.version for fragment in fragments),
+            digests=tuple((fragment.state.digest or bytes(32))[:8] for fragment in fragments),
+            lineage_tokens=tuple(fragment.state.lineage_tokens for fragment in fragments),
+            started_at=self.started_at,
+            contributor_key=self.who.contributor_key,
+            site=self.who.site,
+            newest_round=self.reporter.round_clock.newest,
+        )
+
+    def _build_keeper(self, checkpoints: CheckpointFolder, past: PastRounds) -> CheckpointKeeper:
+        trainer, ports = self.mailbox.trainer, self.ports
+
+        def totals() -> Totals:
+            rounds_contributed = self.reporter.rounds_contributed
+            return Totals(inner_steps=trainer.inner_steps, tokens=trainer.tokens, rounds_contributed=rounds_contributed)
+
+        return CheckpointKeeper(
+            checkpoints,
+            self.fragments,
+            self.mailbox,
+            (self.desk, self.exchange.work_arrived) if self.who.role == "trainer" else None,
+            ports.compute,
+            totals,
+            ports.wall_clock,
+            ports.emit,
+            after_each=past.unload,
+        )
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+async def _wait(event: asyncio.Event) -> None:
+    await event.wait()

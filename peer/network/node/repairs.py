@@ -1,0 +1,304 @@
+"""Finds out when this peer's anchors are not the swarm's, and fetches those that count.
+
+What a member announces, in a record or in a message, is only a reason to look. Then it shows the signed commits that
+lead to its anchor, other members are asked what they have, and `dht.records.lineages.replaces` decides: nothing is
+adopted because nobody contradicts it. What is fetched may be another anchor than the one that was weighed: members go
+on meanwhile, and a hostile one hands out what it likes. Then that one is weighed in its own right, or nothing is
+adopted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from averaging.exchange.exchange import Exchange
+from averaging.fragment.runtime import FragmentRuntime
+from averaging.signing.chains import Chain, newest_run
+from averaging.wire.messages import Commit
+from dht.host import PeerId
+from dht.records.lineages import MAX_LINEAGE_TOKENS, Side, replaces
+from dht.records.signed_records import PeerRecord
+from peer.network.anchors.fetcher import Fetched, Fetcher
+from peer.network.node.fragment_memory import adopt_snapshot
+
+MAX_WEIGHINGS = 3
+"""Of one claim, while rounds close here before the others have answered."""
+MAX_LOOKS = 4
+"""Claims looked into one after the other, before an audit or repair ends; the next one goes on."""
+FIRST_REFUSAL_SECONDS = 0.5
+LONGEST_REFUSAL_SECONDS = 60.0
+"""A member whose claim does not count is not listened to for so long, twice as long each time. The first is short: the
+others of its side may just be applying the round that it is at."""
+LAGGING_SECONDS = 2.0
+"""Members at an earlier version are mostly on the way to the own one: these are given so long to show it."""
+MAX_REFUSALS = 1024
+
+
+class Neighbours(Protocol):
+    """Port: who is there; `peer.network.membership.membership.Membership` is one."""
+
+    def members(self) -> list[PeerRecord]:
+        """Live members other than this one."""
+        ...
+
+    def heads(self, fragment: int) -> Collection[tuple[int, bytes]]:
+        """(version, first bytes of the digest) of the anchors that members announce.
+
+        Those of this peer, or of suspected ones alone, may be among them.
+        """
+        ...
+
+
+class RepairReports(Protocol):
+    """Port: who is told; `peer.network.node.reporter.Reporter` is one."""
+
+    def anchor_differed(self, fragment: int, version: int, num_others: int) -> None: ...
+
+    def repaired(self, fragment: int, version: int, reason: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Doubts:
+    """What announcements of others say against the own anchor, as far as records tell.
+
+    Attributes:
+        ahead: of each anchor of a later version and more tokens, as its members say, one of them: the next one after
+            this peer, so that not everybody who is behind asks the same one. Those that most members have come first.
+        against: of each other anchor that is no later one of the own lineage a member; chosen in the same way.
+    """
+
+    ahead: tuple[PeerId, ...]
+    against: tuple[PeerId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Better:
+    """An anchor that counts more than the own one.
+
+    Attributes:
+        behind: who has it.
+        lineage_tokens: as far as signed commits tell; None: as most of those announce it.
+        is_fork: it does not follow the own one.
+    """
+
+    chain: Chain
+    behind: tuple[PeerId, ...]
+    lineage_tokens: int | None
+    is_fork: bool
+
+
+@dataclass
+class _Refusal:
+    until: float
+    seconds: float
+
+
+class Repairs:
+    """Audits and repairs of all fragments of one peer."""
+
+    def __init__(self, exchange: Exchange, fetcher: Fetcher, neighbours: Neighbours, reports: RepairReports) -> None:
+        self._exchange = exchange
+        self._fetcher = fetcher
+        self._neighbours = neighbours
+        self._reports = reports
+        self.before_unproven: Callable[[], Awaitable[None]] = _nothing
+        """Called before an anchor is taken over to which no signed commits lead from an own one; set by the owner."""
+        self._refused: dict[tuple[PeerId, int], _Refusal] = {}
+        self._looking: set[tuple[PeerId, int]] = set()
+
+    def behind(self) -> dict[int, PeerId]:
+        """Fragments of which a member announces more committed tokens than ours have; and that member."""
+        doubts = {fragment.index: self._doubts(fragment).ahead for fragment in self._exchange.fragments}
+        return {index: ahead[0] for index, ahead in doubts.items() if ahead}
+
+    async def audit(self) -> None:
+        """Compare announced anchors with our own; cheap as long as they agree."""
+        for fragment in self._exchange.fragments:
+            if fragment.repairing:
+                continue
+            doubts = self._doubts(fragment)
+            if doubts.ahead:
+                self._exchange.audit(fragment.index, doubts.ahead[0])
+            for peer_id in doubts.against[:MAX_LOOKS]:
+                if await self._look(fragment, peer_id, ""):
+                    break
+
+    async def repair(self, index: int, peer_id: PeerId, reason: str) -> None:
+        """Look into what `peer_id` claims; `Exchange.repaired` follows in any case."""
+        fragment = self._exchange.fragments[index]
+        try:
+            # The one that knows of a better anchor may be gone by now; whoever has gone on will do as well.
+            doubts = self._doubts(fragment)
+            names = dict.fromkeys((peer_id, *doubts.ahead, *doubts.against))
+            for name in [name for name in names if not self._is_refused(name, index)][:MAX_LOOKS]:
+                if await self._look(fragment, name, reason):
+                    return
+        finally:
+            self._exchange.repaired(index)
+
+    def _doubts(self, fragment: FragmentRuntime) -> _Doubts:
+        state, index, me = fragment.state, fragment.index, self._exchange.me
+        doubtful = {head for head in self._neighbours.heads(index) if not fragment.had(*head)}
+        ahead: dict[tuple[int, bytes], PeerId] = {}
+        against: dict[tuple[int, bytes], PeerId] = {}
+        num_members: Counter[tuple[int, bytes]] = Counter()
+        if not doubtful:
+            return _Doubts((), ())
+        for record in self._neighbours.members():
+            if len(record.versions) <= index or record.state == "joining":
+                continue
+            head, tokens = (record.versions[index], record.digests[index]), record.lineage_tokens[index]
+            if head not in doubtful:
+                continue
+            num_members[head] += 1
+            chosen = ahead if head[0] > state.version and tokens > state.lineage_tokens else against
+            if head not in chosen or chosen[head] < me < record.peer_id:
+                chosen[head] = record.peer_id
+        first_ahead = sorted(ahead, key=lambda head: (-num_members[head], ahead[head] < me, ahead[head]))
+        return _Doubts(
+            tuple(name for name in (ahead[head] for head in first_ahead) if not self._is_refused(name, index)),
+            tuple(against[head] for head in sorted(against, reverse=True)),
+        )
+
+    def _is_refused(self, peer_id: PeerId, index: int) -> bool:
+        refusal = self._refused.get((peer_id, index))
+        return refusal is not None and asyncio.get_running_loop().time() < refusal.until
+
+    async def _look(self, fragment: FragmentRuntime, peer_id: PeerId, reason: str) -> bool:
+        """Whether the anchor that a member claims was taken over."""
+        key = (peer_id, fragment.index)
+        if key in self._looking or self._is_refused(*key):
+            return False
+        self._looking.add(key)
+        try:
+            found = await self._weigh(fragment, peer_id)
+            if found is None:
+                self._refuse(key)
+                # It may be the one that has to give in, and not know it. Or a round of few led there, whose commit was
+                # not followed yet: asked for again, it is by now.
+                fragment.machine.later.forget(peer_id)
+                self._exchange.audit(fragment.index, peer_id)
+                return False
+            if fragment.repairing and fragment.unfetchable is None:
+                return False  # somebody else's claim was faster
+            fragment.repairing = True
+            if found.is_fork:
+                self._reports.anchor_differed(fragment.index, fragment.state.version, len(found.behind))
+            reason = reason or f"more weight stands behind that of {len(found.behind)} other members"
+            is_replaced = await self._replace(fragment, found, reason)
+            if is_replaced is None:
+                self._refuse(key)
+            else:
+                self._refused.pop(key, None)
+            return bool(is_replaced)
+        finally:
+            self._looking.discard(key)
+            if len(self._refused) > MAX_REFUSALS:
+                del self._refused[next(iter(self._refused))]
+
+    def _refuse(self, key: tuple[PeerId, int]) -> None:
+        before = self._refused.get(key)
+        seconds = min(2 * before.seconds, LONGEST_REFUSAL_SECONDS) if before else FIRST_REFUSAL_SECONDS
+        self._refused[key] = _Refusal(asyncio.get_running_loop().time() + seconds, seconds)
+
+    async def _weigh(self, fragment: FragmentRuntime, peer_id: PeerId) -> _Better | None:
+        """What a member claims, if it counts."""
+        known, version = fragment.anchors(), fragment.state.version
+        chain = await self._fetcher.claims.chain(fragment.index, peer_id, known, version)
+        if chain is None:
+            return None
+        better = None
+        for _ in range(MAX_WEIGHINGS):
+            if fragment.had(chain.version, chain.digest):
+                return None
+            digest = fragment.state.digest
+            better = await self._weigh_chain(fragment, peer_id, chain)
+            if better is not None or fragment.state.digest == digest:
+                break
+        refusal = self._refused.get((peer_id, fragment.index))
+        is_young = refusal is None or refusal.seconds < LAGGING_SECONDS
+        if is_young and chain.version < version and chain.fork_from(known) is None:
+            return None  # after a restart older anchors of the own lineage are forgotten, too
+        return better
+
+    async def _weigh_chain(self, fragment: FragmentRuntime, peer_id: PeerId, chain: Chain) -> _Better | None:
+        """What a chain leads to, if that counts; its signatures are checked, and `peer_id` has its anchor."""
+        version, digest, known = fragment.state.version, fragment.state.digest, fragment.anchors()
+        standing = await self._fetcher.claims.standing(fragment.index, peer_id, chain, known, (version, digest))
+        # Asking took a while, in which a round may have closed. And nobody is left to fetch it from if it was blamed.
+        if fragment.state.digest != digest or not standing.behind:
+            return None
+        fork = chain.fork_from(known)
+        since_fork = None if fork is None else fragment.log.tokens_since(fork, version)
+        are_comparable = since_fork is not None and not self._exchange.guard.chain_objection(
+            chain.commits, fragment.machine.timing
+        )
+        own_tokens = since_fork if since_fork is not None and are_comparable else fragment.log.tokens
+        is_believed = are_comparable or since_fork is None
+        own = Side(digest, own_tokens, standing.num_own, version)
+        other = Side(chain.digest, chain.tokens if is_believed else 0, len(standing.behind), chain.version)
+        num_elsewhere = standing.num_elsewhere
+        if not replaces(own, other, standing.num_known, are_comparable=are_comparable, num_elsewhere=num_elsewhere):
+            return None
+        is_proven = are_comparable and since_fork is not None
+        tokens = fragment.state.lineage_tokens - (since_fork or 0) + chain.tokens if is_proven else None
+        return _Better(chain, standing.behind, tokens, fork != version)
+
+    async def _replace(self, fragment: FragmentRuntime, better: _Better, reason: str) -> bool | None:
+        """Whether an anchor was taken over; None when something else than what counts was handed out."""
+        index = fragment.index
+        try:
+            fetched = await self._fetcher.fetch_from(index, fragment.state.num_values, better.behind)
+            # Fetching took a while, in which this peer may have come to that anchor by itself, and gone on from it.
+            if fetched is None or fragment.had(fetched.snapshot.version, fetched.snapshot.digest):
+                return False
+            weighed = await self._weigh_fetched(fragment, better, fetched)
+            if weighed is None:
+                return None
+            found, tokens = fetched.snapshot, weighed.lineage_tokens
+            commits = _of_one_lineage(better.chain.commits, found.commits)
+            if tokens is None:
+                await self.before_unproven()
+            else:
+                found = replace(found, lineage_tokens=min(tokens, MAX_LINEAGE_TOKENS))
+            snapshot, shown = found, tuple(commits[version] for version in sorted(commits))
+            await self._exchange.adopt(index, lambda state: adopt_snapshot(state, snapshot), shown)
+            self._reports.repaired(index, snapshot.version, reason)
+            return True
+        finally:
+            self._exchange.repaired(index)
+
+    async def _weigh_fetched(self, fragment: FragmentRuntime, better: _Better, fetched: Fetched) -> _Better | None:
+        """What was weighed, or what its members have gone on to if that counts by itself; None: something else."""
+        chain, found = better.chain, fetched.snapshot
+        if found.version == chain.version:
+            return better if found.digest == chain.digest else None
+        commits = {commit.version: commit for commit in (*chain.commits, *found.commits)}
+        run = newest_run([commits[version] for version in sorted(commits) if version < found.version])
+        known = fragment.anchors()
+        later = Chain(run if run and run[-1].version + 1 == found.version else (), found.version, found.digest)
+        fork = later.fork_from(known)
+        later = later if fork is None else later.since(fork)
+        return await self._weigh_chain(fragment, fetched.donors[0], later)
+
+
+def _of_one_lineage(weighed: Sequence[Commit], given: Sequence[Commit]) -> dict[int, Commit]:
+    """Version -> commit. A donor may have changed sides, and back, around its answer: what was weighed counts."""
+    commits = {commit.version: commit for commit in given}
+    if any(commits.get(commit.version, commit) != commit for commit in weighed):
+        commits = {}
+    return commits | {commit.version: commit for commit in weighed}
+
+
+async def _nothing() -> None:
+    pass
+
+
+def holds(record: PeerRecord, fragment: int, lineage_tokens: int) -> bool:
+    """Whether a member can give newcomers at least these committed tokens of a fragment."""
+    known = record.lineage_tokens
+    return record.state in ("training", "serving") and len(known) > fragment and known[fragment] >= lineage_tokens

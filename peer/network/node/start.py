@@ -1,0 +1,232 @@
+"""Where a peer starts from: an earlier network process, its checkpoint, the swarm, or the initial parameters."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+import numpy as np
+
+from averaging.fragment.runtime import Compute, FragmentRuntime
+from averaging.outer.contributions import Ranges
+from averaging.outer.fragment_state import FragmentState
+from averaging.outer.own_work import is_fate_known, own_work_of
+from averaging.wire.messages import own_ranges
+from dht.host import PeerId
+from peer.checkpoint.checkpoint import SavedCheckpoint
+from peer.mailbox.mailbox import Mailbox, WorkKind
+from peer.network.anchors.fetcher import Fetched, Fetcher
+from peer.network.membership.membership import Membership
+from peer.network.node.checkpoint_keeper import CheckpointKeeper
+from peer.network.node.fragment_memory import (
+    adopt_snapshot,
+    changing,
+    inherited,
+    inherited_returned_since,
+    persist,
+    restart_machine,
+)
+from peer.network.node.mailbox_desk import TrainerDesk
+from peer.network.node.reporter import Reporter
+
+
+class Start:
+    """Brings every fragment to the best state there is: `run` once, before any round, then `hand_over`.
+
+    Args:
+        trains: whether a trainer is at the other end of the mailbox; a seed takes its state from the swarm.
+        keeper: the checkpoints of this peer; None keeps none.
+        look_seconds: pause between two looks for somebody with a state.
+    """
+
+    def __init__(
+        self,
+        me: PeerId,
+        mailbox: Mailbox,
+        fragments: Sequence[FragmentRuntime],
+        desk: TrainerDesk,
+        membership: Membership,
+        fetcher: Fetcher,
+        keeper: CheckpointKeeper | None,
+        reporter: Reporter,
+        *,
+        trains: bool,
+        clock: Callable[[], float],
+        compute: Compute,
+        poll_seconds: float,
+        look_seconds: float,
+    ) -> None:
+        self._me = me
+        self._mailbox = mailbox
+        self._fragments = fragments
+        self._desk = desk
+        self._membership = membership
+        self._fetcher = fetcher
+        self._keeper = keeper
+        self._reporter = reporter
+        self._trains = trains
+        self._clock = clock
+        self._compute = compute
+        self._poll_seconds = poll_seconds
+        self._look_seconds = look_seconds
+        self._saved: SavedCheckpoint | None = None
+        self._given_up: set[int] = set()
+
+    async def run(self) -> None:
+        """Anchors for every fragment: an earlier network process's, fetched from the swarm, or the initial ones."""
+        has_begun = bool(self._mailbox.network.ready)
+        missing = [fragment.index for fragment in self._fragments if not self._resume(fragment)]
+        if self._keeper is not None and (has_begun or self._mailbox.network.restored_moment):
+            for fragment in self._fragments:
+                if fragment.index not in missing:
+                    await self._keeper.bring_back_commits(fragment)
+        if has_begun:
+            if missing:
+                self._salvage(missing)
+                await self._catch_up()
+        else:
+            # The trainer posts its initial parameters once. What has a digest got them, and was torn by a later death.
+            torn = [index for index in missing if self._mailbox.states[index].digest != bytes(32)]
+            self._salvage(torn)
+            missing = [index for index in missing if index not in torn]
+            if missing and self._trains:
+                await self._take_initial(set(missing))
+            if not self._mailbox.network.restored_moment:
+                await self._restore()
+            elif self._keeper is not None:
+                # An earlier process got so far in this very start: what it knew of the checkpoint is known again.
+                saved = await self._keeper.find()
+                is_same = saved is not None and saved.number == self._mailbox.network.restored_moment
+                self._saved = saved if is_same else None
+            await self._catch_up()
+        for fragment in self._fragments:
+            persist(self._mailbox, fragment)
+        self._fetcher.forget_kept()
+        if self._saved is not None:
+            await self._compute(self._saved.note_use)
+
+    async def hand_over(self) -> None:
+        """Give the trainer what the fragments are now, to begin with or to go on with."""
+        if not self._trains:
+            self._desk.is_open = True
+            return
+        everywhere = bool(self._mailbox.network.ready) or self._mailbox.network.restored_moment > 0
+        indices = {fragment.index for fragment in self._fragments}
+        await self._desk.open(keeps_work=indices - self._given_up if everywhere else ())
+
+    def _resume(self, fragment: FragmentRuntime) -> bool:
+        shared = self._mailbox.states[fragment.index]
+        state = fragment.state
+        if shared.writing or shared.digest == bytes(32) or state.refresh_digest() != shared.digest:
+            return False
+        state.version, state.lineage_tokens = shared.version, shared.lineage_tokens
+        state.unsent_tokens, state.unsent_steps = shared.unsent_tokens, shared.unsent_steps
+        state.unsent_base_version = shared.unsent_base_version
+        state.returned_since = inherited_returned_since(shared)
+        state.pending = inherited(shared, state.codec)
+        restart_machine(fragment)
+        return True
+
+    async def _take_initial(self, missing: set[int]) -> None:
+        """Wait for the trainer's initial parameters; work that it hands over meanwhile stays in its slots."""
+        while missing:
+            for message in self._mailbox.outbox.take():
+                if message.kind is not WorkKind.INITIAL:
+                    continue
+                fragment = self._fragments[message.fragment]
+                with changing(self._mailbox, fragment.index, fragment.state):
+                    fragment.state.anchor[:] = message.values
+                    fragment.state.momentum.fill(0)
+                    fragment.state.residual.fill(0)
+                    await self._compute(fragment.state.refresh_digest)
+                # Persisted before the slot is released: the trainer posts them only once.
+                self._mailbox.outbox.release(message.slot)
+                restart_machine(fragment)
+                missing.discard(message.fragment)
+            if missing:
+                await asyncio.sleep(self._poll_seconds)
+
+    async def _restore(self) -> None:
+        """Go on from the newest checkpoint; where the swarm has something heavier, `_catch_up` replaces it."""
+        saved = None if self._keeper is None else await self._keeper.find()
+        if saved is not None and self._keeper is not None:
+            self._saved = saved
+            self._mailbox.network.rounds_contributed = saved.totals.rounds_contributed
+            for fragment in self._fragments:
+                with changing(self._mailbox, fragment.index, fragment.state):
+                    await self._compute(partial(saved.restore, fragment.index, fragment.state))
+                restart_machine(fragment)
+                persist(self._mailbox, fragment)
+                await self._keeper.bring_back_commits(fragment, saved)
+        has_trainer = saved is not None and saved.has_trainer
+        self._mailbox.network.restored_moment = saved.number if saved is not None and has_trainer else -1
+
+    def _salvage(self, torn: list[int]) -> None:
+        """An earlier network process died while it wrote these anchors: anybody else's are better.
+
+        A peer that is alone goes on with what is there; nobody else has another state that it could contradict.
+        """
+        for index in torn:
+            fragment, shared = self._fragments[index], self._mailbox.states[index]
+            state = fragment.state
+            for values in (state.anchor, state.momentum, state.residual):
+                np.nan_to_num(values, copy=False, nan=0.0, posinf=0.0, neginf=0.0)
+            state.version, state.lineage_tokens = shared.version, 0
+            state.refresh_digest()
+            restart_machine(fragment)
+
+    async def _catch_up(self) -> None:
+        """Fetch every fragment of which the swarm has something better; a seed waits until somebody has a state."""
+        began = self._clock()
+        while True:
+            await self._fetch_better()
+            if self._trains or all(fragment.state.digest for fragment in self._fragments):
+                return
+            self._reporter.waiting("no trainer has a state yet", self._clock() - began)
+            await asyncio.sleep(self._look_seconds)
+            await self._membership.look()
+
+    async def _fetch_better(self) -> None:
+        states = {fragment.index: fragment.state for fragment in self._fragments}
+        began = self._clock()
+        donors = await self._fetcher.fetch_better(states, self._adopt, self._reporter.catching_up)
+        if donors:
+            num_bytes = sum(8 * states[index].num_values for index in donors)
+            self._reporter.caught_up(donors, num_bytes, self._clock() - began)
+
+    async def _adopt(self, index: int, found: Fetched) -> None:
+        fragment, snapshot = self._fragments[index], found.snapshot
+        state = fragment.state
+        if self._saved is not None and self._keeper is not None:
+            await self._keeper.keep_lineage()
+        own = {commit.version: own_ranges(commit, self._me) for commit in snapshot.commits}
+        is_new_session = not self._mailbox.network.ready
+        if is_new_session and not self._knows_fate(state, snapshot.version, own):
+            # The swarm went on without this peer's unsent work, or with it: it must not come twice.
+            num_tokens = state.unsent_tokens + (state.pending.tokens if state.pending is not None else 0)
+            state.pending = None
+            state.drop_waiting()
+            self._given_up.add(index)
+            if num_tokens:
+                self._reporter.work_given_up(index, state.version, snapshot.version - state.version, num_tokens)
+        left_version, known = state.version, fragment.known_anchors()
+        with changing(self._mailbox, index, state):
+            adopt_snapshot(state, snapshot)
+        state.settle_in_new_lineage(left_version, own, fragment.common_version(known, snapshot.commits))
+        if is_new_session:
+            state.base_ceiling = None  # its trainer begins on this very anchor
+        persist(self._mailbox, fragment)
+        fragment.digests = {snapshot.version: snapshot.digest}
+        restart_machine(fragment)
+        before = [commit for commit in snapshot.commits if commit.version < snapshot.version]
+        fragment.machine.history = {commit.version: commit for commit in before}
+        fragment.log.replace(before)
+
+    def _knows_fate(self, state: FragmentState, version: int, own: Mapping[int, tuple[int, Ranges]]) -> bool:
+        """Whether unsent work of the checkpoint has certainly not been sent in a session after it."""
+        if self._saved is None:
+            return self._mailbox.network.restored_moment <= 0
+        if self._saved.is_settled:
+            return True
+        return is_fate_known(state.version, version, own_work_of(state).last_sequence, own)

@@ -1,0 +1,152 @@
+"""The network process: `python -m peer.network.process.main FD`, started and supervised by the trainer's process.
+
+FD is one end of a Unix socket pair. Lines of JSON go both ways; the mailbox comes as a file descriptor beside a line.
+When the other end closes, the trainer's process is gone, and this process ends too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import logging
+import os
+import signal
+import socket
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from dht.errors import DaemonFault, LocalFault, MurmurationError
+from dht.kademlia.lazy_hivemind import allow_parts_of_hivemind
+from dht.records.signed_records import RunRecord, encode_run_record
+from peer.config.manifest import RunManifest
+from peer.events.log import Event, JoinedRun, to_json
+from peer.mailbox.mailbox import Mailbox
+from peer.network.process.child import OWNERS_SIGNALS
+from peer.network.process.event_loop import run_network
+from peer.network.process.spec import NetworkSpec
+from peer.plain_output import make_plain
+
+MAX_LINE_BYTES = 1 << 20
+
+
+@dataclass
+class _Channel:
+    """The child's end of the socket pair. Reading happens on the event loop, one line at a time."""
+
+    connection: socket.socket
+    received: bytes = b""
+
+    def send(self, kind: str, **fields: Any) -> None:
+        line = json.dumps({"kind": kind, **fields}).encode() + b"\n"
+        try:
+            self.connection.sendall(line)
+        except OSError:
+            # The trainer's process has gone; `_watch` ends this one.
+            return
+
+
+def main() -> int:
+    """Entry point; returns the exit code."""
+    connection = socket.socket(fileno=int(sys.argv[1]))
+    sys.stderr = make_plain(sys.stderr)
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    # Ctrl+C in a terminal, closing it, or the end of a system service reaches every process of the group; the
+    # trainer's process decides what it means, and when it ends, this one does.
+    for number in OWNERS_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    # What it starts itself, such as the daemon, hears them.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, OWNERS_SIGNALS)
+    channel = _Channel(connection)
+    try:
+        run_network(_run(channel))
+    except MurmurationError as error:
+        code = error.exit_code if isinstance(error, LocalFault) else 1
+        channel.send("fault", message=str(error), exit_code=code, may_pass=isinstance(error, DaemonFault))
+        return code
+    channel.send("left")
+    return 0
+
+
+async def _run(channel: _Channel) -> None:
+    allow_parts_of_hivemind()
+    from peer.network.process.network_side import NetworkSide
+
+    lines: asyncio.Queue[tuple[dict[str, Any], list[int]]] = asyncio.Queue()
+    orders: asyncio.Queue[tuple[dict[str, Any], list[int]]] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+    gone = asyncio.Event()
+
+    def readable() -> None:
+        try:
+            data, descriptors, _, _ = socket.recv_fds(channel.connection, 65536, 1)
+        except OSError:
+            # A killed trainer resets the connection when it left lines unread.
+            data, descriptors = b"", []
+        if not data:
+            loop.remove_reader(channel.connection)
+            gone.set()
+            return
+        channel.received += data
+        while b"\n" in channel.received:
+            line, _, channel.received = channel.received.partition(b"\n")
+            message = json.loads(line)
+            (orders if message.get("kind") == "leave" else lines).put_nowait((message, list(descriptors)))
+            descriptors = []
+
+    loop.add_reader(channel.connection, readable)
+    orphaned = asyncio.create_task(_wait(gone))
+    beginning = asyncio.create_task(lines.get())
+    await asyncio.wait({beginning, orphaned}, return_when=asyncio.FIRST_COMPLETED)
+    if not beginning.done():
+        beginning.cancel()
+        return
+    first, _ = beginning.result()
+    fields: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in first.items()}
+    spec = NetworkSpec(**fields)
+
+    async def make_mailbox(record: RunRecord, manifest: RunManifest) -> tuple[Mailbox, str]:
+        channel.send("run", record=encode_run_record(record).hex())
+        message, descriptors = await lines.get()
+        if not descriptors:
+            raise LocalFault("the trainer's process sent no mailbox; start `peer join` again")
+        return Mailbox.attach(descriptors[0], message["sizes"], message["sent_bytes"]), message["device"]
+
+    def emit(event: Event) -> None:
+        channel.send("event", event=to_json(event))
+        if isinstance(event, JoinedRun):
+            # All modules are loaded by now. A full collection would walk through all that they made, which holds
+            # everything up for a tenth of a second of processor time; on a crowded machine other peers notice.
+            gc.freeze()
+
+    side = NetworkSide(spec, emit, lambda addresses: channel.send("addresses", addresses=addresses), make_mailbox)
+
+    async def obey() -> None:
+        while True:
+            message, _ = await orders.get()
+            side.leave(message["reason"])
+
+    work = asyncio.create_task(side.run())
+    obeying = asyncio.create_task(obey())
+    await asyncio.wait({work, orphaned}, return_when=asyncio.FIRST_COMPLETED)
+    obeying.cancel()
+    if not work.done():
+        work.cancel()
+        await asyncio.gather(work, return_exceptions=True)
+        return
+    orphaned.cancel()
+    work.result()
+
+
+async def _wait(event: asyncio.Event) -> None:
+    await event.wait()
+
+
+if __name__ == "__main__":
+    exit_code = main()
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Everything is closed. Taking the modules apart one by one would only hold up whoever waits for the end.
+    os._exit(exit_code)

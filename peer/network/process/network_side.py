@@ -1,0 +1,477 @@
+"""From a run id and an address to a running node: host, DHT, the run's manifest, and the loops that keep them alive.
+
+Runs inside the network process of a volunteer (see `main.py`) and directly inside `peer seed`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+import random
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from averaging.lanes.links import MAX_QUEUED_BYTES, ROUND_PROTOCOL
+from averaging.rounds.facts import PeerRefused
+from dht.admission.admission import Admission
+from dht.admission.hello import AccessRule
+from dht.admission.proofs import NONCE_BYTES
+from dht.clocks import steady_seconds
+from dht.errors import LocalFault, PeerFault
+from dht.host import PeerId
+from dht.identity.keys import Identity
+from dht.identity.multiaddr import parse_peer_multiaddr
+from dht.kademlia.store import HivemindStore
+from dht.p2pd.daemon import DaemonOptions
+from dht.p2pd.fresh_dial import dial_freshly
+from dht.p2pd.host import P2pdHost
+from dht.p2pd.relay_check import check_relay
+from dht.records.signed_records import MAX_RUN_RECORD_BYTES, RunRecord, decode_run_record, encode_run_record
+from dht.regular_files import read_regular
+from dht.streams.remote_memory import DEFAULT_BYTES_PER_PEER, RemoteMemory
+from peer.checkpoint.checkpoint import CheckpointFolder, CheckpointOwner
+from peer.config.layouts import layout_digest_of
+from peer.config.manifest import RunManifest
+from peer.config.peer_config import ADDRESSES_NAME, CHECKPOINTS_NAME, RUN_RECORD_NAME, write_cached_peers
+from peer.config.run_rules import check_site
+from peer.events import peer_events as events
+from peer.events.log import Event, ManifestRevised, RunEnded
+from peer.mailbox.mailbox import Mailbox
+from peer.network.membership.doorkeeper import RunDoorkeeper
+from peer.network.membership.invitation import load_pass
+from peer.network.membership.invite_users import remember_users
+from peer.network.membership.peer_cache import PeerCache
+from peer.network.membership.profile_file import load_contributor
+from peer.network.membership.profile_publisher import Contributing
+from peer.network.membership.reconnect import Company
+from peer.network.membership.revisions import Revisions, go_by, told
+from peer.network.membership.run_finding import Wanted, find_run, local_record
+from peer.network.membership.run_protocol import ask_for_run, serve_run
+from peer.network.node.node import Node, NodeIdentity, NodePorts
+from peer.network.node.serving_limits import ServingLimits, bytes_per_peer
+from peer.network.process.spec import NetworkSpec
+from peer.network.reachability.paths import PathPorts, Paths
+from peer.network.reachability.probe import DialBack, probing
+from peer.network.reachability.probe_server import ProbeServer
+from peer.version import SOFTWARE
+
+T = TypeVar("T")
+
+LAST_LOOK_SECONDS = 2.0
+"""On leaving, to remember who is there for the next time; a daemon that is just being started is not waited for."""
+NUM_SILENT_ANNOUNCEMENTS = 3
+SILENT_SECONDS = 8.0
+"""Three announcements and the time to look them up: a member that was not heard of for so long is not there."""
+LOOKS_PER_REVISION_LOOK = 3
+"""A later revision of the manifest is looked for once in three announcements."""
+MAX_ASKED_MEMBERS = 5
+"""Of a private run, for its manifest: until one gives it, or says why it does not."""
+REPUBLISH_SECONDS = 600.0
+RUN_RECORD_LIFE_SECONDS = 7 * 86400.0 - 3600.0
+"""Just under the longest life that holders accept."""
+
+log = logging.getLogger(__name__)
+
+
+class NetworkSide:
+    """One peer's network side.
+
+    Args:
+        emit: takes every event.
+        on_addresses: called with the dialable addresses once the host is up.
+        make_mailbox: given the signed manifest, returns the mailbox to work on and the device's name.
+    """
+
+    def __init__(
+        self,
+        spec: NetworkSpec,
+        emit: Callable[[Event], None],
+        on_addresses: Callable[[list[str]], None],
+        make_mailbox: Callable[[RunRecord, RunManifest], Awaitable[tuple[Mailbox, str]]],
+    ) -> None:
+        self._spec = spec
+        self._tell = emit
+        self._on_addresses = on_addresses
+        self._make_mailbox = make_mailbox
+        self._leave_reason: str | None = None
+        self._leaving = asyncio.Event()
+        self._met_members = asyncio.Event()
+        self._most_members = 0
+        self._node: Node | None = None
+        self._record: RunRecord | None = None
+        self._refused_revision = 0
+
+    def leave(self, reason: str) -> None:
+        """Leave in an orderly way; before the node runs, as soon as it would."""
+        self._leave_reason = reason
+        self._leaving.set()
+        if self._node is not None:
+            self._node.leave(reason)
+
+    def _emit(self, event: Event) -> None:
+        self._tell(event)
+        if isinstance(event, RunEnded) and self._spec.role != "trainer":
+            # A trainer's process decides for itself, when its step is done.
+            self.leave("the run has ended")
+
+    async def run(self) -> None:
+        """Join, take part, leave.
+
+        Raises:
+            LocalFault: what stopped it, with what its owner can do.
+        """
+        spec = self._spec
+        folder = Path(spec.data_dir)
+        identity = Identity.load_or_create(spec.identity)
+        key_path = Path(spec.contributor_key)
+        contributor = load_contributor(key_path, create=True) if spec.contributor_key else None
+        local, damage = local_record(folder / RUN_RECORD_NAME, spec.run_id)
+        self._admission = admission = _admission_of(identity, spec.run_id, load_pass(folder), local)
+        admission.on_refused = self._tell_refusal
+        remember_users(admission, folder, time.time())
+        async with contextlib.AsyncExitStack() as stack:
+            host = await stack.enter_async_context(self._make_host(identity))
+            store = HivemindStore(host, admission=admission)
+            await store.start()
+            stack.push_async_callback(store.close)
+            self._show_addresses(host, folder)
+            if local is not None:
+                self._record = local
+                serve_run(host, admission, self._current_record)
+            found = await self._find_unless_left(store, host, folder, local, damage)
+            if found is None:
+                return
+            self._record, manifest = found
+            _keep_record(folder / RUN_RECORD_NAME, self._record)
+            serve_run(host, admission, self._current_record)
+            mailbox, device = await self._make_mailbox(self._record, manifest)
+            node = self._build_node(identity, contributor, host, store, manifest, mailbox, device)
+            self._node = node
+            allowed = bytes_per_peer(spec.max_memory_mb_per_peer, node.limits.max_frame_bytes)
+            host.memory.raise_to(allowed)
+            node.links.max_queued_bytes = max(allowed, MAX_QUEUED_BYTES)
+            # Until a round has measured the line: nobody should be given more to reduce than may be sent.
+            node.links.limit(spec.limits.upload_bits_per_second, spec.limits.download_bits_per_second)
+            if self._leave_reason is not None:
+                node.leave(self._leave_reason)
+
+            shown, num_restarts = host.addresses(), host.num_restarts
+
+            async def tell_restart() -> None:
+                nonlocal shown, num_restarts
+                if host.addresses() != shown:
+                    shown = host.addresses()
+                    self._show_addresses(host, folder)
+                if host.num_restarts > num_restarts:
+                    num_restarts, seconds = host.num_restarts, host.last_downtime_seconds
+                    told = events.DaemonRestarted(at=time.time(), peer_id=host.peer_id, seconds=seconds)
+                    self._emit(replace(told, is_training=_is_training(node)))
+
+            host.add_restart_listener(tell_restart)
+            ProbeServer(host, node.ports.doorkeeper, dial_freshly, wall_clock=time.time, clock=time.monotonic)
+            work = [
+                self._build_company(store, host, folder, node).run(),
+                self._republish(store),
+                self._follow_revisions(store, host, folder, node),
+                self._build_paths(host, node).run(),
+            ]
+            if contributor is not None:
+                work.append(Contributing(store, contributor, key_path, spec.run_id, identity.peer_id, time.time).run())
+            background = [asyncio.create_task(one) for one in work]
+            for task in background:
+                task.add_done_callback(_tell_of_early_end)
+            try:
+                await node.run()
+            finally:
+                for task in background:
+                    task.cancel()
+                await asyncio.gather(*background, return_exceptions=True)
+                with contextlib.suppress(PeerFault, LocalFault, OSError, TimeoutError):
+                    async with asyncio.timeout(LAST_LOOK_SECONDS):
+                        await self._cache_peers(host, PeerCache(folder))
+
+    def _make_host(self, identity: Identity) -> P2pdHost:
+        spec = self._spec
+        options = DaemonOptions(relays_for_others=self._relays_for_others, map_ports=spec.map_ports)
+        most = spec.max_memory_mb_per_peer
+        return P2pdHost(
+            *(identity, spec.listen, spec.announce),
+            options=options,
+            limits=spec.limits,
+            memory=RemoteMemory(DEFAULT_BYTES_PER_PEER if most is None else most * 10**6, spec.max_streams_per_peer),
+            max_streams_per_peer=spec.max_streams_per_peer,
+            port_range=None if spec.port_range is None else range(*spec.port_range),
+        )
+
+    @property
+    def _relays_for_others(self) -> bool:
+        """Seeds do, unless told not to. Members of a private run do not: a relay does not know who is a stranger."""
+        asked = self._spec.relays_for_others
+        return (self._spec.role == "seed" if asked is None else asked) and not self._admission.is_private
+
+    def _build_paths(self, host: P2pdHost, node: Node) -> Paths:
+        async def dial_back(member: PeerId, addresses: list[str]) -> DialBack:
+            async with probing(host, node.ports.doorkeeper, member, time.monotonic, time.time) as probe:
+                return await probe.dial_back(addresses)
+
+        def tell(is_dialable: bool, can_reduce: bool) -> None:
+            node.is_dialable, node.exchange.reachable = is_dialable, can_reduce
+
+        ports = PathPorts(
+            *(node.membership.members, dial_back, check_relay, tell, self._emit, time.monotonic, time.time),
+            randomness=random.Random(secrets.randbits(64)),
+        )
+        spec = self._spec
+        relays = self._relays_for_others
+        return Paths(host, ports, uses_relays=spec.uses_relays, relays=relays, announce=spec.announce)
+
+    def _build_node(
+        self,
+        identity: Identity,
+        contributor: Identity | None,
+        host: P2pdHost,
+        store: HivemindStore,
+        manifest: RunManifest,
+        mailbox: Mailbox,
+        device: str,
+    ) -> Node:
+        spec = self._spec
+        key = contributor.public_key if contributor is not None else b""
+        session = secrets.randbits(62)
+        check_site(manifest, spec.site, trains=spec.role == "trainer")
+        who = NodeIdentity(
+            identity,
+            spec.run_id,
+            session,
+            spec.role,
+            device,
+            spec.name,
+            SOFTWARE,
+            contributor_key=key,
+            site=spec.site,
+        )
+        assert self._record is not None
+        rule = AccessRule(spec.run_id, manifest.hash, SOFTWARE)
+        doorkeeper = RunDoorkeeper(rule, identity.peer_id, spec.role, self._admission)
+        owner_key = self._record.owner_public_key
+        revisions = Revisions(manifest, owner_key, identity.peer_id, doorkeeper, self._admission)
+        ports = NodePorts(
+            host,
+            store,
+            doorkeeper,
+            time.time,
+            steady_seconds,
+            _in_thread,
+            self._emit,
+            random.Random(secrets.randbits(64)),
+            revisions=revisions,
+            serving=ServingLimits(
+                math.inf if spec.serve_limit_mbit is None else 1e6 * spec.serve_limit_mbit, spec.max_transfers
+            ),
+            line=host.pace_of(ROUND_PROTOCOL),
+        )
+        owner = CheckpointOwner(
+            spec.run_id, identity.peer_id, manifest.hash, layout_digest_of(manifest), tuple(mailbox.sizes)
+        )
+        path, every_seconds = Path(spec.data_dir) / CHECKPOINTS_NAME, 60.0 * spec.checkpoint_minutes
+        folder = CheckpointFolder(path, owner, every_seconds, spec.checkpoints_kept)
+        return Node(who, manifest, ports, mailbox, folder)
+
+    # ---------------------------------------------------------------------------------------------- finding the run
+
+    async def _find_unless_left(
+        self, store: HivemindStore, host: P2pdHost, folder: Path, local: RunRecord | None, damage: str
+    ) -> tuple[RunRecord, RunManifest] | None:
+        spec = self._spec
+
+        def tell(reason: str, seconds: float) -> None:
+            self._emit(events.WaitingForPeers(at=time.time(), peer_id=host.peer_id, reason=reason, seconds=seconds))
+
+        wanted = Wanted(spec.run_id, spec.peers, folder, spec.join_timeout_seconds, tell)
+        finding = asyncio.create_task(find_run(wanted, store, host, self._admission, local, damage))
+        leaving = asyncio.create_task(self._leaving.wait())
+        try:
+            await asyncio.wait({finding, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            return None if leaving.done() else finding.result()
+        finally:
+            for task in (finding, leaving):
+                task.cancel()
+            await asyncio.gather(finding, leaving, return_exceptions=True)
+
+    # ------------------------------------------------------------------------------------------------ staying there
+
+    def _build_company(self, store: HivemindStore, host: P2pdHost, folder: Path, node: Node) -> Company:
+        cache = PeerCache(folder)
+
+        async def look() -> int:
+            addresses = list(dict.fromkeys([*self._spec.peers, *cache.read()]))
+            try:
+                num_members = await store.bootstrap(addresses)
+                if num_members:
+                    await node.membership.look()
+                    await self._cache_peers(host, cache)
+            except (PeerFault, LocalFault, OSError) as fault:
+                log.warning("looking for members failed: %s", fault)
+                return 0
+            if num_members > self._most_members:
+                self._most_members = num_members
+                self._met_members.set()
+            return num_members
+
+        async def rejoin() -> None:
+            if node.mailbox.network.ready:
+                await node.membership.announce()
+                await node.membership.introduce()
+
+        return Company(
+            node.me,
+            look,
+            lambda: {
+                record.peer_id: (record.session, record.sequence)
+                for record in node.membership.view.members(time.time())
+                if record.peer_id != node.me
+            },
+            rejoin,
+            self._emit,
+            silent_seconds=NUM_SILENT_ANNOUNCEMENTS * node.manifest.network.announce_seconds + SILENT_SECONDS,
+            wall_clock=time.time,
+            randomness=random.Random(secrets.randbits(64)),
+            is_training=lambda: _is_training(node),
+        )
+
+    def _show_addresses(self, host: P2pdHost, folder: Path) -> None:
+        self._on_addresses(host.addresses())
+        with contextlib.suppress(OSError):
+            # Only a convenience for this machine's owner, who may have a full disk.
+            write_cached_peers(folder / ADDRESSES_NAME, host.addresses())
+
+    async def _cache_peers(self, host: P2pdHost, cache: PeerCache) -> None:
+        connected = await host.connected_addresses()
+        found = [address for peer_id in sorted(connected) for address in connected[peer_id]]
+        # A member may not have told its addresses yet; what this peer came by leads there, too.
+        cache.keep([*found, *cache.read(), *self._spec.peers])
+
+    async def _republish(self, store: HivemindStore) -> None:
+        """Any member keeps the run findable, at once when it meets others; the owner's machine may be away."""
+        while True:
+            self._met_members.clear()
+            try:
+                encoded = encode_run_record(self._current_record())
+                await store.publish_run(self._spec.run_id, encoded, time.time() + RUN_RECORD_LIFE_SECONDS)
+            except (PeerFault, LocalFault) as fault:
+                log.warning("publishing the run record failed: %s", fault)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(REPUBLISH_SECONDS * random.uniform(0.5, 1.0)):
+                    await self._met_members.wait()
+
+    # ------------------------------------------------------------------------------------------- the owner's changes
+
+    async def _follow_revisions(self, store: HivemindStore, host: P2pdHost, folder: Path, node: Node) -> None:
+        """Look for later revisions of the manifest, take them over, and pass them on."""
+        while True:
+            pause = LOOKS_PER_REVISION_LOOK * node.manifest.network.announce_seconds
+            await asyncio.sleep(pause * random.uniform(0.7, 1.0))
+            try:
+                self._take_newer(await store.fetch_run(self._spec.run_id), folder, node)
+                if self._admission.is_private:
+                    self._take_newer(await self._ask_members(host, folder, node), folder, node)
+            except (PeerFault, LocalFault) as fault:
+                log.warning("looking for a revision of the manifest failed: %s", fault)
+
+    async def _ask_members(self, host: P2pdHost, folder: Path, node: Node) -> bytes | None:
+        """The manifest from a member itself: whom the DHT does not answer any more hears here why."""
+        refusals: dict[PeerId, str] = {}
+        addresses = [*PeerCache(folder).read(), *self._spec.peers]
+        found = await ask_for_run(
+            host, self._admission, _some_of(addresses, host.peer_id), on_refused=refusals.__setitem__
+        )
+        if found is None and refusals:
+            node.revisions.refused(next(iter(refusals.values())))
+        return found
+
+    def _take_newer(self, found: bytes | None, folder: Path, node: Node) -> None:
+        if found is None:
+            return
+        record, held = decode_run_record(found, run_id=self._spec.run_id), self._current_record()
+        if record.revision <= max(held.revision, self._refused_revision):
+            return
+        before = node.revisions.manifest
+        try:
+            newer = RunManifest.from_bytes(record.manifest)
+        except ValueError as error:
+            newer, what = before, f"it is not followed, because this software cannot read it ({error})"
+        else:
+            differing = before.model_copy(update={"revision": newer.revision, "changes": newer.changes})
+            reason = "; ".join(differing.differences(newer))
+            what = f"it counts once this peer is started again, because it is another run in effect ({reason})"
+        if node.revisions.take(newer):
+            self._record = record
+            _keep_record(folder / RUN_RECORD_NAME, record)
+            what = told(newer, before)
+            self._met_members.set()
+        else:
+            self._refused_revision = record.revision
+        self._emit(ManifestRevised(at=time.time(), peer_id=node.me, revision=record.revision, changes=what))
+
+    def _current_record(self) -> RunRecord:
+        assert self._record is not None
+        return self._record
+
+    def _tell_refusal(self, remote: PeerId, rule: str) -> None:
+        if self._node is not None:
+            self._node.reporter.refused(PeerRefused(remote, rule))
+
+
+def _admission_of(identity: Identity, run_id: str, ticket_pass: bytes | None, local: RunRecord | None) -> Admission:
+    """Proofs of membership, as far as this machine knows the run."""
+    admission = Admission(
+        identity,
+        run_id,
+        time.time,
+        lambda: secrets.token_bytes(NONCE_BYTES),
+        ticket_pass=ticket_pass or b"",
+        is_private=ticket_pass is not None,
+    )
+    if local is not None:
+        go_by(admission, local)
+    return admission
+
+
+def _is_training(node: Node) -> bool:
+    """Whether its trainer takes inner steps: it may still be catching up, or be a seed's."""
+    return node.who.role == "trainer" and bool(node.mailbox.network.ready)
+
+
+def _some_of(addresses: list[str], me: PeerId) -> list[str]:
+    """One address each of some other peers, in any order."""
+    named = {parse_peer_multiaddr(address)[0]: address for address in reversed(addresses)}
+    named.pop(me, None)
+    return random.sample(list(named.values()), min(len(named), MAX_ASKED_MEMBERS))
+
+
+async def _in_thread(work: Callable[[], T], /) -> T:
+    return await asyncio.to_thread(work)
+
+
+def _keep_record(path: Path, record: RunRecord) -> None:
+    """Keep the signed manifest, so that this peer can restart the run even if it finds nobody."""
+    data = encode_run_record(record)
+    try:
+        if not path.exists() or read_regular(path, MAX_RUN_RECORD_BYTES) != data:
+            draft = path.with_suffix(".draft")
+            draft.write_bytes(data)
+            draft.replace(path)
+    except OSError as error:
+        log.warning("%s could not be written (%s); the run record will be fetched again next time", path, error)
+
+
+def _tell_of_early_end(task: asyncio.Task[None]) -> None:
+    """What runs beside the node ends with it; a bug in it must be seen, though the node goes on."""
+    if not task.cancelled() and (error := task.exception()) is not None:
+        log.error("a part of this peer ended: %s", error, exc_info=error)

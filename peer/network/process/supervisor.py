@@ -1,0 +1,251 @@
+"""The trainer's side of the network process: starts it, passes the mailbox, forwards events, restarts it when it dies.
+
+Training goes on meanwhile: the mailbox keeps anchors and unsent work, so a new network process continues where the
+killed one stopped, with the same identity.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from dht.clocks import steady_seconds
+from dht.errors import DeviceFault, Incompatible, LocalFault, NobodyReachable, UsageFault
+from dht.host import PeerId
+from dht.p2pd.directory import remove_stale
+from dht.records.signed_records import RunRecord, decode_run_record
+from peer.events import peer_events as events
+from peer.events.log import Event, RunEnded, from_json
+from peer.mailbox.mailbox import Mailbox
+from peer.network.process.child import NetworkChild, start_network_child
+from peer.network.process.restarts import MAX_RESTARTS, Restarts
+from peer.network.process.spec import NetworkSpec
+
+STOP_SECONDS = 40.0
+"""For an orderly leave: settling the last round (5 s), handing over (15 s), goodbyes, and closing the daemon."""
+
+SLOW_DISK_BYTES_PER_SECOND = 50e6
+"""A hard disk under load, for the checkpoint on leaving."""
+CHECKPOINT_SHARE = 2.5
+"""What both sides write, as a multiple of the mailbox: it has three to four copies of the model, AdamW four more."""
+IDLE_SECONDS = 0.05
+"""Between two looks at a child that is leaving."""
+
+ABORT_SECONDS = 3.0
+"""To end the daemon and delete its sockets; an owner who presses Ctrl+C a third time does not wait for it."""
+
+_FAULTS: dict[int, type[LocalFault]] = {
+    fault.exit_code: fault for fault in (LocalFault, UsageFault, NobodyReachable, Incompatible, DeviceFault)
+}
+
+
+class NetworkProcess:
+    """One supervised child process; all methods may be called from the trainer's thread.
+
+    Args:
+        spec: what the child needs.
+        show: takes every event (called from a reader thread).
+        note: takes plain sentences for the owner, such as the addresses.
+        first: the child to begin with, when it has been started before.
+    """
+
+    def __init__(
+        self,
+        spec: NetworkSpec,
+        show: Callable[[Event], None],
+        note: Callable[[str], None],
+        first: NetworkChild | None = None,
+    ) -> None:
+        self._first = first
+        self._spec = spec
+        self._show = show
+        self._note = note
+        self.addresses: tuple[str, ...] = ()
+        self.run_has_ended = False
+        self._mailbox: tuple[Mailbox, str] | None = None
+        self._record: RunRecord | None = None
+        self._fault: LocalFault | None = None
+        self._found = threading.Event()
+        self._ended = threading.Event()
+        self._leaving = threading.Event()
+        self._restarts = Restarts()
+        self._passing: LocalFault | None = None
+        """What the child that died last said of it, when that may pass."""
+        self._child: subprocess.Popen[bytes] | None = None
+        self._connection: socket.socket | None = None
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._supervise, name="network-supervisor", daemon=True)
+
+    @property
+    def process_id(self) -> int | None:
+        """The child's process id while it lives."""
+        return self._child.pid if self._child is not None and self._child.poll() is None else None
+
+    def start(self) -> None:
+        """Start the child."""
+        self._spawn()
+        self._thread.start()
+
+    def wait_for_run(self, stop: Callable[[], bool]) -> RunRecord | None:
+        """Wait until the child has the run's signed manifest; None when asked to stop.
+
+        Raises:
+            LocalFault: the child could not find the run or could not start.
+        """
+        while not self._found.wait(0.1):
+            self.check()
+            if stop():
+                return None
+        self.check()
+        return self._record
+
+    def give_mailbox(self, mailbox: Mailbox, device: str) -> None:
+        """Hand the mailbox to the child, and to every later one."""
+        with self._lock:
+            self._mailbox = (mailbox, device)
+            self._send_mailbox()
+
+    def check(self) -> None:
+        """Raise what ended the child for good, if anything did.
+
+        Raises:
+            LocalFault: with the child's own sentence.
+        """
+        if self._fault is not None:
+            raise self._fault
+
+    def leave(self, reason: str) -> None:
+        """Ask the child to leave in an orderly way."""
+        self._leaving.set()
+        self._send({"kind": "leave", "reason": reason})
+
+    def close(self, idle: Callable[[], None] = lambda: None) -> None:
+        """Wait for the child to leave and to write its last checkpoint; when that takes too long it is killed.
+
+        Args:
+            idle: called again and again meanwhile: the trainer's part in the last checkpoint.
+        """
+        self._leaving.set()
+        num_bytes = self._mailbox[0].num_bytes if self._mailbox is not None else 0
+        end = time.monotonic() + STOP_SECONDS + CHECKPOINT_SHARE * num_bytes / SLOW_DISK_BYTES_PER_SECOND
+        while not self._ended.wait(IDLE_SECONDS):
+            idle()
+            if time.monotonic() >= end and self._child is not None:
+                self._child.kill()
+                self._ended.wait(5.0)
+                return
+
+    def abort(self) -> None:
+        """End the child at once: no goodbyes, but it takes its daemon and its sockets away."""
+        self._leaving.set()
+        if self._child is None:
+            return
+        if self._connection is not None:
+            with contextlib.suppress(OSError):
+                self._connection.shutdown(socket.SHUT_RDWR)
+        try:
+            self._child.wait(ABORT_SECONDS)
+        except (subprocess.TimeoutExpired, KeyboardInterrupt):
+            self._child.kill()
+            self._child.wait()
+            remove_stale()
+
+    # ------------------------------------------------------------------------------------------------- the child
+
+    def _spawn(self) -> None:
+        child = self._first.take() if self._first is not None else start_network_child()
+        self._first = None
+        self._child, self._connection = child.process, child.connection
+        self._send(asdict(self._spec))
+
+    def _send(self, message: dict[str, Any]) -> None:
+        connection = self._connection
+        if connection is None:
+            return
+        try:
+            connection.sendall(json.dumps(message).encode() + b"\n")
+        except OSError:
+            # It has just died; `_supervise` notices at the other end of the same socket.
+            return
+
+    def _send_mailbox(self) -> None:
+        if self._mailbox is None or self._connection is None:
+            return
+        mailbox, device = self._mailbox
+        fields = {"sizes": list(mailbox.sizes), "sent_bytes": list(mailbox.sent_bytes), "device": device}
+        line = json.dumps({"kind": "mailbox", **fields}).encode() + b"\n"
+        try:
+            socket.send_fds(self._connection, [line], [mailbox.fd])
+        except OSError:
+            return
+
+    def _supervise(self) -> None:
+        while True:
+            self._read_until_closed()
+            assert self._child is not None
+            assert self._connection is not None
+            self._connection.close()
+            code = self._child.wait()
+            if code < 0:
+                # It was killed and could not take its sockets away.
+                remove_stale()
+            if self._leaving.is_set() or self._fault is not None:
+                break
+            passing, self._passing = self._passing, None
+            reason = f"it was killed by signal {-code}" if code < 0 else f"it ended with code {code}"
+            reason = reason if passing is None else str(passing)
+            pause_seconds = self._restarts.pause_seconds(steady_seconds(), has_begun=self._found.is_set())
+            if pause_seconds is None:
+                often = f"{MAX_RESTARTS} times within an hour" if self._found.is_set() else "again and again"
+                self._fault = passing or LocalFault(
+                    f"the network process ended {often}, now with code {code}; expected it to run; see the lines above "
+                    "for its reason; start again when that is gone"
+                )
+                break
+            is_training = self._mailbox is not None and bool(self._mailbox[0].network.ready)
+            told = events.NetworkRestarted(at=time.time(), peer_id=PeerId(""), reason=reason, is_training=is_training)
+            self._show(told)
+            if self._leaving.wait(pause_seconds):
+                break
+            self._spawn()
+        self._ended.set()
+        self._found.set()
+
+    def _read_until_closed(self) -> None:
+        assert self._connection is not None
+        # A child that dies with lines unread resets the connection, which is an end like any other.
+        with self._connection.makefile("rb") as lines, contextlib.suppress(ConnectionError):
+            for line in lines:
+                try:
+                    self._take(json.loads(line))
+                except ValueError as error:
+                    self._note(f"the network process sent an unreadable line ({error}); it was ignored")
+
+    def _take(self, message: dict[str, Any]) -> None:
+        kind = message["kind"]
+        if kind == "event":
+            event = from_json(message["event"])
+            self.run_has_ended |= isinstance(event, RunEnded)
+            self._show(event)
+        elif kind == "addresses":
+            self.addresses = tuple(message["addresses"])
+            self._note("listening on " + "  ".join(self.addresses))
+        elif kind == "run":
+            self._record = decode_run_record(bytes.fromhex(message["record"]), run_id=self._spec.run_id)
+            self._found.set()
+            with self._lock:
+                self._send_mailbox()
+        elif kind == "fault":
+            fault = _FAULTS.get(message["exit_code"], LocalFault)(message["message"])
+            if message.get("may_pass"):
+                self._passing = fault
+                return
+            self._fault = fault
+            self._found.set()

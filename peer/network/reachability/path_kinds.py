@@ -1,0 +1,71 @@
+"""Which kind of path leads to a peer, whose relay to use, and when a hole is tried for. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Final, Literal
+
+from dht.host import PeerId
+from dht.identity.multiaddr import Multiaddr, parse_multiaddr
+from dht.records.signed_records import PeerRecord
+
+PathKind = Literal["direct", "punched", "relayed"]
+
+PUNCH_AFTER_SECONDS: Final = (3.0, 12.0, 25.0)
+"""After a relayed path was seen: libp2p itself tries once, at a moment when the other side is seldom ready. Each new
+try begins with a new dial; sides take turns, so that they do not hang up on each other."""
+PUNCH_AGAIN_SECONDS: Final = 3600.0
+"""Routers that did not let it through three times will not soon: an hour later somebody may have another address."""
+MAX_RELAYS: Final = 3
+
+
+def kind_of(connections: Sequence[Multiaddr], me_dialable: bool, remote_dialable: bool) -> PathKind | None:
+    """None: not connected. A direct path between two whom nobody can dial leads through a hole in both routers."""
+    if not connections:
+        return None
+    direct = [address for address in connections if not address.is_relayed]
+    if not direct:
+        return "relayed"
+    is_near = any(address.ip is not None and address.ip.is_private for address in direct)
+    return "direct" if me_dialable or remote_dialable or is_near else "punched"
+
+
+def is_my_turn(me: PeerId, remote: PeerId, num_tries: int) -> bool:
+    """Which side hangs up and dials again."""
+    return (me < remote) == (num_tries % 2 == 0)
+
+
+def next_try_seconds(num_tries: int) -> float:
+    """Since the relayed path was seen first, or since the last of the first tries."""
+    return PUNCH_AFTER_SECONDS[num_tries] if num_tries < len(PUNCH_AFTER_SECONDS) else PUNCH_AGAIN_SECONDS
+
+
+def choose_relays(
+    members: Iterable[PeerRecord], addresses: dict[PeerId, list[str]], avoided: Collection[PeerId]
+) -> dict[PeerId, str]:
+    """At most `MAX_RELAYS` members that anybody can dial, seeds first, with an address of each.
+
+    libp2p makes relay addresses only of public addresses; others would be of no use.
+    """
+    ranked = sorted(members, key=lambda record: (record.peer_id in avoided, record.role != "seed", record.peer_id))
+    chosen = {}
+    for record in ranked:
+        public = [address for address in addresses.get(record.peer_id, []) if is_public(parse_multiaddr(address))]
+        if record.reachable and public:
+            chosen[record.peer_id] = public[0]
+    return dict(list(chosen.items())[:MAX_RELAYS])
+
+
+def is_public(address: Multiaddr) -> bool:
+    """An IP address that is routed on the internet, and no relay's."""
+    return address.ip is not None and address.ip.is_global and not address.is_relayed
+
+
+def relays_in(addresses: Iterable[str]) -> tuple[PeerId, ...]:
+    """The relays that lead to a peer with these addresses."""
+    relays = []
+    for address in map(parse_multiaddr, addresses):
+        relay = address.value("p2p") if address.is_relayed else None
+        if relay is not None:
+            relays.append(PeerId(relay))
+    return tuple(dict.fromkeys(relays))

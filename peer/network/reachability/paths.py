@@ -1,0 +1,343 @@
+"""The path manager: finds out whether others can dial this peer, and keeps ways to it and from it.
+
+In this order: directly; else a relay leads here, and between two homes a hole is tried for by hanging up and dialling
+again; else the relay stays, for what must pass. Whoever cannot be dialled contributes and reduces nothing for others.
+docs/home-networks.md says what works behind which router.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
+
+from dht.errors import LocalFault, PeerFault
+from dht.host import PeerId, Stream
+from dht.identity.multiaddr import Multiaddr, parse_multiaddr
+from dht.p2pd.daemon import DaemonOptions
+from dht.p2pd.relay_check import Relaying
+from dht.records.signed_records import PeerRecord
+from peer.events.log import Event, PathFound, ReachabilityFound, RelayChecked, RelayFound, RelayLost
+from peer.network.reachability.path_kinds import (
+    PathKind,
+    choose_relays,
+    is_my_turn,
+    is_public,
+    kind_of,
+    next_try_seconds,
+    relays_in,
+)
+from peer.network.reachability.probe import Busy, DialBack
+from peer.network.reachability.probe_messages import PROBE_PROTOCOL
+
+TICK_SECONDS: Final = 2.0
+"""As often as the daemon's connections are looked at anyway."""
+CHECK_SECONDS: Final = 1800.0
+"""Between two questions whether this peer can be dialled; routers forget forwarded ports, and machines move."""
+CHECK_AGAIN_SECONDS: Final = 4.0
+"""When nobody was there to ask, or all were busy."""
+NUM_REFUTALS: Final = 2
+"""Members that must fail to dial before this peer takes itself for unreachable; one where no other is there."""
+MAX_ASKED: Final = 3
+RELAY_SECONDS: Final = 20.0
+"""For a relay to take this peer in: measured 0.5 to 9 s. Then another one is tried."""
+MAX_RELAY_STARTS: Final = 5
+"""Of a daemon whose relay comes up limited (see `dht.p2pd.relay_check`), and tries of one that cannot be tried."""
+REDIAL_SECONDS: Final = (0.3, 0.5)
+"""Between hanging up and dialling: the other side's daemon forgets the old connection first."""
+DIAL_SECONDS: Final = 15.0
+
+log = logging.getLogger(__name__)
+
+
+class PathHost(Protocol):
+    """What the path manager needs of `P2pdHost`."""
+
+    @property
+    def peer_id(self) -> PeerId: ...
+
+    @property
+    def options(self) -> DaemonOptions: ...
+
+    def addresses(self) -> list[str]: ...
+
+    def local_addresses(self) -> list[str]: ...
+
+    async def change(self, options: DaemonOptions, announce: Sequence[str] | None = None) -> None: ...
+
+    def moved_bytes(self, peer_id: PeerId) -> int: ...
+
+    async def connections(self) -> dict[PeerId, list[Multiaddr]]: ...
+
+    async def connected_addresses(self) -> dict[PeerId, list[str]]: ...
+
+    async def disconnect(self, peer_id: PeerId) -> None: ...
+
+    async def open_stream(self, peer_id: PeerId, protocol: str, timeout_seconds: float) -> Stream: ...
+
+
+@dataclass(frozen=True, slots=True)
+class PathPorts:
+    """What the path manager asks of others.
+
+    Attributes:
+        members: live members, without this one.
+        dial_back: has a member dial this peer's addresses from a fresh connection.
+        check_relay: tries the relay at these addresses.
+        tell: dialable from outside or not, and able to reduce for all trainers or not.
+    """
+
+    members: Callable[[], list[PeerRecord]]
+    dial_back: Callable[[PeerId, list[str]], Awaitable[DialBack]]
+    check_relay: Callable[[Sequence[str]], Awaitable[Relaying]]
+    tell: Callable[[bool, bool], None]
+    emit: Callable[[Event], None]
+    clock: Callable[[], float]
+    wall_clock: Callable[[], float]
+    randomness: random.Random
+
+
+@dataclass(slots=True)
+class _RelayedPeer:
+    seen_at: float
+    num_tries: int = 0
+    moved_bytes: int = -1
+
+
+class Paths:
+    """`run` never ends.
+
+    Args:
+        uses_relays: whether others may reach this peer through relays.
+        relays: whether it relays for others.
+        announce: what its owner wants others to be told.
+    """
+
+    def __init__(
+        self, host: PathHost, ports: PathPorts, *, uses_relays: bool, relays: bool, announce: Sequence[str] = ()
+    ) -> None:
+        self._host = host
+        self._ports = ports
+        self._uses_relays = uses_relays
+        self._relays = relays
+        self._announce = tuple(announce)
+        self._is_dialable: bool | None = None
+        self._check_at = ports.clock()
+        self._kinds: dict[PeerId, PathKind] = {}
+        self._relayed: dict[PeerId, _RelayedPeer] = {}
+        self._led_by: tuple[PeerId, ...] = ()
+        self._relay_missed_at = ports.clock()
+        self._is_lost_told = False
+        self._avoided: set[PeerId] = set()
+
+    async def run(self) -> None:
+        """Look, ask, relay and redial."""
+        must_relay = self._relays and any(is_public(parse_multiaddr(address)) for address in self._host.addresses())
+        while True:
+            try:
+                if must_relay:
+                    await self._serve_as_relay(())
+                    must_relay = False
+                await self._look()
+            except (PeerFault, LocalFault) as fault:
+                log.info("looking at the paths to others failed: %s", fault)
+            await asyncio.sleep(TICK_SECONDS)
+
+    async def _look(self) -> None:
+        connections = await self._host.connections()
+        if self._ports.clock() >= self._check_at:
+            await self._check(connections)
+        await self._watch_relay(connections)
+        self._tell_paths(connections)
+        await self._punch()
+
+    # -------------------------------------------------------------------------------------------- can we be dialled?
+
+    async def _check(self, connections: dict[PeerId, list[Multiaddr]]) -> None:
+        now = self._ports.clock()
+        self._check_at = now + CHECK_AGAIN_SECONDS
+        everywhere = [address for addresses in connections.values() for address in addresses]
+        if all(address.is_loopback for address in everywhere):
+            # All members are on this machine, or there are none: nobody could tell.
+            return
+        direct = {
+            peer_id
+            for peer_id, addresses in connections.items()
+            if any(not address.is_relayed and not address.is_loopback for address in addresses)
+        }
+        askable = [record.peer_id for record in self._ports.members() if record.peer_id in direct]
+        self._ports.randomness.shuffle(askable)
+        refutals: list[tuple[PeerId, DialBack]] = []
+        for member in askable[:MAX_ASKED]:
+            try:
+                found = await self._ports.dial_back(member, self._own_addresses())
+            except Busy:
+                continue
+            except PeerFault as fault:
+                log.info("nobody says whether others can dial this peer: %s", fault)
+                continue
+            if found.reached:
+                await self._is_reached(member, found)
+                return
+            if found.failed:
+                refutals.append((member, found))
+            if len(refutals) >= min(NUM_REFUTALS, len(askable)):
+                await self._is_refuted(*refutals[-1])
+                return
+
+    def _own_addresses(self) -> list[str]:
+        """What this peer listens on; relayed addresses would be dialled through the relay."""
+        return [address for address in self._host.addresses() if not parse_multiaddr(address).is_relayed]
+
+    async def _is_reached(self, member: PeerId, found: DialBack) -> None:
+        self._check_at = self._ports.clock() + CHECK_SECONDS
+        if self._is_dialable is not True:
+            self._is_dialable = True
+            self._emit_reachability(member, found.reached)
+        public = [address for address in found.reached if is_public(parse_multiaddr(address))]
+        # A port that the router forwards, and that nobody has told the others of.
+        forwarded = [address for address in public if address not in self._host.addresses()]
+        options = self._host.options
+        if options.reachability == "private" or (self._relays and public and options.reachability != "public"):
+            await self._serve_as_relay(forwarded)
+        elif forwarded:
+            await self._host.change(options, self._announced_with(forwarded))
+
+    async def _is_refuted(self, member: PeerId, found: DialBack) -> None:
+        self._check_at = self._ports.clock() + CHECK_SECONDS
+        if self._is_dialable is not False:
+            self._is_dialable = False
+            self._emit_reachability(member, tuple(address for address, _ in found.failed))
+        if self._uses_relays and self._host.options.reachability != "private":
+            await self._go_behind_relays()
+
+    def _emit_reachability(self, member: PeerId, addresses: tuple[str, ...]) -> None:
+        self._ports.emit(
+            ReachabilityFound(
+                at=self._ports.wall_clock(),
+                peer_id=self._host.peer_id,
+                asked=member,
+                reachable=self._is_dialable is True,
+                addresses=addresses,
+            )
+        )
+
+    # --------------------------------------------------------------------------------------------------- being a relay
+
+    async def _serve_as_relay(self, forwarded: Sequence[str]) -> None:
+        """Be a public member; whoever relays tries its relay, and starts again while that lets too little pass."""
+        options = replace(self._host.options, reachability="public", trusted_relays=(), relays_for_others=self._relays)
+        await self._host.change(options, self._announced_with(forwarded))
+        if not self._relays:
+            return
+        relaying: Relaying = "none"
+        for _ in range(MAX_RELAY_STARTS):
+            try:
+                relaying = await self._ports.check_relay(self._host.local_addresses()[:1])
+            except (PeerFault, LocalFault) as fault:
+                # Daemons that do not come up in time, as on a machine that is busy with its start.
+                log.info("the own relay could not be tried: %s", fault)
+                await asyncio.sleep(TICK_SECONDS)
+                continue
+            if relaying != "limited":
+                break
+            await self._host.change(options)
+        self._ports.emit(RelayChecked(at=self._ports.wall_clock(), peer_id=self._host.peer_id, relaying=relaying))
+
+    def _announced_with(self, forwarded: Sequence[str]) -> list[str]:
+        """What others are told; nothing: what the daemon finds out."""
+        if not forwarded:
+            return list(self._announce)
+        return list(dict.fromkeys([*self._announce, *forwarded, *self._own_addresses()]))
+
+    # ------------------------------------------------------------------------------------------------ behind relays
+
+    async def _go_behind_relays(self) -> None:
+        self._relay_missed_at = self._ports.clock()
+        relays = choose_relays(self._ports.members(), await self._host.connected_addresses(), self._avoided)
+        if not relays:
+            return
+        self._avoided = set(relays)
+        options = replace(
+            self._host.options,
+            reachability="private",
+            trusted_relays=tuple(relays.values()),
+            relays_for_others=False,
+        )
+        # Addresses that nobody could dial hide those of the relays.
+        await self._host.change(options, [])
+        self._relay_missed_at = self._ports.clock()
+
+    async def _watch_relay(self, connections: dict[PeerId, list[Multiaddr]]) -> None:
+        if self._is_dialable is not False or not self._uses_relays:
+            return
+        # The daemon shows an address for a while after its relay has gone.
+        led_by = tuple(relay for relay in relays_in(self._host.addresses()) if relay in connections)
+        now = self._ports.clock()
+        if led_by:
+            if not self._led_by:
+                self._emit_relay(led_by)
+            self._is_lost_told, self._relay_missed_at = False, now
+        elif now - self._relay_missed_at >= RELAY_SECONDS:
+            if not self._is_lost_told:
+                self._is_lost_told = True
+                at = self._ports.wall_clock()
+                seconds = now - self._relay_missed_at
+                self._ports.emit(RelayLost(at=at, peer_id=self._host.peer_id, seconds=seconds))
+            await self._go_behind_relays()
+        self._led_by = led_by
+
+    def _emit_relay(self, led_by: tuple[PeerId, ...]) -> None:
+        self._ports.emit(RelayFound(at=self._ports.wall_clock(), peer_id=self._host.peer_id, relays=led_by))
+
+    # -------------------------------------------------------------------------------------------------- paths to others
+
+    def _tell_paths(self, connections: dict[PeerId, list[Multiaddr]]) -> None:
+        members = self._ports.members()
+        now, kinds = self._ports.clock(), dict[PeerId, PathKind]()
+        for record in members:
+            addresses = [address for address in connections.get(record.peer_id, []) if not address.is_loopback]
+            kind = kind_of(addresses, self._is_dialable is not False, record.reachable)
+            if kind is None:
+                continue
+            kinds[record.peer_id] = kind
+            if self._kinds.get(record.peer_id) != kind:
+                at = self._ports.wall_clock()
+                self._ports.emit(PathFound(at=at, peer_id=self._host.peer_id, remote=record.peer_id, path=kind))
+            if kind == "relayed":
+                self._relayed.setdefault(record.peer_id, _RelayedPeer(now))
+            else:
+                self._relayed.pop(record.peer_id, None)
+        # A path that is down for a moment is not told again when it comes back as it was.
+        self._kinds = {**{peer: kind for peer, kind in self._kinds.items() if peer in connections}, **kinds}
+        trainers = [record.peer_id for record in members if record.role == "trainer"]
+        is_near_all = bool(trainers) and all(kinds.get(peer, "relayed") != "relayed" for peer in trainers)
+        self._ports.tell(self._is_dialable is not False, self._is_dialable is not False or is_near_all)
+
+    async def _punch(self) -> None:
+        """Hang up on one relayed peer, when nothing moves, and dial again: the daemon then tries for a hole."""
+        now = self._ports.clock()
+        for peer_id, relayed in list(self._relayed.items()):
+            if now - relayed.seen_at < next_try_seconds(relayed.num_tries):
+                continue
+            moved = self._host.moved_bytes(peer_id)
+            if moved != relayed.moved_bytes:
+                relayed.moved_bytes = moved
+                continue
+            is_mine = is_my_turn(self._host.peer_id, peer_id, relayed.num_tries)
+            relayed.num_tries += 1
+            if next_try_seconds(relayed.num_tries) > CHECK_SECONDS:
+                relayed.seen_at = now
+            if is_mine:
+                await self._dial_again(peer_id)
+
+    async def _dial_again(self, peer_id: PeerId) -> None:
+        await self._host.disconnect(peer_id)
+        await asyncio.sleep(self._ports.randomness.uniform(*REDIAL_SECONDS))
+        with contextlib.suppress(PeerFault):
+            stream = await self._host.open_stream(peer_id, PROBE_PROTOCOL, DIAL_SECONDS)
+            await stream.close()

@@ -1,0 +1,204 @@
+"""The asking side of the probe protocol: clock offset, rates and reachability, as one member answers them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from averaging.lanes.links import Doorkeeper, open_greeted_stream
+from dht.errors import PeerFault, PeerUnreachable
+from dht.host import Host, PeerId, Stream
+from dht.identity.multiaddr import Multiaddr
+from peer.network.reachability.probe_messages import (
+    MAX_LISTED,
+    MAX_MEASURED_BYTES,
+    MAX_PROBE_FRAME_BYTES,
+    MAX_REASON_LENGTH,
+    PIECE_BYTES,
+    PROBE_PROTOCOL,
+    is_amount,
+    pack,
+    pieces,
+    read_addresses,
+    unpacked,
+)
+from peer.network.reachability.probe_server import REQUEST_SECONDS
+
+NUM_CLOCK_READS: Final = 5
+"""The one with the shortest way counts: it bounds the error best (RFC 5905, section 10)."""
+FIRST_MEASURED_BYTES: Final = 256 * 1024
+MEASURED_GROWTH: Final = 4
+ENOUGH_SECONDS: Final = 0.8
+"""A measurement of this length is beyond TCP's slow start on any line; shorter ones are repeated with more bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClockReading:
+    """Of one member.
+
+    Attributes:
+        offset_seconds: its clock minus ours.
+        round_trip_seconds: the offset is known to half of it.
+    """
+
+    offset_seconds: float
+    round_trip_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class DialBack:
+    """What a member found when it dialled us from a fresh connection.
+
+    Attributes:
+        seen: where it sees us.
+        reached: addresses at which we answered, with our PeerId.
+        failed: the others -> why.
+    """
+
+    seen: tuple[Multiaddr, ...] = ()
+    reached: tuple[str, ...] = ()
+    failed: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def is_known(self) -> bool:
+        """Whether anything was dialled at all."""
+        return bool(self.reached or self.failed)
+
+
+class Busy(PeerFault):
+    """The member has no turn for us now.
+
+    Attributes:
+        seconds: until it may have one.
+    """
+
+    def __init__(self, peer_id: PeerId, seconds: float) -> None:
+        super().__init__(peer_id, f"measures with others now; ask again in {seconds:.0f} s")
+        self.seconds = seconds
+
+
+class Probe:
+    """One open stream to a member; made by `probing`."""
+
+    def __init__(self, stream: Stream, clock: Callable[[], float], wall_clock: Callable[[], float]) -> None:
+        self._stream = stream
+        self._clock = clock
+        self._wall_clock = wall_clock
+
+    async def read_clock(self) -> ClockReading:
+        """The member's clock against ours."""
+        readings = [await self._read_clock() for _ in range(NUM_CLOCK_READS)]
+        return min(readings, key=lambda reading: reading.round_trip_seconds)
+
+    async def download_bits_per_second(self) -> float:
+        """Frames of a growing number of bytes from the member, until that takes long enough to say something."""
+        return await self._growing(self._download_seconds)
+
+    async def upload_bits_per_second(self) -> float:
+        """The same towards the member, which says when it has them all."""
+        return await self._growing(self._upload_seconds)
+
+    async def dial_back(self, addresses: Sequence[str]) -> DialBack:
+        """Have the member dial us; only ports and transports of `addresses` matter, the IP is what it sees."""
+        answer = await self._ask(["dial", list(addresses)[:MAX_LISTED]])
+        match answer:
+            case ["dialled", seen, list(outcomes)] if len(outcomes) <= MAX_LISTED:
+                reached, failed = [], []
+                for outcome in outcomes:
+                    address, why = self._outcome(outcome)
+                    if why:
+                        failed.append((address, why))
+                    else:
+                        reached.append(address)
+                return DialBack(tuple(read_addresses(seen, self._stream.remote)), tuple(reached), tuple(failed))
+            case _:
+                raise self._strange(answer)
+
+    def _outcome(self, outcome: object) -> tuple[str, str]:
+        match outcome:
+            case [str(address), str(why)] if len(why) <= MAX_REASON_LENGTH and why.isprintable():
+                return str(read_addresses([address], self._stream.remote)[0]), why
+            case _:
+                raise self._strange(outcome)
+
+    async def _read_clock(self) -> ClockReading:
+        asked_at, asked_wall = self._clock(), self._wall_clock()
+        answer = await self._ask(["clock"])
+        round_trip = self._clock() - asked_at
+        match answer:
+            case ["clock", float(told)] if abs(told) < 1e12:
+                return ClockReading(told - (asked_wall + round_trip / 2), round_trip)
+            case _:
+                raise self._strange(answer)
+
+    async def _growing(self, measure: Callable[[int], Any]) -> float:
+        num_bytes = FIRST_MEASURED_BYTES
+        while True:
+            seconds: float = await measure(num_bytes)
+            if seconds >= ENOUGH_SECONDS or num_bytes >= MAX_MEASURED_BYTES:
+                return 8 * num_bytes / max(seconds, 1e-6)
+            num_bytes = min(MEASURED_GROWTH * num_bytes, MAX_MEASURED_BYTES)
+
+    async def _download_seconds(self, num_bytes: int) -> float:
+        answer = await self._ask(["give", num_bytes])
+        if answer != ["give", num_bytes]:
+            raise self._strange(answer)
+        began = self._clock()
+        num_missing = num_bytes
+        async with asyncio.timeout(REQUEST_SECONDS):
+            while num_missing > 0:
+                frame = await self._stream.receive(PIECE_BYTES)
+                if not frame:
+                    raise self._strange(frame)
+                num_missing -= len(frame)
+        return self._clock() - began
+
+    async def _upload_seconds(self, num_bytes: int) -> float:
+        answer = await self._ask(["take", num_bytes])
+        if answer != ["take", num_bytes]:
+            raise self._strange(answer)
+        began = self._clock()
+        async with asyncio.timeout(REQUEST_SECONDS):
+            for length in pieces(num_bytes):
+                await self._stream.send(bytes(length))
+            took = unpacked(await self._stream.receive(MAX_PROBE_FRAME_BYTES), self._stream.remote)
+        if took != ["took", num_bytes] or not is_amount(num_bytes):
+            raise self._strange(took)
+        return self._clock() - began
+
+    async def _ask(self, request: Sequence[Any]) -> list[Any]:
+        async with asyncio.timeout(REQUEST_SECONDS):
+            await self._stream.send(pack(request))
+            answer = unpacked(await self._stream.receive(MAX_PROBE_FRAME_BYTES), self._stream.remote)
+        match answer:
+            case ["busy", int(seconds) | float(seconds)] if 0 <= seconds < 3600:
+                raise Busy(self._stream.remote, seconds)
+        return answer
+
+    def _strange(self, answer: object) -> PeerFault:
+        return PeerFault(self._stream.remote, f"answered a probe with {answer!r:.60}; expected what was asked for")
+
+
+@asynccontextmanager
+async def probing(
+    host: Host,
+    doorkeeper: Doorkeeper,
+    member: PeerId,
+    clock: Callable[[], float],
+    wall_clock: Callable[[], float],
+) -> AsyncIterator[Probe]:
+    """A stream to `member` for probes.
+
+    Raises:
+        PeerFault: it is gone, refuses us, answers nonsense, or has no turn for us (`Busy`).
+    """
+    stream = await open_greeted_stream(host, doorkeeper, member, PROBE_PROTOCOL)
+    try:
+        yield Probe(stream, clock, wall_clock)
+    except TimeoutError as error:
+        raise PeerUnreachable(member, f"a measurement took more than {REQUEST_SECONDS:.0f} s") from error
+    finally:
+        await stream.close()

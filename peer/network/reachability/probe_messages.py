@@ -1,0 +1,104 @@
+"""What a member tells somebody about the line between them: clocks, rates, and whether it can be dialled. Pure.
+
+Protocol `/murmuration/probe/1`; after the usual hello, requests one after the other:
+
+    ["clock"]             -> ["clock", unix seconds]
+    ["give", num_bytes]   -> ["give", num_bytes] and that many bytes in frames of `PIECE_BYTES`
+    ["take", num_bytes]   -> ["take", num_bytes]; then the asker sends that many bytes -> ["took", num_bytes]
+    ["dial", addresses]   -> ["dialled", seen addresses, [[address, why not], ...]]
+
+A member that has given its share for now answers ["busy", seconds]. It dials only the IP addresses from which it sees
+the asker, with the ports that the asker names, from a connection that did not exist before: nobody can have it knock
+at somebody else's door.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgpack
+
+from dht.errors import PeerFault, UsageFault
+from dht.fields import unpack
+from dht.host import PeerId
+from dht.identity.multiaddr import MAX_MULTIADDR_LENGTH, Multiaddr, parse_multiaddr
+
+PROBE_PROTOCOL: Final = "/murmuration/probe/1"
+PIECE_BYTES: Final = 64 * 1024
+MAX_MEASURED_BYTES: Final = 8 * 1024 * 1024
+"""Of one measurement: more than half a second of a line of 100 Mbit/s."""
+MAX_LISTED: Final = 8
+"""Addresses that an asker may name."""
+MAX_DIALLED: Final = 4
+"""Of those, the ones that are dialled: one per transport and IP version."""
+MAX_PROBE_FRAME_BYTES: Final = 2 * MAX_LISTED * (MAX_MULTIADDR_LENGTH + 256)
+MAX_REASON_LENGTH: Final = 200
+
+
+def pack(content: Sequence[Any]) -> bytes:
+    """One frame."""
+    frame: bytes = msgpack.packb(list(content))
+    return frame
+
+
+def unpacked(frame: bytes, remote: PeerId) -> list[Any]:
+    """What a frame says.
+
+    Raises:
+        PeerFault: it is no list that begins with a kind.
+    """
+    try:
+        content = unpack(frame)
+    except ValueError as error:
+        raise PeerFault(remote, f"sent a garbled probe ({error}); expected a short list") from error
+    if not isinstance(content, list) or not content or not isinstance(content[0], str):
+        raise PeerFault(remote, "sent a probe of unknown form; expected a list that begins with its kind")
+    return content
+
+
+def is_amount(value: object) -> bool:
+    """Whether it is a number of bytes that may be measured with."""
+    return type(value) is int and 0 < value <= MAX_MEASURED_BYTES
+
+
+def pieces(num_bytes: int) -> list[int]:
+    """Lengths of the frames that make up `num_bytes`."""
+    whole, rest = divmod(num_bytes, PIECE_BYTES)
+    return [PIECE_BYTES] * whole + ([rest] if rest else [])
+
+
+def read_addresses(value: object, remote: PeerId) -> list[Multiaddr]:
+    """The addresses in a request or an answer.
+
+    Raises:
+        PeerFault: they are too many, or not addresses.
+    """
+    if not isinstance(value, list) or len(value) > MAX_LISTED or not all(isinstance(text, str) for text in value):
+        raise PeerFault(remote, f"named addresses in an unknown form; expected at most {MAX_LISTED} texts")
+    try:
+        return [parse_multiaddr(text) for text in value]
+    except UsageFault as fault:
+        raise PeerFault(remote, f"named an address that is none ({fault})") from fault
+
+
+def to_dial(seen: Sequence[Multiaddr], named: Sequence[Multiaddr], remote: PeerId) -> list[str]:
+    """The addresses to dial: each port and transport that was named, at the IP addresses from which `remote` is seen.
+
+    Relayed connections show the relay's address and not the asker's; they count for nothing.
+    """
+    seen_ips = {address.ip for address in seen if not address.is_relayed}
+    wanted = []
+    for address in named:
+        if address.is_relayed or address.transport is None:
+            continue
+        version = address.ip.version if address.ip is not None else 6 if address.parts[0][0] == "dns6" else 4
+        for ip in sorted(seen_ips, key=str):
+            if ip is not None and ip.version == version:
+                wanted.append(str(_at(address.without_peer_id(), ip).with_peer_id(remote)))
+    return list(dict.fromkeys(wanted))[:MAX_DIALLED]
+
+
+def _at(address: Multiaddr, ip: ipaddress.IPv4Address | ipaddress.IPv6Address) -> Multiaddr:
+    return Multiaddr(((f"ip{ip.version}", str(ip)), *address.parts[1:]))

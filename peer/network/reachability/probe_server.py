@@ -1,0 +1,180 @@
+"""The serving side of the probe protocol: bounded bytes, one measurement at a time, few dials (`probe_messages.py`)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, Protocol
+
+from averaging.lanes.links import Doorkeeper, greet_incoming
+from dht.errors import LocalFault, PeerFault, PeerUnreachable
+from dht.fields import clean_text
+from dht.host import Host, PeerId, Stream
+from dht.identity.multiaddr import Multiaddr
+from dht.streams.fair_turns import FairTurns, NoTurn, StreamCounts
+from peer.network.reachability.probe_messages import (
+    MAX_PROBE_FRAME_BYTES,
+    MAX_REASON_LENGTH,
+    PIECE_BYTES,
+    PROBE_PROTOCOL,
+    is_amount,
+    pack,
+    pieces,
+    read_addresses,
+    to_dial,
+    unpacked,
+)
+
+REQUEST_SECONDS: Final = 30.0
+"""For one request and for the pause before it: 8 MiB at 2.3 Mbit/s. A slower asker measures with fewer bytes."""
+WINDOW_SECONDS: Final = 60.0
+MAX_BYTES_PER_PEER: Final = 32 * 1024 * 1024
+"""Per minute: one run of `peer doctor`, which takes 13 MiB each way at most."""
+MAX_BYTES_IN_ALL: Final = 64 * 1024 * 1024
+"""Per minute: 8.5 Mbit/s of a member's line on average, should somebody ask all the time. Each asker has half of what
+the others have left, so that two of them do not use up the minute of a third."""
+WAIT_SECONDS: Final = 5.0
+"""For the turn to measure; then the asker is told to come again."""
+MAX_STREAMS_PER_PEER: Final = 4
+"""An asker has one; the others are those that it has just closed."""
+MAX_DIALLING: Final = 3
+"""Askers that are dialled at once: each costs a daemon per address, 40 MB and 0.3 s of one core."""
+DIAL_PAUSE_SECONDS: Final = 2.0
+"""Between two dials for anybody."""
+OWN_DIAL_PAUSE_SECONDS: Final = 3 * DIAL_PAUSE_SECONDS
+"""Between two dials for the same asker: two of three turns are left for others."""
+MAX_ASKERS: Final = 256
+"""Whose use is remembered; more within a minute share what is left."""
+
+Dial = Callable[[Sequence[str]], Awaitable[dict[str, str]]]
+"""Dials addresses from a fresh connection: address -> why not, empty: it answered."""
+
+
+class ConnectedHost(Host, Protocol):
+    """A host that knows where its connections come from."""
+
+    async def connections(self) -> dict[PeerId, list[Multiaddr]]: ...
+
+
+class ProbeServer:
+    """Answers members and observers that measure.
+
+    Args:
+        dial: from a fresh connection.
+        wall_clock: unix seconds; clock: seconds that never go back.
+    """
+
+    def __init__(
+        self,
+        host: ConnectedHost,
+        doorkeeper: Doorkeeper,
+        dial: Dial,
+        *,
+        wall_clock: Callable[[], float],
+        clock: Callable[[], float],
+    ) -> None:
+        self._doorkeeper = doorkeeper
+        self._host = host
+        self._dial = dial
+        self._wall_clock = wall_clock
+        self._clock = clock
+        self._streams = StreamCounts(MAX_STREAMS_PER_PEER)
+        self._turns = FairTurns(1, 1)
+        self._dialled_at: dict[PeerId, float] = {}
+        self._window_from = clock()
+        self._used: dict[PeerId, int] = {}
+        self._next_dial_at = clock()
+        self._num_dialling = 0
+        host.handle(PROBE_PROTOCOL, self._serve)
+
+    async def _serve(self, stream: Stream) -> None:
+        with self._streams.one_more(stream.remote):
+            await self._serve_one(stream)
+
+    async def _serve_one(self, stream: Stream) -> None:
+        await greet_incoming(stream, self._doorkeeper)
+        try:
+            # Without an end: each request has one of its own, and libp2p has no half-close, so the asker closes.
+            while True:
+                async with asyncio.timeout(REQUEST_SECONDS):
+                    request = unpacked(await stream.receive(MAX_PROBE_FRAME_BYTES), stream.remote)
+                async with asyncio.timeout(REQUEST_SECONDS):
+                    await self._answer(stream, request)
+        except TimeoutError as error:
+            raise PeerUnreachable(stream.remote, f"measured for more than {REQUEST_SECONDS:.0f} s") from error
+
+    async def _answer(self, stream: Stream, request: list[Any]) -> None:
+        match request:
+            case ["clock"]:
+                await stream.send(pack(["clock", self._wall_clock()]))
+            case ["give" | "take" as kind, num_bytes] if is_amount(num_bytes):
+                measure = self._give if kind == "give" else self._take
+                try:
+                    async with self._turns.turn(
+                        stream.remote, lambda: stream.bytes_sent + stream.bytes_received, WAIT_SECONDS
+                    ):
+                        wait_seconds = self._wait_seconds(stream.remote, num_bytes)
+                        if not wait_seconds:
+                            await measure(stream, num_bytes)
+                            return
+                except NoTurn:
+                    wait_seconds = 1.0
+                await stream.send(pack(["busy", max(1.0, wait_seconds)]))
+            case ["dial", addresses]:
+                await self._dial_back(stream, read_addresses(addresses, stream.remote))
+            case _:
+                raise PeerFault(stream.remote, f"sent a probe of unknown form {request!r:.60}; expected a known kind")
+
+    async def _give(self, stream: Stream, num_bytes: int) -> None:
+        await stream.send(pack(["give", num_bytes]))
+        for length in pieces(num_bytes):
+            await stream.send(bytes(length))
+
+    async def _take(self, stream: Stream, num_bytes: int) -> None:
+        await stream.send(pack(["take", num_bytes]))
+        num_missing = num_bytes
+        while num_missing > 0:
+            frame = await stream.receive(PIECE_BYTES)
+            if not frame:
+                raise PeerFault(stream.remote, "sent an empty frame to measure with")
+            num_missing -= len(frame)
+        await stream.send(pack(["took", num_bytes]))
+
+    async def _dial_back(self, stream: Stream, named: list[Multiaddr]) -> None:
+        now = self._clock()
+        self._dialled_at = {asker: at for asker, at in self._dialled_at.items() if now - at < OWN_DIAL_PAUSE_SECONDS}
+        own_next_at = self._dialled_at.get(stream.remote, -math.inf) + OWN_DIAL_PAUSE_SECONDS
+        if now < max(own_next_at, self._next_dial_at) or self._num_dialling >= MAX_DIALLING:
+            await stream.send(pack(["busy", max(1.0, own_next_at - now, self._next_dial_at - now)]))
+            return
+        self._next_dial_at = now + DIAL_PAUSE_SECONDS
+        self._dialled_at[stream.remote] = now
+        self._num_dialling += 1
+        outcomes: dict[str, str] = {}
+        seen: Sequence[Multiaddr] = []
+        try:
+            # A daemon that does not come up here says nothing about the asker.
+            with contextlib.suppress(LocalFault):
+                seen = (await self._host.connections()).get(stream.remote, [])
+                if wanted := to_dial(seen, named, stream.remote):
+                    outcomes = await self._dial(wanted)
+        finally:
+            self._num_dialling -= 1
+        told = [[address, clean_text(why, MAX_REASON_LENGTH)] for address, why in outcomes.items()]
+        await stream.send(pack(["dialled", [str(address) for address in seen][: len(named)], told]))
+
+    def _wait_seconds(self, remote: PeerId, num_bytes: int) -> float:
+        """Seconds until `remote` may move so many bytes; counts them when it may now."""
+        now = self._clock()
+        if now - self._window_from >= WINDOW_SECONDS:
+            self._window_from = now
+            self._used.clear()
+        used = self._used.get(remote, 0)
+        is_known = remote in self._used or len(self._used) < MAX_ASKERS
+        left_by_others = MAX_BYTES_IN_ALL - (sum(self._used.values()) - used)
+        if not is_known or used + num_bytes > min(MAX_BYTES_PER_PEER, left_by_others // 2):
+            return WINDOW_SECONDS - (now - self._window_from)
+        self._used[remote] = used + num_bytes
+        return 0.0

@@ -1,0 +1,97 @@
+"""How somebody who only looks gets into a private run: with an invite for a key of its own.
+
+In an open run an observer's key is new each time. Members of a private run must know it, so it is kept, with the pass
+that the invite became, in a folder beside the run's data. The key of a peer on this machine is not used: two hosts
+with one PeerId would take each other's connections. Only `peer doctor` looks as the peer that is about to join.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from functools import partial
+from pathlib import Path
+
+from dht.admission.admission import Admission
+from dht.admission.proofs import NONCE_BYTES
+from dht.admission.tickets import Invite
+from dht.errors import Incompatible, LocalFault, PeerUnreachable
+from dht.host import Host, PeerId
+from dht.identity.keys import Identity
+from dht.observer.network import ObserverEntry
+from dht.records.signed_records import decode_run_record
+from peer.config.peer_config import IDENTITY_NAME
+from peer.network.membership.invitation import accept_invite, load_pass
+from peer.network.membership.run_protocol import ask_for_run
+
+DIAL_SECONDS = 5.0
+
+
+def keep_observer_invite(invite: Invite, folder: Path) -> None:
+    """Use an invite for the observer key in `folder`, which is made when it is missing.
+
+    Raises:
+        UsageFault: the invite has expired, or is for another key.
+        LocalFault: the folder cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise LocalFault(
+            f"the folder {folder} cannot be made ({error.strerror or error}); expected a folder of one's own, for the "
+            "observer's key; give another one with --data-dir"
+        ) from error
+    accept_invite(invite, Identity.load_or_create(folder / IDENTITY_NAME), folder)
+
+
+def observer_entry(run_id: str, folder: Path, key_path: Path | None = None) -> ObserverEntry | None:
+    """What lets an observer in; None when none was ever invited here, as in an open run.
+
+    Args:
+        folder: where its pass is.
+        key_path: its key; None: in `folder`, too.
+
+    Raises:
+        UsageFault: key or pass are damaged, or open to other users of this machine.
+    """
+    ticket_pass = load_pass(folder)
+    if ticket_pass is None:
+        return None
+    identity = Identity.load_or_create(key_path or folder / IDENTITY_NAME)
+    admission = Admission(
+        identity,
+        run_id,
+        time.time,
+        lambda: secrets.token_bytes(NONCE_BYTES),
+        ticket_pass=ticket_pass,
+        is_private=True,
+    )
+    return ObserverEntry(identity, admission, partial(_learn_rules, admission))
+
+
+async def _learn_rules(admission: Admission, host: Host, addresses: list[str]) -> None:
+    """Ask members for the manifest, which says who is a member: only then are they known to be.
+
+    Raises:
+        Incompatible: a member says why it does not let this observer in.
+    """
+    # It loads numpy and the kernels, which must not delay the answer to a mistyped flag.
+    from peer.network.membership.revisions import go_by
+
+    reached, refusals = [], dict[PeerId, str]()
+    for address in addresses:
+        try:
+            await host.connect(address, DIAL_SECONDS)
+        except PeerUnreachable:
+            # The dial before this one has told why.
+            continue
+        reached.append(address)
+    found = await ask_for_run(host, admission, reached, on_refused=refusals.__setitem__)
+    if found is not None:
+        go_by(admission, decode_run_record(found, run_id=admission.run_id))
+    elif refusals:
+        reason = next(iter(refusals.values()))
+        raise Incompatible(
+            f"a member of {admission.run_id} {reason}; expected an invite that is still good; ask the owner for a new "
+            "one and give it with --invite"
+        )

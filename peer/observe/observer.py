@@ -1,0 +1,180 @@
+"""An observer: a member of the DHT that reads a run and is never counted as a trainer (it publishes no record)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from averaging.signing.receipt_file import RunFrame, receipt_of
+from averaging.transfer.client import Snapshot, fetch_log, fetch_state
+from dht.admission.hello import AccessRule
+from dht.errors import Incompatible, LocalFault, NobodyReachable, PeerFault
+from dht.host import Host, PeerId
+from dht.kademlia.census import fetch_everyone
+from dht.observer.backend import HostBackend
+from dht.observer.network import ObserverEntry, observer_network
+from dht.records.signed_records import PeerRecord, RunRecord, VerifiedRecords, decode_peer_record, decode_run_record
+from dht.records.swarm_view import SwarmView
+from dht.store import RecordStore
+from peer.config.layouts import seed_sizes
+from peer.config.manifest import RunManifest
+from peer.config.run_rules import codec_of
+from peer.network.membership.doorkeeper import RunDoorkeeper
+from peer.version import SOFTWARE
+
+LOOK_SECONDS = 1.0
+MAX_FAULTS_SHOWN = 3
+_HINT = "; a private run needs --invite FILE"
+
+
+@dataclass(frozen=True, slots=True)
+class Observer:
+    """A connected observer of one run."""
+
+    run_id: str
+    manifest: RunManifest
+    host: Host
+    store: RecordStore
+    doorkeeper: RunDoorkeeper
+
+    async def records(self) -> list[PeerRecord]:
+        """Live records of the run's peers, valid ones of the manifest's shape only."""
+        now = time.time()
+        verified = VerifiedRecords()
+        records = []
+        for data in await fetch_everyone(self.store, self.run_id):
+            with contextlib.suppress(PeerFault):
+                record = decode_peer_record(data, run_id=self.run_id, now=now, verified=verified)
+                if self.has_shape(record, self.manifest):
+                    records.append(record)
+        view = SwarmView(self.run_id).merge(records, now)
+        return list(view.members(now))
+
+    @staticmethod
+    def has_shape(record: PeerRecord, manifest: RunManifest) -> bool:
+        """Whether a record has as many fragments as the run; a peer without anchors yet announces none."""
+        return len(record.versions) in (0, manifest.averaging.num_fragments)
+
+    async def fetch(self, fragment: int, num_values: int, records: list[PeerRecord]) -> Snapshot:
+        """One fragment's state from the member that announces the heaviest one and answers.
+
+        Raises:
+            LocalFault: nobody gave it.
+        """
+        reasons = []
+        givers = [record for record in records if fragment < len(record.versions)]
+        for record in sorted(givers, key=lambda record: (-record.lineage_tokens[fragment], record.peer_id)):
+            try:
+                snapshot = await fetch_state(self.host, self.doorkeeper, record.peer_id, fragment, num_values)
+            except PeerFault as fault:
+                reasons.append(str(fault))
+                continue
+            if snapshot is not None:
+                return snapshot
+        raise LocalFault(
+            f"fragment {fragment} could not be fetched from any of {len(givers)} members "
+            f"({'; '.join(reasons)[:300]}); try again while members are online"
+        )
+
+
+def open_log(
+    host: Host, record: RunRecord, entry: ObserverEntry | None = None
+) -> Callable[[PeerId, int, int], Awaitable[list[bytes]]]:
+    """Reads receipts of a run from its members: (donor, fragment, from_version) -> one page, nothing checked.
+
+    Args:
+        entry: for a private run.
+
+    Raises:
+        Incompatible: the run's manifest does not fit this software.
+    """
+    manifest = _manifest_of(record)
+    rule = AccessRule(record.run_id, manifest.hash, SOFTWARE)
+    doorkeeper = RunDoorkeeper(rule, host.peer_id, "observer", None if entry is None else entry.admission)
+    run = RunFrame(record.run_id, manifest.hash, seed_sizes(manifest))
+
+    async def fetch(donor: PeerId, fragment: int, from_version: int) -> list[bytes]:
+        frames = await fetch_log(host, doorkeeper, donor, fragment, from_version)
+        return [receipt_of(run, frame) for frame in frames]
+
+    return fetch
+
+
+def fragment_sizes(record: RunRecord) -> list[int]:
+    """Parameters per fragment of the run's model.
+
+    Raises:
+        Incompatible: the run's manifest does not fit this software.
+    """
+    return list(seed_sizes(_manifest_of(record)))
+
+
+def codec_bytes(record: RunRecord) -> Callable[[int], int]:
+    """Bytes of so many values, as the run's codec writes them.
+
+    Raises:
+        Incompatible: the run's manifest does not fit this software.
+    """
+    return codec_of(_manifest_of(record)).encoded_num_bytes
+
+
+def _manifest_of(record: RunRecord) -> RunManifest:
+    try:
+        return RunManifest.from_bytes(record.manifest)
+    except ValueError as error:
+        raise Incompatible(f"the manifest of {record.run_id} does not fit {SOFTWARE}: {error}") from error
+
+
+@contextlib.asynccontextmanager
+async def observe(
+    run_id: str,
+    addresses: list[str],
+    timeout_seconds: float,
+    backend: HostBackend = "p2pd",
+    entry: ObserverEntry | None = None,
+    *,
+    listen: Sequence[str] = (),
+    announce: Sequence[str] = (),
+) -> AsyncIterator[Observer]:
+    """Connect to a run as an observer with a throw-away identity.
+
+    Args:
+        backend: the daemon by default, which is the faster one where models are fetched.
+        entry: for a private run, with an identity that its members know.
+        listen, announce: for an observer that asks whether it can be reached there; only the daemon takes them.
+
+    Raises:
+        NobodyReachable: no member answered, or none knows the run, within the time.
+        Incompatible: the run's manifest does not fit this software, or members refuse the entry.
+        LocalFault: the transport cannot run here.
+    """
+    async with observer_network(backend, addresses, entry, listen, announce) as (host, store):
+        end = time.monotonic() + timeout_seconds
+        while True:
+            num_members = await store.bootstrap(addresses)
+            found = await store.fetch_run(run_id) if num_members else None
+            if found is not None:
+                break
+            if time.monotonic() >= end:
+                what = f"{num_members} members answered but none knows it" if num_members else "nobody answered"
+                where = "1 address" if len(addresses) == 1 else f"{len(addresses)} addresses"
+                raise NobodyReachable(
+                    f"run {run_id}: {what} at {where} within {timeout_seconds:.0f} s"
+                    f"{_why(store.dial_faults)}; expected one live member; check the run id and the "
+                    f"address{_HINT if entry is None else ''}"
+                )
+            await asyncio.sleep(LOOK_SECONDS)
+        record = decode_run_record(found, run_id=run_id)
+        manifest = _manifest_of(record)
+        rule = AccessRule(run_id, manifest.hash, SOFTWARE)
+        admission = None if entry is None else entry.admission
+        yield Observer(run_id, manifest, host, store, RunDoorkeeper(rule, host.peer_id, "observer", admission))
+
+
+def _why(faults: dict[str, str]) -> str:
+    shown = list(faults.values())[:MAX_FAULTS_SHOWN]
+    more = f" and {len(faults) - len(shown)} more" if len(faults) > len(shown) else ""
+    return f" ({'; '.join(shown)}{more})" if shown else ""

@@ -1,0 +1,105 @@
+"""`peer profile show`, `set` and `hide`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+from dht.host import PeerId
+from dht.identity.keys import Identity
+from dht.records.profiles import encode_profile
+from peer.cli.options import Target, checked_target
+from peer.network.membership.profile_file import (
+    Choice,
+    changed,
+    choice_path,
+    load_contributor,
+    profile_of,
+    read_choice,
+    write_choice,
+)
+from peer.observe.entry import observer_entry
+from peer.observe.observer import observe
+from peer.quantities import plural
+
+PUBLISH_SECONDS = 30.0
+
+
+def show_profile(key_path: Path, as_json: bool) -> int:
+    """Print the contributor's id and choice.
+
+    Raises:
+        UsageFault: there is no key yet, or it cannot be read.
+    """
+    contributor = load_contributor(key_path, create=False)
+    choice = read_choice(choice_path(key_path))
+    if as_json:
+        print(json.dumps({"contributor_id": contributor.peer_id, **asdict(choice)}, indent=2))
+    else:
+        _print(contributor, choice, key_path)
+    return 0
+
+
+def set_profile(
+    key_path: Path,
+    name: str | None,
+    country: str | None,
+    machines: tuple[str, ...] | None,
+    run_id: str | None,
+    peers: list[str],
+) -> int:
+    """Change the choice; whatever is None stays. With a run it is published at once.
+
+    Raises:
+        UsageFault: a value that no profile can hold, or a file that cannot be used.
+        LocalFault: the run was not reached.
+    """
+    ids = None if machines is None else tuple(PeerId(machine) for machine in machines)
+    contributor = load_contributor(key_path, create=True)
+    choice = changed(read_choice(choice_path(key_path)), time.time(), name=name, country=country, machines=ids)
+    return _keep(contributor, choice, key_path, run_id, peers)
+
+
+def hide_profile(key_path: Path, run_id: str | None, peers: list[str]) -> int:
+    """Withdraw name and country.
+
+    Raises:
+        UsageFault: there is no key, or a file that cannot be used.
+        LocalFault: the run was not reached.
+    """
+    contributor = load_contributor(key_path, create=False)
+    choice = changed(read_choice(choice_path(key_path)), time.time(), is_hidden=True)
+    return _keep(contributor, choice, key_path, run_id, peers)
+
+
+def _keep(contributor: Identity, choice: Choice, key_path: Path, run_id: str | None, peers: list[str]) -> int:
+    write_choice(choice_path(key_path), choice)
+    _print(contributor, choice, key_path)
+    if run_id is None:
+        print("Your machines that run with --contributor-key publish it within minutes; --run-id publishes it now.")
+        return 0
+    target = checked_target(run_id, peers)
+    num_copies = asyncio.run(_publish(contributor, choice, target))
+    print(f"Published in {target.run_id}: {plural(num_copies, 'member')} of the run keep it.")
+    return 0 if num_copies else 1
+
+
+async def _publish(contributor: Identity, choice: Choice, target: Target) -> int:
+    run_id, entry = target.run_id, observer_entry(target.run_id, target.observer_folder)
+    async with observe(run_id, target.addresses, PUBLISH_SECONDS, entry=entry) as observer:
+        profile = profile_of(choice, contributor, run_id, time.time())
+        encoded = encode_profile(profile, contributor)
+        return await observer.store.publish_profile(run_id, profile.contributor_id, encoded, profile.expires_at)
+
+
+def _print(contributor: Identity, choice: Choice, key_path: Path) -> None:
+    print(f"contributor  {contributor.peer_id}")
+    print(f"key file     {key_path} (keep a copy: credit belongs to this key)")
+    shown = "hidden" if choice.is_hidden else choice.name or "none"
+    print(f"name         {shown}")
+    print(f"country      {choice.country or 'none'}")
+    for machine in choice.machines:
+        print(f"machine      {machine}")

@@ -1,0 +1,159 @@
+"""`peer status`: a run as seen from outside."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from dht.observer.backend import HostBackend
+from dht.records.signed_records import PeerRecord
+from dht.records.swarm_view import SwarmView
+from peer.cli.options import Target
+from peer.config.manifest import RunManifest
+from peer.events.refusals import LoggedRefusals, refusals_in_log
+from peer.observe.entry import observer_entry
+from peer.observe.observer import observe
+from peer.plain_console import PlainConsole
+from peer.quantities import count_text, seconds_text, short_peer
+
+
+def show_status(target: Target, as_json: bool, timeout_seconds: float, backend: HostBackend, event_log: Path) -> int:
+    """Print the run, its peers, versions, rates and losses. Returns the exit code.
+
+    What was refused is only known to whoever refused it, so it is shown of the peer on this machine.
+
+    Args:
+        event_log: of the peer that runs, or ran, on this machine; it need not be there.
+
+    Raises:
+        NobodyReachable: no member answered in time.
+    """
+    run_id = target.run_id
+    manifest, records = asyncio.run(_read(target, timeout_seconds, backend))
+    if as_json:
+        facts = status_facts(run_id, manifest, records, time.time())
+        print(json.dumps({**facts, "local_peer": local_facts(event_log, time.time())}))
+    else:
+        _print_table(run_id, manifest, records)
+        for line in local_lines(event_log, time.time()):
+            PlainConsole().print(line, style="dim", highlight=False)
+    return 0
+
+
+def local_facts(event_log: Path, now: float) -> dict[str, Any] | None:
+    """What the peer with this log refused in its last session, per remote and kind; None without a readable log."""
+    logged = _logged(event_log)
+    if logged is None:
+        return None
+    refusals = [one.facts(now) for one in logged.refusals]
+    return {"peer_id": logged.peer_id, "last_event_at": logged.at, "refusals": refusals}
+
+
+def local_lines(event_log: Path, now: float) -> list[str]:
+    """The same for people; nothing when nothing was refused."""
+    logged = _logged(event_log)
+    if logged is None or not logged.refusals:
+        return []
+    age = seconds_text(round(max(0.0, now - logged.at)))
+    head = f"The peer on this machine, {short_peer(logged.peer_id)}, as it said {age} ago, refused:"
+    return [head, *(f"  {one.sentence(now)}" for one in logged.refusals)]
+
+
+def _logged(event_log: Path) -> LoggedRefusals | None:
+    try:
+        return refusals_in_log(event_log)
+    except OSError as error:
+        print(f"peer: the event log {event_log} cannot be read ({error.strerror or error}).", file=sys.stderr)
+        return None
+
+
+async def _read(target: Target, timeout_seconds: float, backend: HostBackend) -> tuple[RunManifest, list[PeerRecord]]:
+    entry = observer_entry(target.run_id, target.observer_folder)
+    async with observe(target.run_id, target.addresses, timeout_seconds, backend, entry) as observer:
+        return observer.manifest, await observer.records()
+
+
+def status_facts(run_id: str, manifest: RunManifest, records: list[PeerRecord], now: float) -> dict[str, Any]:
+    """The status as plain values; every figure is what the peers report of themselves."""
+    trainers = [record for record in records if record.is_training]
+    holders = [record for record in records if record.versions]
+    fragments = range(manifest.averaging.num_fragments)
+    newest = [max((record.versions[fragment] for record in holders), default=0) for fragment in fragments]
+    differing = SwarmView(run_id).merge(records, now).differing(now)
+    losses = [(r.held_out_version, r.held_out_loss) for r in records if r.held_out_loss is not None]
+    return {
+        "schema": 1,
+        "at": now,
+        "run_id": run_id,
+        "manifest_hash": manifest.hash.hex(),
+        "mode": manifest.averaging.mode,
+        "num_trainers": len(trainers),
+        "num_members": len(records),
+        "versions": newest,
+        "tokens_reported": sum(record.tokens for record in records),
+        "tokens_per_second_reported": sum(record.tokens_per_second for record in trainers),
+        "held_out_loss": max(losses)[1] if losses else None,
+        "peers": [
+            {
+                "peer_id": record.peer_id,
+                "name": record.name,
+                "state": record.state,
+                "role": record.role,
+                "device": record.device,
+                "versions": list(record.versions),
+                "digests": [digest.hex() for digest in record.digests],
+                "differing_fragments": list(differing.get(record.peer_id, ())),
+                "inner_steps": record.inner_steps,
+                "tokens": record.tokens,
+                "tokens_per_second": record.tokens_per_second,
+                "rounds_contributed": record.rounds_contributed,
+                "upload_bits_per_second": record.upload_bits_per_second,
+                "train_loss": record.train_loss,
+                "held_out_loss": record.held_out_loss,
+                "seconds_in_run": max(0.0, now - record.started_at),
+            }
+            for record in records
+        ],
+    }
+
+
+def _print_table(run_id: str, manifest: RunManifest, records: list[PeerRecord]) -> None:
+    facts = status_facts(run_id, manifest, records, time.time())
+    console = PlainConsole()
+    loss = facts["held_out_loss"]
+    console.print(
+        f"{run_id}  mode {facts['mode']}  trainers {facts['num_trainers']}  "
+        f"versions {'/'.join(str(version) for version in facts['versions'])}  "
+        f"held-out loss {'not measured yet' if loss is None else f'{loss:.4f}'}"
+    )
+    if not records:
+        console.print("No peer is in the run now. Start one with: peer join --run-id " + run_id)
+        return
+    differing = {peer["peer_id"]: peer["differing_fragments"] for peer in facts["peers"]}
+    table = Table(box=None, pad_edge=False)
+    for title in ("peer", "state", "device", "versions", "tokens", "tokens/s", "rounds", "train loss"):
+        table.add_column(title, justify="left" if title in ("peer", "state", "device", "versions") else "right")
+    for record in records:
+        table.add_row(
+            record.name or record.peer_id[-8:],
+            record.state,
+            record.device,
+            "/".join(
+                f"{version}{'!' * (fragment in differing[record.peer_id])}"
+                for fragment, version in enumerate(record.versions)
+            ),
+            count_text(record.tokens),
+            f"{record.tokens_per_second:.0f}",
+            str(record.rounds_contributed),
+            "-" if record.train_loss is None else f"{record.train_loss:.3f}",
+        )
+    console.print(table)
+    if any(differing.values()):
+        console.print("! another anchor than the one with most weight; that peer fetches the fragment again")
+    console.print("Figures are reported by the peers themselves.", style="dim")

@@ -1,0 +1,74 @@
+"""`peer members`: who may take part in a run, by the owner's books, and who does, by what members announce."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+from dht.errors import NobodyReachable
+from dht.records.signed_records import PeerRecord
+from peer.network.membership.revisions import WHEN_JOINING, member_rules
+from peer.owner.owned_run import OwnedRun
+from peer.owner.publish import on_errand
+
+
+def member_facts(owned: OwnedRun, addresses: list[str], timeout_seconds: float) -> dict[str, Any]:
+    """Everything `peer members` shows, as plain values."""
+    rules = member_rules(owned.manifest, owned.owner.public_key, WHEN_JOINING)
+    records, unseen = _live(owned, addresses, timeout_seconds)
+    now = time.time()
+    invites = []
+    for given in owned.given():
+        revoked = bytes.fromhex(given["serial"]) in rules.revoked_tickets
+        state = "revoked" if revoked else "expired" if given["expires_at"] <= now else "good"
+        invites.append({**given, "state": state})
+    return {
+        "schema": 1,
+        "run_id": owned.run_id,
+        "mode": rules.mode,
+        "revision": owned.manifest.revision,
+        "listed": sorted(rules.members),
+        "revoked": sorted(rules.revoked),
+        "invites": invites,
+        "present": [
+            {"peer_id": record.peer_id, "name": record.name, "role": record.role, "state": record.state}
+            for record in records
+        ],
+        "not_seen_because": unseen,
+    }
+
+
+def show_members(facts: dict[str, Any]) -> None:
+    """The same for people."""
+    print(f"Run         {facts['run_id']}, access {facts['mode']}, revision {facts['revision']}")
+    present = {peer["peer_id"]: peer for peer in facts["present"]}
+    for peer_id in facts["listed"]:
+        print(f"Listed      {peer_id}  {_state(present.pop(peer_id, None))}")
+    for given in facts["invites"]:
+        until = time.strftime("%Y-%m-%d %H:%M", time.localtime(given["expires_at"]))
+        who = given["key"] or "one-time"
+        print(f"Invite      {given['serial']}  {who}  {given['state']}, until {until}")
+    for peer_id in facts["revoked"]:
+        print(f"Revoked     {peer_id}  {_state(present.pop(peer_id, None))}")
+    for peer_id, peer in sorted(present.items()):
+        print(f"Present     {peer_id}  {_state(peer)}")
+    if facts["not_seen_because"]:
+        print(f"Who is there now is not known: {facts['not_seen_because']}")
+
+
+def _state(peer: dict[str, Any] | None) -> str:
+    return "" if peer is None else f"{peer['role']}, {peer['state']}"
+
+
+def _live(owned: OwnedRun, addresses: list[str], timeout_seconds: float) -> tuple[list[PeerRecord], str]:
+    """Live records, and why there are none."""
+
+    async def look() -> list[PeerRecord]:
+        async with on_errand(owned, addresses, timeout_seconds) as errand:
+            return await errand.records(owned.run_id)
+
+    try:
+        return asyncio.run(look()), ""
+    except NobodyReachable as fault:
+        return [], str(fault)

@@ -1,0 +1,239 @@
+"""Making a run: the owner's key, the signed manifest, and the id that certifies both."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from averaging.outer.layout import build_layout
+from dht.errors import LocalFault, PeerFault, UsageFault
+from dht.identity.keys import Identity, make_run_id
+from dht.records.signed_records import MAX_RUN_RECORD_BYTES, decode_run_record, encode_run_record, sign_run_record
+from dht.regular_files import read_regular
+from peer.config.data_source import check_signable
+from peer.config.manifest import RunManifest
+from peer.config.peer_config import IDENTITY_NAME, RUN_RECORD_NAME, user_data_dir_here
+
+OWNER_KEY_NAME = "owner.key"
+ROBUST_COMBINE = "centered_clip"
+"""What an open run is made with: with the mean, one member that commits alone moves everybody (docs/security.md)."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewRun:
+    """What `create_run` left on disk."""
+
+    run_id: str
+    manifest: RunManifest
+    folder: Path
+
+    @property
+    def owner_key_path(self) -> Path:
+        """The key that alone can change the run (mode 0600)."""
+        return self.folder / OWNER_KEY_NAME
+
+    @property
+    def run_record_path(self) -> Path:
+        """The signed manifest, as every member keeps and publishes it."""
+        return self.folder / RUN_RECORD_NAME
+
+
+class NamedParameters(Protocol):
+    """The part of `torch.nn.Module` that describes a custom model."""
+
+    def named_parameters(self) -> Iterator[tuple[str, Any]]: ...
+
+
+def create_run(
+    name: str,
+    config_path: str | Path | None = None,
+    folder: Path | None = None,
+    *,
+    replace: bool = False,
+    access: str | None = None,
+    for_strangers: bool = False,
+) -> NewRun:
+    """Write the owner key and the signed run record.
+
+    Args:
+        name: first half of the run id, 1 to 40 of a-z, 0-9 and ``-``.
+        config_path: a TOML file with any of the fields of `RunManifest`; defaults otherwise.
+        folder: where to write; default: the data folder of the new run, where `peer seed` and `peer join` find it.
+        replace: sign again over a run that is already there. Its owner key stays, its revision grows by one.
+        access: "open", "allowlist" or "invite"; None: as the file says. In a private run the peer whose key lies in
+            the same folder (made here) is its first member.
+        for_strangers: an open run gets a robust combination where the file names none; one that is signed again keeps
+            its own.
+
+    Raises:
+        UsageFault: the name or the file is wrong, its data is a path of this machine, or the folder holds a run
+            already.
+        LocalFault: the folder cannot be written.
+    """
+    # Wrong input is found before a key is made.
+    manifest = RunManifest.load_toml(config_path, name=name) if config_path is not None else _default_manifest(name)
+    is_combine_named = "combine" in manifest.averaging.model_fields_set
+    if access is not None:
+        fields = manifest.model_dump(mode="json")
+        try:
+            manifest = RunManifest.from_fields({**fields, "access": {**fields["access"], "mode": access}})
+        except ValueError as error:
+            raise UsageFault(f"--access: {error}") from error
+    is_chosen_here = for_strangers and manifest.access.mode == "open" and not is_combine_named
+    if is_chosen_here:
+        manifest = _with_combine(manifest, ROBUST_COMBINE)
+    return _write_run(manifest, folder, replace, keeps_combine=is_chosen_here)
+
+
+def create_custom_run(
+    name: str,
+    module: NamedParameters,
+    settings: Mapping[str, Any] | None = None,
+    folder: str | Path | None = None,
+    *,
+    replace: bool = False,
+) -> NewRun:
+    """`create_run` for a module from own code, to be trained with `peer.join.session.join`.
+
+    Args:
+        module: a `torch.nn.Module`; its parameters with `requires_grad` are averaged, in balanced fragments. Every
+            peer must build the same ones; their values may differ, a joiner takes those of the swarm.
+        settings: sections and fields of `RunManifest`, e.g. ``{"averaging": {"sync_every": 10}}``.
+        name, folder, replace: as for `create_run`.
+
+    Raises:
+        UsageFault: name, settings or module are wrong, or the folder holds a run already.
+        LocalFault: the folder cannot be written.
+    """
+    make_run_id(name, bytes(32))
+    fields = {**(settings or {}), "name": name}
+    if "model" in fields:
+        raise UsageFault("settings has a section 'model', which follows from the module here; remove it.")
+    shapes = [(parameter, tuple(tensor.shape)) for parameter, tensor in trained_parameters(module)]
+    try:
+        averaging = RunManifest.from_fields(fields).averaging
+        fields["averaging"] = {"fragment_by": "balanced", **fields.get("averaging", {})}
+        layout = build_layout(shapes, averaging.num_fragments, "balanced")
+        fields["model"] = {
+            "kind": "custom",
+            "num_parameters": layout.num_values,
+            "layout_digest": layout.digest.hex(),
+        }
+        manifest = RunManifest.from_fields(fields)
+    except ValueError as error:
+        raise UsageFault(f"run {name!r} cannot be made: {error}") from error
+    return _write_run(manifest, None if folder is None else Path(folder), replace)
+
+
+def trained_parameters(module: NamedParameters) -> list[tuple[str, Any]]:
+    """(name, tensor) of the parameters that a run averages, in the module's own order."""
+    # torch.compile wraps a module and its names; whether a peer compiles is its own choice.
+    return [
+        (name.removeprefix("_orig_mod."), parameter)
+        for name, parameter in module.named_parameters()
+        if parameter.requires_grad
+    ]
+
+
+def _write_run(manifest: RunManifest, folder: Path | None, replace: bool, *, keeps_combine: bool = False) -> NewRun:
+    check_signable(manifest.data.source)
+    name = manifest.name
+    if folder is None:
+        owner = Identity.generate()
+        run_id = make_run_id(name, owner.public_key)
+        folder = user_data_dir_here() / run_id
+        write_whole(folder / OWNER_KEY_NAME, owner.to_bytes())
+        manifest = _with_own_peer(manifest, folder)
+    else:
+        if not replace and (folder / OWNER_KEY_NAME).exists():
+            raise UsageFault(
+                f"{folder} holds the owner key of a run already; expected an empty folder; choose another --out, or "
+                "give --force to sign the manifest again with that key."
+            )
+        _make_folder(folder)
+        owner = Identity.load_or_create(folder / OWNER_KEY_NAME)
+        run_id = make_run_id(name, owner.public_key)
+        manifest = _with_own_peer(manifest, folder)
+        manifest = _as_next_revision(manifest, folder / RUN_RECORD_NAME, run_id, keeps_combine=keeps_combine)
+    record = encode_run_record(sign_run_record(run_id, manifest.to_bytes(), owner))
+    write_whole(folder / RUN_RECORD_NAME, record)
+    return NewRun(run_id, manifest, folder)
+
+
+def _with_own_peer(manifest: RunManifest, folder: Path) -> RunManifest:
+    """In a private run somebody must be the first member: the peer whose key lies beside the owner's."""
+    if manifest.access.mode == "open":
+        return manifest
+    first = Identity.load_or_create(folder / IDENTITY_NAME).peer_id
+    members = manifest.access.members
+    if first in members:
+        return manifest
+    access = manifest.access.model_copy(update={"members": (*members, first)})
+    return manifest.model_copy(update={"access": access})
+
+
+def _default_manifest(name: str) -> RunManifest:
+    make_run_id(name, bytes(32))  # its message about a wrong name says more than a pattern
+    return RunManifest(name=name)
+
+
+def _with_combine(manifest: RunManifest, combine: str) -> RunManifest:
+    averaging = manifest.averaging.model_copy(update={"combine": combine})
+    return manifest.model_copy(update={"averaging": averaging})
+
+
+def _as_next_revision(manifest: RunManifest, record_path: Path, run_id: str, *, keeps_combine: bool) -> RunManifest:
+    try:
+        earlier = decode_run_record(read_regular(record_path, MAX_RUN_RECORD_BYTES), run_id=run_id)
+    except FileNotFoundError:
+        return manifest
+    except OSError as error:
+        raise LocalFault(f"{record_path}: {error.strerror}; expected a readable file; check the folder.") from error
+    except PeerFault:
+        # Another name with the same key is another run, and a damaged record has no revision to follow.
+        return manifest
+    update: dict[str, Any] = {"revision": max(manifest.revision, earlier.revision + 1)}
+    if not manifest.changes:
+        # Whoever was revoked stays revoked.
+        with contextlib.suppress(ValueError):
+            update["changes"] = RunManifest.from_bytes(earlier.manifest).changes
+    if keeps_combine:
+        # Nobody asked for another one, and it would be another run.
+        with contextlib.suppress(ValueError):
+            manifest = _with_combine(manifest, RunManifest.from_bytes(earlier.manifest).averaging.combine)
+    return manifest.model_copy(update=update)
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise _unwritable(folder, error) from error
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """The file appears whole, readable by its owner alone, or not at all."""
+    _make_folder(path.parent)
+    draft: str | None = None
+    try:
+        descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(draft, path)
+    except OSError as error:
+        if draft is not None:
+            Path(draft).unlink(missing_ok=True)
+        raise _unwritable(path, error) from error
+
+
+def _unwritable(path: Path, error: OSError) -> LocalFault:
+    return LocalFault(
+        f"{path} cannot be written: {error.strerror}; expected a writable folder with free space; give another --out."
+    )

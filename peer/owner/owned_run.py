@@ -1,0 +1,264 @@
+"""What the owner of a run does with the key: invites, revocations, and signed revisions of the manifest.
+
+Everything stays in the owner's folder (the one that `peer init` wrote): the key, the signed manifest, a draft that is
+not signed yet, and a list of the invites that were given. Nothing here needs a network; `peer.owner.publish` has that.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from dht.admission.tickets import (
+    MAX_INVITE_ADDRESSES,
+    SEED_BYTES,
+    SERIAL_BYTES,
+    Invite,
+    Ticket,
+    TicketKind,
+    issue_ticket,
+)
+from dht.errors import LocalFault, PeerFault, UsageFault
+from dht.host import PeerId
+from dht.identity.keys import Identity, fingerprint, public_key_of
+from dht.records.signed_records import (
+    MAX_RUN_RECORD_BYTES,
+    RunRecord,
+    claimed_run_id,
+    decode_run_record,
+    encode_run_record,
+    sign_run_record,
+)
+from dht.regular_files import read_regular
+from peer.config.manifest import MAX_MANIFEST_BYTES, RunManifest
+from peer.config.manifest_sections import ChangeSection
+from peer.config.peer_config import ADDRESSES_NAME, RUN_RECORD_NAME, expanded, read_cached_peers, user_data_dir_here
+from peer.owner.new_run import OWNER_KEY_NAME, write_whole
+
+DRAFT_NAME = "manifest.draft"
+"""The next revision before it is signed, in the owner's folder."""
+LEDGER_NAME = "invites.jsonl"
+MAX_LEDGER_BYTES = 64 << 20
+"""A line of about 150 bytes for each invite: more than anybody gives."""
+"""One line for each invite that was given; it holds no secrets."""
+LONGEST_INVITE_SECONDS = 366 * 86400.0
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+@dataclass
+class OwnedRun:
+    """A run whose owner key is on this machine."""
+
+    folder: Path
+    owner: Identity
+    record: RunRecord
+    manifest: RunManifest
+
+    @property
+    def run_id(self) -> str:
+        return self.record.run_id
+
+    @property
+    def draft(self) -> RunManifest | None:
+        """The next revision that is not signed yet.
+
+        Raises:
+            UsageFault: it cannot be read.
+        """
+        path = self.folder / DRAFT_NAME
+        try:
+            return RunManifest.from_bytes(read_regular(path, MAX_MANIFEST_BYTES))
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError) as error:
+            raise UsageFault(
+                f"{path} cannot be read ({error}); expected a draft made by `peer manifest edit`; remove it and "
+                "edit again"
+            ) from error
+
+    def known_addresses(self) -> list[str]:
+        """Where members were reached from this folder: its own peer's addresses, then those of earlier sessions."""
+        own = read_cached_peers(self.folder / ADDRESSES_NAME)
+        return list(dict.fromkeys([*own, *read_cached_peers(self.folder / "cached_peers.json")]))
+
+    def edit(self, change: ChangeSection) -> RunManifest:
+        """Add a change to the draft, which is begun when there is none.
+
+        Raises:
+            UsageFault: the manifest would be too large or hold too many changes.
+        """
+        basis = self.draft or self.manifest
+        fields = basis.model_dump(mode="json")
+        fields["revision"] = self.manifest.revision + 1
+        fields["changes"] = [*fields["changes"], change.model_dump(mode="json")]
+        try:
+            # Through the bytes, so that what is signed later is surely what everybody can read.
+            draft = RunManifest.from_bytes(RunManifest.from_fields(fields).to_bytes())
+        except ValueError as error:
+            raise UsageFault(f"the manifest cannot hold this change: {error}") from error
+        write_whole(self.folder / DRAFT_NAME, draft.to_bytes())
+        return draft
+
+    def sign(self) -> RunManifest:
+        """Sign the draft: it becomes the manifest of this folder.
+
+        Raises:
+            UsageFault: there is no draft, or it is no later revision.
+        """
+        draft = self.draft
+        if draft is None:
+            raise UsageFault(
+                f"{self.folder} has no draft; expected changes that are not signed yet; make them with "
+                "`peer manifest edit`"
+            )
+        if draft.revision <= self.manifest.revision:
+            raise UsageFault(
+                f"the draft is revision {draft.revision} and revision {self.manifest.revision} is signed already; "
+                f"expected a later one; remove {self.folder / DRAFT_NAME} and edit again"
+            )
+        self.record = sign_run_record(self.run_id, draft.to_bytes(), self.owner)
+        self.manifest = draft
+        write_whole(self.folder / RUN_RECORD_NAME, encode_run_record(self.record))
+        (self.folder / DRAFT_NAME).unlink()
+        return draft
+
+    def change_now(self, change: ChangeSection) -> RunManifest:
+        """Edit and sign in one step.
+
+        Raises:
+            UsageFault: an unsigned draft would be signed along with it.
+        """
+        if self.draft is not None:
+            raise UsageFault(
+                f"{self.folder / DRAFT_NAME} holds changes that are not signed; expected none, so that they are not "
+                "signed unseen; run `peer manifest sign` first, or remove the file"
+            )
+        self.edit(change)
+        return self.sign()
+
+    def invite(self, key: PeerId | None, expires_at: int, addresses: list[str], *, issued_at: float) -> Invite:
+        """An invite for `key`, or a one-time one; it is noted in the ledger.
+
+        Raises:
+            UsageFault: the run takes listed keys only.
+        """
+        run_id, public_key = self.run_id, self.owner.public_key
+        kept = tuple(addresses[:MAX_INVITE_ADDRESSES])
+        if self.manifest.access.mode == "allowlist":
+            return Invite(run_id, kept, public_key)
+        seed = b"" if key is not None else secrets.token_bytes(SEED_BYTES)
+        holder = public_key_of(key) if key is not None else Identity.from_seed(seed).public_key
+        kind: TicketKind = "key" if key is not None else "once"
+        ticket = issue_ticket(self.owner, run_id, kind, holder, expires_at, secrets.token_bytes(SERIAL_BYTES))
+        self._note(ticket, key, issued_at)
+        return Invite(run_id, kept, public_key, ticket, seed)
+
+    def given(self) -> list[dict[str, Any]]:
+        """The invites that were given from this folder, oldest first."""
+        try:
+            lines = read_regular(self.folder / LEDGER_NAME, MAX_LEDGER_BYTES).decode().splitlines()
+            return [json.loads(line) for line in lines]
+        except FileNotFoundError:
+            return []
+        except (OSError, ValueError) as error:
+            raise UsageFault(f"{self.folder / LEDGER_NAME} cannot be read ({error}); repair or remove it") from error
+
+    def _note(self, ticket: Ticket, key: PeerId | None, issued_at: float) -> None:
+        line = {
+            "serial": ticket.serial.hex(),
+            "kind": ticket.kind,
+            "key": key,
+            "issued_at": int(issued_at),
+            "expires_at": ticket.expires_at,
+        }
+        path = self.folder / LEDGER_NAME
+        try:
+            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NONBLOCK, 0o600), "w") as file:
+                file.write(json.dumps(line) + "\n")
+        except OSError as error:
+            raise LocalFault(f"{path} cannot be written: {error.strerror}; no invite was given") from error
+
+
+def open_owned_run(run_id: str | None, folder: str | Path | None) -> OwnedRun:
+    """The run in an owner's folder; of `run_id`'s own data folder when none is given.
+
+    Raises:
+        UsageFault: neither is given, or the folder holds no owner key or no manifest signed with it.
+    """
+    if folder is None:
+        if run_id is None:
+            raise UsageFault(
+                "No run is named; expected --run-id RUN, or --data-dir DIR of the folder `peer init` wrote."
+            )
+        folder = user_data_dir_here() / run_id
+    path = expanded(folder)
+    if not (path / OWNER_KEY_NAME).exists():
+        raise UsageFault(
+            f"{path} holds no {OWNER_KEY_NAME}; expected the folder that `peer init` wrote, because only the owner's "
+            "key can do this; give it with --data-dir"
+        )
+    owner = Identity.load(path / OWNER_KEY_NAME)
+    record_path = path / RUN_RECORD_NAME
+    try:
+        data = read_regular(record_path, MAX_RUN_RECORD_BYTES)
+        record = decode_run_record(data, run_id=run_id or claimed_run_id(data) or "")
+        manifest = RunManifest.from_bytes(record.manifest)
+    except OSError as error:
+        raise UsageFault(f"{record_path}: {error.strerror}; expected the manifest that `peer init` signed.") from error
+    except PeerFault as fault:
+        raise UsageFault(
+            f"{record_path} is not signed by the owner of this run ({fault.what}); expected it as `peer init` or "
+            "`peer manifest sign` wrote it; take it from a copy"
+        ) from fault
+    except ValueError as error:
+        raise UsageFault(f"{record_path} does not fit this software: {error}") from error
+    if fingerprint(owner.public_key) != fingerprint(record.owner_public_key):
+        raise UsageFault(
+            f"{path / OWNER_KEY_NAME} is the key of another run; expected the owner key of {record.run_id}; take it "
+            "from a copy"
+        )
+    return OwnedRun(path, owner, record, manifest)
+
+
+def checked_key(text: str) -> PeerId:
+    """A public key as people give it: a PeerId.
+
+    Raises:
+        UsageFault: another kind of key, or none.
+    """
+    try:
+        public_key_of(text)
+    except ValueError as error:
+        raise UsageFault(f"--key: {error}; `peer key` prints it on the machine that wants to join.") from error
+    return PeerId(text)
+
+
+def checked_serial(text: str) -> str:
+    """The serial number of an invite.
+
+    Raises:
+        UsageFault: it is none.
+    """
+    if len(text) != 2 * SERIAL_BYTES or not all(character in "0123456789abcdef" for character in text):
+        raise UsageFault(
+            f"--invite {text[:40]!r} is no serial number of an invite; expected {2 * SERIAL_BYTES} hexadecimal digits, "
+            "as `peer members` shows them"
+        )
+    return text
+
+
+def seconds_of(text: str) -> float:
+    """A duration such as 7d, 12h, 30m or 90s in seconds.
+
+    Raises:
+        UsageFault: it is none, or longer than a year.
+    """
+    number, unit = text[:-1], text[-1:]
+    seconds = float(number) * _UNITS[unit] if unit in _UNITS and number.isascii() and number.isdecimal() else 0.0
+    if not 0 < seconds <= LONGEST_INVITE_SECONDS:
+        raise UsageFault(f"--expires {text[:40]!r} is no duration; expected 1s to 366d, such as 7d, 12h or 30m.")
+    return seconds

@@ -1,0 +1,190 @@
+"""PanelState: a pure fold of one peer's events into what its owner wants to see at a glance."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from dht.host import PeerId
+from peer.events.log import (
+    AnchorRepaired,
+    AppliedCommit,
+    CatchUpProgressed,
+    CaughtUp,
+    CheckpointSaved,
+    Evaluated,
+    Event,
+    JoinedRun,
+    LeftRun,
+    PeerJoined,
+    PeerLeft,
+    RoundCommitted,
+    RoundStarted,
+    SentContribution,
+    SwarmFound,
+    SwarmLost,
+    TrainingProgressed,
+    WaitingForPeers,
+    describe,
+)
+from peer.events.refusals import Refusals, with_refusal
+
+NUM_RECENT = 5
+NUM_LOSSES = 240
+"""Points of the loss curve; when it is full every second one goes, so that it always spans the whole session."""
+
+RATE_WINDOW_SECONDS = 60.0
+"""Network rates are averages over this time: several rounds, yet short enough to show a stall."""
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What one committed round moved through this peer's line."""
+
+    at: float
+    bytes_up: int
+    bytes_down: int
+
+
+@dataclass(frozen=True, slots=True)
+class PanelState:
+    """Everything the panel shows; times are unix seconds, totals are of this session."""
+
+    run_id: str = ""
+    peer_id: PeerId | None = None
+    phase: str = "starting"
+    device: str = ""
+    num_parameters: int = 0
+    started_at: float | None = None
+    last_event_at: float | None = None
+    last_round_at: float | None = None
+    catch_up: CatchUpProgressed | None = None
+    inner_steps: int = 0
+    tokens: int = 0
+    tokens_per_second: float = 0.0
+    wait_fraction: float = 0.0
+    train_loss: float | None = None
+    held_out_loss: float | None = None
+    losses: tuple[float, ...] = ()
+    loss_stride: int = 1
+    num_losses_seen: int = 0
+    versions: tuple[int, ...] = ()
+    others: frozenset[PeerId] = frozenset()
+    rounds_committed: int = 0
+    rounds_contributed: int = 0
+    bytes_up: int = 0
+    bytes_down: int = 0
+    traffic: tuple[Traffic, ...] = ()
+    recent: tuple[tuple[float, str], ...] = ()
+    refusals: tuple[Refusals, ...] = ()
+
+    @property
+    def num_peers(self) -> int:
+        """Members in view, this one included."""
+        return len(self.others) + 1
+
+    def bits_per_second(self, now: float) -> tuple[float, float]:
+        """(up, down) averaged over the last `RATE_WINDOW_SECONDS` before `now`."""
+        window = [moved for moved in self.traffic if moved.at > now - RATE_WINDOW_SECONDS]
+        up = sum(moved.bytes_up for moved in window)
+        down = sum(moved.bytes_down for moved in window)
+        return 8 * up / RATE_WINDOW_SECONDS, 8 * down / RATE_WINDOW_SECONDS
+
+
+def fold(state: PanelState, event: Event) -> PanelState:
+    """The state after `event`. Events of one peer, in the order in which they happened."""
+    state = dataclasses.replace(_with_facts(state, event), refusals=with_refusal(state.refusals, event))
+    recent = state.recent
+    # These come all the time and are on the panel as numbers already.
+    if not isinstance(event, TrainingProgressed | RoundStarted | SentContribution | AppliedCommit | CatchUpProgressed):
+        recent = (*recent, (event.at, describe(event)))[-NUM_RECENT:]
+    started_at = event.at if state.started_at is None else state.started_at
+    return dataclasses.replace(
+        state, peer_id=event.peer_id, last_event_at=event.at, started_at=started_at, recent=recent
+    )
+
+
+def _with_facts(state: PanelState, event: Event) -> PanelState:
+    replace = dataclasses.replace
+    match event:
+        case JoinedRun():
+            return replace(
+                state,
+                phase="training",
+                catch_up=None,
+                run_id=event.run_id,
+                device=event.device,
+                num_parameters=event.num_parameters,
+                versions=event.versions,
+            )
+        case WaitingForPeers():
+            return replace(state, phase="waiting for peers")
+        case CatchUpProgressed():
+            return replace(state, phase="catching up", catch_up=event)
+        case CaughtUp():
+            return replace(state, phase="starting" if state.phase == "catching up" else state.phase, catch_up=None)
+        case PeerJoined():
+            phase = "training" if state.phase == "training alone" else state.phase
+            return replace(state, phase=phase, others=(state.others | {event.remote}) - {event.peer_id})
+        case PeerLeft():
+            return replace(state, others=state.others - {event.remote})
+        case SwarmLost():
+            return replace(state, phase="training alone", others=frozenset())
+        case SwarmFound():
+            return replace(state, phase="training")
+        case TrainingProgressed():
+            return _with_loss(
+                replace(
+                    state,
+                    phase="training" if state.phase in ("starting", "waiting for peers") else state.phase,
+                    inner_steps=event.inner_steps,
+                    tokens=event.tokens,
+                    tokens_per_second=event.tokens_per_second,
+                    wait_fraction=event.wait_fraction,
+                ),
+                event.train_loss,
+            )
+        case RoundCommitted():
+            return _with_round(state, event)
+        case AppliedCommit() | AnchorRepaired():
+            return replace(state, versions=_with_version(state.versions, event.fragment, event.version))
+        case CheckpointSaved():
+            return replace(state, versions=event.versions)
+        case Evaluated():
+            return replace(state, held_out_loss=event.held_out_loss)
+        case LeftRun():
+            return replace(state, phase="left", inner_steps=event.inner_steps, tokens=event.tokens)
+    return state
+
+
+def _with_round(state: PanelState, event: RoundCommitted) -> PanelState:
+    moved = Traffic(event.at, event.bytes_up, event.bytes_down)
+    kept = tuple(one for one in state.traffic if one.at > event.at - RATE_WINDOW_SECONDS)
+    return dataclasses.replace(
+        state,
+        last_round_at=event.at,
+        rounds_committed=state.rounds_committed + 1,
+        rounds_contributed=state.rounds_contributed + (event.peer_id in event.contributors),
+        bytes_up=state.bytes_up + event.bytes_up,
+        bytes_down=state.bytes_down + event.bytes_down,
+        traffic=(*kept, moved),
+    )
+
+
+def _with_loss(state: PanelState, loss: float | None) -> PanelState:
+    if loss is None:
+        return dataclasses.replace(state, train_loss=None)
+    losses, stride = state.losses, state.loss_stride
+    if state.num_losses_seen % stride == 0:
+        losses = (*losses, loss)
+    if len(losses) > NUM_LOSSES:
+        losses, stride = losses[::2], stride * 2
+    return dataclasses.replace(
+        state, train_loss=loss, losses=losses, loss_stride=stride, num_losses_seen=state.num_losses_seen + 1
+    )
+
+
+def _with_version(versions: tuple[int, ...], fragment: int, version: int) -> tuple[int, ...]:
+    if not 0 <= fragment < len(versions):
+        return versions
+    return (*versions[:fragment], version, *versions[fragment + 1 :])

@@ -1,0 +1,145 @@
+"""The person at the terminal: what they see, the event log they keep, and Ctrl+C."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from peer.config.folder_lock import FolderLock
+from peer.config.peer_config import PeerConfig, make_data_dir
+from peer.events.log import Event, EventLog
+from peer.panel.panel import View, make_view
+
+LOOK_SECONDS = 0.1
+"""Between two looks of the view at what is new: below what people notice."""
+FOLDER_LOOKS = 50
+"""Between two looks whether the data folder is still there: 5 s."""
+MAX_WAITING = 10_000
+"""Events kept for an output that takes nothing at the moment (a paused terminal); the log has them all."""
+FAREWELL_SECONDS = 2.0
+"""For the last lines; an output that is still blocked then is left alone."""
+
+
+class Owner:
+    """Shows events and notes, keeps the log and the data folder, and turns signals into a polite end.
+
+    Args:
+        view: what its person looks at; default: as `config` says.
+        what: runs here, for whoever else wants the folder.
+
+    Raises:
+        LocalFault: the data folder cannot be used, or another process uses it.
+
+    The view has a thread of its own and is never waited for: a terminal that was paused with Ctrl+S must not stop the
+    network side. Nothing here that a signal handler calls takes a lock.
+    """
+
+    def __init__(self, config: PeerConfig, view: View | None = None, what: str = "peer join") -> None:
+        make_data_dir(config)
+        self._folder = FolderLock(config.data_dir, what)
+        self._view = view or make_view(config.output, sys.stdout, sys.stderr, os.environ)
+        self._waiting: deque[Event | str] = deque(maxlen=MAX_WAITING)
+        self._log = EventLog(config.event_log_path, self.note)
+        self._log_lock = threading.Lock()
+        self._closed = threading.Event()
+        self._is_stopping = False
+        self.on_stop: Callable[[], object] = lambda: None
+        self.on_event: Callable[[Event], object] = lambda event: None
+
+    def show(self, event: Event) -> None:
+        """Show an event and keep it in the log; callable from any thread."""
+        with self._log_lock:
+            self._log.append(event)
+        self.on_event(event)
+        self._waiting.append(event)
+
+    def note(self, sentence: str) -> None:
+        """Tell the owner something that is no event."""
+        self._waiting.append(sentence)
+
+    def stop_asked(self) -> bool:
+        """Whether the owner wants to leave."""
+        return self._is_stopping
+
+    @contextmanager
+    def interruptible(self) -> Iterator[None]:
+        """The first Ctrl+C, SIGTERM or closed terminal leaves politely, the second at once; the view runs meanwhile.
+
+        A background job whose Ctrl+C or hang-up is ignored keeps it so; SIGTERM ends it.
+        """
+
+        def interrupt(number: int, frame: FrameType | None) -> None:
+            if self._is_stopping:
+                raise KeyboardInterrupt
+            self._is_stopping = True
+            self.note("leaving: finishing the step and the round; once more to leave at once")
+            self.on_stop()
+
+        previous = {}
+        if threading.current_thread() is threading.main_thread():
+            previous = {number: signal.signal(number, interrupt) for number in _signals()}
+        viewer = threading.Thread(target=self._show_all, name="view", daemon=True)
+        viewer.start()
+        try:
+            yield
+        finally:
+            self._closed.set()
+            viewer.join(FAREWELL_SECONDS)
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+            with self._log_lock:
+                self._log.close()
+            self._folder.close()
+
+    def _show_all(self) -> None:
+        for num_looks in itertools.count(1):
+            is_last = self._closed.wait(LOOK_SECONDS)
+            while self._waiting:
+                item = self._waiting.popleft()
+                if isinstance(item, str):
+                    self._view.note(item)
+                else:
+                    self._view.show(item)
+            if is_last:
+                self._view.close()
+                return
+            self._view.tick(time.time())
+            if num_looks % FOLDER_LOOKS == 0 and (told := self._folder.what_happened()) is not None:
+                self.note(told)
+
+
+@contextmanager
+def figures_shown(config: PeerConfig, owner: Owner) -> Iterator[None]:
+    """Figures for Prometheus meanwhile, where `config` wants them."""
+    if config.metrics_port is None:
+        yield
+        return
+    from peer.panel.metrics import PeerMetrics, serving_metrics
+
+    metrics = PeerMetrics()
+    with serving_metrics(metrics, config.metrics_host, config.metrics_port) as port:
+        owner.on_event = metrics.note
+        owner.note(f"figures for Prometheus at http://{config.metrics_host}:{port}/metrics")
+        yield
+
+
+def _signals() -> list[signal.Signals]:
+    """What asks this peer to leave. SIGTERM always does; the others unless somebody had them ignored.
+
+    Shells start the background jobs of a script with SIGINT ignored, since its Ctrl+C is not meant for them; nohup does
+    the same with SIGHUP.
+    """
+    signals = [signal.SIGTERM]
+    for name in ("SIGINT", "SIGHUP"):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
+            signals.append(number)
+    return signals

@@ -1,0 +1,114 @@
+"""The published table of bandwidth needed, as the model gives it, with this project's rounds beside it. Pure."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from averaging.codec.blocks import DEFAULT_SCALE
+from peer.config.manifest import AveragingSection
+from peer.plan.round_traffic import BlockFormat, Line, round_traffic
+from peer.plan.utilisation import (
+    DATA_PARALLEL,
+    GRID_BITS_PER_SECOND,
+    PUBLISHED_GBITS_PER_SECOND,
+    PUBLISHED_LAYERS_PER_FRAGMENT,
+    PUBLISHED_METHODS,
+    PUBLISHED_MODELS,
+    PUBLISHED_SYNC_EVERY,
+    LayeredModel,
+    kept_pace,
+    listed_bandwidths,
+    needed_bandwidths,
+)
+
+OWN_CODEC = "int4"
+
+PRINTED_WITHIN_BITS_PER_SECOND = 0.06e9
+"""One decimal, and some cells of the paper are cut and others rounded."""
+
+
+@dataclass(frozen=True, slots=True)
+class TableRow:
+    """One method on one model.
+
+    Attributes:
+        bits_per_second: needed per target; None beyond the grid.
+        published: what the paper lists, in bits/s; None where it has no such row.
+        times_less: data-parallel over this row, both from the model; None for the paper's own rows.
+    """
+
+    model: str
+    method: str
+    bits_per_second: tuple[float | None, ...]
+    published: tuple[float, ...] | None = None
+    times_less: tuple[float | None, ...] | None = None
+
+
+def bandwidth_table() -> tuple[TableRow, ...]:
+    """Per model the rows of the paper, then this project's with the paper's H and with the default one."""
+    rows: list[TableRow] = []
+    for model in PUBLISHED_MODELS:
+        for method, listed in zip(PUBLISHED_METHODS, PUBLISHED_GBITS_PER_SECOND[model.name], strict=True):
+            published = tuple(1e9 * gbits for gbits in listed)
+            rows.append(TableRow(model.name, method.name, needed_bandwidths(model, method), published))
+        interval_bits = own_interval_bits(model)
+        data_parallel = needed_bandwidths(model, DATA_PARALLEL)
+        for sync_every in (PUBLISHED_SYNC_EVERY, AveragingSection().sync_every):
+            own = own_bandwidth(model, sync_every, interval_bits)
+            times = tuple(
+                None if there is None or here is None else there / here
+                for there, here in zip(data_parallel, own, strict=True)
+            )
+            rows.append(TableRow(model.name, f"this project, H = {sync_every}", own, None, times))
+    return tuple(rows)
+
+
+def own_bandwidth(model: LayeredModel, sync_every: int, interval_bits: float) -> tuple[float | None, ...]:
+    """Listed bits/s per target for this project's rounds of two peers, 4-bit, in a mode that does not wait.
+
+    Args:
+        interval_bits: see `own_interval_bits`.
+    """
+    return listed_bandwidths(partial(kept_pace, interval_bits, sync_every * model.step_seconds))
+
+
+def own_interval_bits(model: LayeredModel) -> float:
+    """Bits that each of two peers sends while every fragment has one round: all parameters, all framing."""
+    num_fragments = model.num_layers // PUBLISHED_LAYERS_PER_FRAGMENT
+    blocks = BlockFormat(OWN_CODEC, AveragingSection().block_size, DEFAULT_SCALE)
+    cuts = [model.num_parameters * fragment // num_fragments for fragment in range(num_fragments + 1)]
+    counts = Counter(end - start for start, end in itertools.pairwise(cuts))
+    lines = [Line(1e9, 1e9)] * 2
+    return sum(8 * count * round_traffic(size, blocks, lines)[0].bytes_up for size, count in counts.items())
+
+
+@dataclass(frozen=True, slots=True)
+class Agreement:
+    """How many cells of the paper's rows the model gives as printed (to 0.06 Gbit/s), and within one grid point."""
+
+    exact: int
+    near: int
+    cells: int
+
+
+def agreement(rows: Sequence[TableRow]) -> Agreement:
+    """Of the rows that have a published counterpart."""
+    cells = [cell for row in rows if row.published for cell in zip(row.bits_per_second, row.published, strict=True)]
+    return Agreement(
+        exact=sum(ours is not None and is_as_printed(ours, listed) for ours, listed in cells),
+        near=sum(ours is not None and abs(_grid_point(ours) - _grid_point(listed)) <= 1 for ours, listed in cells),
+        cells=len(cells),
+    )
+
+
+def is_as_printed(bits_per_second: float, published: float) -> bool:
+    """Whether the paper's number with one decimal can be this one."""
+    return abs(bits_per_second - published) < PRINTED_WITHIN_BITS_PER_SECOND
+
+
+def _grid_point(bits_per_second: float) -> int:
+    return min(range(len(GRID_BITS_PER_SECOND)), key=lambda point: abs(GRID_BITS_PER_SECOND[point] - bits_per_second))

@@ -1,0 +1,355 @@
+"""What a run will ask of a home: bytes, rates, round times, utilisation, memory, disk, time to so many tokens. Pure.
+
+Everything is the steady state of a run in which nobody fails: each fragment has one round per interval, everybody is in
+it, and peers are as fast as the profile says. Bytes are those on the line, TCP and IP headers included. What is an
+estimate is called one; docs/planning.md says how each figure comes about and what is left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from averaging.cells.formation import depth_for
+from averaging.outer.schedule import effective_sync_every
+from dht.records.key_levels import SECONDS_PER_KEY, SPLIT_ABOVE, level_for
+from dht.records.signed_records import MAX_PEER_RECORD_BYTES
+from peer.config.manifest import RunManifest
+from peer.plan.homes import HomeGroup, PlanProfile
+from peer.plan.memory import FLOAT_BYTES, NetworkMemory, TrainerMemory, disk_bytes, network_memory, trainer_memory
+from peer.plan.round_traffic import (
+    LINE_SHARE,
+    BlockFormat,
+    Line,
+    MemberTraffic,
+    busy_seconds,
+    round_seconds,
+    round_traffic,
+)
+
+SizesOf = Callable[[int], tuple[int, ...]]
+"""Number of fragments to their numbers of values."""
+
+RECORD_HOLDERS = 5
+"""Members that keep a copy of each peer record (`dht.kademlia.node.NUM_REPLICAS`)."""
+RECORD_READS = 2
+"""Copies of the records that each look reads (`dht.kademlia.store.NUM_HOLDERS_READ`)."""
+LOOKS_PER_ANNOUNCEMENT = 2
+
+PLANNED_FRAGMENTS = (1, 2, 4, 8, 16)
+MAX_SYNC_EVERY = 100_000
+"""The largest H that a manifest takes."""
+
+
+@dataclass(frozen=True, slots=True)
+class HomePlan:
+    """What the run asks of each home of one group.
+
+    Attributes:
+        sync_every: H of a machine of this speed.
+        utilisation: share of the time in inner steps; below 1 in mode `sync` only, for only there a step waits.
+        in_time: share of its work that gets into the round it was meant for; the rest goes into a later one.
+        needed_upload_bits_per_second, needed_download_bits_per_second: on the line, for all rounds to keep pace.
+        upload_share, download_share: those as a share of its line; above 1 it is too slow.
+        upload_bytes_per_hour, download_bytes_per_hour: of the rounds, at the pace that the lines allow.
+        record_bytes_per_hour: up and down each, at most; an estimate.
+        tokens_per_second: of one home.
+    """
+
+    name: str
+    count: int
+    sync_every: int
+    utilisation: float
+    in_time: float
+    needed_upload_bits_per_second: float
+    needed_download_bits_per_second: float
+    upload_share: float
+    download_share: float
+    upload_bytes_per_hour: float
+    download_bytes_per_hour: float
+    record_bytes_per_hour: float
+    tokens_per_second: float
+    trainer_memory: TrainerMemory
+    network_memory: NetworkMemory
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """H, P and tau of a mode that reach the goal's utilisation on the goal's line.
+
+    Attributes:
+        modes: which modes it holds for.
+        sync_every: the smallest H that does; None when even the largest that a manifest takes does not.
+        utilisation: with this H; of a run that would wait for every late round.
+        round_seconds: of the largest fragment.
+    """
+
+    modes: tuple[str, ...]
+    num_fragments: int
+    sync_every: int | None
+    overlap_steps: int
+    utilisation: float | None
+    round_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlan:
+    """The whole answer.
+
+    Attributes:
+        interval_seconds: between two rounds of the same fragment.
+        round_seconds: of the largest fragment, from the last offer to the commit; without codec and averaging.
+        contribution_bits_per_parameter, result_bits_per_parameter: of those that cross, frame headers included.
+        goal_seconds: until all peers together have trained on the goal's tokens.
+        disk_bytes: checkpoints that are kept, and one being written.
+        join_bytes: what a newcomer downloads.
+    """
+
+    num_parameters: int
+    fragment_sizes: tuple[int, ...]
+    num_peers: int
+    interval_seconds: float
+    round_seconds: float
+    rounds_per_hour: float
+    contribution_bits_per_parameter: float
+    result_bits_per_parameter: float
+    tokens_per_second: float
+    goal_seconds: float
+    disk_bytes: int
+    join_bytes: int
+    homes: tuple[HomePlan, ...]
+    settings: tuple[Setting, ...]
+    warnings: tuple[str, ...]
+
+
+def plan_run(manifest: RunManifest, profile: PlanProfile, sizes_of: SizesOf, num_orthogonalised: int = 0) -> RunPlan:
+    """What `manifest` asks of the homes in `profile`.
+
+    Args:
+        sizes_of: how the run's model is cut; called with other numbers of fragments too, and may raise ValueError.
+        num_orthogonalised: parameters of which the run's optimizer keeps one velocity in place of two moments.
+    """
+    section = manifest.averaging
+    sizes = sizes_of(section.num_fragments)
+    blocks = BlockFormat(section.codec, section.block_size, section.scale)
+    num_cells = _num_cells(manifest, profile)
+    lines, first_members = _members(profile, num_cells)
+    rounds = _rounds(sizes, blocks, lines, profile.num_seeds, num_cells)
+    step_tokens = manifest.training.batch_size * manifest.training.accumulation_steps * manifest.model.context
+    fastest_seconds = min(group.step_seconds for group in profile.peers)
+    slowest_round = max(round_.seconds for round_ in rounds)
+    busiest = max(
+        sum(busy_seconds(round_.traffic[member], lines[member]) for round_ in rounds) for member in range(len(lines))
+    )
+    local_seconds = [
+        effective_sync_every(section.sync_every, 1 / group.step_seconds, 1 / fastest_seconds) * group.step_seconds
+        for group in profile.peers
+    ]
+    pace = section.sync_every * fastest_seconds
+    if section.mode == "sync":
+        interval = max(local_seconds) + sum(round_.seconds for round_ in rounds)
+    else:
+        interval = max(pace, busiest, slowest_round)
+    homes = []
+    for group, member, own_seconds in zip(profile.peers, first_members, local_seconds, strict=True):
+        is_sync = section.mode == "sync"
+        utilisation = own_seconds / interval if is_sync else 1.0
+        in_time = 1.0 if is_sync else min(1.0, pace / own_seconds, pace / interval)
+        if section.mode == "streaming" and section.overlap_steps:
+            in_time = min(in_time, section.overlap_steps * group.step_seconds / slowest_round)
+        traffic = [round_.traffic[member] for round_ in rounds]
+        bytes_up = sum(part.bytes_up for part in traffic) / LINE_SHARE
+        bytes_down = sum(part.bytes_down for part in traffic) / LINE_SHARE
+        # In mode sync the line has the whole wait for itself: that wait is in the utilisation.
+        needed_within = interval if is_sync else pace
+        needed_up, needed_down = 8 * bytes_up / needed_within, 8 * bytes_down / needed_within
+        homes.append(
+            HomePlan(
+                name=group.name,
+                count=group.count,
+                sync_every=round(own_seconds / group.step_seconds),
+                utilisation=utilisation,
+                in_time=in_time,
+                needed_upload_bits_per_second=needed_up,
+                needed_download_bits_per_second=needed_down,
+                upload_share=needed_up / group.line.upload_bits_per_second,
+                download_share=needed_down / group.line.download_bits_per_second,
+                upload_bytes_per_hour=3600 / interval * bytes_up,
+                download_bytes_per_hour=3600 / interval * bytes_down,
+                record_bytes_per_hour=_record_bytes_per_hour(
+                    profile.num_peers + profile.num_seeds, manifest.network.announce_seconds
+                ),
+                tokens_per_second=step_tokens / group.step_seconds * utilisation,
+                trainer_memory=trainer_memory(sum(sizes), num_orthogonalised),
+                network_memory=network_memory(sizes, blocks, section.mode, traffic, len(lines)),
+            )
+        )
+    crossing = rounds[0].traffic[0] if len(lines) > 1 else None
+    tokens_per_second = sum(home.count * home.tokens_per_second for home in homes)
+    return RunPlan(
+        num_parameters=sum(sizes),
+        fragment_sizes=sizes,
+        num_peers=profile.num_peers,
+        interval_seconds=interval,
+        round_seconds=slowest_round,
+        rounds_per_hour=3600 / interval * len(sizes),
+        contribution_bits_per_parameter=_bits(crossing.contribution_bytes_up, crossing.contribution_values)
+        if crossing
+        else 0.0,
+        result_bits_per_parameter=_bits(crossing.result_bytes_down, crossing.result_values) if crossing else 0.0,
+        tokens_per_second=tokens_per_second,
+        goal_seconds=profile.goal.tokens / tokens_per_second,
+        disk_bytes=disk_bytes(sizes, blocks, section.mode, num_orthogonalised),
+        join_bytes=2 * FLOAT_BYTES * sum(sizes),
+        homes=tuple(homes),
+        settings=find_settings(manifest, profile, sizes_of),
+        warnings=tuple(_warnings(manifest, profile, homes, slowest_round)),
+    )
+
+
+def find_settings(manifest: RunManifest, profile: PlanProfile, sizes_of: SizesOf) -> tuple[Setting, ...]:
+    """Per number of fragments and kind of mode, the smallest H (and tau) that reaches the profile's goal.
+
+    Every peer has the goal's upload, the slowest download and the longest round trip of the profile, and the step time
+    of its fastest machine.
+    """
+    section, goal = manifest.averaging, profile.goal
+    step = min(group.step_seconds for group in profile.peers)
+    line = Line(
+        1e6 * goal.upload_mbit_per_second,
+        min(group.line.download_bits_per_second for group in profile.peers),
+        max(group.line.latency_seconds for group in profile.peers),
+    )
+    num_cells = _num_cells(manifest, profile)
+    lines = [line] * math.ceil(profile.num_peers / num_cells)
+    blocks = BlockFormat(section.codec, section.block_size, section.scale)
+    found: list[Setting] = []
+    for num_fragments in sorted({*PLANNED_FRAGMENTS, section.num_fragments}):
+        try:
+            sizes = sizes_of(num_fragments)
+        except ValueError:
+            continue  # fewer values than fragments
+        rounds = _rounds(sizes, blocks, lines, profile.num_seeds, num_cells)
+        longest = max(round_.seconds for round_ in rounds)
+        waited = sum(round_.seconds for round_ in rounds)
+        members = range(len(lines))
+        busiest = max(sum(busy_seconds(round_.traffic[member], line) for round_ in rounds) for member in members)
+        busy = max(longest, busiest)
+        overlap = max(1, math.ceil(longest / step))
+        kinds: tuple[tuple[tuple[str, ...], int, float, float], ...] = (
+            (("sync",), 0, waited, 0.0),
+            (("streaming",), overlap, 0.0, busy),
+            (("carry", "eager", "own", "delayed"), 0, 0.0, busy),
+        )
+        for modes, tau, stalled, carried in kinds:
+            every = _smallest_sync_every(goal.utilisation, step, stalled, carried, at_least=tau + 1)
+            utilisation = None if every is None else _utilisation(every, step, stalled, carried)
+            found.append(Setting(modes, num_fragments, every, tau, utilisation, longest))
+    return tuple(found)
+
+
+def _utilisation(sync_every: int, step_seconds: float, stalled_seconds: float, carried_seconds: float) -> float:
+    """Of a run that waits `stalled_seconds` per interval, and for what its line does not carry within the interval."""
+    computing = sync_every * step_seconds
+    return computing / max(computing + stalled_seconds, carried_seconds)
+
+
+def _smallest_sync_every(
+    target: float, step_seconds: float, stalled_seconds: float, carried_seconds: float, at_least: int
+) -> int | None:
+    needed = target * max(stalled_seconds / (1 - target), carried_seconds) / step_seconds
+    every = max(at_least, math.ceil(needed))
+    while _utilisation(every, step_seconds, stalled_seconds, carried_seconds) < target:
+        every += 1  # the quotient above was rounded
+    return every if every <= MAX_SYNC_EVERY else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Round:
+    traffic: tuple[MemberTraffic, ...]
+    seconds: float
+
+
+def _num_cells(manifest: RunManifest, profile: PlanProfile) -> int:
+    """That a round has when all are there; 1: it is flat."""
+    return 1 << depth_for(profile.num_peers, 0, manifest.averaging.cell_size)
+
+
+def _rounds(
+    sizes: Sequence[int], blocks: BlockFormat, lines: Sequence[Line], num_listeners: int, num_cells: int
+) -> list[_Round]:
+    made: dict[int, _Round] = {}
+    for size in sizes:
+        if size not in made:
+            seconds = round_seconds(round_traffic(size, blocks, lines, num_listeners, num_cells=num_cells), lines)
+            made[size] = _Round(round_traffic(size, blocks, lines, num_listeners, seconds, num_cells), seconds)
+    return [made[size] for size in sizes]
+
+
+def _members(profile: PlanProfile, num_cells: int) -> tuple[list[Line], list[int]]:
+    """The lines of the members of a cell, and the number of the first member of each group."""
+    counts = [group.count for group in profile.peers]
+    if num_cells > 1:
+        size = math.ceil(profile.num_peers / num_cells)
+        counts = [max(1, count * size // profile.num_peers) for count in counts]
+        while sum(counts) > size:
+            counts[counts.index(max(counts))] -= 1
+    lines: list[Line] = []
+    first_members = []
+    for group, count in zip(profile.peers, counts, strict=True):
+        first_members.append(len(lines))
+        lines += [group.line] * count
+    return lines, first_members
+
+
+def _record_bytes_per_hour(num_members: int, announce_seconds: float) -> float:
+    """At most: each announcement goes to all holders, and each look reads every record from some of them, or a part."""
+    announcements = 3600 / announce_seconds
+    reads = RECORD_READS * num_members
+    if level_for(num_members, 0):
+        keys_in_turn = math.ceil(announce_seconds / LOOKS_PER_ANNOUNCEMENT / SECONDS_PER_KEY)
+        reads = min(reads, (RECORD_READS + keys_in_turn) * SPLIT_ABOVE)
+    copies = RECORD_HOLDERS + LOOKS_PER_ANNOUNCEMENT * reads
+    return announcements * copies * MAX_PEER_RECORD_BYTES if num_members > 1 else 0.0
+
+
+def _warnings(
+    manifest: RunManifest, profile: PlanProfile, homes: Sequence[HomePlan], slowest_round: float
+) -> list[str]:
+    section = manifest.averaging
+    said = []
+    for home, group in zip(homes, profile.peers, strict=True):
+        said += _line_warnings(home, group)
+    if slowest_round > section.round_deadline_seconds:
+        said.append(
+            f"a round takes {slowest_round:.0f} s and round_deadline_seconds is {section.round_deadline_seconds:g}: "
+            "rounds would end before all work is there; raise it or use more fragments"
+        )
+    num_cells = _num_cells(manifest, profile)
+    if num_cells > 1:
+        said.append(
+            f"{profile.num_peers} peers average in {num_cells} cells of about {profile.num_peers / num_cells:.0f}, and "
+            "then across them: the figures are those of a cell in which each kind of home has its share"
+        )
+    if profile.num_peers > 1 and not any(group.reachable for group in profile.peers):
+        said.append("nobody is reachable: members cannot dial each other, and no round can close")
+    return said
+
+
+def _line_warnings(home: HomePlan, group: HomeGroup) -> list[str]:
+    said = []
+    for share, way, rate in (
+        (home.upload_share, "upload", group.upload_mbit_per_second),
+        (home.download_share, "download", group.download_mbit_per_second),
+    ):
+        if share > 1:
+            said.append(
+                f"the {way} of {home.name} ({rate:g} Mbit/s) is {share:.2g} times too slow for rounds at this pace; "
+                "raise sync_every, or let slower lines join a run with a smaller model"
+            )
+    return said
+
+
+def _bits(num_bytes: int, num_values: int) -> float:
+    return 8 * num_bytes / num_values if num_values else 0.0

@@ -1,0 +1,227 @@
+"""`peer plan`: reads, asks `planning.py` and `bandwidth_table.py`, prints tables or JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from dht.errors import UsageFault
+from peer.config.layouts import layout_of, num_orthogonalised, shapes_of
+from peer.config.manifest import RunManifest
+from peer.plain_console import PlainConsole
+from peer.plan.bandwidth_table import TableRow, agreement, bandwidth_table, is_as_printed
+from peer.plan.homes import PlanProfile, load_profile
+from peer.plan.memory import NetworkMemory, TrainerMemory
+from peer.plan.planning import RunPlan, plan_run
+from peer.plan.source import load_planned_run, sizes_of
+from peer.plan.utilisation import TARGETS
+from peer.quantities import bytes_text, count_text, plural, seconds_text
+
+HOURS_PER_DAY = 24
+
+
+def run_plan(run: Path | None, profile_path: Path | None, show_table: bool, as_json: bool) -> int:
+    """Print what a run asks of its homes, or the table of published bandwidths. Returns the exit code.
+
+    Raises:
+        UsageFault: no file, a file that cannot be used, or a table and a run at once.
+        Incompatible: the run's model cannot be cut as its manifest says.
+    """
+    if show_table:
+        if run is not None or profile_path is not None:
+            raise UsageFault(
+                "--table is given beside a run or --peers; expected it alone: it is about published models."
+            )
+        _show_table(bandwidth_table(), as_json)
+        return 0
+    if run is None:
+        raise UsageFault("No run is named; expected a run file or a manifest, or --table.")
+    manifest = load_planned_run(run)
+    profile = load_profile(profile_path)
+    layout_of(manifest, shapes_of(manifest))
+    plan = plan_run(manifest, profile, sizes_of(manifest), num_orthogonalised(manifest))
+    if as_json:
+        print(json.dumps(plan_facts(manifest, profile, plan)))
+    else:
+        _print_plan(PlainConsole(), manifest, profile, plan)
+    return 0
+
+
+def plan_facts(manifest: RunManifest, profile: PlanProfile, plan: RunPlan) -> dict[str, Any]:
+    """The plan as plain values; docs/planning.md describes each field."""
+    section = manifest.averaging
+    facts = asdict(plan)
+    for facts_of_home, home in zip(facts["homes"], plan.homes, strict=True):
+        facts_of_home["upload_bytes_per_day"] = HOURS_PER_DAY * home.upload_bytes_per_hour
+        facts_of_home["download_bytes_per_day"] = HOURS_PER_DAY * home.download_bytes_per_hour
+        facts_of_home["trainer_memory"]["total_bytes"] = home.trainer_memory.total_bytes
+        facts_of_home["network_memory"]["total_bytes"] = home.network_memory.total_bytes
+    return {
+        "schema": 1,
+        "run": manifest.name,
+        "mode": section.mode,
+        "sync_every": section.sync_every,
+        "num_fragments": section.num_fragments,
+        "overlap_steps": section.overlap_steps,
+        "codec": section.codec,
+        "goal": profile.goal.model_dump(),
+        **facts,
+    }
+
+
+def table_facts(rows: Sequence[TableRow]) -> dict[str, Any]:
+    """The table as plain values."""
+    return {
+        "schema": 1,
+        "targets": TARGETS,
+        "agreement": asdict(agreement(rows)),
+        "rows": [{**asdict(row), "method": row.method.strip()} for row in rows],
+    }
+
+
+def _print_plan(console: PlainConsole, manifest: RunManifest, profile: PlanProfile, plan: RunPlan) -> None:
+    section = manifest.averaging
+    console.print(
+        f"{manifest.name}  {count_text(float(plan.num_parameters))} parameters in "
+        f"{plural(len(plan.fragment_sizes), 'fragment')}  mode {section.mode}  H {section.sync_every}  "
+        f"codec {section.codec}  {plural(plan.num_peers, 'peer')}",
+        highlight=False,
+    )
+    console.print(
+        f"A round of each fragment every {seconds_text(plan.interval_seconds)}; from its last offer to its commit "
+        f"{seconds_text(plan.round_seconds)} (codec not counted); {plan.contribution_bits_per_parameter:.3f} bits "
+        f"per parameter there, {plan.result_bits_per_parameter:.3f} back.\n",
+        highlight=False,
+    )
+    _print_homes(console, profile, plan)
+    _print_memory(console, plan)
+    console.print(
+        f"disk {bytes_text(plan.disk_bytes)} for checkpoints   joining downloads {bytes_text(plan.join_bytes)}   "
+        f"{count_text(plan.tokens_per_second)} tokens/s together: {count_text(float(profile.goal.tokens))} tokens in "
+        f"{seconds_text(plan.goal_seconds)}\n",
+        highlight=False,
+    )
+    _print_settings(console, profile, plan)
+    for sentence in plan.warnings:
+        console.print(Text.assemble(("Note: ", "yellow"), f"{sentence}."), highlight=False)
+
+
+def _print_homes(console: PlainConsole, profile: PlanProfile, plan: RunPlan) -> None:
+    titles = ("homes", "step", "H", "computing", "in time", "Mbit/s up", "of line", "down", "of line")
+    speeds = _table(titles, num_texts=1)
+    volumes = _table(("bytes on the line", "up per hour", "down per hour", "up per day", "down per day"), num_texts=1)
+    for home, group in zip(plan.homes, profile.peers, strict=True):
+        speeds.add_row(
+            f"{home.count} x {home.name}",
+            seconds_text(group.step_seconds),
+            str(home.sync_every),
+            _percent(home.utilisation),
+            _percent(home.in_time),
+            f"{home.needed_upload_bits_per_second / 1e6:.3g}",
+            _percent(home.upload_share),
+            f"{home.needed_download_bits_per_second / 1e6:.3g}",
+            _percent(home.download_share),
+        )
+        volumes.add_row(
+            f"each {home.name}",
+            bytes_text(home.upload_bytes_per_hour),
+            bytes_text(home.download_bytes_per_hour),
+            bytes_text(HOURS_PER_DAY * home.upload_bytes_per_hour),
+            bytes_text(HOURS_PER_DAY * home.download_bytes_per_hour),
+        )
+    console.print(speeds)
+    console.print()
+    console.print(volumes)
+    records = max(home.record_bytes_per_hour for home in plan.homes)
+    console.print(
+        f"Beside it records of members: at most {bytes_text(records)} an hour each way.\n", style="dim", highlight=False
+    )
+
+
+def _print_memory(console: PlainConsole, plan: RunPlan) -> None:
+    table = _table(("memory", "trainer process", "network process", "of these, shared"), num_texts=1)
+    for home in plan.homes:
+        table.add_row(
+            home.name,
+            bytes_text(home.trainer_memory.total_bytes),
+            bytes_text(home.network_memory.total_bytes),
+            bytes_text(home.network_memory.mailbox_bytes),
+        )
+    console.print(table)
+    console.print(
+        f"trainer: {_parts(plan.homes[0].trainer_memory)}; activations not counted", style="dim", highlight=False
+    )
+    console.print(f"network: {_parts(plan.homes[0].network_memory)}\n", style="dim", highlight=False)
+
+
+def _print_settings(console: PlainConsole, profile: PlanProfile, plan: RunPlan) -> None:
+    goal = profile.goal
+    console.print(
+        f"Smallest H that computes {_percent(goal.utilisation)} of the time (or would, waiting for late rounds) when "
+        f"everybody uploads {goal.upload_mbit_per_second:g} Mbit/s:",
+        highlight=False,
+    )
+    table = _table(("modes", "P", "H", "tau", "computing", "round"), num_texts=1)
+    for setting in plan.settings:
+        table.add_row(
+            ", ".join(setting.modes),
+            str(setting.num_fragments),
+            "none" if setting.sync_every is None else str(setting.sync_every),
+            str(setting.overlap_steps) if setting.overlap_steps else "-",
+            "-" if setting.utilisation is None else _percent(setting.utilisation),
+            seconds_text(setting.round_seconds),
+        )
+    console.print(table)
+
+
+def _show_table(rows: Sequence[TableRow], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(table_facts(rows)))
+        return
+    console = PlainConsole()
+    table = _table(("model", "Gbit/s needed to compute", *(f"{target:.0%}" for target in TARGETS)), num_texts=2)
+    for row in rows:
+        cells = [
+            _table_cell(bits, None if row.published is None else row.published[column])
+            for column, bits in enumerate(row.bits_per_second)
+        ]
+        table.add_row(row.model, row.method, *cells)
+        if row.times_less is not None:
+            times = ["-" if factor is None else f"{factor:.0f} x" for factor in row.times_less]
+            table.add_row("", "  less than data-parallel", *times)
+    console.print(table)
+    found = agreement(rows)
+    console.print(
+        f"{found.exact} of {found.cells} cells are those of arXiv 2501.18512, table 4, and {found.near} are within one "
+        "point of its grid. In brackets: the paper's, where it differs.",
+        highlight=False,
+    )
+
+
+def _table_cell(bits_per_second: float | None, published: float | None) -> str:
+    shown = "-" if bits_per_second is None else f"{bits_per_second / 1e9:.1f}"
+    if published is None or (bits_per_second is not None and is_as_printed(bits_per_second, published)):
+        return shown
+    return f"{shown} ({published / 1e9:.1f})"
+
+
+def _table(titles: Iterable[str], num_texts: int) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for column, title in enumerate(titles):
+        table.add_column(title, justify="left" if column < num_texts else "right")
+    return table
+
+
+def _parts(memory: TrainerMemory | NetworkMemory) -> str:
+    sizes = asdict(memory).items()
+    return ", ".join(f"{name.removesuffix('_bytes')} {bytes_text(size)}" for name, size in sizes if size)
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g} %"

@@ -1,0 +1,246 @@
+"""What one round of one fragment costs each member, counted on the frames that the exchange sends. Pure.
+
+Shards come from `plan_shards`, payloads from the codec, headers from `averaging.wire.frames.encode`. A member sends its
+contribution but for the shards it reduces itself, and the mean of those to everybody else; leading is shared by all in
+turn, so control messages are a mean over who leads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from averaging.cells.formation import cell_codec_name
+from averaging.codec.blocks import encoded_num_bytes
+from averaging.rounds.shard_plan import plan_shards
+from averaging.rounds.timing import HEARTBEAT_SECONDS
+from averaging.wire import frames
+from averaging.wire.messages import (
+    DIGEST_BYTES,
+    SIGNATURE_BYTES,
+    Commit,
+    Contribution,
+    Message,
+    Offer,
+    Plan,
+    Reduced,
+    Result,
+    RosterEntry,
+    ShardPlan,
+    ShardResult,
+    Wait,
+)
+from dht.host import FRAME_HEADER_BYTES, PeerId
+
+LINE_SHARE = 1448 / 1500
+"""Payload of a full TCP segment over IPv4 with timestamps; what a line carries besides frames."""
+
+ONE_WAY_MESSAGES = 5
+"""Offer, plan, contribution, result (or the report of one), commit: each waits for the one before it."""
+
+CELL_MESSAGES = 4
+"""On two levels also: a cell's part, its slices, their means, the whole."""
+
+_PEER = PeerId("12D3KooW" + "A" * 44)
+_DIGEST = bytes(DIGEST_BYTES)
+_SIGNATURE = bytes(SIGNATURE_BYTES)
+_VERSION = 1000
+_TOKENS = 1 << 20
+_STEPS = 100
+_SEQUENCE = 1 << 40
+"""Numbers of an ordinary round: msgpack writes small ones shorter, which moves a header by a few bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class BlockFormat:
+    """How values are encoded, as the manifest's averaging section says."""
+
+    codec: str
+    block_size: int
+    scale: str
+
+    def num_bytes(self, num_values: int) -> int:
+        """Encoded bytes of so many values."""
+        return encoded_num_bytes(self.codec, self.block_size, num_values, self.scale)
+
+    @property
+    def across_cells(self) -> BlockFormat:
+        """How the means of cells travel."""
+        return BlockFormat(cell_codec_name(self.codec), self.block_size, self.scale)
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What one member brings. Rates are those of the line; latency is one way."""
+
+    upload_bits_per_second: float
+    download_bits_per_second: float
+    latency_seconds: float = 0.0
+    reachable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class MemberTraffic:
+    """Bytes of one member in one round, frame headers included; control is a mean over who leads.
+
+    Attributes:
+        contribution_values: values it sends to other reducers.
+        result_values: values of means it receives from them.
+        cells_bytes: what it sends to other cells and as many that it receives, in the mean of a cell's members.
+    """
+
+    contribution_values: int
+    result_values: int
+    contribution_bytes_up: int
+    contribution_bytes_down: int
+    result_bytes_up: int
+    result_bytes_down: int
+    control_bytes_up: float
+    control_bytes_down: float
+    cells_bytes: float = 0.0
+
+    @property
+    def bytes_up(self) -> float:
+        return self.contribution_bytes_up + self.result_bytes_up + self.control_bytes_up + self.cells_bytes
+
+    @property
+    def bytes_down(self) -> float:
+        return self.contribution_bytes_down + self.result_bytes_down + self.control_bytes_down + self.cells_bytes
+
+
+def round_traffic(
+    num_values: int,
+    blocks: BlockFormat,
+    lines: Sequence[Line],
+    num_listeners: int = 0,
+    seconds: float = 0.0,
+    num_cells: int = 1,
+) -> tuple[MemberTraffic, ...]:
+    """The traffic of each member of a round in which everybody takes part and nothing fails.
+
+    Args:
+        num_values: size of the fragment.
+        lines: of the members of the round, or of one of its cells; rates decide who reduces what.
+        num_cells: that the round has; members of a cell send their shards' means to owners in other cells and get back
+            those of all cells, in equal parts.
+        num_listeners: members outside of the round (seeds) who are told its commit.
+        seconds: that the round takes; leaders give signs of life meanwhile.
+    """
+    shards = plan_shards(
+        num_values,
+        blocks.block_size,
+        [line.upload_bits_per_second for line in lines],
+        [line.reachable for line in lines],
+    )
+    num_members = len(lines)
+    num_others = num_members - 1
+    own_values = [0] * num_members
+    own_contribution_bytes = [0] * num_members
+    own_result_bytes = [0] * num_members
+    own_shards = [0] * num_members
+    for index, shard in enumerate(shards):
+        payload_bytes = blocks.num_bytes(shard.end - shard.start)
+        contribution = Contribution(0, _VERSION, 0, _PEER, index, _SEQUENCE, shard.start, shard.end, _TOKENS)
+        own_values[shard.reducer] += shard.end - shard.start
+        own_shards[shard.reducer] += 1
+        own_contribution_bytes[shard.reducer] += _frame_bytes(contribution) + payload_bytes
+        own_result_bytes[shard.reducer] += _frame_bytes(Result(0, _VERSION, index, shard.start, shard.end))
+        own_result_bytes[shard.reducer] += payload_bytes
+    # One cell's fragment goes out to owners elsewhere, and what this cell owns goes to all others: the same again.
+    crossing = blocks.across_cells.num_bytes(num_values) if num_cells > 1 else 0
+    cells_bytes = 2 * (num_cells - 1) / num_cells * crossing / num_members
+    control = _control_bytes(shards, num_members, num_listeners, seconds)
+    return tuple(
+        MemberTraffic(
+            contribution_values=num_values - own_values[member],
+            result_values=num_values - own_values[member],
+            contribution_bytes_up=sum(own_contribution_bytes) - own_contribution_bytes[member],
+            contribution_bytes_down=num_others * own_contribution_bytes[member],
+            result_bytes_up=num_others * own_result_bytes[member],
+            result_bytes_down=sum(own_result_bytes) - own_result_bytes[member],
+            control_bytes_up=control.up(own_shards[member]),
+            control_bytes_down=control.down(own_shards[member]),
+            cells_bytes=cells_bytes,
+        )
+        for member in range(num_members)
+    )
+
+
+def round_seconds(traffic: Sequence[MemberTraffic], lines: Sequence[Line]) -> float:
+    """From the last offer to the commit: contributions, then results, each as fast as its slowest line, and latency.
+
+    Encoding, decoding and averaging are left out; `benchmarks/bench_codec.py` measures them.
+    """
+    contributions = max(
+        _line_seconds(member.contribution_bytes_up, member.contribution_bytes_down, line)
+        for member, line in zip(traffic, lines, strict=True)
+    )
+    results = max(
+        _line_seconds(member.result_bytes_up, member.result_bytes_down, line)
+        for member, line in zip(traffic, lines, strict=True)
+    )
+    across = max(
+        _line_seconds(member.cells_bytes, member.cells_bytes, line) for member, line in zip(traffic, lines, strict=True)
+    )
+    num_messages = (ONE_WAY_MESSAGES if len(lines) > 1 else 0) + (CELL_MESSAGES if across else 0)
+    return contributions + results + across + num_messages * max(line.latency_seconds for line in lines)
+
+
+def busy_seconds(member: MemberTraffic, line: Line) -> float:
+    """How long one round keeps the busier direction of a member's line busy."""
+    return _line_seconds(member.bytes_up, member.bytes_down, line)
+
+
+def _line_seconds(num_bytes_up: float, num_bytes_down: float, line: Line) -> float:
+    up = 8 * num_bytes_up / LINE_SHARE / line.upload_bits_per_second
+    return max(up, 8 * num_bytes_down / LINE_SHARE / line.download_bits_per_second)
+
+
+@dataclass(frozen=True, slots=True)
+class _Control:
+    """Control frames of one round, bytes."""
+
+    num_members: int
+    num_shards: int
+    num_listeners: int
+    offer: int
+    waits: int
+    plan: int
+    reduced: int
+    commit: int
+
+    def up(self, num_own_shards: int) -> float:
+        others = self.num_members - 1
+        as_member = self.offer + num_own_shards * self.reduced
+        as_leader = others * (self.waits + self.plan) + (others + self.num_listeners) * self.commit
+        return (others * as_member + as_leader) / self.num_members
+
+    def down(self, num_own_shards: int) -> float:
+        others = self.num_members - 1
+        as_member = self.waits + self.plan + self.commit
+        as_leader = others * self.offer + (self.num_shards - num_own_shards) * self.reduced
+        return (others * as_member + as_leader) / self.num_members
+
+
+def _control_bytes(shards: Sequence[ShardPlan], num_members: int, num_listeners: int, seconds: float) -> _Control:
+    everybody = tuple(range(num_members))
+    roster = (RosterEntry(_PEER, _TOKENS, _STEPS, _VERSION, _SEQUENCE),) * num_members
+    results = tuple(
+        ShardResult(shard.start, shard.end, shard.reducer, _DIGEST, everybody, _SIGNATURE) for shard in shards
+    )
+    return _Control(
+        num_members,
+        len(shards),
+        num_listeners,
+        offer=_frame_bytes(Offer(0, _VERSION, 0, _DIGEST, _VERSION, _TOKENS, _STEPS, _SEQUENCE, 1e7, True)),
+        waits=_frame_bytes(Wait(0, _VERSION, 0, num_members, num_members))
+        * (1 + math.floor(seconds / HEARTBEAT_SECONDS)),
+        plan=_frame_bytes(Plan(0, _VERSION, 0, _DIGEST, roster, tuple(shards), 10.5, 30.5)),
+        reduced=_frame_bytes(Reduced(0, _VERSION, 0, len(shards) - 1, _DIGEST, everybody, _SIGNATURE)),
+        commit=_frame_bytes(Commit(0, _VERSION, 0, _PEER, _DIGEST, roster, results, _DIGEST, _SIGNATURE)),
+    )
+
+
+def _frame_bytes(message: Message) -> int:
+    return FRAME_HEADER_BYTES + len(frames.encode(message))

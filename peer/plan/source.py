@@ -1,0 +1,56 @@
+"""Where `peer plan` takes a run from: a run file, a manifest as JSON, or a signed run record."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from averaging.outer.layout import build_layout
+from dht.errors import MurmurationError, UsageFault
+from dht.records.signed_records import MAX_RUN_RECORD_BYTES, claimed_run_id, decode_run_record
+from dht.regular_files import open_regular
+from peer.config.layouts import shapes_of
+from peer.config.manifest import RunManifest, read_toml
+from peer.plan.planning import SizesOf
+
+UNNAMED = "unnamed"
+"""Stands for the name that `peer init NAME` would give."""
+MAX_RUN_FILE_BYTES = 1 << 20
+"""Far above any run file with comments; a model file given by mistake is not read to its end."""
+
+
+def load_planned_run(path: Path) -> RunManifest:
+    """Read the manifest of a run that is to be planned; a run file may leave out its name.
+
+    Raises:
+        UsageFault: the file cannot be read or is none of the three; the message names the field that is wrong.
+    """
+    content = _read(path)
+    try:
+        if len(content) <= MAX_RUN_RECORD_BYTES and (run_id := claimed_run_id(content)) is not None:
+            return RunManifest.from_bytes(decode_run_record(content, run_id=run_id).manifest)
+        if content.lstrip()[:1] == b"{":
+            return RunManifest.from_fields(json.loads(content))
+    except (ValueError, RecursionError, MurmurationError) as error:
+        raise UsageFault(f"{path}: {error}") from error
+    return RunManifest.load_toml(path, name=None if "name" in read_toml(path) else UNNAMED)
+
+
+def sizes_of(manifest: RunManifest) -> SizesOf:
+    """How the run's model is cut into any number of fragments."""
+    shapes = shapes_of(manifest)
+    by = manifest.averaging.fragment_by
+    return lambda num_fragments: build_layout(shapes, num_fragments, by).sizes
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with open_regular(path) as file:
+            content = file.read(MAX_RUN_FILE_BYTES + 1)
+    except OSError as error:
+        raise UsageFault(
+            f"{path}: {error.strerror or error}; expected a readable run file or manifest; check the path."
+        ) from error
+    if len(content) > MAX_RUN_FILE_BYTES:
+        raise UsageFault(f"{path} has more than {MAX_RUN_FILE_BYTES} bytes; expected a run file or a manifest.")
+    return content

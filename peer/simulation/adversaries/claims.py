@@ -1,0 +1,180 @@
+"""Hostile peers of the simulator that claim what is not so: versions, lineages, tokens, speeds and shapes.
+
+- boasts: says in messages and in its record that it has versions and tokens that nobody has, and hands out a constant
+  state of them;
+- pretends: the same with a chain of commits from its real anchor, signed by itself alone;
+- inflates: offers with far more tokens than anybody trains, and a record with a speed of nothing or of anything;
+- odd_records: records with other numbers of fragments, and with values at every limit.
+
+Numbers are drawn around all limits of the wire, of JSON and of the tables that hold them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from averaging.fragment.runtime import FragmentRuntime
+from averaging.outer.outer_step import anchor_digest
+from averaging.rounds.events import Effect, Event, SendMessage
+from averaging.transfer.snapshots import Snapshot
+from averaging.wire import frames
+from averaging.wire.frames import commit_digest
+from averaging.wire.messages import (
+    DIGEST_BYTES,
+    Commit,
+    Message,
+    Offer,
+    Plan,
+    RosterEntry,
+    ShardPlan,
+    ShardResult,
+    VersionIs,
+)
+from dht.records.signed_records import PeerRecord, encode_peer_record
+from peer.network.node.node import Node
+from peer.simulation.scenarios.spec import LieKind
+
+CLAIMS: frozenset[LieKind] = frozenset({"boasts", "pretends", "inflates", "odd_records"})
+"""The kinds that this module knows."""
+WHOLE_NUMBERS = (0, 1, 2, 100, 10**6, *(2**bits + more for bits in (31, 40, 50, 53, 60, 63) for more in (-1, 0, 1)))
+REAL_NUMBERS = (0.0, 5e-324, 1e-3, 1.0, 1e6, 1e15, 1e30, 1.7e308)
+CONSTANTS = (0.0, 1.0, -1.0, 1e6, 1e-45, 2.0**99, 1.7e38, 3.4e38)
+"""Of a false anchor: up to what float32 holds."""
+LONGEST_CHAIN = 20
+"""Commits that nobody else took part in."""
+PAUSE_SECONDS = 5.0
+"""Between two claims."""
+
+
+class Claimant(Node):
+    """A node that hands out and announces what it claims; `claim_on` makes the claims."""
+
+    _kind: LieKind | None = None
+
+    def claims(self, kind: LieKind, randomness: random.Random) -> None:
+        """Begin to lie in the way of `kind`."""
+        self._false: dict[int, Snapshot] = {}
+        self._kind, self._randomness = kind, randomness
+        self._speed = randomness.choice((0.0, *REAL_NUMBERS))
+        if kind == "inflates":
+            for fragment in self.fragments:
+                _exaggerate(fragment, randomness)
+
+    async def claim_on(self) -> None:
+        """Claim something new now and then, until cancelled."""
+        while True:
+            await asyncio.sleep(self._randomness.uniform(0.0, PAUSE_SECONDS))
+            if self.exchange.takes_part and self._kind in ("boasts", "pretends"):
+                self._claim(self._randomness.choice(self.fragments))
+
+    async def snapshot(self, fragment: int) -> Snapshot | None:
+        """See `StateSource`."""
+        return self._false[fragment] if fragment in self._false else await super().snapshot(fragment)
+
+    def digest_at(self, fragment: int, version: int) -> bytes:
+        """See `StateSource`."""
+        false = self._false.get(fragment)
+        return false.digest if false is not None and false.version == version else super().digest_at(fragment, version)
+
+    def commits_from(self, fragment: int, version: int) -> Sequence[Commit]:
+        """See `StateSource`."""
+        false = self._false.get(fragment)
+        known = super().commits_from(fragment, version) if false is None else false.commits
+        return [commit for commit in known if commit.version >= version]
+
+    def commit_frames(self, fragment: int, version: int) -> Sequence[bytes]:
+        """See `StateSource`."""
+        if fragment in self._false:
+            return [frames.encode(commit) for commit in self.commits_from(fragment, version)]
+        return super().commit_frames(fragment, version)
+
+    def _claim(self, fragment: FragmentRuntime) -> None:
+        false = self._false[fragment.index] = self._false_state(fragment)
+        claim = VersionIs(fragment.index, false.version, false.digest[:DIGEST_BYTES], false.lineage_tokens)
+        said: list[Message] = [claim, *false.commits[-1:]]
+        for peer_id in (record.peer_id for record in self.membership.members()):
+            for message in (*said, *said):  # at first somebody's commit may lead there; the second time none did
+                self.links.post(peer_id, [frames.encode(message)])
+
+    def _false_state(self, fragment: FragmentRuntime) -> Snapshot:
+        chance, machine = self._randomness, fragment.machine
+        anchor = np.full(machine.num_values, chance.choice(CONSTANTS), dtype=np.float32)
+        momentum = np.zeros(machine.num_values, dtype=np.float32)
+        digest = anchor_digest(anchor, momentum)
+        if self._kind == "boasts":
+            version = machine.version + chance.choice((0, 1, 2, 17, *WHOLE_NUMBERS))
+            return Snapshot(version, chance.choice(WHOLE_NUMBERS), anchor, momentum, digest)
+        commits = [*machine.history.values()][-1:]
+        tokens, before = fragment.state.lineage_tokens, fragment.state.digest
+        for version in range(machine.version, machine.version + chance.randint(1, LONGEST_CHAIN)):
+            entry = RosterEntry(self.me, chance.choice((10**4, 10**6, 2**40, 2**50)), 10, version, 1)
+            commits.append(self._alone(fragment, version, before, entry, commits[-1:]))
+            tokens, before = tokens + entry.tokens, chance.randbytes(len(digest))
+        return Snapshot(commits[-1].version + 1, tokens, anchor, momentum, digest, tuple(commits))
+
+    def _alone(
+        self, fragment: FragmentRuntime, version: int, before: bytes, entry: RosterEntry, last: Sequence[Commit]
+    ) -> Commit:
+        notary, size = fragment.machine.notary, fragment.machine.num_values
+        digest, roster = before[:DIGEST_BYTES], (entry,)
+        plan = Plan(fragment.index, version, 0, digest, roster, (ShardPlan(0, size, 0),), 10.0, 20.0)
+        mean = ShardResult(0, size, 0, self._randomness.randbytes(DIGEST_BYTES), (0,))
+        mean = dataclasses.replace(mean, signature=notary.sign_result(plan, self.me, mean))
+        previous = commit_digest(last[0]) if last else b""
+        return notary.sign_commit(Commit(fragment.index, version, 0, self.me, digest, roster, (mean,), previous))
+
+    def _describe(self) -> PeerRecord:
+        honest = super()._describe()
+        if self._kind is None:
+            return honest  # it is being made
+        false = dataclasses.replace(honest, **self._false_fields(honest))
+        try:
+            encode_peer_record(false, self.who.identity)
+        except ValueError:
+            return honest  # no holder of records keeps it
+        return false
+
+    def _false_fields(self, honest: PeerRecord) -> dict[str, Any]:
+        chance, count = self._randomness, len(honest.versions)
+        if self._kind == "inflates":
+            return {"tokens_per_second": self._speed}
+        heads = [(honest.versions[at], honest.digests[at], honest.lineage_tokens[at]) for at in range(count)]
+        if self._kind == "odd_records":
+            for field in ("tokens", "inner_steps", "rounds_contributed", "held_out_version"):
+                if chance.random() < 0.3:
+                    return {field: chance.choice(WHOLE_NUMBERS)}
+            if chance.random() < 0.3:
+                return {"name": chance.choice(("[/nope]", "[link=x]", "%s{0}")), "train_loss": chance.choice(CONSTANTS)}
+            numbers = [chance.choice(WHOLE_NUMBERS) for _ in range(chance.choice((0, 1, count, count + 1, 64)))]
+            heads = [(number, chance.randbytes(8), chance.choice(WHOLE_NUMBERS)) for number in numbers]
+        for index, false in self._false.items():
+            if index < len(heads):
+                heads[index] = (false.version, false.digest[:8], false.lineage_tokens)
+        return {
+            "versions": tuple(version for version, _, _ in heads),
+            "digests": tuple(digest for _, digest, _ in heads),
+            "lineage_tokens": tuple(tokens for _, _, tokens in heads),
+        }
+
+
+def _exaggerate(fragment: FragmentRuntime, randomness: random.Random) -> None:
+    """What its own machine knows stays honest: only what goes out is changed."""
+    step = fragment.machine.step
+    # One number for good: who also sends what the wire refuses is soon left out, and proves nothing.
+    tokens = randomness.choice((2**31, 2**40, 2**50))
+
+    def false(effect: Effect) -> Effect:
+        if isinstance(effect, SendMessage) and isinstance(effect.message, Offer) and randomness.random() < 0.7:
+            return dataclasses.replace(effect, message=dataclasses.replace(effect.message, tokens=tokens))
+        return effect
+
+    def exaggerating(event: Event, now: float) -> list[Effect]:
+        return [false(effect) for effect in step(event, now)]
+
+    fragment.machine.step = exaggerating  # type: ignore[method-assign]

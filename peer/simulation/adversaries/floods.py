@@ -1,0 +1,115 @@
+"""Hostile peers of the simulator that are a burden: floods, huge frames, slow reads, garbage.
+
+Each takes part like an honest peer and does this beside it, at every honest member in turn:
+
+- flood_records: its record again and again, each newer than the last;
+- flood_streams: streams that it opens and keeps, with a hello and without one, on every protocol;
+- huge_frames: contributions as long as the manifest allows, for versions and shards of its own choice, and frames that
+  announce more;
+- slow_reads: asks for state and reads none of it, lets the others send it shards and reads none of those;
+- garbage: random bytes, before and after a hello, on every protocol.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+
+from averaging.lanes.links import OPEN_SECONDS, ROUND_PROTOCOL, open_greeted_stream
+from averaging.transfer.messages import STATE_PROTOCOL, pack
+from averaging.wire import frames
+from averaging.wire.messages import Contribution
+from dht.errors import PeerFault
+from dht.host import Host, PeerId, Stream
+from dht.records.signed_records import encode_peer_record
+from peer.network.membership.membership import RECORD_PROTOCOL
+from peer.network.node.node import Node
+from peer.simulation.scenarios.spec import LieKind
+
+FLOODS: frozenset[LieKind] = frozenset({"flood_records", "flood_streams", "huge_frames", "slow_reads", "garbage"})
+"""The kinds that this module knows."""
+PAUSE_SECONDS = 0.1
+"""Between two attacks of one peer: as fast as several of them on a home line can be."""
+MOST_HELD = 64
+"""Streams that one attacker keeps at a time."""
+_PROTOCOLS = (ROUND_PROTOCOL, STATE_PROTOCOL, RECORD_PROTOCOL)
+
+
+async def flood(kind: LieKind, node: Node, host: Host, friends: frozenset[PeerId], randomness: random.Random) -> None:
+    """Attack until cancelled."""
+    attacker = _Attacker(node, host, randomness)
+    attack = {
+        "flood_records": attacker.send_record,
+        "flood_streams": attacker.open_and_keep,
+        "huge_frames": attacker.send_huge,
+        "slow_reads": attacker.read_slowly,
+        "garbage": attacker.send_garbage,
+    }[kind]
+    while True:
+        await asyncio.sleep(PAUSE_SECONDS * randomness.uniform(0.5, 1.5))
+        victims = [record.peer_id for record in node.membership.members() if record.peer_id not in friends]
+        if victims and node.exchange.takes_part:
+            with contextlib.suppress(PeerFault, TimeoutError):
+                async with asyncio.timeout(OPEN_SECONDS):
+                    await attack(randomness.choice(victims))
+
+
+class _Attacker:
+    def __init__(self, node: Node, host: Host, randomness: random.Random) -> None:
+        self._node = node
+        self._host = host
+        self._randomness = randomness
+        self._held: list[Stream] = []
+        self._sequence = 10**6
+
+    async def send_record(self, victim: PeerId) -> None:
+        node = self._node
+        stream = await self._greeted(victim, RECORD_PROTOCOL)
+        self._sequence += 1
+        await stream.send(encode_peer_record(node.membership.next_record(), node.who.identity))
+
+    async def open_and_keep(self, victim: PeerId) -> None:
+        protocol = self._randomness.choice(_PROTOCOLS)
+        if self._randomness.random() < 0.5:
+            await self._greeted(victim, protocol)
+        else:
+            await self._keep(await self._host.open_stream(victim, protocol, OPEN_SECONDS))
+
+    async def send_huge(self, victim: PeerId) -> None:
+        node = self._node
+        stream = await self._greeted(victim, ROUND_PROTOCOL)
+        if self._randomness.random() < 0.2:
+            await stream.send(bytes(node.limits.max_frame_bytes + 1))
+            return
+        fragment = self._randomness.choice(node.fragments)
+        size, version = fragment.machine.num_values, fragment.machine.version
+        for shard in range(8):
+            header = Contribution(
+                fragment.index, version + shard % 2, shard, node.me, shard, self._sequence, 0, size, 1 + shard
+            )
+            await stream.send(frames.encode(header) + bytes(node.codec.encoded_num_bytes(size)))
+
+    async def read_slowly(self, victim: PeerId) -> None:
+        stream = await self._greeted(victim, STATE_PROTOCOL)
+        for fragment in self._node.fragments:
+            await stream.send(pack(["state", fragment.index]))
+
+    async def send_garbage(self, victim: PeerId) -> None:
+        protocol, chance = self._randomness.choice(_PROTOCOLS), self._randomness
+        if chance.random() < 0.5:
+            stream = await self._greeted(victim, protocol)
+        else:
+            stream = await self._keep(await self._host.open_stream(victim, protocol, OPEN_SECONDS))
+        for _ in range(4):
+            await stream.send(chance.randbytes(chance.randrange(1, 200)))
+
+    async def _greeted(self, victim: PeerId, protocol: str) -> Stream:
+        return await self._keep(await open_greeted_stream(self._host, self._node.ports.doorkeeper, victim, protocol))
+
+    async def _keep(self, stream: Stream) -> Stream:
+        """Never read, and closed only when there are too many."""
+        self._held.append(stream)
+        if len(self._held) > MOST_HELD:
+            await self._held.pop(0).close()
+        return stream

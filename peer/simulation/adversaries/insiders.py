@@ -1,0 +1,180 @@
+"""Hostile peers of the simulator that harm rounds and joiners from inside: lying reducers, leaders and donors.
+
+- wrong_mean: as a reducer, `scale` times the mean, turned round, signed as if it were the mean;
+- drops_members: as a leader, keeps honest members waiting and plans with its friends alone;
+- lone_commits: closes each round at once, alone, with a step back, whoever leads it;
+- wrong_state: announces a heavier lineage than anybody's, and serves joiners anchors that nobody has.
+
+Friends are all hostile peers of a simulation. `liars` and `floods` have the other kinds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import random
+from collections.abc import Coroutine, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from averaging.arrays import F32
+from averaging.codec.blocks import EncodedBlocks
+from averaging.codec.codec import Codec
+from averaging.fragment.runtime import FragmentRuntime
+from averaging.outer.carried_error import keep_error
+from averaging.outer.combine import ShardContribution
+from averaging.outer.outer_step import OuterRule, anchor_digest
+from averaging.outer.reduction import Reduction, reduce_shard
+from averaging.rounds.leader import Leading
+from averaging.transfer.snapshots import Snapshot
+from averaging.wire import frames
+from averaging.wire.messages import Commit, Plan, Result, RosterEntry, ShardPlan, ShardResult
+from dht.host import Host, PeerId
+from dht.records.signed_records import PeerRecord
+from peer.network.node.node import Node
+from peer.simulation.adversaries.claims import CLAIMS, Claimant
+from peer.simulation.adversaries.floods import FLOODS, flood
+from peer.simulation.scenarios.spec import Lie
+
+MOST_TOKENS = 2**50
+"""More in a record are refused."""
+LOOK_SECONDS = 0.1
+"""How often a peer that commits alone looks whether a new version is there."""
+
+
+def node_type_of(lie: Lie | None) -> type[Node]:
+    """What a peer runs."""
+    if lie is not None and lie.kind in CLAIMS:
+        return Claimant
+    return FalseDonor if lie is not None and lie.kind == "wrong_state" else Node
+
+
+def turn_hostile(
+    node: Node, host: Host, lie: Lie, friends: frozenset[PeerId], randomness: random.Random
+) -> Coroutine[Any, Any, None] | None:
+    """Make a node do harm in the way of `lie`; what is to be run beside it, if anything."""
+    if lie.kind == "wrong_mean":
+        node.exchange.reduce = partial(_wrong_mean, lie.scale)
+    elif lie.kind == "drops_members":
+        for fragment in node.fragments:
+            fragment.machine.leading_type = _leading_for(friends)
+    elif lie.kind == "lone_commits":
+        return _commit_alone(node, lie.scale)
+    elif isinstance(node, Claimant):
+        node.claims(lie.kind, randomness)
+        return node.claim_on()
+    elif lie.kind in FLOODS:
+        return flood(lie.kind, node, host, friends, randomness)
+    return None
+
+
+def _wrong_mean(
+    scale: float,
+    contributions: Sequence[ShardContribution],
+    rule: OuterRule,
+    codec: Codec,
+    num_values: int,
+    carried_error: EncodedBlocks | None,
+) -> Reduction | None:
+    honest = reduce_shard(contributions, rule, codec, num_values, carried_error)
+    if honest is None:
+        return None
+    values: F32 = np.empty(num_values, dtype=np.float32)
+    codec.decode(honest.encoded, values)
+    values *= -scale
+    encoded = codec.encode_with_residual(values)
+    return dataclasses.replace(honest, encoded=encoded, error=keep_error(values))
+
+
+def _leading_for(friends: frozenset[PeerId]) -> type[Leading]:
+    class LeadingForFriends(Leading):
+        """Whoever is no friend is kept waiting, as if it had come too late."""
+
+        def _start(self, now: float) -> None:
+            strangers = set(self.offers) - friends
+            if len(strangers) < len(self.offers):
+                for peer_id in strangers:
+                    del self.offers[peer_id]
+                    self.late.add(peer_id)
+            super()._start(now)
+
+    return LeadingForFriends
+
+
+# ------------------------------------------------------------------------------------------------------ lone commits
+
+
+async def _commit_alone(node: Node, scale: float) -> None:
+    closed: dict[int, int] = {}
+    while True:
+        await asyncio.sleep(LOOK_SECONDS)
+        if not node.exchange.takes_part:
+            continue
+        for fragment in node.fragments:
+            version = fragment.machine.version
+            if fragment.machine.applying is None and closed.get(fragment.index) != version:
+                closed[fragment.index] = version
+                _close_alone(node, fragment, scale)
+
+
+def _close_alone(node: Node, fragment: FragmentRuntime, scale: float) -> None:
+    """A round of one member: by its form a round like any other, and everybody's step back."""
+    machine, size = fragment.machine, fragment.machine.num_values
+    back = fragment.state.momentum * -scale
+    if not back.any():
+        back.fill(1e-3)
+    encoded = node.codec.encode(back)
+    digest = fragment.store.add_reduction(machine.version, 0, 0, size, Reduction(encoded, (0,), None))
+    steps = node.manifest.averaging.sync_every
+    trainer = node.mailbox.trainer
+    tokens = max(1, round(steps * trainer.tokens / max(1, trainer.inner_steps)))
+    entry = RosterEntry(node.me, tokens, steps, machine.version, int(1000 * node.ports.wall_clock()))
+    plan = Plan(
+        fragment.index, machine.version, 0, machine.anchor_digest, (entry,), (ShardPlan(0, size, 0),), 10.0, 20.0
+    )
+    result = ShardResult(0, size, 0, digest, (0,))
+    result = dataclasses.replace(result, signature=machine.notary.sign_result(plan, node.me, result))
+    commit = machine.notary.sign_commit(
+        Commit(fragment.index, machine.version, 0, node.me, machine.anchor_digest, (entry,), (result,))
+    )
+    header = frames.encode(Result(fragment.index, machine.version, 0, 0, size))
+    payload = fragment.store.own_result(machine.version, 0, 0, size)
+    for peer_id in node.membership.trainers():
+        node.links.post(peer_id, [header, memoryview(payload)], "data")
+        node.links.post(peer_id, [frames.encode(commit)])
+
+
+# ------------------------------------------------------------------------------------------------------- wrong state
+
+
+class FalseDonor(Node):
+    """Announces a thousand times the lineage tokens with another anchor, and hands that anchor out."""
+
+    async def snapshot(self, fragment: int) -> Snapshot | None:
+        """See `StateSource`."""
+        honest = await super().snapshot(fragment)
+        if honest is None:
+            return None
+        anchor = -honest.anchor
+        tokens = _false_tokens(honest.lineage_tokens)
+        digest = anchor_digest(anchor, honest.momentum)
+        return dataclasses.replace(honest, anchor=anchor, lineage_tokens=tokens, digest=digest)
+
+    def digest_at(self, fragment: int, version: int) -> bytes:
+        """See `StateSource`."""
+        state = self.fragments[fragment].state
+        if version == state.version:
+            return anchor_digest(-state.anchor, state.momentum)
+        return super().digest_at(fragment, version)
+
+    def _describe(self) -> PeerRecord:
+        record = super()._describe()
+        digests = tuple(self.digest_at(index, version)[:8] for index, version in enumerate(record.versions))
+        tokens = tuple(_false_tokens(tokens) for tokens in record.lineage_tokens)
+        return dataclasses.replace(record, digests=digests, lineage_tokens=tokens)
+
+
+def _false_tokens(lineage_tokens: int) -> int:
+    return min(1000 * (lineage_tokens + 1), MOST_TOKENS)

@@ -1,0 +1,314 @@
+"""One simulated volunteer: the real Node and Trainer around an in-process mailbox, driven by asyncio alone.
+
+A life is what a process is to a volunteer: it begins with fresh memory and ends with a goodbye, a crash, or at the end
+of the simulation. The identity survives it, as the key file does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any, TypeVar
+
+from averaging.arrays import F32
+from averaging.signing.notary import Notary, Scope
+from dht.admission.hello import AccessRule
+from dht.host import PeerId
+from dht.identity.keys import Identity, verify
+from dht.memory.host import LineSettings, MemoryHost, MemoryNetwork
+from dht.memory.store import MemoryRecords, MemoryStore
+from peer.config.run_rules import codec_of, limits_of, sent_bytes_of
+from peer.events.log import Event
+from peer.mailbox.mailbox import Mailbox
+from peer.mailbox.slots import NUM_SLOTS
+from peer.network.membership.doorkeeper import RunDoorkeeper
+from peer.network.membership.revisions import Revisions
+from peer.network.node.node import Node, NodeIdentity, NodePorts
+from peer.simulation.adversaries.insiders import node_type_of, turn_hostile
+from peer.simulation.adversaries.liars import LIES_IN_FRAMES, lying_host
+from peer.simulation.scenarios.spec import SimulationSpec
+from peer.simulation.virtual_sleep import Process
+from peer.simulation.workload import GptWorkload, QuadraticWorkload, Workload
+
+EPOCH_SECONDS = 1_800_000_000.0
+"""Unix time at which every simulation begins."""
+LOOK_SECONDS = 0.1
+"""How often a trainer that cannot go on looks into the mailbox."""
+FLUSH_SECONDS = 0.5
+"""How often a trainer that has finished does so until the swarm has settled."""
+REST_SECONDS = 2.5
+"""A node that hears nothing from its trainer looks into the mailbox this often."""
+RESTART_SECONDS = 1.0
+"""From the death of a network process to its successor."""
+SOFTWARE = "simulated"
+
+T = TypeVar("T")
+
+
+@dataclass
+class World:
+    """What the simulated peers of one run share."""
+
+    spec: SimulationSpec
+    run_id: str
+    network: MemoryNetwork
+    records: MemoryRecords
+    workload: Workload
+    emit: Callable[[int, Event], None]
+    over: asyncio.Event
+    """Set when the swarm has settled: everybody leaves."""
+    entry: Callable[[Identity], tuple[RunDoorkeeper, Revisions]] | None = None
+    """A peer's membership and the owner's changes; None: everybody is a member of the manifest as it is."""
+
+    @staticmethod
+    def now() -> float:
+        """Virtual seconds since the beginning."""
+        return asyncio.get_running_loop().time()
+
+    def wall_clock(self) -> float:
+        """Virtual unix seconds."""
+        return EPOCH_SECONDS + self.now()
+
+    def hostile_peers(self) -> Iterator[PeerId]:
+        """Those that do the others harm: all of them know each other."""
+        for index in range(self.spec.num_peers):
+            if self.spec.profile(index).lie is not None:
+                yield simulated_identity(self.spec.seed, index).peer_id
+
+    @property
+    def is_training(self) -> bool:
+        """Whether peers still take inner steps."""
+        return self.now() < self.spec.training_seconds
+
+
+def workload_of(spec: SimulationSpec) -> Workload:
+    """What the peers of a simulation learn."""
+    if spec.quadratic is None:
+        return GptWorkload(spec.manifest)
+    chosen = spec.quadratic
+    return QuadraticWorkload(
+        spec.manifest, chosen.num_values, chosen.tokens_per_step, chosen.learning_rate, chosen.noise
+    )
+
+
+class Life:
+    """One process: trainer, mailbox and network side, until it ends or is killed."""
+
+    def __init__(self, world: World, identity: Identity, index: int, number: int) -> None:
+        self.profile = world.spec.profile(index)
+        self.process = Process()
+        self.randomness = random.Random(f"{world.spec.seed} life {index} {number}")
+        sizes = world.workload.layout.sizes
+        self.mailbox = Mailbox.in_process(sizes, sent_bytes_of(world.spec.manifest, sizes))
+        self.work = world.workload.begin(identity.peer_id, self.mailbox, world.now)
+        self._world = world
+        self._identity = identity
+        self._index = index
+        self._is_dead = False
+        self._is_leaving = False
+        self._trainer_acted = asyncio.Event()
+        self._harming: asyncio.Task[None] | None = None
+        self._training = self._spawn(self._train(), "trainer")
+        self.process.context.run(self._start_network)
+
+    @property
+    def is_live(self) -> bool:
+        """Whether both processes run."""
+        return not self._is_dead and not self.running.done()
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether it was asked to leave and has not gone yet."""
+        return self._is_leaving and self.is_live
+
+    @property
+    def failures(self) -> list[str]:
+        """What ended one of the two processes, or a hostile peer's harm, although nobody killed it."""
+        found = []
+        for task in (self._training, self.running, self._harming):
+            if task is not None and task.done() and not task.cancelled() and (error := task.exception()) is not None:
+                found.append(f"peer {self._index}: the {task.get_name()} ended: {type(error).__name__}: {error}")
+        return found
+
+    def kill(self) -> None:
+        """Both processes end at once and say nothing."""
+        self._is_dead = True
+        self.process.wake()
+        self._world.network.crash(self._identity.peer_id)
+        self._training.cancel()
+        self.running.cancel()
+
+    def leave(self) -> None:
+        """The trainer ends after its current inner step, and the peer says goodbye."""
+        self._is_leaving = True
+
+    async def restart_network(self) -> None:
+        """The network process is killed and started again on the same mailbox; the trainer goes on."""
+        if not self.is_live:
+            return
+        self._world.network.crash(self._identity.peer_id)
+        self.running.cancel()
+        await asyncio.gather(self.running, return_exceptions=True)
+        await asyncio.sleep(RESTART_SECONDS)
+        if not self._is_dead:
+            self.process.context.run(self._start_network)
+
+    async def ended(self) -> None:
+        """Wait until both processes have ended; what ended them is in `failures`."""
+        await asyncio.gather(self._training, self.running, return_exceptions=True)
+
+    def _start_network(self) -> None:
+        world, spec = self._world, self._world.spec
+        me = self._identity.peer_id
+        host = self._host()
+        rule = AccessRule(world.run_id, spec.manifest.hash, SOFTWARE)
+        doorkeeper, revisions = RunDoorkeeper(rule, me, "trainer"), None
+        if world.entry is not None:
+            doorkeeper, revisions = world.entry(self._identity)
+        session = self.randomness.getrandbits(62)
+        who = NodeIdentity(
+            self._identity, world.run_id, session, "trainer", "simulated", "", SOFTWARE, site=self.profile.site
+        )
+        ports = NodePorts(
+            host,
+            MemoryStore(world.records, host),
+            doorkeeper,
+            lambda: world.wall_clock() + self.profile.clock_skew_seconds,
+            world.now,
+            _inline,
+            self._emit,
+            random.Random(session),
+            poll_seconds=LOOK_SECONDS,
+            rest=self._rest,
+            verified=world.records.verified,
+            revisions=revisions,
+        )
+        self.node = node_type_of(self.profile.lie)(who, spec.manifest, ports, self.mailbox)
+        self.running = self._spawn(self._run_node(self.node, host), "network process")
+        if self.profile.lie is not None:
+            friends = frozenset(world.hostile_peers())
+            harm = turn_hostile(self.node, host, self.profile.lie, friends, self.randomness)
+            if harm is not None:
+                harming = self._harming = self._spawn(harm, "harm")
+                self.running.add_done_callback(lambda _: harming.cancel())
+
+    def _host(self) -> MemoryHost:
+        world, profile, me = self._world, self.profile, self._identity.peer_id
+        line = LineSettings(
+            profile.upload_bits_per_second,
+            profile.download_bits_per_second,
+            profile.latency_seconds,
+            profile.stream_loss,
+            profile.site,
+        )
+        if profile.lie is None or profile.lie.kind not in LIES_IN_FRAMES:
+            return MemoryHost(world.network, me, line=line)
+        codec = codec_of(world.spec.manifest)
+        limits = limits_of(self.mailbox.sizes, codec)
+        scope = Scope(world.run_id, world.spec.manifest.hash)
+        notary = Notary(scope, self._identity.sign, verify, world.records.verified)
+        seed = self.randomness.getrandbits(32)
+        return lying_host(world.network, me, line, profile.lie, codec, limits, notary, seed)
+
+    async def _rest(self, _poll_seconds: float) -> None:
+        """Until the trainer has posted or taken something, instead of looking many times a second."""
+        self._trainer_acted.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(REST_SECONDS):
+                await self._trainer_acted.wait()
+
+    async def _run_node(self, node: Node, host: MemoryHost) -> None:
+        await node.run()
+        await host.close()
+
+    async def _train(self) -> None:
+        world, link = self._world, self.work.link
+        while not link.try_post_initial():  # noqa: ASYNC110 (the mailbox has no events, on purpose)
+            await asyncio.sleep(LOOK_SECONDS)
+        while not link.try_ready():  # noqa: ASYNC110
+            await asyncio.sleep(LOOK_SECONDS)
+        with self.work.session():
+            while world.is_training and not self._is_leaving:
+                while link.is_blocked and world.is_training:
+                    await asyncio.sleep(LOOK_SECONDS)
+                    self._touch(link.poll)
+                await asyncio.sleep(self.profile.step_seconds * self.randomness.uniform(0.9, 1.1))
+                self._touch(self.work.step)
+            while not world.over.is_set() and not self._is_leaving:
+                # The last work reaches the swarm too; from here on nothing changes but by rounds.
+                self._touch(link.flush)
+                await asyncio.sleep(FLUSH_SECONDS)
+        self._trainer_acted.set()
+
+    def _touch(self, act: Callable[[], object]) -> None:
+        """Let the trainer act, and wake the node when it has something to do about it."""
+        inbox, outbox = self.mailbox.inbox, self.mailbox.outbox
+        before = inbox.num_free()
+        act()
+        if outbox.num_free() < NUM_SLOTS or inbox.num_free() > before:
+            self._trainer_acted.set()
+
+    def _emit(self, event: Event) -> None:
+        if not self._is_dead:
+            self._world.emit(self._index, event)
+
+    def _spawn(self, coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        context = self.process.context.copy()
+        return asyncio.get_running_loop().create_task(coroutine, name=name, context=context)
+
+
+class SimulatedPeer:
+    """A volunteer with one identity, one line, one speed, and one life after the other."""
+
+    def __init__(self, world: World, index: int) -> None:
+        self.index = index
+        self.identity = simulated_identity(world.spec.seed, index)
+        self.lives: list[Life] = []
+        self.profile = world.spec.profile(index)
+        self._world = world
+        self._waiting: asyncio.Task[None] | None = None
+
+    @property
+    def life(self) -> Life | None:
+        """The current one, if the peer runs."""
+        return self.lives[-1] if self.lives and self.lives[-1].is_live else None
+
+    def start(self) -> None:
+        """Begin a new life, unless one is under way; after a goodbye that is not over yet, as soon as it is."""
+        if self.life is not None and self.life.is_leaving:
+            self._waiting = asyncio.get_running_loop().create_task(self._start_after(self.life))
+        elif self.life is None:
+            number = len(self.lives)
+            self.lives.append(Life(self._world, self.identity, self.index, number))
+
+    async def _start_after(self, life: Life) -> None:
+        await life.ended()
+        self.start()
+
+    def leave(self) -> None:
+        """Say goodbye."""
+        if self.life is not None:
+            self.life.leave()
+
+    def crash(self) -> None:
+        """kill -9."""
+        if self.life is not None:
+            self.life.kill()
+
+
+def simulated_identity(seed: int, index: int) -> Identity:
+    """The key of simulated peer `index`: a function of the seed, never of the system's randomness."""
+    return Identity.from_seed(sha256(f"murmuration simulation {seed} {index}".encode()).digest())
+
+
+def anchors_of(node: Node) -> dict[int, F32]:
+    """Fragment -> its anchor as a node holds it now, float32 [num_values]."""
+    return {fragment.index: fragment.state.anchor for fragment in node.exchange.fragments}
+
+
+async def _inline(work: Callable[[], T], /) -> T:
+    return work()

@@ -1,0 +1,209 @@
+"""What a simulation is asked to do: values only. Pure."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Literal
+
+from peer.config.manifest import (
+    AveragingSection,
+    DataSection,
+    ModelSection,
+    NetworkSection,
+    RunManifest,
+    TrainingSection,
+)
+
+FaultKind = Literal[
+    "start",
+    "leave",
+    "crash",
+    "restart_network",
+    "partition",
+    "heal",
+    "stall",
+    "resume",
+    "sleep",
+    "wake",
+    "crash_leader",
+    "crash_reducer",
+]
+LieKind = Literal[
+    "sign_flipped",
+    "scaled",
+    "random",
+    "constant",
+    "nan",
+    "inf",
+    "replayed",
+    "copied",
+    "forged_tokens",
+    "wrong_mean",
+    "drops_members",
+    "lone_commits",
+    "two_histories",
+    "wrong_state",
+    "boasts",
+    "pretends",
+    "inflates",
+    "odd_records",
+    "flood_records",
+    "flood_streams",
+    "huge_frames",
+    "slow_reads",
+    "garbage",
+]
+"""`peer.simulation.adversaries.liars` says what the first nine send in place of their work,
+`peer.simulation.adversaries.insiders` what the others do."""
+
+START_SECONDS = 5.0
+"""Peers without an own start time start within so many seconds."""
+
+
+def tiny_manifest(seed: int, **averaging: object) -> RunManifest:
+    """A run whose model trains in about a millisecond per inner step: one layer, 3888 parameters, 32 tokens.
+
+    Args:
+        averaging: fields of `AveragingSection` that differ from the simulator's own choice.
+    """
+    section = {"sync_every": 8, "num_fragments": 2, "block_size": 16, "round_deadline_seconds": 20.0, **averaging}
+    return RunManifest(
+        name="simulated",
+        seed=seed,
+        model=ModelSection(num_layers=1, d_model=16, num_heads=2, vocab_size=32, context=16),
+        data=DataSection(evaluation_batches=4),
+        training=TrainingSection(batch_size=4, learning_rate=1e-2, warmup_steps=10, weight_decay=0.0),
+        averaging=AveragingSection.model_validate(section),
+        network=NetworkSection(announce_seconds=5.0),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something that happens to peers at a virtual time, in seconds after the beginning.
+
+    - start: the peers' processes start; of a crashed peer a new process with the same key.
+    - leave: the trainer ends and the peer says goodbye in order.
+    - crash: kill -9 of trainer and network process; restart_network: of the network process alone, which comes back.
+    - partition: `peers` are cut off from all others; heal ends that.
+    - stall: nothing passes to or from `peers`, though their streams stay open; resume ends that.
+    - sleep: nothing of `peers` runs, trainer, network process and timers, while their clocks go on; wake ends that.
+    - crash_leader, crash_reducer: kill whoever leads (or reduces in) the first round of at least three members that
+      starts after `at_seconds`, right at its start. `peers` is not read.
+    """
+
+    at_seconds: float
+    kind: FaultKind
+    peers: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Lie:
+    """What a hostile peer does beside taking part; see `LieKind`."""
+
+    kind: LieKind
+    scale: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """One simulated peer: its line, its speed, its clock and its honesty.
+
+    Attributes:
+        latency_seconds: one way to the middle of the network; None: the network draws one for each pair.
+        stream_loss: probability that a stream breaks soon after this peer opened it.
+        step_seconds: time of one inner step; each step varies by a tenth.
+        clock_skew_seconds: of its wall clock, ahead when positive.
+    """
+
+    group: str
+    site: str
+    upload_bits_per_second: float
+    download_bits_per_second: float
+    latency_seconds: float | None
+    stream_loss: float
+    step_seconds: float
+    clock_skew_seconds: float = 0.0
+    lie: Lie | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Quadratic:
+    """A workload without a model; see `peer.simulation.workload`."""
+
+    num_values: int
+    tokens_per_step: int
+    learning_rate: float
+    noise: float
+
+
+@dataclass(frozen=True, slots=True)
+class SimulationSpec:
+    """One simulation. Equal specs give equal results, event for event.
+
+    Attributes:
+        inner_steps: that the fastest peer can take before training ends; slower ones take fewer.
+        seed: of everything that is random.
+        faults: what goes wrong, see `Fault`; peers without a "start" start within the first seconds.
+        step_seconds: range of the time one inner step takes; each peer has its own from it.
+        stream_loss: probability that a stream breaks soon after it was opened.
+        settle_seconds: after training, how long the swarm may take at most until all anchors are equal.
+        profiles: one for each peer; empty: drawn from `step_seconds` and `upload_bits_per_second`.
+        duration_seconds: of training; None: as long as `inner_steps` take.
+        quadratic: what is learned; None: the manifest's model, on a made-up language.
+        num_measurements: of the held-out loss during training, evenly spread.
+        ends_with_goodbyes: whether everybody leaves in order at the end, which is checked, or just stops.
+    """
+
+    num_peers: int
+    inner_steps: int
+    seed: int
+    manifest: RunManifest
+    faults: tuple[Fault, ...] = ()
+    step_seconds: tuple[float, float] = (0.4, 0.8)
+    latency_seconds: tuple[float, float] = (0.01, 0.12)
+    upload_bits_per_second: tuple[float, float] = (2e6, 50e6)
+    stream_loss: float = 0.0
+    record_delay_seconds: float = 0.5
+    settle_seconds: float = 180.0
+    profiles: tuple[Profile, ...] = ()
+    duration_seconds: float | None = None
+    same_site_latency_seconds: float | None = None
+    quadratic: Quadratic | None = None
+    num_measurements: int = 0
+    ends_with_goodbyes: bool = True
+
+    @property
+    def training_seconds(self) -> float:
+        """Virtual time during which peers train."""
+        if self.duration_seconds is not None:
+            return self.duration_seconds
+        return START_SECONDS + self.inner_steps * self.step_seconds[0]
+
+    def profile(self, index: int) -> Profile:
+        """Peer `index` as it is for the whole simulation."""
+        if self.profiles:
+            return self.profiles[index]
+        upload = random.Random(f"{self.seed} line {index}").uniform(*self.upload_bits_per_second)
+        step_seconds = random.Random(f"{self.seed} speed {index}").uniform(*self.step_seconds)
+        return Profile("all", "", upload, 5 * upload, None, self.stream_loss, step_seconds)
+
+
+def plan_churn(num_peers: int, training_seconds: float, share: float, seed: int) -> tuple[Fault, ...]:
+    """Faults for `share` of the peers: in turn one comes late, one crashes and returns, one crashes for good.
+
+    The first peer is spared, so that somebody has seen everything.
+    """
+    randomness = random.Random(f"{seed} churn")
+    chosen = randomness.sample(range(1, num_peers), min(num_peers - 1, round(share * num_peers)))
+    faults = []
+    for number, peer in enumerate(chosen):
+        at = training_seconds * randomness.uniform(0.2, 0.6)
+        if number % 3 == 0:
+            faults.append(Fault(at, "start", (peer,)))
+        else:
+            faults.append(Fault(at, "crash", (peer,)))
+            if number % 3 == 1:
+                faults.append(Fault(at + training_seconds * randomness.uniform(0.05, 0.3), "start", (peer,)))
+    return tuple(sorted(faults, key=lambda fault: fault.at_seconds))

@@ -1,0 +1,359 @@
+"""`peer simulate`: a whole swarm in virtual time, to find faults and to replay them.
+
+Node, exchange, membership and trainer are the real ones; only the network, the DHT and the clock are simulated, and
+everything random comes from the seed. A failure found with one seed happens again with the same seed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import gc
+import logging
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from dht.identity.keys import make_run_id
+from dht.memory.host import MemoryNetwork
+from dht.memory.store import MemoryRecords
+from dht.records.signed_records import VerifiedRecords
+from peer.events.log import Event
+from peer.events.round_events import RoundStarted
+from peer.simulation.checks import anchors_are_equal, has_settled, honest_live, violations
+from peer.simulation.peer import EPOCH_SECONDS, SimulatedPeer, World, anchors_of, simulated_identity, workload_of
+from peer.simulation.result import Durations, GroupResult, Loss, SimulationResult
+from peer.simulation.scenarios.spec import START_SECONDS, Fault, SimulationSpec, tiny_manifest
+from peer.simulation.trace import Trace
+from peer.simulation.virtual_time import run_virtual
+from peer.simulation.workload import one_thread
+
+__all__ = ["Fault", "Progress", "SimulationResult", "SimulationSpec", "simulate", "tiny_manifest"]
+
+LEAVE_SECONDS = 60.0
+"""Virtual time in which everybody must have left in an orderly way."""
+COLLECT_THRESHOLDS = (50_000, 20, 50)
+"""A swarm in one process has millions of objects that stay; looking through them often is a tenth of the time."""
+PROGRESS_SECONDS = 5.0
+"""Virtual time between two calls of `on_progress`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a simulation is, in virtual seconds."""
+
+    done_seconds: float
+    training_seconds: float
+    rounds_committed: int
+    num_live_peers: int
+
+
+def simulate(
+    spec: SimulationSpec,
+    on_event: Callable[[int, Event], None] = lambda index, event: None,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
+) -> SimulationResult:
+    """Run one simulation to its end.
+
+    Args:
+        on_event: called with (peer index, event) for each event, in order.
+        on_progress: called every few virtual seconds.
+    """
+    began = time.perf_counter()
+    thresholds = gc.get_threshold()
+    gc.set_threshold(*COLLECT_THRESHOLDS)
+    try:
+        with one_thread(), _errors_logged() as errors:
+            result = run_virtual(_Simulation(spec, on_event, on_progress).run(), seed=spec.seed)
+    finally:
+        gc.set_threshold(*thresholds)
+    found = (*result.violations, *errors)
+    return dataclasses.replace(result, violations=found, real_seconds=time.perf_counter() - began)
+
+
+class _Simulation:
+    def __init__(
+        self,
+        spec: SimulationSpec,
+        on_event: Callable[[int, Event], None],
+        on_progress: Callable[[Progress], None],
+    ) -> None:
+        self._spec = spec
+        self._on_event = on_event
+        self._on_progress = on_progress
+        self._profiles = [spec.profile(index) for index in range(spec.num_peers)]
+        self._trace = Trace([profile.group for profile in self._profiles], self._is_training)
+        self._losses: list[Loss] = []
+        self._blamed: list[str] = []
+        self._ambushes: list[Fault] = []
+        self._side_tasks: list[asyncio.Task[None]] = []
+        self.peers: list[SimulatedPeer] = []
+
+    async def run(self) -> SimulationResult:
+        spec = self._spec
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self._unhandled)
+        world = self._world()
+        self._network = world.network
+        self.peers = [SimulatedPeer(world, index) for index in range(spec.num_peers)]
+        for peer in self.peers:
+            self._trace.meet(peer.index, peer.identity.peer_id)
+        faults = loop.create_task(self._happen(self._all_faults()))
+        watching = loop.create_task(self._watch(world))
+        await asyncio.sleep(spec.training_seconds)
+        while not faults.done() or (world.now() < self._settle_until and not has_settled(self.peers)):  # noqa: ASYNC110
+            # The swarm is looked at from outside; nothing inside of it knows that it has settled.
+            await asyncio.sleep(1.0)
+        faults.result()
+        if watching.done():
+            watching.result()
+        watching.cancel()
+        await asyncio.gather(*self._side_tasks)
+        virtual_seconds = world.now()
+        result = self._result(world, virtual_seconds)
+        if spec.ends_with_goodbyes:
+            await self._say_goodbye(world)
+        self._blamed += [f"a handler failed: {error!r}" for error in world.network.handler_errors]
+        return dataclasses.replace(
+            result,
+            violations=(*result.violations, *self._blamed),
+            events=dict(sorted(self._trace.kinds.items())),
+            trace_hash=self._trace.hash,
+        )
+
+    async def _say_goodbye(self, world: World) -> None:
+        live = [peer.life for peer in self.peers if peer.life is not None]
+        world.over.set()
+        try:
+            async with asyncio.timeout(LEAVE_SECONDS):
+                await asyncio.gather(*(life.ended() for life in live))
+        except TimeoutError:
+            self._blamed.append(f"not everybody had left {LEAVE_SECONDS:.0f} s after the end")
+        for life in live:
+            self._blamed += life.failures
+
+    async def _watch(self, world: World) -> None:
+        """Tell how far it is, and measure the loss now and then. Nothing of it changes the swarm."""
+        spec = self._spec
+        pause = spec.training_seconds / max(1, spec.num_measurements)
+        measure_at = pause if spec.num_measurements else float("inf")
+        while True:
+            await asyncio.sleep(PROGRESS_SECONDS)
+            num_live = sum(peer.life is not None for peer in self.peers)
+            self._on_progress(Progress(world.now(), spec.training_seconds, self._trace.rounds_committed, num_live))
+            if measure_at <= world.now() <= spec.training_seconds:
+                measure_at += pause
+                loss = self._loss(world)
+                if loss is not None:
+                    self._losses.append(Loss(world.now() / 3600, loss))
+
+    def _loss(self, world: World) -> float | None:
+        """Held-out loss of the anchors of the honest peer that knows most commits."""
+        nodes = [
+            peer.life.node
+            for peer in honest_live(self.peers)
+            if peer.life is not None and self._is_training(peer.index)
+        ]
+        if not nodes:
+            return None
+        ahead = max(nodes, key=lambda node: sum(fragment.state.lineage_tokens for fragment in node.fragments))
+        return world.workload.loss(anchors_of(ahead))
+
+    def _is_training(self, index: int) -> bool:
+        life = self.peers[index].life
+        return life is not None and bool(life.mailbox.network.ready)
+
+    @property
+    def _settle_until(self) -> float:
+        last = max((fault.at_seconds for fault in self._spec.faults), default=0.0)
+        return max(self._spec.training_seconds, last) + self._spec.settle_seconds
+
+    def _world(self) -> World:
+        spec = self._spec
+        owner = simulated_identity(spec.seed, -1)
+        network = MemoryNetwork(
+            spec.seed,
+            latency_seconds=spec.latency_seconds,
+            same_site_latency_seconds=spec.same_site_latency_seconds,
+        )
+        return World(
+            spec,
+            make_run_id(spec.manifest.name, owner.public_key),
+            network,
+            MemoryRecords(
+                network,
+                lambda: EPOCH_SECONDS + World.now(),
+                spec.record_delay_seconds,
+                VerifiedRecords(16 * spec.num_peers + 256),
+            ),
+            workload_of(spec),
+            self._emit,
+            asyncio.Event(),
+        )
+
+    def _result(self, world: World, virtual_seconds: float) -> SimulationResult:
+        spec = self._spec
+        live = [peer.life for peer in honest_live(self.peers) if peer.life is not None]
+        versions: tuple[int, ...] = ()
+        loss_first = loss_last = world.workload.loss(None)
+        committed_tokens = 0.0
+        if live:
+            node = live[0].node
+            loss_last = world.workload.loss(anchors_of(node))
+            versions = node.versions()
+            committed_tokens = sum(fragment.state.lineage_tokens for fragment in node.fragments) / len(versions)
+        equal = anchors_are_equal(self.peers)
+        found = list(violations(self.peers, self._trace.contributors))
+        if not equal:
+            found.append(f"anchors still differ {spec.settle_seconds:.0f} s after training")
+        tokens = sum(life.mailbox.trainer.tokens for peer in self.peers for life in peer.lives)
+        met = [peer.identity.peer_id for peer in self.peers if peer.lives]
+        return SimulationResult(
+            num_peers=spec.num_peers,
+            num_live_peers=sum(peer.life is not None for peer in self.peers),
+            seed=spec.seed,
+            inner_steps=sum(life.work.link.inner_steps for peer in self.peers for life in peer.lives),
+            tokens=tokens,
+            rounds_committed=self._trace.rounds_committed,
+            rounds_failed=self._trace.rounds_abandoned,
+            round_seconds=Durations.of(self._trace.round_seconds),
+            wait_seconds=Durations.of(self._trace.wait_seconds),
+            bytes_up=tuple(world.network.sent_bytes(peer_id) for peer_id in met),
+            bytes_down=tuple(world.network.received_bytes(peer_id) for peer_id in met),
+            groups=tuple(self._group_result(world, name) for name in self._group_names()),
+            staleness=dict(sorted(self._trace.staleness.items())),
+            goodput=committed_tokens / tokens if tokens else 0.0,
+            losses=tuple(self._losses),
+            loss_first=loss_first,
+            loss_last=loss_last,
+            anchors_equal=equal,
+            versions=versions,
+            refusals=dict(sorted(self._trace.refusals.items())),
+            events={},
+            trace_hash="",
+            virtual_seconds=virtual_seconds,
+            real_seconds=0.0,
+            violations=tuple(found),
+        )
+
+    def _group_names(self) -> list[str]:
+        return list(dict.fromkeys(profile.group for profile in self._profiles))
+
+    def _group_result(self, world: World, name: str) -> GroupResult:
+        peers = [peer for peer in self.peers if peer.profile.group == name]
+        started = [peer for peer in peers if peer.lives]
+        ids = [peer.identity.peer_id for peer in started]
+        lives = [life for peer in started for life in peer.lives]
+        count = max(1, len(started))
+        network = world.network
+        return GroupResult(
+            name,
+            peers[0].profile.site,
+            len(peers),
+            len(started),
+            sum(life.work.link.inner_steps for life in lives),
+            sum(life.mailbox.trainer.tokens for life in lives),
+            sum(network.sent_bytes(peer_id) for peer_id in ids) / count,
+            sum(network.received_bytes(peer_id) for peer_id in ids) / count,
+            sum(network.sent_abroad_bytes(peer_id) for peer_id in ids) / count,
+            self._trace.share_of_rounds(name),
+        )
+
+    # ------------------------------------------------------------------------------------------------- faults
+
+    def _all_faults(self) -> list[Fault]:
+        spec = self._spec
+        if spec.profiles:
+            return list(spec.faults)  # a scenario says of every peer when it starts
+        # A peer whose first fault is a start comes late; all others are there from the beginning.
+        first: dict[int, str] = {}
+        for fault in sorted(spec.faults, key=lambda fault: fault.at_seconds):
+            for peer in fault.peers:
+                first.setdefault(peer, fault.kind)
+        randomness = random.Random(f"{spec.seed} starts")
+        faults = list(spec.faults)
+        for peer in range(spec.num_peers):
+            at = START_SECONDS * randomness.random()
+            if first.get(peer) != "start":
+                faults.append(Fault(at, "start", (peer,)))
+        return sorted(faults, key=lambda fault: fault.at_seconds)
+
+    async def _happen(self, faults: list[Fault]) -> None:
+        for fault in faults:
+            await asyncio.sleep(max(0.0, fault.at_seconds - World.now()))
+            self._trace.note(repr(fault))
+            self._do(fault)
+
+    def _do(self, fault: Fault) -> None:
+        network = self._network
+        ids = [self.peers[index].identity.peer_id for index in fault.peers]
+        if fault.kind == "partition":
+            network.partition(ids)
+        elif fault.kind == "heal":
+            network.heal()
+        elif fault.kind in ("crash_leader", "crash_reducer"):
+            self._ambushes.append(fault)
+        for index, peer_id in zip(fault.peers, ids, strict=True):
+            peer = self.peers[index]
+            if fault.kind == "start":
+                peer.start()
+            elif fault.kind == "leave":
+                peer.leave()
+            elif fault.kind == "crash":
+                peer.crash()
+            elif fault.kind == "restart_network" and peer.life is not None:
+                self._side_tasks.append(asyncio.get_running_loop().create_task(peer.life.restart_network()))
+            elif fault.kind == "sleep" and peer.life is not None:
+                peer.life.process.sleep()
+            elif fault.kind == "wake" and peer.life is not None:
+                peer.life.process.wake()
+            elif fault.kind == "stall" and peer.lives:
+                network.stall(peer_id)
+            elif fault.kind == "resume" and peer.lives:
+                network.resume(peer_id)
+
+    def _emit(self, index: int, event: Event) -> None:
+        self._trace.add(index, event)
+        self._on_event(index, event)
+        if isinstance(event, RoundStarted) and event.num_contributors >= 3:
+            for ambush in list(self._ambushes):
+                victim = self._victim(ambush, event)
+                if victim is not None:
+                    self._ambushes.remove(ambush)
+                    # Not from inside the victim's own call.
+                    asyncio.get_running_loop().call_soon(victim.crash)
+
+    def _victim(self, ambush: Fault, event: RoundStarted) -> SimulatedPeer | None:
+        by_id = {peer.identity.peer_id: peer for peer in self.peers}
+        if ambush.kind == "crash_leader":
+            return by_id[event.leader]
+        reporter = by_id[event.peer_id]
+        assert reporter.life is not None
+        reduces = reporter.life.node.exchange.fragments[event.fragment].machine.is_reducing
+        return reporter if reduces and event.leader != event.peer_id else None
+
+    def _unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
+        self._blamed.append(f"nobody handled: {context.get('message')}: {context.get('exception')!r}")
+
+
+@contextmanager
+def _errors_logged() -> Iterator[list[str]]:
+    """Collect what the project's own modules log as errors meanwhile: none is expected."""
+    found: list[str] = []
+
+    class Collector(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            cause = record.exc_info[1] if record.exc_info else None
+            found.append(f"{record.name} logged: {record.getMessage()}" + (f": {cause!r}" if cause else ""))
+
+    collector = Collector(logging.ERROR)
+    names = ("dht", "averaging", "peer", "asyncio")
+    for name in names:
+        logging.getLogger(name).addHandler(collector)
+    try:
+        yield found
+    finally:
+        for name in names:
+            logging.getLogger(name).removeHandler(collector)

@@ -1,0 +1,145 @@
+"""What happened in a simulation, folded from its events: counts, durations, and the hash of the trace. Pure.
+
+The hash covers who did what when: every event with its virtual time, its counts and its bytes, and every fault. It
+leaves out what comes from the values of tensors (losses, digests, rates that follow from weights, the wording of
+refusals), because two processors may round a sum of floats differently. See docs/simulation.md.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+from dht.host import PeerId
+from peer.events.log import Event
+from peer.events.peer_events import Evaluated, RefusedPeer, TrainingProgressed
+from peer.events.round_events import AppliedCommit, RoundAbandoned, RoundCommitted, RoundStarted, SentContribution
+
+FROM_TENSORS = {
+    AppliedCommit: ("digest",),
+    Evaluated: ("held_out_loss",),
+    RefusedPeer: ("reason",),
+    RoundCommitted: ("outer_lr",),
+    TrainingProgressed: ("train_loss",),
+}
+"""Fields of events that the hash leaves out."""
+LONGEST_REASON = 90
+
+
+class Trace:
+    """Fold of all events, in order.
+
+    Args:
+        group_of: name of the group of each peer, by index.
+        is_training: whether a peer takes part in rounds at the moment.
+    """
+
+    def __init__(self, group_of: Sequence[str], is_training: Callable[[int], bool] = lambda index: True) -> None:
+        self.kinds: Counter[str] = Counter()
+        self.staleness: Counter[int] = Counter()
+        self.contributors: set[PeerId] = set()
+        self.refusals: Counter[str] = Counter()
+        self.round_seconds: list[float] = []
+        """From a plan to its commit, at each member of each round."""
+        self.wait_seconds: list[float] = []
+        """From an offer to the commit, at each contributor of each round."""
+        self._group_of = group_of
+        self._is_training = is_training
+        self._index_of: dict[PeerId, int] = {}
+        self._seen_in: dict[tuple[int, int, int | tuple[PeerId, ...]], set[int]] = {}
+        self._counted: dict[tuple[int, int, int | tuple[PeerId, ...]], set[int]] = {}
+        self._abandoned: set[tuple[int, int, int]] = set()
+        self._started: dict[tuple[int, int], tuple[int, float]] = {}
+        self._chances: Counter[str] = Counter()
+        self._part: Counter[str] = Counter()
+        self._digest = hashlib.sha256()
+
+    def meet(self, index: int, peer_id: PeerId) -> None:
+        """Peer `index` of the simulation has this PeerId."""
+        self._index_of[peer_id] = index
+
+    def add(self, index: int, event: Event) -> None:
+        """Peer `index` reported an event."""
+        kind = type(event)
+        self.kinds[kind.__name__] += 1
+        self.note(self._line(index, event))
+        if isinstance(event, SentContribution):
+            self.staleness[event.staleness] += 1
+        elif isinstance(event, RoundStarted):
+            self._started[index, event.fragment] = (event.version, event.at)
+        elif isinstance(event, RoundCommitted):
+            self._add_commit(index, event)
+        elif isinstance(event, RoundAbandoned):
+            self._abandoned.add((event.fragment, event.version, event.attempt))
+        elif isinstance(event, RefusedPeer):
+            self.refusals[_class_of(event.reason)] += 1
+
+    def note(self, line: str) -> None:
+        """Something that is no event, e.g. a fault."""
+        self._digest.update(line.encode() + b"\n")
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 of all lines so far, hexadecimal."""
+        return self._digest.hexdigest()
+
+    @property
+    def rounds_committed(self) -> int:
+        """Different commits that anybody applied."""
+        return len(self._seen_in)
+
+    @property
+    def rounds_abandoned(self) -> int:
+        """Different attempts that anybody gave up."""
+        return len(self._abandoned)
+
+    def share_of_rounds(self, group: str) -> float:
+        """Part of the committed rounds that the peers of a group were in, of those during which they trained."""
+        return self._part[group] / self._chances[group] if self._chances[group] else 0.0
+
+    def _add_commit(self, index: int, event: RoundCommitted) -> None:
+        version, began_at = self._started.get((index, event.fragment), (-1, 0.0))
+        if version == event.version:
+            self.round_seconds.append(event.at - began_at)
+        if event.seconds > 0:
+            self.wait_seconds.append(event.seconds)
+        # Members of different cells of one round know it by what all cells have in common.
+        common = event.tokens if event.num_cells else event.contributors
+        seen = self._seen_in.setdefault((event.fragment, event.version, common), set())
+        if not seen:
+            counted = self._counted[event.fragment, event.version, common] = {
+                peer for peer in range(len(self._group_of)) if self._is_training(peer)
+            }
+            self._chances.update(self._group_of[peer] for peer in counted)
+        counted = self._counted[event.fragment, event.version, common]
+        for peer in {self._index_of[peer_id] for peer_id in event.contributors} - seen:
+            seen.add(peer)
+            self._part[self._group_of[peer]] += 1
+            if peer not in counted:
+                counted.add(peer)
+                self._chances[self._group_of[peer]] += 1
+        self.contributors.update(event.contributors)
+
+    def _line(self, index: int, event: Event) -> str:
+        left_out = FROM_TENSORS.get(type(event), ())
+        values = [getattr(event, name) for name in _names_of(type(event)) if name not in left_out]
+        return f"{index} {type(event).__name__} {values}"
+
+
+_NAMES: dict[type[Event], tuple[str, ...]] = {}
+
+
+def _names_of(kind: type[Event]) -> tuple[str, ...]:
+    names = _NAMES.get(kind)
+    if names is None:
+        names = _NAMES[kind] = tuple(field.name for field in dataclasses.fields(kind) if field.name != "peer_id")
+    return names
+
+
+def _class_of(reason: str) -> str:
+    """The reason without its numbers and names, so that equal faults count together."""
+    plain = re.sub(r"12D3KooW\w+", "a peer", reason)
+    return re.sub(r"[-+]?\d[\d.,]*(?:e[-+]?\d+)?", "#", plain)[:LONGEST_REASON]

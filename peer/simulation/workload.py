@@ -1,0 +1,233 @@
+"""What simulated peers learn: a quadratic, equal to the bit on every machine, or the built-in GPT on a small language.
+
+The quadratic is f(x) = mean(c (x - t)^2) / 2 over n values: t is 1 or -1, the curvatures c are 1, 1/4, 1/16 and 1/64
+in turn, x begins at 0, and gradients come with uniform noise. A step is four elementwise operations on float32, each
+rounded once, and the noise is made of whole numbers: no sum, no library function and no fused operation whose last bit
+differs between machines.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable, Iterator, Mapping
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from averaging.arrays import F32
+from averaging.outer.layout import FragmentLayout, build_layout
+from dht.host import PeerId
+from peer.config.manifest import RunManifest
+from peer.mailbox.mailbox import Mailbox
+from peer.simulation.data import markov_corpus
+from peer.trainer.loop.mailbox_link import TrainerLink
+from peer.trainer.loop.trainer import Trainer
+from peer.trainer.model.data import Corpus
+from peer.trainer.model.evaluation import held_out_loss, load_anchors
+from peer.trainer.model.gpt import build_model
+
+NOISE_POOL_VALUES = 65_521
+"""Beyond the model's size: each step reads the pool from another offset, so that steps do not repeat their noise."""
+CURVATURES = (1.0, 0.25, 0.0625, 0.015625)
+
+
+class LocalWork(Protocol):
+    """One life's training: live parameters, the link to its mailbox, and inner steps."""
+
+    @property
+    def link(self) -> TrainerLink: ...
+
+    @property
+    def parameters(self) -> Mapping[str, F32]:
+        """Live parameters by name, flat float32 views of what is trained."""
+        ...
+
+    def session(self) -> contextlib.AbstractContextManager[object]:
+        """Inner steps are taken inside; on leaving, the trainer says that none will follow."""
+        ...
+
+    def step(self) -> None:
+        """One inner step; what is due is sent and what came is merged."""
+        ...
+
+
+class Workload(Protocol):
+    """What the peers of one simulation learn together."""
+
+    @property
+    def layout(self) -> FragmentLayout: ...
+
+    def begin(self, peer_id: PeerId, mailbox: Mailbox, clock: Callable[[], float]) -> LocalWork:
+        """A new life of a peer, with the initial parameters."""
+        ...
+
+    def loss(self, anchors: Mapping[int, F32] | None) -> float:
+        """Held-out loss of anchors (fragment -> float32 [num_values]); None: of the initial parameters."""
+        ...
+
+
+class GptWorkload:
+    """The model of the manifest on text of a Markov chain; loss in nats per token."""
+
+    def __init__(self, manifest: RunManifest) -> None:
+        self._manifest = manifest
+        self._corpus = markov_corpus(manifest.seed, manifest.model.vocab_size)
+        shapes = [(name, tuple(p.shape)) for name, p in build_model(manifest.model, 0).named_parameters()]
+        section = manifest.averaging
+        self.layout = build_layout(shapes, section.num_fragments, section.fragment_by)
+
+    def begin(self, peer_id: PeerId, mailbox: Mailbox, clock: Callable[[], float]) -> LocalWork:
+        return _GptWork(self._manifest, self._corpus, self.layout, peer_id, mailbox, clock)
+
+    def loss(self, anchors: Mapping[int, F32] | None) -> float:
+        model = build_model(self._manifest.model, self._manifest.seed)
+        if anchors is not None:
+            load_anchors(model, self.layout, anchors)
+        num_batches, batch_size = self._manifest.data.evaluation_batches, self._manifest.training.batch_size
+        return held_out_loss(model, self._corpus, num_batches, batch_size)
+
+
+class _GptWork:
+    def __init__(
+        self,
+        manifest: RunManifest,
+        corpus: Corpus,
+        layout: FragmentLayout,
+        peer_id: PeerId,
+        mailbox: Mailbox,
+        clock: Callable[[], float],
+    ) -> None:
+        model = build_model(manifest.model, manifest.seed)
+        trained = dict(model.named_parameters())
+        self.parameters: Mapping[str, F32] = {
+            name: tensor.detach().view(-1).numpy() for name, tensor in trained.items()
+        }
+        self.link = _link_of(trained, manifest, layout, mailbox, clock)
+        self._trainer = Trainer(
+            model,
+            corpus,
+            manifest.training,
+            self.link,
+            seed=manifest.seed,
+            peer_id=peer_id,
+            evaluation_batches=manifest.data.evaluation_batches,
+        )
+
+    def session(self) -> contextlib.AbstractContextManager[object]:
+        return self._trainer.training
+
+    def step(self) -> None:
+        self._trainer.step()
+
+
+class QuadraticWorkload:
+    """See the module docstring.
+
+    Args:
+        num_values: parameters.
+        tokens_per_step: that one inner step counts.
+        learning_rate: of the inner gradient descent.
+        noise: half width of the noise, uniform, in every value's gradient.
+    """
+
+    def __init__(
+        self, manifest: RunManifest, num_values: int, tokens_per_step: int, learning_rate: float, noise: float
+    ) -> None:
+        section = manifest.averaging
+        self.layout = build_layout([("x", (num_values,))], section.num_fragments, "balanced")
+        self._manifest = manifest
+        self._num_values = num_values
+        self._tokens_per_step = tokens_per_step
+        generator = np.random.Generator(np.random.PCG64(manifest.seed))
+        signs = 2.0 * generator.integers(0, 2, num_values) - 1.0
+        self._target: F32 = signs.astype(np.float32)
+        self._curvature = np.resize(np.array(CURVATURES), num_values)
+        self._rates: F32 = (learning_rate * self._curvature).astype(np.float32)
+        whole = generator.integers(-(2**20), 2**20, num_values + NOISE_POOL_VALUES)
+        self._noise: F32 = (learning_rate * noise * 2.0**-20 * whole).astype(np.float32)
+
+    def begin(self, peer_id: PeerId, mailbox: Mailbox, clock: Callable[[], float]) -> LocalWork:
+        live: F32 = np.zeros(self._num_values, dtype=np.float32)
+        link = _link_of({"x": torch.from_numpy(live)}, self._manifest, self.layout, mailbox, clock)
+        offsets = random.Random(f"{self._manifest.seed} noise {peer_id} {clock()}")
+        return _QuadraticWork(live, link, self._target, self._rates, self._noise, self._tokens_per_step, offsets)
+
+    def loss(self, anchors: Mapping[int, F32] | None) -> float:
+        place = 0
+        total = 0.0
+        for fragment in self.layout.fragments:
+            there = slice(place, place + fragment.num_values)
+            off = self._target[there].astype(np.float64)
+            if anchors is not None:
+                off -= anchors[fragment.index]
+            total += float(np.dot(self._curvature[there], off * off))
+            place = there.stop
+        return total / (2 * self._num_values)
+
+
+class _QuadraticWork:
+    def __init__(
+        self,
+        live: F32,
+        link: TrainerLink,
+        target: F32,
+        rates: F32,
+        noise: F32,
+        tokens_per_step: int,
+        offsets: random.Random,
+    ) -> None:
+        self.parameters: Mapping[str, F32] = {"x": live}
+        self.link = link
+        self._live = live
+        self._target = target
+        self._rates = rates
+        self._noise = noise
+        self._tokens_per_step = tokens_per_step
+        self._offsets = offsets
+        self._move = np.empty_like(live)
+
+    @contextlib.contextmanager
+    def session(self) -> Iterator[None]:
+        yield
+        self.link.flush()
+        self.link.finish()
+
+    def step(self) -> None:
+        offset = self._offsets.randrange(NOISE_POOL_VALUES)
+        np.subtract(self._live, self._target, out=self._move)
+        self._move *= self._rates
+        self._move += self._noise[offset : offset + self._live.size]
+        self._live -= self._move
+        self.link.after_inner_step(self._tokens_per_step)
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Train with one thread inside: more only cost time on tensors this small, and the order of sums must not vary."""
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(num_threads)
+
+
+def _link_of(
+    parameters: Mapping[str, Tensor],
+    manifest: RunManifest,
+    layout: FragmentLayout,
+    mailbox: Mailbox,
+    clock: Callable[[], float],
+) -> TrainerLink:
+    return TrainerLink(
+        parameters.items(),
+        layout,
+        mailbox,
+        sync_every=manifest.averaging.sync_every,
+        mode=manifest.averaging.mode,
+        clock=clock,
+        pause=None,
+    )

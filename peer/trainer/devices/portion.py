@@ -1,0 +1,288 @@
+"""What one process holds of the parameters, and what it does to them: elementwise, fragment by fragment.
+
+Alone, or data-parallel, a process holds whole parameters. Sharded (FSDP2, `torch.distributed.fsdp.fully_shard`), it
+holds some rows of each, a contiguous range of the flattened parameter, and nothing here needs the others' ranges.
+Per element there is one float32 reference, `ref`: the point from which local work is measured; see
+`peer.trainer.loop.mailbox_link`.
+
+A parameter of fewer bits than float32 shows x rounded: 1e-4 added to 0.5 in bfloat16 is 0.5 again. Beside each such
+element there is `error`, what rounding left out, so that x = live + error in float32: merges add up in it, and the
+optimizer's own steps, which are in the live values, are measured to the last bit. Other types have no `error`; the
+reference of a float64 parameter is float64 too.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from averaging.outer.layout import Fragment, FragmentLayout
+from dht.errors import LocalFault
+from peer.mailbox.mailbox import MergeKind
+from peer.trainer.devices.side_stream import SideStream
+
+ROUNDED = (torch.bfloat16, torch.float16)
+"""They hold x only rounded."""
+CARRIED = (torch.float32, torch.float64, *ROUNDED)
+"""A fragment's values travel as float32: what these types hold comes through as far as that goes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A range of a flattened tensor: from `start`, here as `local` (flat; a view of what is trained)."""
+
+    local: Tensor
+    shape: tuple[int, ...]
+    """Of the whole tensor."""
+    start: int
+    divided: tuple[int, ...]
+    """Shape of the parameter whose rows the ranks share; as many elements as `shape`."""
+    is_sharded: bool = False
+
+    @property
+    def end(self) -> int:
+        return self.start + self.local.numel()
+
+    def range_of(self, rank: int, num_ranks: int) -> tuple[int, int]:
+        """Where the part of any rank begins and ends in the flattened tensor."""
+        row = math.prod(self.divided[1:])
+        first, behind = range_of_rows(self.divided[0], rank, num_ranks)
+        return row * first, row * behind
+
+
+def part_of(tensor: Tensor) -> Part:
+    """What this process holds of a tensor: all of it, or of a sharded one its rows."""
+    shape = tuple(tensor.shape)
+    if not is_sharded(tensor):
+        return Part(tensor.detach().view(-1), shape, 0, shape)
+    sharded: Any = tensor
+    if [placement.is_shard(0) for placement in sharded.placements] != [True]:
+        raise LocalFault(
+            f"a tensor of shape {list(shape)} is placed {sharded.placements}; expected rows over one group of "
+            "processes, as fully_shard(module) places them; shard without tensor parallelism"
+        )
+    rows = range_of_rows(shape[0], sharded.device_mesh.get_local_rank(), sharded.device_mesh.size())
+    start = rows[0] * math.prod(shape[1:])
+    return Part(sharded.to_local().detach().view(-1), shape, start, shape, is_sharded=True)
+
+
+def is_sharded(tensor: Tensor) -> bool:
+    """Whether a tensor is a `torch.distributed.tensor.DTensor`, which costs every process a second to import."""
+    return hasattr(tensor, "placements")
+
+
+def range_of_rows(num_rows: int, rank: int, num_ranks: int) -> tuple[int, int]:
+    """First row of a rank's shard and the row behind its last: equal shares, the last ones shorter or empty."""
+    share = -(-num_rows // num_ranks)
+    return min(rank * share, num_rows), min((rank + 1) * share, num_rows)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldPiece:
+    """Some consecutive values: live, reference, error of rounding (None: exact), and their place in the fragment."""
+
+    live: Tensor
+    ref: Tensor
+    error: Tensor | None
+    place: slice
+
+    def exact(self) -> Tensor:
+        """x, of the reference's type, on its device; perhaps a view of the live values."""
+        live = self.live.to(self.ref.device, self.ref.dtype)
+        return live if self.error is None else live.add_(self.error)  # of another type, so a copy
+
+    def put(self, values: Tensor) -> None:
+        """x := `values`, on the reference's device."""
+        self.live.copy_(values)
+        if self.error is not None:
+            torch.sub(values, self.live.to(self.ref.device, torch.float32), out=self.error)
+
+
+class Portion:
+    """One process's portion of all parameters.
+
+    Args:
+        parameters: name -> leaf tensor, contiguous, of a dtype in `CARRIED`; they must stay the same tensor objects.
+        layout: which elements make up which fragment.
+        ref_device: where references and errors live; by default with their parameters.
+
+    Raises:
+        LocalFault: a parameter of the layout is missing, has another size or a dtype that cannot be carried, is not
+            contiguous, or is sharded otherwise than by rows.
+    """
+
+    def __init__(
+        self, parameters: Mapping[str, Tensor], layout: FragmentLayout, ref_device: torch.device | None = None
+    ) -> None:
+        self.layout = layout
+        self._parameters = dict(parameters)
+        _check_parameters(self._parameters, layout)
+        self._refs: dict[str, Tensor] = {}
+        self._errors: dict[str, Tensor] = {}
+        for name, parameter in self._parameters.items():
+            local = part_of(parameter).local
+            dtype = torch.float64 if local.dtype == torch.float64 else torch.float32
+            self._refs[name] = ref = local.to(ref_device or local.device, dtype, copy=True)
+            if local.dtype in ROUNDED:
+                self._errors[name] = torch.zeros_like(ref)
+        self._aside: dict[str, Tensor] = {}
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every parameter is here entirely."""
+        return not any(is_sharded(parameter) for parameter in self._parameters.values())
+
+    @property
+    def live(self) -> Mapping[str, Part]:
+        """The live parameters by name."""
+        return {name: part_of(parameter) for name, parameter in self._parameters.items()}
+
+    @property
+    def references(self) -> Mapping[str, Part]:
+        """The points from which local work is measured: flat, float32 (of float64 parameters float64), by name."""
+        return self._beside(self._refs)
+
+    @property
+    def errors(self) -> Mapping[str, Part]:
+        """What rounding left out, flat float32, by name; only of parameters of fewer bits."""
+        return self._beside(self._errors)
+
+    def _beside(self, values: Mapping[str, Tensor]) -> dict[str, Part]:
+        return {
+            name: replace(part, local=values[name], shape=(math.prod(part.shape),))
+            for name, part in self.live.items()
+            if name in values
+        }
+
+    @property
+    def device(self) -> torch.device:
+        """Where it trains."""
+        return next((part.local.device for part in self.live.values()), torch.device("cpu"))
+
+    def num_values(self, fragment: Fragment) -> int:
+        """How many values of a fragment are here."""
+        return sum(piece.place.stop - piece.place.start for piece in self.pieces(fragment))
+
+    def pieces(self, fragment: Fragment) -> Iterator[HeldPiece]:
+        """What is here of a fragment, in its order."""
+        for piece in fragment.pieces:
+            part = part_of(self._parameters[piece.name])
+            first, behind = max(piece.start, part.start), min(piece.start + piece.length, part.end)
+            if first < behind:
+                inside = slice(first - part.start, behind - part.start)
+                place = piece.offset + first - piece.start
+                error = self._errors.get(piece.name)
+                yield HeldPiece(
+                    part.local[inside],
+                    self._refs[piece.name][inside],
+                    None if error is None else error[inside],
+                    slice(place, place + behind - first),
+                )
+
+    def places(self, fragment: Fragment, rank: int, num_ranks: int) -> list[slice]:
+        """Where the pieces of any rank lie in a fragment, in the order in which they are `pieces` there."""
+        parts, places = self.live, []
+        for piece in fragment.pieces:
+            begin, end = parts[piece.name].range_of(rank, num_ranks)
+            first, behind = max(piece.start, begin), min(piece.start + piece.length, end)
+            if first < behind:
+                place = piece.offset + first - piece.start
+                places.append(slice(place, place + behind - first))
+        return places
+
+    @torch.no_grad()
+    def merge(self, fragment: Fragment, kind: MergeKind, values: Tensor, merge_alpha: float) -> None:
+        """Take over what the network side sent; `values` float32 [num_values] of the whole fragment, on the CPU."""
+        for piece in self.pieces(fragment):
+            live, ref, taken = piece.live, piece.ref, values[piece.place]
+            if kind == MergeKind.ADD and live.dtype == torch.float32:
+                live.add_(taken.to(live.device))
+                ref.add_(taken.to(ref.device))
+                continue
+            taken = taken.to(ref.device)
+            if kind == MergeKind.ADD:
+                piece.put(piece.exact() + taken)
+                ref.add_(taken)
+                continue
+            work = ref - piece.exact() if kind == MergeKind.REBASE else None
+            ref.copy_(taken)
+            if work is not None:
+                piece.put(torch.sub(ref, work, out=work))
+            elif kind == MergeKind.BLEND:
+                piece.put(piece.exact() * merge_alpha + taken * (1 - merge_alpha))
+            else:
+                piece.put(taken)
+
+    @torch.no_grad()
+    def gather_work(self, fragment: Fragment, out: Tensor, side: SideStream | None = None) -> None:
+        """Write what is here of L to its places in `out`, float32 [num_values] of the whole fragment on the CPU.
+
+        With `side`, it is there once the copies that `side` was given are done; L is that of now all the same.
+        """
+        for piece in self.pieces(fragment):
+            live, ref, place = piece.live, piece.ref, piece.place
+            if side is not None:
+                side.copy((ref - piece.exact()).float(), out[place])
+            elif live.device.type == ref.device.type == "cpu" and live.dtype == torch.float32:
+                torch.sub(ref, live, out=out[place])
+            else:
+                out[place].copy_(ref - piece.exact())
+
+    @torch.no_grad()
+    def gather_live(self, fragment: Fragment, out: Tensor) -> None:
+        """The same with x."""
+        for piece in self.pieces(fragment):
+            out[piece.place].copy_(piece.exact())
+
+    @torch.no_grad()
+    def measure_anew(self, fragment: Fragment) -> None:
+        """Local work begins here: ref := x."""
+        for piece in self.pieces(fragment):
+            piece.ref.copy_(piece.exact())
+
+    @torch.no_grad()
+    def show(self, fragment: Fragment, values: Tensor) -> None:
+        """Put `values` (float32 [num_values] of the whole fragment) into the live parameters, for a measurement."""
+        for piece in self.pieces(fragment):
+            piece.live.copy_(values[piece.place])
+
+    @torch.no_grad()
+    def put_aside(self) -> None:
+        """Keep the live parameters until `take_back`."""
+        self._aside = {name: part.local.to("cpu", copy=True) for name, part in self.live.items()}
+
+    @torch.no_grad()
+    def take_back(self) -> None:
+        """Put the same bits back."""
+        for name, part in self.live.items():
+            part.local.copy_(self._aside[name])
+        self._aside = {}
+
+
+def _check_parameters(parameters: dict[str, Tensor], layout: FragmentLayout) -> None:
+    covered: dict[str, int] = {}
+    for fragment in layout.fragments:
+        for piece in fragment.pieces:
+            covered[piece.name] = covered.get(piece.name, 0) + piece.length
+    for name, num_values in covered.items():
+        if name not in parameters:
+            raise LocalFault(f"the run averages a parameter {name!r}; this module has none of that name; use its model")
+        if parameters[name].numel() != num_values:
+            raise LocalFault(
+                f"parameter {name!r} has {parameters[name].numel()} values; the run's has {num_values}; use its model"
+            )
+        if parameters[name].dtype not in CARRIED:
+            got, *names = (str(dtype).removeprefix("torch.") for dtype in (parameters[name].dtype, *CARRIED))
+            raise LocalFault(
+                f"parameter {name!r} is {got}, which cannot be averaged; "
+                f"expected {', '.join(names)}; keep it as one of these, or as a buffer, which stays this peer's own"
+            )
+        if not parameters[name].is_contiguous():
+            raise LocalFault(f"parameter {name!r} is not contiguous; make it so with .contiguous() before joining")
+    for name in parameters.keys() - covered.keys():
+        del parameters[name]

@@ -1,0 +1,330 @@
+"""How the processes of one peer find each other: started by `peer join --devices N`, or by torchrun.
+
+`peer join --devices N` is rank 0; it starts N - 1 processes `peer.trainer.loop.rank_process`, which end when it does.
+Under torchrun (`torchrun --nproc-per-node N -m peer join ...`) every process is `peer join`, and those with a rank
+above 0 become the same. They meet in a key-value store of torch, on loopback unless torchrun says otherwise; only what
+rank 0 publishes there, as JSON, decides what they do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, TCPStore
+
+from dht.errors import DeviceFault, LocalFault, UsageFault
+from peer.import_path import python_command, python_environment
+from peer.trainer.devices.ranks import PATIENCE, RankLost, Ranks, lost_rank
+from peer.trainer.loop.trainer import select_device
+
+MEET_SECONDS = 300.0
+"""For all processes of a peer to start: importing torch from a cold disk, several times at once."""
+KNOCK_SECONDS = 10.0
+"""For torchrun's meeting place to take a connection, on this machine or the one beside it."""
+END_SECONDS = 10.0
+"""For a process that was ordered to end."""
+KILL_SECONDS = 3.0
+"""For one whose standard input was closed; then it is killed."""
+NOTICE_SECONDS = 2.0
+"""From a broken connection until the system tells that a process has died."""
+LOOK_SECONDS = 0.1
+_SETUP = "setup"
+_TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A process's number among the processes of its peer, and where they meet."""
+
+    rank: int
+    local_rank: int
+    """Among those of this machine: chooses its device."""
+    size: int
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class RankSetup:
+    """What the other ranks are told once rank 0 knows the run."""
+
+    manifest: str
+    """Hexadecimal."""
+    data: str
+    device: str
+    threads: int | None
+    is_sharded: bool
+    offloads: bool
+    evaluation_batches: int
+    checkpoints: str
+
+
+def place_from(environ: Mapping[str, str]) -> Place | None:
+    """The place that torchrun gave this process; None without torchrun, or when it started one process alone.
+
+    Raises:
+        UsageFault: WORLD_SIZE says that there are several, but the rest of what torchrun says is missing or wrong.
+    """
+    if environ.get("WORLD_SIZE", "1") == "1":
+        return None
+    missing = [name for name in _TORCHRUN if not environ.get(name)]
+    if missing:
+        raise UsageFault(
+            f"WORLD_SIZE is {environ['WORLD_SIZE'][:20]!r}, but {' and '.join(missing)} are not set; expected all that "
+            "torchrun sets; start with `peer join --devices N` or `torchrun --nproc-per-node N -m peer join`, or "
+            "unset WORLD_SIZE"
+        )
+    numbers = []
+    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "MASTER_PORT"):
+        if not environ[name].isdecimal():
+            raise UsageFault(f"{name} is {environ[name][:20]!r}; expected a whole number, as torchrun sets it")
+        numbers.append(int(environ[name]))
+    rank, local_rank, size, port = numbers
+    if rank >= size:
+        raise UsageFault(f"RANK is {rank} and WORLD_SIZE {size}; expected a rank below it, as torchrun sets it")
+    return Place(rank, local_rank, size, environ["MASTER_ADDR"], port)
+
+
+def check_meeting_place(place: Place) -> None:
+    """torchrun listens there before it starts anybody; variables that an earlier job left behind lead nowhere.
+
+    Raises:
+        UsageFault: nobody listens.
+    """
+    try:
+        socket.create_connection((place.host, place.port), KNOCK_SECONDS).close()
+    except OSError as error:
+        raise UsageFault(
+            f"WORLD_SIZE is {place.size} and RANK {place.rank}, as under torchrun, but nobody listens at {place.host}:"
+            f"{place.port} ({error.strerror or error}); expected torchrun there; if an earlier job left these behind, "
+            f"run: unset {' '.join(_TORCHRUN)}"
+        ) from error
+
+
+def check_division(num_sequences: int, num_ranks: int) -> None:
+    """Every rank reads an equal share of a step.
+
+    Raises:
+        UsageFault: it cannot be divided so.
+    """
+    if num_sequences % num_ranks:
+        divisors = [str(n) for n in range(1, min(num_sequences, 64) + 1) if num_sequences % n == 0]
+        raise UsageFault(
+            f"{num_ranks} devices cannot share an inner step of {num_sequences} sequences (batch_size times "
+            f"accumulation_steps in the manifest) equally; expected {', '.join(divisors[:-1])} or {divisors[-1]}"
+            if len(divisors) > 1
+            else f"{num_ranks} devices cannot share an inner step of one sequence; expected one device"
+        )
+
+
+def device_of(name: str, place: Place) -> torch.device:
+    """The device of one rank.
+
+    Raises:
+        DeviceFault: it is not there.
+    """
+    device = select_device(name)
+    if device.type != "cuda":
+        return device
+    if name.startswith("cuda:"):
+        raise UsageFault(
+            f"--device {name} names one GPU and there are {place.size} processes; expected cuda or auto; choose "
+            "GPUs with CUDA_VISIBLE_DEVICES"
+        )
+    num_there = torch.cuda.device_count()
+    if place.local_rank >= num_there:
+        raise DeviceFault(
+            f"process {place.rank} of this peer needs a GPU of its own and this machine shows {num_there}; expected at "
+            f"least {place.local_rank + 1}; use --devices {num_there}, or --device cpu"
+        )
+    return torch.device(f"cuda:{place.local_rank}")
+
+
+class RankGroup:
+    """All processes of this peer as rank 0 sees them, from their start to their end.
+
+    Args:
+        num_ranks: how many there shall be.
+        place: what torchrun gave this process; None: the others are started here.
+
+    Raises:
+        LocalFault: there is no way to meet them.
+    """
+
+    def __init__(self, num_ranks: int, place: Place | None) -> None:
+        host, port = ("127.0.0.1", 0) if place is None else (place.host, place.port)
+        self._children: list[subprocess.Popen[bytes]] = []
+        self._is_ending = False
+        self.ranks: Ranks | None = None
+        self.died: str | None = None
+        try:
+            self._store = TCPStore(
+                host, port, is_master=place is None, wait_for_workers=False, timeout=timedelta(seconds=MEET_SECONDS)
+            )
+        except RuntimeError as error:
+            raise LocalFault(
+                f"the processes of this peer cannot meet at {host}:{port} ({_first_line(error)})"
+            ) from error
+        self.place = place or Place(0, 0, num_ranks, host, self._store.port)
+        if place is None:
+            self._children = [self._start(rank) for rank in range(1, num_ranks)]
+            threading.Thread(target=self._watch, name="ranks", daemon=True).start()
+
+    def _start(self, rank: int) -> subprocess.Popen[bytes]:
+        place = Place(rank, rank, self.place.size, self.place.host, self.place.port)
+        return subprocess.Popen(
+            python_command("peer.trainer.loop.rank_process", json.dumps(asdict(place))),
+            stdin=subprocess.PIPE,
+            env=python_environment(),
+        )
+
+    def _watch(self) -> None:
+        """Notice the death of a process also while this one waits for its GPU."""
+        while not self._is_ending:
+            for rank, child in enumerate(self._children, 1):
+                code = child.poll()
+                if code is not None and not self._is_ending:
+                    self.died = _death(rank, code)
+                    return
+            time.sleep(LOOK_SECONDS)
+
+    def check(self) -> None:
+        """Raise what ended one of the processes.
+
+        Raises:
+            LocalFault: one has died.
+        """
+        if self.died is not None:
+            raise RankLost(self.died)
+
+    def explain(self, error: BaseException) -> LocalFault | None:
+        """What lies behind an exception: a process that died; None when none did."""
+        lost = lost_rank(error)
+        if lost is not None and self._children:
+            end = time.monotonic() + NOTICE_SECONDS
+            while self.died is None and time.monotonic() < end:
+                time.sleep(0.05)
+        return RankLost(self.died) if lost is not None and self.died is not None else lost
+
+    def meet(self, setup: RankSetup, device: torch.device) -> Ranks:
+        """Tell the others what they work on, and make the groups.
+
+        Raises:
+            LocalFault: they did not come.
+        """
+        self._store.set(_SETUP, json.dumps(asdict(setup)))
+        self.ranks = make_ranks(self.place, self._store, device, setup.is_sharded)
+        return self.ranks
+
+    def end(self, *, is_orderly: bool) -> None:
+        """Wait for the others when they were ordered to end, or end them; nothing of them is left."""
+        self._is_ending = True
+        if is_orderly:
+            end = time.monotonic() + END_SECONDS
+            while time.monotonic() < end and any(child.poll() is None for child in self._children):
+                time.sleep(LOOK_SECONDS)
+        for child in self._children:
+            # Its standard input closes: that alone ends it.
+            if child.stdin is not None:
+                child.stdin.close()
+        for child in self._children:
+            try:
+                child.wait(KILL_SECONDS)
+            except (subprocess.TimeoutExpired, KeyboardInterrupt):
+                child.kill()
+                child.wait()
+        if is_orderly and dist.is_initialized():
+            dist.destroy_process_group()
+
+
+def join_store(place: Place) -> TCPStore:
+    """The store that rank 0 of this peer keeps.
+
+    Raises:
+        LocalFault: it is not there.
+    """
+    try:
+        return TCPStore(place.host, place.port, is_master=False, timeout=PATIENCE)
+    except RuntimeError as error:
+        raise LocalFault(f"rank 0 of this peer is not at {place.host}:{place.port} ({_first_line(error)})") from error
+
+
+def read_setup(store: TCPStore) -> RankSetup:
+    """Wait for what rank 0 says.
+
+    Raises:
+        LocalFault: it has ended.
+    """
+    try:
+        fields: dict[str, Any] = json.loads(store.get(_SETUP))
+    except RuntimeError as error:
+        raise LocalFault(f"rank 0 of this peer has ended ({_first_line(error)})") from error
+    return RankSetup(**fields)
+
+
+def make_ranks(place: Place, store: TCPStore, device: torch.device, is_sharded: bool) -> Ranks:
+    """Make the groups of this process; all ranks call it.
+
+    Raises:
+        LocalFault: not all came in time.
+    """
+    try:
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        dist.init_process_group(
+            "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
+            store=PrefixStore("peer", store),
+            rank=place.rank,
+            world_size=place.size,
+            timeout=timedelta(seconds=MEET_SECONDS),
+        )
+        orders = dist.new_group(backend="gloo", timeout=PATIENCE)
+    except RuntimeError as error:
+        raise LocalFault(
+            f"the {place.size} processes of this peer did not find each other ({_first_line(error)}); see the lines "
+            "above, and start again"
+        ) from error
+    assert orders is not None
+    return Ranks(place.rank, place.size, orders, is_sharded)
+
+
+def end_with(stream: Any, end: Callable[[], None]) -> None:
+    """Call `end` when `stream` closes, as it does when whoever holds its other end dies."""
+
+    def watch() -> None:
+        # Not through the stream's buffer: its lock, held by a thread that still reads, aborts the interpreter's end.
+        with contextlib.suppress(OSError, ValueError):
+            while os.read(stream.fileno(), 1):
+                pass
+        end()
+
+    threading.Thread(target=watch, name="orphan", daemon=True).start()
+
+
+def end_at_once() -> None:
+    """Leave without clean-up: a process that waits for a GPU or another rank could not do it."""
+    os._exit(1)
+
+
+def _death(rank: int, code: int) -> str:
+    how = f"was killed by signal {-code}" if code < 0 else f"ended with code {code}"
+    return (
+        f"process {rank} of this peer {how}, and the others cannot go on without it; expected all of its devices; see "
+        "the lines above, and start again: it goes on from its last checkpoint"
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).splitlines()[0][:200] if str(error) else type(error).__name__

@@ -1,0 +1,271 @@
+"""What a checkpoint has of one process of a peer: parameters, references, buffers, optimizer, as far as they are here.
+
+Alone that is all of the trainer's tensors. Of a sharded model each rank sends its rows to rank 0, tensor by tensor, so
+that the file is the same whatever the number of ranks, and reads its rows of it when it comes back.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from peer.checkpoint.checkpoint import TRAINER_FACTS_NAME, TRAINER_TENSORS_NAME, checkpoint_path
+from peer.checkpoint.files import read_json
+from peer.checkpoint.tensor_files import ITEM_BYTES, TensorFile, TensorSpec
+from peer.trainer.devices.portion import Part, Portion, is_sharded, part_of
+from peer.trainer.devices.ranks import Ranks
+from peer.trainer.loop.checkpoint_tensors import can_hold, open_tensors, spec_of
+from peer.trainer.loop.finite import all_finite
+from peer.trainer.loop.frozen import check_frozen, frozen_digests
+from peer.trainer.loop.optimizer_options import as_plain, options_of, take_changed
+
+Held = Tensor | Part
+"""A tensor, or this process's rows of one."""
+
+log = logging.getLogger(__name__)
+
+
+class PortionKeeper:
+    """Collects and restores one process's tensors.
+
+    Args:
+        folder: of the checkpoints.
+        ranks: the processes of this peer; None: this one is alone.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        portion: Portion,
+        module: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        ranks: Ranks | None = None,
+    ) -> None:
+        self._folder = folder
+        self._portion = portion
+        self._module = module
+        self._optimizer = optimizer
+        self._ranks = ranks
+        self._has_complained = False
+        self._given = options_of(optimizer)
+        self.frozen = frozen_digests(module)
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether other ranks hold what is missing here."""
+        return self._ranks is not None and self._ranks.is_sharded
+
+    def is_finite(self) -> bool:
+        """Whether all live parameters are finite, on all ranks of a sharded model, which call it together."""
+        is_finite = all(all_finite(part.local) for part in self._portion.live.values())
+        return self._ranks.agree(is_finite) if self._ranks is not None and self.is_sharded else is_finite
+
+    def content(self) -> tuple[dict[str, Held], dict[str, Any] | None]:
+        """(tensors by name, the optimizer's state as JSON; None when it cannot be kept)."""
+        tensors: dict[str, Held] = {}
+        for kind, parts in self._kinds().items():
+            tensors |= {f"{kind}.{name}": _held(part) for name, part in parts.items()}
+        tensors |= {f"buffer.{name}": buffer for name, buffer in self._module.named_buffers() if can_hold(buffer)}
+        return tensors, self._optimizer_state(tensors)
+
+    def copy_of(self, held: Held) -> Tensor:
+        """The whole tensor on the CPU, to keep; of a part all ranks call it, and rank 0 gets it."""
+        if isinstance(held, Part):
+            assert self._ranks is not None
+            return self._ranks.whole(held)
+        return held.detach().to("cpu", copy=True)
+
+    def in_place(self, held: Held) -> Tensor:
+        """The whole tensor on the CPU, from where it is, when nothing changes it any more."""
+        return self.copy_of(held) if isinstance(held, Part) else held.detach().cpu()
+
+    def send_parts(self) -> None:
+        """The other ranks' share of a moment."""
+        if not self.is_finite():
+            return
+        tensors, _ = self.content()
+        for spec in specs_of(tensors):
+            held = tensors[spec.name]
+            if isinstance(held, Part):
+                self.copy_of(held)
+
+    def restore(self, number: int, num_fragments: int) -> Mapping[str, Any] | None:
+        """Take the checkpoint of this number over and return its facts; None, with a warning, when that cannot be.
+
+        All ranks call it; nothing is changed unless names, shapes and types of all tensors fit on each of them.
+
+        Raises:
+            LocalFault: what is not trained has other values than in the session of the checkpoint.
+        """
+        path = checkpoint_path(self._folder, number)
+        facts, complaint = None, ""
+        try:
+            facts = read_json(path / TRAINER_FACTS_NAME)
+            check_frozen(self.frozen, facts.get("frozen"), str(path))
+            self._check(facts, open_tensors(path / TRAINER_TENSORS_NAME), num_fragments)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            complaint = str(error)
+        if self._ranks is not None and not self._ranks.agree(not complaint):
+            complaint = complaint or "another rank cannot read it"
+        if not complaint and facts is not None:
+            try:
+                self._take(facts, open_tensors(path / TRAINER_TENSORS_NAME))
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                complaint = str(error)
+        if complaint:
+            log.warning("the trainer's side of %s was not used, its optimizer begins anew: %s", path, complaint)
+            return None
+        return facts
+
+    def _kinds(self) -> dict[str, Mapping[str, Part]]:
+        """What belongs to each parameter, as the names of tensors begin."""
+        return {"live": self._portion.live, "reference": self._portion.references, "error": self._portion.errors}
+
+    def _optimizer_state(self, tensors: dict[str, Held]) -> dict[str, Any] | None:
+        found: dict[str, Held] = {}
+        try:
+            state = split(self._optimizer.state_dict(), "optimizer", found)
+            for name, held in found.items():
+                if isinstance(held, Tensor) and not can_hold(held):
+                    raise TypeError(f"{name} is a {held.layout} tensor of {held.dtype}")
+        except TypeError as error:
+            if not self._has_complained:
+                log.warning("checkpoints are without the optimizer's state, which begins anew then: %s", error)
+            self._has_complained = True
+            return None
+        tensors.update(found)
+        return {"kind": type(self._optimizer).__name__, "state": state, "given": as_plain(self._given)}
+
+    def _check(self, facts: Mapping[str, Any], file: TensorFile[Tensor], num_fragments: int) -> None:
+        for kind, parts in self._kinds().items():
+            for name, part in parts.items():
+                if kind != "error" or f"error.{name}" in file.names:
+                    file.check(spec_of(f"{kind}.{name}", part.local.dtype, part.shape))
+        if len(facts["accounts"]) != num_fragments:
+            raise ValueError(f"it has {len(facts['accounts'])} fragments; expected {num_fragments}")
+
+    @torch.no_grad()
+    def _take(self, facts: Mapping[str, Any], file: TensorFile[Tensor]) -> None:
+        self._take_optimizer(facts["optimizer"], file)
+        for kind, parts in self._kinds().items():
+            for name, part in parts.items():
+                if f"{kind}.{name}" in file.names:
+                    part.local.copy_(file.get(f"{kind}.{name}").view(-1)[part.start : part.end])
+                else:
+                    part.local.zero_()  # an error of rounding, which earlier versions did not keep
+        for name, buffer in self._module.named_buffers():
+            if f"buffer.{name}" in file.names:
+                buffer.copy_(file.get(f"buffer.{name}"))
+        _set_random_states(_joined(facts["random"], file, keep=True), self._portion.device)
+
+    def _take_optimizer(self, saved: Mapping[str, Any] | None, file: TensorFile[Tensor]) -> None:
+        kind = type(self._optimizer).__name__
+        if saved is None or saved["kind"] != kind:
+            log.warning("the checkpoint has no state of an optimizer %s; it begins anew", kind)
+            return
+        # Tensors of the file itself must not stay in an optimizer; for another device they are copied anyway.
+        state = _joined(saved["state"], file, keep=self._portion.device.type == "cpu")
+        if self.is_sharded:
+            self._cut_rows(state)
+        try:
+            self._optimizer.load_state_dict(state)
+        except (ValueError, KeyError, RuntimeError) as error:
+            log.warning("the optimizer refuses its saved state and begins anew: %s", error)
+            return
+        for change in take_changed(self._optimizer, self._given, saved.get("given")):
+            log.info("the optimizer goes on with %s", change)
+
+    def _cut_rows(self, state: dict[str, Any]) -> None:
+        """Of whole tensors of an optimizer's state, the rows that belong to this rank's parameters."""
+        from torch.distributed.tensor import DTensor
+
+        parameters: list[Any] = [one for group in self._optimizer.param_groups for one in group["params"]]
+        for index, values in state["state"].items():
+            parameter = parameters[index]
+            part = part_of(parameter)
+            for name, value in values.items():
+                if isinstance(value, Tensor) and tuple(value.shape) == part.shape and is_sharded(parameter):
+                    rows = value.view(-1)[part.start : part.end].view(parameter.to_local().shape).clone()
+                    values[name] = DTensor.from_local(
+                        rows.to(part.local.device),
+                        parameter.device_mesh,
+                        parameter.placements,
+                        run_check=False,
+                        shape=parameter.shape,
+                        stride=parameter.stride(),
+                    )
+
+
+def _held(part: Part) -> Held:
+    return part if part.is_sharded else part.local.view(part.shape)
+
+
+def _dtype_of(held: Held) -> torch.dtype:
+    return held.local.dtype if isinstance(held, Part) else held.dtype
+
+
+def specs_of(tensors: Mapping[str, Held]) -> list[TensorSpec]:
+    """Of all tensors of a checkpoint, wider types first."""
+    specs = [spec_of(name, _dtype_of(held), held.shape) for name, held in tensors.items()]
+    return sorted(specs, key=lambda spec: -ITEM_BYTES[spec.dtype])
+
+
+def split(value: Any, place: str, tensors: dict[str, Held]) -> Any:
+    """`value` as JSON; its tensors go to `tensors` under names that begin with `place`."""
+    if isinstance(value, Tensor):
+        tensors[place] = part_of(value) if is_sharded(value) else value
+        return {"tensor": place}
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, list | tuple):
+        items = [split(item, f"{place}.{index}", tensors) for index, item in enumerate(value)]
+        return {"tuple" if isinstance(value, tuple) else "list": items}
+    if isinstance(value, Mapping) and all(type(key) in (int, str) for key in value):
+        return {"mapping": [[key, split(item, f"{place}.{key}", tensors)] for key, item in value.items()]}
+    raise TypeError(f"{place} is a {type(value).__name__}; expected tensors, numbers, text, lists and mappings")
+
+
+def _joined(value: Any, file: TensorFile[Tensor], *, keep: bool) -> Any:
+    """The reverse of `_split`; `keep`: the tensors outlive the file."""
+    if not isinstance(value, dict):
+        return value
+    ((kind, inner),) = value.items()
+    match kind:
+        case "tensor":
+            tensor = file.get(inner)
+            return tensor.clone() if keep else tensor
+        case "mapping":
+            return {key: _joined(item, file, keep=keep) for key, item in inner}
+        case "list" | "tuple":
+            items = [_joined(item, file, keep=keep) for item in inner]
+            return tuple(items) if kind == "tuple" else items
+    raise ValueError(f"it holds a {kind!r:.20}; expected a tensor, mapping, list or tuple")
+
+
+def random_states(device: torch.device) -> dict[str, Any]:
+    """Of every generator that a training loop may use."""
+    kind, keys, *rest = np.random.get_state(legacy=True)
+    states: dict[str, Any] = {
+        "python": random.getstate(),
+        "numpy": (kind, torch.from_numpy(np.asarray(keys, np.int64)), *rest),
+        "torch": torch.get_rng_state(),
+    }
+    if device.type == "cuda":
+        states["cuda"] = torch.cuda.get_rng_state(device)
+    return states
+
+
+def _set_random_states(states: Mapping[str, Any], device: torch.device) -> None:
+    random.setstate(states["python"])
+    kind, keys, *rest = states["numpy"]
+    np.random.set_state((kind, keys.numpy().astype(np.uint32), *rest))
+    torch.set_rng_state(states["torch"])
+    if device.type == "cuda" and "cuda" in states:
+        torch.cuda.set_rng_state(states["cuda"], device)

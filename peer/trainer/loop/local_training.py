@@ -1,0 +1,182 @@
+"""Local training as a peer: any module, any torch optimizer, any loop.
+
+    with LocalTraining(module, optimizer, link, seed=seed, peer_id=peer_id) as training:
+        for positions in training.positions(batch_size, context, num_tokens):
+            inputs, targets = stream.batch(positions, context)
+            optimizer.zero_grad()
+            loss = module.loss(inputs, targets)
+            loss.backward()
+            training.report(loss.item())
+            optimizer.step()
+
+Everything else happens in a hook after the optimizer's step: counting, sending what is due, merging what came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+
+from dht.errors import LocalFault
+from peer.trainer.devices.ranks import Ranks
+from peer.trainer.loop.checkpoint_keeper import KeptCounts, TrainerKeeper
+from peer.trainer.loop.mailbox_link import TrainerLink
+from peer.trainer.model.data import block_positions
+
+FLUSH_SECONDS = 5.0
+"""On leaving, for the network side to take the last work: many times what it needs for as many messages as there are
+fragments, unless it is just being restarted."""
+
+
+class LocalTraining:
+    """Hooks an optimizer to a `TrainerLink` and says which blocks of the data this peer reads.
+
+    Args:
+        module: what is trained; the optimizer must hold all of its parameters that the run averages.
+        optimizer: any; its step must be called once per inner step.
+        link: made from the module's named parameters.
+        seed: the manifest's; peer_id: this peer's; together they choose the data.
+        stop: asked before every step; True ends `positions`.
+        ready_timeout_seconds: on entering, post the initial parameters and wait this long for the anchors to start
+            from. None when the caller does that itself (simulation).
+        checkpoints: folder in which this side of checkpoints is kept; None keeps none.
+        first_read: how often earlier sessions have read data.
+        loop: what else checkpoints keep.
+        ranks: the other processes of this peer, which follow this one (see `peer/trainer/devices/ranks.py`); None: it
+            is alone.
+
+    Raises:
+        LocalFault: the optimizer lacks an averaged parameter, or (on entering) no anchors came in time.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        link: TrainerLink,
+        *,
+        seed: int,
+        peer_id: str,
+        stop: Callable[[], bool] = lambda: False,
+        ready_timeout_seconds: float | None = None,
+        checkpoints: Path | None = None,
+        first_read: int = 0,
+        loop: KeptCounts | None = None,
+        ranks: Ranks | None = None,
+    ) -> None:
+        optimized = {id(tensor) for group in optimizer.param_groups for tensor in group["params"]}
+        for name, parameter in module.named_parameters():
+            if parameter.requires_grad and id(parameter) not in optimized:
+                raise LocalFault(
+                    f"the optimizer does not hold parameter {name!r}; expected all trained parameters of the module; "
+                    "make the optimizer from module.parameters()"
+                )
+        self.module = module
+        self.link = link
+        self.has_resumed = False
+        self._optimizer = optimizer
+        self._seed = seed
+        self._peer_id = peer_id
+        self._stop = stop
+        self._ready_timeout_seconds = ready_timeout_seconds
+        self._hook: RemovableHandle | None = None
+        self._num_reads = max(first_read, link.inner_steps)
+        self._num_tokens = 0
+        self._losses: list[float] = []
+        self._keeper: TrainerKeeper | None = None
+        if checkpoints is not None:
+            self._keeper = TrainerKeeper(
+                checkpoints, link, module, optimizer, lambda: self._num_reads, loop, ranks=ranks
+            )
+
+    def __enter__(self) -> Self:
+        self._hook = self._optimizer.register_step_post_hook(self._after_step)
+        if self._ready_timeout_seconds is not None:
+            try:
+                self.link.post_initial(self._ready_timeout_seconds, self._stop)
+                if self._keeper is not None:
+                    number = self.link.wait_restored(self._ready_timeout_seconds, self._stop)
+                    self.has_resumed = number > 0 and self._keeper.restore(number)
+                self.link.wait_ready(self._ready_timeout_seconds, self._stop)
+            except BaseException:
+                self._hook.remove()
+                raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._hook is not None:
+            self._hook.remove()
+            self._hook = None
+        if kind is None:
+            self.link.flush(FLUSH_SECONDS)
+        self.link.finish()
+
+    def idle(self) -> None:
+        """While the network side leaves, after this block: take what still comes, keep what it asks to keep."""
+        self.link.poll()
+        if self._keeper is not None:
+            self._keeper.idle()
+
+    @property
+    def should_stop(self) -> bool:
+        """The owner or the network side wants training to end."""
+        return self._stop() or self.link.stop_asked
+
+    def next_positions(self, num_blocks: int, context: int, num_tokens_available: int) -> NDArray[np.int64]:
+        """Positions of the next `num_blocks` blocks of `context` + 1 tokens: int64 [num_blocks], never the same again.
+
+        Which ones is a pure function of seed, PeerId and the number of reads (see
+        `peer.trainer.model.data.block_positions`). With `context` 0 they are single samples, each counted as one token.
+        """
+        positions = block_positions(
+            self._seed, self._peer_id, self._num_reads, num_blocks, num_tokens_available, context
+        )
+        self._num_reads += 1
+        self._num_tokens += num_blocks * max(1, context)
+        return positions
+
+    def positions(
+        self, num_blocks: int, context: int, num_tokens_available: int, max_steps: int | None = None
+    ) -> Iterator[NDArray[np.int64]]:
+        """`next_positions` again and again, once per inner step, until asked to stop or `max_steps` steps in total."""
+        while not self.should_stop and (max_steps is None or self.link.inner_steps < max_steps):
+            yield self.next_positions(num_blocks, context, num_tokens_available)
+
+    def report(self, loss: float) -> None:
+        """Note a training loss (nats per token) for the coming inner step; several are averaged. Optional."""
+        self._losses.append(loss)
+
+    def skip_step(self) -> None:
+        """Forget the tokens and losses read since the last step: its gradient was not finite and is not taken."""
+        self._num_tokens = 0
+        self._losses.clear()
+        self.link.note_skipped_step()
+
+    def evaluate(self, held_out_loss: Callable[[], float]) -> tuple[float, int] | None:
+        """Measure `held_out_loss` on the anchor, in evaluation mode; see `TrainerLink.evaluate_on_anchor`."""
+        was_training = self.module.training
+        self.module.eval()
+        try:
+            return self.link.evaluate_on_anchor(held_out_loss)
+        finally:
+            self.module.train(was_training)
+
+    def _after_step(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[Any, Any]) -> None:
+        loss = sum(self._losses) / len(self._losses) if self._losses else None
+        # Work of no tokens has no weight in the mean: a loop with its own order of data counts one per step.
+        num_tokens = max(1, self._num_tokens)
+        self._losses.clear()
+        self._num_tokens = 0
+        self.link.after_inner_step(num_tokens, loss)
+        if self._keeper is not None:
+            self._keeper.after_step()

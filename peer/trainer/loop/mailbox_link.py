@@ -1,0 +1,453 @@
+"""The trainer's half of the mailbox, for any module: measures local work, sends it, merges what comes back.
+
+Per parameter there is one float32 copy, `ref`: the point from which local work is measured. The unsent local work of a
+fragment is L = ref - x (start minus end, the sign of a gradient), x being the live parameters. A send writes L to the
+outbox and sets ref := x; ADD and REBASE move x and ref together, so that merging never changes L; BLEND and SET put ref
+on the new anchor. When no outbox slot is free the send is put off and L goes on growing: nothing waits or gets lost.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from averaging.arrays import F32
+from averaging.outer.layout import Fragment, FragmentLayout
+from averaging.outer.schedule import fragments_due
+from dht.clocks import steady_seconds
+from dht.errors import LocalFault
+from peer.mailbox.mailbox import Mailbox, MergeKind, MergeMessage, WorkKind
+from peer.trainer.devices.portion import Portion
+from peer.trainer.devices.ranks import OrderKind, Ranks
+from peer.trainer.devices.side_stream import SideStream
+from peer.trainer.loop.step_speed import StepSpeed
+from peer.trainer.loop.work_sender import WorkFacts, WorkSender
+
+_POLL_SECONDS = 0.001
+"""Pause between two looks into the mailbox while blocked: far below a round, far above the cost of looking."""
+
+_SMOOTHING = 0.95
+"""Weight of the past in the running loss: an average over about 20 inner steps."""
+
+_ANCHOR_READ_TRIES = 1000
+"""With `_POLL_SECONDS` between them: a second, longer than any outer step takes to write an anchor."""
+
+
+@dataclass(slots=True)
+class _Progress:
+    """One fragment as the trainer sees it."""
+
+    num_steps: int = 0  # since its previous send
+    num_tokens: int = 0
+    base_version: int = 0  # in the live parameters when this block of work began
+    applied_version: int = 0
+    overdue: bool = False
+    awaits_newer_than: int | None = None  # mode "sync": blocked until a version above this one came
+    is_set: bool = False
+    initial_posted: bool = False
+
+
+class TrainerLink:
+    """Connects live parameters to a mailbox; one call after every inner step does everything.
+
+    Args:
+        parameters: (name, tensor) in any order; contiguous leaf tensors of any floating dtype on any device. They must
+            stay the same tensor objects (do not move the module to another device afterwards).
+        layout: which elements make up which fragment; names and lengths must fit `parameters`.
+        mailbox: shared with the network side.
+        sync_every: inner steps between two sends of one fragment, unless the network side asks for another number.
+        mode: the manifest's averaging mode; only "sync" ever blocks after a send.
+        clock: seconds; used for heartbeat, speed and waiting time.
+        pause: sleeps while blocked. None never blocks: the caller looks at `is_blocked` and calls `poll` (simulation).
+        ref_device: where the float32 reference copies live; by default with their parameters.
+        start_inner_step: inner steps already done in earlier sessions.
+        ranks: the other processes of this peer, which this one leads; None: it is alone.
+        side: copies work next to the computing, where all of it is here; None: copies at once.
+
+    Raises:
+        LocalFault: a parameter of the layout is missing, has another size, or is not contiguous.
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[tuple[str, torch.Tensor]],
+        layout: FragmentLayout,
+        mailbox: Mailbox,
+        *,
+        sync_every: int,
+        mode: str = "carry",
+        clock: Callable[[], float] = steady_seconds,
+        pause: Callable[[float], None] | None = time.sleep,
+        ref_device: torch.device | None = None,
+        start_inner_step: int = 0,
+        ranks: Ranks | None = None,
+        side: SideStream | None = None,
+    ) -> None:
+        self.layout = layout
+        self.mailbox = mailbox
+        self._portion = Portion(dict(parameters), layout, ref_device)
+        self._ranks = ranks
+        self._sender = WorkSender(mailbox.outbox, side)
+        self._sync_every = sync_every
+        self._blocks = mode == "sync"
+        self._blends = mode == "streaming"
+        self._clock = clock
+        self._pause = pause
+        self._progress = [_Progress() for _ in layout.fragments]
+        self._last_step_at: float | None = None
+        self._speed = StepSpeed()
+        self._counters = mailbox.trainer
+        self._counters.pid = os.getpid()
+        self._counters.inner_steps = start_inner_step
+        self._counters.heartbeat = clock()
+
+    @property
+    def inner_steps(self) -> int:
+        """Finished inner steps, earlier sessions included."""
+        return self._counters.inner_steps
+
+    @property
+    def sync_every(self) -> int:
+        """The number of inner steps between two sends that holds now."""
+        return self.mailbox.network.sync_every or self._sync_every
+
+    @property
+    def is_blocked(self) -> bool:
+        """Mode "sync": a sent fragment's next version has not come yet, and the network side has not said stop."""
+        waiting = any(progress.awaits_newer_than is not None for progress in self._progress)
+        return waiting and not self.mailbox.network.stop
+
+    @property
+    def stop_asked(self) -> bool:
+        """The network side wants the trainer to end."""
+        return bool(self.mailbox.network.stop)
+
+    def unsent(self, fragment: int) -> torch.Tensor:
+        """L of one fragment: float32 [num_values] on the CPU, a copy."""
+        values = torch.empty(self.layout.fragments[fragment].num_values)
+        self._gather_work(self.layout.fragments[fragment], values)
+        return values
+
+    # --- checkpoints ---------------------------------------------------------------------------------------------
+
+    @property
+    def portion(self) -> Portion:
+        """The parameters, as far as this process holds them, and the points from which local work is measured."""
+        return self._portion
+
+    def accounts(self) -> list[dict[str, int]]:
+        """Per fragment: inner steps and tokens since its previous send, base and applied version, and if it is due."""
+        return [
+            {
+                "num_steps": progress.num_steps,
+                "num_tokens": progress.num_tokens,
+                "base_version": progress.base_version,
+                "applied_version": progress.applied_version,
+                "overdue": int(progress.overdue),
+            }
+            for progress in self._progress
+        ]
+
+    def resume(self, accounts: Sequence[Mapping[str, int]]) -> None:
+        """Go on with the `accounts` of an earlier session, whose parameters and references are back already."""
+        for progress, account in zip(self._progress, accounts, strict=True):
+            progress.num_steps, progress.num_tokens = account["num_steps"], account["num_tokens"]
+            progress.base_version, progress.applied_version = account["base_version"], account["applied_version"]
+            progress.overdue = bool(account["overdue"])
+
+    def wait_restored(self, timeout_seconds: float, stop: Callable[[], bool] = lambda: False) -> int:
+        """Number of the checkpoint that the network side goes on from; 0 or less when there is none.
+
+        Raises:
+            LocalFault: the network side did not say so for `timeout_seconds`.
+        """
+        network = self.mailbox.network
+        self._wait(lambda: bool(network.restored_moment), timeout_seconds, stop, "the network process to read the disk")
+        return network.restored_moment
+
+    def note_pause(self) -> None:
+        """The time until the next inner step says nothing about the speed of training."""
+        self._last_step_at = None
+
+    # --- start ---------------------------------------------------------------------------------------------------
+
+    def try_post_initial(self) -> bool:
+        """Post the initial parameters of fragments as far as slots are free; True once all of them are posted."""
+        for fragment, progress in zip(self.layout.fragments, self._progress, strict=True):
+            if not progress.initial_posted:
+                progress.initial_posted = self.mailbox.outbox.try_post(
+                    WorkKind.INITIAL, fragment.index, partial(self._write_live, fragment)
+                )
+        return all(progress.initial_posted for progress in self._progress)
+
+    def post_initial(self, timeout_seconds: float, stop: Callable[[], bool] = lambda: False) -> bool:
+        """Post all initial parameters, waiting for slots. False when asked to stop.
+
+        Raises:
+            LocalFault: the network side took nothing for `timeout_seconds`.
+        """
+        return self._wait(self.try_post_initial, timeout_seconds, stop, "the network process to take the parameters")
+
+    def try_ready(self) -> bool:
+        """Apply what came; True once every fragment was SET or the network side says that training may begin."""
+        said_ready = bool(self.mailbox.network.ready)  # read first: whatever was delivered before it is applied below
+        self.poll()
+        return said_ready or all(progress.is_set for progress in self._progress)
+
+    def wait_ready(self, timeout_seconds: float, stop: Callable[[], bool] = lambda: False) -> bool:
+        """Wait for the anchors to start from. False when asked to stop.
+
+        Raises:
+            LocalFault: they did not come within `timeout_seconds`.
+        """
+        return self._wait(self.try_ready, timeout_seconds, stop, "the network process to deliver the anchors")
+
+    # --- every inner step ----------------------------------------------------------------------------------------
+
+    def after_inner_step(self, num_tokens: int, loss: float | None = None) -> None:
+        """Count one inner step of `num_tokens` tokens, merge what came, send what is due. Call it outside autograd.
+
+        Returns at once except in mode "sync" (and there only when `pause` was given).
+
+        Raises:
+            LocalFault: live parameters are no longer finite.
+        """
+        now = self._clock()
+        self._count(num_tokens, loss, now)
+        step = self.inner_steps
+        self.poll()
+        due = fragments_due(step, self.sync_every, len(self.layout.fragments))
+        for fragment, progress in zip(self.layout.fragments, self._progress, strict=True):
+            progress.overdue |= fragment.index in due
+            if progress.overdue:
+                progress.overdue = not self._try_send(fragment, progress)
+        if self._blocks:
+            self.settle()
+        self._counters.exchange_seconds += max(0.0, self._clock() - now)
+        if self._blocks and self._pause is not None:
+            while self.is_blocked:
+                self._rest()
+                self.poll()
+        self._last_step_at = self._clock()
+
+    def poll(self) -> None:
+        """Post work that has arrived in the outbox, and apply the inbox messages that are due, in order.
+
+        A message that is not due yet holds back later ones.
+
+        Raises:
+            LocalFault: live parameters were no longer finite when the work was measured.
+        """
+        self._sender.settle()
+        for message in self.mailbox.inbox.take():
+            if message.apply_at_inner_step > self.inner_steps:
+                break
+            self._apply(message)
+            self.mailbox.inbox.release(message.slot)
+
+    def note_skipped_step(self) -> None:
+        """An inner step was not taken because a loss or gradient was not finite."""
+        self._counters.skipped_steps += 1
+        self._counters.heartbeat = self._clock()
+
+    def flush(self, timeout_seconds: float = 0.0) -> bool:
+        """Send all unsent work, waiting for free slots at most so long; True when none is left. For an orderly end."""
+        started = self._clock()
+        while True:
+            self.poll()
+            for fragment, progress in zip(self.layout.fragments, self._progress, strict=True):
+                if progress.num_steps > 0:
+                    self._try_send(fragment, progress)
+            self.settle()
+            is_done = all(progress.num_steps == 0 for progress in self._progress)
+            if is_done or self._pause is None or self.stop_asked or self._clock() - started >= timeout_seconds:
+                return is_done
+            self._pause(_POLL_SECONDS)
+
+    def settle(self) -> None:
+        """Wait until all work that was measured lies in the outbox: milliseconds, and none without a side stream.
+
+        Raises:
+            LocalFault: it is not finite.
+        """
+        self._sender.settle(wait=True)
+
+    def finish(self) -> None:
+        """Tell the network side that no inner step will follow."""
+        self._counters.finished = 1
+        self._counters.heartbeat = self._clock()
+
+    @torch.no_grad()
+    def evaluate_on_anchor(self, evaluate: Callable[[], float]) -> tuple[float, int] | None:
+        """Run `evaluate` with the anchors in the live parameters, then put the same bits of x back.
+
+        Returns:
+            (what `evaluate` returned, sum of the anchor versions it was measured on), also noted in the mailbox; None
+            when an anchor stayed torn for a second (the network process is being restarted).
+        """
+        if self._is_sharded:
+            self._leads(OrderKind.MEASURE)
+        self._portion.put_aside()
+        try:
+            versions = [self._show_anchor(fragment) for fragment in self.layout.fragments]
+            is_whole = None not in versions
+            if self._is_sharded:
+                self._leads(OrderKind.LOSS, is_whole)
+            if not is_whole:
+                return None
+            total = sum(version for version in versions if version is not None)
+            loss = evaluate()
+        finally:
+            self._portion.take_back()
+            self._last_step_at = None  # the time of an evaluation says nothing about the speed of training
+        self._counters.held_out_loss, self._counters.held_out_version = loss, total
+        self._counters.heartbeat = self._clock()
+        return loss, total
+
+    # --- inside --------------------------------------------------------------------------------------------------
+
+    def _count(self, num_tokens: int, loss: float | None, now: float) -> None:
+        counters = self._counters
+        if self._last_step_at is not None:
+            self._speed.note(now - self._last_step_at, num_tokens)
+            counters.tokens_per_second = self._speed.tokens_per_second
+        if loss is not None and math.isfinite(loss):
+            past = counters.train_loss
+            counters.train_loss = loss if math.isnan(past) else _SMOOTHING * past + (1 - _SMOOTHING) * loss
+        for progress in self._progress:
+            progress.num_steps += 1
+            progress.num_tokens += num_tokens
+        counters.tokens += num_tokens
+        counters.inner_steps += 1
+        counters.heartbeat = now
+
+    @torch.no_grad()
+    def _try_send(self, fragment: Fragment, progress: _Progress) -> bool:
+        if progress.num_steps == 0:
+            return True
+        facts = WorkFacts(
+            fragment.index,
+            progress.num_steps,
+            progress.num_tokens,
+            progress.base_version,
+            self.inner_steps,
+            ", ".join(piece.name for piece in fragment.pieces[:3]),
+        )
+        posted = self._sender.try_send(facts, partial(self._gather_work, fragment, side=self._sender.side))
+        if posted:
+            if self._ranks is None:
+                self._portion.measure_anew(fragment)
+            else:
+                self._ranks.measure_anew(self._portion, fragment)
+            progress.num_steps = progress.num_tokens = 0
+            progress.base_version = progress.applied_version
+            progress.awaits_newer_than = progress.applied_version if self._blocks else None
+        return posted
+
+    @torch.no_grad()
+    def _apply(self, message: MergeMessage) -> None:
+        progress = self._progress[message.fragment]
+        if self._blends and message.kind == MergeKind.REBASE and message.version == progress.applied_version:
+            # x keeps a share of every anchor it was blended with; the newest one is in it already.
+            progress.is_set = True
+            return
+        posted = self._unabsorbed(message.fragment) if message.kind == MergeKind.REBASE else []
+        fragment, values = self.layout.fragments[message.fragment], torch.from_numpy(message.values)
+        for work in posted:
+            values = values - work
+        if self._ranks is None:
+            self._portion.merge(fragment, message.kind, values, message.merge_alpha)
+        else:
+            self._ranks.merge(self._portion, fragment, message.kind, values, message.merge_alpha)
+        if message.kind == MergeKind.SET:
+            progress.num_steps = progress.num_tokens = 0
+        progress.is_set |= message.kind in (MergeKind.SET, MergeKind.REBASE)
+        progress.applied_version = message.version
+        if message.kind in (MergeKind.SET, MergeKind.BLEND) or progress.num_steps == 0:
+            progress.base_version = message.version
+        if progress.awaits_newer_than is not None and message.version > progress.awaits_newer_than:
+            progress.awaits_newer_than = None
+            now = self._clock()
+            if self._pause is None and self._last_step_at is not None:
+                self._counters.wait_seconds += max(0.0, now - self._last_step_at)
+            self._last_step_at = now
+        self.mailbox.states[message.fragment].applied_version = message.version
+
+    def _unabsorbed(self, fragment: int) -> list[torch.Tensor]:
+        """Work that lies in the outbox: not in L any more, and not yet in what the network side shows."""
+        self.settle()
+        absorbed = self.mailbox.states[fragment].absorbed_sequence
+        return [
+            torch.from_numpy(message.values)
+            for message in self.mailbox.outbox.take()
+            if message.kind == WorkKind.WORK and message.fragment == fragment and message.sequence > absorbed
+        ]
+
+    def _gather_work(self, fragment: Fragment, out: torch.Tensor, side: SideStream | None = None) -> None:
+        if self._ranks is None or not self._ranks.is_sharded:
+            self._portion.gather_work(fragment, out, side)
+        else:
+            self._ranks.gather(self._portion, fragment, OrderKind.SEND_WORK, out)
+
+    def _write_live(self, fragment: Fragment, slot: F32) -> None:
+        self._gather_live(fragment, torch.from_numpy(slot))
+
+    def _gather_live(self, fragment: Fragment, out: torch.Tensor) -> None:
+        if self._ranks is None:
+            self._portion.gather_live(fragment, out)
+        else:
+            self._ranks.gather(self._portion, fragment, OrderKind.SEND_LIVE, out)
+
+    @property
+    def _is_sharded(self) -> bool:
+        return self._ranks is not None and self._ranks.is_sharded
+
+    def _leads(self, kind: OrderKind, *numbers: float) -> None:
+        assert self._ranks is not None
+        self._ranks.order(kind, *numbers)
+
+    def _show_anchor(self, fragment: Fragment) -> int | None:
+        state = self.mailbox.states[fragment.index]
+        anchor = torch.from_numpy(state.anchor)
+        for _ in range(_ANCHOR_READ_TRIES if self._pause is not None else 1):
+            version = state.version
+            if not state.writing:
+                if self._ranks is not None and self._is_sharded:
+                    self._ranks.show(self._portion, fragment, anchor)
+                else:
+                    self._portion.show(fragment, anchor)
+                if not state.writing and state.version == version:
+                    return version
+            if self._pause is not None:
+                self._pause(_POLL_SECONDS)
+        return None
+
+    def _rest(self) -> None:
+        assert self._pause is not None
+        before = self._clock()
+        self._pause(_POLL_SECONDS)
+        after = self._clock()
+        self._counters.wait_seconds += max(0.0, after - before)
+        self._counters.heartbeat = after
+
+    def _wait(
+        self, is_done: Callable[[], bool], timeout_seconds: float, stop: Callable[[], bool], awaited: str
+    ) -> bool:
+        if self._pause is None:
+            raise LocalFault("this link was made without `pause`; poll try_post_initial() and try_ready() instead")
+        started = self._clock()
+        while not is_done():
+            if stop() or self.stop_asked:
+                return False
+            if self._clock() - started > timeout_seconds:
+                raise LocalFault(
+                    f"waited {timeout_seconds:g} s for {awaited}; see its log lines above, or raise --join-timeout"
+                )
+            self._rest()
+        return True

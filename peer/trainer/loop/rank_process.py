@@ -1,0 +1,118 @@
+"""One of the processes of a peer that trains on several devices, other than the first: it does what rank 0 orders.
+
+It has no network, no mailbox and no say: the same model and data as rank 0, its own share of every step, and its own
+portion of the parameters. See `peer/trainer/devices/ranks.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from dht.errors import LocalFault
+from peer.config.layouts import layout_of
+from peer.config.manifest import RunManifest
+from peer.plain_output import make_plain
+from peer.trainer.devices.portion import Portion
+from peer.trainer.devices.rank_groups import Place, device_of, end_at_once, end_with, join_store, make_ranks, read_setup
+from peer.trainer.devices.ranks import Order, OrderKind, Ranks, lost_rank
+from peer.trainer.devices.sharding import shard
+from peer.trainer.loop.checkpoint_portion import PortionKeeper
+from peer.trainer.loop.inner_step import InnerStep
+from peer.trainer.model.data import open_corpus
+from peer.trainer.model.gpt import build_model
+
+
+def follow(place: Place) -> int:
+    """Work until rank 0 says that it is over. Returns the exit code.
+
+    Raises:
+        LocalFault: rank 0 or another process has ended, or this one cannot do its part.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)):
+        # A terminal's Ctrl+C reaches every process; rank 0 decides what it means.
+        signal.signal(number, signal.SIG_IGN)
+    store = join_store(place)
+    setup = read_setup(store)
+    if setup.threads is not None:
+        torch.set_num_threads(setup.threads)
+    device = device_of(setup.device, place)
+    ranks = make_ranks(place, store, device, setup.is_sharded)
+    manifest = RunManifest.from_bytes(bytes.fromhex(setup.manifest))
+    model: nn.Module = build_model(manifest.model, manifest.seed)
+    model = shard(model, device, offloads=setup.offloads) if setup.is_sharded else model.to(device)
+    corpus = open_corpus(
+        setup.data,
+        vocab_size=manifest.model.vocab_size,
+        context=manifest.model.context,
+        held_out_fraction=manifest.data.held_out_fraction,
+    )
+    parameters = dict(model.named_parameters())
+    layout = layout_of(manifest, [(name, tuple(tensor.shape)) for name, tensor in parameters.items()])
+    inner = InnerStep(model, corpus, manifest.training, device, ranks)
+    portion = Portion(parameters, layout, torch.device("cpu") if setup.offloads else None)
+    keeper = PortionKeeper(Path(setup.checkpoints), portion, model, inner.optimizer, ranks)
+    follower = Follower(ranks, portion, inner, keeper, setup.evaluation_batches)
+    while follower.obey(ranks.next_order()):
+        pass
+    return 0
+
+
+class Follower:
+    """What a rank other than 0 does with orders."""
+
+    def __init__(
+        self, ranks: Ranks, portion: Portion, inner: InnerStep, keeper: PortionKeeper, evaluation_batches: int
+    ) -> None:
+        self._ranks = ranks
+        self._portion = portion
+        self._inner = inner
+        self._keeper = keeper
+        self._evaluation_batches = evaluation_batches
+
+    def obey(self, order: Order) -> bool:
+        """Do one order; False when it was the last one."""
+        match order.kind:
+            case OrderKind.STEP:
+                self._inner.step(self._ranks.positions(order), int(order.numbers[1]))
+            case OrderKind.MEASURE:
+                self._portion.put_aside()
+            case OrderKind.LOSS:
+                if order.numbers[0]:
+                    self._inner.held_out_loss(self._evaluation_batches)
+                self._portion.take_back()
+            case OrderKind.KEEP:
+                self._keeper.send_parts()
+            case OrderKind.RESTORE:
+                self._keeper.restore(int(order.numbers[0]), len(self._portion.layout.fragments))
+            case OrderKind.END:
+                return False
+            case _:
+                self._ranks.obey(self._portion, order)
+        return True
+
+
+def main() -> int:
+    """Entry point: `python -m peer.trainer.loop.rank_process PLACE`, PLACE in JSON; ends when its standard input
+    does."""
+    sys.stderr = make_plain(sys.stderr)
+    end_with(sys.stdin.buffer, end_at_once)
+    try:
+        return follow(Place(**json.loads(sys.argv[1])))
+    except (LocalFault, RuntimeError) as error:
+        if lost_rank(error) is not None:
+            # Rank 0 says so, unless it is what was lost.
+            return 1
+        if not isinstance(error, LocalFault):
+            raise
+        print(f"peer: {error}", file=sys.stderr)
+        return error.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

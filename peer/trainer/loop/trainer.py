@@ -1,0 +1,182 @@
+"""The built-in inner loop: AdamW or Muon with warm-up on the built-in or any other model, as a `LocalTraining`.
+
+AdamW (arXiv 1711.05101) or Muon (`peer/trainer/model/muon.py`), linear warm-up, then a constant rate or a cosine (arXiv
+1608.03983) down to a tenth; gradients clipped by their global norm (arXiv 1211.5063) and accumulated over several
+backward passes; bfloat16 autocast on CUDA.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from dht.errors import DeviceFault, LocalFault
+from peer.quantities import plural
+from peer.trainer.devices.ranks import Ranks
+from peer.trainer.loop.inner_step import InnerStep, TrainingSettings
+from peer.trainer.loop.local_training import LocalTraining
+from peer.trainer.loop.mailbox_link import TrainerLink
+from peer.trainer.model.data import Corpus
+
+MAX_SKIPPED_IN_A_ROW = 50
+"""Steps with a non-finite loss or gradient before the trainer gives up: beyond a bad batch or a passing spike, well
+below an hour of wasted electricity."""
+
+
+def select_device(name: str) -> torch.device:
+    """``auto`` (CUDA, then MPS, then CPU), ``cpu``, ``cuda``, ``cuda:N`` or ``mps``.
+
+    Raises:
+        DeviceFault: no such kind of device, or it is not there; says what is.
+    """
+    num_cuda = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    has_mps = torch.backends.mps.is_available()
+    there = ["cpu", *(f"cuda:{index}" for index in range(num_cuda)), *(["mps"] if has_mps else [])]
+    if name == "auto":
+        return torch.device("cuda:0" if num_cuda else "mps" if has_mps else "cpu")
+    wanted = "cuda:0" if name == "cuda" else name
+    if wanted not in there:
+        raise DeviceFault(
+            f"device {name!r} is not there; this machine and this torch {torch.__version__} have {', '.join(there)}; "
+            "choose one of them or --device auto"
+        )
+    return torch.device(wanted)
+
+
+def describe_device(device: torch.device, num_devices: int = 1) -> str:
+    """Short name for people, e.g. ``NVIDIA H200``, ``2 x NVIDIA H200`` or ``cpu, 8 threads``; at most 40 characters."""
+    if num_devices > 1:
+        return f"{num_devices} x {describe_device(device)}"[:40]
+    if device.type == "cuda":
+        return str(torch.cuda.get_device_name(device))[:40]
+    return f"cpu, {plural(torch.get_num_threads(), 'thread')}" if device.type == "cpu" else device.type
+
+
+class Trainer:
+    """Trains `model` on `corpus`; `step` does one inner step, `run` all of them.
+
+    Args:
+        model: a module that is also a `LanguageModel`, already on `device`.
+        link: made from `model.named_parameters()`.
+        seed, peer_id: choose this peer's data.
+        evaluate_every_steps: inner steps between two measurements of the held-out loss; 0 never measures.
+        evaluation_batches: batches of each measurement, the same ones every time.
+        checkpoints, first_read, ranks: see `LocalTraining`.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        corpus: Corpus,
+        settings: TrainingSettings,
+        link: TrainerLink,
+        *,
+        seed: int,
+        peer_id: str,
+        device: torch.device | None = None,
+        evaluate_every_steps: int = 0,
+        evaluation_batches: int = 16,
+        ready_timeout_seconds: float | None = None,
+        checkpoints: Path | None = None,
+        first_read: int = 0,
+        ranks: Ranks | None = None,
+    ) -> None:
+        self.device = device or torch.device("cpu")
+        self.link = link
+        self._ranks = ranks
+        self._corpus = corpus
+        self._settings = settings
+        self._evaluate_every_steps = evaluate_every_steps
+        self._evaluation_batches = evaluation_batches
+        self._inner = InnerStep(model, corpus, settings, self.device, ranks)
+        self._stop: Callable[[], bool] = lambda: False
+        self.training = LocalTraining(
+            model,
+            self._inner.optimizer,
+            link,
+            seed=seed,
+            peer_id=peer_id,
+            stop=lambda: self._stop(),
+            ready_timeout_seconds=ready_timeout_seconds,
+            checkpoints=checkpoints,
+            first_read=first_read,
+            loop=self,
+            ranks=ranks,
+        )
+        self._num_steps = 0
+        self._skipped_in_a_row = 0
+
+    def step(self) -> float:
+        """One inner step, inside `with trainer.training`. Returns its mean loss in nats per token, skipped or not.
+
+        A non-finite loss or gradient changes nothing but the skip counter; the next step reads other data.
+
+        Raises:
+            LocalFault: `MAX_SKIPPED_IN_A_ROW` such steps in a row, or live parameters that are no longer finite.
+        """
+        settings = self._settings
+        positions = self.training.next_positions(
+            settings.batch_size * settings.accumulation_steps,
+            self._inner.language_model.context,
+            self._corpus.training.num_tokens,
+        )
+        if self._ranks is not None:
+            self._ranks.step(positions, self._num_steps)
+        mean_loss, norm = self._inner.gradient(positions)
+        if not (math.isfinite(mean_loss) and math.isfinite(norm)):
+            self._skip(mean_loss, norm)
+            return mean_loss
+        self._skipped_in_a_row = 0
+        self.training.report(mean_loss)
+        self._num_steps += 1
+        self._inner.update(self._num_steps - 1)
+        return mean_loss
+
+    def run(self, stop: Callable[[], bool] = lambda: False, max_steps: int | None = None) -> None:
+        """Train until `stop`, the network side says so, or `max_steps` inner steps, earlier sessions included.
+
+        Measures the held-out loss at the start and every `evaluate_every_steps`.
+
+        Raises:
+            LocalFault: as from `step`, or no anchors came within `ready_timeout_seconds`.
+        """
+        self._stop = stop
+        with self.training:
+            if self._evaluate_every_steps and not self.training.should_stop:
+                self.evaluate()
+            while not self.training.should_stop and (max_steps is None or self.link.inner_steps < max_steps):
+                before = self._num_steps
+                self.step()
+                taken = self._num_steps > before
+                if taken and self._evaluate_every_steps and self._num_steps % self._evaluate_every_steps == 0:
+                    self.evaluate()
+
+    def kept_counts(self) -> dict[str, int]:
+        """For a checkpoint: the optimizer's age, which its rate depends on."""
+        return {"num_steps": self._num_steps}
+
+    def take_counts(self, counts: Mapping[str, int]) -> None:
+        """From a checkpoint."""
+        self._num_steps = counts["num_steps"]
+
+    def evaluate(self) -> tuple[float, int] | None:
+        """(held-out loss of the anchor in nats per token, sum of its versions); None while the anchor is torn."""
+        return self.training.evaluate(self.held_out_loss)
+
+    def held_out_loss(self) -> float:
+        """Mean loss of the live parameters over the fixed held-out batches, in nats per token."""
+        return self._inner.held_out_loss(self._evaluation_batches)
+
+    def _skip(self, loss: float, norm: float) -> None:
+        self._inner.optimizer.zero_grad(set_to_none=True)
+        self.training.skip_step()
+        self._skipped_in_a_row += 1
+        if self._skipped_in_a_row >= MAX_SKIPPED_IN_A_ROW:
+            raise LocalFault(
+                f"{self._skipped_in_a_row} inner steps in a row had loss {loss} and gradient norm {norm}; expected "
+                "finite numbers; nothing of them was sent: check the data and the device's memory, then join again"
+            )

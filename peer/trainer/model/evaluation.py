@@ -1,0 +1,39 @@
+"""The held-out loss of a whole model, outside of any training loop."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+
+from averaging.arrays import F32
+from averaging.outer.layout import FragmentLayout
+from peer.trainer.model.data import Corpus
+from peer.trainer.model.gpt import GPT
+
+
+@torch.no_grad()
+def held_out_loss(model: GPT, corpus: Corpus, num_batches: int, batch_size: int) -> float:
+    """Mean loss over the fixed held-out batches, in nats per token."""
+    device = next(model.parameters()).device
+    was_training = model.training
+    model.eval()
+    try:
+        losses = [
+            float(model.loss(inputs.to(device), targets.to(device)))
+            for inputs, targets in corpus.held_out_batches(num_batches, batch_size, model.context)
+        ]
+    finally:
+        model.train(was_training)
+    return sum(losses) / len(losses)
+
+
+@torch.no_grad()
+def load_anchors(model: GPT, layout: FragmentLayout, anchors: Mapping[int, F32]) -> None:
+    """Write anchors (fragment -> float32 [num_values]) into the model's parameters."""
+    parameters = dict(model.named_parameters())
+    for fragment in layout.fragments:
+        values = torch.from_numpy(anchors[fragment.index])
+        for piece in fragment.pieces:
+            target = parameters[piece.name].view(-1)[piece.start : piece.start + piece.length]
+            target.copy_(values[piece.offset : piece.offset + piece.length])

@@ -1,0 +1,183 @@
+"""The built-in language model: a decoder-only transformer, and an initialisation that is the same on every machine.
+
+RMSNorm before each part (arXiv 1910.07467), rotary positions (arXiv 2104.09864), causal attention, SwiGLU
+(arXiv 2002.05202), head tied to the embedding or not (arXiv 1608.05859). Parameters are named in order of depth, so
+that fragments by layers are contiguous.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from peer.config.model_shapes import ModelShape, hidden_width
+
+ROTARY_BASE = 10_000.0
+
+_INITIALISE_AT_ONCE = 1 << 20  # values; bounds the float64 temporaries to 16 MiB
+
+
+class Attention(nn.Module):
+    """Causal multi-head self-attention with rotary positions."""
+
+    def __init__(self, d_model: int, num_heads: int) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.query_key_value = nn.Linear(d_model, 3 * d_model, bias=False)
+        self.out = nn.Linear(d_model, d_model, bias=False)
+
+    def forward(self, x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+        """x: [batch, length, d_model]; cosine, sine: [length, head width / 2]."""
+        batch, length, d_model = x.shape
+        packed = self.query_key_value(x).view(batch, length, 3, self.num_heads, d_model // self.num_heads)
+        query, key, value = packed.permute(2, 0, 3, 1, 4)  # each [batch, heads, length, head width]
+        mixed = F.scaled_dot_product_attention(
+            _rotated(query, cosine, sine), _rotated(key, cosine, sine), value, is_causal=True
+        )
+        joined: Tensor = self.out(mixed.transpose(1, 2).reshape(batch, length, d_model))
+        return joined
+
+
+class FeedForward(nn.Module):
+    """SwiGLU; its hidden width keeps the parameter count of a plain layer of width 4 * d_model."""
+
+    def __init__(self, d_model: int) -> None:
+        super().__init__()
+        hidden = hidden_width(d_model)
+        self.gate_and_value = nn.Linear(d_model, 2 * hidden, bias=False)
+        self.out = nn.Linear(hidden, d_model, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: [batch, length, d_model]."""
+        gate, value = self.gate_and_value(x).chunk(2, dim=-1)
+        result: Tensor = self.out(F.silu(gate) * value)
+        return result
+
+
+class Block(nn.Module):
+    """One transformer layer."""
+
+    def __init__(self, d_model: int, num_heads: int) -> None:
+        super().__init__()
+        self.attention_norm = nn.RMSNorm(d_model, eps=1e-6)
+        self.attention = Attention(d_model, num_heads)
+        self.feed_forward_norm = nn.RMSNorm(d_model, eps=1e-6)
+        self.feed_forward = FeedForward(d_model)
+
+    def forward(self, x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+        """x: [batch, length, d_model]."""
+        x = x + self.attention(self.attention_norm(x), cosine, sine)
+        result: Tensor = x + self.feed_forward(self.feed_forward_norm(x))
+        return result
+
+
+class GPT(nn.Module):
+    """Tokens in, logits for the next token out.
+
+    Raises:
+        ValueError: d_model / num_heads is not an even whole number (rotary positions turn pairs).
+    """
+
+    cosine: Tensor
+    sine: Tensor
+
+    def __init__(
+        self, *, num_layers: int, d_model: int, num_heads: int, vocab_size: int, context: int, tied_head: bool = True
+    ) -> None:
+        super().__init__()
+        if d_model % (2 * num_heads):
+            raise ValueError(f"d_model={d_model}, num_heads={num_heads}; expected d_model a multiple of 2 * num_heads")
+        self.context = context
+        self.embedding = nn.Embedding(vocab_size, d_model)
+        self.blocks = nn.ModuleList(Block(d_model, num_heads) for _ in range(num_layers))
+        self.norm = nn.RMSNorm(d_model, eps=1e-6)
+        self.head = None if tied_head else nn.Linear(d_model, vocab_size, bias=False)
+        width = d_model // num_heads // 2
+        angles = np.outer(np.arange(context), ROTARY_BASE ** (-np.arange(width) / width))
+        self.register_buffer("cosine", torch.from_numpy(np.cos(angles).astype(np.float32)), persistent=False)
+        self.register_buffer("sine", torch.from_numpy(np.sin(angles).astype(np.float32)), persistent=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """tokens: int64 [batch, length <= context] -> logits [batch, length, vocab_size]."""
+        length = tokens.shape[1]
+        x = self.embedding(tokens)
+        cosine, sine = self.cosine[:length].to(x.dtype), self.sine[:length].to(x.dtype)
+        for block in self.blocks:
+            x = block(x, cosine, sine)
+        x = self.norm(x)
+        logits: Tensor = F.linear(x, self.embedding.weight) if self.head is None else self.head(x)
+        return logits
+
+    def loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        """Mean cross-entropy in nats per token, computed in float32; both int64 [batch, length]."""
+        logits = self(tokens)
+        return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+
+
+def build_model(shape: ModelShape, seed: int) -> GPT:
+    """The run's model with the run's initial parameters, on the CPU in float32.
+
+    Raises:
+        ValueError: the dimensions do not fit each other.
+    """
+    model = GPT(
+        num_layers=shape.num_layers,
+        d_model=shape.d_model,
+        num_heads=shape.num_heads,
+        vocab_size=shape.vocab_size,
+        context=shape.context,
+        tied_head=shape.tied_head,
+    )
+    initialise(model, seed)
+    return model
+
+
+@torch.no_grad()
+def initialise(model: nn.Module, seed: int) -> None:
+    """Fill all parameters with numbers that are bit-identical on every machine.
+
+    Matrices get uniform(-a, a) with a = sqrt(3) * std from the raw output of one PCG64 per parameter (seeded by
+    `seed` and the parameter's index; numpy guarantees that stream for ever), vectors (norm gains) get ones. std is
+    `_standard_deviation`; `seed` is at least 0.
+    """
+    num_layers = len(model.blocks) if isinstance(model, GPT) else 1
+    for index, (name, parameter) in enumerate(model.named_parameters()):
+        if parameter.dim() < 2:
+            parameter.fill_(1.0)
+            continue
+        generator = np.random.PCG64(np.random.SeedSequence([seed, index]))
+        # The top 24 bits, centred: odd multiples of 2**-24 in (-1, 1), exact in float64.
+        largest = math.sqrt(3) * _standard_deviation(name, parameter.shape, num_layers)
+        flat = parameter.view(-1)
+        for start in range(0, flat.numel(), _INITIALISE_AT_ONCE):
+            part = flat[start : start + _INITIALISE_AT_ONCE]
+            raw = generator.random_raw(part.numel()) >> np.uint64(40)
+            unit = (raw.astype(np.float64) - (2**23 - 0.5)) * 2.0**-23
+            part.copy_(torch.from_numpy((unit * largest).astype(np.float32)))
+
+
+def parameters_digest(model: nn.Module) -> bytes:
+    """SHA-256 (32 bytes) over the float32 bytes of all parameters in order."""
+    digest = hashlib.sha256()
+    for parameter in model.parameters():
+        digest.update(parameter.detach().to("cpu", torch.float32).contiguous().numpy().astype("<f4").tobytes())
+    return digest.digest()
+
+
+def _standard_deviation(name: str, shape: torch.Size, num_layers: int) -> float:
+    if "embedding" in name or name.startswith("head"):
+        return 0.05
+    std = 0.5 / math.sqrt(shape[1])
+    # Two parts per layer add to the residual stream; this keeps its variance from growing with depth (GPT-2).
+    return std / math.sqrt(2 * num_layers) if name.endswith("out.weight") else std
+
+
+def _rotated(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    """Turn each pair (first half, second half) by its position's angle; x: [batch, heads, length, head width]."""
+    first, second = x.chunk(2, dim=-1)
+    return torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1)

@@ -1,0 +1,84 @@
+"""What a model says: tokens drawn one after the other, and bytes shown as text."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from peer.trainer.model.gpt import GPT
+
+NUM_BYTES = 256
+
+
+@torch.no_grad()
+def sample_tokens(
+    model: GPT, prompt: Sequence[int], *, num_tokens: int, temperature: float, seed: int, num_choices: int
+) -> Iterator[int]:
+    """Draw tokens after `prompt`; the same ones for the same seed, on the CPU also on every run.
+
+    Args:
+        prompt: at least one token; the model sees the last `context` ones of everything so far.
+        temperature: divides the logits; 0 takes the likeliest token every time.
+        num_choices: tokens from this number on are never drawn (a byte-level model with a larger vocabulary).
+
+    Raises:
+        ValueError: the prompt is empty.
+    """
+    if not prompt:
+        raise ValueError("an empty prompt; expected at least one token")
+    generator = torch.Generator().manual_seed(seed)
+    device = next(model.parameters()).device
+    was_training = model.training
+    model.eval()
+    try:
+        tokens = list(prompt)[-model.context :]
+        for _ in range(num_tokens):
+            seen = torch.tensor([tokens[-model.context :]], device=device)
+            logits = model(seen)[0, -1, :num_choices].float().cpu()
+            token = _draw(logits, temperature, generator)
+            tokens.append(token)
+            yield token
+    finally:
+        model.train(was_training)
+
+
+def _draw(logits: Tensor, temperature: float, generator: torch.Generator) -> int:
+    if temperature == 0:
+        return int(logits.argmax())
+    # Without its maximum a small temperature cannot overflow.
+    shares = torch.softmax((logits - logits.max()).double() / temperature, dim=0)
+    return int(torch.multinomial(shares, 1, generator=generator))
+
+
+def shown_text(tokens: Iterable[int], prompt: bytes = b"") -> Iterator[str]:
+    """The text of byte tokens, as soon as each character is whole; begins with the prompt.
+
+    Bytes that are no UTF-8, and control characters that could move a terminal's cursor, become U+FFFD.
+    """
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    yield _printable(decoder.decode(prompt))
+    for token in tokens:
+        text = _printable(decoder.decode(bytes([token])))
+        if text:
+            yield text
+    rest = _printable(decoder.decode(b"", final=True))
+    if rest:
+        yield rest
+
+
+def say(pieces: Iterable[str], write: Callable[[str], object]) -> None:
+    """Write each piece at once, and a newline at the end when the text has none."""
+    last = ""
+    for piece in pieces:
+        if piece:
+            write(piece)
+            last = piece[-1]
+    if last != "\n":
+        write("\n")
+
+
+def _printable(text: str) -> str:
+    return "".join(char if char.isprintable() or char in "\n\t" else "�" for char in text)

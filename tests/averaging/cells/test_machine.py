@@ -1,0 +1,271 @@
+"""Two-level rounds of the pure machine under random orders, deaths and forks."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from averaging.rounds.events import Advanced, Tick
+from averaging.rounds.timing import HEARTBEAT_SECONDS
+from averaging.wire.cell_messages import CellsCommit
+from averaging.wire.messages import Abandon, Redirect
+from tests.kit.rounds.cell_swarm import CellSwarm
+
+
+def settle(swarm, chance, num_audits=3):
+    for _ in swarm.run(chance):
+        pass
+    for _ in range(num_audits):
+        swarm.audit()
+        for _ in swarm.run(chance):
+            pass
+
+
+def assert_whole(swarm):
+    swarm.assert_agreement()
+    swarm.assert_parts_are_true()
+    swarm.assert_once()
+    for name in swarm.live():
+        assert not swarm.lost_units(name)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_all_cells_commit_the_work_of_all(seed):
+    swarm = CellSwarm(9, cell_size=2, num_blocks=8)
+    assert len(swarm.cells()) == 4
+    swarm.checks_frames = True
+    for round_ in range(3):
+        for name in swarm.names:
+            swarm.work(name)
+        settle(swarm, random.Random(f"{seed} {round_}"), num_audits=0)
+        assert_whole(swarm)
+        assert {swarm.machine(name).version for name in swarm.names} == {round_ + 1}
+        assert not any(member.waiting or member.pending for member in swarm.members.values())
+    commits = swarm.members[swarm.names[0]].lineage
+    assert all(isinstance(commit, CellsCommit) for commit in commits)
+    assert {commit.tokens for commit in commits} == {9 * swarm.tokens}
+
+
+def disturbed(seed, kind):
+    """A few rounds of which some go wrong in one way; then the swarm may settle."""
+    chance = random.Random(f"{kind} {seed}")
+    num_peers = chance.choice([6, 8, 11])
+    sites = [chance.choice(["north", "south"]) for _ in range(num_peers)] if chance.random() < 0.3 else None
+    swarm = CellSwarm(num_peers, cell_size=2, sites=sites, num_blocks=chance.choice([4, 8]))
+    swarm.tasks = [("work", name, None) for name in swarm.names]
+    trouble = {"quiet": 0, "crash": 3, "links": 20, "twice": 20}[kind]
+    num_works = 3 * num_peers
+    slow = frozenset(chance.sample(swarm.names, 1)) if chance.random() < 0.3 else frozenset()
+    for _ in swarm.run(chance, slow=slow):
+        if num_works and chance.random() < 0.03:
+            num_works -= 1
+            swarm.work(chance.choice(swarm.live()))
+        if not trouble or chance.random() > 0.02:
+            continue
+        trouble -= 1
+        if kind == "crash" and len(swarm.live()) > 3:
+            swarm.crash(chance.choice(swarm.live()), noticed=chance.random() < 0.7)
+            swarm.set_views()
+        elif kind == "links" and swarm.queues:
+            swarm.lose(*chance.choice(sorted(swarm.queues))[:2])
+        elif kind == "twice" and swarm.queues:
+            queue = swarm.queues[chance.choice(sorted(swarm.queues))]
+            queue.append(chance.choice(list(queue)))
+    swarm.set_views()
+    settle(swarm, chance)
+    for name in swarm.live():
+        swarm.work(name)
+    settle(swarm, chance)
+    return swarm
+
+
+@pytest.mark.parametrize("kind", ["quiet", "crash", "twice"])
+@pytest.mark.parametrize("first_seed", range(0, 16, 8))
+def test_the_connected_agree_and_nothing_is_lost(kind, first_seed):
+    for seed in range(first_seed, first_seed + 8):
+        swarm = disturbed(seed, kind)
+        assert_whole(swarm)
+        assert not any(swarm.members[name].waiting or swarm.members[name].pending for name in swarm.live())
+
+
+@pytest.mark.parametrize("first_seed", range(0, 16, 8))
+def test_forks_heal(first_seed):
+    for seed in range(first_seed, first_seed + 8):
+        swarm = disturbed(seed, "links")
+        swarm.assert_agreement(may_double=True)
+        swarm.assert_parts_are_true()
+
+
+def victims(swarm, kind):
+    """Somebody whose death matters: who leads a cell, who leads above, who reduces."""
+    leaders = [name for name in swarm.live() if swarm.machine(name)._bid is not None]
+    tops = [name for name in swarm.live() if swarm.machine(name)._top is not None]
+    reducers = [name for name in swarm.live() if swarm.machine(name)._crosses and name not in (*leaders, *tops)]
+    return {"cell leader": [name for name in leaders if name not in tops], "top leader": tops, "reducer": reducers}[
+        kind
+    ]
+
+
+@pytest.mark.parametrize("kind", ["cell leader", "top leader", "reducer"])
+@pytest.mark.parametrize("seed", range(6))
+def test_a_death_between_the_levels_costs_the_others_nothing(kind, seed):
+    chance = random.Random(f"{kind} {seed}")
+    swarm = CellSwarm(10, cell_size=2, num_blocks=8)
+    for name in swarm.names:
+        swarm.work(name)
+    is_dead = False
+    for _ in swarm.run(chance):
+        found = [] if is_dead else victims(swarm, kind)
+        if found and chance.random() < 0.1:
+            is_dead = True
+            swarm.crash(found[0])
+    assert is_dead
+    swarm.set_views()
+    settle(swarm, chance)
+    for name in swarm.live():
+        swarm.work(name)
+    settle(swarm, chance)
+    assert_whole(swarm)
+    assert not any(swarm.members[name].waiting or swarm.members[name].pending for name in swarm.live())
+
+
+class TimedSwarm(CellSwarm):
+    """Knows when each member took its last commit."""
+
+    def __init__(self, num_peers, **settings):
+        self.advanced_at = {}
+        super().__init__(num_peers, **settings)
+
+    def step(self, name, event):
+        super().step(name, event)
+        if isinstance(event, Advanced):
+            self.advanced_at[name] = self.now
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_cell_that_missed_a_round_hears_of_it_at_once(seed):
+    chance = random.Random(seed)
+    swarm = TimedSwarm(8, sites=["north", "south"] * 4, num_blocks=8)
+    for _ in range(4):
+        for name in swarm.names:
+            swarm.work(name)
+        settle(swarm, chance, num_audits=0)
+    version = swarm.machine(swarm.names[0]).version
+    # One of four is no quorum, so the southern cell is not in this round.
+    late = swarm.names[2 * chance.randrange(4) + 1]
+    for name in [*swarm.names[::2], late]:
+        swarm.work(name)
+    swarm.advanced_at.clear()
+    for _ in swarm.run(chance):
+        if len(swarm.advanced_at) == len(swarm.names):
+            break
+    commit = swarm.members[late].lineage[version]
+    assert [row.name for row in commit.upper.cells] == ["site north"]
+    assert max(swarm.advanced_at.values()) - min(swarm.advanced_at.values()) < HEARTBEAT_SECONDS
+    settle(swarm, chance)
+    for name in swarm.names:
+        swarm.work(name)
+    settle(swarm, chance)
+    assert_whole(swarm)
+
+
+def until(swarm, chance, condition):
+    for _ in swarm.run(chance):
+        if found := condition():
+            return found
+    raise AssertionError("it did not happen")
+
+
+def tops(swarm):
+    return [top for name in swarm.live() if (top := swarm.machine(name)._top) is not None]
+
+
+def test_after_a_failure_above_the_next_plan_of_the_same_leader_is_told_from_the_first():
+    chance = random.Random(1)
+    swarm = CellSwarm(8, sites=["north", "south"] * 4, num_blocks=8)
+    for name in swarm.names:
+        swarm.work(name)
+    first = until(swarm, chance, lambda: [top for top in tops(swarm) if top.plan is not None])[0]
+    # Its time is up before any owner of a slice has answered.
+    first.plan = replace(first.plan, commit_deadline_seconds=0.0)
+    first.closes_at = first.planned_at
+    swarm.step(first.me, Tick())
+    again = until(swarm, chance, lambda: [top for top in tops(swarm) if top is not first and top.plan is not None])[0]
+    assert again.me == first.me
+    assert again.plan.attempt > first.plan.attempt
+    settle(swarm, chance)
+    assert_whole(swarm)
+
+
+def test_a_top_leader_without_a_single_mean_waits_once_more_as_long():
+    chance = random.Random(1)
+    swarm = CellSwarm(8, sites=["north", "south"] * 4, num_blocks=8)
+    for name in swarm.names:
+        swarm.work(name)
+    leading = until(swarm, chance, lambda: [top for top in tops(swarm) if top.plan is not None])[0]
+    deadline = leading.plan.commit_deadline_seconds
+    assert leading.check([], leading.planned_at + deadline) is None
+    assert leading.check([], leading.planned_at + 1.99 * deadline) is None
+    outcome = leading.check([], leading.planned_at + 2 * deadline)
+    assert isinstance(outcome, Abandon)
+
+
+def test_of_two_parts_of_one_cell_the_one_with_more_work_counts():
+    chance = random.Random(1)
+    swarm = CellSwarm(8, sites=["north", "south"] * 4, num_blocks=8)
+    for name in swarm.names:
+        swarm.work(name)
+    leading = until(swarm, chance, lambda: tops(swarm))[0]
+    name, (sender, offer) = next(iter(leading.offers.items()))
+    rival = next(each for each in swarm.names if each not in (sender, leading.me))
+    of_few = replace(offer, attempt=5, row=replace(offer.row, tokens=offer.row.tokens - 1))
+    leading.on_offer(rival, of_few, swarm.now)
+    assert leading.offers[name] == (sender, offer)
+    assert rival in leading.waiting
+    leading.on_offer(rival, replace(of_few, row=replace(offer.row, tokens=offer.row.tokens + 1)), swarm.now)
+    assert leading.offers[name][0] == rival
+    assert sender in leading.waiting
+
+
+def test_when_the_leader_of_a_cell_is_lost_above_another_one_offers_it_again():
+    chance = random.Random(1)
+    swarm = CellSwarm(8, sites=["north", "south"] * 4, num_blocks=8)
+    for name in swarm.names:
+        swarm.work(name)
+    leading = until(swarm, chance, lambda: [m._top for n in swarm.live() if (m := swarm.machine(n))._top is not None])[
+        0
+    ]
+    sender, offer = next(iter(leading.offers.values()))
+    rival = next(name for name in swarm.names if name not in (sender, leading.me))
+    leading.on_offer(rival, replace(offer, attempt=1), swarm.now)
+    assert leading.offers[offer.row.name][0] == rival
+    sent = []
+    leading.send = lambda to, message: sent.append((to, message))
+    leading.on_lost(rival)
+    assert offer.row.name not in leading.offers
+    assert sent == [(sender, Redirect(0, leading.version, leading.me))]
+
+
+def test_a_swarm_that_grows_forms_cells_and_one_that_shrinks_is_flat_again():
+    swarm = CellSwarm(9, cell_size=2, num_blocks=4)
+    few = swarm.names[:3]
+    swarm.set_views(lambda me: few)
+    kinds = []
+    for round_ in range(8):
+        if round_ == 2:
+            swarm.set_views()
+        if round_ == 5:
+            for name in swarm.names[2:]:
+                swarm.crash(name)
+            swarm.set_views()
+        for name in few if round_ < 2 else swarm.live():
+            swarm.work(name)
+        settle(swarm, random.Random(round_), num_audits=2)
+        lineage = swarm.members[swarm.names[0]].lineage
+        kinds.append(len(lineage[-1].upper.cells) if isinstance(lineage[-1], CellsCommit) else 0)
+    assert kinds[:2] == [0, 0]
+    assert max(kinds[3:5]) >= 3
+    assert kinds[-1] == 0
+    assert_whole(swarm)

@@ -1,0 +1,244 @@
+"""Encoded bytes: their layout, slices and sizes, and what is refused."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from averaging.arrays import F32
+from averaging.codec.blocks import SCALE_BYTES, EncodedBlocks
+from averaging.codec.codec import Codec, KernelChoice, Rounding, make_codec
+from tests.kit.codec_data import (
+    ALL_CODECS,
+    BLOCK_CODECS,
+    KERNELS,
+    TOP_CODE,
+    arrays,
+    codecs,
+    decoded,
+    relaxed,
+    same_bits,
+    values_for,
+)
+
+
+def ones(num_values: int) -> F32:
+    return np.ones(num_values, dtype=np.float32)
+
+
+def zeros(num_values: int) -> F32:
+    return np.zeros(num_values, dtype=np.float32)
+
+
+@relaxed
+@given(codecs(*ALL_CODECS), arrays(), st.data())
+def test_slices_decode_to_slices(codec: Codec, values: F32, data: st.DataObject) -> None:
+    values = values_for(codec, values)
+    encoded = codec.encode(values)
+    num_blocks = -(-values.size // codec.block_size)
+    first = data.draw(st.integers(0, num_blocks))
+    last = data.draw(st.integers(first, num_blocks))
+    start, end = min(first * codec.block_size, values.size), min(last * codec.block_size, values.size)
+    part = encoded.slice_blocks(start, end - start)
+    assert same_bits(decoded(codec, part), decoded(codec, encoded)[start:end])
+    assert part == codec.encode(values[start:end].copy())
+
+
+@relaxed
+@given(codecs(*ALL_CODECS), arrays())
+def test_pack_and_unpack(codec: Codec, values: F32) -> None:
+    encoded = codec.encode(values_for(codec, values))
+    payload = b"".join(encoded.pack())
+    assert len(payload) == encoded.num_bytes == codec.encoded_num_bytes(values.size)
+    # At an odd address, as in the middle of a frame.
+    unpacked = codec.unpack(values.size, memoryview(b"x" + payload)[1:])
+    assert unpacked == encoded
+    assert same_bits(decoded(codec, unpacked), decoded(codec, encoded))
+    for wrong in (payload + b"\0", payload[:-1]):
+        if len(wrong) != len(payload):
+            with pytest.raises(ValueError, match="expected"):
+                codec.unpack(values.size, wrong)
+
+
+@relaxed
+@given(codecs(*BLOCK_CODECS), st.integers(0, 700), st.randoms(use_true_random=False), st.booleans())
+def test_any_bytes_decode_to_finite_values_or_are_refused(
+    codec: Codec, num_values: int, chance: random.Random, plausible: bool
+) -> None:
+    payload = bytearray(chance.randbytes(codec.encoded_num_bytes(num_values)))
+    needed = 2.0**126 / TOP_CODE[codec.name]
+    dropped, width = {"bf16": 16, "fp32": 0, "pow2": 23}[codec.scale], SCALE_BYTES[codec.scale]
+    unit = 2.0 ** (math.floor(math.log2(needed)) - 23 + dropped)
+    largest_scale = math.ceil(needed / unit) * unit
+    if plausible:
+        smallest, largest = (int(np.float32(scale).view(np.uint32)) >> dropped for scale in (2.0**-100, largest_scale))
+        for block in range(-(-num_values // codec.block_size)):
+            scale_bits = chance.choice((0, smallest, largest, chance.randint(smallest, largest)))
+            payload[width * block : width * (block + 1)] = scale_bits.to_bytes(width, "little")
+    encoded = codec.unpack(num_values, payload)
+    out = np.full(num_values, 5.0, dtype=np.float32)
+    bits = np.frombuffer(encoded.scales, dtype=f"<u{width}").astype(np.uint32) << dropped
+    scales = bits.view(np.float32)
+    if not ((bits == 0) | ((scales >= 2.0**-100) & (scales <= largest_scale))).all():
+        assert not plausible
+        with pytest.raises(ValueError, match="scale"):
+            codec.decode(encoded, out)
+        assert (out == 5.0).all()
+    else:
+        codec.decode(encoded, out)
+        assert (np.abs(out) <= 2.0**127 * (1 + 2.0**-20)).all()
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+@pytest.mark.parametrize(
+    ("name", "rounding"), [(name, "nearest") for name in ALL_CODECS] + [(name, "stochastic") for name in BLOCK_CODECS]
+)
+@pytest.mark.parametrize("bad", [math.nan, -math.inf, 3e38])
+@pytest.mark.parametrize("position", [0, 290_000, 300_040])
+def test_values_out_of_range_are_refused_and_nothing_is_lost(
+    name: str, rounding: Rounding, bad: float, position: int, kernels: KernelChoice
+) -> None:
+    values = np.random.default_rng(1).standard_normal(300_041, dtype=np.float32)
+    values[position] = bad
+    before = values.copy()
+    with pytest.raises(ValueError, match=rf"at position {position};"):
+        make_codec(name, kernels=kernels).encode_with_residual(values, rounding)
+    assert same_bits(values, before)
+
+
+@pytest.mark.parametrize("name", BLOCK_CODECS)
+@pytest.mark.parametrize("bits", [0x7F80, 0x7FC0, 0xFF80, 0x8000, 0xBF80, 0x0001, 0x0D7F, 0x7F7F, "largest + 1"])
+def test_scales_no_encoder_writes_are_refused(name: str, bits: int | str) -> None:
+    codec = make_codec(name)
+    if isinstance(bits, str):
+        largest = codec.encode(np.full(8, 2.0**126, dtype=np.float32))
+        codec.decode(largest, zeros(8))
+        bits = int.from_bytes(bytes(largest.scales), "little") + 1
+    payload = bytearray(b"".join(codec.encode(ones(300)).pack()))
+    payload[2:4] = bits.to_bytes(2, "little")
+    out = np.full(300, 5.0, dtype=np.float32)
+    encoded = EncodedBlocks.unpack(name, 128, 300, payload)
+    with pytest.raises(ValueError, match="block 1"):
+        codec.decode(encoded, out)
+    with pytest.raises(ValueError, match="block 1"):
+        codec.decode_accumulate(encoded, 0.5, out)
+    assert (out == 5.0).all()
+
+
+@pytest.mark.parametrize("scale", SCALE_BYTES)
+@pytest.mark.parametrize("name", BLOCK_CODECS)
+def test_scales_are_taken_from_the_smallest_to_the_largest(name: str, scale: str) -> None:
+    codec, num_bytes = make_codec(name, scale=scale), SCALE_BYTES[scale]
+    largest = int.from_bytes(bytes(codec.encode(np.full(8, 2.0**126, dtype=np.float32)).scales), "little")
+    smallest = 0x0D80_0000 >> 8 * (4 - num_bytes) if scale != "pow2" else 27  # 2^-100
+    codes = bytes(codec.encode(ones(8)).codes)
+    highest = 256**num_bytes - 1
+    for stored in {
+        0,
+        1,
+        smallest - 1,
+        smallest,
+        smallest + 1,
+        largest - 1,
+        largest,
+        largest + 1,
+        highest // 2,
+        highest,
+    }:
+        encoded = codec.unpack(8, stored.to_bytes(num_bytes, "little") + codes)
+        if stored == 0 or smallest <= stored <= largest:
+            codec.decode(encoded, zeros(8))
+        else:
+            with pytest.raises(ValueError, match="of block 0; expected 0 or a number from 2\\^-100"):
+                codec.decode(encoded, zeros(8))
+
+
+@pytest.mark.parametrize("name", ["fp16", "fp32"])
+def test_floats_that_are_not_finite_are_refused(name: str) -> None:
+    codec = make_codec(name)
+    array = np.ones(10, dtype=np.float16 if name == "fp16" else np.float32)
+    array[3] = np.inf
+    with pytest.raises(ValueError, match="position 3"):
+        codec.decode(EncodedBlocks(name, 128, 10, b"", array.tobytes()), zeros(10))
+
+
+@pytest.mark.parametrize("scale", sorted(SCALE_BYTES))
+def test_other_scales_than_the_codec_s_are_refused(scale: str) -> None:
+    encoded = make_codec("int4", scale=scale).encode(ones(300))
+    for other in sorted(set(SCALE_BYTES) - {scale}):
+        with pytest.raises(ValueError, match=f"with {scale} scales; expected .* with {other} scales"):
+            make_codec("int4", scale=other).decode(encoded, zeros(300))
+    with pytest.raises(ValueError, match="scale 'int8' is unknown; expected one of bf16, fp32, pow2"):
+        make_codec("int4", scale="int8")
+
+
+def test_sizes() -> None:
+    assert make_codec("int4").bits_per_value == 4.125
+    assert make_codec("int4", 64).bits_per_value == 4.25
+    assert make_codec("int2").bits_per_value == 2.125
+    assert make_codec("fp16").bits_per_value == 16
+    assert make_codec("int4").encoded_num_bytes(25_000_000) == 12_500_000 + 2 * 195_313
+    assert make_codec("int4").encode(ones(129)).num_bytes == 64 + 1 + 2 * 2
+
+
+@pytest.mark.parametrize(
+    ("name", "block_size", "message"),
+    [
+        ("int3", 128, "int4, e3m0"),
+        ("int4", 12, "multiple of 8"),
+        ("int4", 0, "multiple of 8"),
+        ("int4", 2**20, "65536"),
+    ],
+)
+def test_bad_formats_are_refused(name: str, block_size: int, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_codec(name, block_size)
+    with pytest.raises(ValueError, match=message):
+        EncodedBlocks.unpack(name, block_size, 5, b"")
+
+
+def test_bad_arguments_are_refused() -> None:
+    codec = make_codec("int4")
+    encoded = codec.encode(ones(300))
+    for bad in (np.ones(300), ones(300).reshape(3, 100), ones(600)[::2], ones(300).astype(">f4")):
+        with pytest.raises(ValueError, match="float32"):
+            codec.encode(bad)
+        with pytest.raises(ValueError, match="float32"):
+            codec.decode(encoded, bad)
+    for name in ("int4", "fp16"):
+        for bad in (np.frombuffer(ones(300).tobytes(), np.float32), np.zeros(1201, np.uint8)[1:].view(np.float32)):
+            other = make_codec(name)
+            with pytest.raises(ValueError, match=r"read-only|aligned"):
+                other.decode(other.encode(ones(300)), bad)
+            with pytest.raises(ValueError, match=r"read-only|aligned"):
+                other.encode_with_residual(bad)
+    with pytest.raises(ValueError, match="expected 300"):
+        codec.decode(encoded, zeros(301))
+    with pytest.raises(ValueError, match="expected e3m0"):
+        make_codec("e3m0").decode(encoded, zeros(300))
+    with pytest.raises(ValueError, match="blocks of 64"):
+        make_codec("int4", 64).decode(encoded, zeros(300))
+    for weight in (math.nan, math.inf, 1e300):
+        with pytest.raises(ValueError, match="weight"):
+            codec.decode_accumulate(encoded, weight, zeros(300))
+    for first_value, num_values in ((0, 100), (64, 128), (0, 301), (-128, 128), (128, -128)):
+        with pytest.raises(ValueError, match="expected"):
+            encoded.slice_blocks(first_value, num_values)
+    with pytest.raises(ValueError, match="zero or more"):
+        EncodedBlocks.unpack("int4", 128, -1, b"")
+
+
+def test_the_documented_layout() -> None:
+    values = np.arange(-7, 9, dtype=np.float32).clip(max=7)
+    encoded = make_codec("int4", 16).encode(values)
+    assert bytes(encoded.scales) == b"\x80\x3f"
+    low, high = [code + 8 for code in range(-7, 1)], [code + 8 for code in (1, 2, 3, 4, 5, 6, 7, 7)]
+    assert bytes(encoded.codes) == bytes(b << 4 | a for a, b in zip(low, high, strict=True))
+    values = np.array([1.0, -1.0, 0.5, -0.25, 0.015625, 0.0, -0.0, 0.007], dtype=np.float32)
+    exponents = make_codec("e3m0", 8).encode(values)
+    assert bytes(exponents.codes) == bytes([1 << 4 | 7, 0 << 4 | 15, 0 << 4 | 6, 0 << 4 | 13])

@@ -1,0 +1,347 @@
+"""Members recompute what reducers signed: liars are found and left out, nobody honest is, and nobody is believed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from averaging.codec.codec import make_codec
+from averaging.fragment.shard_store import payload_digest
+from averaging.outer.outer_step import OuterRule, Terms
+from averaging.outer.reduction import reduce_shard
+from averaging.rounds.facts import PeerRefused
+from averaging.trust.audit_budgets import BUDGET
+from averaging.trust.mean_checks import OwnWork, suspicion, suspicious
+from averaging.trust.recomputing import is_wrong
+from averaging.wire.messages import Accusation, AuditRequest, Commit, Contribution, RosterEntry, ShardResult
+from tests.kit.memory_networks import named
+from tests.kit.notaries import notary_of
+from tests.kit.rounds.exchange_swarm import Swarm, scenario
+
+RULE = OuterRule("carry", 0.7, 0.5, overlay_gain=0.7, combine="centered_clip", clip_norm_ratio=2.0, audit_fraction=2.0)
+
+
+def normal(seed, num_values):
+    return np.random.default_rng(seed).standard_normal(num_values, dtype=np.float32)
+
+
+def swarm_of(num_peers, rule=RULE, seed=1):
+    """Everybody audits by a chance of its own."""
+    swarm = Swarm(num_peers, rule=rule, seed=seed)
+    for number, peer in enumerate(swarm.live()):
+        peer.exchange.audits.chance = np.random.default_rng(100 * seed + number).random
+    return swarm
+
+
+def refusals(swarm, *besides):
+    """{(who was refused, by whom, kind)}."""
+    return {
+        (report.peer_id, peer.name, kind)
+        for peer in swarm.live()
+        if peer not in besides
+        for report in peer.reports
+        if isinstance(report, PeerRefused)
+        for kind, _ in report.counts
+    }
+
+
+def accused_by(swarm, kind, *besides):
+    found = {}
+    for remote, by, of_kind in refusals(swarm, *besides):
+        if of_kind == kind:
+            found.setdefault(remote, set()).add(by)
+    return found
+
+
+def num_audits(swarm):
+    return sum(peer.exchange.audits.num_audits for peer in swarm.live())
+
+
+def lie_in_means(peer, factor):
+    def wrong(contributions, rule, codec, num_values, carried):
+        honest = reduce_shard(contributions, rule, codec, num_values, carried)
+        if honest is None:
+            return None
+        values = np.empty(num_values, dtype=np.float32)
+        codec.decode(honest.encoded, values)
+        return replace(honest, encoded=codec.encode(factor * values))
+
+    peer.exchange.reduce = wrong
+
+
+def make_every_mean(peer):
+    """Others reduce nothing: they say that nobody reaches them."""
+    for other in peer.swarm.live():
+        other.exchange.reachable = other is peer
+
+
+@pytest.mark.parametrize("combine", ["mean", "trimmed_mean", "centered_clip", "radial_directional"])
+def test_nobody_honest_is_accused(combine):
+    async def play():
+        swarm = swarm_of(5, replace(RULE, combine=combine))
+        await swarm.train(8)
+        await swarm.settle()
+        swarm.assert_agreement(4)
+        assert num_audits(swarm) >= 8
+        assert refusals(swarm) == set()
+        assert not any(peer.refused for peer in swarm.live())
+        return swarm
+
+    scenario(play)
+
+
+@pytest.mark.parametrize("factor", [-10.0, -1.0, 1000.0, 0.5, 0.0])
+def test_whoever_signs_a_wrong_mean_is_left_out_by_everybody(factor):
+    async def play():
+        swarm = swarm_of(5)
+        liar = swarm.live()[2]
+        lie_in_means(liar, factor)
+        make_every_mean(liar)
+        await swarm.train(5)
+        honest = {peer.name for peer in swarm.live()} - {liar.name}
+        assert accused_by(swarm, "wrong_mean", liar) == {liar.name: honest}
+        for peer in swarm.live():
+            if peer is not liar:
+                assert liar.name in peer.exchange.guard.excluded([liar.name])
+        assert {remote for remote, _, _ in refusals(swarm, liar)} == {liar.name}
+        return swarm
+
+    scenario(play)
+
+
+@pytest.mark.parametrize("factor", [-10.0, 1000.0])
+def test_a_gross_lie_moves_no_honest_anchor_even_where_few_rounds_are_audited(factor):
+    async def play():
+        swarm = swarm_of(5, replace(RULE, audit_fraction=0.001))
+        liar = swarm.live()[2]
+        lie_in_means(liar, factor)
+        make_every_mean(liar)
+        await swarm.train(6)
+        honest = [peer for peer in swarm.live() if peer is not liar]
+        assert accused_by(swarm, "wrong_mean", liar) == {liar.name: {peer.name for peer in honest}}
+        for peer in honest:
+            applied = [closed.commit for closed in peer.closed()]
+            assert len(applied) >= 4
+            reducers = {commit.roster[shard.reducer].peer_id for commit in applied for shard in commit.shards}
+            assert liar.name not in reducers
+        return swarm
+
+    scenario(play)
+
+
+@pytest.mark.parametrize("with_earlier_work", [False, True])
+def test_nor_that_of_a_member_whose_work_came_too_late_for_it(with_earlier_work):
+    async def play():
+        swarm = swarm_of(6, replace(RULE, audit_fraction=0.001))
+        liar, late = swarm.live()[2], swarm.live()[4]
+        if with_earlier_work:
+            await swarm.train(3)
+        lie_in_means(liar, -10.0)
+        for other in swarm.live():
+            if other not in (liar, swarm.live()[0]):  # these two reduce: means can be compared
+                other.exchange.reachable = False
+        before = {peer.name: len(peer.closed()) for peer in swarm.live()}
+        swarm.trainers = [peer for peer in swarm.live() if peer is not late]
+        await swarm.train(4, first_seed=5000)
+        for peer in swarm.live():
+            if peer is not liar:
+                applied = [closed.commit for closed in peer.closed()[before[peer.name] :]]
+                assert len(applied) >= 3
+                reducers = {commit.roster[shard.reducer].peer_id for commit in applied for shard in commit.shards}
+                assert liar.name not in reducers
+        assert late.name in accused_by(swarm, "wrong_mean", liar)[liar.name]
+        return swarm
+
+    scenario(play)
+
+
+@pytest.mark.parametrize("seed", range(1, 7))
+def test_a_member_with_two_faces_cannot_frame_a_reducer(seed):
+    """It shows auditors other work than it sent to the reducer, signed like that.
+
+    With some of the seeds the reducer's defence comes before the accusation that it answers.
+    """
+
+    async def play():
+        swarm = swarm_of(5, seed=seed)
+        reducer, liar = swarm.live()[0], swarm.live()[3]
+        make_every_mean(reducer)
+        audits = liar.exchange.audits
+        own_share = audits._own_share
+
+        def other_share(fragment, request):
+            honest = own_share(fragment, request)
+            if honest is None:
+                return None
+            values = normal(request.version, request.end - request.start)
+            payload = b"".join(bytes(part) for part in liar.codec.encode(values).pack())
+            signature = notary_of(liar.name).sign_contribution(honest[0], payload_digest(payload))
+            return replace(honest[0], signature=signature), payload
+
+        audits._own_share = other_share
+        await swarm.train(6)
+        assert reducer.name not in {remote for remote, _, _ in refusals(swarm, liar)}
+        assert liar.name in accused_by(swarm, "two_faced", liar)
+        return swarm
+
+    scenario(play)
+
+
+def test_a_false_accuser_is_believed_by_nobody_and_left_out():
+    async def play():
+        swarm = swarm_of(5)
+        liar = swarm.live()[4]
+        make_every_mean(swarm.live()[0])
+        applied = liar.exchange.audits.applied
+
+        async def accuse(fragment, commit, payloads):
+            await applied(fragment, commit, payloads)
+            from averaging.wire import frames
+
+            said = Accusation(fragment.index, commit.version, 0, frames.commit_digest(commit), bytes(64))
+            said = replace(said, signature=notary_of(liar.name).sign_accusation(said))
+            for peer in swarm.live():
+                if peer is not liar:
+                    liar.links.post(peer.name, [frames.encode(said)])
+
+        liar.exchange.audits.applied = accuse
+        await swarm.train(7)
+        assert {remote for remote, _, _ in refusals(swarm, liar)} == {liar.name}
+        assert len(accused_by(swarm, "false_alarm", liar)[liar.name]) >= 3
+        assert any(peer.exchange.guard.excluded([liar.name]) for peer in swarm.live() if peer is not liar)
+        return swarm
+
+    scenario(play)
+
+
+def test_whoever_hides_its_work_from_auditors_is_left_out_after_a_while():
+    async def play():
+        swarm = swarm_of(5)
+        liar = swarm.live()[1]
+        liar.exchange.audits._answer = lambda fragment, sender, request: None
+        await swarm.train(20)
+        assert {remote for remote, _, _ in refusals(swarm, liar)} == {liar.name}
+        assert accused_by(swarm, "evasive", liar)
+        return swarm
+
+    scenario(play)
+
+
+def test_work_that_is_not_signed_is_in_no_mean():
+    async def play():
+        swarm = swarm_of(4)
+        careless = swarm.live()[1]
+        careless.exchange.audits.signed = lambda header, payload: header
+        await swarm.train(4)
+        assert {remote for remote, _, _ in refusals(swarm, careless)} == {careless.name}
+        for peer in swarm.live():
+            for closed in peer.closed():
+                own = [index for index, entry in enumerate(closed.commit.roster) if entry.peer_id == careless.name]
+                in_it = [
+                    shard
+                    for shard in closed.commit.shards
+                    if set(own) & set(shard.included) and closed.commit.roster[shard.reducer].peer_id != careless.name
+                ]
+                assert not in_it
+        return swarm
+
+    scenario(play)
+
+
+def test_without_audits_nothing_is_signed_asked_or_answered():
+    async def play():
+        swarm = swarm_of(4, replace(RULE, audit_fraction=0.0))
+        header = Contribution(0, 0, 0, swarm.live()[0].name, 0, 1, 0, 300, 1)
+        assert swarm.live()[0].exchange.audits.signed(header, [b"x"]) is header
+        await swarm.train(4)
+        assert num_audits(swarm) == 0
+        return swarm
+
+    scenario(play)
+
+
+# ------------------------------------------------------------------------------------------------------------ parts
+
+
+def encoded(codec, seed, num_values=512, factor=1.0):
+    return codec.encode(factor * normal(seed, num_values))
+
+
+@pytest.mark.parametrize("name", ["int4", "int8", "fp16", "e3m0", "int2"])
+@pytest.mark.parametrize("combine", ["mean", "trimmed_mean", "centered_clip", "radial_directional"])
+def test_the_right_mean_is_not_wrong_and_others_are(name, combine):
+    codec, rule = make_codec(name, 16), replace(RULE, combine=combine)
+    contributions = [(member, Terms(100, 10, 0, 0), encoded(codec, member)) for member in range(5)]
+    right = reduce_shard(contributions, rule, codec, 512, None)
+    assert not is_wrong(contributions, right.encoded, rule, codec)
+    values = np.empty(512, dtype=np.float32)
+    codec.decode(right.encoded, values)
+    for factor in (-1.0, 0.5, 3.0, 0.0):
+        assert is_wrong(contributions, codec.encode(factor * values), rule, codec)
+    assert is_wrong(contributions[1:], right.encoded, rule, codec)
+
+
+def test_a_mean_against_the_own_work_or_far_longer_is_suspicious():
+    codec = make_codec("int4", 16)
+    own = encoded(codec, 1)
+    assert not suspicion(own, encoded(codec, 1, factor=0.3), codec)
+    assert not suspicion(own, encoded(codec, 2, factor=0.3), codec)
+    assert suspicion(own, encoded(codec, 1, factor=-0.3), codec)
+    assert suspicion(own, encoded(codec, 2, factor=10.0), codec)
+    assert not suspicion(own, codec.encode(np.zeros(512, dtype=np.float32)), codec)
+
+
+def test_whoever_has_no_work_in_a_round_looks_at_its_means_too():
+    codec = make_codec("int4", 16)
+    roster = tuple(RosterEntry(named(number), 100, 10, 0, 1) for number in range(3))
+    shards = tuple(ShardResult(512 * index, 512 * (index + 1), index, b"x", (0, 1)) for index in range(3))
+    commit = Commit(0, 0, 0, named(0), b"", roster, shards)
+    work = normal(1, 1536)
+
+    def means(factors):
+        return {index: codec.encode(factor * work[512 * index :][:512]) for index, factor in enumerate(factors)}
+
+    honest, lies = means((0.3, 0.3, 0.3)), means((0.3, -0.3, 3.0))
+    own = OwnWork(codec.encode(work), 10, None)
+    assert suspicious(commit, honest, own, codec) == []
+    assert suspicious(commit, lies, own, codec) == [1, 2]
+    assert suspicious(commit, lies, replace(own, member=0), codec) == [1]
+    assert suspicious(commit, means((0.3, -0.3, 8.0)), own, codec) == [1, 2]
+    other = OwnWork(codec.encode(normal(2, 1536)), 10, None)
+    assert suspicious(commit, honest, other, codec) == []
+    assert suspicious(commit, lies, other, codec) == [2]
+    assert suspicious(commit, means((8.0, 0.3, 8.0)), replace(own, member=1), codec) == [0, 2]
+    assert suspicious(commit, means((8.0, 0.3, 8.0)), replace(own, member=2), codec) == []
+    # Half as much work is no reason to suspect the others.
+    assert suspicious(commit, means((6.0, 6.0, 6.0)), replace(own, steps=5), codec) == []
+    assert suspicious(commit, honest, None, codec) == []
+    assert suspicious(commit, lies, None, codec) == [2]
+    assert suspicious(commit, {}, None, codec) == []
+
+
+def test_an_auditor_has_a_budget():
+    """A few requests at once, and one more in eight versions: a hostile auditor costs its members little."""
+
+    async def play():
+        swarm = swarm_of(3)
+        await swarm.train(4)
+        peer, asker = swarm.live()[0], swarm.live()[1].name
+        answered = []
+        fragment = peer.fragments[0]
+        peer.exchange.audits._post = lambda to, message, payload=b"": answered.append(to)
+        version = fragment.state.recent[-1].version
+        size = fragment.machine.num_values
+        for _ in range(20):
+            peer.exchange.audits.hear(asker, AuditRequest(0, version, 0, size), memoryview(b""))
+        assert set(answered) == {asker}
+        num_answered = len(answered)
+        assert BUDGET / 2 < num_answered <= BUDGET
+        # Values that are no shard of that round, and a version that is gone, are nobody's business.
+        peer.exchange.audits.hear(swarm.live()[2].name, AuditRequest(0, version, 0, size - 16), memoryview(b""))
+        peer.exchange.audits.hear(swarm.live()[2].name, AuditRequest(0, version + 9, 0, size), memoryview(b""))
+        assert len(answered) == num_answered
+        return swarm
+
+    scenario(play)

@@ -1,0 +1,84 @@
+"""Results of a committed round: who is asked for them, and in which order."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from averaging.exchange.result_search import MAX_AHEAD, ResultSearch
+from averaging.rounds.later_versions import LaterVersions
+from averaging.rounds.timing import RoundTiming
+from averaging.wire import frames as wire
+from averaging.wire.messages import Commit, ResultRequest, RosterEntry, ShardResult
+from dht.host import PeerId
+from peer.simulation.virtual_time import run_virtual
+
+ME, MAKER = PeerId("me"), PeerId("maker")
+AHEAD = [PeerId(name) for name in ("also", "knows", "of", "the", "commit", "zebra")]
+DIGEST = bytes(16)
+LIMITS = wire.Limits((8,), 64)
+COMMIT = Commit(0, 5, 0, MAKER, bytes(16), (RosterEntry(MAKER, 1, 1, 5, 1),), (ShardResult(0, 8, 0, DIGEST, (0,)),))
+
+
+class Remotes:
+    """Links to those of whom some have the result, and answer at once."""
+
+    def __init__(self, holders: set[PeerId], store: dict[int, bytes], arrived: asyncio.Event) -> None:
+        self.asked: list[PeerId] = []
+        self._holders, self._store, self._arrived = holders, store, arrived
+
+    def post(self, peer_id: PeerId, frames: list[bytes]) -> None:
+        message, _ = wire.decode(frames[0], ME, LIMITS)
+        assert isinstance(message, ResultRequest)
+        self.asked.append(peer_id)
+        if peer_id in self._holders:
+            self._store[message.shard] = b"mean"
+            self._arrived.set()
+
+    def rate_of(self, peer_id: PeerId) -> float:
+        return 0.0
+
+
+async def search(holders: set[PeerId], ahead: list[PeerId]) -> tuple[Any, list[PeerId]]:
+    later, store, arrived = LaterVersions(), dict[int, bytes](), asyncio.Event()
+    for peer_id in ahead:
+        later.note(peer_id, 6)
+    links = Remotes(holders, store, arrived)
+    fragment = SimpleNamespace(
+        index=0,
+        state=SimpleNamespace(pending=None, codec=SimpleNamespace(encoded_num_bytes=lambda size: size)),
+        machine=SimpleNamespace(later=later, timing=RoundTiming.with_bounds(1.0)),
+        store=SimpleNamespace(result=lambda version, index, digest: store.get(index)),
+        result_arrived=arrived,
+        is_outrun=False,
+        begin_search=lambda: None,
+    )
+    clock = asyncio.get_running_loop().time
+    found = await ResultSearch(fragment, COMMIT, ME, links, clock).run(lambda passed: None)  # type: ignore[arg-type]
+    return found, links.asked
+
+
+def test_those_who_made_it_are_asked_first() -> None:
+    found, asked = run_virtual(search({MAKER, *AHEAD}, AHEAD))
+    assert found == {0: b"mean"}
+    assert asked == [MAKER]
+
+
+@pytest.mark.parametrize("holder", ["the", "zebra"])
+def test_one_that_has_gone_on_gives_what_its_makers_took_with_them(holder: str) -> None:
+    """The only reducer of the round is gone; it had given its mean to one member, which is not in the roster."""
+    found, asked = run_virtual(search({PeerId(holder)}, AHEAD))
+    assert found == {0: b"mean"}
+    assert asked[-1] == holder
+
+
+def test_nobody_has_it_and_few_are_asked() -> None:
+    found, asked = run_virtual(search(set(), AHEAD))
+    assert found is None
+    assert set(asked) == {MAKER, *sorted(AHEAD, key=lambda name: (name <= ME, name))[:MAX_AHEAD]}
+    found, asked = run_virtual(search(set(), []))
+    assert found is None
+    assert set(asked) == {MAKER}

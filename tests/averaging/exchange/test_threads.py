@@ -1,0 +1,46 @@
+"""The exchange with its work on values in real threads: nothing of a round depends on where it is done."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from averaging.fragment.next_digest import CHUNK_VALUES
+from averaging.rounds.facts import RoundClosed
+from tests.kit.rounds.exchange_swarm import Swarm
+
+NUM_ROUNDS = 2
+
+
+@pytest.mark.parametrize("patience", ["normal", "none"])
+def test_rounds_with_threads_agree_and_show_everything(patience, monkeypatch):
+    """Without patience, work ahead is cut off by the commit in mid-fragment."""
+    if patience == "none":
+        monkeypatch.setattr("averaging.exchange.looking_ahead.CHUNKS_AT_ONCE", 1)
+        monkeypatch.setattr("averaging.exchange.looking_ahead.PAUSES_PER_WORK", 50.0)
+
+    async def play():
+        size = 6 * CHUNK_VALUES + 1000
+        swarm = Swarm(3, sizes=(size,), latency_seconds=(0.001, 0.002), upload_bits_per_second=4e8)
+        changed = asyncio.Event()
+        for peer in swarm.live():
+            peer.exchange._compute = asyncio.to_thread
+
+            def report(said, peer=peer, old=peer.exchange._report):
+                old(said)
+                if isinstance(said, RoundClosed):
+                    changed.set()
+
+            peer.exchange._report = report
+        async with asyncio.timeout(120):
+            for number in range(NUM_ROUNDS):
+                await asyncio.gather(*(peer.work(0, 10 * number + place) for place, peer in enumerate(swarm.live())))
+                while any(peer.exchange.fragments[0].machine.version <= number for peer in swarm.live()):
+                    changed.clear()
+                    await changed.wait()
+        swarm.assert_agreement(least_version=NUM_ROUNDS)
+        swarm.assert_shown()
+        await swarm.close()
+
+    asyncio.run(play())

@@ -1,0 +1,257 @@
+"""Lanes over several streams: bulk data may take more than one, nothing is lost or doubled, one end ends all."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from averaging.lanes.links import ACKNOWLEDGED_BYTES, ROUND_PROTOCOL, Links, greet_incoming, open_greeted_stream
+from averaging.wire import frames
+from averaging.wire.messages import Contribution, VersionIs
+from dht.errors import PeerUnreachable
+from dht.host import PeerId
+from dht.memory.host import MemoryHost, MemoryNetwork
+from dht.streams.pacing import Pace
+from peer.simulation.virtual_time import run_virtual
+from tests.kit.memory_networks import named
+from tests.kit.rounds.exchange_swarm import OpenDoor
+
+A, B = named(1), named(2)
+LIMITS = frames.Limits((1_000_000,), 1_000_000)
+PAYLOAD = bytes(4096)
+assert len(PAYLOAD) >= ACKNOWLEDGED_BYTES
+NUM_STREAMS = 3
+UPLOAD_BITS_PER_SECOND = 20e6
+
+
+@pytest.fixture(autouse=True)
+def several_streams(monkeypatch):
+    monkeypatch.setattr("averaging.lanes.links.DATA_STREAMS", NUM_STREAMS)
+
+
+def contribution(number):
+    return frames.encode(Contribution(0, 0, 0, A, number, 1, 0, 8192, 1))
+
+
+class Pair:
+    """Two hosts with links; what B heard, and what A lost."""
+
+    def __init__(self):
+        self.network = network = MemoryNetwork(seed=1, upload_bits_per_second=UPLOAD_BITS_PER_SECOND)
+        self.heard, self.lost, self.opened = [], [], 0
+        self.changed = asyncio.Event()
+        self.here = here = MemoryHost(network, A)
+        self.there = MemoryHost(network, B)
+        open_stream = here.open_stream
+
+        async def counted(remote, protocol, seconds):
+            self.opened += 1
+            if self.opened in self.refused:
+                raise PeerUnreachable(remote, "takes no more streams")
+            stream = await open_stream(remote, protocol, seconds)
+            send = stream.send
+
+            async def paced(frame):
+                await self.line.let_pass(len(frame))
+                await send(frame)
+
+            stream.send = paced
+            return stream
+
+        self.refused = set()
+        here.open_stream = counted
+        clock = asyncio.get_running_loop().time
+        self.line = Pace(None, clock)
+        self.sending = Links(here, OpenDoor(), LIMITS, self._hear, self._lose, self._lose, clock, self.line)
+        self.receiving = Links(self.there, OpenDoor(), LIMITS, self._hear, self._lose, self._lose, clock)
+
+    def _hear(self, sender: PeerId, message, payload, num_bytes):
+        self.heard.append(message)
+        self.changed.set()
+
+    def _lose(self, peer_id, reason):
+        self.lost.append((peer_id, reason))
+        self.changed.set()
+
+    def post(self, count):
+        for number in range(count):
+            self.sending.post(B, [contribution(number), PAYLOAD], "data")
+
+    async def until_heard(self, count):
+        await self.until(lambda: len(self.heard) >= count)
+
+    async def until(self, condition):
+        async with asyncio.timeout(60):
+            while not condition():
+                self.changed.clear()
+                await self.changed.wait()
+
+    async def close(self):
+        await self.sending.close()
+        await self.receiving.close()
+
+
+def shards(messages):
+    return sorted(message.shard for message in messages if isinstance(message, Contribution))
+
+
+def test_bulk_data_takes_several_streams_and_every_frame_arrives_once():
+    async def scenario():
+        pair = Pair()
+        pair.post(40)
+        await pair.until_heard(40)
+        assert shards(pair.heard) == list(range(40))
+        assert pair.opened == NUM_STREAMS
+        assert not pair.sending.has_bulk_waiting
+        await pair.close()
+
+    run_virtual(scenario())
+
+
+def test_small_messages_and_single_frames_need_one_stream_each():
+    async def scenario():
+        pair = Pair()
+        for number in range(5):
+            pair.sending.post(B, [frames.encode(VersionIs(0, number, bytes(16), 0))])
+            pair.post(1)
+            await pair.until_heard(2 * number + 2)
+        assert pair.opened == 2
+        await pair.close()
+
+    run_virtual(scenario())
+
+
+@pytest.mark.parametrize("refused", [{2}, {2, 3}])
+def test_a_remote_that_takes_no_more_streams_gets_everything_on_the_first(refused):
+    async def scenario():
+        pair = Pair()
+        pair.refused = refused
+        pair.post(40)
+        await pair.until_heard(40)
+        assert shards(pair.heard) == list(range(40))
+        assert not pair.lost
+        await pair.close()
+
+    run_virtual(scenario())
+
+
+def test_a_remote_that_takes_no_stream_at_all_is_lost_once():
+    async def scenario():
+        pair = Pair()
+        pair.refused = {1, 2, 3}
+        pair.post(40)
+        await asyncio.sleep(1)
+        assert pair.lost == [(B, "takes no more streams")]
+        assert not pair.sending.has_bulk_waiting
+        pair.refused = set()
+        pair.post(1)
+        await pair.until_heard(1)
+        await pair.close()
+
+    run_virtual(scenario())
+
+
+def test_when_the_remote_goes_all_streams_end_and_it_is_lost_once():
+    async def scenario():
+        pair = Pair()
+        pair.post(40)
+        await pair.until_heard(40)
+        pair.network.crash(B)
+        await pair.until(lambda: pair.lost)
+        await asyncio.sleep(5)
+        assert [peer_id for peer_id, _ in pair.lost] == [B]
+        assert pair.sending._lanes == {}
+        await pair.close()
+
+    run_virtual(scenario())
+
+
+def test_what_was_flushed_has_been_read():
+    async def scenario():
+        pair = Pair()
+        pair.post(40)
+        await pair.sending.flush(600.0)
+        assert shards(pair.heard) == list(range(40))
+        await pair.close()
+
+    run_virtual(scenario())
+
+
+def test_a_flush_gives_up_when_nobody_reads():
+    async def scenario():
+        pair = Pair()
+        pair.post(1)
+        await pair.until_heard(1)
+        pair.network.stall(B)
+        pair.post(1)
+        await pair.sending.flush(3.0)
+        assert len(pair.heard) == 1
+        await pair.close()
+
+    run_virtual(scenario())
+
+
+def test_acknowledgements_tell_the_pace_of_the_line():
+    async def scenario():
+        pair = Pair()
+        assert pair.sending.pace_bytes_per_second is None
+        for _ in range(4):
+            for number in range(400):
+                pair.sending.post(B, [contribution(number), bytes(16_384)], "data")
+            await pair.sending.flush(600.0)
+            await asyncio.sleep(2.0)
+        line = UPLOAD_BITS_PER_SECOND / 8
+        assert 0.8 * line < pair.sending.pace_bytes_per_second < 1.2 * line
+        await pair.close()
+
+    run_virtual(scenario())
+
+
+def test_without_a_line_to_steer_there_is_no_pace():
+    async def scenario():
+        pair = Pair()
+        pair.sending._line = None
+        for number in range(400):
+            pair.sending.post(B, [contribution(number), bytes(16_384)], "data")
+        await pair.sending.flush(600.0)
+        assert pair.sending.pace_bytes_per_second is None
+        await pair.close()
+
+    run_virtual(scenario())
+
+
+def test_an_empty_frame_is_answered_with_the_clock_and_no_message():
+    async def scenario():
+        pair = Pair()
+        stream = await open_greeted_stream(pair.here, OpenDoor(), B, ROUND_PROTOCOL)
+        await asyncio.sleep(5.0)
+        await stream.send(b"")
+        clock = int.from_bytes(await stream.receive(8), "big") * 1e-6
+        assert 5.0 <= clock <= asyncio.get_running_loop().time()
+        assert pair.heard == []
+        await pair.close()
+
+    run_virtual(scenario())
+
+
+@pytest.mark.parametrize("answers", [[bytes(8)] * 3, [b"?"], [b""], [bytes(9)]])
+def test_a_remote_that_acknowledges_what_it_was_not_sent_is_lost(answers):
+    async def scenario():
+        pair = Pair()
+
+        async def answer(stream):
+            await greet_incoming(stream, OpenDoor())
+            await stream.receive(10_000)
+            for frame in answers:
+                await stream.send(frame)
+            await asyncio.sleep(60)
+
+        await pair.receiving.close()
+        pair.there.handle(ROUND_PROTOCOL, answer)
+        pair.post(1)
+        await pair.until(lambda: pair.lost)
+        assert [peer_id for peer_id, _ in pair.lost] == [B]
+        await pair.close()
+
+    run_virtual(scenario())

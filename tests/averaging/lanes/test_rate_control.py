@@ -1,0 +1,407 @@
+"""The pace finds a line's rate from acknowledgements alone, stays there, and takes no busy processor for a queue.
+
+`tests/kit/paced_line.py` is the line. A round of 36 frames is 25 M values among four members.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from itertools import count
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from averaging.lanes.rate_control import FEWEST_FRAMES, MOST_SAMPLES, SLOWEST_BYTES_PER_SECOND, LinePace
+from tests.kit.paced_line import CLOCKS_APART_SECONDS, FRAME_BYTES, MBIT, Line, Sender, play
+
+
+class Lag:
+    """A processor that is late by some seconds, uniformly, while `is_busy`."""
+
+    def __init__(self, least_seconds, most_seconds):
+        self.bounds = least_seconds, most_seconds
+        self.is_busy = True
+        self.random = random.Random(7)
+
+    def __call__(self, *_):
+        return self.random.uniform(*self.bounds) if self.is_busy else 0.0
+
+
+def seconds_of(sender, num_rounds, num_frames=36):
+    """What each of some rounds takes."""
+    found = []
+    for _ in range(num_rounds):
+        play(sender, num_frames=num_frames)
+        found.append(sender.seconds)
+    return found
+
+
+# ---- a calm line
+
+
+@pytest.mark.parametrize("mbit", [2, 20, 100, 1000])
+@pytest.mark.parametrize("round_trip_seconds", [0.005, 0.03, 0.2])
+def test_the_pace_fills_the_line_and_not_the_queue(mbit, round_trip_seconds):
+    sender = Sender(Line(mbit * MBIT, round_trip_seconds), LinePace())
+    num_frames = max(12, 2 * mbit)
+    at_best = num_frames * FRAME_BYTES / (mbit * MBIT) + round_trip_seconds
+    play(sender, num_rounds=4, num_frames=num_frames)
+    for taken in seconds_of(sender, 6, num_frames):
+        assert taken < 1.05 * at_best
+        assert sender.usual_queue_seconds < 0.08
+
+
+@pytest.mark.parametrize("mbit", [8, 17, 18, 19, 20, 22, 24, 28, 33, 50, 100, 400])
+def test_a_full_line_stays_full_and_a_ping_across_it_short(mbit):
+    """Wherever the pace's steps fall beside the line's rate: 30 ms of way and 70 of queue."""
+    sender = Sender(Line(mbit * MBIT), LinePace())
+    play(sender, num_rounds=3)
+    for _ in range(15):
+        play(sender)
+        assert sender.seconds < 1.06 * (36 * FRAME_BYTES / (mbit * MBIT) + 0.03)
+        assert sender.usual_queue_seconds < 0.07
+
+
+@pytest.mark.parametrize("mbit", [2, 20, 100, 400])
+def test_the_first_round_begins_at_full_speed(mbit):
+    sender = Sender(Line(mbit * MBIT), LinePace())
+    assert sender.pace.bytes_per_second is None
+    play(sender)
+    assert sender.seconds < 1.12 * (36 * FRAME_BYTES / (mbit * MBIT) + 0.03)
+
+
+@pytest.mark.parametrize("mbit", [8, 20, 50, 100, 200])
+def test_one_round_is_enough_to_know_the_line(mbit):
+    sender = Sender(Line(mbit * MBIT), LinePace())
+    play(sender, num_rounds=2, num_frames=max(36, mbit))
+    assert 0.9 < sender.pace_of_line < 1.1
+    assert sender.usual_queue_seconds < 0.1
+
+
+def test_a_line_that_is_never_full_needs_no_pace():
+    sender = Sender(Line(1000 * MBIT), LinePace())
+    play(sender, num_rounds=20)
+    assert sender.pace.bytes_per_second is None
+
+
+def test_a_line_that_becomes_slower_or_faster_is_followed():
+    line = Line(100 * MBIT)
+    sender = Sender(line, LinePace())
+    for mbit in (100, 30, 90, 10, 60):
+        line.bytes_per_second = mbit * MBIT
+        play(sender, num_rounds=6)
+        assert 0.8 < sender.pace_of_line < 1.2
+        assert sender.usual_queue_seconds < 0.12
+        assert sender.seconds < 1.1 * 36 * FRAME_BYTES / line.bytes_per_second + 0.03
+
+
+def test_without_pauses_the_queue_stays_short_too():
+    sender = Sender(Line(20 * MBIT), LinePace())
+    play(sender, num_frames=600)
+    play(sender, num_frames=600)
+    assert sender.usual_queue_seconds < 0.07
+    assert sender.seconds < 1.03 * 600 * FRAME_BYTES / (20 * MBIT)
+
+
+def test_a_queue_that_was_there_before_is_drained():
+    line = Line(50 * MBIT)
+    sender = Sender(line, LinePace())
+    play(sender, num_rounds=4)
+    line.free_at = line.now + 0.4
+    play(sender, num_rounds=2)
+    assert sender.usual_queue_seconds < 0.1
+    assert sender.pace_of_line > 0.85
+
+
+@pytest.mark.parametrize("mbit", [20, 100])
+def test_two_senders_share_a_line(mbit):
+    line = Line(mbit * MBIT)
+    one, other = Sender(line, LinePace()), Sender(line, LinePace())
+    play(one, other, num_rounds=4)
+    for _ in range(6):
+        play(one, other)
+        assert max(one.seconds, other.seconds) < 1.25 * (2 * 36 * FRAME_BYTES / line.bytes_per_second + 0.03)
+        assert one.usual_queue_seconds < 0.2
+    assert 0.6 < one.pace.bytes_per_second / other.pace.bytes_per_second < 1.7
+
+
+def test_fifteen_remotes_with_two_frames_each_tell_as_much():
+    sender = Sender(Line(20 * MBIT), LinePace(), [str(number) for number in range(15)])
+    play(sender, num_rounds=3, num_frames=30)
+    for taken in seconds_of(sender, 6, 30):
+        assert taken < 1.05 * (30 * FRAME_BYTES / (20 * MBIT) + 0.03)
+        assert sender.usual_queue_seconds < 0.1
+
+
+# ---- a busy processor is no queue
+
+
+@pytest.mark.parametrize("lag", [(0, 0.08), (0, 0.12), (0, 0.3), (0.12, 0.24)])
+@pytest.mark.parametrize("whose", [["reading_late"], ["reading_late", "hearing_late"]])
+def test_a_late_processor_is_not_a_queue(lag, whose):
+    """On 9ce67d9: 0 to 80 ms bring it to 38 Mbit/s of 400 for ever, 0 to 120 ms to 18 and less."""
+    late = Lag(*lag)
+    sender = Sender(Line(400 * MBIT), LinePace(), **dict.fromkeys(whose, late))
+    unpaced = Sender(Line(400 * MBIT), Unpaced(), **dict.fromkeys(whose, Lag(*lag)))
+    taken, at_best = seconds_of(sender, 30), seconds_of(unpaced, 30)
+    assert sum(taken) < 1.25 * sum(at_best)
+    assert max(taken[10:]) < 1.5 * max(at_best)
+    assert sender.pace_of_line > 0.5
+
+
+@pytest.mark.parametrize("mbit", [20, 100])
+def test_on_a_full_line_a_late_processor_costs_little(mbit):
+    """On 9ce67d9, 20 Mbit/s: 11 s and ever longer, the tenth round 21."""
+    late = Lag(0, 0.12)
+    sender = Sender(Line(mbit * MBIT), LinePace(), reading_late=late, hearing_late=late, writing_late=late)
+    for taken in seconds_of(sender, 20):
+        assert taken < 1.25 * (36 * FRAME_BYTES / (mbit * MBIT) + 0.15)
+
+
+@pytest.mark.parametrize("lag", [(0, 0.08), (0, 0.12), (0, 0.3), (0.12, 0.24), (0.3, 0.6)])
+@pytest.mark.parametrize("mbit", [20, 100, 400])
+def test_nothing_stays_slow_after_the_load_is_gone(lag, mbit):
+    late = Lag(*lag)
+    sender = Sender(Line(mbit * MBIT), LinePace(), reading_late=late, hearing_late=late)
+    play(sender, num_rounds=12)
+    late.is_busy = False
+    play(sender)
+    for taken in seconds_of(sender, 6):
+        assert taken < 1.12 * (36 * FRAME_BYTES / (mbit * MBIT) + 0.03)
+
+
+@pytest.mark.parametrize("mbit", [20, 100])
+def test_a_processor_that_becomes_late_in_the_middle_of_a_long_round_is_no_queue(mbit):
+    """There is no pause in which something could go ahead: only that the delay stays shows what it is."""
+    late = Lag(0.15, 0.15)
+    late.is_busy = False
+    sender = Sender(Line(mbit * MBIT), LinePace(), reading_late=late)
+    play(sender, num_rounds=3)
+    line = sender.line
+    sender.begin(20 * mbit)
+    line.at(line.now + 5.0, lambda: setattr(late, "is_busy", True))
+    line.run(lambda: not sender.num_unread)
+    assert sender.seconds < 1.1 * 20 * mbit * FRAME_BYTES / line.bytes_per_second
+
+
+def test_a_pace_that_is_too_low_comes_back():
+    sender = Sender(Line(100 * MBIT), LinePace())
+    play(sender, num_rounds=3)
+    sender.pace.bytes_per_second = sender.pace._line = 10 * MBIT
+    play(sender, num_rounds=3)
+    assert sender.pace_of_line > 0.9
+
+
+# ---- remotes that lie, and clocks
+
+
+def ever_later(seconds, *who):
+    """So much later with every word of `who`."""
+    words = count()
+    return lambda remote: seconds * next(words) if remote in who else 0.0
+
+
+def test_one_remote_that_acknowledges_ever_later_slows_nobody_down():
+    sender = Sender(Line(50 * MBIT), LinePace(), reading_late=ever_later(0.01, "a"))
+    honest = Sender(Line(50 * MBIT), Unpaced(), reading_late=ever_later(0.01, "a"))
+    for taken, at_best in zip(seconds_of(sender, 20), seconds_of(honest, 20), strict=True):
+        assert taken < 1.1 * at_best
+    assert sender.pace_of_line > 0.9
+
+
+@pytest.mark.parametrize("liars", ["a", "ab"])
+def test_remotes_that_say_they_read_ever_later_slow_nobody_down_while_another_does_not(liars):
+    sender = Sender(Line(50 * MBIT), LinePace(), lying=ever_later(0.5, *liars))
+    for taken in seconds_of(sender, 20):
+        assert taken < 1.1 * (36 * FRAME_BYTES / (50 * MBIT) + 0.03)
+
+
+def test_what_the_only_remote_says_counts_for_no_more_than_the_way_there_and_back():
+    sender = Sender(Line(50 * MBIT), LinePace(), ["a"], lying=ever_later(0.5, "a"))
+    for taken in seconds_of(sender, 20):
+        assert taken < 1.1 * (36 * FRAME_BYTES / (50 * MBIT) + 0.03)
+
+
+def test_the_only_remote_can_slow_the_pace_and_not_for_long():
+    late = {"is": True}
+    sender = Sender(Line(50 * MBIT), LinePace(), ["a"])
+    sender.reading_late = lambda _: 0.03 * (36 - sender.num_unread) if late["is"] else 0.0
+    assert max(seconds_of(sender, 40)) < 4 * (36 * FRAME_BYTES / (50 * MBIT) + 0.03)
+    late["is"] = False
+    play(sender, num_rounds=2)
+    assert sender.pace_of_line > 0.9
+
+
+def test_a_remote_that_says_it_reads_early_brings_what_no_pace_would():
+    sender = Sender(Line(50 * MBIT), LinePace(), lying=lambda remote: -5.0 * (remote == "a" and sender.num_unread < 36))
+    unpaced = Sender(Line(50 * MBIT), Unpaced())
+    play(unpaced)
+    for taken in seconds_of(sender, 20):
+        assert taken < 1.1 * unpaced.seconds
+
+
+def test_acknowledgements_that_wait_behind_the_remotes_own_data_slow_nobody_down():
+    late = Lag(0, 0.4)
+    sender = Sender(Line(20 * MBIT), LinePace(), hearing_late=late)
+    play(sender, num_rounds=20)
+    assert 0.85 < sender.pace_of_line < 1.15
+
+
+def test_clocks_that_drift_apart_slow_nobody_down():
+    line = Line(20 * MBIT)
+    sender = Sender(line, LinePace(), lying=lambda _: 1e-3 * line.now)
+    for taken in seconds_of(sender, 20):
+        assert taken < 1.1 * (36 * FRAME_BYTES / (20 * MBIT) + 0.03)
+
+
+# ---- what says nothing
+
+
+def written(pace, at, *, remote="a", passed=0.0, queue=0.0, way=0.015):
+    """An acknowledgement of a frame that waited for `queue` seconds."""
+    read = at + way + queue
+    pace.acknowledged(remote, at, passed, read + CLOCKS_APART_SECONDS, read + way)
+
+
+def greeted(pace, at, remote="a", way=0.015):
+    """The answer to what went ahead."""
+    pace.greeted(remote, at, at + way + CLOCKS_APART_SECONDS, at + 2 * way)
+
+
+def test_acknowledgements_of_nobody_count_for_nothing():
+    pace = LinePace()
+    pace.resumed(0.0, 0)
+    for number in range(20):
+        written(pace, 0.5 * number, passed=1e6 * number, queue=5.0)
+    assert pace.bytes_per_second is None
+
+
+def test_who_is_gone_counts_for_nothing():
+    pace = LinePace()
+    pace.resumed(0.0, 0)
+    greeted(pace, 0.0)
+    pace.forget("a")
+    for number in range(20):
+        written(pace, 0.5 * number, passed=1e6 * number, queue=5.0)
+    assert pace.bytes_per_second is None
+
+
+def test_what_was_written_before_the_pace_changed_says_nothing_about_it():
+    pace = LinePace()
+    pace.resumed(0.0, 0)
+    greeted(pace, 0.0)
+    for number in range(1, FEWEST_FRAMES + 1):
+        written(pace, 0.5 * number, passed=1e6 * number, queue=1.0)
+    found = pace.bytes_per_second
+    assert found is not None
+    for number in range(1, FEWEST_FRAMES + 1):
+        written(pace, 2.0 + 0.1 * number, passed=1e6 * number, queue=9.0)
+    assert pace.bytes_per_second == found
+
+
+@pytest.mark.parametrize("num_frames", range(1, FEWEST_FRAMES))
+def test_a_few_frames_do_not_slow_down(num_frames):
+    pace = LinePace()
+    for round_at in range(0, 1000, 10):
+        pace.resumed(round_at, 1e6 * round_at)
+        greeted(pace, round_at)
+        for number in range(num_frames):
+            written(pace, round_at + 0.4 * number, passed=1e6 * (round_at + number), queue=2.0)
+    assert pace.bytes_per_second is None
+
+
+def test_a_little_data_brings_a_slow_pace_back():
+    sender = Sender(Line(50 * MBIT), LinePace())
+    play(sender, num_rounds=3)
+    sender.pace.bytes_per_second = sender.pace._line = 5 * MBIT
+    play(sender, num_rounds=20, num_frames=3)
+    assert sender.pace_of_line > 0.3
+
+
+def test_who_sends_less_than_the_pace_allows_does_not_make_it_faster():
+    sender = Sender(Line(50 * MBIT), LinePace())
+    play(sender, num_rounds=6)
+    before, at, passed = sender.pace.bytes_per_second, sender.line.now, sender._passed_bytes
+    sender.pace.resumed(at, passed)
+    for number in range(400):
+        at, passed = at + 1.0, passed + FRAME_BYTES
+        written(sender.pace, at, remote="abc"[number % 3], passed=passed, queue=0.0, way=0.015)
+    assert sender.pace.bytes_per_second <= 1.1 * before
+
+
+def test_a_pause_after_a_lost_acknowledgement_is_no_slow_line():
+    sender = Sender(Line(50 * MBIT), LinePace())
+    sender.pace.resumed(0.0, 0)
+    greeted(sender.pace, 0.0)
+    written(sender.pace, 0.05)
+    sender.line.now = 3600.0
+    play(sender, num_rounds=2)
+    assert sender.pace_of_line > 0.8
+
+
+def test_what_is_kept_of_a_stretch_is_bounded():
+    pace = LinePace()
+    pace.resumed(0.0, 0)
+    greeted(pace, 0.0)
+    for number in range(100_000):
+        written(pace, 1e-6 * number, passed=number)
+    assert len(pace._samples) == MOST_SAMPLES
+
+
+def test_a_queue_gives_the_rate_of_the_line_exactly():
+    """A megabyte a second, of which half stays in the queue."""
+    pace = LinePace()
+    pace.resumed(10.0, 7e6)
+    greeted(pace, 10.0)
+    for number in range(1, FEWEST_FRAMES + 1):
+        written(pace, 10.0 + number, passed=7e6 + 1e6 * number, queue=float(number))
+    assert pace.bytes_per_second == pace._line == pytest.approx(0.5e6)
+    # The line did not wait for anything meanwhile: what passed, less what stays, is its rate, and the queue must go.
+    for number in range(FEWEST_FRAMES + 1, 3 * FEWEST_FRAMES + 1):
+        written(pace, 10.0 + number, passed=7e6 + 1e6 * number, queue=float(number))
+    assert pace._line == pytest.approx(0.5e6)
+    assert pace.bytes_per_second == pytest.approx(0.25e6)
+
+
+REMOTES = st.sampled_from("abc")
+TIMES = st.floats(0, 100)
+WORDS = st.one_of(
+    st.tuples(st.just("resumed"), st.floats(0, 1e9)),
+    st.tuples(st.just("forget"), REMOTES),
+    st.tuples(st.just("greeted"), REMOTES, TIMES, st.floats(0, 2**64 * 1e-6)),
+    st.tuples(st.just("acknowledged"), REMOTES, TIMES, st.floats(0, 1e9), st.floats(0, 2**64 * 1e-6)),
+)
+
+
+@given(words=st.lists(st.tuples(st.floats(0, 2), WORDS), max_size=60))
+def test_whatever_remotes_say_there_is_a_pace_or_none(words):
+    pace, now = LinePace(), 0.0
+    for pause, (name, *values) in words:
+        now += pause
+        if name == "forget":
+            pace.forget(*values)
+        elif name == "resumed":
+            pace.resumed(now, *values)
+        elif name == "greeted":
+            pace.greeted(*values, now)
+        else:
+            pace.acknowledged(*values, now)
+        assert pace.bytes_per_second is None or SLOWEST_BYTES_PER_SECOND <= pace.bytes_per_second < math.inf
+
+
+def test_frames_that_are_written_in_no_time_divide_by_nothing():
+    pace = LinePace()
+    pace.resumed(1.0, 0)
+    greeted(pace, 1.0)
+    written(pace, 1.0, passed=0.0)
+    pace.resumed(1.0, 0)
+    assert pace.bytes_per_second is None
+
+
+class Unpaced(LinePace):
+    """Hears everything and learns nothing."""
+
+    def acknowledged(self, *_):
+        return

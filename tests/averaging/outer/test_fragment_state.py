@@ -1,0 +1,422 @@
+"""One fragment at one peer: no work is lost or counted twice, and the live parameters show what they should."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from unittest import mock
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from averaging.codec.blocks import EncodedBlocks
+from averaging.codec.codec import make_codec
+from averaging.outer.carried_error import add_error, keep_error
+from averaging.outer.change import Discarded
+from averaging.outer.contributions import CommittedShard
+from averaging.outer.fragment_state import FragmentState
+from averaging.outer.outer_step import OuterRule, Terms, effective_outer_lr, effective_outer_momentum
+from averaging.outer.reduction import reduce_shard, shard_rates
+
+CODECS = ("fp32", "fp16", "int8", "int4", "e3m0", "int2")
+SIZE, BLOCK = 45, 8
+RULE = OuterRule("carry", 0.7, 0.5)
+RULES = (
+    OuterRule("sync", 0.7, 0.9),
+    OuterRule("delayed", 0.3, 0.5),
+    OuterRule("eager", 0.5, 0.5),
+    OuterRule("own", 0.7, 0.5, own_weight=0.6),
+    OuterRule("carry", 0.7, 0.5, overlay_gain=0.0),
+    OuterRule("carry", 0.7, 0.5, overlay_gain=0.7),
+    OuterRule("carry", 0.7, 0.5, overlay_gain=1.0),
+)
+EPSILON = 2.0**-23
+
+
+def normal(seed, size=SIZE, scale=0.05):
+    return scale * np.random.default_rng(seed).standard_normal(size, dtype=np.float32)
+
+
+def zeros(size=SIZE):
+    return np.zeros(size, dtype=np.float32)
+
+
+def state_of(rule, codec="int4", seed=0, block_size=BLOCK):
+    anchor = normal(seed, scale=1.0)
+    return FragmentState(rule, make_codec(codec, block_size), anchor, zeros(), zeros())
+
+
+def decoded(codec, encoded):
+    out = np.empty(encoded.num_values, dtype=np.float32)
+    codec.decode(encoded, out)
+    return out
+
+
+def in_small_chunks():
+    return mock.patch("averaging.outer.fragment_state.CHUNK_VALUES", 16)
+
+
+actions = st.one_of(
+    st.tuples(st.just("work"), st.integers(0, 999)),
+    st.tuples(st.just("send"), st.just(0)),
+    # Each part of the fragment: void, committed without own work, or committed with it.
+    st.tuples(
+        st.just("commit"),
+        st.lists(
+            st.tuples(st.integers(1, SIZE // BLOCK), st.sampled_from(["void", "without", "with", "with"])), max_size=3
+        ),
+    ),
+    st.tuples(st.just("not in roster"), st.integers(0, 999)),
+    st.tuples(st.just("take back"), st.just(0)),
+    st.tuples(st.just("adopt"), st.integers(0, 999)),
+    st.tuples(st.just("adopt, committed there"), st.integers(0, 999)),
+    st.tuples(st.just("share"), st.integers(1, 8)),
+)
+
+
+class Peer:
+    """A fragment state, a trainer's live parameters beside it, and the books."""
+
+    def __init__(self, rule, codec):
+        self.state = state_of(rule, codec)
+        self.live = self.state.anchor.copy()
+        self.received = np.zeros(SIZE)
+        self.committed = np.zeros(SIZE)
+        self.sequence = self.num_operations = 0
+
+    def show(self, change):
+        if change is not None:
+            assert change.dtype == np.float32
+            self.live += change
+
+    def do(self, action, argument):
+        state, self.num_operations = self.state, self.num_operations + 1
+        if action == "work":
+            work = normal(argument)
+            self.live -= work
+            self.received += work
+            state.receive_work(work, 10, 2, state.version)
+        elif action == "send":
+            if state.unsent_tokens and state.pending is None:
+                self.sequence += 1
+                self.show(state.send(self.sequence)[1])
+        elif action == "commit":
+            self.commit(argument)
+        elif action == "not in roster":
+            gradient = state.codec.encode(normal(argument))
+            self.show(state.apply([CommittedShard(0, SIZE, gradient, 0.7, False)], 5)[0])
+        elif action == "take back":
+            self.show(state.take_back())
+        elif action == "share":
+            state.own_share = 1 / argument
+        else:
+            before = state.shown()
+            if action == "adopt, committed there" and state.pending is not None:
+                self.committed += decoded(state.codec, state.pending.encoded)
+                state.pending = None
+            elif state.pending is not None:
+                state.take_back()
+            state.adopt(normal(argument, scale=1.0), normal(argument + 1), state.version + 3, 7, b"")
+            self.show(state.shown() - before)
+
+    def commit(self, parts):
+        state, shards, start = self.state, [], 0
+        own = None if state.pending is None else decoded(state.codec, state.pending.encoded)
+        for position, (num_blocks, kind) in enumerate([*parts, (SIZE, "with")]):
+            end = min(start + num_blocks * BLOCK, SIZE)
+            if start == end:
+                break
+            with_own = kind == "with" and own is not None
+            gradient = None if kind == "void" else state.codec.encode(normal(position, end - start))
+            shards.append(CommittedShard(start, end, gradient, 0.5, with_own))
+            if with_own:
+                self.committed[start:end] += own[start:end]
+            start = end
+        version = state.version
+        self.show(state.apply(shards, 5)[0])
+        assert state.version == version + 1
+        assert state.pending is None
+
+    def unaccounted(self):
+        kept = self.committed + self.state.residual
+        if self.state.pending is not None:
+            kept = kept + decoded(self.state.codec, self.state.pending.encoded)
+        return float(np.abs(kept - self.received).max())
+
+
+@settings(max_examples=60)
+@pytest.mark.parametrize("codec", CODECS)
+@given(st.sampled_from(RULES), st.lists(actions, min_size=5, max_size=25))
+def test_work_is_committed_waiting_or_under_way_and_nothing_else(codec, rule, todo):
+    peer = Peer(rule, codec)
+    with in_small_chunks():
+        for action, argument in [("work", 1), ("send", 0), *todo]:
+            peer.do(action, argument)
+            # Every operation adds two float32 numbers below 8 at most, and rounds once.
+            assert peer.unaccounted() <= 8 * EPSILON * peer.num_operations
+
+
+@settings(max_examples=50)
+@pytest.mark.parametrize("decay", [1.0, 0.9])
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule.mode}{rule.overlay_gain:g}")
+@given(codec=st.sampled_from(CODECS), todo=st.lists(actions, min_size=5, max_size=25))
+def test_the_live_parameters_never_drift(decay, rule, codec, todo):
+    peer = Peer(replace(rule, residual_decay=decay), codec)
+    with in_small_chunks():
+        for action, argument in [("work", 1), ("send", 0), *todo]:
+            peer.do(action, argument)
+            error = float(np.abs(peer.live - peer.state.shown()).max())
+            assert error <= 32 * EPSILON * peer.num_operations, action
+
+
+@settings(max_examples=60)
+@given(st.sampled_from(RULES), st.lists(actions, max_size=20))
+def test_waiting_tokens_come_with_waiting_work(rule, todo):
+    peer = Peer(rule, "int4")
+    for action, argument in todo:
+        peer.do(action, argument)
+        state = peer.state
+        assert (state.unsent_tokens > 0) == (state.unsent_steps > 0)
+        assert state.unsent_tokens <= 10 * len(todo)
+        if not state.unsent_tokens and state.pending is None:
+            # Only the codec's error may wait without tokens: less than a block's largest value.
+            assert float(np.abs(state.residual).max()) < 0.5
+
+
+@given(st.sampled_from(RULES), st.integers(0, 99))
+def test_a_full_cycle_counts_tokens_once(rule, seed):
+    state = state_of(rule)
+    state.version = 9
+    state.receive_work(normal(seed), 100, 10, 8)
+    state.receive_work(normal(seed + 1), 50, 5, 9)
+    sent, _ = state.send(1)
+    assert (sent.tokens, sent.steps, sent.base_version) == (150, 15, 8)
+    state.receive_work(normal(seed + 2), 30, 3, 9)
+    state.take_back()
+    assert (state.unsent_tokens, state.unsent_steps, state.unsent_base_version) == (180, 18, 8)
+    sent, _ = state.send(2)
+    gradient = state.codec.encode(normal(3, 24))
+    rest = state.codec.encode(normal(4, SIZE - 24))
+    state.apply([CommittedShard(0, 24, gradient, 0.5, True), CommittedShard(24, SIZE, rest, 0.5, False)], 99)
+    assert state.unsent_tokens == round(180 * (SIZE - 24) / SIZE)
+    assert (state.unsent_base_version, state.lineage_tokens, state.version) == (8, 99, 10)
+
+
+def test_send_needs_waiting_work_and_a_free_line():
+    state = state_of(RULE)
+    with pytest.raises(ValueError, match="needs waiting work"):
+        state.send(1)
+    state.receive_work(normal(1), 1, 1, 0)
+    state.send(1)
+    state.receive_work(normal(1), 1, 1, 0)
+    with pytest.raises(ValueError, match="no contribution under way"):
+        state.send(2)
+
+
+def test_work_that_is_not_finite_is_not_sent_and_nothing_changes():
+    state = state_of(RULE)
+    work = normal(1)
+    work[3] = float("nan")
+    state.receive_work(work, 1, 1, 0)
+    with pytest.raises(ValueError, match="nan at position 3"):
+        state.send(1)
+    assert state.pending is None
+    assert state.unsent_tokens == 1
+
+
+def test_dropped_work_leaves_the_live_parameters():
+    state = state_of(RULE)
+    work = normal(1)
+    live = state.shown() - work
+    state.receive_work(work, 10, 2, 0)
+    live += state.drop_waiting()
+    assert not state.residual.any()
+    assert state.unsent_tokens == 0
+    np.testing.assert_allclose(live, state.anchor, rtol=1e-6, atol=1e-6)
+
+
+def test_in_mode_streaming_nothing_is_shown_and_nothing_returns():
+    """The blend keeps a share of the work in the live parameters, and the next outer gradient contains that."""
+    state = state_of(OuterRule("streaming", 0.7, 0.9))
+    state.receive_work(normal(1), 10, 2, 0)
+    assert state.send(1)[1] is None
+    error = state.residual.copy()
+    _, num_returned = state.apply([CommittedShard(0, SIZE, None, 0.0, False)], 0)
+    assert num_returned == 0
+    assert np.array_equal(state.residual, error)
+    assert state.unsent_tokens == 0
+
+
+@given(st.sampled_from(RULES), st.sampled_from(RULES), st.integers(0, 99), st.sampled_from(CODECS))
+def test_peers_with_different_work_take_the_same_outer_step(left, right, seed, codec):
+    """Equal anchors whatever is pending, waiting or included, and whatever the chunks of the passes."""
+    rule = OuterRule(left.mode, 0.6, 0.5, left.overlay_gain)
+    states = [state_of(rule, codec), state_of(replace(right, outer_lr=0.6, outer_momentum=0.5), codec)]
+    states[0].receive_work(normal(seed), 10, 2, 0)
+    for round_ in range(3):
+        states[0].receive_work(normal(seed + round_), 10, 2, 0)
+        states[0].send(round_)
+        gradient = states[0].codec.encode(normal(seed + 50 + round_, 24))
+        rest = states[0].codec.encode(normal(seed + 80 + round_, SIZE - 24))
+        states[0].apply([CommittedShard(0, 24, gradient, 0.5, True), CommittedShard(24, SIZE, rest, 0.4, False)], 9)
+        with in_small_chunks():
+            states[1].apply(
+                [CommittedShard(0, 24, gradient, 0.5, False), CommittedShard(24, SIZE, rest, 0.4, False)], 9
+            )
+    assert states[0].refresh_digest() == states[1].refresh_digest()
+    assert states[0].lineage_tokens == states[1].lineage_tokens == 27
+
+
+def test_blocks_that_do_not_divide_a_pass_are_not_cut():
+    state = state_of(RULES[1], block_size=24)
+    with in_small_chunks():
+        state.receive_work(normal(1), 10, 2, 0)
+        state.send(1)
+        state.apply([CommittedShard(0, SIZE, state.codec.encode(normal(2)), 0.5, True)], 9)
+        np.testing.assert_allclose(state.shown(), state.anchor - state.residual, rtol=1e-6, atol=1e-6)
+    assert state.version == 1
+
+
+def test_a_void_shard_leaves_its_part_of_the_anchor_and_momentum():
+    state = state_of(RULE)
+    state.momentum[:] = normal(7)
+    anchor, momentum = state.anchor.copy(), state.momentum.copy()
+    gradient = state.codec.encode(normal(1, 24))
+    state.apply([CommittedShard(0, 24, gradient, 0.5, False), CommittedShard(24, SIZE, None, 0.0, False)], 9)
+    assert np.array_equal(state.anchor[24:], anchor[24:])
+    assert np.array_equal(state.momentum[24:], momentum[24:])
+    assert not np.array_equal(state.anchor[:24], anchor[:24])
+
+
+# ---------------------------------------------------------------------------------------------- reducing a shard
+
+
+def contributions(codec, seeds, staleness=0):
+    return [(index, Terms(10 + seed, 2, staleness), codec.encode(normal(seed, 50))) for index, seed in enumerate(seeds)]
+
+
+def bytes_of(reduction):
+    return b"".join(bytes(part) for part in reduction.encoded.pack())
+
+
+def poisoned(codec):
+    """A payload of the right length that no encoder writes."""
+    good = b"".join(bytes(part) for part in codec.encode(normal(1, 50)).pack())
+    bad = bytearray(good)
+    bad[0:4] = b"\xff" * 4  # a NaN as fp32, fp16 and as a scale
+    return EncodedBlocks.unpack(codec.name, codec.block_size, 50, bytes(bad))
+
+
+@pytest.mark.parametrize("name", CODECS)
+@given(st.lists(st.integers(0, 99), min_size=1, max_size=6), st.integers(0, 6))
+def test_a_contribution_that_is_no_number_is_left_out_and_the_others_share_its_weight(name, seeds, position):
+    codec = make_codec(name, BLOCK)
+    honest = contributions(codec, seeds)
+    position = min(position, len(honest))
+    mixed = [*honest[:position], (77, Terms(10**6, 1, 0), poisoned(codec)), *honest[position:]]
+    expected, found = (reduce_shard(given_, RULE, codec, 50, None) for given_ in (honest, mixed))
+    assert expected is not None
+    assert found is not None
+    assert bytes_of(found) == bytes_of(expected)
+    assert found.included == expected.included == tuple(range(len(seeds)))
+
+
+@given(st.lists(st.integers(0, 99), min_size=1, max_size=5), st.lists(st.integers(0, 99), max_size=3))
+def test_stale_contributions_are_not_included(seeds, stale_seeds):
+    codec = make_codec("int4", BLOCK)
+    fresh, stale = contributions(codec, seeds), contributions(codec, stale_seeds, staleness=5)
+    both = [*fresh, *((index + len(seeds), terms, blocks) for index, terms, blocks in stale)]
+    reduction = reduce_shard(both, RULE, codec, 50, None)
+    alone = reduce_shard(fresh, RULE, codec, 50, None)
+    assert reduction is not None
+    assert alone is not None
+    assert bytes_of(reduction) == bytes_of(alone)
+    assert reduction.included == alone.included
+    assert reduce_shard(stale, RULE, codec, 50, None) is None
+
+
+@pytest.mark.parametrize("num_peers", [1, 2, 4, 8, 64, 256])
+def test_equal_contributions_of_a_power_of_two_give_exactly_one_of_them(num_peers):
+    codec = make_codec("fp32", BLOCK)
+    same = [(index, Terms(7, 3, 0), codec.encode(normal(1, 50))) for index in range(num_peers)]
+    reduction = reduce_shard(same, RULE, codec, 50, None)
+    assert reduction is not None
+    assert np.array_equal(decoded(codec, reduction.encoded), normal(1, 50))
+
+
+@given(st.lists(st.integers(0, 99), min_size=1, max_size=40))
+def test_the_mean_is_the_weighted_mean(seeds):
+    codec = make_codec("fp32", BLOCK)
+    reduction = reduce_shard(contributions(codec, seeds), RULE, codec, 50, None)
+    assert reduction is not None
+    weights = [(10 + seed) ** 2 / 2 for seed in seeds]
+    pairs = zip(weights, seeds, strict=True)
+    mean = sum((weight * normal(seed, 50).astype(np.float64) for weight, seed in pairs), np.zeros(50)) / sum(weights)
+    np.testing.assert_allclose(decoded(codec, reduction.encoded), mean, rtol=1e-5, atol=1e-7)
+
+
+def test_nothing_to_average_is_no_result():
+    codec = make_codec("int4", BLOCK)
+    assert reduce_shard([], RULE, codec, 50, None) is None
+    assert reduce_shard([(0, Terms(1, 1, 0), poisoned(codec))], RULE, codec, 50, None) is None
+
+
+def test_a_mean_beyond_the_codec_is_no_result_and_no_error():
+    codec = make_codec("fp32", BLOCK)
+    largest = codec.encode(np.full(50, 2.0**126, dtype=np.float32))
+    error = keep_error(np.full(50, 2.0**120, dtype=np.float32))
+    assert reduce_shard([(0, Terms(1, 1, 0), largest)], RULE, codec, 50, error) is None
+
+
+@pytest.mark.parametrize("name", CODECS)
+def test_what_a_broadcast_loses_comes_with_the_next_one(name):
+    codec = make_codec(name, BLOCK)
+    error, broadcast, wanted = None, np.zeros(50), np.zeros(50)
+    kept_too_coarsely = 1e-6
+    for round_ in range(20):
+        given_ = contributions(codec, [round_, round_ + 1, round_ + 2])
+        exact = make_codec("fp32", BLOCK)
+        mean = reduce_shard(
+            [(index, terms, exact.encode(decoded(codec, blocks))) for index, terms, blocks in given_],
+            RULE,
+            exact,
+            50,
+            None,
+        )
+        reduction = reduce_shard(given_, RULE, codec, 50, error)
+        assert mean is not None
+        assert reduction is not None
+        wanted += decoded(exact, mean.encoded)
+        broadcast += decoded(codec, reduction.encoded)
+        error, waits = reduction.error, zeros(50)
+        add_error(error, waits)
+        # 8 bits for an error: half a step of its largest value over 127 is lost each time.
+        kept_too_coarsely += float(np.abs(waits).max()) / 254
+        assert float(np.abs(wanted - broadcast - waits).max()) <= kept_too_coarsely
+
+
+@given(st.lists(st.builds(Terms, st.integers(1, 99), st.integers(1, 9), st.integers(0, 6)), min_size=1, max_size=5))
+def test_a_shard_has_the_rates_of_its_own_contributions(terms):
+    assert shard_rates(terms, RULE) == (effective_outer_lr(terms, RULE), effective_outer_momentum(terms, RULE))
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: f"{rule.mode} {rule.overlay_gain}")
+@pytest.mark.parametrize("own_included", [True, False])
+def test_a_change_that_nobody_sees_takes_a_chunk_of_memory_and_moves_the_rest_alike(rule, own_included):
+    seen, unseen = (state_of(rule) for _ in range(2))
+    discarded = Discarded()
+    with in_small_chunks():
+        for state, out in ((seen, np.empty(SIZE, dtype=np.float32)), (unseen, discarded)):
+            state.receive_work(normal(1), 100, 4, 0)
+            sent = state.encode_work(1)
+            state.after_send(sent, out)
+            shards = [
+                CommittedShard(0, 24, sent.encoded.slice_blocks(0, 24), rule.outer_lr, own_included),
+                CommittedShard(24, SIZE, None, 0.0, False),
+            ]
+            assert state.apply(shards, 100, out)[0] is out
+    for name in ("anchor", "momentum", "residual"):
+        assert np.array_equal(getattr(seen, name), getattr(unseen, name))
+    assert seen.version == unseen.version == 1
+    assert discarded[0:1].base.nbytes <= 4 * 16

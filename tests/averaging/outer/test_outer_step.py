@@ -1,0 +1,370 @@
+"""The mathematics of a commit: it is what the papers say, and the same bits for everybody."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from decimal import Context, Decimal
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from averaging.arrays import F64
+from averaging.outer.outer_step import (
+    DIGEST_CHUNK_BYTES,
+    OuterRule,
+    Terms,
+    anchor_digest,
+    chunk_digests,
+    digest_of_chunks,
+    effective_outer_lr,
+    effective_outer_momentum,
+    newcomer_factor,
+    outer_step_,
+    outer_step_into,
+    overlay_of,
+    portable_power,
+    size_factor,
+    staleness_factor,
+    staleness_of,
+    weights_of,
+)
+from tests.kit.rounds.averaging_rounds import Swarm
+
+MODES = ("sync", "streaming", "delayed", "eager", "own", "carry")
+
+
+def normal(seed, size, dtype=np.float64):
+    return np.random.default_rng(seed).standard_normal(size, dtype=dtype)
+
+
+def multiples(low, high, denominator):
+    """Multiples of 1 / denominator from low to high.
+
+    Rates and shares are rounded to float32, as are their products in the overlay. With few enough bits nothing is lost
+    there, and float64 arrays show what holds exactly.
+    """
+    steps = st.integers(math.ceil(low * denominator), math.floor(high * denominator))
+    return steps.map(lambda number: number / denominator)
+
+
+def nearest_float32(low, high):
+    return st.floats(low, high).map(lambda number: float(np.float32(number)))
+
+
+# ------------------------------------------------------------------------------- eager updates, in two forms
+
+
+class Problem:
+    """M peers on quadratics of their own: local work depends on where a peer stands, so that errors would grow."""
+
+    def __init__(self, seed, num_peers, num_steps=5):
+        self.num_steps = num_steps
+        self.curvatures = [np.abs(normal(seed + peer, 6)) + 0.1 for peer in range(num_peers)]
+        self.optima = [normal(seed + 100 + peer, 6) for peer in range(num_peers)]
+
+    def outer_gradient(self, peer, start):
+        end = start.copy()
+        for _ in range(self.num_steps):
+            end -= 0.05 * self.curvatures[peer] * (end - self.optima[peer])
+        return start - end
+
+
+def integrated_eager(problem, start, num_peers, num_rounds, delay, eta, beta, share):
+    """Kale et al. (arXiv 2502.12996, Algorithm 3): each peer steps on a mix of fresh own and late foreign work."""
+    live = [start.copy() for _ in range(num_peers)]
+    momenta = [np.zeros_like(start) for _ in range(num_peers)]
+    past: list[list[F64]] = []
+    trajectory = []
+    for now in range(num_rounds):
+        past.append([problem.outer_gradient(peer, live[peer]) for peer in range(num_peers)])
+        for peer in range(num_peers):
+            mixed = past[now][peer] * share
+            if now >= delay:
+                late = past[now - delay]
+                mixed = mixed + sum(late) * share - late[peer] * share
+            momenta[peer] = beta * momenta[peer] + mixed
+            live[peer] = live[peer] - eta * (mixed + beta * momenta[peer])
+        trajectory.append([values.copy() for values in live])
+    return trajectory
+
+
+def anchored_eager(problem, start, num_peers, num_rounds, delay, eta, beta, share):
+    """The same with a committed anchor, driven by late means alone, and an overlay of what is under way."""
+    rule = OuterRule("eager", eta, beta)
+    anchor, momentum = start.copy(), np.zeros_like(start)
+    velocities = [np.zeros_like(start) for _ in range(num_peers)]
+    pending: list[deque[F64]] = [deque() for _ in range(num_peers)]
+    live = [start.copy() for _ in range(num_peers)]
+    trajectory = []
+    for now in range(num_rounds):
+        for peer in range(num_peers):
+            pending[peer].append(problem.outer_gradient(peer, live[peer]))
+        if now >= delay:
+            committed = [pending[peer].popleft() for peer in range(num_peers)]
+            outer_step_(anchor, momentum, sum(committed) * share, eta, beta)
+            for peer in range(num_peers):
+                velocities[peer] = beta * velocities[peer] + committed[peer]
+        for peer in range(num_peers):
+            overlay = overlay_of(rule, list(pending[peer]), velocities[peer], eta, share)
+            live[peer] = anchor - overlay
+        trajectory.append([values.copy() for values in live])
+    return trajectory
+
+
+@pytest.mark.parametrize("delay", [1, 2])
+@given(
+    seed=st.integers(0, 1000),
+    num_peers=st.integers(1, 32),
+    num_steps=st.integers(1, 40),
+    beta=multiples(0, 0.95, 64),
+    eta=multiples(0.05, 0.9, 64),
+)
+def test_anchor_and_overlay_are_eager_updates(delay, seed, num_peers, num_steps, beta, eta):
+    """For any M, H, beta and eta that stay the same: the same trajectory up to float64's rounding."""
+    share = round(4096 / num_peers) / 4096  # 1 / M, see `multiples`; the same in both forms
+    arguments = (Problem(seed, num_peers, num_steps), normal(seed, 6), num_peers, 20, delay, eta, beta, share)
+    for integrated, anchored in zip(integrated_eager(*arguments), anchored_eager(*arguments), strict=True):
+        for left, right in zip(integrated, anchored, strict=True):
+            scale = max(1.0, float(np.abs(left).max()))
+            assert float(np.abs(left - right).max()) <= 1e-10 * scale
+
+
+@given(st.integers(0, 1000), st.integers(1, 6), st.integers(1, 9), st.floats(0, 0.9), st.floats(0.05, 0.9))
+def test_fragment_states_follow_eager_updates(seed, num_peers, num_steps, beta, eta):
+    """The same through `FragmentState`, which peers run: float32, changes added to live values, one round of delay."""
+    problem, start = Problem(seed, num_peers, num_steps), normal(seed, 6)
+    expected = integrated_eager(problem, start, num_peers, 12, 1, eta, beta, 1 / num_peers)
+    swarm = Swarm(OuterRule("eager", eta, beta), "fp32", start.astype(np.float32), num_peers)
+    for state in swarm.states:
+        state.own_share = 1 / num_peers
+    for wanted in expected:
+        live_there = [live.astype(np.float64) for live in swarm.live]
+        work = [problem.outer_gradient(peer, live).astype(np.float32) for peer, live in enumerate(live_there)]
+        for live, change in zip(swarm.live, work, strict=True):
+            live -= change
+        if swarm.states[0].pending is not None:
+            swarm.commit()
+        for peer in range(num_peers):
+            swarm.send(peer, work[peer])
+        for got, values in zip(swarm.live, wanted, strict=True):
+            scale = max(1.0, float(np.abs(values).max()))
+            assert float(np.abs(got - values).max()) <= 1e-4 * scale
+
+
+@given(st.integers(0, 99), nearest_float32(0, 0.99), nearest_float32(0.01, 2))
+def test_the_outer_step_is_nesterov_sgd_of_torch(seed, beta, eta):
+    """In float64, with rates that are float32 numbers: rates are rounded to those."""
+    anchor, momentum = normal(seed, 50), np.zeros(50)
+    reference = torch.from_numpy(anchor.copy()).requires_grad_()
+    optimizer = torch.optim.SGD([reference], lr=eta, momentum=beta, nesterov=beta > 0)
+    for step in range(6):
+        gradient = normal(1000 + step, 50)
+        reference.grad = torch.from_numpy(gradient.copy())
+        optimizer.step()
+        before = anchor.copy()
+        change = outer_step_(anchor, momentum, gradient, eta, beta)
+        np.testing.assert_allclose(anchor, reference.detach().numpy(), rtol=1e-12, atol=1e-12)
+        assert np.array_equal(change, anchor - before)
+
+
+@pytest.mark.parametrize("step", [outer_step_, outer_step_into])
+def test_outer_steps_have_the_same_bits_for_any_threads_and_chunks(step):
+    size, beta, eta = 300_001, 0.5, 0.7
+    start, gradients = normal(1, size, np.float32), [normal(seed, size, np.float32) for seed in range(2, 5)]
+
+    def digest(chunk, num_threads):
+        anchor, momentum = start.copy(), np.zeros_like(start)
+        parts = [slice(first, first + chunk) for first in range(0, size, chunk)]
+
+        def take(part, gradient):
+            change = [] if step is outer_step_ else [np.empty_like(gradient[part])]
+            step(anchor[part], momentum[part], gradient[part], eta, beta, *change)
+
+        with ThreadPoolExecutor(num_threads) as executor:
+            for gradient in gradients:
+                list(executor.map(take, parts, itertools.repeat(gradient)))
+        return anchor_digest(anchor, momentum)
+
+    assert len({digest(chunk, threads) for chunk in (size, 1 << 18, 4096, 12_345) for threads in (1, 2, 3)}) == 1
+
+
+def test_the_outer_step_rounds_after_every_operation():
+    """A fused multiply-add would keep the product's low bits, and another machine's anchor would differ."""
+    values = [normal(seed, 5000, np.float32) for seed in range(3)]
+    anchor, momentum, gradient = (value.copy() for value in values)
+    outer_step_(anchor, momentum, gradient, 0.7, 0.9)
+    a, m, g = values
+    eta, beta = np.float32(0.7), np.float32(0.9)
+    m = m * beta + g
+    assert np.array_equal(momentum, m)
+    assert np.array_equal(anchor, a - (m * beta + g) * eta)
+
+
+# ------------------------------------------------------------------------------------- weights and staleness
+
+terms = st.builds(Terms, st.integers(1, 2**40), st.integers(1, 2**20), st.integers(0, 8))
+rules = st.builds(
+    OuterRule,
+    st.sampled_from(MODES),
+    st.floats(0.01, 2),
+    st.floats(0, 0.95),
+    staleness_power=st.floats(0, 4),
+    staleness_limit=st.integers(0, 6),
+    lag_penalty=st.floats(0, 3),
+)
+
+
+@given(st.lists(terms, min_size=1, max_size=12), rules)
+def test_weights_are_shares_of_what_counts(all_terms, rule):
+    weights = weights_of(all_terms, rule)
+    counts = [term.staleness <= rule.staleness_limit for term in all_terms]
+    assert sum(weights) == pytest.approx(1.0 if any(counts) else 0.0, abs=1e-5)
+    for weight, counted in zip(weights, counts, strict=True):
+        assert 0 <= weight <= 1
+        assert counted or weight == 0
+        assert weight == float(np.float32(weight))
+
+
+@given(st.lists(terms, min_size=1, max_size=8), rules, st.randoms(use_true_random=False))
+def test_weights_belong_to_their_contribution_in_any_order(all_terms, rule, random):
+    order = random.sample(range(len(all_terms)), len(all_terms))
+    shuffled = weights_of([all_terms[index] for index in order], rule)
+    weights = weights_of(all_terms, rule)
+    assert shuffled == [weights[index] for index in order]
+    assert effective_outer_lr([all_terms[index] for index in order], rule) == pytest.approx(
+        effective_outer_lr(all_terms, rule), rel=1e-6
+    )
+
+
+@given(st.integers(1, 10**6), st.integers(1, 1000), st.integers(2, 9))
+def test_more_tokens_and_more_tokens_a_step_weigh_more(tokens, steps, factor):
+    rule = OuterRule("carry", 0.7, 0.5)
+    more_steps = weights_of([Terms(tokens * factor, steps * factor, 0), Terms(tokens, steps, 0)], rule)
+    larger_batch = weights_of([Terms(tokens * factor, steps, 0), Terms(tokens, steps, 0)], rule)
+    assert more_steps[0] / more_steps[1] == pytest.approx(factor, rel=1e-5)
+    assert larger_batch[0] / larger_batch[1] == pytest.approx(factor**2, rel=1e-5)
+
+
+@given(rules, st.integers(0, 8))
+def test_older_work_never_weighs_more(rule, staleness):
+    assert 0 <= staleness_factor(staleness + 1, rule) <= staleness_factor(staleness, rule) <= 1
+    assert staleness_factor(0, rule) == 1
+    assert (staleness_factor(staleness, rule) == 0) == (staleness > rule.staleness_limit)
+
+
+@given(rules, st.lists(st.tuples(st.integers(1, 10**9), st.integers(1, 99)), min_size=1, max_size=9))
+def test_fresh_work_gets_the_whole_outer_lr_and_late_work_less(rule, work):
+    fresh = [Terms(tokens, steps, 0) for tokens, steps in work]
+    assert effective_outer_lr(fresh, rule) == pytest.approx(rule.outer_lr, rel=1e-6)
+    late = [Terms(tokens, steps, 1) for tokens, steps in work]
+    if rule.staleness_limit >= 1:
+        expected = rule.outer_lr * 2**-rule.staleness_power / (1 + rule.lag_penalty)
+        assert effective_outer_lr(late, rule) == pytest.approx(expected, rel=1e-6)
+    assert effective_outer_lr([*fresh, *late], rule) <= effective_outer_lr(fresh, rule)
+
+
+@given(rules, st.lists(terms, min_size=1, max_size=6))
+def test_work_beyond_the_limit_changes_nothing(rule, all_terms):
+    beyond = Terms(2**40, 1, rule.staleness_limit + 1)
+    kept = [term for term in all_terms if term.staleness <= rule.staleness_limit]
+    assert effective_outer_lr([*kept, beyond], rule) == effective_outer_lr(kept, rule)
+    assert weights_of([*kept, beyond], rule) == [*weights_of(kept, rule), 0.0]
+
+
+def test_equal_powers_of_zero_count_everybody_the_same():
+    rule = OuterRule("carry", 0.7, 0.5, token_power=0.0, quality_power=0.0)
+    assert weights_of([Terms(10, 1, 0), Terms(10**9, 7, 0), Terms(3, 3, 0), Terms(5, 1, 0)], rule) == [0.25] * 4
+
+
+@given(st.integers(1, 2**40), st.integers(1, 2**20), st.floats(0, 2), st.floats(0, 2))
+def test_size_counts_by_its_powers(tokens, steps, token_power, quality_power):
+    rule = OuterRule("carry", 0.7, 0.5, token_power=token_power, quality_power=quality_power)
+    expected = math.exp(token_power * math.log(tokens) + quality_power * math.log(tokens / steps))
+    assert size_factor(tokens, steps, rule) == pytest.approx(expected, rel=1e-9)
+    default = OuterRule("carry", 0.7, 0.5)
+    assert size_factor(tokens, steps, default) == tokens * (tokens / steps)
+
+
+@given(st.floats(1e-6, 1e12), st.floats(-8, 8))
+def test_powers_are_the_nearest_doubles(base, exponent):
+    """Of the exact power, computed here with far more digits; a C library may miss it by one bit."""
+    exact = Decimal(base).ln(Context(prec=80))
+    exact = Context(prec=80).exp(Context(prec=80).multiply(exact, Decimal(exponent)))
+    assert portable_power(base, exponent) == float(exact)
+
+
+@given(st.integers(0, 100), st.integers(0, 100))
+def test_newcomers_weigh_less_for_as_many_rounds_as_the_manifest_says(num_rounds, newcomer_rounds):
+    rule = OuterRule("carry", 0.7, 0.5, newcomer_rounds=newcomer_rounds)
+    factor = newcomer_factor(num_rounds, rule)
+    assert (factor < 1) == (num_rounds < newcomer_rounds)
+    assert factor == min(1, (num_rounds + 1) / (newcomer_rounds + 1))
+    old, new = weights_of([Terms(7, 1, 0, 100), Terms(7, 1, 0, num_rounds)], rule)
+    assert new / old == pytest.approx(factor, rel=1e-6)
+
+
+def test_a_swarm_of_newcomers_is_not_slowed_down():
+    rule = OuterRule("carry", 0.7, 0.5, newcomer_rounds=9)
+    newcomers = [Terms(10, 2, 0), Terms(30, 2, 0)]
+    assert weights_of(newcomers, rule) == pytest.approx(weights_of(newcomers, OuterRule("carry", 0.7, 0.5)), rel=1e-6)
+    assert effective_outer_lr(newcomers, rule) == effective_outer_lr(newcomers, OuterRule("carry", 0.7, 0.5))
+
+
+@given(rules, st.lists(terms, max_size=8), st.floats(0, 10))
+def test_momentum_falls_with_the_mean_staleness_and_never_below_its_share(rule, all_terms, penalty):
+    rule = replace(rule, momentum_lag_penalty=penalty)
+    counted = [term for term in all_terms if term.staleness <= rule.staleness_limit]
+    tokens = sum(term.tokens for term in counted)
+    mean = sum(term.tokens * term.staleness for term in counted) / tokens if tokens else 0.0
+    beta = effective_outer_momentum(all_terms, rule)
+    assert beta == pytest.approx(rule.outer_momentum / (1 + penalty * mean), rel=1e-6)
+    assert beta == float(np.float32(beta))
+
+
+def test_staleness_counts_from_what_the_mode_implies():
+    assert [staleness_of("sync", 7, base) for base in (7, 6, 4, 9)] == [0, 1, 3, 0]
+    for mode in MODES[1:]:
+        assert [staleness_of(mode, 7, base) for base in (7, 6, 5, 3)] == [0, 0, 1, 3]
+
+
+# --------------------------------------------------------------------------------------- overlays and digests
+
+
+@given(st.integers(0, 99), multiples(0.1, 1, 64), multiples(0.1, 0.9, 64), multiples(0, 1, 4096))
+def test_each_mode_shows_what_it_says(seed, eta, beta, share):
+    work, velocity = normal(seed, 10), normal(seed + 1, 10)
+
+    def overlay(mode, **options):
+        rule = OuterRule(mode, eta, beta, **options)
+        found = overlay_of(rule, [work], velocity, eta, share)
+        return np.zeros(10) if found is None else found
+
+    for mode in ("sync", "streaming", "delayed"):
+        assert not overlay(mode).any()
+    assert np.array_equal(overlay("carry", overlay_gain=share), work * share)
+    eager = eta * share * (work + beta * (beta * velocity + work))
+    np.testing.assert_allclose(overlay("eager"), eager, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(overlay("own", own_weight=share), eager, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("num_values", [1, 8, DIGEST_CHUNK_BYTES // 4, DIGEST_CHUNK_BYTES // 4 + 1])
+def test_a_digest_covers_every_bit_of_anchor_and_momentum(num_values):
+    anchor, momentum = normal(1, num_values, np.float32), normal(2, num_values, np.float32)
+    digest = anchor_digest(anchor, momentum)
+    chunks = chunk_digests(anchor, momentum)
+    assert len(chunks) == 2 * math.ceil(4 * num_values / DIGEST_CHUNK_BYTES)
+    assert digest_of_chunks(chunks) == digest == anchor_digest(anchor.copy(), momentum.copy())
+    assert anchor_digest(momentum, anchor) != digest
+    for values in (anchor, momentum):
+        value = values[-1]
+        values[-1] = np.nextafter(value, np.float32(np.inf))
+        assert anchor_digest(anchor, momentum) != digest
+        values[-1] = value
+    assert anchor_digest(anchor, momentum) == digest

@@ -1,0 +1,444 @@
+"""The round machine under every order of events: exhaustively for three peers, by seeds for more."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import random
+from collections import deque
+from unittest import mock
+
+import pytest
+
+from averaging.rounds.events import Heard, Lost, Repair, SendMessage, Tick
+from averaging.rounds.machine import HISTORY_COMMITS, KEPT_COMMITS
+from averaging.rounds.timing import RoundTiming
+from averaging.signing.notary import Notary
+from averaging.wire.messages import Commit, CommitRequest, Plan, VersionIs, Wait
+from tests.kit.rounds.round_swarm import RoundSwarm, digest_of
+
+
+def settle(swarm, chance, num_audits=3):
+    """Run until nothing is left to do, then as many announcements as a fork may survive."""
+    for _ in swarm.run(chance):
+        pass
+    for _ in range(num_audits):
+        swarm.audit()
+        for _ in swarm.run(chance):
+            pass
+
+
+def assert_whole(swarm):
+    swarm.assert_agreement()
+    for name in swarm.live():
+        assert not swarm.lost_units(name)
+
+
+# ----------------------------------------------------------------------------------- every order, for three peers
+
+
+def frozen(value):
+    """A hashable picture of everything that decides what a swarm can still do; learned times and keys are left out."""
+    if isinstance(value, RoundTiming | Notary | type) or (callable(value) and not dataclasses.is_dataclass(value)):
+        return None
+    if dataclasses.is_dataclass(value) and not value.__dataclass_params__.frozen:
+        return tuple(frozen(getattr(value, field.name)) for field in dataclasses.fields(value))
+    if isinstance(value, dict):
+        return tuple(sorted(((repr(key), frozen(item)) for key, item in value.items()), key=lambda pair: pair[0]))
+    if isinstance(value, set | frozenset):
+        return frozenset(value)
+    if isinstance(value, list | tuple | deque):
+        return tuple(frozen(item) for item in value)
+    return value
+
+
+def three_peers(num_blocks):
+    swarm = RoundSwarm(3, num_blocks=num_blocks)
+    swarm.tasks = [("work", name, None) for name in swarm.names]
+    return swarm
+
+
+def replayed(num_blocks, path):
+    swarm = three_peers(num_blocks)
+    for number in path:
+        swarm.take(swarm.choices()[number])
+    return swarm
+
+
+@functools.cache
+def reachable_paths(num_blocks):
+    """One path of choices to each state that three peers can reach in a round while no time passes."""
+    seen, stack, found = set(), [()], []
+    while stack:
+        path = stack.pop()
+        swarm = replayed(num_blocks, path)
+        picture = hash((frozen(swarm.members), frozen(swarm.queues), frozenset(map(repr, swarm.tasks))))
+        if picture in seen:
+            continue
+        seen.add(picture)
+        found.append(path)
+        stack += [(*path, number) for number in range(len(swarm.choices()))]
+    return found
+
+
+@pytest.mark.parametrize("num_blocks", [1, 2])
+def test_every_order_of_a_round_of_three_ends_in_one_commit_of_all(num_blocks):
+    paths = reachable_paths(num_blocks)
+    assert len(paths) > 300
+    longest = max(len(path) for path in paths)
+    ends = [swarm for path in paths if len(path) > longest - 3 and not (swarm := replayed(num_blocks, path)).choices()]
+    assert ends
+    for swarm in ends:
+        assert {swarm.members[name].machine.version for name in swarm.names} == {1}
+        assert_whole(swarm)
+        (commit,) = swarm.members[swarm.names[0]].lineage
+        assert len(swarm.committed_units(swarm.names[0])) == 3 * num_blocks
+        assert commit.tokens == 3 * swarm.tokens
+
+
+@pytest.mark.parametrize("noticed", [True, False])
+def test_a_crash_at_any_point_of_a_round_stops_nobody_else(noticed):
+    """Whoever it is: leader, reducer, member, all three at once; the others go on and lose nothing."""
+    for path in reachable_paths(1):
+        for victim in range(3):
+            swarm = replayed(1, path)
+            swarm.crash(swarm.names[victim], noticed=noticed)
+            swarm.set_views()
+            settle(swarm, random.Random(victim), num_audits=1)
+            assert_whole(swarm)
+            assert all(swarm.members[name].machine.version >= 1 for name in swarm.live())
+            for name in swarm.live():
+                assert not swarm.members[name].waiting
+                assert swarm.members[name].pending is None
+
+
+def test_a_link_that_breaks_at_any_point_of_a_round_stops_nobody():
+    for path in reachable_paths(1):
+        for sender, to in sorted({key[:2] for key in replayed(1, path).queues}):
+            broken = replayed(1, path)
+            broken.lose(sender, to)
+            settle(broken, random.Random(0))
+            assert_whole(broken)
+            assert not any(member.waiting or member.pending for member in broken.members.values())
+
+
+def test_a_message_that_comes_twice_at_any_point_changes_nothing():
+    for path in reachable_paths(1):
+        for key in sorted(replayed(1, path).queues):
+            doubled = replayed(1, path)
+            doubled.queues[key].append(doubled.queues[key][0])
+            settle(doubled, random.Random(0), num_audits=0)
+            assert_whole(doubled)
+            assert {member.machine.version for member in doubled.members.values()} == {1}
+
+
+# ----------------------------------------------------------------------------------------------- chosen by seeds
+
+
+def disturb(kind, swarm, chance, trouble):
+    """Maybe do one bad thing of this kind."""
+    if trouble["left"] <= 0 or chance.random() > 0.05:
+        return
+    if kind == "crash" and len(swarm.live()) > 2:
+        swarm.crash(chance.choice(swarm.live()), noticed=chance.random() < 0.7)
+        if chance.random() < 0.5:
+            swarm.set_views()
+    elif kind == "links" and swarm.queues:
+        swarm.lose(*chance.choice(sorted(swarm.queues))[:2])
+    elif kind == "twice" and swarm.queues:
+        queue = swarm.queues[chance.choice(sorted(swarm.queues))]
+        queue.append(chance.choice(list(queue)))
+    elif kind == "split":
+        at = chance.randint(1, len(swarm.names) - 1)
+        left, right = swarm.names[:at], swarm.names[at:]
+        if swarm.cut:
+            swarm.cut = set()
+            swarm.set_views()
+        else:
+            swarm.split(left, right)
+            if chance.random() < 0.8:
+                swarm.set_views(lambda me: left if me in left else right)
+    else:
+        return
+    trouble["left"] -= 1
+
+
+def run_scenario(kind, seed, may_double=False):
+    chance = random.Random(f"{kind} {seed}")
+    num_peers = chance.choice([4, 6, 8]) if kind in ("split", "views") else chance.choice([1, 2, 3, 5, 8])
+    swarm = RoundSwarm(num_peers, num_blocks=chance.choice([1, 2, 4]))
+    if kind == "views":
+        swarm.set_views(lambda me: sorted({me, *chance.sample(swarm.names, chance.randint(0, num_peers))}))
+    swarm.tasks = [("work", name, None) for name in swarm.names]
+    num_works = chance.randint(0, 5) * num_peers
+    trouble = {"left": {"crash": 3, "links": 30, "twice": 30, "split": 3}.get(kind, 0)}
+    slow = frozenset(chance.sample(swarm.names, 1)) if chance.random() < 0.3 else frozenset()
+    for _ in swarm.run(chance, slow=slow):
+        if num_works and chance.random() < 0.05:
+            num_works -= 1
+            swarm.work(chance.choice(swarm.live()))
+        disturb(kind, swarm, chance, trouble)
+    swarm.cut = set()
+    swarm.set_views()
+    settle(swarm, chance)
+    swarm.assert_agreement(may_double)
+    for name in swarm.live():
+        swarm.work(name)
+    settle(swarm, chance)
+    swarm.assert_agreement(may_double)
+    assert not any(swarm.members[name].waiting or swarm.members[name].pending for name in swarm.live())
+    return swarm
+
+
+@pytest.mark.parametrize("kind", ["quiet", "crash", "twice"])
+@pytest.mark.parametrize("first_seed", range(0, 100, 20))
+def test_the_connected_agree_and_nothing_is_lost(kind, first_seed):
+    for seed in range(first_seed, first_seed + 20):
+        assert_whole(run_scenario(kind, seed))
+
+
+@pytest.mark.parametrize("kind", ["links", "views", "split"])
+@pytest.mark.parametrize("first_seed", range(0, 100, 20))
+def test_forks_heal(kind, first_seed):
+    for seed in range(first_seed, first_seed + 20):
+        run_scenario(kind, seed, may_double=True)
+
+
+@pytest.mark.parametrize("kind", ["links", "views", "split"])
+def test_as_far_back_as_memory_goes_forks_lose_and_double_nothing(kind):
+    """With the shipped limits that holds for forks of up to three own contributions; longer ones may cost the lighter
+    side work, or count some of it twice. Here nobody forgets."""
+    patience = (
+        mock.patch("averaging.rounds.machine.KEPT_COMMITS", 99),
+        mock.patch("tests.kit.rounds.round_swarm.RECENT_CONTRIBUTIONS", 99),
+    )
+    with patience[0], patience[1]:
+        for seed in range(40):
+            assert_whole(run_scenario(kind, seed))
+
+
+# ------------------------------------------------------------------------------------------------ single stories
+
+
+def test_a_lone_peer_trains_on():
+    swarm = RoundSwarm(1)
+    (name,) = swarm.names
+    for _ in range(5):
+        swarm.work(name)
+        settle(swarm, random.Random(1), num_audits=0)
+    assert swarm.members[name].machine.version == 5
+    assert_whole(swarm)
+
+
+def test_a_lone_peer_that_sees_nobody_not_even_itself_trains_on():
+    swarm = RoundSwarm(1)
+    swarm.set_views(lambda me: [])
+    swarm.work(swarm.names[0])
+    settle(swarm, random.Random(1), num_audits=0)
+    assert swarm.members[swarm.names[0]].machine.version == 1
+
+
+def drain(swarm, *, until=None):
+    """Deliver everything in order, without letting time pass."""
+    while swarm.choices() and not (until is not None and until()):
+        swarm.take(swarm.choices()[0])
+
+
+def test_a_late_offer_waits_for_the_next_round_and_hears_its_leader_meanwhile():
+    swarm = RoundSwarm(3)
+    leader = next(name for name in swarm.names if swarm.members[name].machine._ranked()[0] == name)
+    early, late = (name for name in swarm.names if name != leader)
+    swarm.set_views(lambda me: [leader, early])
+    swarm.work(leader)
+    swarm.work(early)
+    drain(swarm, until=lambda: swarm.members[leader].machine._leading.plan is not None)
+    held = swarm.queues.pop((leader, early, "control"))
+    swarm.work(late)
+    drain(swarm)
+    machine = swarm.members[late].machine
+    heard_at = machine._member.heard_at
+    assert machine._leading is None
+    for _ in range(3):
+        swarm.now += 1.0
+        swarm.tick()
+        drain(swarm)
+    assert machine._member.leader == leader
+    assert machine._member.heard_at > heard_at
+    swarm.queues[(leader, early, "control")] = held
+    swarm.set_views()
+    settle(swarm, random.Random(1))
+    assert_whole(swarm)
+    assert not swarm.members[late].waiting
+
+
+def test_who_is_in_a_plan_begins_no_round_for_those_who_left_its_leader():
+    swarm = RoundSwarm(4)
+    first, second, third, stray = swarm.members[swarm.names[0]].machine._ranked()
+    swarm.set_views(lambda me: [first, second, third])
+    for name in (first, second, third):
+        swarm.work(name)
+    machine = swarm.members[second].machine
+    drain(swarm, until=lambda: machine.plan is not None)
+    assert machine.leader == first
+    offer = dataclasses.replace(swarm.members[third].machine._offer, attempt=1, sequence=99)
+    swarm.step(second, Heard(stray, offer))
+    for _ in range(300):
+        swarm.now += 1.0
+        swarm.step(second, Heard(first, Wait(0, 0, 0, 3, 2)))
+        assert machine.next_time > swarm.now
+    assert machine._leading.waiting == [stray]
+    assert machine._leading.plan is None
+    # When that leader is gone as well, they are all there is.
+    swarm.step(second, Lost(first, "the link is gone"))
+    assert machine.leader == second
+    while machine._leading.plan is None:
+        swarm.now = machine.next_time
+        swarm.step(second, Tick())
+    assert stray in {entry.peer_id for entry in machine._leading.plan.roster}
+
+
+def test_a_plan_of_a_round_that_was_committed_elsewhere_is_answered_with_its_commit():
+    swarm = RoundSwarm(3)
+    leader, *others = sorted(swarm.names, key=lambda name: swarm.members[name].machine._ranked().index(name))
+    swarm.set_views(lambda me: others if me in others else [leader])
+    for name in others:
+        swarm.work(name)
+    drain(swarm)
+    swarm.queues.clear()  # the commit has not come to the first one
+    for name in others:
+        assert swarm.members[name].machine.version == 1
+    plan = Plan(0, 0, 0, digest_of("start"), (), (), 1.0, 2.0)
+    for heard in (plan, dataclasses.replace(plan, attempt=3)):
+        effects = swarm.members[others[0]].machine.step(Heard(leader, heard), swarm.now)
+        assert [type(effect.message) for effect in effects] == [Commit]
+        assert effects[0].to == leader
+        assert effects[0].message == swarm.members[others[1]].lineage[0]
+
+
+def rounds_without(swarm, absent, num_rounds):
+    others = [name for name in swarm.names if name != absent]
+    swarm.split(others, [absent])
+    swarm.set_views(lambda me: [absent] if me == absent else others)
+    for round_ in range(num_rounds):
+        for name in others:
+            swarm.work(name)
+        settle(swarm, random.Random(round_), num_audits=0)
+    swarm.cut = set()
+    swarm.set_views()
+
+
+@pytest.mark.parametrize("num_rounds", [1, HISTORY_COMMITS, HISTORY_COMMITS + 1, KEPT_COMMITS + 4])
+def test_whoever_was_away_catches_up_by_commits_or_by_the_anchor(num_rounds):
+    swarm = RoundSwarm(4)
+    absent = swarm.names[2]
+    rounds_without(swarm, absent, num_rounds)
+    assert swarm.members[absent].machine.version == 0
+    swarm.work(absent)
+    settle(swarm, random.Random(5))
+    swarm.assert_agreement()
+    if num_rounds <= KEPT_COMMITS:
+        # Of what was sent before that, nobody can say any more whether it was committed.
+        assert not swarm.lost_units(absent)
+        assert swarm.members[absent].machine.version == num_rounds + 1
+    assert not swarm.members[absent].waiting
+
+
+def test_of_two_commits_for_one_version_the_heavier_wins():
+    swarm = RoundSwarm(5)
+    light, heavy = swarm.names[:2], swarm.names[2:]
+    swarm.split(light, heavy)
+    swarm.set_views(lambda me: light if me in light else heavy)
+    for name in swarm.names:
+        swarm.work(name)
+    settle(swarm, random.Random(1), num_audits=0)
+    tokens = {name: swarm.members[name].machine.lineage_tokens for name in swarm.names}
+    assert [tokens[name] for name in swarm.names] == [20, 20, 30, 30, 30]
+    (heavier,) = swarm.members[heavy[0]].lineage
+    swarm.cut = set()
+    swarm.set_views()
+    settle(swarm, random.Random(2), num_audits=1)
+    swarm.assert_agreement()
+    assert swarm.members[light[0]].lineage[0] == heavier
+    assert_whole(swarm)
+
+
+def test_a_commit_whose_results_are_gone_does_not_stop_the_round():
+    """The reducer dies after its report, before anyone had the result: somebody leads again, and nothing is lost."""
+    swarm = RoundSwarm(3)
+    for name in swarm.names:
+        swarm.work(name)
+
+    def committed():
+        return any(swarm.members[name].machine.applying for name in swarm.names)
+
+    drain(swarm, until=committed)
+    reducer = next(name for name in swarm.names if swarm.members[name].results)
+    for member in swarm.members.values():
+        member.results.clear()
+    swarm.crash(reducer)
+    swarm.set_views()
+    settle(swarm, random.Random(3))
+    assert_whole(swarm)
+    assert all(swarm.members[name].machine.version >= 1 for name in swarm.live())
+
+
+def test_memory_is_flat_over_many_failing_rounds():
+    """Links break all the time for 300 rounds of five peers."""
+    chance = random.Random(11)
+    swarm = RoundSwarm(5)
+    for round_ in range(300):
+        for name in swarm.names:
+            swarm.work(name)
+        for _ in swarm.run(chance):
+            if swarm.queues and chance.random() < 0.03:
+                swarm.lose(*chance.choice(sorted(swarm.queues))[:2])
+        if round_ == 50:
+            early = dict(swarm.max_sizes)
+    assert swarm.max_sizes["history"] <= KEPT_COMMITS + 1
+    for part, most in swarm.max_sizes.items():
+        assert most <= max(40, 2 * early[part]), part
+    assert min(member.machine.version for member in swarm.members.values()) > 200
+
+
+def test_a_stranger_cannot_fill_the_memory():
+    swarm = RoundSwarm(2)
+    me, other = swarm.names
+    machine = swarm.members[me].machine
+    for number in range(2000):
+        fake = f"{other}{number}"
+        swarm.members[fake] = swarm.members[other]
+        swarm._arrive(fake, me, VersionIs(0, 7, bytes(16), 99))
+    assert len(machine.later._version_of) <= 256
+
+
+def test_who_holds_the_lighter_commit_repairs_and_who_holds_the_heavier_passes_it_on():
+    swarm = RoundSwarm(5)
+    light, heavy = swarm.names[:2], swarm.names[2:]
+    swarm.split(light, heavy)
+    swarm.set_views(lambda me: light if me in light else heavy)
+    for name in swarm.names:
+        swarm.work(name)
+    settle(swarm, random.Random(1), num_audits=0)
+    (lighter,), (heavier,) = (swarm.members[group[0]].lineage for group in (light, heavy))
+    for name, message in ((light[0], heavier), (heavy[0], lighter), (heavy[0], heavier)):
+        sender = heavy[1] if name in light else light[1]
+        effects = swarm.members[name].machine.step(Heard(sender, message), swarm.now)
+        expected = {light[0]: [Repair], heavy[0]: [SendMessage] if message == lighter else []}[name]
+        assert [type(effect) for effect in effects] == expected
+        if expected == [SendMessage]:
+            assert effects[0].message == heavier
+
+
+def test_recent_commits_are_given_to_who_asks_and_older_ones_replaced_by_the_version():
+    """The results of older ones are gone; a commit alone would only cost the asker time."""
+    swarm = RoundSwarm(2)
+    for round_ in range(HISTORY_COMMITS + 3):
+        for name in swarm.names:
+            swarm.work(name)
+        settle(swarm, random.Random(round_), num_audits=0)
+    machine = swarm.members[swarm.names[0]].machine
+    for version in range(machine.version):
+        (effect,) = machine.step(Heard(swarm.names[1], CommitRequest(0, version)), swarm.now)
+        is_recent = version >= machine.version - HISTORY_COMMITS
+        assert type(effect.message) is (Commit if is_recent else VersionIs)
+        assert effect.message.version == (version if is_recent else machine.version)

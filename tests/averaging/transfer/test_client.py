@@ -1,0 +1,260 @@
+"""State transfer against donors that break the protocol on purpose, and commits of the largest size."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+
+import numpy as np
+import pytest
+
+from averaging.lanes.links import greet_incoming
+from averaging.outer.outer_step import anchor_digest, chunk_digests
+from averaging.rounds.machine import KEPT_COMMITS
+from averaging.transfer.client import (
+    STATE_PROTOCOL,
+    ChunkStream,
+    Header,
+    StateServer,
+    fetch_commits,
+    fetch_digest,
+    fetch_header,
+    fetch_state,
+)
+from averaging.transfer.messages import pack
+from averaging.transfer.snapshots import Snapshot
+from averaging.wire.frames import Limits
+from averaging.wire.messages import MAX_ROSTER, MAX_SHARDS, MAX_STEPS, MAX_TOKENS, Commit, RosterEntry, ShardResult
+from dht.errors import PeerFault, PeerUnreachable
+from dht.memory.host import MemoryHost
+from peer.network.membership.doorkeeper import RunDoorkeeper
+from peer.simulation.virtual_time import run_virtual
+from tests.kit.memory_networks import fixed_network, named
+from tests.kit.rounds.donor_scene import RULE
+
+NUM_VALUES = 50
+LIMITS = Limits((NUM_VALUES, MAX_SHARDS), 1000)
+JOINER, DONOR = named(1), named(2)
+
+
+def door(peer_id):
+    return RunDoorkeeper(RULE, peer_id, "trainer")
+
+
+def normal(seed, size=NUM_VALUES):
+    return np.random.default_rng(seed).standard_normal(size, dtype=np.float32)
+
+
+def joined(anchor, momentum):
+    return b"".join(chunk_digests(anchor, momentum))
+
+
+def raw(values):
+    return values.tobytes()
+
+
+async def on_stage(handler, ask):
+    """The answer to `ask(joiner host)`, with `handler` serving the donor's side after the hello."""
+    network = fixed_network()
+    donor, joiner = MemoryHost(network, DONOR), MemoryHost(network, JOINER)
+
+    async def serve(stream):
+        await greet_incoming(stream, door(DONOR))
+        await handler(stream)
+
+    donor.handle(STATE_PROTOCOL, serve)
+    try:
+        return await ask(joiner)
+    finally:
+        await joiner.close()
+        await donor.close()
+        assert network.handler_errors == []
+
+
+def answering(*frames, then_silent=False):
+    async def handler(stream):
+        await stream.receive(300)
+        for frame in frames:
+            await stream.send(frame)
+        if then_silent:
+            await asyncio.sleep(1000)
+        await stream.receive(300)
+
+    return handler
+
+
+def fetch(*frames, then_silent=False):
+    async def ask(joiner):
+        return await fetch_state(joiner, door(JOINER), DONOR, 0, NUM_VALUES)
+
+    return run_virtual(on_stage(answering(*frames, then_silent=then_silent), ask))
+
+
+ANCHOR, MOMENTUM = normal(1), normal(2)
+HEADER = pack(["state", 7, 99, joined(ANCHOR, MOMENTUM)])
+
+
+def test_an_honest_donor_is_believed():
+    snapshot = fetch(HEADER, raw(ANCHOR), raw(MOMENTUM))
+    assert np.array_equal(snapshot.anchor, ANCHOR)
+    assert np.array_equal(snapshot.momentum, MOMENTUM)
+    assert (snapshot.version, snapshot.lineage_tokens) == (7, 99)
+    assert snapshot.digest == anchor_digest(ANCHOR, MOMENTUM)
+
+
+def test_a_donor_may_have_nothing_yet():
+    assert fetch(pack(["none"])) is None
+
+
+def changed(values, position, value):
+    copy = values.copy()
+    copy[position] = value
+    return copy
+
+
+NAN, INFINITE = changed(ANCHOR, 3, math.nan), changed(MOMENTUM, 49, -math.inf)
+
+
+@pytest.mark.parametrize(
+    ("frames", "sentence"),
+    [
+        ([pack(["state", 7, 99, b"x" * 32])], "does not fit 50 values"),
+        ([pack(["state", 7, 99, b"x" * 128])], "announced a frame of|longer|at most"),
+        ([pack(["state", -1, 99, joined(ANCHOR, MOMENTUM)])], "does not fit 50 values"),
+        ([pack(["state", 7, 2**61, joined(ANCHOR, MOMENTUM)])], "does not fit 50 values"),
+        ([pack(["state", True, 99, joined(ANCHOR, MOMENTUM)])], "does not fit 50 values"),
+        ([pack(["state", 7, 99, 5])], "does not fit 50 values"),
+        ([pack(["header", 7, 99, joined(ANCHOR, MOMENTUM)])], "does not fit 50 values"),
+        ([pack([])], "not a list with a kind"),
+        ([b""], "not msgpack"),
+        ([b"\xc1garbage"], "not msgpack"),
+        ([b"\x91" * 100], "not msgpack|not a list"),
+        ([HEADER, raw(MOMENTUM)], "does not have its digest"),
+        ([HEADER, raw(ANCHOR)[:-1]], "does not have its digest"),
+        ([HEADER, b""], "does not have its digest"),
+        ([HEADER, raw(ANCHOR) + b"x"], "at most|longer"),
+        ([HEADER, raw(ANCHOR), raw(ANCHOR)], "does not have its digest"),
+        ([pack(["state", 7, 99, joined(NAN, MOMENTUM)]), raw(NAN), raw(MOMENTUM)], "fragment 0 that are not finite"),
+        ([pack(["state", 7, 99, joined(ANCHOR, INFINITE)]), raw(ANCHOR), raw(INFINITE)], "that are not finite"),
+    ],
+)
+def test_whatever_else_comes_is_the_donors_fault(frames, sentence):
+    with pytest.raises(PeerFault, match=sentence) as caught:
+        fetch(*frames)
+    assert caught.value.peer_id == DONOR
+
+
+@pytest.mark.parametrize("frames", [[], [HEADER], [HEADER, raw(ANCHOR)]], ids=["at once", "after header", "half-way"])
+def test_a_donor_that_falls_silent_is_given_up(frames):
+    with pytest.raises(PeerUnreachable, match="nothing for 30 s"):
+        fetch(*frames, then_silent=True)
+
+
+@pytest.mark.parametrize("answer", [["digest"], ["digest", b"x"], ["digest", "x" * 32], ["state", bytes(32)], ["none"]])
+def test_a_digest_is_empty_or_whole(answer):
+    async def ask(joiner):
+        return await fetch_digest(joiner, door(JOINER), DONOR, 0, 7)
+
+    with pytest.raises(PeerFault, match="answered a digest request"):
+        run_virtual(on_stage(answering(pack(answer)), ask))
+    for digest in (b"", bytes(32)):
+        assert run_virtual(on_stage(answering(pack(["digest", digest])), ask)) == digest
+
+
+@pytest.mark.parametrize("answer", [["commits", 5], ["digest", b""], ["commits", b"\x01\x00"], ["commits", b"x" * 90]])
+def test_commits_are_checked_like_all_frames(answer):
+    async def ask(joiner):
+        return await fetch_commits(joiner, door(JOINER), DONOR, 0, 0, LIMITS)
+
+    with pytest.raises(PeerFault) as caught:
+        run_virtual(on_stage(answering(pack(answer)), ask))
+    assert caught.value.peer_id == DONOR
+
+
+@pytest.mark.parametrize("answer", [["chunks", 1], ["later"], ["version", "7"], ["state", 7]])
+def test_a_range_is_given_put_off_or_refused(answer):
+    async def ask(joiner):
+        header = Header(7, 99, tuple(chunk_digests(ANCHOR, MOMENTUM)))
+        stream = await ChunkStream.open(joiner, door(JOINER), DONOR, 0, header, NUM_VALUES)
+        try:
+            return await stream.ask(range(2))
+        finally:
+            await stream.close()
+
+    with pytest.raises(PeerFault, match="answered a request for chunks"):
+        run_virtual(on_stage(answering(pack(answer)), ask))
+    for honest, found in ((["chunks"], "chunks"), (["busy"], "busy"), (["version", 3], "version")):
+        assert run_virtual(on_stage(answering(pack(honest)), ask)) == found
+
+
+class Source:
+    """A donor's state of two fragments, or none."""
+
+    def __init__(self, commits=(), has_state=True):
+        self.commits, self.has_state = commits, has_state
+
+    async def snapshot(self, fragment):
+        return Snapshot(7, 99, ANCHOR, MOMENTUM, anchor_digest(ANCHOR, MOMENTUM)) if self.has_state else None
+
+    def digest_at(self, fragment, version):
+        return anchor_digest(ANCHOR, MOMENTUM) if version == 7 and self.has_state else b""
+
+    def commits_from(self, fragment, version):
+        return [commit for commit in self.commits if commit.version >= version]
+
+
+def with_server(source, ask):
+    async def main():
+        network = fixed_network()
+        donor, joiner = MemoryHost(network, DONOR), MemoryHost(network, JOINER)
+        StateServer(donor, door(DONOR), source, 2)
+        try:
+            return await ask(joiner)
+        finally:
+            assert network.handler_errors == []
+            await donor.close()
+
+    return run_virtual(main())
+
+
+def test_a_donor_without_a_state_says_so_to_everyone():
+    async def ask(joiner):
+        return (
+            await fetch_state(joiner, door(JOINER), DONOR, 0, NUM_VALUES),
+            await fetch_header(joiner, door(JOINER), DONOR, 0, NUM_VALUES),
+            await fetch_digest(joiner, door(JOINER), DONOR, 0, 7),
+            await fetch_commits(joiner, door(JOINER), DONOR, 0, 0, LIMITS),
+        )
+
+    assert with_server(Source(has_state=False), ask) == (None, "none", b"", [])
+
+
+def test_server_and_joiner_understand_each_other():
+    async def ask(joiner):
+        header = await fetch_header(joiner, door(JOINER), DONOR, 1, NUM_VALUES)
+        state = await fetch_state(joiner, door(JOINER), DONOR, 1, NUM_VALUES)
+        digest = await fetch_digest(joiner, door(JOINER), DONOR, 1, 7)
+        assert header.digest == state.digest == digest
+        return state
+
+    assert np.array_equal(with_server(Source(), ask).anchor, ANCHOR)
+
+
+def largest_commit(version):
+    peers = sorted(map(named, range(MAX_ROSTER)))
+    roster = tuple(RosterEntry(peer, MAX_TOKENS, MAX_STEPS, 2**53, 2**53) for peer in peers)
+    everyone = tuple(range(MAX_ROSTER))
+    shards = tuple(
+        ShardResult(n, n + 1, n % MAX_ROSTER, bytes([7]) * 16, everyone, bytes(64)) for n in range(MAX_SHARDS)
+    )
+    return Commit(1, version, 0, DONOR, bytes(16), roster, shards, bytes(16), bytes(64))
+
+
+def test_all_kept_commits_of_a_full_swarm_fit_one_answer():
+    """With a small fragment the longest round frame is far shorter than sixteen commits of 256 members."""
+    commits = [largest_commit(version) for version in range(KEPT_COMMITS)]
+
+    async def ask(joiner):
+        return await fetch_commits(joiner, door(JOINER), DONOR, 1, 0, LIMITS)
+
+    assert with_server(Source(commits), ask) == commits

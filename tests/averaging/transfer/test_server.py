@@ -1,0 +1,229 @@
+"""What a donor keeps for those who fetch from it, how many it serves, and requests without sense."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from averaging.codec.digests import digest_of
+from averaging.lanes.links import open_greeted_stream
+from averaging.outer.outer_step import anchor_digest
+from averaging.transfer import messages, server, snapshots
+from averaging.transfer.client import STATE_PROTOCOL, Header, fetch_header, fetch_state
+from averaging.transfer.snapshots import HeldSnapshots, NoRoom
+from dht.errors import PeerFault
+from dht.host import Stream
+from dht.memory.host import MemoryHost
+from peer.network.membership.doorkeeper import RunDoorkeeper
+from tests.kit.memory_networks import MIB, named, now
+from tests.kit.rounds.donor_scene import NUM_VALUES, RULE, UPLOAD, Scene, array_of, assert_same, in_scene
+
+
+def test_ten_joiners_at_once_ask_different_donors_and_share_snapshots() -> None:
+    async def play(scene: Scene) -> None:
+        joiners = [scene.joiner(100 + number) for number in range(10)]
+        first = [joiner.best_first(0)[0] for joiner in joiners]
+        assert len(set(first)) >= 3
+        results = await asyncio.gather(
+            *(joiner.fetch(0, NUM_VALUES, joiner.best_first(0)) for joiner in joiners),
+        )
+        for found in results:
+            assert found is not None
+            assert_same(found.snapshot, scene.world.state("main", 0, 5))
+        assert [donor.num_snapshots for donor in scene.donors] == [1] * 5
+        sent = [scene.network.sent_bytes(donor.peer_id) for donor in scene.donors]
+        assert max(sent) < 1.5 * sum(sent) / len(sent)
+        # What nobody asks for is let go.
+        await asyncio.sleep(2 * snapshots.HOLD_SECONDS)
+        assert [donor.server.held_bytes for donor in scene.donors] == [0] * 5
+
+    in_scene(5, play)
+
+
+def test_a_donor_holds_few_large_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshots, "SMALL_BYTES", 0)
+
+    async def play(scene: Scene) -> None:
+        donor = scene.donors[0]
+        held = HeldSnapshots(donor)
+        first = await held.newest(0, named(9))
+        assert first is not None
+        assert await held.newest(0, named(9)) is first
+        donor.advance(0)
+        second = await held.newest(0, named(9))
+        assert second is not None
+        assert second.snapshot.version == 6
+        assert held.num_bytes == 16 * NUM_VALUES
+        donor.advance(0)
+        # No room: the newest copy that is there, and nothing of another fragment.
+        assert await held.newest(0, named(9)) is second
+        with pytest.raises(NoRoom):
+            await held.newest(1, named(9))
+        assert await held.at(0, 5, first.snapshot.digest, named(9)) is first
+        assert await held.at(0, 5, bytes(32), named(9)) is None
+        assert await held.at(0, 4, first.snapshot.digest, named(9)) is None
+        await asyncio.sleep(snapshots.IDLE_SECONDS)
+        assert await held.newest(1, named(9)) is not None
+        assert held.num_bytes == 16 * NUM_VALUES
+        await asyncio.sleep(snapshots.HOLD_SECONDS)
+        assert held.num_bytes == 0
+
+    in_scene(1, play)
+
+
+def test_a_copy_that_all_joiners_are_done_with_makes_room_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshots, "SMALL_BYTES", 0)
+    monkeypatch.setattr(snapshots, "MAX_SNAPSHOTS", 1)
+
+    async def play(scene: Scene) -> None:
+        held = HeldSnapshots(scene.donors[0])
+        copy = await held.newest(0, named(9))
+        assert copy is not None
+        held.begin(copy)
+        held.begin(copy)
+        held.end(copy, is_done=True)
+        await asyncio.sleep(snapshots.DONE_SECONDS)
+        with pytest.raises(NoRoom):  # one joiner still takes from it
+            await held.newest(1, named(9))
+        held.end(copy, is_done=False)
+        with pytest.raises(NoRoom):  # its line broke: it comes again
+            await held.newest(1, named(9))
+        held.begin(copy)
+        held.end(copy, is_done=True)
+        assert await held.newest(0, named(9)) is copy
+        with pytest.raises(NoRoom):  # somebody has just been told of it
+            await held.newest(1, named(9))
+        held.begin(copy)
+        held.end(copy, is_done=True)
+        await asyncio.sleep(snapshots.DONE_SECONDS)
+        assert await held.newest(1, named(9)) is not None
+
+    in_scene(1, play)
+
+
+def test_one_joiner_after_the_other_waits_for_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshots, "SMALL_BYTES", 0)
+    monkeypatch.setattr(snapshots, "MAX_SNAPSHOTS", 1)
+
+    async def play(scene: Scene) -> None:
+        seconds = []
+        for fragment in (0, 1):
+            began = now()
+            await scene.fetch(fragment)
+            seconds.append(now() - began)
+        assert seconds[1] < seconds[0] + snapshots.IDLE_SECONDS / 2
+
+    in_scene(1, play, upload0=400e6)
+
+
+def test_busy_donors_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshots, "SMALL_BYTES", 0)
+    monkeypatch.setattr(snapshots, "MAX_SNAPSHOTS", 1)
+
+    async def play(scene: Scene) -> None:
+        for donor in scene.donors:
+            await donor.server._snapshots.newest(1, named(9))
+        began = now()
+        await scene.fetch(0)
+        assert now() - began > snapshots.IDLE_SECONDS - 0.5
+
+    in_scene(2, play)
+
+
+async def ask_for_all(scene: Scene, host: MemoryHost, doorkeeper: RunDoorkeeper) -> tuple[Stream, list[object], float]:
+    """(stream, first answer, seconds until then) of a request for every chunk of fragment 0."""
+    donor = scene.donors[0]
+    stream = await open_greeted_stream(host, doorkeeper, donor.peer_id, STATE_PROTOCOL)
+    began = now()
+    await stream.send(messages.pack(["chunks", 0, 5, donor.state(0).digest, 0, 14]))
+    answer = messages.unpack(await stream.receive(64), donor.peer_id, 2)
+    return stream, answer, now() - began
+
+
+def test_a_donor_serves_few_at_once_and_nobody_takes_all_its_turns() -> None:
+    async def play(scene: Scene) -> None:
+        streams = []
+        for number, answers in ((3, ["chunks", "chunks", "busy"]), (4, ["chunks", "chunks", "busy"]), (5, ["busy"])):
+            host = MemoryHost(scene.network, named(number))
+            doorkeeper = RunDoorkeeper(RULE, named(number), "trainer")
+            for expected in answers:
+                stream, answer, seconds = await ask_for_all(scene, host, doorkeeper)
+                streams.append(stream)
+                assert answer == [expected]
+        # The last one waited for its turn before it was told to go elsewhere.
+        assert seconds >= messages.QUEUE_SECONDS
+        await streams[0].close()
+        await asyncio.sleep(1.0)
+        stream, answer, seconds = await ask_for_all(scene, host, doorkeeper)
+        assert answer == ["chunks"]
+        for opened in (*streams, stream):
+            await opened.close()
+
+    in_scene(1, play)
+
+
+def test_a_range_has_a_longest_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server, "MAX_RANGE_CHUNKS", 13)
+
+    async def play(scene: Scene) -> None:
+        with pytest.raises(PeerFault):
+            await ask_for_all(scene, MemoryHost(scene.network, named(3)), RunDoorkeeper(RULE, named(3), "trainer"))
+
+    in_scene(1, play)
+
+
+def test_a_header_that_does_not_fit_and_requests_without_sense_are_faults() -> None:
+    async def play(scene: Scene) -> None:
+        donor = scene.donors[0]
+        host = MemoryHost(scene.network, named(3))
+        doorkeeper = RunDoorkeeper(RULE, named(3), "trainer")
+        with pytest.raises(PeerFault, match=r"does not fit|announced"):
+            await fetch_header(host, doorkeeper, donor.peer_id, 0, MIB // 4)
+        for request in (
+            ["chunks", 0, 5, donor.state(0).digest, 0, 0],
+            ["chunks", 0, 5, donor.state(0).digest, 0, messages.MAX_RANGE_CHUNKS + 1],
+            ["chunks", 0, 5, donor.state(0).digest, 2**40, 1],
+            ["chunks", 0, True, donor.state(0).digest, 0, 1],
+            ["chunks", 9, 5, donor.state(0).digest, 0, 1],
+            ["header", -1],
+            ["header"],
+            ["what", 0],
+        ):
+            stream = await open_greeted_stream(host, doorkeeper, donor.peer_id, STATE_PROTOCOL)
+            await stream.send(messages.pack(request))
+            with pytest.raises(PeerFault):
+                await stream.receive(2 * MIB)
+            await stream.close()
+        # Another version than any the donor had: it says which one it has, however large the number is.
+        for version, own in ((6, 5), (2**60, 0)):
+            stream = await open_greeted_stream(host, doorkeeper, donor.peer_id, STATE_PROTOCOL)
+            await stream.send(messages.pack(["chunks", 0, version, bytes(32), 0, 1]))
+            assert messages.unpack(await stream.receive(64), donor.peer_id, 2) == ["version", own]
+            await stream.close()
+        whole = await fetch_state(host, doorkeeper, donor.peer_id, 0, NUM_VALUES)
+        assert whole is not None
+        assert_same(whole, donor.state(0))
+
+    in_scene(1, play)
+
+
+def test_the_header_has_the_digest_of_the_anchor() -> None:
+    anchor, momentum = array_of("a"), array_of("m")
+    chunks = messages.chunks_of(anchor, momentum)
+    header = Header(1, 2, tuple(digest_of(chunk) for chunk in chunks))
+    assert header.digest == anchor_digest(anchor, momentum)
+    assert [len(chunk) for chunk in chunks] == messages.chunk_lengths(NUM_VALUES)
+
+
+def test_serving_keeps_within_its_share_of_the_line() -> None:
+    async def play(scene: Scene) -> float:
+        began = now()
+        await scene.fetch()
+        undisturbed = now() - began
+        scene.donors[0].server._most_bits_per_second = lambda: UPLOAD / 2
+        began = now()
+        await scene.fetch(1)
+        return (now() - began) / undisturbed
+
+    assert 1.8 < in_scene(1, play) < 2.2

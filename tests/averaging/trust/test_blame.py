@@ -1,0 +1,448 @@
+"""Counting bad input, leaving out who keeps sending it, and what the guard of an exchange takes for a lie."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from averaging.codec.codec import make_codec
+from averaging.exchange.exchange import Exchange
+from averaging.fragment.runtime import FragmentRuntime
+from averaging.fragment.shard_store import ShardStore
+from averaging.outer.combine import RefusedMember
+from averaging.outer.fragment_state import FragmentState
+from averaging.outer.outer_step import OuterRule
+from averaging.rounds.events import ReduceShard
+from averaging.rounds.facts import PeerRefused, RepairNeeded
+from averaging.rounds.machine import RoundMachine
+from averaging.rounds.timing import RoundTiming
+from averaging.trust.blame import (
+    FIRST_SECONDS,
+    FORGIVEN_SECONDS,
+    LONGEST_SECONDS,
+    MAX_REMEMBERED_PEERS,
+    STRIKES,
+    BlameBook,
+    Verdict,
+)
+from averaging.trust.guard import Guard
+from averaging.wire import frames
+from averaging.wire.frames import Limits
+from averaging.wire.messages import (
+    Abandon,
+    Commit,
+    Contribution,
+    Offer,
+    Plan,
+    RosterEntry,
+    ShardPlan,
+    ShardResult,
+    VersionIs,
+)
+from dht.errors import PeerFault
+from dht.host import PeerId
+from tests.kit.notaries import notary_of, signed
+
+ME, LIAR, HONEST = (PeerId(name * 20) for name in ("m", "x", "h"))
+DIGEST = bytes(16)
+
+
+def strike(book, now, offence="undecodable", times=STRIKES):
+    return [book.add(LIAR, offence, now) for _ in range(times)][-1]
+
+
+# --- the book ---
+
+
+def test_a_few_refusals_are_no_habit():
+    book = BlameBook()
+    for number in range(STRIKES - 1):
+        assert book.add(LIAR, "undecodable", float(number)) == Verdict(True)
+        assert LIAR not in book.excluded(float(number))
+    assert book.add(LIAR, "beyond_norm", 9.0) == Verdict(True, FIRST_SECONDS)
+    assert book.counts(LIAR) == {"undecodable": STRIKES - 1, "beyond_norm": 1}
+    assert HONEST not in book.excluded(9.0)
+
+
+def test_exclusions_double_up_to_a_bound():
+    book, now, seconds = BlameBook(), 0.0, []
+    for _ in range(9):
+        verdict = strike(book, now)
+        seconds.append(verdict.excluded_seconds)
+        assert LIAR in book.excluded(now)
+        assert LIAR in book.excluded(now + verdict.excluded_seconds - 1e-3)
+        now += verdict.excluded_seconds
+        assert LIAR not in book.excluded(now)
+    assert seconds == [min(FIRST_SECONDS * 2**index, LONGEST_SECONDS) for index in range(9)]
+
+
+def test_what_happens_while_a_peer_is_left_out_does_not_count_again():
+    book = BlameBook()
+    strike(book, 0.0)
+    assert strike(book, 1.0, times=9).excluded_seconds == 0.0
+    assert LIAR not in book.excluded(FIRST_SECONDS)
+
+
+@given(st.floats(0, 3 * FORGIVEN_SECONDS))
+def test_quiet_time_forgives(quiet):
+    book = BlameBook()
+    strike(book, 0.0, times=STRIKES - 1)
+    assert bool(book.add(LIAR, "undecodable", quiet).excluded_seconds) == (quiet < FORGIVEN_SECONDS)
+
+
+@given(st.floats(0, 5000))
+def test_after_an_exclusion_forgiveness_takes_longer(quiet):
+    book, end = BlameBook(), 0.0
+    for _ in range(4):
+        last = strike(book, end).excluded_seconds
+        end += last
+    again = strike(book, end + quiet).excluded_seconds
+    assert again == (2 * last if quiet < max(FORGIVEN_SECONDS, 2 * last) else FIRST_SECONDS)
+
+
+def test_the_shards_of_one_contribution_are_one_offence():
+    book = BlameBook()
+    verdicts = [book.add(LIAR, "undecodable", 0.0, evidence=(0, 7)) for _ in range(20)]
+    assert [verdict.is_new for verdict in verdicts] == [True] + [False] * 19
+    assert book.counts(LIAR) == {"undecodable": 1}
+
+
+def test_what_others_can_bring_about_leaves_nobody_out():
+    book = BlameBook()
+    for number in range(50):
+        assert book.add(LIAR, "misfit", 0.0, evidence=number) == Verdict(True)
+    assert LIAR not in book.excluded(0.0)
+    assert book.counts(LIAR) == {"misfit": 50}
+
+
+def test_memory_is_bounded_and_forgets_the_oldest():
+    book = BlameBook()
+    for number in range(MAX_REMEMBERED_PEERS + 10):
+        book.add(PeerId(f"peer{number}"), "malformed", float(number))
+    assert book.counts(PeerId("peer9")) == {}
+    assert book.counts(PeerId("peer10")) == {"malformed": 1}
+
+
+# --- claims ---
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def guarded(speed=100.0):
+    clock, reports = Clock(), []
+    guard = Guard(ME, 4, clock, reports.append)
+    guard.speed_of = lambda peer_id: speed
+    timing = RoundTiming.with_bounds(60.0)
+    timing.own_pace.observe(0.0)
+    timing.own_pace.observe(30.0)
+    return guard, clock, reports, timing
+
+
+def objection(guard, sender, message, timing, version):
+    """What an exchange and its machine have against a message about the own lineage."""
+    machine = SimpleNamespace(version=version, timing=timing, anchor_of=lambda _: DIGEST)
+    refusal = guard.objection(sender, message, machine)
+    if refusal or not isinstance(message, Offer) or message.version < version:
+        return refusal
+    return guard.claim_objection(sender, message, timing)
+
+
+def follow(guard, clock, timing, versions, seconds):
+    for version in versions:
+        clock.now += seconds
+        guard.advanced(0, version, timing)
+
+
+def offer_of(version, base_version, tokens, sequence=1):
+    return Offer(0, version, 0, DIGEST, base_version, tokens, 10, sequence, 1e6, True)
+
+
+def slack(timing):
+    return timing.reduced.seconds + timing.result.seconds
+
+
+@given(st.integers(0, 4), st.floats(30, 300), st.floats(0, 100), st.floats(0.1, 2.9))
+def test_honest_work_passes_however_late(staleness, interval, since, pace):
+    """Its work began when its base came, and it may be almost three times as fast as it announced."""
+    guard, clock, reports, timing = guarded()
+    follow(guard, clock, timing, range(10, 21), interval)
+    clock.now += since
+    tokens = int(pace * 100.0 * (staleness * interval + since))
+    assert objection(guard, LIAR, offer_of(20, 20 - staleness, max(1, tokens)), timing, 20) == ""
+    assert not reports
+
+
+@given(st.integers(0, 4), st.floats(30, 300))
+def test_more_tokens_than_the_speed_allows_are_refused(staleness, interval):
+    guard, clock, reports, timing = guarded()
+    follow(guard, clock, timing, range(10, 21), interval)
+    most = 3 * 100.0 * (staleness * interval + slack(timing))
+    # One less: the same bound, added up in another order, may come out just below a whole number.
+    assert objection(guard, LIAR, offer_of(20, 20 - staleness, int(most) - 1), timing, 20) == ""
+    refusal = objection(guard, LIAR, offer_of(20, 20 - staleness, int(most) + 2), timing, 20)
+    assert refusal.startswith(f"claims {int(most) + 2} tokens for fragment 0; at its 100 tokens/s")
+    assert reports == [PeerRefused(LIAR, refusal)]
+
+
+@pytest.mark.parametrize("base_version", [21, 2**53])
+def test_work_on_a_version_of_the_future_is_refused(base_version):
+    guard, _, reports, timing = guarded(speed=0.0)
+    expected = f"claims work on version {base_version} for version 20 of fragment 0"
+    assert objection(guard, LIAR, offer_of(20, base_version, 1), timing, 20) == expected
+    assert len(reports) == 1
+
+
+def test_nobody_is_judged_on_what_is_not_known():
+    guard, clock, reports, timing = guarded(speed=0.0)
+    follow(guard, clock, timing, range(10, 15), 60.0)
+    assert objection(guard, LIAR, offer_of(14, 14, 10**12), timing, 14) == ""  # its speed
+    guard.speed_of = lambda peer_id: 100.0
+    assert objection(guard, LIAR, offer_of(14, 9, 10**12), timing, 14) == ""  # when its base came
+    assert not reports
+
+
+def test_who_wakes_up_behind_the_others_does_not_blame_them():
+    """Three commits at once after ten minutes: the others have trained all the time."""
+    guard, clock, _, timing = guarded()
+    follow(guard, clock, timing, range(10, 15), 200.0)
+    clock.now += 600.0
+    follow(guard, clock, timing, [15, 16, 17], 0.1)
+    clock.now += 5.0
+    assert objection(guard, LIAR, offer_of(17, 16, 100 * 200), timing, 17) == ""
+    follow(guard, clock, timing, [40], 0.1)  # fetched
+    assert objection(guard, LIAR, offer_of(40, 39, 100 * 200), timing, 40) == ""
+    follow(guard, clock, timing, [30], 0.1)  # another lineage
+    assert objection(guard, LIAR, offer_of(30, 29, 10**9), timing, 30) == ""
+
+
+def test_a_peer_that_keeps_lying_is_left_out_and_told_so():
+    guard, clock, reports, timing = guarded()
+    begun = []
+    guard.on_exclusion = lambda: begun.append(clock.now)
+    follow(guard, clock, timing, range(10, 15), 60.0)
+    for sequence in range(STRIKES):
+        assert not guard.excluded([LIAR, HONEST])
+        assert objection(guard, LIAR, offer_of(14, 14, 10**9, sequence), timing, 14)
+    assert guard.excluded([LIAR, HONEST]) == {LIAR}
+    assert begun == [clock.now]
+    assert reports[-1].reason == "left out of rounds here for 60 s, because it claimed work that it cannot have done 3x"
+    assert "left out here for a while" in objection(guard, LIAR, offer_of(14, 14, 1), timing, 14)
+    assert objection(guard, HONEST, offer_of(14, 14, 1), timing, 14) == ""
+    clock.now += FIRST_SECONDS
+    assert objection(guard, LIAR, offer_of(14, 14, 1), timing, 14) == ""
+
+
+def test_nobody_follows_the_lone_commits_of_a_peer_that_is_left_out():
+    guard, _, _, timing = guarded()
+    roster = (RosterEntry(HONEST, 10, 1, 14, 0), RosterEntry(LIAR, 10**9, 1, 14, 0))
+
+    def commit_of(included):
+        return Commit(0, 14, 0, LIAR, DIGEST, roster, (ShardResult(0, 50, 1, DIGEST, included),))
+
+    messages = (commit_of((1,)), commit_of((0, 1)), VersionIs(0, 15, DIGEST, 10**9), offer_of(13, 13, 1))
+    assert [objection(guard, LIAR, message, timing, 14) for message in messages] == [""] * 4
+    for _ in range(STRIKES):
+        guard.blame(LIAR, "malformed", "sent nonsense")
+    assert [bool(objection(guard, LIAR, message, timing, 14)) for message in messages] == [True, False, True, False]
+    assert [bool(objection(guard, HONEST, message, timing, 14)) for message in messages] == [True, False, False, False]
+
+
+def commit_with(tokens, version=14, leader=LIAR):
+    roster = (RosterEntry(HONEST, 10, 1, 14, 0), RosterEntry(LIAR, tokens, 1, 14, 7))
+    return Commit(0, version, 0, leader, DIGEST, roster, (ShardResult(0, 50, 1, DIGEST, (0, 1)),))
+
+
+@given(st.floats(30, 300), st.integers(0, 1))
+def test_a_commit_counts_only_with_tokens_that_its_members_can_have_trained(interval, versions_ago):
+    guard, clock, reports, timing = guarded()
+    follow(guard, clock, timing, range(10, 15), interval)
+    most = 2 * 3 * 100.0 * slack(timing)
+    version = 14 - versions_ago
+    assert objection(guard, LIAR, commit_with(int(most), version), timing, 14) == ""
+    refusal = objection(guard, LIAR, commit_with(int(most) + 10, version), timing, 14)
+    assert refusal.startswith(
+        f"made a commit of version {version} of fragment 0 with {int(most) + 10} tokens of one peer"
+    )
+    assert reports == [PeerRefused(LIAR, refusal)]
+
+
+def test_who_passes_on_a_forged_commit_is_not_to_blame_for_it():
+    guard, clock, reports, timing = guarded()
+    follow(guard, clock, timing, range(10, 15), 60.0)
+    for _ in range(2 * STRIKES):
+        assert objection(guard, HONEST, commit_with(10**12), timing, 14)
+    assert not reports
+    for version in range(14, 14 + STRIKES):
+        assert objection(guard, LIAR, commit_with(10**12, version), timing, 14)
+    assert {report.peer_id for report in reports} == {LIAR}
+    # A leader may not have been able to tell, so that its commits are refused and it is not left out for them.
+    assert not guard.excluded([LIAR, HONEST])
+
+
+def plan_of(tokens):
+    roster = tuple(
+        RosterEntry(peer_id, tokens.get(peer_id, 100), 10, 14, number)
+        for number, peer_id in enumerate((HONEST, ME, LIAR))
+    )
+    return Plan(0, 14, 0, DIGEST, roster, (ShardPlan(0, 50, 1),), 5.0, 5.0)
+
+
+def test_only_the_leaders_own_claim_in_a_roster_is_held_against_its_author():
+    guard, clock, reports, timing = guarded()
+    follow(guard, clock, timing, range(10, 15), 60.0)
+    assert guard.usable(plan_of({HONEST: 10**9, ME: 10**9}), LIAR, (0, 1, 2), timing) == (0, 1, 2)
+    assert not reports
+    assert guard.usable(plan_of({LIAR: 10**9}), LIAR, (0, 1, 2), timing) == (0, 1)
+    assert [report.peer_id for report in reports] == [LIAR]
+
+
+def test_refused_contributions_are_blamed_once_and_never_on_oneself():
+    guard, _, reports, _ = guarded()
+    plan = plan_of({})
+    for _ in range(3):
+        guard.refused(plan, [RefusedMember(2, "undecodable", "nan"), RefusedMember(1, "beyond_norm", "norm 9")])
+    assert reports == [PeerRefused(LIAR, "its contribution to fragment 0 holds values that are no numbers (nan)")]
+    guard.misfits(plan, (0, 1, 2), (0,))
+    assert reports[1:] == []  # the same contribution again
+    guard.misfits(plan, (0, 1, 2), (2,))
+    assert [report.peer_id for report in reports[1:]] == [HONEST]
+
+
+# --- in an exchange ---
+
+
+class FakeLinks:
+    def __init__(self) -> None:
+        self.posted = []
+        self.traffic = SimpleNamespace(upload_bits_per_second=0.0)
+
+    def post(self, to, parts, lane="control"):
+        message, _ = frames.decode(b"".join(bytes(part) for part in parts), to, Limits((50,), 10_000))
+        self.posted.append((to, message))
+        return 0
+
+
+async def compute(work):
+    return work()
+
+
+def exchange_of(clock, reports):
+    rule, codec = OuterRule("sync", 0.7, 0.5), make_codec("fp32", 16)
+    state = FragmentState(rule, codec, *np.zeros((3, 50), dtype=np.float32), version=14)
+    machine = RoundMachine(
+        ME, "run", 0, 50, 16, RoundTiming.with_bounds(60.0), notary_of(ME), version=14, anchor_digest=DIGEST
+    )
+    exchange = Exchange(
+        ME,
+        rule,
+        codec,
+        [FragmentRuntime(0, state, machine, ShardStore(codec, 50))],
+        clock=clock,
+        compute=compute,
+        deliver=lambda *_: None,
+        report=reports.append,
+        first_sequence=0,
+    )
+    exchange.links = FakeLinks()
+    return exchange
+
+
+def test_whoever_sends_no_numbers_is_out_of_the_next_rounds_and_back_later():
+    async def scenario():
+        clock, reports = Clock(), []
+        exchange = exchange_of(clock, reports)
+        fragment = exchange.fragments[0]
+        exchange.set_view([ME, HONEST, LIAR], [])
+        assert fragment.machine.trainers == tuple(sorted((ME, HONEST, LIAR)))
+        good, bad = (exchange.codec.encode(np.ones(50, dtype=np.float32)), b"\xff" * 200)
+        for sequence in range(STRIKES):
+            plan = Plan(
+                0,
+                14,
+                sequence,
+                DIGEST,
+                (RosterEntry(HONEST, 10, 1, 14, sequence), RosterEntry(LIAR, 10, 1, 14, sequence)),
+                (ShardPlan(0, 50, 0),),
+                5.0,
+                5.0,
+            )
+            for sender, payload in ((HONEST, b"".join(bytes(part) for part in good.pack())), (LIAR, bad)):
+                message = Contribution(0, 14, sequence, HONEST, 0, sequence, 0, 50, 10)
+                exchange.on_message(sender, message, memoryview(payload), 0)
+            await exchange._reduce(fragment, ReduceShard(plan, HONEST, 0, (0, 1)))
+        assert {report.peer_id for report in reports} == {LIAR}
+        assert len(reports) == STRIKES + 1
+        assert LIAR not in fragment.machine.trainers
+        assert LIAR in fragment.machine.followers
+        exchange.on_message(LIAR, offer_of(14, 14, 10), memoryview(b""), 0)
+        to, answer = exchange.links.posted[-1]
+        assert to == LIAR
+        assert isinstance(answer, Abandon)
+        assert "left out here for a while" in answer.reason
+        clock.now += FIRST_SECONDS
+        exchange.set_view([ME, HONEST, LIAR], [])
+        assert LIAR in fragment.machine.trainers
+        exchange.on_message(LIAR, offer_of(14, 14, 10), memoryview(b""), 0)
+        assert not isinstance(exchange.links.posted[-1][1], Abandon)
+        await exchange.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_lone_commit_with_forged_weight_moves_nobody():
+    """Neither the anchor at the version it leaves, nor a holder of the true commit of that version."""
+
+    async def scenario():
+        clock, reports = Clock(), []
+        exchange = exchange_of(clock, reports)
+        exchange.guard.speed_of = lambda peer_id: 100.0
+        fragment = exchange.fragments[0]
+        machine, timing = fragment.machine, fragment.machine.timing
+        timing.own_pace.observe(0.0)
+        timing.own_pace.observe(30.0)
+        follow(exchange.guard, clock, timing, range(10, 15), 60.0)
+        exchange.on_message(LIAR, signed(commit_with(2**49)), memoryview(b""), 0)
+        assert machine.applying is None
+        true = signed(commit_with(100, 13, leader=HONEST))
+        machine.history[13] = true
+        exchange.on_message(LIAR, signed(commit_with(2**49, 13)), memoryview(b""), 0)
+        assert not [report for report in reports if not isinstance(report, PeerRefused)]
+        assert {report.peer_id for report in reports} == {LIAR}
+        with pytest.raises(PeerFault, match=r"its leader .* has not signed"):
+            exchange.on_message(LIAR, commit_with(200, 13), memoryview(b""), 0)
+        assert not [report for report in reports if not isinstance(report, PeerRefused)]
+        exchange.on_message(LIAR, signed(commit_with(200, 13)), memoryview(b""), 0)  # heavier, and it can be
+        assert isinstance(reports[-1], RepairNeeded)
+        await exchange.close()
+
+    asyncio.run(scenario())
+
+
+def test_reductions_leave_out_whoever_is_left_out():
+    async def scenario():
+        clock, reports = Clock(), []
+        exchange = exchange_of(clock, reports)
+        fragment = exchange.fragments[0]
+        payload = b"".join(bytes(part) for part in exchange.codec.encode(np.ones(50, dtype=np.float32)).pack())
+        roster = (RosterEntry(HONEST, 10, 1, 14, 0), RosterEntry(LIAR, 10, 1, 14, 0))
+        plan = Plan(0, 14, 0, DIGEST, roster, (ShardPlan(0, 50, 0),), 5.0, 5.0)
+        for sender in (HONEST, LIAR):
+            exchange.on_message(sender, Contribution(0, 14, 0, HONEST, 0, 0, 0, 50, 10), memoryview(payload), 0)
+        for _ in range(STRIKES):
+            exchange.guard.blame(LIAR, "malformed", "sent nonsense")
+        kept = exchange.guard.usable(plan, HONEST, (0, 1), fragment.machine.timing)
+        assert kept == (0,)
+        await exchange.close()
+
+    asyncio.run(scenario())

@@ -1,0 +1,265 @@
+"""Claims of tokens by peers that announce no speed, a tiny one, any one, or too late; and what a commit may hold."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from averaging.codec.codec import make_codec
+from averaging.outer.contributions import CommittedShard
+from averaging.outer.fragment_state import FragmentState
+from averaging.outer.outer_step import OuterRule
+from averaging.rounds.timing import RoundTiming
+from averaging.trust.believed_speeds import FASTEST_OF_MEDIAN, BelievedSpeeds
+from averaging.trust.guard import Guard
+from averaging.wire import frames
+from averaging.wire.cell_messages import CellRow, CellsCommit, SliceResult, Upper
+from averaging.wire.frames import Limits
+from averaging.wire.messages import (
+    MAX_STEPS,
+    MAX_TOKENS,
+    Commit,
+    Offer,
+    Plan,
+    RosterEntry,
+    ShardPlan,
+    ShardResult,
+)
+from dht.errors import PeerFault
+from dht.host import PeerId
+from dht.records.lineages import MAX_LINEAGE_TOKENS
+from peer.events.log import RoundCommitted
+from peer.network.node.node import Node
+from peer.simulation import peer
+from peer.simulation.peer import simulated_identity
+from peer.simulation.scenarios.scenario import Scenario
+from peer.simulation.scenarios.schedule import spec_of
+from peer.simulation.simulation import simulate
+from tests.averaging.trust.test_blame import Clock, commit_with, follow, objection, offer_of
+from tests.swarms.test_hostile_peers import scenario_of
+
+ME, LIAR, HONEST = (PeerId(name * 20) for name in ("m", "x", "h"))
+DIGEST = bytes(16)
+TYPICAL = 100.0
+FORGED = (2**50, MAX_TOKENS, 10**12)
+INTERVAL = 60.0
+
+
+class Seen:
+    """A peer that has followed rounds 10 to 14 and knows some speeds."""
+
+    def __init__(self, speeds, own=TYPICAL, versions=range(10, 15)):
+        self.clock, self.reports, self.speeds = Clock(), [], dict(speeds)
+        self.guard = Guard(ME, 4, self.clock, self.reports.append)
+        self.guard.speed_of = lambda peer_id: own if peer_id == ME else self.speeds.get(peer_id, 0.0)
+        self.guard.known_speeds = lambda: [speed for peer_id, speed in self.speeds.items() if peer_id != ME]
+        self.timing = RoundTiming.with_bounds(60.0)
+        self.timing.own_pace.observe(0.0)
+        self.timing.own_pace.observe(INTERVAL)
+        follow(self.guard, self.clock, self.timing, versions, INTERVAL)
+        self.clock.now += INTERVAL
+
+    def takes_offer(self, tokens, base_version=14):
+        offer = offer_of(14, base_version, tokens)
+        return not objection(self.guard, LIAR, offer, self.timing, 14) and not self.guard.doubts(
+            LIAR, offer, self.timing
+        )
+
+    def takes_commit(self, tokens, leader=HONEST, base_version=14):
+        commit = commit_with(tokens, leader=leader)
+        roster = tuple(
+            dataclasses.replace(entry, base_version=base_version if entry.peer_id == LIAR else 14)
+            for entry in commit.roster
+        )
+        return not objection(self.guard, leader, dataclasses.replace(commit, roster=roster), self.timing, 14)
+
+    def reduces(self, tokens):
+        roster = (RosterEntry(HONEST, 10, 1, 14, 0), RosterEntry(LIAR, tokens, 1, 14, 7))
+        plan = Plan(0, 14, 0, DIGEST, roster, (ShardPlan(0, 50, 0),), 5.0, 5.0)
+        kept = self.guard.believable(plan, [(0, None, None), (1, None, None)], self.timing)
+        return 1 in [member for member, *_ in kept]
+
+
+ANNOUNCED = {
+    "no record": {HONEST: TYPICAL},
+    "zero": {HONEST: TYPICAL, LIAR: 0.0},
+    "next to nothing": {HONEST: TYPICAL, LIAR: 1e-9},
+    "more than there is": {HONEST: TYPICAL, LIAR: 1e15},
+    "the same": {HONEST: TYPICAL, LIAR: TYPICAL},
+    "nobody's is known": {},
+}
+
+
+@pytest.mark.parametrize("tokens", FORGED)
+@pytest.mark.parametrize("announced", ANNOUNCED)
+def test_whatever_a_peer_announces_forged_tokens_count_nowhere(announced, tokens):
+    seen = Seen(ANNOUNCED[announced], own=0.0 if announced == "nobody's is known" else TYPICAL)
+    assert not seen.takes_offer(tokens)
+    assert not seen.takes_commit(tokens)
+    assert not seen.takes_commit(tokens, leader=LIAR)
+    assert not seen.reduces(tokens)
+
+
+@pytest.mark.parametrize("tokens", FORGED)
+@pytest.mark.parametrize("base_version", [0, 3, 9])
+@pytest.mark.parametrize("announced", ["no record", "the same"])
+def test_a_base_of_which_nothing_is_known_lifts_no_limit(announced, base_version, tokens):
+    seen = Seen(ANNOUNCED[announced])
+    assert not seen.takes_offer(tokens, base_version)
+    assert not seen.takes_commit(tokens, base_version=base_version)
+    just_started = Seen(ANNOUNCED[announced], versions=())
+    assert not just_started.takes_offer(tokens, base_version)
+    assert not just_started.takes_commit(tokens, base_version=base_version)
+
+
+def test_work_that_nobody_may_apply_any_more_is_in_no_commit_that_is_followed():
+    seen = Seen(ANNOUNCED["the same"])
+    assert [seen.takes_commit(10, base_version=base) for base in (14, 9, 8, 7, 0)] == [True, True, True, False, False]
+
+
+def test_a_newcomer_waits_without_blame_until_its_record_is_here():
+    """Ten times as fast as the others and not lying: its first offer comes before its first record with a speed."""
+    seen = Seen(ANNOUNCED["zero"])
+    honest = int(10 * TYPICAL * INTERVAL)
+    assert not seen.takes_offer(honest)
+    assert not seen.reports
+    seen.speeds[LIAR] = 10 * TYPICAL
+    seen.clock.now += 2.0
+    assert seen.takes_offer(honest)
+    # Whoever has not seen that record follows the commit all the same.
+    assert Seen(ANNOUNCED["zero"]).takes_commit(honest)
+    assert Seen(ANNOUNCED["zero"]).reduces(honest)
+
+
+@given(
+    st.lists(st.floats(1.0, 1e6), min_size=1, max_size=9),
+    st.floats(1e-3, 1e9),
+    st.floats(0.5, 3.0),
+    st.integers(1, MAX_TOKENS),
+    st.booleans(),
+)
+def test_what_an_honest_leader_lets_in_passes_at_whoever_has_not_the_record(speeds, announced, drift, tokens, knows):
+    """Both see the same swarm, but for the record of one peer; the clocks of versions differ by a round at most."""
+    usual = sorted(speeds)[(len(speeds) - 1) // 2]
+    announced = min(announced, 8 * usual)
+    others = {PeerId(f"peer{index}" * 5): speed for index, speed in enumerate(speeds)}
+    leader = Seen({**others, **({LIAR: announced} if knows else {})}, own=0.0)
+    follower = Seen(others, own=0.0)
+    follower.clock.now += drift
+    if leader.takes_offer(tokens):
+        assert follower.takes_commit(tokens)
+
+
+@given(st.lists(st.floats(1e-6, 1e15), max_size=9), st.floats(0, 1e6), st.floats(0, 1e300))
+def test_a_speed_that_is_announced_is_never_worth_less_than_none_would_be_to_a_liar(speeds, own, announced):
+    believed = BelievedSpeeds()
+    believed.note(lambda: speeds, own, 0.0)
+    assert believed.slowest > 0
+    assert believed.believed(0.0) <= believed.possible(0.0) <= believed.fastest
+    assert believed.believed(announced or 1.0) <= min(announced or 1.0, believed.fastest)
+
+
+def test_half_of_the_peers_announcing_nothing_much_makes_nobody_a_liar():
+    seen = Seen({LIAR: 1e-9, PeerId("y" * 20): 1e-9, HONEST: TYPICAL})
+    offer = offer_of(14, 14, int(TYPICAL * INTERVAL))
+    assert not objection(seen.guard, HONEST, offer, seen.timing, 14)
+    assert not seen.guard.doubts(HONEST, offer, seen.timing)
+
+
+def test_speeds_are_looked_at_once_in_a_while():
+    looked = []
+
+    def known():
+        looked.append(None)
+        return [TYPICAL]
+
+    believed = BelievedSpeeds()
+    for now in (0.0, 0.1, 0.9, 1.1, 1.2):
+        believed.note(known, 0.0, now)
+    assert len(looked) == 2
+    assert believed.fastest == FASTEST_OF_MEDIAN * TYPICAL
+
+
+@pytest.mark.parametrize(("tokens", "steps"), [(MAX_TOKENS + 1, 1), (2**50, 1), (10, MAX_STEPS + 1), (10, 2**31)])
+def test_no_offer_or_roster_holds_more_than_its_limits(tokens, steps):
+    limits = Limits((50,), 1000)
+    offer = Offer(0, 3, 0, DIGEST, 2, tokens, steps, 1, 1e6, True)
+    with pytest.raises(PeerFault, match=r"field (tokens|steps)"):
+        frames.decode(frames.encode(offer), LIAR, limits)
+    entry = RosterEntry(LIAR, tokens, steps, 2, 1)
+    plan = Plan(0, 3, 0, DIGEST, (entry,), (ShardPlan(0, 50, 0),), 5.0, 5.0)
+    with pytest.raises(PeerFault, match="field roster"):
+        frames.decode(frames.encode(plan), LIAR, limits)
+
+
+def cells_commit(tokens, num_members):
+    rows = (
+        CellRow("here", HONEST, bytes(32), 1, 10, 1.0, 10, 10.0, 0),
+        CellRow("there", LIAR, bytes(32), num_members, tokens, 1.0, 10, 10.0, 0),
+    )
+    upper = Upper(0, 14, 0, HONEST, DIGEST, rows, (SliceResult(0, 50, 0, HONEST, DIGEST, (0, 1), bytes(64)),))
+    entry = RosterEntry(HONEST, 10, 1, 14, 0)
+    return CellsCommit(
+        0, 14, 0, HONEST, DIGEST, (entry,), (ShardResult(0, 50, 0, DIGEST, (0,), bytes(64)),), upper=upper
+    )
+
+
+def test_cells_that_are_known_by_their_number_only_are_no_way_round():
+    seen = Seen(ANNOUNCED["the same"])
+    assert not objection(seen.guard, HONEST, cells_commit(5 * 10_000, 5), seen.timing, 14)
+    assert "cell of 5" in objection(seen.guard, HONEST, cells_commit(2**46, 5), seen.timing, 14)
+    upper = dataclasses.replace(cells_commit(6 * MAX_TOKENS, 5).upper, signature=bytes(64))
+    with pytest.raises(PeerFault, match=f"of {6 * MAX_TOKENS + 10} tokens"):
+        frames.decode(frames.encode(upper), LIAR, Limits((50,), 1000))
+
+
+def test_a_lineage_ends_at_its_limit_for_everybody():
+    state = FragmentState(
+        OuterRule("sync", 0.7, 0.5), make_codec("fp32", 16), *np.zeros((3, 50), dtype=np.float32), version=3
+    )
+    state.lineage_tokens = MAX_LINEAGE_TOKENS - 5
+    for _ in range(2):
+        state.apply([CommittedShard(0, 50, None, 0.7, False)], 10)
+        assert state.lineage_tokens == MAX_LINEAGE_TOKENS
+
+
+class UnknownSpeed(Node):
+    """Says of itself that it does not know its speed."""
+
+    def _describe(self):
+        return dataclasses.replace(super()._describe(), tokens_per_second=0.0)
+
+
+@pytest.mark.parametrize("scale", [1e3, 2e8])
+def test_noise_with_any_tokens_of_peers_without_a_speed_is_in_no_honest_commit(monkeypatch, scale):
+    honest_type = peer.node_type_of
+    monkeypatch.setattr(peer, "node_type_of", lambda lie: UnknownSpeed if lie else honest_type(lie))
+    told = scenario_of(("forged_tokens",)).model_dump(exclude_unset=True)
+    told["groups"]["forged_tokens"] |= {"count": 2, "lie_scale": scale}
+    scenario = Scenario.model_validate(told)
+    num_honest, largest, contributors = 8, 0, set()
+
+    def note(index, event):
+        nonlocal largest
+        if index < num_honest and isinstance(event, RoundCommitted):
+            largest = max(largest, event.tokens)
+            contributors.update(event.contributors)
+
+    ids = [simulated_identity(5, index).peer_id for index in range(num_honest + 2)]
+    result = simulate(spec_of(scenario, 5), note)
+    assert result.violations == ()
+    assert set(ids[:num_honest]) <= contributors
+    assert 0 < largest < 10**6  # the round of ten honest intervals; forged ones would be 8 million tokens or more
+
+
+def test_a_commit_counts_only_the_members_that_are_in_it():
+    """A claim that no reducer took is no reason to leave the round of all others."""
+    seen = Seen(ANNOUNCED["zero"])
+    commit = commit_with(MAX_TOKENS, leader=HONEST)
+    outside = dataclasses.replace(commit, shards=(ShardResult(0, 50, 0, DIGEST, (0,)),))
+    assert not objection(seen.guard, HONEST, outside, seen.timing, 14)
+    assert isinstance(outside, Commit)

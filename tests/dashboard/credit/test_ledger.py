@@ -1,0 +1,177 @@
+"""Who is credited with what: order does not matter, forks count once, people have machines, floods collapse."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dashboard.credit import ledger as ledger_module
+from dashboard.credit.known_versions import KnownVersions
+from dashboard.credit.ledger import Ledger, Presence, streak
+from dashboard.facts import ContributorRow, ProfileFacts
+from tests.kit.dashboard.history import check_raw, raw_commit, usual_commit
+from tests.kit.dashboard.records import NOW
+
+PEERS = [f"peer-{index}" for index in range(6)]
+DAY = 86_400.0
+
+
+def ledger_of(*raws: bytes) -> Ledger:
+    ledger = Ledger()
+    for raw in raws:
+        ledger.add(check_raw(raw), NOW)
+    return ledger
+
+
+def totals(ledger: Ledger) -> dict[str, tuple[float, float, int, int]]:
+    rows, _ = ledger.rows(NOW + DAY)
+    return {
+        row.contributor_id: (row.tokens_witnessed, row.tokens_reported, row.rounds, row.rounds_missed) for row in rows
+    }
+
+
+def here(peer_id: str, key: str = "", name: str = "", first_at: float = NOW) -> Presence:
+    return Presence(peer_id, key, "RTX 4090", name, "here", first_at, NOW)
+
+
+def profile(contributor_id: str, *machines: str, **changes: object) -> ProfileFacts:
+    made = ProfileFacts(contributor_id, 1, NOW, "Ada", "DE", False, machines)
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def row_of(ledger: Ledger, contributor_id: str) -> ContributorRow:
+    return next(row for row in ledger.rows(NOW)[0] if row.contributor_id == contributor_id)
+
+
+commits = st.lists(
+    st.builds(
+        raw_commit,
+        st.integers(0, 2),
+        st.integers(0, 8),
+        st.lists(
+            st.tuples(st.sampled_from(PEERS), st.floats(0, 1e6), st.floats(0, 1e6), st.booleans()),
+            min_size=1,
+            max_size=4,
+            unique_by=lambda member: member[0],
+        ),
+        at=st.floats(NOW, NOW + 5 * DAY),
+    ),
+    max_size=25,
+)
+
+
+@settings(max_examples=60)
+@given(commits, st.randoms(use_true_random=False))
+def test_totals_do_not_depend_on_order_or_repetition(raws: list[bytes], chance: random.Random) -> None:
+    shuffled = raws + raws[: len(raws) // 2]
+    chance.shuffle(shuffled)
+    assert totals(ledger_of(*raws)) == totals(ledger_of(*shuffled))
+
+
+def test_the_heavier_of_two_commits_of_a_round_counts() -> None:
+    light, heavy = usual_commit(3, PEERS[:2]), usual_commit(3, PEERS[2:5])
+    first, second = totals(ledger_of(light, heavy)), totals(ledger_of(heavy, light))
+    assert first == second
+    assert set(first) == set(PEERS[2:5])
+
+
+def test_a_missed_round_is_one_that_planned_with_a_machine_and_got_nothing() -> None:
+    raw = raw_commit(0, 1, [(PEERS[0], 10, 10, True), (PEERS[1], 0, 0, False)])
+    assert totals(ledger_of(raw))[PEERS[1]] == (0, 0, 0, 1)
+
+
+def test_a_person_is_one_row_over_machines_when_both_name_each_other() -> None:
+    ledger = ledger_of(usual_commit(0, PEERS[:3]))
+    ledger.look([here(PEERS[0], "ada"), here(PEERS[1], "ada"), here(PEERS[2], "ada")], NOW)
+    ledger.add_profile(profile("ada", PEERS[0], PEERS[1], "peer-of-somebody-else"))
+    row = row_of(ledger, "ada")
+    assert {machine.peer_id for machine in row.machines} == {PEERS[0], PEERS[1]}
+    assert (row.name, row.rounds, row.tokens_witnessed) == ("Ada", 2, 201.0)
+    # Whoever only claims a contributor keeps a row of its own, and so does whoever is only claimed.
+    assert row_of(ledger, PEERS[2]).rounds == 1
+
+
+def test_a_hidden_profile_takes_name_and_country_away_and_leaves_the_totals() -> None:
+    ledger = ledger_of(usual_commit(0, PEERS[:2]))
+    ledger.look([here(PEERS[0], "ada", name="Ada's box"), here(PEERS[1])], NOW)
+    ledger.add_profile(profile("ada", PEERS[0]))
+    assert row_of(ledger, "ada").name == "Ada"
+    assert ledger.add_profile(profile("ada", PEERS[0], sequence=2, is_hidden=True))
+    row = row_of(ledger, "ada")
+    assert (row.name, row.country, row.tokens_witnessed) == ("", "", 100.0)
+    assert ledger.is_withdrawn(PEERS[0])
+    assert not ledger.is_withdrawn(PEERS[1])
+    # An older profile, sent again by anybody, brings nothing back.
+    assert not ledger.add_profile(profile("ada", PEERS[0]))
+    assert row_of(ledger, "ada").name == ""
+
+
+def test_a_rename_keeps_the_credit() -> None:
+    ledger = ledger_of(usual_commit(0, PEERS[:2]))
+    ledger.look([here(PEERS[0], "ada"), here(PEERS[1])], NOW)
+    ledger.add_profile(profile("ada", PEERS[0]))
+    ledger.add_profile(profile("ada", PEERS[0], sequence=2, name="Countess"))
+    ledger.add(check_raw(usual_commit(1, PEERS[:2])), NOW)
+    row = row_of(ledger, "ada")
+    assert (row.name, row.rounds, row.tokens_witnessed) == ("Countess", 2, 200.0)
+
+
+def test_a_flood_of_keys_collapses_and_costs_no_contributor_a_row() -> None:
+    ledger = ledger_of(usual_commit(0, PEERS[:2]))
+    flood = [here(f"flood-{index:05}", first_at=NOW - 10) for index in range(5000)]
+    ledger.look([*flood, here(PEERS[0])], NOW)
+    rows, num_unverified = ledger.rows(NOW)
+    assert {PEERS[0], PEERS[1]} <= {row.contributor_id for row in rows}
+    assert len(rows) == 2 + ledger_module.MAX_UNWITNESSED_ROWS
+    assert num_unverified == 5000 - ledger_module.MAX_UNWITNESSED_ROWS
+    assert [row.rank for row in rows[:3]] == [1, 2, 0]
+
+
+def test_rows_are_bounded_even_when_keys_sign_for_one_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger_module, "MAX_MACHINES", 4)
+    ledger = ledger_of(*(usual_commit(version, [f"a{version}", f"b{version}"]) for version in range(10)))
+    assert len(ledger.machines) == 4
+    assert ledger.num_unlisted == 16
+    ledger.add(check_raw(usual_commit(10, ["a0", "b0"])), NOW)
+    assert row_of(ledger, "a0").rounds == 2
+
+
+def test_uptime_counts_watched_time_only() -> None:
+    ledger = ledger_of(usual_commit(0, PEERS[:1]))
+    for at in (NOW, NOW + 2, NOW + 4, NOW + 4000, NOW + 4002):
+        ledger.look([here(PEERS[0])], at)
+    assert ledger.machines[PEERS[0]].uptime_seconds == 6.0
+
+
+@pytest.mark.parametrize(("days", "expected"), [((), 0), ((10,), 1), ((9, 8), 2), ((10, 9, 7), 2), ((8, 7), 0)])
+def test_a_streak_ends_yesterday_at_the_earliest(days: tuple[int, ...], expected: int) -> None:
+    assert streak(set(days), 10) == expected
+
+
+def test_countries_of_fewer_than_three_are_nowhere() -> None:
+    ledger = ledger_of(usual_commit(0, PEERS[:4]))
+    ledger.look([here(peer_id, f"c-{peer_id}") for peer_id in PEERS[:4]], NOW)
+    for index, peer_id in enumerate(PEERS[:4]):
+        ledger.add_profile(profile(f"c-{peer_id}", peer_id, country="FR" if index == 3 else "DE"))
+    rows, _ = ledger.rows(NOW)
+    assert ledger_module.countries(rows) == ((("DE", 3),), 1)
+    assert sorted(row.country for row in ledger_module.with_rare_countries_withheld(rows)) == ["", "DE", "DE", "DE"]
+
+
+@given(st.lists(st.integers(0, 30), max_size=40))
+def test_known_versions_are_a_set_in_ranges(versions: list[int]) -> None:
+    known = KnownVersions()
+    for version in versions:
+        known.add(version)
+    assert {version for version in range(32) if version in known} == set(versions)
+    assert len(known) == len(set(versions))
+    assert {version for begin, end in known.absent(31) for version in range(begin, end)} == set(range(31)) - set(
+        versions
+    )
+    ranges = list(known.ranges())
+    assert all(first[1] < second[0] for first, second in itertools.pairwise(ranges))

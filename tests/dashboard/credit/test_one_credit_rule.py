@@ -1,0 +1,294 @@
+"""Credit has one rule: page, API, export and proof show the totals of `averaging.signing.credit`, in whatever order it
+came."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import itertools
+import json
+import random
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from averaging.signing.credit import MAX_FORKS, MAX_SHARE_MILLI, MachineShare, Round, counted, milli, totals
+from dashboard.credit.counting import Counting
+from dashboard.credit.credit import credit_of
+from dashboard.credit.ledger import Ledger
+from dashboard.facts import CommitCredit, MemberCredit
+from dashboard.history.history import History, open_history
+from dashboard.history.reading import HistoryReader
+from dashboard.observe.state import Look, fold
+from dashboard.server.api import contributor_json, run_json
+from dashboard.server.exporting import export_lines
+from dht.host import PeerId
+from tests.averaging.signing.test_credit import SIZES, A, B, C, D, after, commit_of, rounds_of
+from tests.kit.dashboard.records import NOW, RUN_ID, empty_state
+
+NAMES = [PeerId(f"peer-{number}") for number in range(6)]
+Totals = dict[str, tuple[int, int, int, int]]
+
+
+# --- with signed commits ---
+
+
+def page_totals(ledger: Ledger) -> dict[str, tuple[float, float, int, int]]:
+    return {
+        row.contributor_id: (row.tokens_witnessed, row.tokens_reported, row.rounds, row.rounds_missed)
+        for row in ledger.rows(NOW)[0]
+    }
+
+
+def proof_totals(rounds: Sequence[Round]) -> dict[str, tuple[float, float, int, int]]:
+    return {
+        one.peer_id: (one.milli_witnessed / 1000, one.milli_reported / 1000, one.rounds, one.rounds_missed)
+        for one in totals(counted(rounds))
+    }
+
+
+FIRST = commit_of(0)
+SIDE = commit_of(1, (B, C) if B.peer_id < C.peer_id else (C, B), tokens=40, previous=after(FIRST))
+MAIN = commit_of(1, previous=after(FIRST), tokens=50)
+UNWITNESSED = commit_of(1, (D,), tokens=400, previous=after(FIRST))
+WITNESSED = commit_of(1, (A, B), tokens=150, previous=after(FIRST))
+
+
+def long_fork(num_versions: int) -> list:  # type: ignore[type-arg]
+    """Two sides that part after version 0; the lighter one is longer by a version."""
+    sides = []
+    for people, tokens, extra in (((A, B), 100, 0), ((C, D), 90, 1)):
+        last, side = FIRST, []
+        for version in range(1, num_versions + 1 + extra):
+            last = commit_of(version, people, tokens=tokens, previous=after(last))
+            side.append(last)
+        sides.append(side)
+    return [FIRST, *sides[0], *sides[1]]
+
+
+@pytest.mark.parametrize(
+    "commits",
+    [
+        [FIRST, UNWITNESSED, WITNESSED],
+        [FIRST, MAIN, SIDE, commit_of(2, (C, D), tokens=900, previous=after(SIDE))],
+        long_fork(20),
+    ],
+    ids=["400 unwitnessed or 300 witnessed", "a side that becomes heavier later", "a fork longer than any window"],
+)
+def test_page_and_proof_follow_one_rule_in_any_order(commits: list) -> None:  # type: ignore[type-arg]
+    orders = [commits, commits[::-1], commits[1:] + commits[:1], commits + commits]
+    chance = random.Random(3)
+    orders += [chance.sample(commits, len(commits)) for _ in range(4)]
+    for order in orders:
+        ledger = Ledger()
+        for commit in order:
+            ledger.add(credit_of(commit, sum(SIZES)), NOW)
+        assert page_totals(ledger) == proof_totals(rounds_of(*order))
+        assert ledger.num_rounds == len(counted(rounds_of(*order)))
+
+
+# --- with any commits ---
+
+
+@dataclass(frozen=True)
+class Made:
+    """A commit out of nothing, as both sides of this test see it."""
+
+    round_: Round
+
+    @property
+    def credit(self) -> CommitCredit:
+        one = self.round_
+        return CommitCredit(
+            fragment=one.fragment,
+            version=one.version,
+            leader=one.leader,
+            tokens=one.tokens,
+            digest=one.digest,
+            members=tuple(
+                MemberCredit(share.peer_id, share.milli_witnessed, share.milli_tokens, share.milli_tokens > 0)
+                for share in one.shares
+            ),
+            num_void_shards=0,
+            num_shards=1,
+            at=NOW + 60 * one.version,
+            previous=one.previous,
+            standing=one.standing,
+        )
+
+    @property
+    def raw(self) -> bytes:
+        return repr(self.round_).encode()
+
+
+shares = st.lists(
+    st.builds(
+        MachineShare,
+        st.sampled_from(NAMES),
+        st.sampled_from([0, 1, 500, 1000, 300_000, 400_000, MAX_SHARE_MILLI]) | st.integers(0, 2000),
+        st.booleans(),
+    ),
+    min_size=1,
+    max_size=4,
+    unique_by=lambda share: share.peer_id,
+).map(lambda found: tuple(sorted(found, key=lambda share: share.peer_id)))
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[Made]:
+    """Commits whose parents are known, unknown or not told; forks, gaps, crowds of one version, rounds in cells."""
+    made: list[Made] = []
+    last_version = draw(st.sampled_from([3, 8, 30]))
+    for number in range(draw(st.integers(1, 45))):
+        fragment = draw(st.sampled_from([0, 0, 0, 1]))
+        version = draw(st.integers(0, last_version))
+        below = [one.round_ for one in made if (one.round_.fragment, one.round_.version) == (fragment, version - 1)]
+        parents = [b"", b"unknown parent!!", *(one.digest[:16] for one in below)]
+        previous = draw(st.sampled_from(parents[::-1]))
+        members = draw(shares)
+        witnessed = sum(share.milli_witnessed for share in members)
+        tokens = draw(st.sampled_from([1, 300, 400, 10**6]))
+        digest = hashlib.sha256(f"{number}".encode()).digest()
+        one = Round(fragment, version, digest, previous, members[0].peer_id, tokens, members, witnessed)
+        if draw(st.integers(0, 3)) == 0:
+            # What two cells tell of one round; a machine may claim to be in both.
+            one = replace(one, standing=tokens)
+            made.append(Made(replace(one, shares=draw(shares))))
+        made.append(Made(one))
+    return made
+
+
+def expected_of(made: Sequence[Made]) -> Totals:
+    rows = totals(counted([one.round_ for one in made]))
+    return {row.peer_id: (row.milli_witnessed, row.milli_reported, row.rounds, row.rounds_missed) for row in rows}
+
+
+def held_by(ledger: Ledger) -> Totals:
+    return {
+        machine.peer_id: (machine.milli_witnessed, machine.milli_reported, machine.rounds, machine.rounds_missed)
+        for machine in ledger.machines.values()
+        if machine.milli_reported or machine.rounds or machine.rounds_missed
+    }
+
+
+@settings(max_examples=100, deadline=None)
+@given(histories(), st.randoms(use_true_random=False))
+def test_one_commit_after_the_other_gives_what_the_whole_file_gives(made: list[Made], chance: random.Random) -> None:
+    order = made + chance.choices(made, k=len(made) // 2)
+    chance.shuffle(order)
+    assert counted([one.round_ for one in order]) == counted([one.round_ for one in made])
+    ledger = Ledger()
+    for number, one in enumerate(order):
+        ledger.put(one.credit, NOW, number)
+        if chance.random() < 0.4:
+            ledger.settle()
+            assert held_by(ledger) == expected_of(order[: number + 1])
+    ledger.settle()
+    assert held_by(ledger) == expected_of(made)
+    assert ledger.num_rounds == len(counted([one.round_ for one in made]))
+
+
+@settings(max_examples=30, deadline=None)
+@given(histories(), st.randoms(use_true_random=False))
+def test_page_api_export_and_proof_show_the_same_over_restarts(made: list[Made], chance: random.Random) -> None:
+    by_raw = {one.raw: one for one in made}
+    order = made + chance.choices(made, k=len(made) // 3)
+    chance.shuffle(order)
+    cuts = sorted(chance.choices(range(len(order) + 1), k=3))
+    parts = [order[begin:end] for begin, end in itertools.pairwise([0, *cuts, len(order)])]
+    expected = expected_of(made)
+
+    async def check(path: Path) -> None:
+        for number, part in enumerate(parts):
+            is_rebuilt = number == len(parts) - 1 and chance.random() < 0.5
+            rebuild_with = (lambda record: lambda raw: by_raw[raw].credit) if is_rebuilt else None
+            async with open_history(path, RUN_ID, clock=lambda: NOW, warn=print, rebuild_with=rebuild_with) as (
+                history,
+                _,
+            ):
+                history.keep_run_record(b"record")
+                for one in part:
+                    history.add_commit(one.raw, one.credit, NOW)
+                    if chance.random() < 0.1:
+                        history.look(fold(empty_state(), Look(now=NOW, num_members=1)))
+        async with open_history(path, RUN_ID, clock=lambda: NOW, warn=print) as (history, reader):
+            assert held_by(history.ledger) == expected
+            await _everywhere(history, reader, by_raw, expected)
+
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(check(Path(folder) / "run.sqlite"))
+
+
+async def _everywhere(history: History, reader: HistoryReader, by_raw: dict[bytes, Made], expected: Totals) -> None:
+    state = fold(empty_state(), Look(now=NOW, num_members=1))
+    witnessed = sum(one[0] for one in expected.values())
+    assert run_json(state, history.view)["witnessed_milli_tokens"] == witnessed
+    lines = b"".join([part async for part in export_lines(state, history.view, reader)]).splitlines()
+    exported = {one["contributor_id"]: one for one in map(json.loads, lines) if one["kind"] == "contributor"}
+    assert set(exported) == {peer_id for peer_id, one in expected.items() if any(one)}
+    for row in history.view.contributors:
+        facts = contributor_json(row)
+        assert facts.items() <= exported[row.contributor_id].items()
+        shown = (facts["milli_tokens_witnessed"], facts["milli_tokens_reported"], row.rounds, row.rounds_missed)
+        assert shown == expected[row.contributor_id]
+        nums = history.machine_nums(row)
+        proof = [by_raw[raw] async for raw in reader.proof(nums)]
+        assert expected_of(proof)[row.contributor_id] == shown
+        curve = await reader.curve(nums)
+        assert (curve[-1].milli_witnessed, curve[-1].milli_reported, curve[-1].rounds) == shown[:3]
+
+
+def test_a_round_that_counts_only_after_a_restart_is_shown(tmp_path: Path) -> None:
+    def made(number: int, version: int, tokens: int, previous: bytes = b"") -> Made:
+        digest = hashlib.sha256(b"%d" % number).digest()
+        members = (MachineShare(NAMES[number], 1000 * tokens, True),)
+        return Made(Round(0, version, digest, previous, NAMES[number], tokens, members, 1000 * tokens))
+
+    first, light, heavy = made(0, 0, 10), made(1, 1, 10), made(2, 1, 20)
+    later = made(3, 2, 900, previous=light.round_.digest[:16])
+
+    async def contributors(*commits: Made) -> dict[int, tuple[str, ...]]:
+        async with open_history(tmp_path / "run.sqlite", RUN_ID, clock=lambda: NOW, warn=print) as (history, _):
+            for one in commits:
+                history.add_commit(one.raw, one.credit, NOW)
+            return {row.version: row.contributors for row in history.view.rounds}
+
+    assert asyncio.run(contributors(first, light, heavy)) == {0: (NAMES[0],), 1: (NAMES[2],)}
+    expected = {0: (NAMES[0],), 1: (NAMES[1],), 2: (NAMES[3],)}
+    assert asyncio.run(contributors(later)) == expected
+    assert asyncio.run(contributors()) == expected
+
+
+# --- limits ---
+
+
+def test_a_flood_of_forks_is_bounded_and_leaves_the_heaviest() -> None:
+    def commit(number: int) -> Made:
+        members = (MachineShare(NAMES[0], 1000 + number, True),)
+        digest = hashlib.sha256(b"%d" % number).digest()
+        return Made(Round(0, 5, digest, b"", NAMES[0], 10, members, 1000 + number))
+
+    made = [commit(number) for number in range(60)]
+    random.Random(1).shuffle(made)
+    counting = Counting()
+    for number, one in enumerate(made):
+        counting.put(one.credit, NOW, number)
+    (booking,) = counting.settle()
+    assert booking.members[0].milli_reported == 1059
+    released = set(counting.released())
+    kept = [number for number, one in enumerate(made) if one.round_.standing >= 1060 - MAX_FORKS]
+    assert not released & set(kept)
+    assert counting.put(commit(0).credit, NOW, 99) == "crowded"
+
+
+@given(st.integers(0, 2**50), st.integers(0, 2**40), st.integers(1, 2**40))
+def test_a_share_is_rounded_exactly_and_saturates(tokens: int, num_values: int, num_parameters: int) -> None:
+    found = milli(tokens, num_values, num_parameters)
+    assert 0 <= found <= MAX_SHARE_MILLI
+    if found < MAX_SHARE_MILLI:
+        assert abs(2 * (found * num_parameters - 1000 * tokens * num_values)) <= num_parameters

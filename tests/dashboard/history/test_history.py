@@ -1,0 +1,492 @@
+"""The history's file: restarts, kills, damage, full disks, retention, and that it can be made again from its proofs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
+
+import aiosqlite
+import pytest
+
+from dashboard.facts import CommitCredit, HistoryPoint, HistoryView, ProfileFacts
+from dashboard.history.database import APPLICATION_ID, SCHEMA_VERSION
+from dashboard.history.history import History, open_history
+from dashboard.history.reading import HistoryReader
+from dashboard.history.writing import CheckCommit, forget_old, load, points_between, prepare, rebuild, write
+from dashboard.observe.state import DashboardState, Look, fold
+from dht.errors import LocalFault, PeerFault, UsageFault
+from tests.kit.dashboard.history import check_raw, raw_commit, usual_commit
+from tests.kit.dashboard.records import NOW, PEERS, RUN_ID, empty_state, record_of
+
+IDS = [identity.peer_id for identity in PEERS]
+
+
+def no_warning(sentence: str) -> None:
+    raise AssertionError(sentence)
+
+
+@contextlib.asynccontextmanager
+async def opened(path: Path | None, now: float = NOW) -> AsyncIterator[tuple[History, HistoryReader]]:
+    async with open_history(path, RUN_ID, clock=lambda: now, warn=no_warning) as both:
+        yield both
+
+
+def feed(history: History, versions: Sequence[int], *, now: float = NOW, num_looks: int = 3) -> DashboardState:
+    """Some looks at the first two peers, and commits of all four."""
+    state = empty_state(now)
+    for index in range(num_looks):
+        at = now + 2 * index
+        records = [record_of(identity, sequence=index + 1, now=at) for identity in PEERS[:2]]
+        state = fold(state, Look(now=at, num_members=3, records=records))
+        history.look(state)
+    for version in versions:
+        raw = usual_commit(version, IDS)
+        history.add_commit(raw, check_raw(raw), now)
+    return state
+
+
+def essence(view: HistoryView) -> tuple[object, ...]:
+    """What a restart must not change."""
+    return (
+        [(row.contributor_id, row.tokens_witnessed, row.rounds, row.first_at, row.streak_days, row.rank)
+         for row in view.contributors],
+        [machine.uptime_seconds for row in view.contributors for machine in row.machines],
+        view.points,
+        view.marks,
+        [(row.fragment, row.version, row.seen_at, row.contributors) for row in view.rounds],
+        view.bandwidth,
+        (view.num_rounds, view.tokens_witnessed, view.gaps, view.missing, view.started_at),
+    )  # fmt: skip
+
+
+def test_a_restart_shows_the_same(tmp_path: Path) -> None:
+    async def check() -> None:
+        async with opened(tmp_path / "run.sqlite") as (history, _):
+            state = feed(history, range(30))
+            history.set_missing(1, [(0, 17)])
+            before = essence(history.view)
+        async with opened(tmp_path / "run.sqlite", NOW + 6) as (history, _):
+            # The first look after the restart, two seconds after the last one before it.
+            after = fold(state, Look(now=NOW + 6, num_members=3))
+            history.look(after)
+            history.trend.points.pop()
+            seen = essence(history.view)
+        assert before[0] == seen[0]
+        # What is read back has the digits that were stored.
+        assert [point.at for point in seen[2]] == [point.at for point in before[2]]  # type: ignore[attr-defined]
+        assert seen[2][-1].tokens_per_second == pytest.approx(2000.0)  # type: ignore[index]
+        assert before[3:] == seen[3:]
+
+    asyncio.run(check())
+
+
+def tables(path: Path) -> dict[str, list[object]]:
+    names = ("rounds", "credits", "hours", "machines", "minutes", "run_hours")
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        return {name: sorted(database.execute(f"SELECT * FROM {name}").fetchall(), key=repr) for name in names}
+
+
+def test_what_is_rebuilt_from_the_signed_commits_equals_what_was_folded(tmp_path: Path) -> None:
+    path = tmp_path / "run.sqlite"
+
+    async def check() -> int:
+        async with opened(path) as (history, _):
+            feed(history, range(10), num_looks=40)
+            # A fork, a repetition, a missed round, and a commit that came late.
+            for raw in (
+                usual_commit(9, IDS[:2], tokens=5000.0),
+                usual_commit(9, IDS[:2], tokens=5000.0),
+                raw_commit(1, 4, [(IDS[0], 10, 12.5, True), (IDS[3], 0, 0, False)], at=NOW + 7200),
+                raw_commit(1, 2, [(IDS[1], 1 / 3, 1 / 3, True)]),
+            ):
+                history.add_commit(raw, check_raw(raw), NOW + 90)
+        before = tables(path)
+        # The oldest minute and hour keep their means: looks of theirs may have been let go.
+        with contextlib.closing(sqlite3.connect(path)) as database, database:
+            database.execute("DELETE FROM credits")
+            database.execute("UPDATE hours SET witnessed = witnessed + 7")
+            database.execute("UPDATE machines SET witnessed = 1, rounds = 99")
+            database.execute("DELETE FROM minutes WHERE at > (SELECT min(at) FROM minutes)")
+        async with aiosqlite.connect(path, isolation_level=None) as database:
+            count = await rebuild(database, check_raw)
+        assert tables(path) == before
+        return count
+
+    assert asyncio.run(check()) == 13
+
+
+def test_a_proof_that_fails_its_check_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "run.sqlite"
+
+    def open_check(record: bytes) -> CheckCommit:
+        assert record == b"the run record"
+
+        def refuse(raw: bytes) -> CommitCredit:
+            raise PeerFault("", "sent a commit with a wrong signature")
+
+        return refuse
+
+    async def check() -> None:
+        async with opened(path) as (history, _):
+            feed(history, range(3))
+        with pytest.raises(UsageFault, match="no run record yet"):
+            async with open_history(path, RUN_ID, clock=lambda: NOW, warn=no_warning, rebuild_with=open_check):
+                raise AssertionError("opened")
+        async with opened(path) as (history, _):
+            history.keep_run_record(b"the run record")
+        before = tables(path)
+        with pytest.raises(PeerFault, match="wrong signature"):
+            async with open_history(
+                path,
+                RUN_ID,
+                clock=lambda: NOW,
+                warn=no_warning,
+                rebuild_with=open_check,
+            ):
+                raise AssertionError("opened")
+        assert tables(path) == before
+
+    asyncio.run(check())
+
+
+def test_two_dashboards_of_one_run_agree(tmp_path: Path) -> None:
+    raws = [usual_commit(version, IDS, fragment=fragment) for version in range(12) for fragment in range(3)]
+    forked = usual_commit(11, IDS[:2], tokens=999.0)
+
+    async def totals(path: Path, order: Sequence[bytes], looks_at: float) -> list[tuple[object, ...]]:
+        async with opened(path, looks_at) as (history, _):
+            feed(history, [], now=looks_at, num_looks=2)
+            profile = ProfileFacts("ada", 2, NOW, "Ada", "", False, tuple(IDS[:2]))
+            older = ProfileFacts("ada", 1, NOW, "Somebody", "", False, ())
+            for facts in (older, profile) if looks_at == NOW else (profile, older):
+                history.add_profile(facts, b"", looks_at)
+            state = fold(empty_state(looks_at), Look(now=looks_at + 4, num_members=1, records=[
+                record_of(identity, now=looks_at + 4) for identity in PEERS
+            ]))  # fmt: skip
+            history.look(state, {IDS[0]: "ada", IDS[1]: "ada"})
+            for raw in order:
+                history.add_commit(raw, check_raw(raw), looks_at)
+            return [
+                (row.contributor_id, row.name, row.tokens_witnessed, row.share, row.rounds, row.rank)
+                for row in history.view.contributors
+            ]
+
+    async def check() -> None:
+        one = await totals(tmp_path / "one.sqlite", [*raws, forked], NOW)
+        shuffled = [*raws, *raws[::3], forked, forked]
+        random.Random(5).shuffle(shuffled)
+        two = await totals(tmp_path / "two.sqlite", shuffled, NOW + 500)
+        assert one == two
+        assert len(one) == 3
+
+    asyncio.run(check())
+
+
+def _write_other(path: Path, **pragmas: int) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
+        database.execute("CREATE TABLE other (value)")
+        for name, value in pragmas.items():
+            database.execute(f"PRAGMA {name} = {value}")
+
+
+def _damage(path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    data = bytearray(path.read_bytes())
+    data[4096 : len(data) - 4096] = os.urandom(len(data) - 8192)
+    path.write_bytes(data)
+
+
+def _as_newer(path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
+        database.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
+
+
+def _as_other_run(path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
+        database.execute("UPDATE meta SET value = 'other.aaaaaaaaaaaaaaaaaaaa' WHERE name = 'run_id'")
+
+
+BAD_FILES: list[tuple[Callable[[Path], object], str, int]] = [
+    (lambda path: path.write_bytes(b"hello, this is text\n" * 9), "no database .*give another with --db", 2),
+    (lambda path: path.write_bytes(b"SQLite format 3\0" + b"x" * 5000), "damaged .*left as it is", 1),
+    (_write_other, "another program", 2),
+    (lambda path: _write_other(path, application_id=APPLICATION_ID), "damaged", 1),
+    (_damage, "damaged .*move it away", 1),
+    (_as_newer, f"schema {SCHEMA_VERSION + 1}, written by newer software", 1),
+    (_as_other_run, f"of run other.* expected {RUN_ID}", 2),
+]
+
+
+@pytest.mark.parametrize(
+    ("spoil", "sentence", "exit_code"),
+    BAD_FILES,
+    ids=["text", "no database", "another program", "same mark", "damaged", "newer", "another run"],
+)
+def test_a_file_that_cannot_be_used_is_named_and_left_alone(
+    tmp_path: Path, spoil: Callable[[Path], object], sentence: str, exit_code: int
+) -> None:
+    path = tmp_path / "run.sqlite"
+
+    async def make() -> None:
+        async with opened(path) as (history, _):
+            feed(history, range(40))
+
+    if spoil in (_damage, _as_newer, _as_other_run):
+        asyncio.run(make())
+    spoil(path)
+    before = path.read_bytes()
+
+    async def check() -> None:
+        async with opened(path):
+            raise AssertionError("opened")
+
+    with pytest.raises(LocalFault, match=sentence) as caught:
+        asyncio.run(check())
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert caught.value.exit_code == exit_code
+    assert path.read_bytes() == before
+
+
+def test_places_where_no_file_can_be(tmp_path: Path) -> None:
+    async def check(path: Path) -> None:
+        async with opened(path):
+            raise AssertionError("opened")
+
+    with pytest.raises(UsageFault, match="is a folder"):
+        asyncio.run(check(tmp_path))
+    with pytest.raises(UsageFault, match="does not exist; make it"):
+        asyncio.run(check(tmp_path / "nowhere" / "run.sqlite"))
+
+
+def test_one_writer_at_a_time(tmp_path: Path) -> None:
+    async def check() -> None:
+        async with opened(tmp_path / "run.sqlite"):
+            with pytest.raises(UsageFault, match="in use by another dashboard"):
+                async with opened(tmp_path / "run.sqlite"):
+                    raise AssertionError("opened twice")
+        async with opened(tmp_path / "run.sqlite") as (history, _):
+            assert history.view.num_rounds == 0
+
+    asyncio.run(check())
+
+
+def test_a_full_disk_costs_one_warning_and_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    warnings: list[str] = []
+    monkeypatch.setattr("dashboard.history.history.MAX_WAITING_LOOKS", 2)
+
+    async def check() -> None:
+        path = tmp_path / "run.sqlite"
+        async with aiosqlite.connect(path, isolation_level=None) as database:
+            await prepare(database, is_new=True, run_id=RUN_ID, now=NOW)
+            history = History(await load(database, 10, 10, 10), path, NOW, warnings.append)
+            ((pages,),) = await database.execute_fetchall("PRAGMA page_count")
+            await database.execute(f"PRAGMA max_page_count = {pages}")
+            feed(history, range(300), num_looks=8)
+            for _ in range(3):
+                await history.flush(database)
+            assert len(warnings) == 1
+            assert "full" in warnings[0]
+            assert str(path) in warnings[0]
+            assert "full" in history.view.problem
+            # The page goes on from memory.
+            assert history.view.num_rounds == 300
+            assert not (await load(database, 10, 10, 10)).ledger.num_rounds
+            await database.execute("PRAGMA max_page_count = 1000000")
+            await history.flush(database)
+            assert len(warnings) == 2
+            assert not history.view.problem
+            (gap,) = history.view.gaps
+            assert (gap.begin_at, gap.end_at) == (NOW, NOW + 12)
+            await history.flush(database)
+            loaded = await load(database, 10, 10, 10)
+            assert loaded.ledger.num_rounds == 300
+            assert loaded.gaps == [gap]
+
+    asyncio.run(check())
+
+
+def test_the_time_between_two_runs_of_the_dashboard_is_a_gap(tmp_path: Path) -> None:
+    async def check() -> None:
+        async with opened(tmp_path / "run.sqlite") as (history, _):
+            feed(history, range(3))
+        for pause, num_gaps in ((10.0, 0), (500.0, 1)):
+            async with opened(tmp_path / "run.sqlite", NOW + pause) as (history, _):
+                feed(history, [], now=NOW + pause)
+                assert len(history.view.gaps) == num_gaps
+        assert history.view.gaps[0].begin_at == NOW + 14
+        assert history.view.gaps[0].end_at == NOW + 500
+
+    asyncio.run(check())
+
+
+KILLED = """
+import asyncio, sys
+from pathlib import Path
+from dashboard.history.history import open_history
+from tests.dashboard.history.test_history import feed
+from tests.kit.dashboard.history import check_raw, usual_commit
+from tests.kit.dashboard.records import NOW
+
+async def live(path, run_id, peers):
+    async with open_history(path, run_id, clock=lambda: NOW, warn=print) as (history, reader):
+        version = 0
+        while True:
+            for _ in range(20):
+                raw = usual_commit(version, peers)
+                history.add_commit(raw, check_raw(raw), NOW)
+                version += 1
+            feed(history, [], num_looks=1)
+            print(version, flush=True)
+            await asyncio.sleep(0.05)
+
+asyncio.run(live(Path(sys.argv[1]), sys.argv[2], sys.argv[3:]))
+"""
+
+
+def test_a_killed_dashboard_loses_at_most_its_last_transaction(tmp_path: Path) -> None:
+    path = tmp_path / "run.sqlite"
+    command = [sys.executable, "-c", KILLED, str(path), RUN_ID, *IDS]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, cwd=Path(__file__).parents[3])
+    assert process.stdout is not None
+    try:
+        while not _num_rounds(path):
+            assert process.stdout.readline()
+        shown = int(process.stdout.readline())
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+    kept = _num_rounds(path)
+
+    async def check() -> None:
+        async with opened(path) as (history, reader):
+            # Whole transactions: the rounds, their proofs and the totals are of one moment.
+            assert 0 < history.view.num_rounds == kept
+            assert kept <= shown + 20 * 60
+            row = history.contributor(IDS[0])
+            assert row is not None
+            assert row.tokens_witnessed == 100.0 * kept
+            assert len([raw async for raw in reader.proof(history.machine_nums(row))]) == kept
+            assert list(history.known(0).absent(kept)) == []
+            # What was lost is what members are asked for again.
+            feed(history, range(kept - 3, shown))
+            assert history.view.num_rounds == max(shown, kept)
+
+    asyncio.run(check())
+
+
+def _num_rounds(path: Path) -> int:
+    if not path.exists():
+        return 0
+    with contextlib.closing(sqlite3.connect(path, timeout=60)) as database:
+        try:
+            return int(database.execute("SELECT count(*) FROM rounds").fetchone()[0])
+        except sqlite3.OperationalError:
+            return 0  # its tables are not made yet
+
+
+def test_retention_keeps_what_is_promised(tmp_path: Path) -> None:
+    async def check() -> None:
+        async with aiosqlite.connect(tmp_path / "run.sqlite", isolation_level=None) as database:
+            await prepare(database, is_new=True, run_id=RUN_ID, now=NOW)
+            history = History(await load(database, 10, 10, 10), tmp_path, NOW, no_warning)
+            feed(history, range(5))
+            history.look(empty_state(NOW + 60))
+            await history.flush(database)
+            await forget_old(database, NOW + 3 * 86_400)
+            assert await _count(database, "looks") == 0
+            assert await _count(database, "minutes") == 2
+            # Comings and goings of peers that no commit listed are gone, those of contributors and rounds are not.
+            assert await _count(database, "events") == 5
+            await forget_old(database, NOW + 91 * 86_400)
+            assert [await _count(database, name) for name in ("minutes", "run_hours", "commits", "hours")] == [
+                0,
+                1,
+                5,
+                4,
+            ]
+
+    asyncio.run(check())
+
+
+async def _count(database: aiosqlite.Connection, table: str) -> int:
+    ((count,),) = await database.execute_fetchall(f"SELECT count(*) FROM {table}")
+    return int(count)
+
+
+def test_points_are_bounded_and_span_the_whole_history(tmp_path: Path) -> None:
+    async def check() -> None:
+        async with aiosqlite.connect(tmp_path / "run.sqlite", isolation_level=None) as database:
+            await prepare(database, is_new=True, run_id=RUN_ID, now=NOW)
+            loaded = await load(database, 10, 10, 10)
+            from dashboard.history.rows import Batch
+
+            batch = Batch()
+            for index in range(4000):
+                point = HistoryPoint(NOW + 10 * index, index, index, 3.0, None, 2, 3, 1.0, 2.0, 3.0)
+                loaded.rollup.add(point, batch)
+            await write(database, batch, loaded.nums)
+            for max_points in (2, 50, 300, 5000):
+                points = await points_between(database, 0.0, max_points)
+                assert 2 <= len(points) <= max_points + 2
+                assert points[-1].tokens >= 3900
+                assert points[0].tokens <= 400
+                assert [point.at for point in points] == sorted({point.at for point in points})
+
+    asyncio.run(check())
+
+
+def test_questions_to_the_file(tmp_path: Path) -> None:
+    async def check() -> None:
+        async with opened(tmp_path / "run.sqlite") as (history, reader):
+            feed(history, range(50))
+            raw = raw_commit(1, 0, [(IDS[2], 5, 5, True)], at=NOW)
+            history.add_commit(raw, check_raw(raw), NOW)
+            await asyncio.sleep(0)
+        async with opened(tmp_path / "run.sqlite") as (history, reader):
+            first = await reader.rounds(20, None)
+            second = await reader.rounds(40, first[-1][0])
+            assert [facts.version for _, facts in first + second][1:] == list(range(49, -1, -1))
+            row = history.contributor(IDS[2])
+            assert row is not None
+            nums = history.machine_nums(row)
+            assert [facts.fragment for facts in await reader.rounds_of(nums, 3)] == [1, 0, 0]
+            curve = await reader.curve(nums)
+            assert curve[-1].tokens_witnessed == row.tokens_witnessed
+            assert curve[-1].rounds == 51
+            assert [raw async for raw in reader.proof(nums)][-1] == raw
+            events = await reader.events(0, 1000)
+            assert [event.event_id for event in events] == list(range(1, len(events) + 1))
+            assert {event.kind for event in events} == {"joined", "committed"}
+            assert (await reader.events(events[9].event_id, 5))[0] == events[10]
+            assert await reader.num_bytes() > 4096
+
+    asyncio.run(check())
+
+
+def test_who_stayed_over_a_restart_did_not_join_again(tmp_path: Path) -> None:
+    async def news() -> list[tuple[str, str]]:
+        async with opened(tmp_path / "run.sqlite") as (_, reader):
+            return [(event.kind, event.peer_id) for event in await reader.events(0, 100)]
+
+    async def check() -> None:
+        async with opened(tmp_path / "run.sqlite") as (history, _):
+            feed(history, [])
+        async with opened(tmp_path / "run.sqlite", NOW + 10) as (history, _):
+            # Before anything is heard nobody is thought to be gone.
+            history.look(empty_state(NOW + 10))
+            record = record_of(PEERS[0], sequence=9, now=NOW + 12)
+            history.look(fold(empty_state(NOW + 10), Look(now=NOW + 12, num_members=2, records=[record])))
+        assert sorted(await news()) == sorted([("joined", IDS[0]), ("joined", IDS[1]), ("silent", IDS[1])])
+
+    asyncio.run(check())

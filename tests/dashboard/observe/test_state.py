@@ -1,0 +1,224 @@
+"""The dashboard's fold of records, its labels and its chart."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from averaging.wire.messages import Commit, RosterEntry, ShardResult
+from dashboard.facts import HistoryPoint, HistoryView
+from dashboard.observe.observer import Observer
+from dashboard.observe.state import MAX_PEERS, MAX_POINTS, MAX_ROUNDS, DashboardState, Look, fold, label_text
+from dashboard.page.chart import even_ticks
+from dashboard.page.charts import render_charts
+from dashboard.page.page import render_sections
+from dashboard.server.live import history_of
+from tests.kit.dashboard.records import (
+    NOW,
+    PEERS,
+    RUN_ID,
+    Clock,
+    FakeStore,
+    TextOnly,
+    bare_record,
+    empty_state,
+    record_of,
+    state_with,
+)
+
+
+def test_a_peer_is_listed_counted_and_then_silent() -> None:
+    state = state_with(record_of(PEERS[0]), record_of(PEERS[1], role="seed", state="serving", train_loss=None))
+    assert (len(state.here), len(state.trainers), state.phase) == (2, 1, "live")
+    assert state.committed_tokens == 8000
+    later = fold(state, Look(now=NOW + 60.0, num_members=3))
+    assert later.phase == "silent"
+    assert [row.condition for row in later.peers] == ["silent", "silent"]
+    assert later.heard_at == NOW
+    assert later.held_out_loss is None
+
+
+def test_who_said_goodbye_has_left_and_is_not_silent() -> None:
+    state = state_with(record_of(PEERS[0]))
+    gone = record_of(PEERS[0], sequence=2, now=NOW + 1, state="left")
+    state = fold(state, Look(now=NOW + 1, num_members=3, records=[gone]))
+    assert fold(state, Look(now=NOW + 500, num_members=3)).peers[0].condition == "left"
+
+
+def test_an_older_record_never_replaces_a_newer_one() -> None:
+    newer, older = record_of(PEERS[0], sequence=9, now=NOW + 5, tokens=900), record_of(PEERS[0], sequence=8, tokens=800)
+    state = fold(state_with(newer, now=NOW + 5), Look(now=NOW + 6, num_members=3, records=[older]))
+    assert state.peers[0].record.tokens == 900
+    assert state.peers[0].heard_at == NOW + 5
+
+
+@pytest.mark.parametrize(
+    ("num_members", "run", "phase"), [(0, False, "looking"), (2, False, "no run"), (2, True, "empty")]
+)
+def test_each_empty_state_has_its_words(num_members: int, run: bool, phase: str) -> None:
+    async def look() -> DashboardState:
+        store = FakeStore()
+        store.num_members = num_members
+        store.run = store.run if run else None
+        observer = Observer(RUN_ID, store, ["/a"], wall_clock=Clock(), on_state=lambda state: None)
+        await observer.look()
+        return observer.state
+
+    state = asyncio.run(look())
+    assert state.phase == phase
+    text = TextOnly(render_sections(state, history_of(state))["status"]).text
+    assert {"looking": "keeps trying", "no run": "check the run id", "empty": "no peer is in it"}[phase] in text
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.lists(st.lists(st.integers(0, 3 * MAX_PEERS), max_size=900), max_size=4))
+def test_rows_are_bounded_and_a_flood_does_not_push_out_who_was_there_first(floods: list[list[int]]) -> None:
+    state = state_with(bare_record("first"))
+    for step, flood in enumerate(floods, 1):
+        now = NOW + step
+        records = [bare_record("first", now=now), *(bare_record(f"flood{key}", now=now) for key in flood)]
+        state = fold(state, Look(now=now, num_members=3, records=records))
+        assert len(state.peers) <= MAX_PEERS
+        assert len(state.peers) + state.num_unlisted >= len({record.peer_id for record in records})
+        assert "first" in [row.record.peer_id for row in state.peers]
+
+
+def test_newcomers_take_the_rows_of_those_who_went_longest_ago() -> None:
+    old = [bare_record(f"old{index}") for index in range(MAX_PEERS)]
+    state = state_with(*old)
+    new = [bare_record(f"new{index}", now=NOW + 100) for index in range(3)]
+    state = fold(state, Look(now=NOW + 100, num_members=3, records=new))
+    assert len(state.peers) == MAX_PEERS
+    assert state.num_unlisted == 0
+    assert {row.record.peer_id for row in state.here} == {"new0", "new1", "new2"}
+
+
+def test_one_liar_moves_neither_the_losses_nor_the_tokens() -> None:
+    honest = [record_of(identity) for identity in PEERS[:2]]
+    liar = record_of(PEERS[2], train_loss=-1e18, held_out_loss=0.0, lineage_tokens=(2**62, 2**62))
+    state = state_with(*honest, liar)
+    assert (state.train_loss, state.held_out_loss, state.committed_tokens) == (2.5, 2.75, 8000)
+
+
+def test_peers_of_another_manifest_are_listed_and_not_counted() -> None:
+    async def look() -> DashboardState:
+        store = FakeStore()
+        store.put(PEERS[0])
+        store.put(PEERS[1], manifest_hash=b"x" * 32)
+        observer = Observer(RUN_ID, store, [], wall_clock=Clock(), on_state=lambda state: None)
+        await observer.look()
+        return observer.state
+
+    state = asyncio.run(look())
+    assert (len(state.peers), len(state.trainers)) == (2, 1)
+    assert "other manifest" in render_sections(state, history_of(state))["peers"]
+
+
+def test_equal_versions_with_other_anchors_are_shown_as_differing() -> None:
+    state = state_with(
+        record_of(PEERS[0]), record_of(PEERS[1]), record_of(PEERS[2], digests=(b"z" * 8, b"b" * 8)), record_of(PEERS[3])
+    )
+    assert [row.num_forked for row in state.fragments] == [1, 0]
+    assert "1 peer differ" in render_sections(state, history_of(state))["strip"]
+
+
+def test_rounds_without_receipts_come_from_versions() -> None:
+    state = state_with(record_of(PEERS[0]))
+    assert state.rounds == ()
+    assert state.num_rounds == 5
+    later = record_of(PEERS[0], sequence=2, now=NOW + 3, versions=(3, 4), lineage_tokens=(9000, 15000))
+    state = fold(state, Look(now=NOW + 3, num_members=3, records=[later]))
+    (row,) = state.rounds
+    assert (row.fragment, row.version, row.num_rounds, row.seen_at) == (1, 4, 2, NOW + 3)
+    assert "2 rounds committed" in TextOnly(render_sections(state, history_of(state))["rounds"]).text
+
+
+def test_rounds_and_loss_points_are_bounded_over_a_long_watch() -> None:
+    state = empty_state()
+    for step in range(4 * MAX_POINTS + 17):
+        now = NOW + step
+        record = record_of(
+            PEERS[0],
+            sequence=step,
+            now=now,
+            versions=(step, step),
+            lineage_tokens=(100 * step, 100 * step),
+            held_out_loss=5.0 / (1 + step),
+        )
+        state = fold(state, Look(now=now, num_members=1, records=[record]))
+        assert len(state.points) <= MAX_POINTS
+        assert len(state.rounds) <= MAX_ROUNDS
+        assert state.points[-1].tokens == 100 * step
+    tokens = [point.tokens for point in state.points]
+    assert tokens[0] == 0
+    assert tokens == sorted(set(tokens))
+    # Evenly thinned: no gap is wider than the stride that keeps the whole watch within the limit.
+    assert max(right - left for left, right in itertools.pairwise(tokens)) <= 100 * state.point_stride
+
+
+def commit_of(fragment: int, version: int) -> Commit:
+    roster = tuple(
+        RosterEntry(identity.peer_id, tokens=100 * (index + 1), steps=10, base_version=version, sequence=1)
+        for index, identity in enumerate(PEERS[:3])
+    )
+    shards = (ShardResult(0, 10, 0, b"d" * 16, (0, 1)), ShardResult(10, 20, 1, b"", ()))
+    return Commit(fragment, version, 0, PEERS[0].peer_id, b"a" * 32, roster, shards)
+
+
+@given(st.text(max_size=80))
+def test_labels_are_short_printable_and_have_no_towers_of_marks(text: str) -> None:
+    shown = label_text(text, 40)
+    assert len(shown) <= 40
+    assert shown.isprintable()
+    assert label_text("a" + "\u0301" * 30, 40) == "a\u0301\u0301"
+    assert label_text("evil\u202egnp.exe\x1b[2J", 40) == "evilgnp.exe[2J"
+
+
+# Chart
+
+
+@given(st.floats(-50, 50), st.floats(1e-3, 100), st.integers(2, 8))
+def test_ticks_are_even_and_enclose_the_range(low: float, span: float, num_intervals: int) -> None:
+    ticks = even_ticks(low, low + span, num_intervals)
+    steps = [right - left for left, right in itertools.pairwise(ticks)]
+    assert ticks[0] <= low + 1e-6 * span
+    assert ticks[-1] >= low + span - 1e-6 * span
+    assert 2 <= len(ticks) <= num_intervals + 2
+    assert max(steps) - min(steps) < 1e-9 * max(1.0, abs(low))
+
+
+losses = st.none() | st.floats(-1e18, 1e18)
+
+
+rates = st.floats(0, 1e18)
+history_points = st.builds(
+    HistoryPoint,
+    at=st.floats(0, 4e9),
+    tokens=st.integers(0, 10**15),
+    rounds=st.integers(0, 10**9),
+    held_out_loss=losses,
+    train_loss=losses,
+    num_trainers=st.integers(0, 10**6),
+    num_peers=st.integers(0, 10**6),
+    tokens_per_second=rates,
+    upload_bits_per_second=rates,
+    download_bits_per_second=rates,
+)
+
+
+@given(st.lists(history_points, max_size=20))
+def test_whatever_is_reported_can_be_drawn(points: list[HistoryPoint]) -> None:
+    points.sort(key=lambda point: (point.at, point.tokens))
+    tokens = sorted(point.tokens for point in points)
+    grown = tuple(replace(point, tokens=count) for point, count in zip(points, tokens, strict=True))
+    for html in render_charts(HistoryView(NOW, 0.0, points=grown)).values():
+        assert "nan" not in html
+        assert "inf" not in html
+
+
+# Page

@@ -1,0 +1,138 @@
+"""The dashboard's page as rendered by the server, and its observer."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from dashboard.observe.observer import Observer
+from dashboard.observe.state import DashboardState
+from dashboard.page.assets import load_assets
+from dashboard.page.charts import render_charts
+from dashboard.page.page import REFRESH_SECONDS, render_page, render_sections
+from dashboard.page.parts import with_ages
+from dashboard.server.live import history_of
+from dht.errors import PeerUnreachable
+from dht.identity.keys import Identity, make_run_id
+from dht.records.signed_records import encode_run_record, sign_run_record
+from tests.kit.dashboard.records import (
+    HOSTILE_NAME,
+    MANIFEST,
+    NOW,
+    PEERS,
+    RUN_ID,
+    Clock,
+    FakeStore,
+    TextOnly,
+    empty_state,
+    record_of,
+    state_with,
+)
+
+
+def page_of(state: DashboardState, now: float = NOW) -> str:
+    history = history_of(state)
+    sections, charts = render_sections(state, history), render_charts(history)
+    return render_page(state.run_id, sections, charts, now=now, snapshot_id="boot-1", assets=load_assets())
+
+
+def section_of(state: DashboardState, key: str) -> str:
+    return render_sections(state, history_of(state))[key]
+
+
+@pytest.mark.parametrize("field", ["name", "device", "software"])
+def test_hostile_labels_are_text_and_nothing_else(field: str) -> None:
+    hostile = HOSTILE_NAME[:20] if field == "software" else HOSTILE_NAME
+    labels: list[dict[str, Any]] = [{field: "x"}, {field: hostile}]
+    harmless, page = (TextOnly(page_of(state_with(record_of(PEERS[0], **label)))) for label in labels)
+    assert page.tags == harmless.tags
+    if field != "software":
+        assert hostile in page.text
+
+
+def test_the_page_needs_no_script_and_says_what_its_figures_rest_on() -> None:
+    page = TextOnly(page_of(state_with(record_of(PEERS[0], name="Ada")), now=NOW + 3.2))
+    assert "Ada" in page.text
+    assert "3 s ago" in page.text
+    assert "40.96 k" in page.text or "41 k" in page.text
+    assert page.text.count("reported") >= 8
+    assert f'<meta http-equiv="refresh" content="{REFRESH_SECONDS}">' in page_of(empty_state())
+    assert not [name for name, _ in page.attributes if name == "style" or name.startswith("on")]
+
+
+def test_ages_are_those_of_the_moment_of_the_answer() -> None:
+    html = section_of(state_with(record_of(PEERS[0])), "status")
+    assert "75 s" not in html
+    assert "1 min ago" in with_ages(html, NOW + 75)
+
+
+def test_before_the_first_look_nothing_is_claimed() -> None:
+    text = TextOnly(section_of(empty_state(), "status") + section_of(empty_state(), "figures")).text
+    assert "has just started" in text
+    assert "Nobody" not in text
+    assert "0" not in text
+
+
+def test_nothing_of_the_network_address_of_anybody_is_shown() -> None:
+    state = state_with(record_of(PEERS[0]))
+    assert "/ip4/" not in page_of(state)
+
+
+# Observer
+
+
+def test_the_observer_counts_what_it_refuses_and_survives_a_broken_network() -> None:
+    async def watch() -> None:
+        store, clock = FakeStore(), Clock()
+        store.put(PEERS[0])
+        store.peers["garbage"] = b"\x00" * 300
+        good = store.peers[PEERS[0].peer_id]
+        store.peers["forged"] = bytes([good[0] ^ 1]) + good[1:]
+        seen: list[DashboardState] = []
+        observer = Observer(RUN_ID, store, ["/addr"], wall_clock=clock, on_state=seen.append)
+        await observer.look()
+        assert (len(observer.state.peers), observer.state.num_invalid_records) == (1, 2)
+        store.fault = PeerUnreachable(PEERS[0].peer_id, "is gone; expected an answer; it is tried again")
+        await observer.look()
+        assert "is gone" in observer.state.problem
+        assert "is gone" in section_of(observer.state, "status")
+        store.fault = None
+        await observer.look()
+        assert observer.state.problem == ""
+        assert len(seen) == 3
+
+    asyncio.run(watch())
+
+
+def test_a_run_record_of_another_owner_is_never_believed() -> None:
+    async def watch() -> None:
+        store = FakeStore()
+        other = Identity.generate()
+        store.run = encode_run_record(sign_run_record(make_run_id("tinybytes", other.public_key), MANIFEST, other))
+        observer = Observer(RUN_ID, store, [], wall_clock=Clock(), on_state=lambda state: None)
+        await observer.look()
+        assert observer.state.run is None
+        assert "run record" in observer.state.problem
+
+    asyncio.run(watch())
+
+
+def test_nobody_reachable_is_dialled_again_at_every_look() -> None:
+    async def watch() -> None:
+        store, clock = FakeStore(), Clock()
+        store.num_members = 0
+        observer = Observer(RUN_ID, store, ["/addr"], wall_clock=clock, on_state=lambda state: None)
+        for _ in range(3):
+            await observer.look()
+        assert store.dialled == [["/addr"]] * 3
+        store.num_members = 1
+        await observer.look()
+        await observer.look()
+        assert len(store.dialled) == 4
+
+    asyncio.run(watch())
+
+
+# Server

@@ -1,0 +1,223 @@
+"""The page's panels as rendered by the server: what they say, what they leave out, and that strangers' text is text."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dashboard.facts import Bandwidth, Gap, HistoryView, MissingRounds
+from dashboard.page.assets import Assets, load_assets
+from dashboard.page.badge import MAX_TEXT_LENGTH, badge, contributor_badge, run_badge
+from dashboard.page.charts import render_charts
+from dashboard.page.contributor import render_contributor
+from dashboard.page.page import render_page, render_sections
+from dashboard.page.parts import age_text, share_text
+from dashboard.page.people import MAX_CONTRIBUTORS_SHOWN
+from dashboard.page.rounds import LAGS, MAX_LANES, heat
+from tests.kit.dashboard.records import HOSTILE_NAME, NOW, RUN_ID, TextOnly, empty_state
+from tests.kit.dashboard.scene import contributor_of, contributor_view, history_of_run, peer_id_of, rounds_of, state_of
+
+NOBODY = HistoryView(NOW, NOW)
+
+
+def text_of(section: str, history: HistoryView) -> str:
+    return TextOnly(render_sections(state_of(), history)[section]).text
+
+
+def assets() -> Assets:
+    return load_assets()
+
+
+def test_every_panel_explains_that_it_is_empty() -> None:
+    sections = render_sections(empty_state(), NOBODY)
+    for key in ("contributors", "timeline", "strip", "health", "bandwidth", "countries", "rounds", "peers"):
+        assert "empty" in dict(TextOnly(sections[key]).attributes).values(), key
+        assert len(TextOnly(sections[key]).text) > 30, key
+    for key, html in render_charts(NOBODY).items():
+        assert "begins" in TextOnly(html).text, key
+
+
+def test_contributors_are_ranked_by_what_others_witnessed_and_say_what_is_only_reported() -> None:
+    text = text_of("contributors", history_of_run(12))
+    assert text.index("Ada") < text.index("basement-4090") < text.index("Lindström")
+    assert "3.07 M reported" in text
+    assert "2 unverified peers say that they are here" in text
+    honest = replace(contributor_of(0), milli_reported=contributor_of(0).milli_witnessed)
+    assert "reported" not in text_of("contributors", replace(NOBODY, contributors=(honest,)))
+    unranked = replace(contributor_of(0), rank=0, milli_witnessed=0, share=0.0)
+    assert (
+        "nothing witnessed yet"
+        in render_sections(empty_state(), replace(NOBODY, contributors=(unranked,)))["contributors"]
+    )
+
+
+def test_a_long_list_is_cut_and_says_so() -> None:
+    html = render_sections(state_of(80), history_of_run(80))
+    assert html["contributors"].count("<tr") == 1 + MAX_CONTRIBUTORS_SHOWN
+    assert f"{80 - MAX_CONTRIBUTORS_SHOWN} more contributors" in html["contributors"]
+
+
+def test_machines_are_listed_under_their_owner() -> None:
+    page = TextOnly(render_sections(empty_state(), history_of_run(2))["contributors"])
+    assert "3 machines" in page.text
+    assert all(peer_id_of(1 + 100 * number)[-8:] in page.text for number in range(3))
+
+
+def test_few_people_in_a_country_are_not_named() -> None:
+    assert "Nobody is placed yet" in text_of("countries", replace(NOBODY, countries=(), num_country_undeclared=4))
+    page = TextOnly(render_sections(empty_state(), history_of_run())["countries"])
+    assert ("data-country", "DE") in page.attributes
+    assert "not declared9" in page.text
+
+
+def test_lanes_say_in_words_how_long_each_phase_was() -> None:
+    page = TextOnly(render_sections(state_of(), history_of_run())["timeline"])
+    labels = [value for name, value in page.attributes if name == "aria-label" and value]
+    assert len(labels) == 8
+    assert all(re.match(r"\d+ rounds in .*: computes .*, sends .*, receives .*, applies ", label) for label in labels)
+    told_nothing = tuple(replace(row, lanes=()) for row in rounds_of())
+    assert "takes part in a round" in text_of("timeline", replace(history_of_run(), rounds=told_nothing))
+
+
+def test_lanes_are_bounded_however_many_take_part() -> None:
+    crowd = tuple(replace(row, lanes=(), contributors=tuple(map(str, range(2000)))) for row in rounds_of())
+    html = render_sections(state_of(), replace(history_of_run(), rounds=crowd))["timeline"]
+    assert html.count('<div class="lane"') == MAX_LANES
+    assert "1984 more peers not drawn" in html
+
+
+@given(st.integers(0, 10**9))
+def test_every_lag_has_a_heat(lag: int) -> None:
+    index = heat(lag)
+    assert lag <= LAGS[index][0]
+    assert index == 0 or lag > LAGS[index - 1][0]
+
+
+def test_reasons_of_drops_are_words_and_add_up() -> None:
+    text = text_of("health", history_of_run())
+    assert "83 %" in text
+    assert "5was late: the deadline passed" in text
+    assert "1shards that no reducer delivered" in text
+    silent = tuple(replace(row, drop_reasons=()) for row in rounds_of())
+    assert "5planned, but nothing of it got in" in text_of("health", replace(history_of_run(), rounds=silent))
+    perfect = tuple(replace(row, num_missed=0, num_void_shards=0, drop_reasons=()) for row in rounds_of())
+    assert "Nobody was left out" in text_of("health", replace(history_of_run(), rounds=perfect))
+
+
+@pytest.mark.parametrize(
+    ("bandwidth", "words"),
+    [
+        (Bandwidth(1e9, 2e9, 1.38e12), "1\u202f380 times less"),
+        (Bandwidth(1e9, 2e9, 2.5e9), "2.5 times less"),
+        (Bandwidth(4e9, 2e9, 2e9), "2 times more"),
+        (Bandwidth(1e9, 2e9, None), "1 GB of encoded values went"),
+    ],
+)
+def test_bandwidth_is_compared_only_with_what_is_known(bandwidth: Bandwidth, words: str) -> None:
+    text = text_of("bandwidth", replace(NOBODY, bandwidth=bandwidth))
+    assert words in text
+    assert ("data-parallel" in text) == (bandwidth.data_parallel_bytes is not None)
+
+
+def test_what_the_page_does_not_know_is_said() -> None:
+    holes = replace(NOBODY, gaps=(Gap(NOW - 90, NOW, "this page was off"),), missing=(MissingRounds(2, 5, 9),))
+    text = text_of("gaps", holes)
+    assert "this page was off" in text
+    assert "fragment 2, versions 5 to 9" in text
+
+
+def test_hostile_labels_stay_text_everywhere() -> None:
+    row = contributor_of(1)
+    machines = tuple(replace(machine, device=HOSTILE_NAME) for machine in row.machines)
+    row = replace(row, name=HOSTILE_NAME, country=HOSTILE_NAME, machines=machines)
+    state = state_of()
+    named = [replace(each, record=replace(each.record, name=HOSTILE_NAME, device=HOSTILE_NAME)) for each in state.peers]
+    state = replace(state, peers=tuple(named))
+    hostile = replace(history_of_run(3), contributors=(row,), countries=((HOSTILE_NAME, 3),), problem=HOSTILE_NAME)
+    hostile = replace(hostile, gaps=(Gap(NOW - 9, NOW, HOSTILE_NAME),), storage=HOSTILE_NAME)
+    rounds = tuple(replace(each, drop_reasons=((HOSTILE_NAME, 1),)) for each in rounds_of())
+    hostile = replace(hostile, rounds=rounds)
+    sections = render_sections(state, hostile)
+    page = render_page(
+        RUN_ID,
+        sections,
+        render_charts(hostile),
+        now=NOW,
+        snapshot_id='"><script>',
+        assets=assets(),
+        join_addresses=(HOSTILE_NAME,),
+    )
+    view = replace(contributor_view(1), row=row, rounds=rounds)
+    own = render_contributor(state, view, now=NOW, snapshot_id='"><script>', assets=assets())
+    for html in (page, own):
+        assert "<script>" not in html
+        seen = TextOnly(html)
+        assert HOSTILE_NAME in seen.text
+        assert not [name for name, _ in seen.attributes if name == "style" or name.startswith("on")]
+
+
+def test_a_contributors_page_has_its_proof_and_its_badge() -> None:
+    view = contributor_view(1)
+    page = TextOnly(render_contributor(state_of(), view, now=NOW, snapshot_id="b-1", assets=assets()))
+    links = {value for name, value in page.attributes if name in ("href", "src")}
+    key = view.row.contributor_id
+    assert {f"/api/v1/contributors/{key}/proof", f"/badge/{key}.svg", "/"} <= links
+    assert "peer receipts verify" in page.text
+    assert "100 rounds" in page.text
+    fresh = replace(view.row, rounds=0, rounds_missed=0, milli_witnessed=0, streak_days=0, rank=0, machines=())
+    empty = replace(view, row=fresh, curve=(), rounds=())
+    text = TextOnly(render_contributor(state_of(), empty, now=NOW, snapshot_id="b-1", assets=assets())).text
+    assert "not ranked yet" in text
+    assert "The first is a round that others signed" in text
+
+
+@given(st.text(max_size=80), st.text(max_size=80), st.booleans())
+def test_any_badge_is_well_formed_and_bounded(label: str, message: str, is_lit: bool) -> None:
+    # Control characters never come so far (`label_text`), and XML could not hold them.
+    label, message = ("".join(filter(str.isprintable, text)) for text in (label, message))
+    root = ElementTree.fromstring(badge(label, message, is_lit=is_lit))
+    texts = [node.text or "" for node in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert len(texts) == 2
+    assert all(len(text) <= MAX_TEXT_LENGTH for text in texts)
+    assert 0 < int(root.attrib["width"]) < 1000
+    assert not [node for node in root.iter() if node.tag.endswith(("script", "a", "image", "foreignObject"))]
+
+
+def test_badges_say_who_and_how_much() -> None:
+    assert "tinybytes: 11 training · 9.29 M tokens" in run_badge(state_of())
+    assert "tinybytes: starting" in run_badge(empty_state())
+    assert "basement-4090 · tinybytes: 1.45 M tokens · 195 rounds" in contributor_badge(RUN_ID, contributor_of(1))
+    anonymous = replace(contributor_of(1), name="")
+    assert f"peer {anonymous.contributor_id[-8:]} · tinybytes" in contributor_badge(RUN_ID, anonymous)
+
+
+def test_without_addresses_the_join_box_says_where_to_get_one() -> None:
+    def page(*addresses: str) -> str:
+        sections, charts = render_sections(state_of(), NOBODY), render_charts(NOBODY)
+        shown = render_page(
+            RUN_ID, sections, charts, now=NOW, snapshot_id="b-1", assets=assets(), join_addresses=addresses
+        )
+        return TextOnly(shown).text
+
+    assert f"peer join --run-id {RUN_ID} --peers ADDRESS" in page()
+    assert "whoever runs this page or the run can tell you one" in page()
+    assert "--peers /dns4/a.org/tcp/1 /dns4/b.org/tcp/2" in page("/dns4/a.org/tcp/1", "/dns4/b.org/tcp/2")
+    assert "ADDRESS" not in page("/dns4/a.org/tcp/1")
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.4, "just now"), (3.9, "3 s ago"), (75, "1 min ago"), (7300, "2 h ago"), (172_800, "2 d ago")],
+)
+def test_ages_have_one_unit(seconds: float, text: str) -> None:
+    assert age_text(seconds) == text
+
+
+@pytest.mark.parametrize(("share", "text"), [(0.0, "0.0 %"), (1e-5, "< 0.1 %"), (0.1234, "12.3 %"), (1.0, "100 %")])
+def test_shares_never_round_to_nothing_or_too_much(share: float, text: str) -> None:
+    assert share_text(share) == text

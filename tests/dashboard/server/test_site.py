@@ -1,0 +1,275 @@
+"""The dashboard over HTTP: answers, live updates, shutdown, and the real command."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+from aiohttp import ClientResponse, ClientSession
+from aiohttp.test_utils import TestClient, TestServer
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dashboard.app import _end_of, start_site
+from dashboard.observe.state import DashboardState, Look, fold
+from dashboard.server.live import Live
+from dashboard.server.routes import make_app
+from dht.errors import Incompatible, UsageFault
+from tests.kit.dashboard.records import (
+    HOSTILE_NAME,
+    NOW,
+    PEERS,
+    RUN_ID,
+    Clock,
+    TextOnly,
+    empty_state,
+    record_of,
+    state_with,
+)
+
+
+@contextlib.asynccontextmanager
+async def site(
+    state: DashboardState, clock: Callable[[], float] = lambda: NOW
+) -> AsyncIterator[tuple[Live, TestClient]]:  # type: ignore[type-arg]
+    live = Live(state, "boot")
+    async with TestClient(TestServer(make_app(live, clock=clock))) as client:
+        yield live, client
+
+
+async def next_event(response: ClientResponse) -> dict[str, str]:
+    event: dict[str, str] = {}
+    while True:
+        line = (await asyncio.wait_for(response.content.readline(), 10)).decode().rstrip("\n")
+        if not line and "event" in event:
+            return event
+        name, _, value = line.partition(": ")
+        if name:
+            event[name] = value
+
+
+def test_every_answer_carries_the_policy_and_no_inline_code() -> None:
+    async def check() -> None:
+        async with site(state_with(record_of(PEERS[0]))) as (_, client):
+            for path in ("/", "/assets/favicon.svg", "/favicon.ico", "/api/v1/run", "/nowhere"):
+                response = await client.get(path)
+                policy = response.headers["Content-Security-Policy"]
+                assert "default-src 'none'" in policy
+                assert "unsafe" not in policy
+                assert response.headers["X-Content-Type-Options"] == "nosniff"
+                assert response.status == (404 if path == "/nowhere" else 200)
+
+    asyncio.run(check())
+
+
+def test_the_page_links_only_to_itself() -> None:
+    async def check() -> None:
+        async with site(state_with(record_of(PEERS[0]))) as (_, client):
+            page = TextOnly(await (await client.get("/")).text())
+            links = [value for name, value in page.attributes if name in ("href", "src") and value]
+            assert links
+            for link in links:
+                assert link.startswith(("/", "#"))
+                if link.startswith("/"):
+                    assert (await client.get(link)).status == 200
+
+    asyncio.run(check())
+
+
+def test_the_api_answers_in_json_and_refuses_in_json() -> None:
+    async def check() -> None:
+        async with site(state_with(record_of(PEERS[0], name=HOSTILE_NAME))) as (_, client):
+            run = await (await client.get("/api/v1/run")).json()
+            assert (run["run_id"], run["basis"], run["num_trainers"]) == (RUN_ID, "reported", 1)
+            assert run["observed_at"] == NOW
+            peers = await (await client.get("/api/v1/peers")).json()
+            assert peers["peers"][0]["name"] == HOSTILE_NAME
+            assert "address" not in json.dumps(peers)
+            rounds = await (await client.get("/api/v1/rounds")).json()
+            assert rounds["fragments"][0]["version"] == 3
+            missing = await client.get("/api/v1/nothing")
+            assert (missing.status, missing.content_type) == (404, "application/problem+json")
+            assert (await missing.json())["status"] == 404
+            refused = await client.post("/api/v1/run")
+            assert (refused.status, refused.headers["Allow"]) == (405, "GET,HEAD,OPTIONS")
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize(
+    "path", ["/../pyproject.toml", "/%2e%2e/%2e%2e/etc/passwd", "/assets/..%2fbuild.py", "/assets"]
+)
+def test_path_tricks_find_nothing(path: str) -> None:
+    async def check() -> bytes:
+        async with site(empty_state()) as (_, client):
+            # Written by hand: a well-behaved client would tidy the path up first.
+            reader, writer = await asyncio.open_connection(client.host, client.port)
+            writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+            answer = await asyncio.wait_for(reader.read(), 10)
+            writer.close()
+            await writer.wait_closed()
+            return answer
+
+    assert asyncio.run(check()).startswith(b"HTTP/1.1 404 ")
+
+
+def test_health_tells_a_stalled_observer_from_a_quiet_run() -> None:
+    async def check() -> None:
+        clock = Clock()
+        async with site(empty_state(), clock) as (_, client):
+            assert (await client.get("/healthz")).status == 200
+            clock.now += 3600
+            response = await client.get("/healthz")
+            assert response.status == 503
+            assert (await response.json())["status"] == "stalled"
+
+    asyncio.run(check())
+
+
+def test_a_changed_record_reaches_an_open_page() -> None:
+    async def check() -> None:
+        state = state_with(record_of(PEERS[0]))
+        async with site(state) as (live, client):
+            page = await (await client.get("/")).text()
+            snapshot_id = page.partition('data-snapshot="')[2].partition('"')[0]
+            response = await client.get(f"/events?after={snapshot_id}")
+            assert (await next_event(response))["event"] == "tick"
+            newer = record_of(PEERS[0], sequence=2, now=NOW + 2, name=HOSTILE_NAME)
+            live.publish(fold(state, Look(now=NOW + 2, num_members=3, records=[newer])))
+            events: list[dict[str, str]] = []
+            while not events or events[-1]["event"] != "tick":
+                events.append(await next_event(response))
+            sections = {(data := json.loads(event["data"]))["section"]: data["html"] for event in events[:-1]}
+            assert "peers" in sections
+            assert HOSTILE_NAME in TextOnly(sections["peers"]).text
+            assert "script" not in TextOnly(sections["peers"]).tags
+            # A figure that stayed the same is not sent again.
+            assert "strip" not in sections
+            response.close()
+
+    asyncio.run(check())
+
+
+def test_an_unchanged_swarm_costs_viewers_nothing() -> None:
+    async def check() -> None:
+        state = state_with(record_of(PEERS[0]))
+        live = Live(state, "boot")
+        live.publish(fold(state, Look(now=NOW + 2, num_members=3, records=[record_of(PEERS[0])])))
+        assert live.version == 1
+
+    asyncio.run(check())
+
+
+@given(st.text(max_size=30) | st.from_regex(r"boot-[0-9]{0,25}", fullmatch=True))
+def test_a_viewer_resumes_only_from_a_version_that_exists(snapshot_id: str) -> None:
+    async def check() -> int:
+        live = Live(empty_state(), "boot")
+        live.publish(state_with(record_of(PEERS[0])))
+        version = live.version_of(snapshot_id)
+        assert bool(live.since(version)) == (version < live.version)
+        return version
+
+    assert asyncio.run(check()) in ((0, 1, 2) if snapshot_id.startswith("boot-") else (0,))
+
+
+def test_shutdown_does_not_wait_for_open_streams() -> None:
+    async def check() -> float:
+        live = Live(empty_state(), "boot")
+        client = TestClient(TestServer(make_app(live)))
+        await client.start_server()
+        streams = [await client.get("/events") for _ in range(3)]
+        for stream in streams:
+            await next_event(stream)
+        started_at = asyncio.get_running_loop().time()
+        await client.server.close()
+        seconds = asyncio.get_running_loop().time() - started_at
+        await client.close()
+        return seconds
+
+    assert asyncio.run(check()) < 1.0
+
+
+def test_too_many_viewers_are_told_to_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def check() -> None:
+        async with site(empty_state()) as (_, client):
+            monkeypatch.setattr("dashboard.server.routes.MAX_VIEWERS", 1)
+            first = await client.get("/events")
+            await next_event(first)
+            assert (await client.get("/events")).status == 503
+            assert (await client.get("/")).status == 200
+            first.close()
+
+    asyncio.run(check())
+
+
+def test_a_taken_port_is_one_sentence_and_exit_code_2() -> None:
+    async def check(port: int) -> None:
+        await start_site(make_app(Live(empty_state(), "boot")), "127.0.0.1", port)
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(UsageFault, match=f"port {port} .* is taken .* --port") as caught:
+            asyncio.run(check(port))
+    assert caught.value.exit_code == 2
+
+
+def test_what_ends_the_watch_is_one_sentence() -> None:
+    async def fail(depth: int) -> None:
+        if not depth:
+            raise Incompatible("the manifest needs newer software")
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(fail(depth - 1))
+
+    async def check() -> None:
+        for depth in range(3):
+            watching = asyncio.create_task(fail(depth))
+            await asyncio.wait([watching])
+            with pytest.raises(Incompatible, match="newer software"):
+                _end_of(watching)
+
+    asyncio.run(check())
+
+
+@pytest.mark.network
+def test_with_nobody_there_the_page_says_so_and_ctrl_c_leaves_nothing_behind() -> None:
+    code = (
+        "import sys; from dashboard.app import serve_dashboard; from dashboard.server.choices import Choices;"
+        f"sys.exit(serve_dashboard({RUN_ID!r}, ['/ip4/127.0.0.1/tcp/1/p2p/{PEERS[0].peer_id}'], Choices(port=0)))"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert process.stdout is not None
+    try:
+        port = int(process.stdout.readline().partition("127.0.0.1:")[2].partition("/")[0])
+        asyncio.run(_until_status(port, "Nobody answers yet"))
+        daemons = _children_of(process.pid)
+        assert daemons
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0
+        assert not [pid for pid in daemons if Path(f"/proc/{pid}").exists()]
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+
+
+async def _until_status(port: int, sentence: str) -> None:
+    async with ClientSession(f"http://127.0.0.1:{port}") as session, asyncio.timeout(120):
+        response = await session.get("/events")
+        while sentence not in (await response.content.readline()).decode():
+            pass
+        response.close()
+
+
+def _children_of(pid: int) -> list[int]:
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return [int(child) for task in tasks for child in (task / "children").read_text().split()]

@@ -1,0 +1,163 @@
+"""hivemind's DHT can be had without the rest, and the rest is still there for whoever asks."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from dht.observer.backend import HostBackend
+
+HEAVY = """
+import sys
+
+def heavy():
+    return {"torch", "scipy", "hivemind.averaging", "hivemind.optim"} & set(sys.modules)
+"""
+
+PARTS = """
+from dht.kademlia.lazy_hivemind import allow_parts_of_hivemind
+allow_parts_of_hivemind()
+"""
+
+ROOM = """
+from dht.pylibp2p.protobuf_clash import make_room_for_libp2p
+make_room_for_libp2p()
+"""
+
+DHT_ALONE = """
+import dht.kademlia.store, dht.p2pd.host, dht.observer.network
+
+assert "hivemind.dht.node" in sys.modules
+assert not heavy(), heavy()
+"""
+
+BOTH_LIBRARIES = """
+import dht.pylibp2p.host
+
+import libp2p.crypto.pb.crypto_pb2 as theirs
+from hivemind.proto import crypto_pb2 as ours
+
+assert ours.DESCRIPTOR.pool is not theirs.DESCRIPTOR.pool
+assert not heavy(), heavy()
+"""
+
+EVERYTHING = """
+import hivemind
+
+allow_parts_of_hivemind()
+assert hivemind.Optimizer.__name__ == "Optimizer" and heavy() >= {"torch", "hivemind.optim", "hivemind.averaging"}
+assert hivemind.DHT is hivemind.dht.DHT is sys.modules["hivemind.dht.dht"].DHT
+assert hivemind.utils.MPFuture is sys.modules["hivemind.utils.mpfuture"].MPFuture
+assert hivemind.moe.Server is hivemind.Server
+assert hivemind.__version__.startswith("1.")
+assert hivemind.dht.node.DHTNode is hivemind.dht.DHTNode
+assert not hasattr(hivemind, "no_such_name") and not hasattr(hivemind.utils, "no_such_name")
+"""
+
+OBSERVER = """
+import asyncio
+from dht.observer.network import observer_network
+
+async def look():
+    async with observer_network({backend!r}, ["/ip4/127.0.0.1/tcp/1"]) as (host, store):
+        assert await store.bootstrap([]) == 0
+
+asyncio.run(look())
+assert "hivemind.dht.node" in sys.modules
+assert not heavy(), heavy()
+"""
+
+
+def run(program: str, *first_on_path: Path) -> None:
+    """Run it in a process that has imported nothing yet."""
+    path = os.pathsep.join([*(str(folder) for folder in first_on_path), os.environ.get("PYTHONPATH", "")])
+    command = [sys.executable, "-W", "ignore", "-c", program]
+    ended = subprocess.run(
+        command, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": path}, timeout=120
+    )
+    assert ended.returncode == 0, ended.stderr
+
+
+def test_the_dht_alone_and_then_everything():
+    run(HEAVY + PARTS + DHT_ALONE + EVERYTHING)
+
+
+@pytest.mark.parametrize("preparation", [PARTS + ROOM, ROOM + PARTS])
+def test_the_dht_beside_libp2p(preparation: str):
+    pytest.importorskip("libp2p", reason="the observer extra is not installed: pip install 'murmuration[observer]'")
+    run(HEAVY + preparation + DHT_ALONE + BOTH_LIBRARIES)
+
+
+def test_a_hivemind_that_is_loaded_stays_as_it_is():
+    run(
+        HEAVY
+        + "import types, hivemind\nassert heavy()\nbefore = dict(sys.modules)\n"
+        + PARTS
+        + "assert all(sys.modules[name] is module for name, module in before.items())\n"
+        + "assert type(hivemind) is type(hivemind.utils) is types.ModuleType"
+    )
+
+
+@pytest.mark.network
+@pytest.mark.parametrize("backend", ["p2pd", "libp2p"])
+def test_an_observer_loads_little(backend: HostBackend):
+    if backend == "libp2p":
+        pytest.importorskip("libp2p", reason="the observer extra is not installed: pip install 'murmuration[observer]'")
+    run(HEAVY + OBSERVER.format(backend=backend))
+
+
+def test_every_way_to_get_a_name(tmp_path: Path):
+    """On a package that says which of its files ran, and in what order."""
+    files = {
+        "__init__.py": """
+            from hivemind.averaging import Averager as Mean, mean
+            from .utils import twice
+            from . import optim
+            import math
+            ran("hivemind")
+            __version__ = "7"
+            made_here = twice(21)
+        """,
+        "averaging.py": """
+            import hivemind.dht.node
+            from hivemind.utils import twice
+            ran("averaging")
+            mean = "mean"
+            class Averager:
+                node = hivemind.dht.node
+        """,
+        "optim.py": "ran('optim')",
+        "utils/__init__.py": "from .numbers import *\nfrom .numbers import twice\nran('utils')",
+        "utils/numbers.py": "ran('numbers')\ndef twice(x): return 2 * x",
+        "utils/words.py": "from hivemind.utils import numbers\nran('words')",
+        "dht/__init__.py": "from hivemind.dht.node import Node\nran('dht')",
+        # Asks for itself through its parents, before it is their attribute.
+        "dht/node.py": "import hivemind.dht.node as me\nran('node')\nNode = me.__name__",
+    }
+    for name, content in files.items():
+        file = tmp_path / "hivemind" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(textwrap.dedent(content))
+    start = "import builtins\nloaded = []\nbuiltins.ran = loaded.append\n" + PARTS
+    steps = """
+        import hivemind
+        assert loaded == []
+        from hivemind.dht.node import Node
+        assert Node == hivemind.dht.Node == "hivemind.dht.node" and loaded == ["node"]
+        assert hivemind.utils.words is hivemind.utils.words and loaded == ["node", "numbers", "words"]
+        assert hivemind.Mean.node is hivemind.dht.node and loaded[3:] == ["averaging"]
+        from hivemind import mean, optim
+        assert (mean, loaded[4:]) == ("mean", ["optim"])
+        assert not hasattr(hivemind, "Averager")
+        assert loaded[5:] == ["hivemind"]
+        assert (hivemind.__version__, hivemind.made_here, hivemind.math.floor(1.5)) == ("7", 42, 1)
+        from hivemind.utils import *
+        assert twice(2) == 4 and loaded[6:] == ["utils"]
+        assert not hasattr(hivemind.dht, "__wrapped__") and loaded[7:] == []
+    """
+    run(start + textwrap.dedent(steps), tmp_path)

@@ -1,0 +1,401 @@
+"""HivemindStore: real daemons on loopback that find each other and keep each other's records."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+
+import pytest
+
+from dht.errors import LocalFault
+from dht.host import PeerId
+from dht.identity.keys import Identity, make_run_id
+from dht.kademlia.census import fetch_everyone
+from dht.records.key_levels import Levels, PeerKey, is_beacon, key_at, num_keys, peers_key
+from dht.records.signed_records import (
+    PeerRecord,
+    claimed_level,
+    encode_peer_record,
+    encode_run_record,
+    run_key,
+    sign_run_record,
+)
+
+pytest.importorskip("hivemind")
+
+from hivemind.p2p import PeerID
+
+from dht.kademlia import node
+from dht.kademlia.gate import key_id_of, pack_value
+from dht.kademlia.store import HivemindStore
+from dht.p2pd.host import P2pdHost
+
+pytestmark = pytest.mark.network
+
+OWNER = Identity.generate()
+RUN_ID = make_run_id("tiny", OWNER.public_key)
+CHECK_SECONDS = 90.0
+
+
+@dataclass
+class Member:
+    identity: Identity
+    host: P2pdHost
+    store: HivemindStore
+
+    @property
+    def peer_id(self) -> PeerId:
+        return self.identity.peer_id
+
+    async def publish(self, life_seconds: float = 90.0, sequence: int = 1) -> int:
+        record, expires_at = signed_record(self.identity, life_seconds, sequence)
+        return await self.store.publish_peer(RUN_ID, self.peer_id, record, expires_at)
+
+    async def close(self) -> None:
+        await self.store.close()
+        await self.host.close()
+
+
+def signed_record(
+    identity: Identity, life_seconds: float = 90.0, sequence: int = 1, level: int = 0
+) -> tuple[bytes, float]:
+    expires_at = time.time() + life_seconds
+    record = PeerRecord(
+        run_id=RUN_ID,
+        peer_id=identity.peer_id,
+        session=1,
+        sequence=sequence,
+        expires_at=expires_at,
+        manifest_hash=bytes(32),
+        state="training",
+        role="trainer",
+        device="cpu",
+        name="",
+        software="0.1.0",
+        reachable=True,
+        inner_steps=0,
+        tokens=0,
+        rounds_contributed=0,
+        tokens_per_second=0.0,
+        upload_bits_per_second=0.0,
+        download_bits_per_second=0.0,
+        train_loss=None,
+        held_out_loss=None,
+        held_out_version=0,
+        versions=(),
+        digests=(),
+        lineage_tokens=(),
+        started_at=0.0,
+        level=level,
+    )
+    return encode_peer_record(record, identity), expires_at
+
+
+def run_record(revision: int) -> bytes:
+    return encode_run_record(sign_run_record(RUN_ID, b'{"revision":%d}' % revision, OWNER))
+
+
+class Members:
+    """Makes members and closes them all at the end."""
+
+    def __init__(self) -> None:
+        self.all: list[Member] = []
+
+    async def add(self, admit: Callable[[PeerId], bool] = lambda peer_id: True) -> Member:
+        identity = Identity.generate()
+        host = P2pdHost(identity, ["/ip4/127.0.0.1/tcp/0"])
+        member = Member(identity, host, HivemindStore(host, admit=admit))
+        self.all.append(member)
+        await host.start()
+        await member.store.start()
+        return member
+
+    async def swarm(self, num_members: int) -> list[Member]:
+        """Members that know each other; each joined through the first one's address only."""
+        members = [await self.add() for _ in range(num_members)]
+        for member in members[1:]:
+            assert await member.store.bootstrap(members[0].host.addresses()) >= 1
+        return members
+
+
+@contextlib.asynccontextmanager
+async def members_closed_at_the_end() -> AsyncIterator[Members]:
+    members = Members()
+    try:
+        async with asyncio.timeout(CHECK_SECONDS):
+            yield members
+    finally:
+        for member in members.all:
+            await member.close()
+
+
+def with_members(check: Callable[[Members], Awaitable[None]]) -> None:
+    async def run() -> None:
+        async with members_closed_at_the_end() as members:
+            await check(members)
+
+    asyncio.run(run())
+
+
+async def seen_by(member: Member) -> set[bytes]:
+    return set(await member.store.fetch_peers(RUN_ID))
+
+
+def test_a_lone_member_works() -> None:
+    async def check(members: Members) -> None:
+        alone = await members.add()
+        record, expires_at = signed_record(alone.identity)
+        assert await alone.store.publish_peer(RUN_ID, alone.peer_id, record, expires_at) == 0
+        assert await alone.store.fetch_peers(RUN_ID) == [record]
+        assert await alone.store.fetch_run(RUN_ID) is None
+        assert await alone.store.publish_run(RUN_ID, run_record(1), time.time() + 60) == 0
+        assert await alone.store.fetch_run(RUN_ID) == run_record(1)
+        assert await alone.store.bootstrap([]) == 0
+        assert await alone.store.bootstrap(["/ip4/127.0.0.1/tcp/9/p2p/" + OWNER.peer_id, "nonsense"]) == 0
+        assert await alone.store.bootstrap(alone.host.addresses()) == 0
+        assert alone.store.clock_offset_seconds is None
+
+    with_members(check)
+
+
+def test_three_members_find_each_other_from_one_address_and_share_records() -> None:
+    async def check(members: Members) -> None:
+        swarm = await members.swarm(3)
+        records = set()
+        for member in swarm:
+            record, expires_at = signed_record(member.identity)
+            assert await member.store.publish_peer(RUN_ID, member.peer_id, record, expires_at) == 2
+            records.add(record)
+        assert await swarm[1].store.publish_run(RUN_ID, run_record(1), time.time() + 60) == 2
+        for member in swarm:
+            assert await seen_by(member) == records
+            assert await member.store.fetch_run(RUN_ID) == run_record(1)
+            assert member.store.num_members == 2
+        offset = swarm[2].store.clock_offset_seconds
+        assert offset is not None
+        assert abs(offset) < 1.0
+
+    with_members(check)
+
+
+def test_what_was_published_alone_reaches_a_later_member() -> None:
+    async def check(members: Members) -> None:
+        first = await members.add()
+        await first.publish()
+        await first.store.publish_run(RUN_ID, run_record(1), time.time() + 60)
+        second = await members.add()
+        await second.store.bootstrap(first.host.addresses())
+        assert await second.store.fetch_run(RUN_ID) == run_record(1)
+        assert await seen_by(second) == await seen_by(first) != set()
+
+    with_members(check)
+
+
+def test_a_refreshed_record_replaces_the_earlier_one_and_a_revision_the_older() -> None:
+    async def check(members: Members) -> None:
+        first, second, third = await members.swarm(3)
+        await first.publish(life_seconds=80.0)
+        record, expires_at = signed_record(first.identity, 90.0, sequence=2)
+        assert await first.store.publish_peer(RUN_ID, first.peer_id, record, expires_at) == 2
+        assert await seen_by(third) == {record}
+        await first.store.publish_run(RUN_ID, run_record(2), time.time() + 60)
+        # An older revision with a later expiry: a member that has not heard of the change publishes it again.
+        assert await second.store.publish_run(RUN_ID, run_record(1), time.time() + 600) == 0
+        for member in (first, second, third):
+            assert await member.store.fetch_run(RUN_ID) == run_record(2)
+
+    with_members(check)
+
+
+def test_records_that_do_not_belong_are_refused_by_the_others() -> None:
+    async def check(members: Members) -> None:
+        victim, liar, judge = await members.swarm(3)
+        await victim.publish(life_seconds=60.0)
+        before = await seen_by(judge)
+        record, expires_at = signed_record(victim.identity, 90.0)
+        forged, _ = signed_record(liar.identity, 90.0)
+        old, old_expires_at = signed_record(victim.identity, -30.0)
+        own = key_at(victim.peer_id, 0)
+        key, other_key = peers_key(RUN_ID, own), peers_key(RUN_ID, PeerKey(0, (own.shard + 1) % 4))
+        protocol = (await liar.store._member.ready()).protocol
+
+        async def push(at_key: str, named_key: str, subkey: str | None, data: bytes, until: float) -> bool:
+            answer = await protocol.call_store(
+                PeerID.from_base58(judge.peer_id),
+                [key_id_of(at_key)],
+                [pack_value(named_key, data)],
+                until,
+                [subkey] if subkey else None,
+            )
+            assert answer is not None
+            return bool(answer[0])
+
+        broken = bytes([forged[0] ^ 1]) + forged[1:]
+        assert not await push(key, key, victim.peer_id, forged, expires_at)
+        assert not await push(key, key, victim.peer_id, broken, expires_at)
+        assert not await push(key, key, liar.peer_id, record, expires_at)
+        assert not await push(key, key, victim.peer_id, record, expires_at + 100)
+        assert not await push(key, key, victim.peer_id, record, float("inf"))
+        assert not await push(key, key, victim.peer_id, old, old_expires_at)
+        assert not await push(other_key, key, victim.peer_id, record, expires_at)
+        assert not await push(other_key, other_key, victim.peer_id, record, expires_at)
+        assert not await push(key, key, None, record, expires_at)
+        assert not await push(run_key(RUN_ID), run_key(RUN_ID), None, b"junk", expires_at)
+        assert await seen_by(judge) == before
+        # The same call with everything in order is taken: the refusals above were about what was wrong.
+        assert await push(key, key, victim.peer_id, record, expires_at)
+        assert await seen_by(judge) == {record}
+
+    with_members(check)
+
+
+def test_three_hundred_records_are_found_by_reading_a_few_keys_at_a_time() -> None:
+    async def check(members: Members) -> None:
+        first, second, _ = await members.swarm(3)
+        crowd = [Identity.generate() for _ in range(300)]
+
+        async def publish(identity: Identity) -> None:
+            record, expires_at = signed_record(identity, level=1)
+            levels = (1, 0) if is_beacon(identity.peer_id, 1) else (1,)
+            assert await first.store.publish_peer(RUN_ID, identity.peer_id, record, expires_at, levels) == 2
+
+        for start in range(0, len(crowd), 25):
+            await asyncio.gather(*map(publish, crowd[start : start + 25]))
+        reader, seen = Levels(second.peer_id), set()
+        for _ in range(1 + num_keys(1)):
+            closely, briefly = reader.next_keys(2.0)
+            seen.update(await second.store.fetch_peers(RUN_ID, closely))
+            seen.update(await second.store.fetch_peers(RUN_ID, briefly, 1))
+            reader.note(claimed_level(record) for record in seen)
+        assert len(seen) == len(crowd)
+        assert (reader.vote, reader.read_level) == (1, 1)
+        assert len(await fetch_everyone(second.store, RUN_ID)) == len(crowd)
+
+    with_members(check)
+
+
+def test_an_own_record_that_nobody_would_accept_is_a_local_fault() -> None:
+    async def check(members: Members) -> None:
+        alone = await members.add()
+        record, expires_at = signed_record(alone.identity)
+        with pytest.raises(LocalFault, match="nobody would accept"):
+            await alone.store.publish_peer(RUN_ID, alone.peer_id, record, expires_at + 50)
+        with pytest.raises(LocalFault, match="nobody would accept"):
+            await alone.store.publish_run(RUN_ID, b"junk", expires_at)
+
+    with_members(check)
+
+
+def test_a_killed_daemon_is_back_in_the_dht() -> None:
+    async def check(members: Members) -> None:
+        swarm = await members.swarm(3)
+        victim = swarm[0]
+        for member in swarm:
+            await member.publish(life_seconds=80.0)
+        expected = await seen_by(victim)
+        assert len(expected) == 3
+        peer_id, addresses = victim.host.peer_id, victim.host.addresses()
+        await victim.host.connected_addresses()
+        rebuilt = asyncio.Event()
+
+        async def on_rebuilt() -> None:
+            rebuilt.set()
+
+        victim.host.add_restart_listener(on_rebuilt)
+        assert victim.host.daemon_process_id is not None
+        os.kill(victim.host.daemon_process_id, signal.SIGKILL)
+        async with asyncio.timeout(10):
+            await rebuilt.wait()
+        assert (victim.host.peer_id, victim.host.addresses()) == (peer_id, addresses)
+        assert victim.store.num_members == 2
+        assert await seen_by(victim) == expected
+        for number, member in enumerate(swarm):
+            assert await member.publish(life_seconds=90.0 + number, sequence=2) == 2
+        assert len(await seen_by(swarm[1]) & expected) == 0
+        assert len(await seen_by(swarm[1])) == 3
+
+    with_members(check)
+
+
+def test_operations_during_an_outage_end_in_time_and_keep_the_own_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(node, "CALL_SECONDS", 0.5)
+
+    async def check(members: Members) -> None:
+        victim, other = await members.swarm(2)
+        assert victim.host.daemon_process_id is not None
+        os.kill(victim.host.daemon_process_id, signal.SIGKILL)
+        record, expires_at = signed_record(victim.identity)
+        copies = await victim.store.publish_peer(RUN_ID, victim.peer_id, record, expires_at)
+        assert copies in (0, 1)
+        assert record in await seen_by(victim)
+        assert other.store.num_members <= 1
+
+    with_members(check)
+
+
+def test_two_that_start_together_with_the_same_list_become_one_dht() -> None:
+    async def check(members: Members) -> None:
+        first, second = await asyncio.gather(members.add(), members.add())
+        both = first.host.addresses() + second.host.addresses()
+        await asyncio.gather(first.store.bootstrap(both), second.store.bootstrap(both))
+        assert (first.store.num_members, second.store.num_members) == (1, 1)
+        assert await first.publish() == 1
+        assert await seen_by(second) == await seen_by(first) != set()
+
+    with_members(check)
+
+
+def test_the_swarm_outlives_the_member_everybody_joined_through() -> None:
+    async def check(members: Members) -> None:
+        first, second, third = await members.swarm(3)
+        await first.publish()
+        await first.close()
+        for member in (second, third):
+            await member.publish()
+        assert len(await seen_by(second) & await seen_by(third)) >= 2
+        late = await members.add()
+        dead = first.host.addresses()
+        assert await late.store.bootstrap([*dead, *third.host.addresses()]) >= 1
+        assert {second.peer_id, third.peer_id} <= {PeerId(peer) for peer in await late.host.connected_addresses()}
+        assert await seen_by(third) <= await seen_by(late)
+
+    with_members(check)
+
+
+def test_strangers_are_kept_out() -> None:
+    async def check(members: Members) -> None:
+        admitted: set[PeerId] = set()
+        guarded = await members.add(admit=lambda peer_id: peer_id in admitted)
+        stranger = await members.add()
+        await guarded.publish()
+        assert await stranger.store.bootstrap(guarded.host.addresses()) == 0
+        assert await stranger.publish() == 0
+        assert len(await seen_by(stranger)) == 1
+        assert guarded.store.num_members == 0
+        admitted.add(stranger.peer_id)
+        assert await stranger.store.bootstrap(guarded.host.addresses()) == 1
+        assert await stranger.publish(life_seconds=95.0) == 1
+        assert len(await seen_by(guarded)) == 2
+
+    with_members(check)
+
+
+def test_close_leaves_no_process_and_no_socket() -> None:
+    async def check(members: Members) -> None:
+        swarm = await members.swarm(2)
+        directories = [member.host.socket_directory for member in swarm]
+        processes = [member.host.daemon_process_id for member in swarm]
+        for member in swarm:
+            await member.close()
+        assert not any(directory.exists() for directory in directories)
+        for process_id in processes:
+            assert process_id is not None
+            with pytest.raises(ProcessLookupError):
+                os.kill(process_id, 0)
+
+    with_members(check)

@@ -1,0 +1,395 @@
+"""P2pdHost with real daemons on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from dht.errors import LocalFault, PeerUnreachable, UsageFault
+from dht.host import Host, StreamHandler
+from dht.identity.keys import Identity
+from dht.identity.multiaddr import parse_multiaddr
+from dht.p2pd import host as p2pd_host
+from dht.p2pd import supervisor
+from dht.p2pd.control import P2pdControl
+from dht.p2pd.daemon import DaemonOptions, announced_addresses, claim_ports, daemon_environment, daemon_flags
+from dht.p2pd.host import P2pdHost
+from dht.streams.pacing import URGENT_BYTES, RateLimits
+from tests.kit.host_contract import CONTRACT, ECHO, Check, HostNetwork, echo, run_check
+
+pytestmark = pytest.mark.network
+
+LOOPBACK = ("/ip4/127.0.0.1/tcp/0",)
+
+
+class P2pdNetwork(HostNetwork):
+    def __init__(self) -> None:
+        self.hosts: list[P2pdHost] = []
+
+    async def host(self, handlers: Mapping[str, StreamHandler]) -> P2pdHost:
+        host = P2pdHost(Identity.generate(), LOOPBACK)
+        for protocol, handler in handlers.items():
+            host.handle(protocol, handler)
+        self.hosts.append(host)
+        await host.start()
+        return host
+
+    async def send_partial_frame(self, host: Host, to: Host, protocol: str, data: bytes) -> bool:
+        assert isinstance(host, P2pdHost)
+        writer = await P2pdControl(host.control_socket).open_stream(to.peer_id, protocol, 10.0)
+        writer.write(data)
+        writer.close()
+        await writer.wait_closed()
+        return True
+
+    async def close(self) -> None:
+        for host in self.hosts:
+            await host.close()
+
+
+@pytest.mark.parametrize("check", CONTRACT, ids=lambda check: check.__name__)
+def test_contract(check: Check) -> None:
+    asyncio.run(run_check(check, P2pdNetwork()))
+
+
+def run_on_network(check: Check) -> None:
+    asyncio.run(run_check(check, P2pdNetwork()))
+
+
+def freeze(process_id: int) -> None:
+    """Stop a child; the signal takes effect a little later, and this returns when all its threads stand still."""
+    os.kill(process_id, signal.SIGSTOP)
+    os.waitid(os.P_PID, process_id, os.WSTOPPED)
+
+
+async def restarted(host: P2pdHost) -> asyncio.Event:
+    event = asyncio.Event()
+
+    async def listener() -> None:
+        event.set()
+
+    host.add_restart_listener(listener)
+    return event
+
+
+async def assert_echo(caller: P2pdHost, called: P2pdHost) -> None:
+    stream = await caller.open_stream(called.peer_id, ECHO, 10.0)
+    await stream.send(b"hello")
+    assert await stream.receive(5) == b"hello"
+    await stream.close()
+
+
+def test_a_killed_daemon_is_back_with_the_same_identity_port_and_protocols() -> None:
+    async def check(network: HostNetwork) -> None:
+        caller, called = await network.host({}), await network.host({ECHO: echo})
+        assert isinstance(caller, P2pdHost)
+        assert isinstance(called, P2pdHost)
+        await caller.connect(called.addresses()[0], 5.0)
+        open_stream = await caller.open_stream(called.peer_id, ECHO, 5.0)
+        addresses, first_process = called.addresses(), called.daemon_process_id
+        assert first_process is not None
+        await called.connected_addresses()
+        event = await restarted(called)
+        os.kill(first_process, signal.SIGKILL)
+        with pytest.raises(PeerUnreachable):
+            await open_stream.receive(10)
+        async with asyncio.timeout(10):
+            await event.wait()
+        assert called.addresses() == addresses
+        assert called.daemon_process_id != first_process
+        assert called.num_restarts == 1
+        # The restarted host dialled its peers again, so it is known by its PeerId alone.
+        assert caller.peer_id in await called.connected_addresses()
+        await assert_echo(caller, called)
+
+    run_on_network(check)
+
+
+def test_a_port_that_was_lost_while_the_daemon_was_down_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another program takes the port in between: nobody asked for that one, and the others learn the new address."""
+    monkeypatch.setattr(supervisor, "_FIRST_PAUSE_SECONDS", 1.0)
+
+    async def check(network: HostNetwork) -> None:
+        other, moved = await network.host({}), await network.host({ECHO: echo})
+        assert isinstance(other, P2pdHost)
+        assert isinstance(moved, P2pdHost)
+        await moved.connect(other.addresses()[0], 5.0)
+        before = moved.addresses()
+        port = parse_multiaddr(before[0]).port
+        event = await restarted(moved)
+        assert moved.daemon_process_id is not None
+        with socket.socket() as thief:
+            thief.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            os.kill(moved.daemon_process_id, signal.SIGKILL)
+            async with asyncio.timeout(10):
+                while True:
+                    try:
+                        thief.bind(("127.0.0.1", port))
+                        break
+                    except OSError:
+                        await asyncio.sleep(0.01)
+                thief.listen()
+                await event.wait()
+        assert moved.addresses() != before
+        assert moved.peer_id in moved.addresses()[0]
+        await assert_echo(other, moved)
+
+    run_on_network(check)
+
+
+def test_a_killed_daemon_of_the_caller_fails_its_streams_and_then_works_again() -> None:
+    async def check(network: HostNetwork) -> None:
+        caller, called = await network.host({}), await network.host({ECHO: echo})
+        assert isinstance(caller, P2pdHost)
+        assert isinstance(called, P2pdHost)
+        await caller.connect(called.addresses()[0], 5.0)
+        stream = await caller.open_stream(called.peer_id, ECHO, 5.0)
+        event = await restarted(caller)
+        assert caller.daemon_process_id is not None
+        os.kill(caller.daemon_process_id, signal.SIGKILL)
+        with pytest.raises(PeerUnreachable):
+            await stream.receive(10)
+        async with asyncio.timeout(10):
+            await event.wait()
+        await assert_echo(caller, called)
+
+    run_on_network(check)
+
+
+def test_a_daemon_that_hangs_meets_deadlines_and_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "HEALTH_SECONDS", 0.05)
+    monkeypatch.setattr(supervisor, "CONTROL_SECONDS", 0.5)
+
+    async def check(network: HostNetwork) -> None:
+        caller, called = await network.host({}), await network.host({ECHO: echo})
+        assert isinstance(caller, P2pdHost)
+        assert isinstance(called, P2pdHost)
+        await caller.connect(called.addresses()[0], 5.0)
+        event = await restarted(caller)
+        assert caller.daemon_process_id is not None
+        freeze(caller.daemon_process_id)
+        with pytest.raises(PeerUnreachable, match="within"):
+            await caller.open_stream(called.peer_id, ECHO, 0.2)
+        async with asyncio.timeout(20):
+            await event.wait()
+        await assert_echo(caller, called)
+
+    run_on_network(check)
+
+
+def test_a_protocol_added_later_is_served() -> None:
+    async def check(network: HostNetwork) -> None:
+        caller, called = await network.host({}), await network.host({})
+        assert isinstance(caller, P2pdHost)
+        assert isinstance(called, P2pdHost)
+        await caller.connect(called.addresses()[0], 5.0)
+        called.handle(ECHO, echo)
+        async with asyncio.timeout(10):
+            while True:
+                try:
+                    await assert_echo(caller, called)
+                    return
+                except PeerUnreachable:
+                    await asyncio.sleep(0.01)
+
+    run_on_network(check)
+
+
+def test_connected_addresses_can_be_dialled() -> None:
+    async def check(network: HostNetwork) -> None:
+        first, second, third = [await network.host({ECHO: echo}) for _ in range(3)]
+        assert isinstance(first, P2pdHost)
+        await first.connect(second.addresses()[0], 5.0)
+        connected = await first.connected_addresses()
+        assert list(connected) == [second.peer_id]
+        assert await third.connect(connected[second.peer_id][0], 5.0) == second.peer_id
+
+    run_on_network(check)
+
+
+def start_and_close(host: P2pdHost) -> None:
+    async def run() -> None:
+        try:
+            await host.start()
+        finally:
+            await host.close()
+
+    asyncio.run(run())
+
+
+def test_a_port_taken_by_another_program_is_a_local_fault() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(LocalFault, match="taken by another program"):
+            start_and_close(P2pdHost(Identity.generate(), [f"/ip4/127.0.0.1/tcp/{port}"]))
+
+
+def test_a_port_taken_by_another_daemon_is_a_local_fault() -> None:
+    async def check(network: HostNetwork) -> None:
+        first = await network.host({})
+        port = parse_multiaddr(first.addresses()[0]).port
+        second = P2pdHost(Identity.generate(), [f"/ip4/127.0.0.1/tcp/{port}"])
+        with pytest.raises(LocalFault, match="taken"):
+            await second.start()
+        await second.close()
+
+    run_on_network(check)
+
+
+def test_an_address_of_another_machine_is_a_usage_fault() -> None:
+    with pytest.raises(UsageFault, match="--announce"):
+        start_and_close(P2pdHost(Identity.generate(), ["/ip4/192.0.2.77/tcp/0"]))
+
+
+@pytest.mark.parametrize("text", ["", "127.0.0.1:80", "/ip4/300.0.0.1/tcp/1", "/ip4/127.0.0.1/tcp/99999", "/ipx/1"])
+def test_text_that_is_no_multiaddr_is_a_usage_fault(text: str) -> None:
+    async def run() -> None:
+        P2pdHost(Identity.generate(), [text])
+
+    with pytest.raises(UsageFault, match="multiaddr"):
+        asyncio.run(run())
+
+
+def test_a_daemon_that_cannot_run_is_a_local_fault(tmp_path: Path) -> None:
+    script = tmp_path / "p2pd"
+    script.write_text("#!/bin/sh\necho it went wrong\nexit 3\n")
+    script.chmod(0o700)
+    with pytest.raises(LocalFault, match="it went wrong"):
+        start_and_close(P2pdHost(Identity.generate(), LOOPBACK, binary=script))
+    with pytest.raises(LocalFault, match="cannot be run"):
+        start_and_close(P2pdHost(Identity.generate(), LOOPBACK, binary=tmp_path / "nothing"))
+
+
+def test_the_announced_port_is_never_zero() -> None:
+    async def run() -> None:
+        host = P2pdHost(Identity.generate(), LOOPBACK, announce=["/ip4/203.0.113.5/tcp/0"])
+        try:
+            await host.start()
+            (text,) = host.addresses()
+        finally:
+            await host.close()
+        address = parse_multiaddr(text)
+        assert address.value("ip4") == "203.0.113.5"
+        assert address.port not in (None, 0)
+        assert address.peer_id == host.peer_id
+
+    asyncio.run(run())
+
+
+def test_an_announced_port_zero_without_a_listener_is_a_usage_fault() -> None:
+    with pytest.raises(UsageFault, match="port 0"):
+        announced_addresses([parse_multiaddr("/ip4/203.0.113.5/udp/0/quic-v1")], [parse_multiaddr(LOOPBACK[0])])
+
+
+def test_tcp_and_udp_share_one_free_port() -> None:
+    tcp, udp = claim_ports([parse_multiaddr(LOOPBACK[0]), parse_multiaddr("/ip4/127.0.0.1/udp/0/quic-v1")])
+    assert tcp.port == udp.port != 0
+
+
+def test_quic_works() -> None:
+    async def run() -> None:
+        quic = ["/ip4/127.0.0.1/udp/0/quic-v1"]
+        first, second = P2pdHost(Identity.generate(), quic), P2pdHost(Identity.generate(), quic)
+        second.handle(ECHO, echo)
+        try:
+            await first.start()
+            await second.start()
+            await first.connect(second.addresses()[0], 5.0)
+            await assert_echo(first, second)
+        finally:
+            await first.close()
+            await second.close()
+
+    asyncio.run(run())
+
+
+def test_the_flags_say_what_the_options_say() -> None:
+    listen = [parse_multiaddr("/ip4/0.0.0.0/tcp/4001")]
+    relay = f"/ip4/203.0.113.5/tcp/4001/p2p/{Identity.generate().peer_id}"
+    private = daemon_flags(listen, [], DaemonOptions(reachability="private", trusted_relays=(relay,)))
+    assert {"-forceReachabilityPrivate=1", "-autoRelay=1", "-relayDiscovery=0", f"-trustedRelays={relay}"} <= set(
+        private
+    )
+    public = daemon_flags(listen, listen, DaemonOptions(reachability="public", trusted_relays=(relay,)))
+    assert "-forceReachabilityPublic=1" in public
+    assert "-autoRelay=1" not in public
+    assert "-announceAddrs=/ip4/0.0.0.0/tcp/4001" in public
+    for flags in (private, public, daemon_flags(listen, [], DaemonOptions())):
+        assert "-b=0" in flags
+        assert not any(flag.startswith("-bootstrapPeers") for flag in flags)
+
+
+def test_only_the_streams_of_a_paced_protocol_wait_for_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(p2pd_host, "congestion_control", lambda: "cubic")
+
+    async def check(network: HostNetwork) -> None:
+        caller, called = await network.host({}), await network.host({ECHO: echo, "/other": echo})
+        assert isinstance(caller, P2pdHost)
+        await caller.connect(called.addresses()[0], 5.0)
+        line = caller.pace_of(ECHO)
+        assert line is not None
+        assert line is caller.pace_of(ECHO)
+        waited = asyncio.Event()
+
+        async def let_pass(num_bytes: int) -> None:
+            waited.set()
+
+        line.let_pass = let_pass  # type: ignore[method-assign]
+        for protocol, waits in (("/other", False), (ECHO, True)):
+            stream = await caller.open_stream(called.peer_id, protocol, 10.0)
+            await stream.send(bytes(URGENT_BYTES + 1))
+            assert len(await stream.receive(10_000)) == URGENT_BYTES + 1
+            assert waited.is_set() == waits
+            await stream.close()
+
+    run_on_network(check)
+
+
+def test_a_limit_holds_for_all_streams_and_no_pace_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(p2pd_host, "congestion_control", lambda: "cubic")
+    assert P2pdHost(Identity.generate(), limits=RateLimits(1e6)).pace_of(ECHO) is None
+    assert P2pdHost(Identity.generate(), limits=RateLimits(None, 1e6)).pace_of(ECHO) is not None
+
+
+def test_no_pace_where_the_kernel_paces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(p2pd_host, "congestion_control", lambda: "bbr")
+    assert P2pdHost(Identity.generate()).pace_of(ECHO) is None
+
+
+def test_two_that_dial_each_other_at_the_same_moment_both_succeed() -> None:
+    async def check(network: HostNetwork) -> None:
+        for _ in range(4):
+            first, second = await asyncio.gather(network.host({}), network.host({}))
+            reached = await asyncio.gather(
+                first.connect(second.addresses()[0], 5.0), second.connect(first.addresses()[0], 5.0)
+            )
+            assert list(reached) == [second.peer_id, first.peer_id]
+
+    run_on_network(check)
+
+
+def test_only_peers_behind_nat_dial_from_their_listening_port() -> None:
+    assert daemon_environment(DaemonOptions())["LIBP2P_TCP_REUSEPORT"] == "false"
+    assert daemon_environment(DaemonOptions(reachability="private"))["LIBP2P_TCP_REUSEPORT"] == "true"
+
+
+@pytest.mark.parametrize(("cores", "threads"), [(None, "1"), (1, "1"), (2, "1"), (7, "1"), (8, "2"), (64, "4")])
+def test_a_daemon_takes_a_quarter_of_the_cores(monkeypatch, cores, threads) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    assert daemon_environment(DaemonOptions())["GOMAXPROCS"] == threads
+    assert daemon_environment(DaemonOptions(reachability="public"))["GOMAXPROCS"] == "1"
+
+
+def test_light_processes_do_not_load_torch() -> None:
+    program = "import sys, dht.p2pd.host; sys.exit('torch' in sys.modules or 'hivemind' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

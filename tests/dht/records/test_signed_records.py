@@ -1,0 +1,440 @@
+"""Records: whatever the bytes, either the record that was signed comes back, or a PeerFault."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dht.errors import PeerFault, UsageFault
+from dht.fields import clean_text
+from dht.host import PeerId
+from dht.identity.keys import Identity, make_run_id
+from dht.records.key_levels import LEVEL_0_KEYS, peers_key, shard_of
+from dht.records.signed_records import (
+    MAX_PEER_RECORD_BYTES,
+    MAX_PEER_RECORD_LIFE_SECONDS,
+    MAX_RUN_RECORD_BYTES,
+    PEER_ROLES,
+    PEER_STATES,
+    PeerRecord,
+    RoundTimes,
+    RunRecord,
+    VerifiedRecords,
+    decode_peer_record,
+    decode_run_record,
+    encode_peer_record,
+    encode_run_record,
+    run_key,
+    sign_run_record,
+)
+
+NOW = 1_800_000_000.0
+ALICE = Identity.generate()
+BOB = Identity.generate()
+RUN_ID = make_run_id("tiny", BOB.public_key)
+PEER_DOMAIN = b"murmuration peer record\0"
+
+
+def make_record(**changes: Any) -> PeerRecord:
+    record = PeerRecord(
+        run_id=RUN_ID,
+        peer_id=ALICE.peer_id,
+        session=2**62 + 1,
+        sequence=7,
+        expires_at=NOW + 90.0,
+        manifest_hash=bytes(range(32)),
+        state="training",
+        role="trainer",
+        device="NVIDIA GeForce RTX 4090",
+        name="Ada",
+        software="0.1.0",
+        reachable=True,
+        inner_steps=12_345,
+        tokens=98_765_432,
+        rounds_contributed=41,
+        tokens_per_second=51_234.5,
+        upload_bits_per_second=2.0e7,
+        download_bits_per_second=1.0e8,
+        train_loss=1.75,
+        held_out_loss=None,
+        held_out_version=0,
+        versions=(41, 40, 41),
+        digests=(b"\1" * 8, b"\2" * 8, b"\3" * 8),
+        lineage_tokens=(10**9, 10**9 - 5, 10**9 + 7),
+        started_at=NOW - 3600.0,
+    )
+    return dataclasses.replace(record, **changes)
+
+
+wholes = st.integers(0, 2**63 - 1)
+reals = st.floats(0, 1e18)
+labels = st.text(max_size=40).filter(str.isprintable)
+versions, tokens = st.integers(0, 2**53), st.integers(0, 2**60)
+fragment_entries = st.lists(st.tuples(versions, st.binary(min_size=8, max_size=8), tokens), max_size=12)
+
+
+@st.composite
+def records(draw: st.DrawFn) -> PeerRecord:
+    entries = draw(fragment_entries)
+    return make_record(
+        session=draw(wholes),
+        sequence=draw(wholes),
+        expires_at=NOW + draw(st.floats(0.001, MAX_PEER_RECORD_LIFE_SECONDS)),
+        manifest_hash=draw(st.binary(min_size=32, max_size=32)),
+        state=draw(st.sampled_from(PEER_STATES)),
+        role=draw(st.sampled_from(PEER_ROLES)),
+        device=draw(labels),
+        name=draw(labels),
+        software=draw(labels)[:20],
+        reachable=draw(st.booleans()),
+        inner_steps=draw(wholes),
+        tokens=draw(wholes),
+        rounds_contributed=draw(wholes),
+        tokens_per_second=draw(reals),
+        upload_bits_per_second=draw(reals),
+        download_bits_per_second=draw(reals),
+        train_loss=draw(st.none() | st.floats(-1e18, 1e18)),
+        held_out_loss=draw(st.none() | reals),
+        held_out_version=draw(wholes),
+        versions=tuple(entry[0] for entry in entries),
+        digests=tuple(entry[1] for entry in entries),
+        lineage_tokens=tuple(entry[2] for entry in entries),
+        started_at=draw(reals),
+        newest_round=draw(st.none() | st.builds(RoundTimes, wholes, wholes, reals, reals, reals, reals, reals)),
+    )
+
+
+def decode(data: bytes, now: float = NOW, verified: VerifiedRecords | None = None) -> PeerRecord:
+    return decode_peer_record(data, run_id=RUN_ID, now=now, verified=verified)
+
+
+@given(records())
+def test_peer_record_round_trip(record: PeerRecord) -> None:
+    data = encode_peer_record(record, ALICE)
+    assert len(data) <= MAX_PEER_RECORD_BYTES
+    assert decode(data) == record
+
+
+def test_a_dozen_fragments_fit_easily() -> None:
+    num_fragments = 24
+    record = make_record(
+        versions=(60_000,) * num_fragments,
+        digests=(b"12345678",) * num_fragments,
+        lineage_tokens=(10**12,) * num_fragments,
+        name="x" * 40,
+        device="y" * 40,
+    )
+    assert len(encode_peer_record(record, ALICE)) < 0.9 * MAX_PEER_RECORD_BYTES
+
+
+@given(records(), st.data())
+def test_any_changed_byte_is_a_peer_fault(record: PeerRecord, data: st.DataObject) -> None:
+    encoded = bytearray(encode_peer_record(record, ALICE))
+    for _ in range(data.draw(st.integers(1, 3))):
+        encoded[data.draw(st.integers(0, len(encoded) - 1))] ^= data.draw(st.integers(1, 255))
+    if bytes(encoded) == encode_peer_record(record, ALICE):
+        return
+    with pytest.raises(PeerFault):
+        decode(bytes(encoded))
+
+
+def test_every_single_bit_counts() -> None:
+    encoded = encode_peer_record(make_record(), ALICE)
+    for position in range(len(encoded)):
+        changed = bytearray(encoded)
+        changed[position] ^= 1 << (position % 8)
+        with pytest.raises(PeerFault):
+            decode(bytes(changed))
+
+
+@given(records(), st.data())
+def test_truncated_or_extended_is_a_peer_fault(record: PeerRecord, data: st.DataObject) -> None:
+    encoded = encode_peer_record(record, ALICE)
+    with pytest.raises(PeerFault):
+        decode(encoded[: data.draw(st.integers(0, len(encoded) - 1))])
+    with pytest.raises(PeerFault):
+        decode(encoded + data.draw(st.binary(min_size=1, max_size=50)))
+
+
+msgpack_values: st.SearchStrategy[Any] = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats()
+    | st.text(max_size=20)
+    | st.binary(max_size=40)
+    | st.builds(msgpack.ExtType, st.integers(0, 127), st.binary(max_size=16))
+    | st.sampled_from([msgpack.Timestamp(0, 0)]),
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(max_size=5), inner, max_size=5),
+    max_leaves=12,
+)
+
+
+def sign_body(body: bytes, identity: Identity = ALICE) -> bytes:
+    signature = identity.sign(PEER_DOMAIN + identity.public_key + body)
+    return signature + identity.public_key + body
+
+
+@given(msgpack_values)
+def test_signed_nonsense_is_a_peer_fault(value: Any) -> None:
+    with pytest.raises(PeerFault) as caught:
+        decode(sign_body(msgpack.packb(value)))
+    assert caught.value.peer_id == ALICE.peer_id or len(msgpack.packb(value)) > 900
+
+
+@given(st.binary(min_size=1, max_size=200))
+def test_signed_noise_is_a_peer_fault(body: bytes) -> None:
+    with pytest.raises(PeerFault):
+        decode(sign_body(body))
+
+
+@given(st.binary(max_size=1200))
+def test_noise_is_a_peer_fault(data: bytes) -> None:
+    with pytest.raises(PeerFault):
+        decode(data)
+
+
+def wire_items(record: PeerRecord) -> list[Any]:
+    body = encode_peer_record(record, ALICE)[96:]
+    items = msgpack.unpackb(body)
+    assert isinstance(items, list)
+    return items
+
+
+@given(st.integers(0, 24), msgpack_values)
+def test_any_value_in_any_field_is_checked(position: int, value: Any) -> None:
+    """The signer is the attacker: a well-signed record with one field replaced is refused, or is in range."""
+    items = wire_items(make_record())
+    items[position] = value
+    body = msgpack.packb(items)
+    try:
+        record = decode(sign_body(body))
+    except PeerFault:
+        return
+    assert encode_peer_record(record, ALICE)[96:] == body
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"train_loss": math.nan}, "train_loss nan; expected a finite number"),
+        ({"held_out_loss": math.inf}, "held_out_loss"),
+        ({"tokens_per_second": -1.0}, "tokens_per_second -1.0; expected a finite number from 0"),
+        ({"upload_bits_per_second": 1e19}, "upload_bits_per_second"),
+        ({"expires_at": math.inf}, "expires_at"),
+        ({"started_at": math.nan}, "started_at"),
+        ({"newest_round": RoundTimes(-1, 0, 0.0, 0.0, 0.0, 0.0, 0.0)}, "newest_round.fragment -1; expected a whole"),
+        ({"newest_round": RoundTimes(0, 0, 0.0, math.nan, 0.0, 0.0, 0.0)}, "newest_round.compute_seconds nan"),
+        ({"newest_round": RoundTimes(0, 0, 0.0, 0.0, 0.0, 0.0, -1.0)}, "newest_round.apply_seconds -1.0"),
+        ({"session": -1}, "session -1; expected a whole number"),
+        ({"sequence": 2**63}, "sequence"),
+        ({"tokens": 1.5}, "tokens 1.5; expected a whole number"),
+        ({"inner_steps": True}, "inner_steps True"),
+        ({"reachable": 1}, "reachable of type int"),
+        ({"state": "dancing"}, "state 'dancing'; expected one of joining, training"),
+        ({"role": "observer"}, "role 'observer'"),
+        ({"name": "a" * 41}, "name"),
+        ({"name": "evil\u202ename"}, "name"),
+        ({"device": "line\nbreak"}, "device"),
+        ({"software": "\x1b[31mred"}, "software"),
+        ({"software": "1" * 21}, "software"),
+        ({"manifest_hash": b"short"}, "manifest_hash"),
+        ({"digests": (b"\1" * 8, b"\2" * 8)}, "3 versions, 2 digests and 3 lineage tokens"),
+        ({"versions": (1, 2, -3)}, "versions -3"),
+        ({"digests": (b"\1" * 8, b"\2" * 7, b"\3" * 9)}, "digest"),
+    ],
+)
+def test_out_of_range_fields(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words.split(";")[0]) as caught:
+        encode_peer_record(make_record(**changes), ALICE)
+    assert words in str(caught.value)
+    assert "; expected" in str(caught.value) or "expected" in str(caught.value)
+
+
+def test_another_form_of_the_same_content_is_refused() -> None:
+    items = wire_items(make_record())
+    items[4] = int(items[4])
+    with pytest.raises(PeerFault, match="canonical form"):
+        decode(sign_body(msgpack.packb(items)))
+
+
+def test_a_record_of_another_peer_cannot_be_made() -> None:
+    with pytest.raises(ValueError, match="expected its own key"):
+        encode_peer_record(make_record(), BOB)
+    data = encode_peer_record(make_record(), ALICE)
+    with pytest.raises(PeerFault, match="signature is wrong"):
+        decode(data[:64] + BOB.public_key + data[96:])
+
+
+def test_another_runs_record() -> None:
+    data = encode_peer_record(make_record(), ALICE)
+    with pytest.raises(PeerFault, match="record of run"):
+        decode_peer_record(data, run_id=make_run_id("other", BOB.public_key), now=NOW)
+
+
+@given(st.floats(-1000, 1000))
+def test_life_of_a_record(remaining_seconds: float) -> None:
+    record = make_record(expires_at=NOW + remaining_seconds)
+    data = encode_peer_record(record, ALICE)
+    if NOW < record.expires_at <= NOW + MAX_PEER_RECORD_LIFE_SECONDS:
+        assert decode(data) == record
+    else:
+        with pytest.raises(PeerFault, match="expires"):
+            decode(data)
+
+
+def test_too_large() -> None:
+    record = make_record(versions=(2**40,) * 60, digests=(b"12345678",) * 60, lineage_tokens=(2**40,) * 60)
+    with pytest.raises(ValueError, match="60 fragments; expected at most 1024"):
+        encode_peer_record(record, ALICE)
+    with pytest.raises(PeerFault, match="of 1025 bytes; expected"):
+        decode(bytes(1025))
+
+
+def test_verified_records_remember_signatures_and_nothing_else() -> None:
+    verified = VerifiedRecords(max_entries=2)
+    data = encode_peer_record(make_record(), ALICE)
+    assert decode(data, verified=verified) == decode(data, verified=verified)
+    assert len(verified) == 1
+    with pytest.raises(PeerFault, match="expires"):
+        decode(data, now=NOW + 91, verified=verified)
+    changed = data[:-1] + bytes([data[-1] ^ 1])
+    for _ in range(2):
+        with pytest.raises(PeerFault, match="signature"):
+            decode(changed, verified=verified)
+    assert len(verified) == 1
+    for sequence in range(5):
+        decode(encode_peer_record(make_record(sequence=sequence), ALICE), verified=verified)
+    assert len(verified) == 2
+
+
+def test_a_remembered_signature_is_not_checked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    data = encode_peer_record(make_record(), ALICE)
+    verified = VerifiedRecords()
+    decode(data, verified=verified)
+    monkeypatch.setattr("dht.records.signed_records.verify_key", lambda *_: False)
+    assert decode(data, verified=verified) == make_record()
+    with pytest.raises(PeerFault, match="signature"):
+        decode(data, verified=VerifiedRecords())
+
+
+# --- run records ---
+
+
+def manifest_bytes(**content: Any) -> bytes:
+    return json.dumps({"revision": 3, **content}, sort_keys=True, separators=(",", ":")).encode()
+
+
+@given(st.dictionaries(st.text(max_size=10), st.integers() | st.text(max_size=30), max_size=10), wholes)
+def test_run_record_round_trip(content: dict[str, Any], revision: int) -> None:
+    record = sign_run_record(RUN_ID, manifest_bytes(**{**content, "revision": revision}), BOB)
+    decoded = decode_run_record(encode_run_record(record), run_id=RUN_ID)
+    assert decoded == record
+    assert decoded.revision == revision
+
+
+def test_any_changed_byte_of_a_run_record_is_a_peer_fault() -> None:
+    encoded = encode_run_record(sign_run_record(RUN_ID, manifest_bytes(d_model=64), BOB))
+    for position in range(len(encoded)):
+        for change in (1, 0x80, 0xFF):
+            changed = bytearray(encoded)
+            changed[position] ^= change
+            with pytest.raises(PeerFault):
+                decode_run_record(bytes(changed), run_id=RUN_ID)
+    for length in range(len(encoded)):
+        with pytest.raises(PeerFault):
+            decode_run_record(encoded[:length], run_id=RUN_ID)
+
+
+@given(st.binary(max_size=300))
+def test_run_record_noise(body: bytes) -> None:
+    with pytest.raises(PeerFault):
+        decode_run_record(body, run_id=RUN_ID)
+    with pytest.raises(PeerFault):
+        decode_run_record(bytes(64) + BOB.public_key + body, run_id=RUN_ID)
+
+
+def test_a_stranger_cannot_publish_a_manifest() -> None:
+    with pytest.raises(UsageFault, match="does not own run"):
+        sign_run_record(RUN_ID, manifest_bytes(), ALICE)
+    foreign_id = make_run_id("tiny", ALICE.public_key)
+    foreign = encode_run_record(sign_run_record(foreign_id, manifest_bytes(), ALICE))
+    with pytest.raises(PeerFault, match="run record of owner"):
+        decode_run_record(foreign, run_id=RUN_ID)
+
+
+def test_a_manifest_cannot_move_to_another_run_of_the_same_owner() -> None:
+    other_id = make_run_id("other", BOB.public_key)
+    record = sign_run_record(RUN_ID, manifest_bytes(), BOB)
+    moved = RunRecord(other_id, record.manifest, record.owner_public_key, record.signature)
+    with pytest.raises(PeerFault, match="signature is wrong"):
+        decode_run_record(encode_run_record(moved), run_id=other_id)
+    with pytest.raises(PeerFault, match="expected other"):
+        decode_run_record(encode_run_record(record), run_id=other_id)
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        *(b"", b"[]", b"{}", b"\xff"),
+        *(b'{"revision":-1}', b'{"revision":1.0}', b'{"revision":true}', b'{"revision":NaN}'),
+        *(b"[" * 15_000, b'{"revision":' + b"9" * 10_000 + b"}", '{"revision":1}'.encode("utf-16")),
+    ],
+)
+def test_manifest_without_revision(manifest: bytes) -> None:
+    with pytest.raises(UsageFault, match="manifest"):
+        sign_run_record(RUN_ID, manifest, BOB)
+    signature = BOB.sign(b"murmuration run record\0" + RUN_ID.encode() + b"\0" + manifest)
+    data = signature + BOB.public_key + msgpack.packb([1, RUN_ID, manifest])
+    with pytest.raises(PeerFault, match="manifest"):
+        decode_run_record(data, run_id=RUN_ID)
+
+
+def test_run_record_size_limit() -> None:
+    fitting = sign_run_record(RUN_ID, manifest_bytes(notes="x" * 16_000), BOB)
+    assert decode_run_record(encode_run_record(fitting), run_id=RUN_ID) == fitting
+    with pytest.raises(ValueError, match="expected at most 16384"):
+        encode_run_record(sign_run_record(RUN_ID, manifest_bytes(notes="x" * 16_384), BOB))
+    with pytest.raises(PeerFault, match="expected 97 to 16384"):
+        decode_run_record(bytes(MAX_RUN_RECORD_BYTES + 1), run_id=RUN_ID)
+
+
+# --- keys ---
+
+
+@given(st.binary(min_size=1, max_size=20), st.integers(1, 256))
+def test_shards_are_in_range_and_nest(text: bytes, num_shards: int) -> None:
+    peer_id = PeerId(text.hex())
+    shard = shard_of(peer_id, num_shards)
+    assert 0 <= shard < num_shards
+    assert shard_of(peer_id, 2 * num_shards) // 2 == shard
+
+
+def test_shards_are_even() -> None:
+    counts = [0] * 4
+    for number in range(4000):
+        counts[shard_of(PeerId(f"peer {number}"))] += 1
+    assert all(850 < count < 1150 for count in counts), counts
+
+
+def test_keys() -> None:
+    keys = {run_key(RUN_ID), *(peers_key(RUN_ID, key) for key in LEVEL_0_KEYS)}
+    assert len(keys) == 5
+    assert all(key.startswith(RUN_ID + "/") for key in keys)
+
+
+@given(st.text(max_size=100), st.integers(0, 50))
+def test_clean_text(text: str, max_length: int) -> None:
+    cleaned = clean_text(text, max_length)
+    assert len(cleaned) <= max_length
+    assert cleaned.isprintable()
+    assert clean_text(cleaned, max_length) == cleaned
+    if text.isprintable() and len(text) <= max_length:
+        assert cleaned == text.strip()

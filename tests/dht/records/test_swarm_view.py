@@ -1,0 +1,287 @@
+"""SwarmView: the same records give the same view, in any order, and the view never lags behind what it knows."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dht.host import PeerId
+from dht.records.signed_records import PEER_STATES, PeerRecord
+from dht.records.swarm_view import HeaviestAnchor, SwarmView
+
+NOW = 1000.0
+LIFE_SECONDS = 90.0
+RUN_ID = "tiny.abcdefghij234567abcd"
+BASE = PeerRecord(
+    run_id=RUN_ID,
+    peer_id=PeerId("A"),
+    session=1,
+    sequence=1,
+    expires_at=NOW + LIFE_SECONDS,
+    manifest_hash=bytes(32),
+    state="training",
+    role="trainer",
+    device="cpu",
+    name="",
+    software="0.1.0",
+    reachable=True,
+    inner_steps=0,
+    tokens=0,
+    rounds_contributed=0,
+    tokens_per_second=0.0,
+    upload_bits_per_second=0.0,
+    download_bits_per_second=0.0,
+    train_loss=None,
+    held_out_loss=None,
+    held_out_version=0,
+    versions=(),
+    digests=(),
+    lineage_tokens=(),
+    started_at=NOW - 100.0,
+)
+
+
+def make_record(peer: str = "A", **changes: Any) -> PeerRecord:
+    return dataclasses.replace(BASE, peer_id=PeerId(peer), **changes)
+
+
+def view_of(*records: PeerRecord, now: float = NOW) -> SwarmView:
+    return SwarmView(RUN_ID).merge(records, now)
+
+
+def names(records: tuple[PeerRecord, ...]) -> str:
+    return "".join(record.peer_id for record in records)
+
+
+def picture(view: SwarmView, now: float = NOW) -> Any:
+    return (
+        view.members(now),
+        view.trainers(now),
+        [view.duplicate_sessions(PeerId(peer), now) for peer in "ABC"],
+        [view.heaviest(fragment) for fragment in range(2)],
+    )
+
+
+@st.composite
+def any_records(draw: st.DrawFn) -> PeerRecord:
+    session = draw(st.integers(1, 3))
+    num_fragments = draw(st.integers(0, 2))
+    return make_record(
+        draw(st.sampled_from("ABC")),
+        session=session,
+        sequence=draw(st.integers(0, 3)),
+        expires_at=NOW + draw(st.integers(-10, 100)),
+        started_at=NOW - draw(st.sampled_from([5.0, 5.0, 10.0])) * session,
+        state=draw(st.sampled_from(PEER_STATES)),
+        role=draw(st.sampled_from(["trainer", "seed"])),
+        versions=(draw(st.integers(0, 2)),) * num_fragments,
+        digests=(draw(st.sampled_from([b"1" * 8, b"2" * 8])),) * num_fragments,
+        lineage_tokens=(draw(st.integers(0, 2)),) * num_fragments,
+    )
+
+
+@given(st.lists(any_records(), max_size=12), st.randoms(use_true_random=False))
+def test_order_batches_and_repetition_do_not_matter(records: list[PeerRecord], randomness: random.Random) -> None:
+    at_once = view_of(*records)
+    shuffled = [*records, *records[:3]]
+    randomness.shuffle(shuffled)
+    one_by_one = SwarmView(RUN_ID)
+    for record in shuffled:
+        one_by_one = one_by_one.merge([record], NOW)
+    assert picture(one_by_one) == picture(at_once)
+
+
+@given(st.lists(any_records(), max_size=12))
+def test_what_a_view_shows(records: list[PeerRecord]) -> None:
+    view = view_of(*records)
+    members = view.members(NOW)
+    assert [record.peer_id for record in members] == sorted({record.peer_id for record in members})
+    for member in members:
+        own = [record for record in records if record.peer_id == member.peer_id and record.expires_at > NOW]
+        assert member in own
+        assert member.state != "left"
+        assert all(record.sequence <= member.sequence for record in own if record.session == member.session)
+        assert view.get(member.peer_id, NOW) == member
+    assert set(view.trainers(NOW)) == {
+        record for record in members if record.state == "training" and record.role == "trainer"
+    }
+
+
+@given(st.lists(any_records(), max_size=8), st.lists(any_records(), max_size=8), st.integers(0, 120))
+def test_changes_add_up(first: list[PeerRecord], second: list[PeerRecord], later: int) -> None:
+    before = view_of(*first)
+    after = before.merge(second, NOW + later)
+    peers = [PeerId(peer) for peer in "ABC"]
+    differ = [peer for peer in peers if before.get(peer, NOW) != after.get(peer, NOW + later)]
+    assert set(differ) <= set(after.changed)
+    assert list(after.changed) == sorted(after.changed)
+    for peer in after.changed:
+        shown, was = after.get(peer, NOW + later), before.get(peer, NOW)
+        has_left = any(record.peer_id == peer and record.state == "left" for record in [*first, *second])
+        assert shown is not was or has_left
+    assert after.merge(second, NOW + later).changed == ()
+
+
+@given(st.lists(st.tuples(st.lists(any_records(), max_size=5), st.integers(0, 40)), max_size=6))
+def test_views_that_follow_each_other_keep_what_a_plain_fold_keeps(
+    batches: list[tuple[list[PeerRecord], int]],
+) -> None:
+    view, now = SwarmView(RUN_ID), NOW
+    newest: dict[tuple[PeerId, int], PeerRecord] = {}
+    for records, seconds in batches:
+        now += seconds
+        view = view.merge(records, now)
+        newest = {key: record for key, record in newest.items() if record.expires_at > now}
+        for record in records:
+            held = newest.get(key := (record.peer_id, record.session))
+            if record.expires_at > now and (
+                held is None
+                or (record.sequence, record.expires_at, repr(record)) > (held.sequence, held.expires_at, repr(held))
+            ):
+                newest[key] = record
+        for peer in "ABC":
+            of_peer = [record for (owner, _), record in newest.items() if owner == peer]
+            expected = max(of_peer, key=lambda record: (record.started_at, record.session), default=None)
+            is_member = expected is not None and expected.state != "left"
+            assert view.get(PeerId(peer), now) == (expected if is_member else None)
+        assert names(view.members(now)) == "".join(peer for peer in "ABC" if view.get(PeerId(peer), now) is not None)
+
+
+def test_merge_leaves_the_old_view_alone() -> None:
+    empty = SwarmView(RUN_ID)
+    one = empty.merge([make_record("A")], NOW)
+    two = one.merge([make_record("B")], NOW)
+    assert [names(view.members(NOW)) for view in (empty, one, two)] == ["", "A", "AB"]
+
+
+def test_highest_sequence_wins_within_a_session() -> None:
+    view = view_of(make_record(sequence=5, tokens=5), make_record(sequence=4, tokens=4))
+    assert view.members(NOW)[0].tokens == 5
+
+
+def test_the_session_that_started_last_wins() -> None:
+    view = view_of(
+        make_record(session=9, sequence=1, started_at=50.0), make_record(session=3, sequence=900, started_at=40.0)
+    )
+    assert view.members(NOW)[0].session == 9
+
+
+def test_records_expire() -> None:
+    view = view_of(make_record("A", expires_at=NOW + 10), make_record("B", expires_at=NOW + 20))
+    assert names(view.members(NOW + 9.9)) == "AB"
+    assert names(view.members(NOW + 10)) == "B"
+    assert names(view.trainers(NOW + 10)) == "B"
+    assert view.get(PeerId("A"), NOW + 10) is None
+    later = view.merge([], NOW + 15)
+    assert later.changed == ("A",)
+    assert names(later.members(NOW)) == "B"
+    assert view_of(make_record(expires_at=NOW)).members(NOW) == ()
+
+
+def test_left_is_gone_at_once_and_stays_gone() -> None:
+    view = view_of(make_record("A", sequence=4), make_record("B"))
+    gone = view.merge([make_record("A", sequence=5, state="left")], NOW)
+    assert gone.changed == ("A",)
+    assert names(gone.members(NOW)) == "B"
+    late = gone.merge([make_record("A", sequence=4)], NOW)
+    assert names(late.members(NOW)) == "B"
+    back = late.merge([make_record("A", session=2, started_at=NOW)], NOW)
+    assert back.changed == ("A",)
+
+
+def test_observers_of_roles_and_states() -> None:
+    view = view_of(
+        make_record("A"),
+        make_record("B", role="seed", state="serving"),
+        make_record("C", state="joining"),
+        make_record("D", state="leaving"),
+        make_record("E", role="seed", state="training"),
+    )
+    assert names(view.members(NOW)) == "ABCDE"
+    assert names(view.trainers(NOW)) == "A"
+
+
+def test_a_restart_is_no_duplicate() -> None:
+    """The old process published at 980, was killed, and the new one began at 990."""
+    old = make_record(session=7, started_at=500.0, expires_at=980.0 + LIFE_SECONDS)
+    new = make_record(session=2, started_at=990.0, expires_at=990.0 + LIFE_SECONDS)
+    view = view_of(old, new)
+    view = view.merge([dataclasses.replace(new, sequence=2, expires_at=1020.0 + LIFE_SECONDS)], 1020.0)
+    assert view.duplicate_sessions(PeerId("A"), 1020.0) == ()
+    assert view.duplicate_sessions(PeerId("nobody"), 1020.0) == ()
+
+
+def test_two_processes_with_one_key_are_seen() -> None:
+    old = make_record(session=7, started_at=500.0, expires_at=980.0 + LIFE_SECONDS)
+    new = make_record(session=2, started_at=990.0, expires_at=990.0 + LIFE_SECONDS)
+    again = dataclasses.replace(old, sequence=2, expires_at=1005.0 + LIFE_SECONDS)
+    view = view_of(old, new, again, make_record("B", session=8))
+    assert view.duplicate_sessions(PeerId("A"), NOW) == (7, 2)
+    assert view.duplicate_sessions(PeerId("B"), NOW) == ()
+    assert names(view.members(NOW)) == "AB"
+    assert view.duplicate_sessions(PeerId("A"), 990.0 + LIFE_SECONDS) == ()
+    left = view.merge([dataclasses.replace(old, sequence=3, state="left")], NOW)
+    assert left.duplicate_sessions(PeerId("A"), NOW) == ()
+
+
+def test_another_runs_record_is_a_mistake_of_the_caller() -> None:
+    with pytest.raises(ValueError, match="expected tiny"):
+        view_of(make_record(run_id="other.abcdefghij234567abcd"))
+
+
+def anchored(peer: str, version: int, digest: bytes, lineage_tokens: int, **changes: Any) -> PeerRecord:
+    return make_record(
+        peer,
+        versions=(0, version),
+        digests=(bytes(8), digest * 8),
+        lineage_tokens=(0, lineage_tokens),
+        **changes,
+    )
+
+
+def test_heaviest_prefers_company_then_work_then_digest() -> None:
+    lone = anchored("A", 9, b"z", 100)
+    assert view_of(lone, anchored("B", 5, b"a", 101)).heaviest(1) == HeaviestAnchor(5, b"a" * 8, 101, (PeerId("B"),))
+    light = [anchored(name, 5, b"a", 60) for name in "BC"]
+    assert view_of(lone, *light).heaviest(1) == HeaviestAnchor(5, b"a" * 8, 60, (PeerId("B"), PeerId("C")))
+    # Tokens in records are claims: they decide between sides of equally many members only.
+    heavy = [anchored(name, 6, b"d", 61) for name in "DE"]
+    assert view_of(lone, *light, *heavy).heaviest(1) == HeaviestAnchor(6, b"d" * 8, 61, (PeerId("D"), PeerId("E")))
+    found = view_of(lone, *light, anchored("F", 5, b"a", 60), *heavy).heaviest(1)
+    assert found == HeaviestAnchor(5, b"a" * 8, 60, (PeerId("B"), PeerId("C"), PeerId("F")))
+    pair = (anchored("C", 9, b"b", 100), anchored("B", 9, b"b", 100))
+    assert view_of(lone, *pair).heaviest(1) == HeaviestAnchor(9, b"b" * 8, 100, (PeerId("B"), PeerId("C")))
+    other = anchored("D", 9, b"c", 100)
+    assert view_of(lone, other).heaviest(1) == HeaviestAnchor(9, b"z" * 8, 100, (PeerId("A"),))
+
+
+def test_whose_anchor_differs_is_seen_among_those_at_one_version() -> None:
+    view = view_of(
+        anchored("A", 9, b"z", 900),
+        anchored("B", 9, b"b", 100),
+        anchored("C", 9, b"b", 100),
+        anchored("D", 8, b"d", 90),
+        anchored("E", 9, b"e", 100, state="joining"),
+    )
+    assert view.differing(NOW) == {PeerId("A"): (1,)}
+    assert view_of(anchored("A", 9, b"z", 9), anchored("B", 9, b"b", 10)).differing(NOW) == {PeerId("A"): (1,)}
+
+
+def test_heaviest_counts_only_peers_that_have_the_anchor() -> None:
+    view = view_of(
+        anchored("A", 1, b"a", 10),
+        anchored("B", 5, b"b", 50, state="joining"),
+        anchored("C", 5, b"c", 50, state="left"),
+        make_record("D"),
+    )
+    found = view.heaviest(1)
+    assert found is not None
+    assert found.peers == ("A",)
+    assert view.heaviest(2) is None
+    assert view.heaviest(-1) is None
+    assert SwarmView(RUN_ID).heaviest(0) is None

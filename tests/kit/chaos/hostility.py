@@ -1,0 +1,314 @@
+"""Hostile members of a chaos run: what was seen to hurt a swarm, with random values at and beyond every limit.
+
+- boast: versions and lineages that nobody else has, in messages and records, with a constant state of them to fetch;
+- pretend: the same with a chain of commits, all signed by itself, that leads from its real anchor to a constant state;
+- inflate: tokens, steps, bases and rates of its offers, and the speed in its record;
+- odd: records of all shapes and values that their checks let through;
+- sink: streams that ask for state, digests and commits, and read nothing;
+- extreme: contributions whose values are close to what float32 or the wire can hold;
+- constant: contributions of one number everywhere.
+
+Everything goes out over the real links and hosts, so it meets the checks that honest peers have. `liars` has the
+lies about rounds that need no numbers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from averaging.arrays import F32
+from averaging.codec.blocks import EncodedBlocks
+from averaging.lanes.links import ROUND_PROTOCOL, open_greeted_stream
+from averaging.outer.outer_step import anchor_digest
+from averaging.rounds.events import SendMessage
+from averaging.transfer.messages import STATE_PROTOCOL, pack
+from averaging.transfer.snapshots import Snapshot
+from averaging.wire import frames as wire
+from averaging.wire.frames import commit_digest
+from averaging.wire.messages import (
+    DIGEST_BYTES,
+    Commit,
+    Message,
+    Offer,
+    Plan,
+    RosterEntry,
+    ShardPlan,
+    ShardResult,
+    VersionIs,
+)
+from dht.errors import PeerFault
+from dht.records import signed_records
+from dht.records.signed_records import PeerRecord
+
+PAUSE_SECONDS = 3.0
+"""Between two attacks, at most."""
+WHOLE_NUMBERS = (0, 1, 2, 100, 10**6, *(2**bits + more for bits in (31, 40, 50, 53, 60, 63) for more in (-1, 0, 1)))
+"""Tokens, steps and versions: around all limits that the wire, JSON, SQLite and int64 have or had."""
+REAL_NUMBERS = (0.0, 5e-324, 1e-3, 1.0, 1e6, 1e15, 1e30, 1.7e308, float("inf"), float("nan"), -1.0)
+"""Speeds and rates."""
+LARGE_VALUES = (1e-45, 1e-38, 2.0**99, 2.0**100, 1e30, 1.7e38, 3.4e38)
+"""Of parameters and contributions, in float32."""
+LONGEST_CHAIN = 20
+"""More commits than a peer keeps."""
+MOST_STREAMS = 40
+
+
+@dataclass(frozen=True)
+class _FalseState:
+    snapshot: Snapshot
+    frames: tuple[bytes, ...] = ()
+
+    @property
+    def head(self) -> tuple[int, bytes, int]:
+        return self.snapshot.version, self.snapshot.digest, self.snapshot.lineage_tokens
+
+
+def turn_hostile(peer: Any, kind: str) -> None:
+    """Make `peer`, a `ChaosPeer`, do harm in the way of `kind`."""
+    match kind:
+        case "boast" | "pretend":
+            _FalseDonor(peer, signs=kind == "pretend").begin()
+        case "inflate":
+            _inflate(peer)
+        case "odd":
+            _announce_oddly(peer)
+        case "sink":
+            peer.spawn(_open_and_read_nothing(peer))
+        case "extreme":
+            _send_values(peer, lambda size: peer.chance.choice(LARGE_VALUES) * _signs(peer, size))
+        case "constant":
+            _send_values(peer, lambda size: np.full(size, peer.chance.uniform(-1.0, 1.0)))
+
+
+def _signs(peer: Any, size: int) -> Any:
+    return np.array([peer.chance.choice((-1.0, 1.0)) for _ in range(size)])
+
+
+def _send_values(peer: Any, values: Any) -> None:
+    send_shards = peer.exchange._send_shards
+
+    def lie(encoded: EncodedBlocks) -> EncodedBlocks:
+        with np.errstate(over="ignore"):
+            false = np.clip(values(encoded.num_values), -3.4e38, 3.4e38).astype(np.float32)
+        try:
+            return peer.codec.encode(false)  # type: ignore[no-any-return]
+        except ValueError:  # more than this codec's scales hold
+            return encoded
+
+    def send_lies(fragment: Any, effect: Any) -> None:
+        honest = fragment.state.pending
+        if honest is not None:
+            fragment.state.pending = replace(honest, encoded=lie(honest.encoded))
+        send_shards(fragment, effect)
+        fragment.state.pending = honest
+
+    peer.exchange._send_shards = send_lies
+
+
+# ------------------------------------------------------------------------------------------------- claims of lineages
+
+
+class _FalseDonor:
+    def __init__(self, peer: Any, *, signs: bool) -> None:
+        self._peer = peer
+        self._signs = signs
+        self._states: dict[int, _FalseState] = {}
+
+    def begin(self) -> None:
+        """Serve and announce what is claimed, and claim something new every few seconds."""
+        peer = self._peer
+        snapshot, digest_at, commits_from = peer.snapshot, peer.digest_at, peer.commits_from
+        frames, record = getattr(peer, "commit_frames", None), peer.record
+
+        async def false_snapshot(fragment: int) -> Snapshot | None:
+            false = self._states.get(fragment)
+            return false.snapshot if false is not None else await snapshot(fragment)
+
+        def false_digest(fragment: int, version: int) -> bytes:
+            false = self._states.get(fragment)
+            is_it = false is not None and version == false.snapshot.version
+            return false.snapshot.digest if is_it and false is not None else digest_at(fragment, version)
+
+        def false_commits(fragment: int, version: int) -> Any:
+            false = self._states.get(fragment)
+            if false is None or not self._signs:
+                return commits_from(fragment, version)
+            return [commit for commit in false.snapshot.commits if commit.version >= version]
+
+        def false_frames(fragment: int, version: int) -> Any:
+            known = [] if frames is None else list(frames(fragment, version))
+            return [*known, *(self._states[fragment].frames if fragment in self._states else ())]
+
+        peer.snapshot, peer.digest_at, peer.commits_from = false_snapshot, false_digest, false_commits
+        peer.commit_frames, peer.record = false_frames, lambda: self._announced(record())
+        peer.spawn(self._claim())
+
+    def _announced(self, record: PeerRecord) -> PeerRecord:
+        heads = [(record.versions[i], record.digests[i], record.lineage_tokens[i]) for i in range(len(record.versions))]
+        heads = [self._states[index].head if index in self._states else honest for index, honest in enumerate(heads)]
+        if not heads:
+            return record
+        versions, digests, tokens = zip(*heads, strict=True)
+        false_record = replace(record, versions=versions, digests=tuple(d[:8] for d in digests), lineage_tokens=tokens)
+        return false_record if is_accepted(false_record) else record
+
+    async def _claim(self) -> None:
+        peer, chance = self._peer, self._peer.chance
+        while True:
+            await asyncio.sleep(chance.uniform(0.0, PAUSE_SECONDS))
+            if not peer.is_open:
+                continue
+            fragment = chance.choice(peer.fragments)
+            false = self._chain(fragment) if self._signs else self._boast(fragment)
+            self._states[fragment.index] = false
+            peer.announce()
+            version, digest, tokens = false.head
+            claims: list[Message] = [VersionIs(fragment.index, version, digest[:DIGEST_BYTES], tokens)]
+            claims += false.snapshot.commits[-1:]
+            for other in [other for other in peer.world.live() if other is not peer]:
+                for message in (*claims, *claims):  # the second time it is no news that a commit may follow
+                    peer.links.post(other.name, [wire.encode(message)])
+
+    def _constant(self, size: int) -> F32:
+        return np.full(size, self._peer.chance.choice((0.0, 1.0, -1.0, 1e6, *LARGE_VALUES)), dtype=np.float32)
+
+    def _boast(self, fragment: Any) -> _FalseState:
+        chance, machine = self._peer.chance, fragment.machine
+        near = (machine.version, machine.version + 1, machine.version + 2, machine.version + 17)
+        version, tokens = chance.choice((*near, *near, *WHOLE_NUMBERS)), chance.choice(WHOLE_NUMBERS)
+        anchor, momentum = self._constant(machine.num_values), np.zeros(machine.num_values, dtype=np.float32)
+        return _FalseState(Snapshot(version, tokens, anchor, momentum, anchor_digest(anchor, momentum)))
+
+    def _chain(self, fragment: Any) -> _FalseState:
+        """Rounds of its own alone, each by its form a round like any other, on constant states."""
+        peer, chance, machine = self._peer, self._peer.chance, fragment.machine
+        commits = list(machine.history.values())[-3:]
+        anchor, momentum = fragment.state.anchor.copy(), fragment.state.momentum.copy()
+        digest, lineage_tokens = fragment.state.digest, fragment.state.lineage_tokens
+        for version in range(machine.version, machine.version + chance.randint(1, LONGEST_CHAIN)):
+            previous = commit_digest(commits[-1]) if commits else b""
+            entry = RosterEntry(peer.name, chance.choice((300, 300, *WHOLE_NUMBERS[1:-5])), 30, version, 1)
+            commits.append(_alone(peer, fragment, version, digest[:DIGEST_BYTES], entry, previous))
+            lineage_tokens += entry.tokens
+            anchor = self._constant(machine.num_values)
+            digest = anchor_digest(anchor, momentum)
+        snapshot = Snapshot(commits[-1].version + 1, lineage_tokens, anchor, momentum, digest, tuple(commits))
+        return _FalseState(snapshot, tuple(wire.encode(commit) for commit in commits))
+
+
+def _alone(peer: Any, fragment: Any, version: int, digest: bytes, entry: RosterEntry, previous: bytes) -> Commit:
+    machine, size = fragment.machine, fragment.machine.num_values
+    plan = Plan(fragment.index, version, 0, digest, (entry,), (ShardPlan(0, size, 0),), 10.0, 20.0)
+    result = ShardResult(0, size, 0, peer.chance.randbytes(DIGEST_BYTES), (0,))
+    result = replace(result, signature=machine.notary.sign_result(plan, peer.name, result))
+    commit = Commit(fragment.index, version, 0, peer.name, digest, (entry,), (result,), previous)
+    signed: Commit = machine.notary.sign_commit(commit)
+    return signed
+
+
+# --------------------------------------------------------------------------------------------------- numbers and shapes
+
+
+def _inflate(peer: Any) -> None:
+    """What its own machine knows stays honest: only what goes out is changed."""
+    chance, record = peer.chance, peer.record
+    speed = chance.choice(REAL_NUMBERS)
+    # Who also sends what the wire refuses is soon left out: some keep to one number.
+    numbers = chance.choice((WHOLE_NUMBERS, (2**31,), (2**40,), (2**50,)))
+
+    def exaggerate(effect: Any) -> Any:
+        is_offer = isinstance(effect, SendMessage) and isinstance(effect.message, Offer)
+        if is_offer and chance.random() < 0.7:
+            return replace(effect, message=_inflated(chance, effect.message, numbers))
+        return effect
+
+    def exaggerating(step: Any) -> Any:
+        return lambda event, now: [exaggerate(effect) for effect in step(event, now)]
+
+    def fast() -> PeerRecord:
+        honest: PeerRecord = record()
+        false = replace(honest, tokens_per_second=speed)
+        return false if is_accepted(false) else honest
+
+    for fragment in peer.fragments:
+        fragment.machine.step = exaggerating(fragment.machine.step)
+    peer.record = fast
+
+
+def _inflated(chance: Any, offer: Offer, numbers: tuple[float, ...]) -> Offer:
+    if len(numbers) == 1:
+        return replace(offer, tokens=numbers[0])
+    what = chance.choice(("tokens", "tokens", "steps", "base_version", "upload_bits_per_second"))
+    numbers = REAL_NUMBERS if what == "upload_bits_per_second" else numbers
+    return replace(offer, **{what: chance.choice(numbers)})
+
+
+def is_accepted(record: PeerRecord) -> bool:
+    """Whether the checks of peer records let these values through; no holder of records keeps others."""
+    try:
+        signed_records._check_peer_record(record)
+    except (ValueError, TypeError, OverflowError):
+        return False
+    return True
+
+
+def _announce_oddly(peer: Any) -> None:
+    chance, record = peer.chance, peer.record
+
+    def odd() -> PeerRecord:
+        honest: PeerRecord = record()
+        for _ in range(10):
+            false = replace(honest, **_odd_fields(chance, honest))
+            if is_accepted(false):
+                return false
+        return honest
+
+    peer.record = odd
+
+
+def _odd_fields(chance: Any, honest: PeerRecord) -> dict[str, Any]:
+    count = chance.choice((0, 1, len(honest.versions), len(honest.versions) + 1, 64))
+    return chance.choice(  # type: ignore[no-any-return]
+        (
+            {
+                "versions": tuple(chance.choice(WHOLE_NUMBERS) for _ in range(count)),
+                "digests": tuple(chance.randbytes(8) for _ in range(count)),
+                "lineage_tokens": tuple(chance.choice(WHOLE_NUMBERS) for _ in range(count)),
+            },
+            {"tokens": chance.choice(WHOLE_NUMBERS), "inner_steps": chance.choice(WHOLE_NUMBERS)},
+            {"tokens_per_second": chance.choice(REAL_NUMBERS)},
+            {"upload_bits_per_second": chance.choice(REAL_NUMBERS)},
+            {"train_loss": chance.choice((*REAL_NUMBERS, None)), "held_out_version": chance.choice(WHOLE_NUMBERS)},
+            {"name": chance.choice(("[/nope]", "\x1b[2J", "a" * 40, "\u202e", "")), "started_at": 1e300},
+            {"sequence": chance.choice(WHOLE_NUMBERS), "session": chance.choice(WHOLE_NUMBERS)},
+            {"state": chance.choice(("joining", "training", "serving", "left")), "role": chance.choice(("seed", "x"))},
+        )
+    )
+
+
+# --------------------------------------------------------------------------------------------------------------- sinks
+
+
+async def _open_and_read_nothing(peer: Any) -> None:
+    chance, held = peer.chance, []
+    while True:
+        await asyncio.sleep(chance.uniform(0.0, PAUSE_SECONDS / 10))
+        others = sorted(other.name for other in peer.world.live() if other is not peer)
+        if not others:
+            continue
+        try:
+            protocol = chance.choice((STATE_PROTOCOL, STATE_PROTOCOL, STATE_PROTOCOL, ROUND_PROTOCOL))
+            stream = await open_greeted_stream(peer.host, peer.doorkeeper, chance.choice(others), protocol)
+            held.append(stream)
+            for _ in range(3 if protocol == STATE_PROTOCOL else 0):
+                fragment = chance.randrange(len(peer.fragments))
+                kind = chance.choice((["state", fragment], ["header", fragment], ["commits", fragment, 0]))
+                await stream.send(pack(kind))
+            if len(held) > MOST_STREAMS:
+                await held.pop(0).close()
+        except PeerFault:
+            continue

@@ -1,0 +1,405 @@
+"""Books that a chaos run keeps beside the code: every lineage of anchors, and where each peer's work went.
+
+What is in an anchor is known from the commits that led to it, not from what a peer believes. Two books per peer and
+fragment follow its work, after every change of its state:
+
+- The residual, in numbers: trained values come in, what is sent goes out, what is in no anchor comes back, as
+  docs/design.md says. Values are whole multiples of `UNIT`, so with the fp32 codec this is exact.
+- The pieces of work, as counts: each handed-over piece is, value by value, in the anchor, under way or waiting: once,
+  never twice, and never nowhere, unless it was reported as expired or had to be given up. Given up may be: what a
+  killed process had under way; a contribution under way of whose version the new lineage's commit is not known; what
+  only a lineage that was left had committed longer ago than `RECENT_CONTRIBUTIONS` contributions; and contributions
+  of which a part had returned and was sent again, when it is not known where that part is. Twice there may be what had
+  returned longer ago than that, and was found in the lineage that was gone back to; `WorkForgotten.is_doubled` tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from averaging.arrays import F32
+from averaging.codec.blocks import EncodedBlocks
+from averaging.outer.change import Change
+from averaging.outer.contributions import RECENT_CONTRIBUTIONS, Sent
+from averaging.outer.fragment_state import FragmentState
+from averaging.outer.outer_step import OuterRule, staleness_of
+from averaging.wire.messages import Commit
+from dht.host import PeerId
+
+Values = npt.NDArray[np.float64]
+Mask = npt.NDArray[np.bool_]
+Counts = npt.NDArray[np.int8]
+Own = Mapping[int, tuple[int, tuple[tuple[int, int], ...]]]
+Blame = Callable[[str, str], None]
+"""(the invariant that is broken, what happened)."""
+
+UNIT = 2.0**-10
+"""Trained values are multiples of it, so that sums of them are exact in float32."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """An anchor: what led to it, and which values of which contributions are in it."""
+
+    version: int
+    tokens: int
+    digest: bytes
+    parent: Node | None
+    commit: Commit | None
+    made_at: float
+    included: Mapping[tuple[PeerId, int], Mask]
+
+    def is_in(self, other: Node) -> bool:
+        """Whether `other` descends from this anchor, or is it."""
+        node: Node | None = other
+        while node is not None and node.version > self.version:
+            node = node.parent
+        return node is self
+
+
+class Lineages:
+    """All anchors of one fragment that any peer ever had, as a tree."""
+
+    def __init__(self, index: int, num_values: int, rule: OuterRule, blame: Blame) -> None:
+        self.index = index
+        self.num_values = num_values
+        self.nodes: dict[bytes, Node] = {}
+        self.sent: dict[tuple[PeerId, int], SentWork] = {}
+        self._rule = rule
+        self._blame = blame
+        self._children: dict[tuple[bytes, Commit], bytes] = {}
+        self._planted: set[bytes] = set()
+
+    def begin(self, digest: bytes) -> None:
+        self.nodes.setdefault(digest, Node(0, 0, digest, None, None, 0.0, {}))
+
+    def plant(self, version: int, tokens: int, digest: bytes, now: float) -> None:
+        """Somebody has an anchor that a liar made up."""
+        self.nodes[digest] = Node(version, tokens, digest, None, None, now, {})
+        self._planted.add(digest)
+
+    def is_planted(self, digest: bytes) -> bool:
+        """Whether an anchor is one that a liar made up, or came of one."""
+        node = self.nodes.get(digest)
+        while node is not None and node.parent is not None:
+            node = node.parent
+        return node is not None and node.digest in self._planted
+
+    def grow(self, parent: bytes, commit: Commit, digest: bytes, now: float) -> Node:
+        """A peer went from `parent` to `digest` by `commit`."""
+        known = self._children.setdefault((parent, commit), digest)
+        if known != digest:
+            self._blame("fork", f"one commit of version {commit.version} led to two anchors: {_short(commit, digest)}")
+        node = self.nodes.get(digest)
+        if node is not None:
+            return node
+        before = self.nodes[parent]
+        if (commit.version, commit.anchor_digest) != (before.version, parent[: len(commit.anchor_digest)]):
+            self._blame("fork", f"a commit of version {commit.version} was applied to version {before.version}")
+        included = dict(before.included)
+        for shard in commit.shards:
+            for member in shard.included if shard.digest else ():
+                entry = commit.roster[member]
+                self._check_age(commit, entry.peer_id, entry.sequence, entry.base_version)
+                key = (entry.peer_id, entry.sequence)
+                mask = included.get(key, np.zeros(self.num_values, dtype=np.bool_)).copy()
+                if mask[shard.start : shard.end].any():
+                    self._blame("twice", f"version {commit.version} has work again that is in its anchor: {key}")
+                mask[shard.start : shard.end] = True
+                included[key] = mask
+        node = Node(commit.version + 1, before.tokens + commit.tokens, digest, before, commit, now, included)
+        self.nodes[digest] = node
+        return node
+
+    def _check_age(self, commit: Commit, peer_id: PeerId, sequence: int, base_version: int) -> None:
+        work = self.sent.get((peer_id, sequence))
+        oldest = base_version if work is None else min(base_version, work.oldest_base)
+        staleness = staleness_of(self._rule.mode, commit.version, oldest)
+        if staleness > self._rule.staleness_limit:
+            self._blame("age", f"version {commit.version} has work of {peer_id[-6:]} that is {staleness} versions late")
+
+
+def _short(commit: Commit, digest: bytes) -> str:
+    return f"led by {commit.leader[-6:]}, {len(commit.roster)} members, {digest.hex()[:8]}"
+
+
+@dataclass
+class SentWork:
+    """A contribution as its sender made it; `pieces` says, per piece of work and value, whether it is in there."""
+
+    values: Values
+    encoded: EncodedBlocks
+    oldest_base: int
+    pieces: Counts
+    anchor_digest: bytes
+    """What its sender had then."""
+
+
+@dataclass
+class Ledger:
+    """The work of one peer on one fragment, over all network processes that share one memory."""
+
+    me: PeerId
+    lineages: Lineages
+    is_exact: bool
+    keeps_accounts: bool
+    residual: Values
+    waiting: Counts
+    may_be_lost: Mask
+    largest: float = 1.0
+    sent: dict[int, SentWork] = field(default_factory=dict)
+    under_way: int | None = None
+    settled: list[tuple[int, int, Mask]] = field(default_factory=list)
+    """(sequence, version, its values that count as committed) of the last rounds, as far back as a state remembers."""
+
+    @classmethod
+    def empty(cls, me: PeerId, lineages: Lineages, rule: OuterRule, is_exact: bool) -> Ledger:
+        size = lineages.num_values
+        none, never = np.zeros((0, size), dtype=np.int8), np.zeros((0, size), dtype=np.bool_)
+        return cls(me, lineages, is_exact, rule.mode != "streaming", np.zeros(size), none, never)
+
+    # --------------------------------------------------------------------------------------------- what happened
+
+    def train(self, values: Values) -> None:
+        self.residual += values
+        self.largest = max(self.largest, float(np.abs(self.residual).max()))
+        size = self.lineages.num_values
+        self.waiting = np.vstack([self.waiting, np.ones((1, size), dtype=np.int8)])
+        self.may_be_lost = np.vstack([self.may_be_lost, np.zeros((1, size), dtype=np.bool_)])
+        for work in self.sent.values():
+            work.pieces = np.vstack([work.pieces, np.zeros((1, size), dtype=np.int8)])
+
+    def send(self, sequence: int, work: SentWork) -> None:
+        self.residual -= work.values
+        self.waiting = np.zeros_like(self.waiting)
+        self.sent[sequence] = self.lineages.sent[(self.me, sequence)] = work
+        self.under_way = sequence
+
+    def expire(self, state: FragmentState) -> None:
+        self.residual[:] = 0.0
+        self.may_be_lost |= self.waiting > 0
+        self.waiting[:] = 0
+        known = {entry.sent.sequence for entry in state.recent}
+        self.settled = [entry for entry in self.settled if entry[0] in known]
+
+    def commit(self, version: int, digest: bytes) -> None:
+        """The anchor went on to `digest`; what was under way and is not in that commit waits again."""
+        sequence, self.under_way = self.under_way, None
+        if sequence is None:
+            return
+        committed = self._included(digest, sequence)
+        self._move(sequence, ~committed, +1)
+        self.settled = [*self.settled, (sequence, version, committed)][-RECENT_CONTRIBUTIONS:]
+
+    def take_back(self) -> None:
+        sequence, self.under_way = self.under_way, None
+        if sequence is not None:
+            self._move(sequence, np.ones(self.lineages.num_values, dtype=np.bool_), +1)
+
+    def forget_process(self) -> None:
+        """The network process died: what was under way is in a commit, or gone; what it remembered is gone."""
+        if self.under_way is not None:
+            self.may_be_lost |= self.sent[self.under_way].pieces > 0
+        self.under_way, self.settled = None, []
+
+    def adopt(self, left: bytes, left_version: int, state: FragmentState, own: Own) -> None:
+        """The anchor `left` was replaced; `state` says what it did about each contribution that it remembers.
+
+        What it does not remember any more may be lost when it had to be given up, see the module docstring.
+        """
+        before = {sequence: mask for sequence, _, mask in self.settled[-RECENT_CONTRIBUTIONS:]}
+        may_go = {sequence for sequence in before if self._shares_work(sequence)}
+        if self.under_way is not None:
+            before[self.under_way] = np.ones(self.lineages.num_values, dtype=np.bool_)
+            if self._shares_work(self.under_way) or (left_version not in own and left_version < state.version):
+                may_go.add(self.under_way)
+            self.under_way = None
+        after = {entry.sent.sequence: (entry.version, self._mask(entry.committed)) for entry in state.recent}
+        kept = [sequence for sequence in before if sequence in after]
+        for sequence in kept:
+            self._move(sequence, before[sequence] & ~after[sequence][1], +1)
+        for sequence in kept:
+            # What waits nowhere went with a contribution that was given up.
+            pieces = self.sent[sequence].pieces
+            waits = (self.waiting >= pieces).all(axis=0)
+            # Where none of its work was sent it carried a rounding error only, which goes where the work went.
+            has_work = pieces.any(axis=0)
+            waits = np.where(has_work, waits, (waits & has_work).any())
+            self._move(sequence, after[sequence][1] & ~before[sequence] & waits, -1)
+        for sequence in before:
+            if sequence in after:
+                committed = after[sequence][1]
+                if after[sequence][0] >= state.version:
+                    # In a commit beyond the new anchor, which comes here next.
+                    self.may_be_lost |= (self.sent[sequence].pieces > 0) & committed
+                elif after[sequence][0] not in own:
+                    self.may_be_lost |= self.sent[sequence].pieces > 0
+            elif sequence in may_go:
+                self.may_be_lost |= self.sent[sequence].pieces > 0
+        for (peer_id, sequence), mask in self.lineages.nodes[left].included.items():
+            if peer_id == self.me and sequence in self.sent and sequence not in before:
+                self.may_be_lost |= (self.sent[sequence].pieces > 0) & mask
+        self.settled = [(sequence, version, mask) for sequence, (version, mask) in after.items()]
+        for sequence, ranges in own.values():
+            if sequence in self.sent and sequence not in before:
+                # It had come back longer ago than could be kept: what waits of it counts twice, and the peer says so.
+                work = self.sent[sequence]
+                work.pieces = np.where((self.waiting > 0) & self._mask(ranges), 0, work.pieces).astype(np.int8)
+
+    def _shares_work(self, sequence: int) -> bool:
+        """Whether work of this contribution was sent in another one as well, after it had returned."""
+        mine = self.sent[sequence].pieces > 0
+        return any(bool((mine & (work.pieces > 0)).any()) for other, work in self.sent.items() if other != sequence)
+
+    def _mask(self, ranges: Sequence[tuple[int, int]]) -> Mask:
+        mask = np.zeros(self.lineages.num_values, dtype=np.bool_)
+        for start, end in ranges:
+            mask[start:end] = True
+        return mask
+
+    def _move(self, sequence: int, mask: Mask, sign: int) -> None:
+        if self.keeps_accounts:
+            work = self.sent[sequence]
+            self.residual += sign * np.where(mask, work.values, 0.0)
+            self.waiting = self.waiting + (sign * work.pieces * mask).astype(np.int8)
+
+    def _explained(self, surplus: Values, digest: bytes, tolerance: float) -> tuple[str, str]:
+        for sequence, work in self.sent.items():
+            included = np.where(self._included(digest, sequence), work.values, 0.0)
+            if np.abs(surplus - included).max() <= tolerance:
+                return "twice", f"contribution {sequence} is in the anchor and waits as well"
+        return "mass", f"the residual is off by {np.abs(surplus).max():.3g}"
+
+    def _included(self, digest: bytes, sequence: int) -> Mask:
+        found = self.lineages.nodes[digest].included.get((self.me, sequence))
+        return np.zeros(self.lineages.num_values, dtype=np.bool_) if found is None else found
+
+    # ------------------------------------------------------------------------------------------------ the verdict
+
+    def verdict(self, state: FragmentState) -> tuple[str, str] | None:
+        """(the invariant that is broken, how), when the books and the state do not agree."""
+        surplus = state.residual - self.residual
+        tolerance = 0.0 if self.is_exact else 1e-6 * (1 + len(self.sent)) * self.largest
+        if not np.abs(surplus).max() <= tolerance:
+            return self._explained(surplus, state.digest, tolerance)
+        counts = self.waiting.copy()
+        if self.under_way is not None:
+            counts += self.sent[self.under_way].pieces
+        for (peer_id, sequence), mask in self.lineages.nodes[state.digest].included.items():
+            if peer_id == self.me and sequence in self.sent:
+                counts += self.sent[sequence].pieces * mask
+        if counts.max(initial=0) > 1:
+            piece = int(np.argmax(counts.max(axis=1)))
+            return "twice", f"piece {piece} of its work is there {counts.max()} times, in the anchor or waiting"
+        if self.waiting.min(initial=0) < 0:
+            return "mass", f"piece {int(np.argmin(self.waiting.min(axis=1)))} of its work waits less than not at all"
+        lost = (counts < 1) & ~self.may_be_lost
+        if self.keeps_accounts and lost.any():
+            return "mass", f"piece {int(np.argmax(lost.any(axis=1)))} of its work is nowhere any more"
+        return None
+
+
+class AuditedState(FragmentState):
+    """A fragment state that tells a ledger what happens to it, and is checked after each change."""
+
+    ledger: Ledger
+    blame: Blame
+    committing: Callable[[], Commit | None]
+    clock: Callable[[], float]
+    on_node: Callable[[Node], None]
+    may_be_misled: Callable[[], bool]
+    """Whether an anchor that nobody's commit led to is no fault of this peer now."""
+    bases: list[int]
+    """Versions on which the waiting work was done."""
+    left: tuple[bytes, int]
+
+    def audit(self, after: str) -> None:
+        if self.digest not in self.ledger.lineages.nodes:
+            self.blame("fork", f"has an anchor of version {self.version} that no commit led to, after {after}")
+            return
+        verdict = self.ledger.verdict(self)
+        if verdict is not None:
+            self.blame(verdict[0], f"{verdict[1]}, after {after} at version {self.version}")
+
+    def receive_work(self, values: F32, tokens: int, steps: int, base_version: int) -> None:
+        super().receive_work(values, tokens, steps, base_version)
+        self.ledger.train(values.astype(np.float64))
+        self.bases.append(base_version)
+        self.audit("work arrived")
+
+    def encode_work(self, sequence: int) -> Sent:
+        sent = super().encode_work(sequence)
+        decoded = np.empty(self.num_values, dtype=np.float32)
+        self.codec.decode(sent.encoded, decoded)
+        oldest = min([*self.bases, self.version])
+        self.bases = []
+        values = decoded.astype(np.float64)
+        self.ledger.send(sequence, SentWork(values, sent.encoded, oldest, self.ledger.waiting, self.digest))
+        if sent.base_version > oldest:
+            self.blame("age", f"sent work on version {oldest} as work on version {sent.base_version}")
+        self.audit("a send")
+        return sent
+
+    def after_send(self, sent: Sent, out: Change | None = None) -> Change | None:
+        before = self.residual.astype(np.float64)
+        change = super().after_send(sent, out)
+        if self.rule.residual_decay != 1.0:
+            self.ledger.residual -= before - self.residual
+        self.audit("a send was shown")
+        return change
+
+    def apply(self, shards, commit_tokens, out=None):  # type: ignore[no-untyped-def]
+        parent, sent, version = self.digest, self.pending, self.version
+        outcome = super().apply(shards, commit_tokens, out)
+        commit = self.committing()
+        if commit is None or commit.version != version:
+            self.blame("fork", f"applied something to version {version} while no commit of it was being applied")
+            return outcome
+        self.refresh_digest()
+        self.on_node(self.ledger.lineages.grow(parent, commit, self.digest, self.clock()))
+        self.ledger.commit(version, self.digest)
+        if sent is not None and outcome[1]:
+            self.bases.append(self.ledger.sent[sent.sequence].oldest_base)
+        self.audit("a commit")
+        return outcome
+
+    def take_back(self) -> F32 | None:
+        sent = self.pending
+        change = super().take_back()
+        if sent is not None:
+            self.bases.append(self.ledger.sent[sent.sequence].oldest_base)
+        self.ledger.take_back()
+        self.audit("work was taken back")
+        return change
+
+    def adopt(self, anchor, momentum, version, lineage_tokens, digest):  # type: ignore[no-untyped-def]
+        self.left = (self.digest, self.version)
+        super().adopt(anchor, momentum, version, lineage_tokens, digest)
+
+    def settle_in_new_lineage(self, left_version: int, own: Own, common_version: int = 0) -> None:
+        if self.left[1] != left_version:
+            self.blame("mass", f"left version {self.left[1]} and settles as if it were {left_version}")
+        super().settle_in_new_lineage(left_version, own, common_version)
+        self.moved(own)
+
+    def moved(self, own: Own) -> None:
+        """Another anchor was taken over."""
+        self.ledger.adopt(*self.left, self, own)
+        lineages = self.ledger.lineages
+        if self.digest not in lineages.nodes and self.may_be_misled():
+            lineages.plant(self.version, self.lineage_tokens, self.digest, self.clock())
+        if lineages.is_planted(self.digest):
+            self.ledger.may_be_lost[:] = True  # nobody knows whose work is in it
+        self.bases = [min(base, self.version) for base in self.bases]
+        self.audit("an anchor was adopted")
+
+    def drop_waiting(self) -> F32:
+        change = super().drop_waiting()
+        self.ledger.expire(self)
+        self.bases = []
+        self.audit("work expired")
+        return change

@@ -1,0 +1,492 @@
+"""One peer of a chaos run: the real exchange, links, state server and fetcher, with what a node and a trainer do.
+
+Records of other peers come from the run instead of a DHT, late and sometimes not at all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from averaging.arrays import F32
+from averaging.codec.codec import make_codec
+from averaging.exchange.exchange import Exchange
+from averaging.fragment.runtime import FragmentRuntime
+from averaging.fragment.shard_store import ShardStore
+from averaging.lanes.links import Links
+from averaging.outer.fragment_state import FragmentState
+from averaging.rounds.events import Event
+from averaging.rounds.facts import ExchangeReport, RepairNeeded, RoundBegan, WorkExpired
+from averaging.rounds.machine import RoundMachine, RoundTiming
+from averaging.rounds.shard_plan import MOST_OF_MEDIAN
+from averaging.transfer.server import StateServer
+from averaging.transfer.snapshots import Snapshot
+from averaging.trust.leaders import HOSTILE_SHARE
+from averaging.wire import frames
+from averaging.wire.messages import Commit, Message
+from dht.admission.hello import AccessRule
+from dht.errors import PeerFault
+from dht.host import PeerId
+from dht.memory.host import MemoryHost
+from dht.records.signed_records import PeerRecord
+from peer.network.anchors.fetcher import Fetched, Fetcher
+from peer.network.membership.doorkeeper import RunDoorkeeper
+from peer.network.membership.membership import FIRST_SUSPICION_SECONDS, LONGEST_SUSPICION_SECONDS
+from peer.network.node.fragment_memory import adopt_snapshot, restart_machine
+from peer.network.node.repairs import Repairs
+from tests.kit.chaos.ledger import UNIT, AuditedState, Ledger
+from tests.kit.chaos.liars import spoil
+from tests.kit.chaos.scenario import BLOCK_SIZE
+from tests.kit.memory_networks import named, now
+from tests.kit.notaries import CHECKER, notary_of
+
+RUN_ID = "tiny.abcdefghij234567abcd"
+ACCESS = AccessRule(RUN_ID, bytes(32), "test")
+TOKENS_PER_SECOND = 100
+LEAVE_SECONDS = 60.0
+
+
+class AuditedMachine(RoundMachine):
+    """Tells the run of every event after it was taken."""
+
+    watch: Any = None
+
+    def step(self, event: Event, now: float) -> list[Any]:
+        effects = super().step(event, now)
+        if self.watch is not None:
+            self.watch(event)
+        return effects
+
+
+class AuditedStore(ShardStore):
+    """What is reduced must be what was sent, byte for byte."""
+
+    check: Any = None
+
+    def contributions(self, rule, plan, leader, shard_index, members):  # type: ignore[no-untyped-def]
+        found = super().contributions(rule, plan, leader, shard_index, members)
+        for member, _, blocks in found:
+            self.check(plan.roster[member], plan.shards[shard_index], blocks)
+        return found
+
+
+class Company:
+    """What one peer believes about the others; `peer.network.membership.membership.Membership` without a DHT."""
+
+    def __init__(self, peer: ChaosPeer) -> None:
+        self._peer = peer
+        self._records: dict[PeerId, tuple[PeerRecord, float]] = {}
+        self._suspected: dict[PeerId, tuple[float, float, int]] = {}
+        self.is_frozen = False
+
+    def members(self) -> list[PeerRecord]:
+        return [
+            record
+            for peer_id, (record, expires_at) in sorted(self._records.items())
+            if record.state != "left" and (self.is_frozen or (now() < expires_at and not self._is_suspected(peer_id)))
+        ]
+
+    def heads(self, fragment: int) -> set[tuple[int, bytes]]:
+        known = [record for record in self.members() if fragment < len(record.versions)]
+        return {(record.versions[fragment], record.digests[fragment]) for record in known}
+
+    def names(self) -> list[PeerId]:
+        return [record.peer_id for record in self.members()]
+
+    def trainers(self) -> list[PeerId]:
+        return [record.peer_id for record in self.members() if record.role == "trainer" and record.state == "training"]
+
+    def tokens_per_second(self, peer_id: PeerId) -> float:
+        known = self._records.get(peer_id)
+        return known[0].tokens_per_second if known is not None else 0.0
+
+    def num_suspected_trainers(self) -> int:
+        known = (self._records[peer_id] for peer_id in self._suspected if peer_id in self._records)
+        live = (record for record, expires_at in known if self._is_suspected(record.peer_id) and now() < expires_at)
+        return sum(record.role == "trainer" and record.state == "training" for record in live)
+
+    def suspect(self, peer_id: PeerId, reason: str) -> None:
+        until, seconds, _ = self._suspected.get(peer_id, (0.0, 0.0, 0))
+        if now() >= until:
+            seconds = min(2 * seconds or FIRST_SUSPICION_SECONDS, LONGEST_SUSPICION_SECONDS)
+            known = self._records.get(peer_id)
+            self._suspected[peer_id] = (now() + seconds, seconds, known[0].sequence if known else -1)
+            self._peer.on_view()
+
+    def heard_from(self, peer_id: PeerId) -> None:
+        if self._suspected.pop(peer_id, None) is not None:
+            self._peer.on_view()
+
+    def hear(self, record: PeerRecord, life_seconds: float) -> None:
+        known = self._records.get(record.peer_id)
+        newest = known is None or (record.session, record.sequence) > (known[0].session, known[0].sequence)
+        if self.is_frozen or not newest:
+            return
+        self._records[record.peer_id] = (record, now() + life_seconds)
+        suspicion = self._suspected.get(record.peer_id)
+        if suspicion is not None and record.sequence > suspicion[2] + 1:
+            del self._suspected[record.peer_id]
+        self._peer.on_view()
+
+    def _is_suspected(self, peer_id: PeerId) -> bool:
+        return peer_id in self._suspected and now() < self._suspected[peer_id][0]
+
+
+class ChaosPeer:
+    """A process in a `world.World`, from its start to its end."""
+
+    def __init__(self, world: Any, number: int, life: int, memory: ChaosPeer | None = None) -> None:
+        scenario = world.scenario
+        self.world, self.number, self.profile = world, number, scenario.profiles[number]
+        self.name = named(number)
+        self.session = 100 * number + life
+        self.codec = make_codec(scenario.codec, BLOCK_SIZE)
+        self.chance = world.chance_of(f"peer {number} life {life}")
+        self.is_dead = self.is_open = self.is_leaving = False
+        self.state = "joining"
+        self.num_expired = 0
+        self.company = Company(self)
+        self._record_sequence = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.fragments = [self._fragment(index, memory) for index in range(len(scenario.sizes))]
+        self.live = [fragment.state.shown() for fragment in self.fragments]
+        self.not_taken = [np.zeros(size, dtype=np.float32) for size in scenario.sizes]
+        self.live_version = [fragment.state.version for fragment in self.fragments]
+        self.is_unchecked = [True for _ in scenario.sizes]
+        self.largest = [0.0 for _ in scenario.sizes]
+        """Absolute value that an anchor had."""
+        self.exchange = Exchange(
+            self.name,
+            world.rule,
+            self.codec,
+            self.fragments,
+            clock=self.clock,
+            compute=self._compute,
+            deliver=self._deliver,
+            report=self._report,
+            first_sequence=10_000 * self.session,
+        )
+        self.exchange.takes_part = False
+        self.exchange.guard.speed_of = self._speed_of
+        self.exchange.guard.known_speeds = lambda: [record.tokens_per_second for record in self.company.members()]
+        self.host = MemoryHost(world.network, self.name, upload_bits_per_second=self.profile.upload_bits_per_second)
+        doorkeeper = RunDoorkeeper(ACCESS, self.name, "trainer" if self.profile.is_trainer else "seed")
+        self.doorkeeper = doorkeeper
+        limits = frames.Limits(scenario.sizes, max(self.codec.encoded_num_bytes(size) for size in scenario.sizes))
+        self.links = Links(self.host, doorkeeper, limits, self._on_message, self._on_lost, self._on_refused, self.clock)
+        self.links.traffic.upload_bits_per_second = self.profile.upload_bits_per_second
+        self.exchange.links = self.links
+        self.fetcher = Fetcher(self.host, doorkeeper, limits, self.company, CHECKER)
+        self.repairs = Repairs(self.exchange, self.fetcher, self.company, self)
+        StateServer(self.host, doorkeeper, self, len(scenario.sizes), self._compute)
+        for fragment in self.fragments:
+            fragment.machine.watch = lambda event, fragment=fragment: world.checks.after_event(self, fragment)
+        if self.profile.lie:
+            spoil(self)
+        self.spawn(self._run())
+
+    def _fragment(self, index: int, memory: ChaosPeer | None) -> FragmentRuntime:
+        world, size = self.world, self.world.scenario.sizes[index]
+        lineages = world.checks.lineages[index]
+        old = memory.fragments[index].state if memory is not None else None
+        assert old is None or isinstance(old, AuditedState)
+        values = (world.start_of(index), np.zeros(size, dtype=np.float32), np.zeros(size, dtype=np.float32))
+        if old is not None:
+            values = (old.anchor.copy(), old.momentum.copy(), old.residual.copy())
+        state = AuditedState(world.rule, self.codec, *values)
+        state.blame = lambda invariant, what: self._blame(invariant, index, what)
+        state.clock = now
+        state.bases = []
+        state.may_be_misled = lambda: world.checks.may_be_misled(self)
+        state.on_node = lambda node: world.checks.on_node(self, index, node)
+        if old is None:
+            state.ledger = Ledger.empty(self.name, lineages, world.rule, world.is_exact)
+            state.refresh_digest()
+        else:
+            state.ledger = old.ledger
+            state.ledger.forget_process()
+            state.version, state.lineage_tokens, state.digest = old.version, old.lineage_tokens, old.digest
+            state.unsent_tokens, state.unsent_steps = old.unsent_tokens, old.unsent_steps
+            state.unsent_base_version = old.unsent_base_version
+            state.audit("the process was restarted")
+        machine = AuditedMachine(
+            self.name,
+            RUN_ID,
+            index,
+            size,
+            self.codec.block_size,
+            RoundTiming.with_bounds(world.scenario.hard_seconds),
+            notary_of(self.name),
+            world.scenario.quorum_fraction,
+            most_of_median=MOST_OF_MEDIAN if world.rule.is_strict else math.inf,
+            least_share=HOSTILE_SHARE if world.rule.is_strict else 0.0,
+        )
+        state.committing = lambda: machine.applying
+        store = AuditedStore(self.codec, size)
+        store.check = lambda entry, shard, blocks: world.checks.check_contribution(index, entry, shard, blocks)
+        fragment = FragmentRuntime(index, state, machine, store)
+        restart_machine(fragment)
+        return fragment
+
+    # ------------------------------------------------------------------------------------------------------- a life
+
+    def spawn(self, coroutine: Any) -> None:
+        task = asyncio.get_running_loop().create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.world.checks.blame("error", f"peer {self.number}: {type(error).__name__}: {error}")
+
+    def _blame(self, invariant: str, index: int, what: str) -> None:
+        if not self.profile.lie:
+            self.world.checks.blame(invariant, f"peer {self.number} fragment {index}: {what}")
+
+    def clock(self) -> float:
+        return now() + 100.0 + self.profile.clock_offset_seconds
+
+    async def _run(self) -> None:
+        """What `peer.network.node.start` and `peer.network.node.node` do."""
+        self.world.introduce(self)
+        await asyncio.sleep(1.5 * self.world.scenario.record_delay_seconds)
+        # Who meets only liars at first has nothing to hold their claims against: not what is looked at here.
+        while self.company.names() and not self.world.has_honest(self.company.names()):  # noqa: ASYNC110
+            await asyncio.sleep(0.5)
+
+        async def adopt(index: int, found: Fetched) -> None:
+            fragment = self.fragments[index]
+            state = fragment.state
+            assert isinstance(state, AuditedState)
+            adopt_snapshot(state, found.snapshot)
+            state.moved({})
+            fragment.digests = {found.snapshot.version: found.snapshot.digest}
+            restart_machine(fragment)
+
+        await self.fetcher.fetch_better({f.index: f.state for f in self.fragments}, adopt)
+        for index, fragment in enumerate(self.fragments):
+            # A trainer that went on over the restart of its network process starts again from here (REBASE).
+            self.live[index] = fragment.state.shown() - self.not_taken[index]
+            self.live_version[index] = fragment.state.version
+        self.is_open = True
+        self.state = "training" if self.profile.is_trainer else "serving"
+        self.exchange.takes_part = self.profile.is_trainer
+        self.on_view()
+        self.announce()
+        self.spawn(self._announce_and_audit())
+        if self.profile.is_trainer:
+            self.spawn(self._train())
+            for fragment in self.fragments:
+                await self.exchange.offer(fragment)
+
+    async def _announce_and_audit(self) -> None:
+        while True:
+            await asyncio.sleep(self.world.scenario.announce_seconds * self.chance.uniform(0.8, 1.2))
+            self.announce()
+            self.on_view()
+            await self.repairs.audit()
+
+    def announce(self) -> None:
+        self._record_sequence += 1
+        self.world.spread(self, self.record())
+
+    def record(self) -> PeerRecord:
+        states = [fragment.state for fragment in self.fragments]
+        return PeerRecord(
+            run_id=RUN_ID,
+            peer_id=self.name,
+            session=self.session,
+            sequence=self._record_sequence,
+            expires_at=0.0,
+            manifest_hash=bytes(32),
+            state=self.state,  # type: ignore[arg-type]
+            role="trainer" if self.profile.is_trainer else "seed",
+            device="",
+            name="",
+            software="test",
+            reachable=True,
+            inner_steps=0,
+            tokens=0,
+            rounds_contributed=0,
+            tokens_per_second=float(TOKENS_PER_SECOND),
+            upload_bits_per_second=0.0,
+            download_bits_per_second=0.0,
+            train_loss=None,
+            held_out_loss=None,
+            held_out_version=0,
+            versions=tuple(state.version for state in states),
+            digests=tuple(state.digest[:8] for state in states),
+            lineage_tokens=tuple(state.lineage_tokens for state in states),
+            started_at=0.0,
+        )
+
+    async def leave(self) -> None:
+        """Finish what is under way, say goodbye, go."""
+        self.is_leaving = True
+        end = now() + LEAVE_SECONDS
+        while now() < end and not self.is_dead and self.has_work():  # noqa: ASYNC110 (virtual time)
+            await asyncio.sleep(0.5)
+        if not self.is_dead:
+            self.state = "left"
+            self.announce()
+            await self.stop()
+
+    async def stop(self) -> None:
+        """End the process."""
+        self.is_dead = True
+        tasks = [task for task in self._tasks if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.exchange.close()
+        await self.links.close()
+        await self.host.close()
+
+    def has_work(self) -> bool:
+        states = [fragment.state for fragment in self.fragments]
+        return any(state.pending is not None or state.unsent_tokens for state in states)
+
+    # --------------------------------------------------------------------------------------------------- the trainer
+
+    async def _train(self) -> None:
+        """Work of every fragment once an interval, in turn; in lock step it waits for the commit."""
+        pause = self.profile.interval_seconds / len(self.fragments)
+        base = list(self.live_version)
+        await asyncio.sleep(self.chance.uniform(0, self.profile.interval_seconds))
+        while self.world.is_training and not self.is_leaving:
+            for index, fragment in enumerate(self.fragments):
+                await asyncio.sleep(pause * self.chance.uniform(0.95, 1.05))
+                state = fragment.state
+                if self.world.rule.mode == "sync":
+                    while state.pending is not None or state.unsent_tokens:  # noqa: ASYNC110
+                        await asyncio.sleep(0.2)
+                await self.work(index, base[index])
+                base[index] = self.live_version[index]
+
+    async def work(self, index: int, base_version: int) -> None:
+        """One interval of training, handed over."""
+        size = self.world.scenario.sizes[index]
+        values = np.array([self.chance.randint(-64, 64) * UNIT for _ in range(size)], dtype=np.float32)
+        self.live[index] -= values
+        self.not_taken[index] += values
+        tokens = max(1, round(TOKENS_PER_SECOND * self.profile.interval_seconds))
+
+        def fill(state: FragmentState) -> None:
+            state.receive_work(values, tokens, max(1, tokens // 10), base_version)
+            self.not_taken[index] -= values
+
+        await self.exchange.work_arrived(index, fill)
+
+    def check_shown(self, index: int) -> float:
+        """How far the live parameters are from A - O - r - L."""
+        expected = self.fragments[index].state.shown() - self.not_taken[index]
+        return float(np.abs(self.live[index] - expected).max())
+
+    # ------------------------------------------------------------------------------------------------------ callbacks
+
+    async def _compute(self, work: Any) -> Any:
+        """A thread that is busy before and after: other events come in between."""
+        longest = self.world.scenario.compute_seconds
+        if longest:
+            await asyncio.sleep(self.chance.uniform(0.0, longest))
+        result = work()
+        if longest and self.chance.random() < 0.5:
+            await asyncio.sleep(self.chance.uniform(0.0, longest))
+        return result
+
+    def _deliver(self, index: int, change: F32, version: int) -> None:
+        self.live[index] += change
+        self.live_version[index] = version
+        self.is_unchecked[index] = True
+
+    def _on_message(self, sender: PeerId, message: Message, payload: memoryview, num_bytes: int) -> None:
+        self.company.heard_from(sender)
+        if not self.is_open or self.is_dead:
+            return
+        held = self.world.tampering(message)
+        if held is None:
+            self.exchange.on_message(sender, message, payload, num_bytes)
+            return
+        delays, kept = held, memoryview(bytes(payload))
+        for delay in delays:
+            if delay:
+                loop = asyncio.get_running_loop()
+                loop.call_later(delay, self._on_late_message, sender, message, kept, num_bytes)
+            else:
+                self.exchange.on_message(sender, message, payload, num_bytes)
+
+    def _on_late_message(self, sender: PeerId, message: Message, payload: memoryview, num_bytes: int) -> None:
+        if not self.is_dead and not self.world.is_over:
+            with contextlib.suppress(PeerFault):  # a link would close the stream; here there is none
+                self.exchange.on_message(sender, message, payload, num_bytes)
+
+    def _on_lost(self, peer_id: PeerId, reason: str) -> None:
+        self.company.suspect(peer_id, reason)
+        self.exchange.peer_lost(peer_id, reason)
+
+    def _on_refused(self, peer_id: PeerId, reason: str) -> None:
+        self.world.checks.trace(f"peer {self.number} refused {peer_id[-6:]}: {reason}")
+        self.exchange.guard.blame(peer_id, "malformed", reason)
+
+    def anchor_differed(self, fragment: int, version: int, num_others: int) -> None:
+        self.world.checks.seen["outvoted"] += 1
+        self.world.checks.trace(
+            f"peer {self.number} fragment {fragment}: {num_others} have another anchor of {version}"
+        )
+
+    def repaired(self, fragment: int, version: int, reason: str) -> None:
+        self.world.checks.seen["repaired"] += 1
+        self.world.checks.trace(
+            f"peer {self.number} fragment {fragment}: now at version {version} of the others, {reason}"
+        )
+
+    def on_view(self) -> None:
+        if self.is_dead or not hasattr(self, "exchange"):
+            return
+        trainers = self.company.trainers()
+        followers = [record.peer_id for record in self.company.members() if record.peer_id not in trainers]
+        own = [self.name] if self.state == "training" else []
+        num_known = len(trainers) + self.company.num_suspected_trainers() + len(own)
+        self.exchange.set_view([*trainers, *own], followers, num_known)
+
+    def _speed_of(self, peer_id: PeerId) -> float:
+        return float(TOKENS_PER_SECOND) if peer_id == self.name else self.company.tokens_per_second(peer_id)
+
+    def _report(self, report: ExchangeReport) -> None:
+        if self.is_dead:
+            return
+        self.world.on_report(self, report)
+        if isinstance(report, WorkExpired):
+            self.num_expired += 1
+        elif isinstance(report, RoundBegan):
+            self.world.on_round_began(self, report)
+        elif isinstance(report, RepairNeeded):
+            self.spawn(self.repairs.repair(report.fragment, report.peer_id, report.reason))
+
+    # ---------------------------------------------------------------------------------------- StateSource for donors
+
+    async def snapshot(self, fragment: int) -> Snapshot | None:
+        runtime = self.fragments[fragment]
+        if not self.is_open:
+            return None
+        async with runtime.busy:
+            state = runtime.state
+            anchor, momentum = await self._compute(lambda: (state.anchor.copy(), state.momentum.copy()))
+            commits = tuple(runtime.machine.history[version] for version in sorted(runtime.machine.history))
+            return Snapshot(state.version, state.lineage_tokens, anchor, momentum, state.digest, commits)
+
+    def digest_at(self, fragment: int, version: int) -> bytes:
+        return self.fragments[fragment].digests.get(version, b"")
+
+    def commits_from(self, fragment: int, version: int) -> Sequence[Commit]:
+        history = self.fragments[fragment].machine.history
+        return [history[key] for key in sorted(history) if key >= version]
+
+    def commit_frames(self, fragment: int, version: int) -> Sequence[bytes]:
+        return self.fragments[fragment].log.page(version)

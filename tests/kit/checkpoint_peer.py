@@ -1,0 +1,240 @@
+"""One peer without a network, both sides of whose checkpoints are in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar
+
+import numpy as np
+import torch
+
+from averaging.codec.codec import make_codec
+from averaging.fragment.runtime import FragmentRuntime
+from averaging.outer.fragment_state import FragmentState
+from averaging.outer.layout import build_layout
+from averaging.outer.outer_step import OuterRule
+from dht.host import PeerId
+from peer.checkpoint.checkpoint import (
+    CheckpointFolder,
+    CheckpointOwner,
+    saved_totals,
+)
+from peer.checkpoint.facts import Totals
+from peer.checkpoint.files import open_new
+from peer.config.manifest import AveragingSection
+from peer.events.log import Event
+from peer.mailbox.mailbox import Mailbox
+from peer.network.node.checkpoint_keeper import CheckpointKeeper
+from peer.network.node.fragment_memory import build_fragments, restart_machine
+from peer.network.node.mailbox_desk import TrainerDesk
+from peer.trainer.loop.checkpoint_keeper import TrainerKeeper
+from peer.trainer.loop.local_training import LocalTraining
+from peer.trainer.loop.mailbox_link import TrainerLink
+from tests.kit.notaries import notary_of
+
+T = TypeVar("T")
+ME = PeerId("12D3KooWMe")
+SECTION = AveragingSection(sync_every=4, num_fragments=3)
+RULE = OuterRule("carry", 0.7, 0.5)
+NUM_SAMPLES, BATCH = 64, 8
+
+
+async def inline(work: Callable[[], T], /) -> T:
+    return work()
+
+
+class Net(torch.nn.Module):
+    """Dropout needs the random state, batch norm has buffers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.body = torch.nn.Sequential(
+            torch.nn.Linear(6, 8), torch.nn.BatchNorm1d(8), torch.nn.Dropout(0.3), torch.nn.Linear(8, 2)
+        )
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.body(inputs)
+        return out
+
+
+INPUTS = torch.randn(NUM_SAMPLES, 6, generator=torch.Generator().manual_seed(1))
+TARGETS = torch.randn(NUM_SAMPLES, 2, generator=torch.Generator().manual_seed(2))
+
+
+class Peer:
+    """One peer without a network: trainer, mailbox, fragments, desk and both keepers in one process."""
+
+    def __init__(
+        self,
+        folder: Path,
+        make_optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.AdamW,
+        section: AveragingSection = SECTION,
+        open_file: Callable[[Path], BinaryIO] = open_new,
+        **options: Any,
+    ) -> None:
+        self.module = Net()
+        self.optimizer = make_optimizer(self.module.parameters(), lr=0.01)
+        trained = [(name, value) for name, value in self.module.named_parameters() if value.requires_grad]
+        self.layout = build_layout([(name, tuple(value.shape)) for name, value in trained], section.num_fragments)
+        codec = make_codec("int4", 16)
+        sent_bytes = [codec.encoded_num_bytes(size) for size in self.layout.sizes]
+        self.mailbox = Mailbox.in_process(self.layout.sizes, sent_bytes)
+        self.owner = CheckpointOwner("own.aaaaaaaaaaaaaaaaaaaa", ME, b"m" * 32, self.layout.digest, self.layout.sizes)
+        totals = saved_totals(folder, self.owner.run_id, ME)
+        self.mailbox.trainer.tokens = totals.tokens
+        self.link = TrainerLink(
+            trained,
+            self.layout,
+            self.mailbox,
+            sync_every=section.sync_every,
+            mode=section.mode,
+            clock=lambda: 0.0,
+            pause=None,
+            start_inner_step=totals.inner_steps,
+        )
+        self.training = LocalTraining(
+            self.module,
+            self.optimizer,
+            self.link,
+            seed=1,
+            peer_id=ME,
+            checkpoints=folder,
+            first_read=totals.reads,
+        )
+        assert self.training._keeper is not None
+        self.trainer_keeper: TrainerKeeper = self.training._keeper
+        self.trainer_keeper._open_file = open_file
+        rule = OuterRule(section.mode, 0.7, 0.5)
+        self.fragments: list[FragmentRuntime] = build_fragments(
+            ME, self.owner.run_id, section, rule, make_codec("int4", 16), self.mailbox, notary_of(ME)
+        )
+        self.desk = TrainerDesk(self.mailbox, self.fragments, section, lambda: 0.0, 0.001, {})
+        self.seen: list[Event] = []
+        self.folder = CheckpointFolder(folder, self.owner, 60.0, open_file=options.get("network_open", open_new))
+        self.keeper = CheckpointKeeper(
+            self.folder,
+            self.fragments,
+            self.mailbox,
+            (self.desk, self.take),
+            inline,
+            lambda: Totals(rounds_contributed=5),
+            lambda: 5.0,
+            self.seen.append,
+        )
+        self.reads: list[list[int]] = []
+        self.training.__enter__()
+
+    async def take(self, index: int, fill: Callable[[FragmentState], None]) -> None:
+        fill(self.fragments[index].state)
+
+    def begin(self) -> None:
+        """The initial parameters are the anchors."""
+        for fragment, (live, _) in zip(self.fragments, self._flat(), strict=True):
+            fragment.state.anchor[:] = live
+            fragment.state.refresh_digest()
+            restart_machine(fragment)
+        self.desk.is_open = True
+
+    def step(self) -> None:
+        positions = self.training.next_positions(BATCH, 0, NUM_SAMPLES)
+        self.reads.append(positions.tolist())
+        self.optimizer.zero_grad()
+        loss = torch.nn.functional.mse_loss(self.module(INPUTS[positions]), TARGETS[positions])
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+
+    async def steps(self, count: int) -> None:
+        """The network side takes what is sent, sometimes late, and never encodes it: codecs are not the matter here."""
+        for number in range(count):
+            self.step()
+            if number % 3 == 1:
+                await self.desk.take_work(self.take)
+            await asyncio.sleep(0)
+
+    async def save(self, *, is_last: bool = False) -> None:
+        """While training goes on."""
+        saving = asyncio.create_task(self.keeper.save(is_last=is_last))
+        while not saving.done():
+            self.step()
+            await asyncio.sleep(0.01)
+        await saving
+
+    def _flat(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """(live parameters, L) of each fragment."""
+        found = []
+        for fragment in self.layout.fragments:
+            values = torch.empty(fragment.num_values)
+            self.link._gather_live(fragment, values)
+            found.append((values, self.link.unsent(fragment.index)))
+        return found
+
+    def sums(self) -> list[torch.Tensor]:
+        """A - r - L - x per fragment, less what lies in the outbox: zero when nothing was lost or counted twice."""
+        found = []
+        for fragment, (live, unsent) in zip(self.fragments, self._flat(), strict=True):
+            posted = self.link._unabsorbed(fragment.index)
+            shown = torch.from_numpy(fragment.state.shown())
+            found.append(shown - unsent - live - sum(posted, torch.zeros_like(live)))
+        return found
+
+
+@dataclass(frozen=True)
+class Picture:
+    """What training goes on from."""
+
+    parameters: bytes
+    optimizer: bytes
+    buffers: bytes
+    randomness: tuple[object, ...]
+    counts: tuple[object, ...]
+
+
+def picture_of(peer: Peer) -> Picture:
+    tensors: dict[str, torch.Tensor] = {}
+    state = peer.optimizer.state_dict()["state"]
+    for index, values in sorted(state.items()):
+        tensors |= {f"{index}.{key}": value for key, value in values.items() if isinstance(value, torch.Tensor)}
+    counters = peer.mailbox.trainer
+    return Picture(
+        b"".join(value.detach().numpy().tobytes() for value in peer.module.parameters()),
+        b"".join(tensors[name].numpy().tobytes() for name in sorted(tensors)),
+        b"".join(value.numpy().tobytes() for value in peer.module.buffers()),
+        (random.getstate(), np.random.get_state()[1].tobytes(), torch.get_rng_state().numpy().tobytes()),
+        (counters.inner_steps, counters.tokens, peer.training._num_reads, str(peer.link.accounts())),
+    )
+
+
+def resumed(folder: Path, **options: Any) -> Peer:
+    """A new process: fresh module, optimizer and random states, everything else from the disk."""
+    random.seed(99)
+    np.random.seed(99)
+    torch.manual_seed(99)
+    peer = Peer(folder, **options)
+    saved, complaints = peer.folder.newest()
+    assert saved is not None, complaints
+    assert saved.has_trainer
+    for fragment in peer.fragments:
+        saved.restore(fragment.index, fragment.state)
+    assert peer.trainer_keeper.restore(saved.number)
+    return peer
+
+
+def run(work: Any) -> Any:
+    return asyncio.run(work)
+
+
+def saved_pair(folder: Path, **options: Any) -> Peer:
+    async def scene() -> Peer:
+        peer = Peer(folder, **options)
+        peer.begin()
+        await peer.steps(5)
+        await peer.save()
+        return peer
+
+    peer: Peer = run(scene())
+    return peer

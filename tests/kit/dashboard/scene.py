@@ -1,0 +1,210 @@
+"""A run with a past, for tests of the page: made up, but of the shapes and sizes of a real one."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+from dashboard.facts import (
+    AgeAt,
+    Bandwidth,
+    ContributorRow,
+    ContributorView,
+    CurvePoint,
+    FragmentAges,
+    HistoryPoint,
+    HistoryView,
+    LaneFacts,
+    MachineRow,
+    Mark,
+    RoundFacts,
+)
+from dashboard.observe.observer import run_facts
+from dashboard.observe.state import DashboardState, Look, fold
+from dht.host import PeerId
+from tests.kit.dashboard.records import NOW, PEERS, RUN_RECORD, bare_record, empty_state
+
+NAMES = ("Ada", "basement-4090", "", "Émilie", "Kiran", "", "نور", "小林", "old laptop", "", "Lindström", "rig of Jo")
+DEVICES = ("RTX 4090", "RTX 3060 12GB", "Apple M2 Pro", "RX 7900 XTX", "GTX 1080 Ti", "Ryzen 7 5800X")
+COUNTRIES = ("DE", "", "FR", "DE", "IN", "", "DE", "JP", "FR", "FR", "SE", "")
+DAY = 86_400.0
+
+
+def peer_id_of(index: int) -> PeerId:
+    """Of the first four there are real keys; the rest only look like one."""
+    if index < len(PEERS):
+        return PEERS[index].peer_id
+    letters = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
+    mixed = [(index + 7) * (place + 11) * 2654435761 % 2**32 for place in range(44)]
+    return PeerId("12D3KooW" + "".join(letters[value % 58] for value in mixed))
+
+
+def state_of(num_peers: int = 12, now: float = NOW) -> DashboardState:
+    """A live run of which `num_peers` have been seen; some have left, one is silent."""
+    records = []
+    for index in range(num_peers):
+        record = bare_record(peer_id_of(index), now=now)
+        records.append(
+            replace(
+                record,
+                name=NAMES[index % len(NAMES)],
+                device=DEVICES[index % len(DEVICES)],
+                tokens=round(3.1e6 / (1 + index)),
+                rounds_contributed=400 // (1 + index),
+                tokens_per_second=4200.0 / (1 + index % 5),
+                upload_bits_per_second=6.1e6 / (1 + index % 4),
+                train_loss=1.62 + 0.013 * (index % 7),
+                held_out_loss=1.7312,
+                state="left" if index % 9 == 5 else "training",
+                versions=(103, 102 if index % 4 else 101, 102, 101),
+                digests=(b"a" * 8, b"b" * 8, b"c" * 8, b"d" * 8),
+                lineage_tokens=(9_400_000, 9_310_000, 9_280_000, 9_150_000),
+                reachable=index % 3 != 2,
+            )
+        )
+    state = fold(empty_state(now - 1), Look(now=now - 1, num_members=9, run=run_facts(RUN_RECORD)))
+    return fold(state, Look(now=now, num_members=9, records=records))
+
+
+def points_of(now: float = NOW, number: int = 240) -> tuple[HistoryPoint, ...]:
+    """A loss that falls from 5.3 over a day in which the swarm grows, halves and recovers."""
+    found = []
+    for index in range(number):
+        part = index / (number - 1)
+        trainers = round(3 + 8 * part + 3 * math.sin(9 * part)) - (4 if 0.5 < part < 0.58 else 0)
+        wobble = 0.05 * math.sin(index * 1.7) + 0.03 * math.sin(index * 5.1)
+        found.append(
+            HistoryPoint(
+                at=now - DAY * (1 - part),
+                tokens=round(9.3e6 * part**1.2),
+                rounds=round(408 * part),
+                held_out_loss=1.73 + 3.57 * math.exp(-6 * part) if index % 3 == 0 else None,
+                train_loss=1.62 + 3.6 * math.exp(-6.4 * part) + wobble * (1.4 - part),
+                num_trainers=trainers,
+                num_peers=trainers + 2,
+                tokens_per_second=2100.0 * trainers,
+                upload_bits_per_second=2.4e6 * trainers * (1 + 0.1 * wobble),
+                download_bits_per_second=3.9e6 * trainers * (1 - 0.1 * wobble),
+            )
+        )
+    return tuple(found)
+
+
+def rounds_of(num_peers: int = 8, now: float = NOW, number: int = 36) -> tuple[RoundFacts, ...]:
+    """Rounds every six seconds over four fragments, with lanes; here and there somebody is late."""
+    rounds = []
+    for index in range(number):
+        ended = now - 2 - 6.0 * index
+        is_late = index % 7 == 3
+        members = [peer_id_of(member) for member in range(num_peers) if not (is_late and member == 4)]
+        lanes = tuple(
+            LaneFacts(
+                peer_id=peer_id,
+                compute_seconds=2.6 + 0.3 * (position % 3),
+                send_seconds=0.7 + 0.25 * (position % 4),
+                receive_seconds=0.9,
+                apply_seconds=0.25,
+                started_at=ended - 5.6 + 0.12 * position,
+            )
+            for position, peer_id in enumerate(members)
+        )
+        rounds.append(
+            RoundFacts(
+                fragment=(number - index) % 4,
+                version=102 - index // 4,
+                seen_at=ended,
+                leader=members[index % len(members)],
+                tokens=81_920 - 900 * index,
+                contributors=tuple(members),
+                num_missed=int(is_late),
+                num_void_shards=int(index == 16),
+                duration_seconds=2.1 + 0.2 * (index % 5),
+                drop_reasons=(("was late: the deadline passed while its line was sending", 1),) if is_late else (),
+                lanes=lanes,
+            )
+        )
+    return tuple(rounds)
+
+
+def contributor_of(index: int, now: float = NOW) -> ContributorRow:
+    num_machines = 3 if index == 1 else 1
+    milli = 2_900_000_000 // (1 + index)
+    machines = tuple(
+        MachineRow(
+            peer_id=peer_id_of(index + 100 * number),
+            device=DEVICES[(index + number) % len(DEVICES)],
+            condition="here" if index % 9 != 5 else "left",
+            milli_witnessed=milli // num_machines,
+            rounds=max(1, 390 // (1 + index)),
+            first_at=now - 3 * DAY,
+            last_at=now - 4 - 40 * index,
+            uptime_seconds=61_000.0 / (1 + index) + 900,
+            milli_reported=106 * milli // 100 // num_machines,
+            rounds_missed=index % 4,
+        )
+        for number in range(num_machines)
+    )
+    return ContributorRow(
+        contributor_id=machines[0].peer_id,
+        name=NAMES[index % len(NAMES)] if index < 40 else "",
+        country=COUNTRIES[index % len(COUNTRIES)] if index < 40 else "",
+        milli_witnessed=milli,
+        milli_reported=106 * milli // 100,
+        share=0.31 / (1 + index),
+        rounds=max(1, 390 // (1 + index)),
+        rounds_missed=index % 4,
+        first_at=now - 3 * DAY,
+        last_at=now - 4 - 40 * index,
+        is_here=index % 9 != 5,
+        streak_days=max(0, 12 - index),
+        machines=machines,
+        rank=index + 1,
+    )
+
+
+def history_of_run(num_contributors: int = 12, now: float = NOW) -> HistoryView:
+    """What a dashboard knows of this run after a day."""
+    contributors = tuple(contributor_of(index, now) for index in range(num_contributors))
+    looks = [AgeAt(now - 2 * (59 - look), int(look % 13 > 9), 0.2, 10) for look in range(60)]
+    fragments = tuple(
+        FragmentAges(
+            fragment=number,
+            ages=((peer_id_of(4), number),) if number else (),
+            strip=tuple(
+                replace(cell, largest_lag=cell.largest_lag * (1 + (number * 7 + place) % 6))
+                for place, cell in enumerate(looks)
+            ),
+        )
+        for number in range(4)
+    )
+    marks = (
+        Mark(now - 0.83 * DAY, 650_000, "join", peer_id_of(4)),
+        Mark(now - 0.5 * DAY, 4_050_000, "leave", peer_id_of(5)),
+        Mark(now - 0.42 * DAY, 4_900_000, "join", peer_id_of(6)),
+        Mark(now - 0.2 * DAY, 7_100_000, "revision", ""),
+    )
+    return HistoryView(
+        now=now,
+        started_at=now - DAY,
+        contributors=contributors,
+        num_unverified=2,
+        points=points_of(now),
+        marks=marks,
+        rounds=rounds_of(now=now),
+        fragments=fragments,
+        bandwidth=Bandwidth(4.31e9, 6.2e9, 5.93e12),
+        countries=(("DE", 5), ("FR", 4), ("IN", 3)),
+        num_country_undeclared=9,
+        num_rounds=408,
+        milli_witnessed=8_900_000_000,
+        storage="The history is kept in run.sqlite",
+    )
+
+
+def contributor_view(index: int = 1, now: float = NOW) -> ContributorView:
+    row = contributor_of(index, now)
+    curve = tuple(
+        CurvePoint(now - 3600.0 * (30 - hour), row.milli_witnessed * hour // 30, row.milli_reported * hour // 30, hour)
+        for hour in range(31)
+    )
+    return ContributorView(row, curve, rounds_of(now=now)[:10])

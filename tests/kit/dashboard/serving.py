@@ -1,0 +1,86 @@
+"""A dashboard with a past, served; for tests over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from aiohttp import ClientResponse
+from aiohttp.test_utils import TestClient, TestServer
+
+from dashboard.facts import ProfileFacts
+from dashboard.history.history import History, open_history
+from dashboard.observe.state import DashboardState, Look, fold
+from dashboard.server.live import Live
+from dashboard.server.page_access import PageAccess
+from dashboard.server.routes import make_app
+from tests.kit.dashboard.history import check_raw, usual_commit
+from tests.kit.dashboard.records import NOW, PEERS, RUN_ID, empty_state, record_of
+
+IDS = [identity.peer_id for identity in PEERS]
+NUM_ROUNDS = 130
+TOKEN = "correct-horse-battery-staple"
+
+Client = TestClient  # type: ignore[type-arg]
+
+
+def watched(history: History, name: str = "Ada's box") -> DashboardState:
+    """Two looks at a live run and its rounds; the first machine belongs to somebody with a profile."""
+    state = empty_state()
+    for index in range(2):
+        at = NOW + 2 * index
+        records = [record_of(identity, sequence=index + 1, now=at, name=name) for identity in PEERS[:3]]
+        state = fold(state, Look(now=at, num_members=3, records=records, withdrawn=history.withdrawn))
+        history.look(state, {IDS[0]: "Ada1"})
+    for version in range(NUM_ROUNDS):
+        raw = usual_commit(version, IDS)
+        history.add_commit(raw, check_raw(raw), NOW)
+    history.set_missing(1, [(0, 7)])
+    return state
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    tmp_path: Path, *, access: PageAccess | None = None, profile: ProfileFacts | None = None
+) -> AsyncIterator[tuple[Client, Live, History]]:
+    async with open_history(tmp_path / "run.sqlite", RUN_ID, clock=lambda: NOW, warn=print) as (history, _):
+        if profile is not None:
+            history.add_profile(profile, b"raw", NOW)
+        watched(history)
+    # Opened again, so that everything is in the file and nothing waits.
+    async with open_history(tmp_path / "run.sqlite", RUN_ID, clock=lambda: NOW, warn=print) as (history, reader):
+        state = watched(history)
+        live = Live(state, "boot", history.view)
+        app = make_app(live, clock=lambda: NOW + 5, history=history, reader=reader, access=access)
+        async with TestClient(TestServer(app)) as client:
+            yield client, live, history
+
+
+def in_site(tmp_path: Path, check: Callable[[Client, Live, History], Awaitable[None]], **how: Any) -> None:
+    async def run() -> None:
+        async with serving(tmp_path, **how) as parts:
+            await check(*parts)
+
+    asyncio.run(run())
+
+
+async def raw_answer(client: Client, request: bytes) -> bytes:
+    """What comes back for bytes that a well-behaved client would not send."""
+    reader, writer = await asyncio.open_connection(client.host, client.port)
+    writer.write(request)
+    answer = await asyncio.wait_for(reader.read(), 30)
+    writer.close()
+    with contextlib.suppress(ConnectionError):
+        await writer.wait_closed()
+    return answer
+
+
+async def until_tick(response: ClientResponse) -> str:
+    """What a stream says up to the next tick."""
+    text = ""
+    while "event: tick" not in text:
+        text += (await asyncio.wait_for(response.content.readline(), 30)).decode()
+    return text

@@ -1,0 +1,433 @@
+"""Real `peer` processes for tests: started in a temporary folder, watched through their event logs, never left behind.
+
+Every process of one `ProcessSwarm` carries the same mark in its environment, children and grandchildren included, so
+that whatever outlives its parent is found (in /proc) and ended.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from dht.host import PeerId
+from dht.identity.keys import Identity
+from peer.events.log import (
+    AppliedCommit,
+    Event,
+    JoinedRun,
+    RoundCommitted,
+    TrainingProgressed,
+    from_json,
+)
+from peer.owner.new_run import NewRun, create_run
+
+TINY_RUN = """
+description = "a model that trains in milliseconds"
+seed = 1
+[model]
+num_layers = 1
+d_model = 32
+num_heads = 2
+context = 32
+[data]
+source = "text:"
+evaluation_batches = 1
+[training]
+batch_size = 2
+accumulation_steps = 4
+warmup_steps = 5
+[averaging]
+sync_every = 10
+num_fragments = 2
+[network]
+announce_seconds = 2.0
+"""
+WAIT_SECONDS = 150.0
+"""For anything that should take a second or two: several processes import torch at once on two cores."""
+LOOK_SECONDS = 0.05
+"""Between two looks at an event log or a process."""
+MARK = "MURMURATION_TEST_MARK"
+LOOPBACK = "127.0.0.1"
+PORTS = list(range(12_000, 32_000))
+"""For peers that must listen at a port known beforehand; those that were given out are taken away."""
+
+E = TypeVar("E", bound=Event)
+RoundKey = tuple[int, int, tuple[PeerId, ...], int]
+"""(fragment, version, contributors, tokens): the same round in two logs. Forks share versions, not rounds."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessInfo:
+    """One line of /proc."""
+
+    pid: int
+    parent: int
+    command: str
+
+    @property
+    def resident_bytes(self) -> int:
+        """Of its memory now; 0 when it is gone."""
+        try:
+            status = Path(f"/proc/{self.pid}/status").read_text()
+        except OSError:
+            return 0
+        return next((1024 * int(line.split()[1]) for line in status.splitlines() if line.startswith("VmRSS")), 0)
+
+
+def free_port() -> int:
+    """A TCP port that nobody listens on now; neither this function nor the system gives it to others meanwhile."""
+    for port in random.sample(PORTS, len(PORTS)):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            PORTS.remove(port)
+            return port
+    raise AssertionError("every port for tests is taken")
+
+
+def wait_until(condition: Callable[[], bool], what: str, seconds: float = WAIT_SECONDS) -> None:
+    """Look again and again until `condition` holds; fails the test after `seconds`."""
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() >= end:
+            raise AssertionError(f"{what}: not within {seconds:.0f} s")
+        time.sleep(LOOK_SECONDS)
+
+
+class PeerProcess:
+    """One `peer` command that runs until it is stopped."""
+
+    def __init__(
+        self,
+        name: str,
+        identity: Identity,
+        port: int,
+        output: Path,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        *,
+        ip: str = LOOPBACK,
+        wrapper: Sequence[str] = (),
+    ) -> None:
+        self.name = name
+        self.peer_id: PeerId = identity.peer_id
+        self.port = port
+        self.address = f"/ip4/{ip}/tcp/{port}/p2p/{self.peer_id}"
+        self._output = output
+        self._events: list[Event] = []
+        self._read_bytes = 0
+        with open(f"{output}.stdout", "ab") as shown, open(f"{output}.stderr", "ab") as errors:
+            self.process = subprocess.Popen(
+                [*wrapper, sys.executable, "-m", "peer", *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=shown,
+                stderr=errors,
+                env=environment,
+                start_new_session=True,
+            )
+
+    # ---------------------------------------------------------------------------------------------------- its words
+
+    @property
+    def stderr(self) -> str:
+        """What it wrote on standard error so far."""
+        return Path(f"{self._output}.stderr").read_text(errors="replace")
+
+    def events(self) -> list[Event]:
+        """All events it has shown so far (`--json`), those of earlier processes of the same name included."""
+        with open(f"{self._output}.stdout", "rb") as file:
+            file.seek(self._read_bytes)
+            data = file.read()
+        whole = data[: data.rfind(b"\n") + 1]
+        self._read_bytes += len(whole)
+        self._events += [from_json(line) for line in whole.splitlines() if line]
+        return self._events
+
+    def wait_for(
+        self,
+        kind: type[E],
+        matches: Callable[[E], bool] = lambda event: True,
+        *,
+        after: int = 0,
+        seconds: float = WAIT_SECONDS,
+    ) -> E:
+        """The first such event behind the first `after` ones; fails the test when the process ends or time is up."""
+        end = time.monotonic() + seconds
+        position = after
+        while True:
+            is_alive = self.is_alive
+            events = self.events()
+            for event in events[position:]:
+                if isinstance(event, kind) and matches(event):
+                    return event
+            position = max(after, len(events))
+            if not is_alive:
+                code = self.process.returncode
+                raise AssertionError(f"{self.name} ended with {code}, no such {kind.__name__}:\n{self.last_words()}")
+            if time.monotonic() >= end:
+                raise AssertionError(f"{self.name}: no such {kind.__name__} in {seconds:.0f} s:\n{self.last_words()}")
+            time.sleep(LOOK_SECONDS)
+
+    def last_words(self) -> str:
+        """The end of its event log and of its standard error, for a failed test."""
+        counts: dict[str, int] = {}
+        for event in self.events():
+            counts[type(event).__name__] = counts.get(type(event).__name__, 0) + 1
+        lines = [event.sentence() for event in self.events()[-12:]]
+        return "\n".join([str(counts), *lines, "stderr:", self.stderr[-3000:]])
+
+    def mark(self) -> int:
+        """Number of events so far, for `after`."""
+        return len(self.events())
+
+    def inner_steps(self) -> int:
+        """Inner steps as last reported."""
+        return max((event.inner_steps for event in self.events() if isinstance(event, TrainingProgressed)), default=0)
+
+    def versions(self) -> dict[int, int]:
+        """The newest version of each fragment that it applied."""
+        applied = [event for event in self.events() if isinstance(event, AppliedCommit)]
+        return {event.fragment: event.version for event in applied}
+
+    def outcomes(self) -> dict[RoundKey, str]:
+        """The anchor digest after every round that it saw committed."""
+        outcomes: dict[RoundKey, str] = {}
+        last: dict[int, RoundCommitted] = {}
+        for event in self.events():
+            if isinstance(event, RoundCommitted):
+                last[event.fragment] = event
+            elif isinstance(event, AppliedCommit) and event.fragment in last:
+                commit = last.pop(event.fragment)
+                outcomes[(commit.fragment, commit.version, commit.contributors, commit.tokens)] = event.digest
+        return outcomes
+
+    def wait_joined(self, after: int = 0, seconds: float = WAIT_SECONDS) -> JoinedRun:
+        """Wait until it is a member; from then on its trainer makes way for processes that are just starting."""
+        joined = self.wait_for(JoinedRun, after=after, seconds=seconds)
+        os.setpriority(os.PRIO_PROCESS, self.process.pid, 15)
+        return joined
+
+    def wait_common_round(self, *others: PeerId, after: int, seconds: float = WAIT_SECONDS) -> RoundCommitted:
+        """Wait for a commit that this peer and all `others` contributed to."""
+        wanted = {self.peer_id, *others}
+        return self.wait_for(
+            RoundCommitted, lambda event: wanted <= set(event.contributors), after=after, seconds=seconds
+        )
+
+    # ---------------------------------------------------------------------------------------------------- its life
+
+    @property
+    def is_alive(self) -> bool:
+        return self.process.poll() is None
+
+    def family(self) -> list[ProcessInfo]:
+        """The process and all its descendants."""
+        everyone = list(_all_processes())
+        family = [process for process in everyone if process.pid == self.process.pid]
+        for member in family:
+            family += [process for process in everyone if process.parent == member.pid]
+        return family
+
+    def daemon(self) -> ProcessInfo:
+        """Its libp2p daemon."""
+        return next(process for process in self.family() if "/p2pd" in process.command.split(" ")[0])
+
+    def network(self) -> ProcessInfo:
+        """Its network process."""
+        return next(process for process in self.family() if "peer.network.process.main" in process.command)
+
+    def wait_end(self, seconds: float = WAIT_SECONDS) -> int:
+        """Its exit code; fails the test when it does not end."""
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"{self.name} did not end within {seconds:.0f} s:\n{self.last_words()}") from None
+
+    def signal_all(self, number: signal.Signals) -> None:
+        """A signal to the process and all its descendants, as from a service manager or a laptop that goes to sleep."""
+        for process in self.family():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, number)
+
+    def kill_all(self) -> None:
+        """SIGKILL to the process and all its descendants at once, as a power cut would."""
+        for process in self.family():
+            _kill(process.pid)
+        self.process.wait()
+
+
+class ProcessSwarm:
+    """A run in a temporary folder and the processes that take part in it."""
+
+    def __init__(self, folder: Path, sockets: Path, run_toml: str = TINY_RUN) -> None:
+        self.folder = folder
+        self.sockets = sockets
+        self.peers: list[PeerProcess] = []
+        self.environment = {
+            **{key: value for key, value in os.environ.items() if not key.startswith("MURMURATION")},
+            "OMP_NUM_THREADS": "1",
+            "TMPDIR": str(sockets),
+            "HOME": str(folder),
+            "XDG_DATA_HOME": str(folder / "share"),
+            MARK: uuid.uuid4().hex,
+        }
+        self.text = folder / "text.txt"
+        self.text.write_text("".join(f"line {number}: {number * number}\n" for number in range(20_000)))
+        (folder / "run.toml").write_text(run_toml)
+        self.run: NewRun = create_run("tiny", folder / "run.toml", folder / "owner")
+
+    @property
+    def run_id(self) -> str:
+        return self.run.run_id
+
+    def start(
+        self,
+        name: str,
+        *arguments: str,
+        peers: Sequence[str] = (),
+        has_record: bool = False,
+        command: str = "join",
+        port: int | None = None,
+        run_id: str | None = None,
+        output: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+        ip: str = LOOPBACK,
+        wrapper: Sequence[str] = (),
+    ) -> PeerProcess:
+        """Start `peer join` (or `seed`) in the folder `name`, on loopback; `arguments` come last and so beat these.
+
+        What it prints goes to ``output.stdout`` and ``output.stderr``, in its folder when nothing is said. `wrapper`
+        is a command that ends in running the one behind it.
+        """
+        folder = self.folder / name
+        identity = self.identity_of(name)
+        if has_record:
+            shutil.copy(self.run.run_record_path, folder / "run.record")
+        port = port or free_port()
+        given = [command, "--run-id", run_id or self.run_id, "--data-dir", str(folder), "--json"]
+        given += ["--listen", f"/ip4/{ip}/tcp/{port}"]
+        if command == "join":
+            given += ["--threads", "1", "--device", "cpu", "--data", f"text:{self.text}"]
+        for address in peers:
+            given += ["--peers", address]
+        environment = {**self.environment, **(environment or {})}
+        shown = output or folder / "shown"
+        peer = PeerProcess(name, identity, port, shown, [*given, *arguments], environment, ip=ip, wrapper=wrapper)
+        self.peers.append(peer)
+        return peer
+
+    def folder_of(self, name: str) -> Path:
+        """The data folder of a peer."""
+        return self.folder / name
+
+    def identity_of(self, name: str) -> Identity:
+        """The identity of a peer, also before it starts."""
+        folder = self.folder_of(name)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        return Identity.load_or_create(folder / "identity.key")
+
+    def call(
+        self, *arguments: str, seconds: float = WAIT_SECONDS, folder: Path | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run one `peer` command that ends by itself, in `folder`."""
+        return self.call_python("-m", "peer", *arguments, seconds=seconds, folder=folder)
+
+    def call_python(
+        self, *arguments: str, seconds: float = WAIT_SECONDS, folder: Path | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        """Run the interpreter on something that ends by itself, in `folder`."""
+        return subprocess.run(
+            [sys.executable, *arguments],
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            env=self.environment,
+            timeout=seconds,
+            check=False,
+        )
+
+    def processes(self) -> list[ProcessInfo]:
+        """Everything that carries this swarm's mark, orphans included."""
+        mark = f"{MARK}={self.environment[MARK]}".encode()
+        return [process for process in _all_processes() if mark in _read(process.pid, "environ").split(b"\0")]
+
+    def process_ids(self) -> set[int]:
+        """Their ids."""
+        return {process.pid for process in self.processes()}
+
+    def socket_directories(self) -> list[Path]:
+        """Socket directories of daemons, also of killed ones."""
+        return sorted(self.sockets.glob("murmuration-p2pd-*"))
+
+    def close(self) -> None:
+        """End everything, gently or not."""
+        for process in self.processes():
+            _kill(process.pid)
+        for peer in self.peers:
+            peer.process.wait()
+        wait_until(lambda: not self.processes(), "the processes of the test end", 10.0)
+
+
+@contextmanager
+def process_swarm(run_toml: str = TINY_RUN) -> Iterator[ProcessSwarm]:
+    """A swarm of processes; on leaving, nothing of it is left."""
+    # Short, because the paths of Unix sockets end at 107 bytes.
+    with tempfile.TemporaryDirectory(prefix="mm", dir="/tmp") as sockets:
+        folder = Path(sockets) / "run"
+        folder.mkdir()
+        swarm = ProcessSwarm(folder, Path(sockets), run_toml)
+        try:
+            yield swarm
+        finally:
+            swarm.close()
+
+
+def assert_one_sentence(stderr: str, *words: str) -> None:
+    """Standard error is one line of `peer: ...` at its end, no traceback, and says each of `words`."""
+    assert "Traceback" not in stderr, stderr
+    assert "this is a bug" not in stderr, stderr
+    sentences = [line for line in stderr.splitlines() if line.startswith("peer: ")]
+    assert len(sentences) == 1, stderr
+    for word in words:
+        assert re.search(word, sentences[0]), f"{word!r} is not in: {sentences[0]}"
+
+
+def _all_processes() -> Iterator[ProcessInfo]:
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        stat = _read(int(entry.name), "stat").decode(errors="replace")
+        # The name in brackets may hold blanks; a zombie has ended already.
+        fields = stat.rpartition(")")[2].split()
+        if len(fields) > 2 and fields[0] not in ("Z", "X"):
+            command = _read(int(entry.name), "cmdline").replace(b"\0", b" ").decode(errors="replace")
+            yield ProcessInfo(int(entry.name), int(fields[1]), command)
+
+
+def _read(pid: int, name: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except OSError:
+        return b""
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return

@@ -1,0 +1,203 @@
+"""Round machines in cells, joined by queues; each encoded mean is the set of contributions that are in it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from averaging.cells.formation import CellRule
+from averaging.cells.machine import CellRoundMachine
+from averaging.cells.top_leader import CellTiming
+from averaging.rounds.events import Effect, PartialArrived, ReduceSlice, SendPartials, SendSlice, SliceReduced
+from averaging.rounds.timing import RoundTiming
+from averaging.wire.cell_messages import CellRow, CellsCommit
+from averaging.wire.frames import Limits, commit_digest_whole, decode, encode
+from averaging.wire.messages import Commit
+from dht.host import PeerId
+from tests.kit.notaries import CHECKER, notary_of
+from tests.kit.rounds.round_swarm import BLOCK, Member, RoundSwarm, Unit, digest_of
+
+Content = frozenset[tuple[PeerId, int]]
+"""(whose, which contribution) of each that is in a mean."""
+
+
+def row_of(name: str, commit: Commit) -> CellRow:
+    """What a cell brings when all weigh as much as they have tokens."""
+    return CellRow(
+        name,
+        commit.leader,
+        commit_digest_whole(commit),
+        len(commit.roster),
+        commit.tokens,
+        float(commit.tokens),
+        commit.tokens,
+        float(commit.tokens),
+        0,
+    )
+
+
+class CellSwarm(RoundSwarm):
+    """As `RoundSwarm`; `sites` gives each peer its site, else cells of `cell_size` are formed by hash."""
+
+    def __init__(self, num_peers: int, *, cell_size: int = 2, sites: list[str] | None = None, **settings: Any) -> None:
+        self.cell_size = cell_size
+        self.sites = sites
+        self.checks_frames = False
+        self.contents: dict[bytes, Content] = {}
+        self.partials: dict[tuple[PeerId, int, PeerId, int], Content] = {}
+        self.held: dict[tuple[PeerId, tuple[Any, ...]], dict[int, Content]] = {}
+        super().__init__(num_peers, **settings)
+
+    def _new_member(self, name: PeerId, hard_seconds: float) -> Member:
+        sites = self.sites
+        site_of = None if sites is None else lambda peer_id: sites[self.names.index(peer_id)]
+        machine = CellRoundMachine(
+            name,
+            "run",
+            0,
+            self.num_blocks * BLOCK,
+            BLOCK,
+            RoundTiming.with_bounds(hard_seconds),
+            notary_of(name),
+            cell_rule=CellRule(self.cell_size, site_of),
+            cell_timing=CellTiming.with_bounds(hard_seconds),
+            weigh=row_of,
+        )
+        machine.anchor_digest = digest_of("start")
+        return Member(machine)
+
+    def machine(self, name: PeerId) -> CellRoundMachine:
+        machine = self.members[name].machine
+        assert isinstance(machine, CellRoundMachine)
+        return machine
+
+    def cells(self) -> dict[str, list[PeerId]]:
+        """Live members of each cell."""
+        found: dict[str, list[PeerId]] = {}
+        for name in self.live():
+            found.setdefault(self.machine(name).cell, []).append(name)
+        return found
+
+    # ---------------------------------------------------------------------------------------- what the exchange does
+
+    def _perform(self, name: PeerId, effect: Effect) -> None:
+        if isinstance(effect, SendPartials):
+            cross = effect.cross
+            for number, row in zip(cross.numbers, cross.slices, strict=True):
+                content = self._own_partial(name, effect, row.start)
+                if row.owner != name and content:
+                    key = (cross.version, cross.attempt, cross.leader, number)
+                    self._post(name, row.owner, "data", ("partial", key, cross.cell, content))
+        elif isinstance(effect, ReduceSlice):
+            self.tasks.append(("reduce_slice", name, effect))
+        elif isinstance(effect, SendSlice):
+            number = effect.cross.numbers[effect.position]
+            for to in effect.to:
+                self._post(name, to, "data", ("slice", number, self.reduced[(name, effect.cross, effect.position)]))  # type: ignore[index]
+        else:
+            super()._perform(name, effect)
+
+    def _own_partial(self, name: PeerId, effect: SendPartials | ReduceSlice, position: int) -> Content:
+        plan = self.machine(name).plan_of(effect.cross, effect.leader)
+        assert plan is not None
+        index = next(index for index, shard in enumerate(plan.shards) if shard.start <= position < shard.end)
+        return self.partials.get((name, plan.attempt, effect.leader, index), frozenset())
+
+    def _post(self, sender: PeerId, to: PeerId, lane: str, message: Any) -> None:
+        if self.checks_frames and not isinstance(message, tuple):
+            # What is said can be said on the wire.
+            limits = Limits((self.num_blocks * BLOCK,), 0)
+            assert decode(encode(message), sender, limits)[0] == message
+        super()._post(sender, to, lane, message)
+
+    def _arrive(self, sender: PeerId, to: PeerId, message: Any) -> None:
+        kind = message[0] if isinstance(message, tuple) else ""
+        if kind == "partial":
+            _, key, cell, content = message
+            self.held.setdefault((to, key), {})[cell] = content
+            if key[0] == self.machine(to).version:
+                self.step(to, PartialArrived(sender, key[1], key[2], key[3], cell))
+        elif kind == "slice":
+            _, number, digest = message
+            is_new = digest not in self.members[to].results
+            self.members[to].results.add(digest)
+            if is_new:
+                for other in self.machine(to).relays(sender, number):
+                    self._post(to, other, "data", message)
+        else:
+            super()._arrive(sender, to, message)
+
+    def _reduce(self, name: PeerId, effect: Any) -> None:
+        if not self.machine(name).cell:
+            super()._reduce(name, effect)
+            return
+        member, plan = self.members[name], effect.plan
+        arrived = dict(member.contributions.get((plan.version, plan.attempt, effect.leader, effect.shard), {}))
+        if member.pending is not None:
+            arrived[name] = member.pending[0]
+        content = frozenset(
+            (plan.roster[index].peer_id, plan.roster[index].sequence)
+            for index in effect.members
+            if arrived.get(plan.roster[index].peer_id) == plan.roster[index].sequence
+        )
+        if member.machine.version == plan.version:
+            self.partials[(name, plan.attempt, effect.leader, effect.shard)] = content
+        super()._reduce(name, effect)
+
+    def _reduce_slice(self, name: PeerId, effect: ReduceSlice) -> None:
+        cross, number = effect.cross, effect.cross.numbers[effect.position]
+        row = cross.slices[effect.position]
+        held = dict(self.held.get((name, (cross.version, cross.attempt, cross.leader, number)), {}))
+        held[cross.cell] = self._own_partial(name, effect, row.start) if self._is_current(name, cross) else frozenset()
+        included = tuple(sorted(cell for cell in effect.cells if held.get(cell)))
+        if not included or not self._is_current(name, cross):
+            return
+        content: Content = frozenset().union(*(held[cell] for cell in included))
+        digest = digest_of(cross.version, cross.leader, number, sorted(content), included)
+        self.contents[digest] = content
+        self.reduced[(name, cross, effect.position)] = digest  # type: ignore[index]
+        self.members[name].results.add(digest)
+        self.step(name, SliceReduced(cross, effect.position, digest, included))
+
+    def _is_current(self, name: PeerId, cross: Any) -> bool:
+        machine = self.machine(name)
+        return machine.version == cross.version and machine.anchor_digest == cross.anchor_digest
+
+    def _tells(self, name: PeerId, commit: Commit) -> bool:
+        return self.machine(name).knows_own_part(commit)
+
+    # ----------------------------------------------------------------------------------------------------- verdicts
+
+    def committed_units(self, name: PeerId) -> list[Unit]:
+        """All units in a member's anchor, from what the means really hold."""
+        found: list[Unit] = []
+        for commit in self.members[name].lineage:
+            for index, result in enumerate(commit.results):
+                if not result.digest:
+                    continue
+                if isinstance(commit, CellsCommit):
+                    content = self.contents[result.digest]
+                else:
+                    members = [commit.roster[member] for member in commit.members_in(index)]
+                    content = frozenset((entry.peer_id, entry.sequence) for entry in members)
+                for key in sorted(content):
+                    blocks = range(result.start // BLOCK, result.end // BLOCK)
+                    found += [unit for unit in self.sent_units[key] if unit[2] in blocks]
+        return found
+
+    def assert_parts_are_true(self) -> None:
+        """Each commit says of its own cell's members exactly what the means hold, and is signed by all who must."""
+        for name in self.live():
+            for commit in self.members[name].lineage:
+                assert not CHECKER.objection(commit)
+                if not isinstance(commit, CellsCommit):
+                    continue
+                cell = {entry.peer_id for entry in commit.roster}
+                for index, result in enumerate(commit.results):
+                    told = {(commit.roster[m].peer_id, commit.roster[m].sequence) for m in commit.members_in(index)}
+                    content = self.contents[result.digest] if result.digest else frozenset()
+                    assert told == {key for key in content if key[0] in cell}
+
+    def assert_once(self) -> None:
+        counts = Counter(self.committed_units(self.live()[0]))
+        assert not [unit for unit, count in counts.items() if count > 1], "work was committed twice"

@@ -1,0 +1,342 @@
+"""The signed commits that a peer keeps outlive it: a restart must not make hours of signed work weigh nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+
+from averaging.codec.codec import make_codec
+from averaging.fragment.runtime import FragmentRuntime
+from averaging.signing.commit_log import MAX_LOGGED_COMMITS
+from averaging.signing.notary import Scope
+from averaging.wire.frames import Limits, commit_digest, decode, encode
+from averaging.wire.messages import DIGEST_BYTES, Commit, RosterEntry, ShardResult
+from dht.host import PeerId
+from dht.identity.keys import peer_id_of
+from peer.checkpoint.checkpoint import CheckpointFolder, CheckpointOwner, list_checkpoints
+from peer.checkpoint.commits import MAX_COMMITS_FILE_BYTES, commits_path
+from peer.checkpoint.facts import Totals
+from peer.events.log import Event
+from peer.events.peer_events import AnchorRepaired, CaughtUp
+from peer.events.round_events import RoundCommitted
+from peer.network.node.checkpoint_keeper import CheckpointKeeper
+from peer.network.node.fragment_memory import build_fragments, persist, restart_machine
+from peer.network.node.node import Node
+from peer.network.node.reporter import Reporter
+from peer.network.node.start import Start
+from peer.simulation import peer as simulated_peer
+from peer.simulation.peer import EPOCH_SECONDS, Life
+from peer.simulation.scenarios.spec import Fault, Profile, SimulationSpec, tiny_manifest
+from peer.simulation.simulation import SimulationResult, simulate
+from tests.kit.checkpoint_peer import ME, RULE, SECTION, Peer, inline, run
+from tests.kit.notaries import SCOPE, notary_of, signed
+from tests.peer.network.node.test_resuming import Swarm, return_to
+
+NEVER = 1e9
+
+
+def at_once(work: Coroutine[Any, Any, None]) -> None:
+    """What never waits, from where nothing can be waited for."""
+    with pytest.raises(StopIteration):
+        work.send(None)
+
+
+async def save(keeper: CheckpointKeeper) -> None:
+    """The network side alone: simulated trainers keep nothing."""
+    draft = keeper._folder.begin()
+    for fragment in keeper._fragments:
+        await keeper._add(draft, fragment)
+    draft.finish(Totals(), has_trainer=False, is_last=False)
+
+
+# --- two peers with one lineage behind them, in virtual time ---
+
+
+@pytest.fixture
+def on_disk(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Simulated peers have checkpoints, written when they crash; returns where."""
+
+    def node_of(who: Any, manifest: Any, ports: Any, mailbox: Any) -> Node:
+        owner = CheckpointOwner(who.run_id, who.identity.peer_id, manifest.hash, bytes(32), mailbox.sizes)
+        folder = CheckpointFolder(tmp_path / who.identity.peer_id / "checkpoints", owner, NEVER)
+        return Node(who, manifest, ports, mailbox, folder)
+
+    kill = Life.kill
+
+    def kill_saved(life: Life) -> None:
+        assert life.node.keeper is not None
+        at_once(save(life.node.keeper))
+        kill(life)
+
+    monkeypatch.setattr(simulated_peer, "node_type_of", lambda lie: node_of)
+    monkeypatch.setattr(Life, "kill", kill_saved)
+    return tmp_path
+
+
+SPLIT, LONG, BACK, END = 30.0, 130.0, 160.0, 215.0
+"""Seconds: the short side stops; the long one stops, and the short one is back alone; the long one is back."""
+
+
+def back_from_checkpoints(num_each: int, short_back: float) -> tuple[SimulationResult, list[tuple[int, Event]]]:
+    """Peers with even indices stop early and come back first; those with odd ones go on four times as long."""
+    short = tuple(range(0, 2 * num_each, 2))
+    long = tuple(range(1, 2 * num_each, 2))
+    # The short side is the faster one, so that it signs more once both are back and nothing else decides.
+    profiles = tuple(
+        Profile("all", "", 2e7, 1e8, 0.03, 0.0, 0.6 if index in long else 0.4) for index in range(2 * num_each)
+    )
+    faults = (
+        *(Fault(1.0 + 0.3 * index, "start", (index,)) for index in range(2 * num_each)),
+        Fault(SPLIT, "crash", short),
+        Fault(LONG, "crash", long),
+        Fault(short_back, "start", short),
+        Fault(BACK, "start", long),
+    )
+    seen: list[tuple[int, Event]] = []
+    spec = SimulationSpec(
+        2 * num_each,
+        10,
+        1,
+        tiny_manifest(1),
+        tuple(sorted(faults, key=lambda fault: fault.at_seconds)),
+        profiles=profiles,
+        duration_seconds=END,
+        ends_with_goodbyes=False,
+    )
+    return simulate(spec, lambda index, event: seen.append((index, event))), seen
+
+
+def who_gave_in(seen: list[tuple[int, Event]]) -> dict[int, int]:
+    """Fragment -> index of the first peer that took over another anchor of it, once all were back."""
+    first: dict[int, int] = {}
+    for index, event in seen:
+        if isinstance(event, (AnchorRepaired, CaughtUp)) and event.at > EPOCH_SECONDS + BACK:
+            fragments = (event.fragment,) if isinstance(event, AnchorRepaired) else event.fragments
+            for fragment in fragments:
+                first.setdefault(fragment, index)
+    return first
+
+
+def newest_version(seen: list[tuple[int, Event]], index: int, before: float) -> int:
+    return max(
+        event.version
+        for name, event in seen
+        if name == index and isinstance(event, RoundCommitted) and event.at < EPOCH_SECONDS + before
+    )
+
+
+@pytest.mark.parametrize("num_each", [1, 2])
+@pytest.mark.parametrize("short_back", [LONG + 1.0, BACK - 1.0])
+def test_the_longer_signed_work_wins_after_restarts_whoever_is_back_first(
+    on_disk: Path, num_each: int, short_back: float
+) -> None:
+    """With 30 s alone, and with none: all come back at once."""
+    result, seen = back_from_checkpoints(num_each, short_back)
+    assert result.violations == ()
+    assert result.anchors_equal
+    assert newest_version(seen, 1, BACK) > newest_version(seen, 0, BACK) + 8
+    gave_in = who_gave_in(seen)
+    assert gave_in.keys() == {0, 1}
+    assert all(index % 2 == 0 for index in gave_in.values())
+
+
+# --- what is read back, and what is left out ---
+
+OTHERS = tuple(sorted(peer_id_of(bytes([number]) * 32) for number in (1, 2)))
+
+
+def chain_to(version: int, fragment: int, size: int, count: int, scope: Scope = SCOPE) -> list[Commit]:
+    """Signed commits that lead to `version`, each naming the one before."""
+    commits: list[Commit] = []
+    for number in range(version - count, version):
+        roster = tuple(RosterEntry(name, 10, 1, number, number) for name in OTHERS)
+        shard = ShardResult(reducer=0, start=0, end=size, digest=b"d" * 16, included=(0, 1))
+        previous = commit_digest(commits[-1]) if commits else b""
+        anchor_digest = hashlib.sha256(f"{fragment} {number}".encode()).digest()[:DIGEST_BYTES]
+        commit = Commit(fragment, number, 0, OTHERS[0], anchor_digest, roster, (shard,), previous=previous)
+        commits.append(signed(commit, scope))
+    return commits
+
+
+VERSION, COUNT = 40, 30
+
+
+def saved_peer(folder: Path, count: int = COUNT, scope: Scope = SCOPE, version: int = VERSION) -> Peer:
+    """A peer after some rounds, whose checkpoint is in `folder`."""
+
+    async def scene() -> Peer:
+        peer = Peer(folder)
+        peer.begin()
+        for fragment in peer.fragments:
+            fragment.state.version = version
+            fragment.state.lineage_tokens = 20 * version
+            fragment.log.replace(chain_to(version, fragment.index, fragment.state.num_values, count, scope))
+            restart_machine(fragment)
+            persist(peer.mailbox, fragment)
+        await peer.save()
+        return peer
+
+    saved: Peer = run(scene())
+    return saved
+
+
+class Nobody:
+    """A fetcher in an empty swarm."""
+
+    async def fetch_better(self, *_: object) -> dict[int, tuple[PeerId, ...]]:
+        return {}
+
+    def forget_kept(self) -> None:
+        pass
+
+
+def frames_of(fragments: list[FragmentRuntime]) -> list[list[bytes]]:
+    return [fragment.log.page(0) for fragment in fragments]
+
+
+def newest_folder(peer: Peer) -> Path:
+    return list_checkpoints(peer.folder.path)[0]
+
+
+def test_commits_come_back_with_their_anchors(tmp_path: Path) -> None:
+    before = saved_peer(tmp_path)
+    peer, _ = return_to(tmp_path, Nobody())  # type: ignore[arg-type]
+    assert [fragment.state.version for fragment in peer.fragments] == [VERSION] * 3
+    assert frames_of(peer.fragments) == frames_of(before.fragments)
+    assert [fragment.log.tokens_since(VERSION - COUNT, VERSION) for fragment in peer.fragments] == [20 * COUNT] * 3
+
+
+def test_those_of_a_lineage_that_is_left_at_the_start_are_left_too(tmp_path: Path) -> None:
+    before = saved_peer(tmp_path)
+    size = before.fragments[1].state.num_values
+    later = chain_to(VERSION + 9, 1, size, 5)
+    peer, _ = return_to(tmp_path, Swarm(size, VERSION + 9, tuple(later)))
+    assert frames_of(peer.fragments)[1] == [encode(commit) for commit in later]
+    assert frames_of(peer.fragments)[2] == frames_of(before.fragments)[2]
+
+
+def test_a_whole_log_is_one_bounded_file(tmp_path: Path) -> None:
+    before = saved_peer(tmp_path, 600, version=700)
+    path = commits_path(newest_folder(before), 0)
+    assert path.stat().st_size <= MAX_COMMITS_FILE_BYTES
+    peer, _ = return_to(tmp_path, Nobody())  # type: ignore[arg-type]
+    assert [len(fragment.log) for fragment in peer.fragments] == [MAX_LOGGED_COMMITS] * 3
+
+
+def repacked(path: Path, change: Callable[[list[Any]], object]) -> None:
+    """The file edited by somebody who knows its form and makes its check sum again."""
+    found = msgpack.unpackb(path.read_bytes()[32:])
+    change(found)
+    body = msgpack.packb(found)
+    path.write_bytes(hashlib.sha256(body).digest() + body)
+
+
+def heavier(found: list[Any]) -> None:
+    """More tokens in the newest commit."""
+    commit, _ = decode(found[3][-1], ME, Limits(Peer(Path()).layout.sizes, 0))
+    assert isinstance(commit, Commit)
+    roster = tuple(replace(entry, tokens=10**6) for entry in commit.roster)
+    found[3][-1] = encode(replace(commit, roster=roster))
+
+
+def put(path: Path, data: bytes) -> None:
+    path.write_bytes(data)
+
+
+def in_a_folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+WRONG: dict[str, tuple[Callable[[Path], object], str]] = {
+    "empty": (lambda path: put(path, b""), "damaged"),
+    "cut": (lambda path: put(path, path.read_bytes()[:-1]), "damaged"),
+    "a bit": (lambda path: put(path, path.read_bytes()[:-9] + b"\xff" + path.read_bytes()[-8:]), "damaged"),
+    "endless": (lambda path: os.truncate(path, 2**40), "has more than"),
+    "a folder": (in_a_folder, "cannot be read"),
+    "of another fragment": (lambda path: put(path, commits_path(path.parent, 1).read_bytes()), "of fragment 1"),
+    "of an anchor before": (lambda path: repacked(path, lambda it: it.__setitem__(1, VERSION - 1)), "leads to version"),
+    "of another lineage": (lambda path: repacked(path, lambda it: it.__setitem__(2, bytes(32))), "leads to version"),
+    "the newest one taken away": (
+        lambda path: repacked(path, lambda it: it[3].pop()),
+        f"lead to version {VERSION - 1}",
+    ),
+    "heavier": (lambda path: repacked(path, heavier), "is not signed"),
+    "no list": (lambda path: repacked(path, lambda it: it.__setitem__(3, 7)), "another version"),
+    "no commits": (lambda path: repacked(path, lambda it: it.__setitem__(3, [b"x"])), "no commit"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_file_that_is_wrong_costs_its_commits_and_nothing_else(tmp_path: Path, name: str, caplog: Any) -> None:
+    before = saved_peer(tmp_path)
+    change, sentence = WRONG[name]
+    change(commits_path(newest_folder(before), 0))
+    peer, _ = return_to(tmp_path, Nobody())  # type: ignore[arg-type]
+    assert [len(fragment.log) for fragment in peer.fragments] == [0, COUNT, COUNT]
+    assert [fragment.state.version for fragment in peer.fragments] == [VERSION] * 3
+    assert sentence in caplog.text
+    assert caplog.text.count("signed commits of fragment") == 1
+
+
+def test_commits_of_another_run_are_left_out(tmp_path: Path, caplog: Any) -> None:
+    saved_peer(tmp_path, scope=Scope("another", bytes(32)))
+    peer, _ = return_to(tmp_path, Nobody())  # type: ignore[arg-type]
+    assert [len(fragment.log) for fragment in peer.fragments] == [0] * 3
+    assert caplog.text.count("is not signed by its leader") == 3
+
+
+def test_commits_before_a_gap_are_left_out(tmp_path: Path) -> None:
+    before = saved_peer(tmp_path)
+    repacked(commits_path(newest_folder(before), 0), lambda found: found[3].pop(10))
+    peer, _ = return_to(tmp_path, Nobody())  # type: ignore[arg-type]
+    assert [len(fragment.log) for fragment in peer.fragments] == [COUNT - 11, COUNT, COUNT]
+
+
+def test_a_checkpoint_of_earlier_software_is_as_good_as_ever(tmp_path: Path, caplog: Any) -> None:
+    before = saved_peer(tmp_path)
+    for path in newest_folder(before).glob("commits-*"):
+        path.unlink()
+    peer, _ = return_to(tmp_path, Nobody())  # type: ignore[arg-type]
+    assert [len(fragment.log) for fragment in peer.fragments] == [0] * 3
+    assert "signed commits" not in caplog.text
+
+
+@pytest.mark.parametrize("num_later", [0, 1])
+def test_a_network_process_that_is_restarted_alone_has_them_while_nothing_was_committed_since(
+    tmp_path: Path, num_later: int
+) -> None:
+    peer = saved_peer(tmp_path)
+    peer.mailbox.network.ready = 1
+    for fragment in peer.fragments:
+        fragment.state.version += num_later
+        persist(peer.mailbox, fragment)
+    fragments = build_fragments(
+        ME, peer.owner.run_id, SECTION, RULE, make_codec("int4", 16), peer.mailbox, notary_of(ME)
+    )
+    peer.keeper._fragments = fragments
+    start = Start(
+        ME,
+        peer.mailbox,
+        fragments,
+        peer.desk,
+        None,  # type: ignore[arg-type]
+        Nobody(),  # type: ignore[arg-type]
+        peer.keeper,
+        Reporter(ME, peer.mailbox, lambda: 5.0, lambda: 5.0, peer.seen.append),
+        trains=True,
+        clock=lambda: 0.0,
+        compute=inline,
+        poll_seconds=0.001,
+        look_seconds=1.0,
+    )
+    run(start.run())
+    assert [fragment.state.version for fragment in fragments] == [VERSION + num_later] * 3
+    assert [len(fragment.log) for fragment in fragments] == [0 if num_later else COUNT] * 3

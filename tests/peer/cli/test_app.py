@@ -1,0 +1,417 @@
+"""The command line: help, flags, exit codes, sentences instead of tracebacks, and a quick start."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+import subprocess
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dht.errors import DeviceFault, Incompatible, LocalFault, MurmurationError, NobodyReachable, PeerFault, UsageFault
+from dht.identity.keys import Identity, fingerprint, make_run_id, split_run_id
+from dht.records.signed_records import decode_run_record
+from peer.cli import app
+from peer.cli.options import Target
+from peer.config.manifest import AveragingSection, RunManifest
+from peer.config.peer_config import PeerConfig, write_cached_peers
+from peer.export.model_source import CheckpointSource, ModelFileSource, RunSource
+
+OWNER = Identity.generate()
+RUN_ID = make_run_id("demo", OWNER.public_key)
+ADDRESS = f"/ip4/203.0.113.5/tcp/4001/p2p/{OWNER.peer_id}"
+OTHER_ADDRESS = f"/ip4/203.0.113.6/tcp/4001/p2p/{OWNER.peer_id}"
+COMMANDS = ("init", "join", "seed", "status", "dashboard", "export", "sample", "evaluate", "demo", "simulate")
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The user's data folder of these tests."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "home" / "murmuration"
+
+
+def stand_in(monkeypatch: pytest.MonkeyPatch, module: str, function: str, action: Callable[..., object]) -> list[Any]:
+    """Put `action` in the place of a command's implementation; returns the list of its calls."""
+    calls: list[Any] = []
+
+    def called(*positional: Any, **_: Any) -> object:
+        calls.append(positional)
+        return action(*positional)
+
+    fake = types.ModuleType(module)
+    setattr(fake, function, called)
+    monkeypatch.setitem(sys.modules, module, fake)
+    return calls
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_help_ends_with_an_example_that_parses(
+    command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert app.run([command, "--help"]) == 0
+    text = capsys.readouterr().out
+    body, _, example = text.partition("Example:\n")
+    assert f"peer {command}" in example
+    assert len(body.splitlines()) > 5
+    assert max(map(len, text.splitlines())) <= 80
+    for module, function in (
+        ("peer.join.seed", "run_seed") if command == "seed" else ("peer.join.join", "run_trainer"),
+        ("peer.observe.status", "show_status"),
+        ("dashboard.app", "serve_dashboard"),
+        ("peer.demo.demo", "run_demo"),
+        ("peer.simulation.command", "run_scenario"),
+        ("peer.export.export", f"{command}_model"),
+    ):
+        stand_in(monkeypatch, module, function, lambda *_: 0)
+    (Path.cwd() / "run.toml").write_text("seed = 7\n")
+    whole_lines = example.replace("\\\n", " ").replace("12D3KooW...", OWNER.peer_id)
+    for line in whole_lines.strip().splitlines():
+        assert app.run(line.split()[1:]) == 0, capsys.readouterr().err
+
+
+def test_the_commands_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.run(["--help"]) == 0
+    text = capsys.readouterr().out
+    assert all(f"\n  {command} " in text for command in COMMANDS)
+    assert "..." not in text.partition("Commands:")[2].partition("Example")[0]
+
+
+def test_init_makes_a_key_and_a_signed_manifest(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.run(["init", "tinybytes"]) == 0
+    text = capsys.readouterr().out
+    run_id = text.split()[2]
+    assert f"peer join --run-id {run_id} --peers ADDRESS" in text
+    folder = home / run_id
+    assert stat.S_IMODE((folder / "owner.key").stat().st_mode) == 0o600
+    owner = Identity.load(folder / "owner.key")
+    assert split_run_id(run_id) == ("tinybytes", fingerprint(owner.public_key))
+    record = decode_run_record((folder / "run.record").read_bytes(), run_id=run_id)
+    assert RunManifest.from_bytes(record.manifest) == RunManifest(
+        name="tinybytes", averaging=AveragingSection(combine="centered_clip")
+    )
+    assert sorted(entry.name for entry in folder.iterdir()) == ["owner.key", "run.record"]
+
+
+def test_init_reads_a_file_and_signs_again_only_when_forced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "run.toml").write_text("[averaging]\nsync_every = 77\n")
+    arguments = ["init", "mine", "--config", "run.toml", "--out", "out", "--json"]
+    assert app.run(arguments) == 0
+    first = json.loads(capsys.readouterr().out)
+    key = (tmp_path / "out" / "owner.key").read_bytes()
+    assert app.run(arguments) == 2
+    assert "give --force to sign the manifest again" in capsys.readouterr().err
+    assert app.run([*arguments, "--force"]) == 0
+    second = json.loads(capsys.readouterr().out)
+    assert first["run_id"] == second["run_id"]
+    assert (first["revision"], second["revision"]) == (1, 2)
+    assert (tmp_path / "out" / "owner.key").read_bytes() == key
+    record = decode_run_record((tmp_path / "out" / "run.record").read_bytes(), run_id=second["run_id"])
+    manifest = RunManifest.from_bytes(record.manifest)
+    assert (manifest.averaging.sync_every, manifest.revision) == (77, 2)
+    assert manifest.hash.hex() == second["manifest_hash"]
+    assert first["combine"] == second["combine"] == "centered_clip"
+
+
+def test_open_runs_are_made_for_strangers_and_others_as_they_say(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mean.toml").write_text('[averaging]\ncombine = "mean"\n')
+
+    def combine_of(*words: str) -> str:
+        assert app.run(["init", "mine", *words, "--json"]) == 0
+        combine: str = json.loads(capsys.readouterr().out)["combine"]
+        return combine
+
+    assert combine_of("--out", "open") == "centered_clip"
+    assert combine_of("--out", "ours", "--access", "invite") == "mean"
+    assert combine_of("--out", "named", "--config", "mean.toml") == "mean"
+    # Signing again changes nothing that was not asked for.
+    assert combine_of("--out", "named", "--force") == "mean"
+    assert combine_of("--out", "open", "--force") == "centered_clip"
+    assert app.run(["init", "mine", "--out", "shown"]) == 0
+    assert "Combine     centered_clip  (resists a quarter of hostile members" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["init", "My Run"], "run name 'My Run' cannot be used; expected 1 to 40 of a-z"),
+        (["init", "mine", "--config", "absent.toml"], "absent.toml: No such file or directory; expected a readable"),
+        (["init", "mine", "--config", "bad.toml"], "sync_evry is not a field in averaging; did you mean sync_every?"),
+    ],
+)
+def test_init_with_wrong_input_leaves_nothing(
+    home: Path, tmp_path: Path, arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bad.toml").write_text("[averaging]\nsync_evry = 77\n")
+    assert app.run(arguments) == 2
+    assert sentence in capsys.readouterr().err
+    assert not home.exists()
+
+
+def test_init_into_a_folder_that_cannot_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "file").write_text("")
+    assert app.run(["init", "mine", "--out", "file/folder"]) == 1
+    assert "file/folder cannot be written: Not a directory; expected a writable folder" in capsys.readouterr().err
+
+
+def test_init_on_a_full_disk_leaves_no_half_file(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def no_space(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", no_space)
+    assert app.run(["init", "mine"]) == 1
+    assert "No space left on device; expected a writable folder with free space" in capsys.readouterr().err
+    assert [entry for entry in home.rglob("*") if entry.is_file()] == []
+
+
+def test_join_hands_over_every_flag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = stand_in(monkeypatch, "peer.join.join", "run_trainer", lambda *_: 0)
+    (tmp_path / "peer.toml").write_text('device = "mps"\nname = "Ada"\n')
+    arguments = f"""join --run-id {RUN_ID} --peers {ADDRESS} {OTHER_ADDRESS} --device cuda:1 --identity me.key
+        --listen /ip4/0.0.0.0/tcp/4001 --listen /ip6/::/tcp/4001 --announce /ip4/203.0.113.9/tcp/4001
+        --data text:books --data-dir here --max-steps 9 --join-timeout 5 --threads 2 --checkpoint-minutes 1
+        --checkpoints-kept 3
+        --config peer.toml --json"""
+    assert app.run(arguments.split()) == 0
+    expected = PeerConfig(
+        run_id=RUN_ID,
+        peers=(ADDRESS, OTHER_ADDRESS),
+        device="cuda:1",
+        data_dir=Path("here"),
+        identity=Path("me.key"),
+        listen=("/ip4/0.0.0.0/tcp/4001", "/ip6/::/tcp/4001"),
+        announce=("/ip4/203.0.113.9/tcp/4001",),
+        data="text:books",
+        max_steps=9,
+        join_timeout_seconds=5.0,
+        name="Ada",
+        threads=2,
+        checkpoint_minutes=1.0,
+        checkpoints_kept=3,
+        output="json",
+    )
+    ((config, child),) = calls
+    assert config == expected
+    assert child.process.returncode is not None, "a network process that nobody wanted stayed"
+    monkeypatch.setenv("RANK", "1")
+    assert app.run(["join", "--run-id", RUN_ID]) == 0
+    assert len(calls[1]) == 1, "two processes of one peer got a network process each"
+    calls = stand_in(monkeypatch, "peer.join.seed", "run_seed", lambda *_: 0)
+    assert app.run(["seed", "--run-id", RUN_ID, "--plain"]) == 0
+    ((config,),) = calls
+    assert (config.output, config.peers) == ("plain", ())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["join"], "expected --run-id RUN"),
+        (["join", "--run-id", "demo"], "--run-id: 'demo' is not a run id; expected NAME.FINGERPRINT"),
+        (["join", "--run-id", RUN_ID, "--device", "gpu"], "--device is 'gpu'; expected something like auto or cpu"),
+        (
+            ["join", "--run-id", RUN_ID, "--peers", "/ip4/203.0.113.5/tcp/4001"],
+            "expected an address that ends in /p2p/",
+        ),
+        (["join", "--run-id", RUN_ID, "--peers", "203.0.113.5:4001"], "is not a multiaddr"),
+        (["join", "--run-id", RUN_ID, "--max-steps", "0"], "--max-steps is 0; expected a whole number from 1"),
+        (["join", "--run-id", RUN_ID, "--json", "--plain"], "--json and --plain are given together"),
+        (["join", "--run-id", RUN_ID, "--config", "absent.toml"], "absent.toml: No such file"),
+        (["join", "--devise", "cpu"], "No such option: --devise"),
+        (["jion"], "Did you mean 'join'?"),
+        (["join", "--max-steps", "many"], "Invalid value for '--max-steps'"),
+        (["seed", "--run-id", RUN_ID, "--device", "cpu"], "No such option: --device"),
+        (["status", "--run-id", RUN_ID], "expected --peers MULTIADDR"),
+        (["status", "--run-id", RUN_ID, "--peers", "x"], "--peers: 'x' is not a multiaddr"),
+        (["dashboard", "--run-id", "x"], "--run-id: 'x' is not a run id"),
+        (["dashboard", "--port", "70000"], "Invalid value for '--port'"),
+        (["dashboard", "--run-id", RUN_ID, "--peers", ADDRESS, "--join-address", "x"], "'x' is not a multiaddr"),
+        (["dashboard", "--run-id", RUN_ID, "--peers", ADDRESS, "--token-file", "nowhere"], "nowhere cannot be read"),
+        (["dashboard", "--run-id", RUN_ID, "--peers", ADDRESS, "--db", "no/x.sqlite"], "does not exist; make it"),
+        (["export"], "expected --model FILE, or --run-id RUN"),
+        (["export", "--run-id", RUN_ID, "--peers", ADDRESS, "--checkpoint", "d"], "--checkpoint and --peers are given"),
+        (["sample", "--prompt", "x", "--model", "m", "--run-id", RUN_ID], "--model is given beside another source"),
+        (["sample", "--model", "m"], "Missing option '--prompt'"),
+        (["sample", "--prompt", "x", "--temperature", "-1"], "Invalid value for '--temperature'"),
+        (["evaluate", "--run-id", RUN_ID], "expected --peers MULTIADDR"),
+        (["demo", "--peers", "1"], "Invalid value for '--peers'"),
+        (["simulate", "--churn", "2"], "Invalid value for '--churn'"),
+        (["simulate", "home", "--peers", "3"], "--peers, --steps and --churn are given beside a scenario"),
+        (["simulate", "hom"], "'hom' is no scenario; expected home, datacenters, storm, laptops"),
+        (["simulate", "there-is-no.toml"], "there-is-no.toml: No such file"),
+    ],
+)
+def test_wrong_flags_cost_one_sentence_and_exit_2(
+    arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert app.run(arguments) == 2
+    captured = capsys.readouterr()
+    assert sentence in captured.err
+    assert "Traceback" not in captured.err
+    assert captured.out == ""
+
+
+def test_the_nearest_flag_is_suggested(capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.run(["join", "--devise", "cpu"]) == 2
+    assert "--device" in capsys.readouterr().err
+
+
+def test_observers_get_run_and_addresses(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    status = stand_in(monkeypatch, "peer.observe.status", "show_status", lambda *_: 0)
+    page = stand_in(monkeypatch, "dashboard.app", "serve_dashboard", lambda *_: 0)
+    assert (
+        app.run(
+            ["status", "--run-id", RUN_ID, "--peers", ADDRESS, "--json", "--timeout", "3", "--host-backend", "p2pd"]
+        )
+        == 0
+    )
+    target = Target(RUN_ID, [ADDRESS], home / RUN_ID / "observer")
+    assert status == [(target, True, 3.0, "p2pd", home / RUN_ID / "events.jsonl")]
+    write_cached_peers(home / RUN_ID / "cached_peers.json", [OTHER_ADDRESS])
+    assert app.run(["dashboard", "--run-id", RUN_ID, "--host", "0.0.0.0", "--port", "0"]) == 0
+    arguments = ["dashboard", "--run-id", RUN_ID, "--db", ":memory:", "--join-address", ADDRESS, "--token-file", "t"]
+    assert app.run(arguments) == 0
+    (known, addresses, first), (_, _, second) = page
+    assert (known, addresses) == (RUN_ID, [OTHER_ADDRESS])
+    assert (first.host, first.port, first.db) == ("0.0.0.0", 0, home / RUN_ID / "dashboard.sqlite")
+    assert (first.token_file, first.join_addresses, first.is_rebuilding) == (None, (), False)
+    assert (second.host, second.port, second.db) == ("127.0.0.1", 8080, None)
+    assert (second.token_file, second.join_addresses) == (Path("t"), (ADDRESS,))
+
+
+def test_a_model_comes_from_one_source(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = stand_in(monkeypatch, "peer.export.export", "export_model", lambda *_: 0)
+    assert app.run(["export", "--run-id", RUN_ID, "--peers", ADDRESS, "--out", "m", "--force", "--timeout", "9"]) == 0
+    assert app.run(["export", "--run-id", RUN_ID, "--checkpoint", "here", "--json"]) == 0
+    live, saved = RunSource(RUN_ID, (ADDRESS,), 9.0, home / RUN_ID / "observer"), CheckpointSource(RUN_ID, Path("here"))
+    assert calls == [(live, Path("m"), True, False), (saved, Path("model.safetensors"), False, True)]
+    calls = stand_in(monkeypatch, "peer.export.export", "sample_model", lambda *_: 0)
+    assert app.run(["sample", "--model", "m", "--prompt", "a b", "--max-tokens", "3", "--temperature", "0"]) == 0
+    assert calls == [(ModelFileSource(Path("m")), "a b", 3, 0.0, 0, "auto")]
+    calls = stand_in(monkeypatch, "peer.export.export", "evaluate_model", lambda *_: 0)
+    assert app.run(["evaluate", "--model", "m", "--data", "text:t", "--device", "cpu", "--json"]) == 0
+    assert calls == [(ModelFileSource(Path("m")), "text:t", "cpu", True)]
+
+
+def test_demo_and_simulate_pass_their_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    demo = stand_in(monkeypatch, "peer.demo.demo", "run_demo", lambda *_: 1)
+    simulation = stand_in(monkeypatch, "peer.simulation.command", "run_simulation", lambda *_: 0)
+    assert app.run(["demo"]) == 1
+    assert app.run(["demo", "--peers", "4", "--minutes", "0.5", "--json", "--no-dashboard", "--port", "9000"]) == 1
+    assert demo == [(3, 2.0, False, True, 8080), (4, 0.5, True, False, 9000)]
+    assert app.run(["simulate", "--peers", "5", "--steps", "6", "--seed", "7", "--churn", "0.5", "--json"]) == 0
+    assert simulation == [(5, 6, 7, 0.5, True)]
+    scenario = stand_in(monkeypatch, "peer.simulation.command", "run_scenario", lambda *_: 1)
+    assert app.run(["simulate", "home"]) == 1
+    assert app.run(["simulate", "own.toml", "--seed", "3", "--json"]) == 1
+    assert scenario == [("home", None, False), ("own.toml", 3, True)]
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (LocalFault("the disk is gone"), 1),
+        (UsageFault("the disk is gone"), 2),
+        (NobodyReachable("the disk is gone"), 3),
+        (Incompatible("the disk is gone"), 4),
+        (DeviceFault("the disk is gone"), 5),
+        (PeerFault("12D3KooWabcdefgh", "the disk is gone"), 1),
+        (MurmurationError("the disk is gone"), 1),
+        (KeyboardInterrupt(), 130),
+    ],
+)
+def test_errors_become_one_sentence_and_their_exit_code(
+    error: BaseException, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> int:
+        raise error
+
+    stand_in(monkeypatch, "peer.join.join", "run_trainer", fail)
+    assert app.run(["join", "--run-id", RUN_ID]) == code
+    message = capsys.readouterr().err
+    assert message.startswith("peer: ")
+    assert message.count("\n") == 1
+    assert ("interrupted" if code == 130 else "the disk is gone") in message
+
+
+@pytest.mark.parametrize("writable", [True, False])
+def test_a_bug_leaves_a_file_to_report(
+    writable: bool, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> int:
+        raise ZeroDivisionError("deep inside")
+
+    if not writable:
+        home.parent.write_text("a file where the data folder should be")
+    stand_in(monkeypatch, "peer.join.join", "run_trainer", fail)
+    assert app.run(["join", "--run-id", RUN_ID]) == 1
+    message = capsys.readouterr().err
+    assert message.startswith("peer: this is a bug (ZeroDivisionError)")
+    assert "Traceback" not in message
+    path = Path(message.removesuffix(".\n").split()[-1])
+    assert path.is_relative_to(home) == writable
+    assert "deep inside" in path.read_text()
+    path.unlink()
+
+
+@given(st.lists(st.sampled_from(["/a", "/b", "--peers", "--json", "--name", "x", "--peers=/c"])))
+def test_spreading_changes_no_other_argument(arguments: list[str]) -> None:
+    spread = app.spread_peers(arguments)
+    without = [argument for argument in spread if argument != "--peers"]
+    assert without == [argument for argument in arguments if argument != "--peers"]
+
+
+def test_several_addresses_may_follow_one_flag() -> None:
+    spread = app.spread_peers(["join", "--peers", "/a", "/b", "--data-dir", "/d", "--peers=/e", "/f", "--peers", "/g"])
+    assert spread == (
+        ["join", "--peers", "/a", "--peers", "/b", "--data-dir", "/d", "--peers=/e", "--peers", "/f", "--peers", "/g"]
+    )
+
+
+def in_a_new_process(code: str, home: Path) -> subprocess.CompletedProcess[str]:
+    environ = os.environ | {"XDG_DATA_HOME": str(home)}
+    root = Path(app.__file__).parents[2]
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=root, env=environ, timeout=60
+    )
+
+
+def test_heavy_libraries_stay_out_of_the_command_line(tmp_path: Path) -> None:
+    code = """
+import sys
+import peer.cli.app
+heavy = {"torch", "hivemind", "aiohttp", "numpy", "rich", "pydantic", "cryptography"}
+print("after import:", sorted(heavy & set(sys.modules)))
+peer.cli.app.run(["join", "--help"])
+peer.cli.app.run(["init", "tinybytes"])
+print("after init:", sorted(heavy & set(sys.modules) - {"pydantic", "cryptography"}))
+"""
+    lines = in_a_new_process(code, tmp_path).stdout.splitlines()
+    assert lines[0] == "after import: []"
+    assert lines[-1] == "after init: []"
+
+
+def test_a_reader_that_leaves_early_gets_no_traceback(tmp_path: Path) -> None:
+    code = """
+import os, sys
+import peer.cli.app
+read, write = os.pipe()
+os.dup2(write, 1)
+os.close(read)
+sys.exit(peer.cli.app.run(["init", "tinybytes"]))
+"""
+    ended = in_a_new_process(code, tmp_path)
+    assert (ended.returncode, ended.stderr) == (1, "")

@@ -1,0 +1,256 @@
+"""Commands of a private run with bad invites, keys and revisions: one sentence each, exit 2, nothing changed."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dht.admission.admission import Admission, MemberRules, NotAdmitted
+from dht.admission.tickets import (
+    INVITE_PREFIX,
+    Invite,
+    bind_ticket,
+    decode_invite,
+    encode_invite,
+    encode_pass,
+    issue_ticket,
+)
+from dht.errors import LocalFault
+from dht.identity.keys import Identity
+from peer.cli import app
+from peer.config.secret_files import write_secret
+from peer.network.membership.invite_users import INVITE_USERS_NAME, remember_users
+from peer.owner.owned_run import DRAFT_NAME, OwnedRun, open_owned_run
+
+FRIEND, OTHER = (Identity.from_seed(bytes([number]) * 32) for number in (7, 8))
+MEMBER = Identity.from_seed(bytes([9]) * 32)
+ADDRESS = f"/ip4/127.0.0.1/tcp/9/p2p/{FRIEND.peer_id}"
+RSA_ID = "QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N"
+
+
+@pytest.fixture(scope="module")
+def owner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder of a private run's owner."""
+    folder = tmp_path_factory.mktemp("private") / "owner"
+    assert app.run(["init", "ours", "--access", "invite", "--out", str(folder)]) == 0
+    return folder  # type: ignore[return-value]
+
+
+@pytest.fixture(scope="module")
+def owned(owner: Path) -> OwnedRun:
+    return open_owned_run(None, owner)
+
+
+def sentence(capsys: pytest.CaptureFixture[str], arguments: list[str], exit_code: int = 2) -> str:
+    """What a command that must fail says: one line, no traceback."""
+    capsys.readouterr()
+    assert app.run(arguments) == exit_code
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "Traceback" not in said.err
+    assert "this is a bug" not in said.err
+    (line,) = said.err.splitlines()
+    return line
+
+
+def ticketed(owned: OwnedRun, *, lasts: float = 3600, kind: str = "once", signed_by: Identity | None = None) -> Invite:
+    seed = b"s" * 32 if kind == "once" else b""
+    holder = Identity.from_seed(seed).public_key if seed else FRIEND.public_key
+    ticket = issue_ticket(
+        signed_by or owned.owner,
+        owned.run_id,
+        kind,
+        holder,
+        int(time.time() + lasts),
+        b"12345678",  # type: ignore[arg-type]
+    )
+    return Invite(owned.run_id, (ADDRESS,), owned.owner.public_key, ticket, seed)
+
+
+def join(tmp_path: Path, invite: Invite | str) -> list[str]:
+    path = tmp_path / "x.invite"
+    write_secret(path, invite if isinstance(invite, str) else encode_invite(invite))
+    return ["join", "--invite", str(path), "--data-dir", str(tmp_path / "data")]
+
+
+# --- invites
+
+
+def test_an_expired_invite(owned: OwnedRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = sentence(capsys, join(tmp_path, ticketed(owned, lasts=-60)))
+    assert re.search(r"the invite expired at .*; expected one that is still good; ask the owner", said)
+
+
+def test_an_invite_for_another_key(owned: OwnedRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = sentence(capsys, join(tmp_path, ticketed(owned, kind="key")))
+    assert FRIEND.peer_id in said
+    assert "expected 12D3Koo" in said
+    assert "--identity" in said
+
+
+def test_a_foreign_invite(owned: OwnedRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = sentence(capsys, join(tmp_path, ticketed(owned, signed_by=OTHER)))
+    assert "was changed or is not by the owner" in said
+    assert "ask the owner for a new one" in said
+
+
+def test_a_tampered_invite(owned: OwnedRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = encode_invite(ticketed(owned))
+    middle = len(text) // 2
+    changed = text[:middle] + ("A" if text[middle] != "A" else "B") + text[middle + 1 :]
+    for bad in (changed, text[:middle], text.removeprefix(INVITE_PREFIX), "", "\x00" * 40):
+        assert "expected" in sentence(capsys, join(tmp_path, bad))
+
+
+def test_an_invite_with_the_secret_of_another(
+    owned: OwnedRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = sentence(capsys, join(tmp_path, dataclasses.replace(ticketed(owned), secret=b"x" * 32)))
+    assert "secret" in said
+    assert "expected" in said
+
+
+def test_an_invite_of_another_run(owned: OwnedRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = [*join(tmp_path, ticketed(owned)), "--run-id", "other.aaaaaaaaaaaaaaaaaaaa"]
+    assert f"the invite is for run {owned.run_id}" in sentence(capsys, arguments)
+
+
+def admission(owned: OwnedRun, folder: Path, now: float, who: Identity = MEMBER) -> Admission:
+    """What a member has after each start."""
+    numbers = iter(range(1, 1000))
+    rules = MemberRules("invite", owned.owner.public_key, frozenset({MEMBER.peer_id}))
+    made = Admission(who, owned.run_id, lambda: now, lambda: next(numbers).to_bytes(16, "big"), rules=rules)
+    remember_users(made, folder, now)
+    return made
+
+
+def proof_of(owned: OwnedRun, who: Identity, now: float, number: int) -> bytes:
+    invite = ticketed(owned)
+    assert invite.ticket is not None
+    held = encode_pass(bind_ticket(owned.run_id, invite.ticket, invite.secret, who.peer_id))
+    rules = MemberRules("invite", owned.owner.public_key)
+    caller = Admission(
+        who, owned.run_id, lambda: now, lambda: number.to_bytes(16, "big"), ticket_pass=held, rules=rules
+    )
+    return caller.prove(MEMBER.peer_id, "stream")
+
+
+def test_a_one_time_invite_stays_used_when_members_are_started_again(owned: OwnedRun, tmp_path: Path) -> None:
+    now = time.time()
+    admission(owned, tmp_path, now).admit(FRIEND.peer_id, proof_of(owned, FRIEND, now, 1), "stream")
+    for number in (2, 3):
+        again = admission(owned, tmp_path, now)
+        with pytest.raises(NotAdmitted) as caught:
+            again.admit(OTHER.peer_id, proof_of(owned, OTHER, now, number), "stream")
+        assert caught.value.told == "the one-time invite was used by another key before"
+        again.admit(FRIEND.peer_id, proof_of(owned, FRIEND, now, number + 10), "stream")
+    assert len((tmp_path / INVITE_USERS_NAME).read_text().splitlines()) == 1
+    # Once it has expired nobody is let in with it, and nothing of it is kept.
+    admission(owned, tmp_path, now + 86_400)
+    assert (tmp_path / INVITE_USERS_NAME).read_text() == ""
+
+
+def test_a_damaged_list_of_users(owned: OwnedRun, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    now = time.time()
+    admission(owned, tmp_path, now).admit(FRIEND.peer_id, proof_of(owned, FRIEND, now, 1), "stream")
+    path = tmp_path / INVITE_USERS_NAME
+    bad = [b"\xff", b"[" * 200, b"{}", b'{"serial": "0011", "peer_id": "x", "expires_at": 1}', b'{"serial": "00']
+    path.write_bytes(path.read_bytes() + b"\n".join(bad))
+    again = admission(owned, tmp_path, now)
+    assert again.users == {b"12345678": FRIEND.peer_id}
+    assert len(caplog.messages) == len(bad)
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(LocalFault, match=r"cannot be read.*expected.*check"):
+        admission(owned, tmp_path, now)
+
+
+# --- keys
+
+
+@pytest.mark.parametrize(
+    "key", [RSA_ID, "alice", "12D3KooWx", "", "ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAI", FRIEND.peer_id[:-1]]
+)
+def test_a_wrong_kind_of_key(owner: Path, capsys: pytest.CaptureFixture[str], key: str) -> None:
+    for command in (["invite", "--key", key], ["revoke", "--key", key], ["manifest", "edit", "--admit", key]):
+        said = sentence(capsys, [*command, "--data-dir", str(owner)])
+        assert "expected a libp2p Ed25519 id such as 12D3KooW..." in said
+        assert "`peer key` prints it" in said
+    assert not (owner / DRAFT_NAME).exists()
+
+
+def test_an_identity_file_of_another_kind(owned: OwnedRun, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    key = tmp_path / "id.pem"
+    write_secret(key, "-----BEGIN OPENSSH PRIVATE KEY-----\nAAAA\n-----END OPENSSH PRIVATE KEY-----\n")
+    said = sentence(capsys, [*join(tmp_path, ticketed(owned)), "--identity", str(key)])
+    assert str(key) in said
+    assert "expected" in said
+
+
+# --- revisions
+
+
+def test_an_unsigned_revision_is_not_published(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = str(tmp_path / "owner")
+    assert app.run(["init", "ours", "--access", "invite", "--out", folder]) == 0
+    edit = ["manifest", "edit", "--data-dir", folder, "--outer-lr", "0.3", "--at-version", "50"]
+    assert app.run(edit) == 0
+    for command in (["manifest", "publish", "--peers", ADDRESS], ["revoke", "--key", OTHER.peer_id]):
+        said = sentence(capsys, [*command, "--data-dir", folder])
+        assert "not signed" in said
+        assert "peer manifest sign" in said
+    assert app.run(["manifest", "sign", "--data-dir", folder]) == 0
+    assert "has no draft" in sentence(capsys, ["manifest", "sign", "--data-dir", folder])
+
+
+def test_an_older_draft_is_not_signed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "owner"
+    assert app.run(["init", "ours", "--access", "invite", "--out", str(folder)]) == 0
+    edit = ["manifest", "edit", "--data-dir", str(folder), "--admit", FRIEND.peer_id]
+    assert app.run(edit) == 0
+    older = (folder / DRAFT_NAME).read_bytes()
+    assert app.run(["manifest", "sign", "--data-dir", str(folder)]) == 0
+    (folder / DRAFT_NAME).write_bytes(older)
+    said = sentence(capsys, ["manifest", "sign", "--data-dir", str(folder)])
+    assert "the draft is revision 2 and revision 2 is signed already; expected a later one" in said
+
+
+def test_a_manifest_that_was_changed_after_it_was_signed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "owner"
+    assert app.run(["init", "ours", "--access", "invite", "--out", str(folder)]) == 0
+    path = folder / "run.record"
+    path.write_bytes(path.read_bytes().replace(b'"mode":"invite"', b'"mode":"closed"'))
+    said = sentence(capsys, ["manifest", "show", "--data-dir", str(folder)])
+    assert "is not signed by the owner of this run" in said
+    assert "take it from a copy" in said
+
+
+def test_only_the_owner_revises(tmp_path: Path, owner: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    said = sentence(capsys, ["revoke", "--key", OTHER.peer_id, "--data-dir", str(tmp_path)])
+    assert "only the owner's key can do this" in said
+    stolen = tmp_path / "other"
+    assert app.run(["init", "other", "--out", str(stolen)]) == 0
+    (stolen / "run.record").write_bytes((owner / "run.record").read_bytes())
+    said = sentence(capsys, ["revoke", "--key", OTHER.peer_id, "--data-dir", str(stolen)])
+    assert "is the key of another run" in said
+
+
+def test_an_invite_that_was_not_given_cannot_be_revoked(owner: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for serial, words in (("00" * 8, "was not given from"), ("12", "is no serial number")):
+        said = sentence(capsys, ["revoke", "--invite", serial, "--data-dir", str(owner)])
+        assert words in said
+
+
+def test_what_an_invite_says_is_what_the_owner_gave(owner: Path, tmp_path: Path) -> None:
+    path = tmp_path / "f.invite"
+    arguments = ["--data-dir", str(owner), "--key", FRIEND.peer_id, "--peers", ADDRESS, "--out", str(path)]
+    assert app.run(["invite", *arguments]) == 0
+    invite = decode_invite(path.read_text())
+    assert invite.addresses == (ADDRESS,)
+    assert invite.ticket is not None
+    assert invite.ticket.holder == FRIEND.public_key

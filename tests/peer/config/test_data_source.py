@@ -1,0 +1,196 @@
+"""A run's owner does not choose which files of a volunteer are read: what a manifest may name, and which files are."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import numpy as np
+import pytest
+from torch import nn
+
+from dht.errors import UsageFault
+from dht.records.signed_records import decode_run_record
+from peer.config.data_source import source_here
+from peer.config.layouts import seed_sizes
+from peer.config.manifest import RunManifest
+from peer.config.peer_config import PeerConfig
+from peer.export.export import evaluate_model
+from peer.export.model_file import Anchors, facts_of, write_model
+from peer.export.model_source import ModelFileSource
+from peer.owner.new_run import create_custom_run, create_run
+from peer.trainer.model import data_files
+from peer.trainer.model.data import open_corpus
+from peer.trainer.model.data_files import paths_in
+
+SECRET = "-----BEGIN OPENSSH PRIVATE KEY-----\n"
+PATHS = ("text:~/.ssh", "text:/dev/zero", "text:/", "tokens:../../x.u16", "text:.", "text: ", "tokens:~root/x,/etc")
+
+
+def corpus_of(source: str, context: int = 16):
+    return open_corpus(source, vocab_size=256, context=context, held_out_fraction=0.1)
+
+
+def run_file(folder: Path, source: str) -> Path:
+    path = folder / "run.toml"
+    path.write_text(f'[data]\nsource = "{source}"\n')
+    return path
+
+
+# ----------------------------------------------------------------------------------------------- what a manifest names
+
+
+@pytest.mark.parametrize("source", PATHS)
+def test_a_path_in_a_manifest_is_not_followed(source: str) -> None:
+    manifest = RunManifest.from_fields({"name": "old", "data": {"source": source}})
+    # It stays the run that it was: its bytes and hash are what peers agreed on.
+    assert RunManifest.from_bytes(manifest.to_bytes()).data.source == source
+    kind = source.partition(":")[0]
+    with pytest.raises(UsageFault, match=f"a path on this machine.*--data {kind}:PATH"):
+        source_here(manifest.data.source, None)
+    assert source_here(manifest.data.source, f"{kind}:mine") == f"{kind}:mine"
+
+
+@pytest.mark.parametrize("kind", ["text", "tokens"])
+def test_a_kind_asks_the_volunteer(kind: str) -> None:
+    with pytest.raises(UsageFault, match=f"give --data {kind}:PATH"):
+        source_here(f"{kind}:", None)
+    assert source_here(f"{kind}:", f"{kind}:mine") == f"{kind}:mine"
+
+
+def test_bytes_are_not_trained_on_as_tokens_of_a_tokenizer() -> None:
+    for named in ("tokens:", "tokens:/old/path"):
+        for own in ("text:books", "stdlib:"):
+            with pytest.raises(UsageFault, match=r"this run reads token shards.*holds bytes"):
+                source_here(named, own)
+    # Shards of bytes are text all the same.
+    assert source_here("text:", "tokens:bytes.u16") == "tokens:bytes.u16"
+
+
+def test_library_text_needs_no_choice() -> None:
+    assert source_here("stdlib:", None) == "stdlib:"
+
+
+@pytest.mark.parametrize("source", PATHS)
+def test_an_owner_cannot_sign_a_path(source: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageFault, match=r"would be read on every volunteer's machine.*peer join --data"):
+        create_run("new", run_file(tmp_path, source), tmp_path / "owner")
+    with pytest.raises(UsageFault, match="would be read on every volunteer's machine"):
+        create_custom_run("new", nn.Linear(4, 4), {"data": {"source": source}}, tmp_path / "owner")
+    assert not (tmp_path / "owner").exists()  # no key was made for it
+
+
+@pytest.mark.parametrize("source", ["stdlib:", "text:", "tokens:"])
+def test_an_owner_signs_a_kind(source: str, tmp_path: Path) -> None:
+    run = create_run("new", run_file(tmp_path, source), tmp_path / "owner")
+    record = decode_run_record(run.run_record_path.read_bytes(), run_id=run.run_id)
+    assert RunManifest.from_bytes(record.manifest).data.source == source
+
+
+def test_a_volunteer_cannot_give_a_kind_without_a_path() -> None:
+    for data in ("text:", "tokens:"):
+        with pytest.raises(ValueError, match="data"):
+            PeerConfig.model_validate({"run_id": "any.aaaaaaaaaaaaaaaaaaaa", "data": data})
+
+
+def test_evaluate_does_not_read_what_a_model_file_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    keys = tmp_path / "keys"
+    keys.write_text(SECRET * 100)
+    model = {"num_layers": 1, "d_model": 16, "num_heads": 2, "context": 16}
+    fields = {"name": "tiny", "model": model, "data": {"source": f"text:{keys}"}}
+    manifest = RunManifest.from_fields(fields)
+    path = tmp_path / "model.safetensors"
+    write_model(initial_anchors(manifest), path, 0.0, replace=False)
+    with pytest.raises(UsageFault, match="a path on this machine"):
+        evaluate_model(ModelFileSource(path), None, "cpu", False)
+    assert evaluate_model(ModelFileSource(path), f"text:{keys}", "cpu", False) == 0
+
+
+# ------------------------------------------------------------------------------------------------- which files are read
+
+
+def test_pipes_devices_and_sockets_are_refused_in_a_sentence(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "socket"))
+        for path, what in (
+            (tmp_path / "pipe", "named pipe"),
+            (tmp_path / "socket", "socket"),
+            (Path("/dev/zero"), "device"),
+            (Path("/dev/null"), "device"),
+        ):
+            for kind in ("text", "tokens"):
+                with pytest.raises(UsageFault, match=what if kind == "text" else f"{what}|does not say how"):
+                    corpus_of(f"{kind}:{path}")
+
+
+def test_a_link_to_a_pipe_is_refused_too(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link.u16").symlink_to(tmp_path / "pipe")
+    with pytest.raises(UsageFault, match="named pipe"):
+        corpus_of(f"tokens:{tmp_path / 'link.u16'}")
+
+
+def test_a_folder_is_read_without_what_is_no_file_or_leads_out(tmp_path: Path) -> None:
+    books, keys = tmp_path / "books", tmp_path / "id_rsa"
+    books.mkdir()
+    keys.write_text(SECRET * 50)
+    (books / "one.txt").write_text("a" * 1000)
+    (books / "again.txt").symlink_to("one.txt")
+    (books / "key.txt").symlink_to(keys)
+    (books / "zero").symlink_to("/dev/zero")
+    (books / "gone").symlink_to("nothing")
+    os.mkfifo(books / "pipe")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(books / "socket"))
+        corpus = corpus_of(f"text:{books}")
+    assert set(corpus.training.names) == {"again.txt", "one.txt"}
+    whole = np.concatenate([part.read(0, part.num_tokens) for part in (corpus.training, corpus.held_out)])
+    assert set(whole.tolist()) == {ord("a")}
+    assert corpus.facts == "2 files, 2 kB; 5 entries that lead out of the folder, or are no files, were left out"
+
+
+def test_a_folder_of_links_that_lead_out_says_so(tmp_path: Path) -> None:
+    books, keys = tmp_path / "books", tmp_path / "id_rsa"
+    books.mkdir()
+    keys.write_text(SECRET * 50)
+    (books / "key.txt").symlink_to(keys)
+    with pytest.raises(UsageFault, match=r"holds nothing to read.*1 entries that lead out"):
+        corpus_of(f"text:{books}")
+
+
+def test_files_together_take_a_share_of_the_memory_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(5):
+        (tmp_path / f"{number}.txt").write_text("x" * 1000)
+    monkeypatch.setattr(data_files, "_memory_bytes", lambda: 16_000)
+    with pytest.raises(UsageFault, match=r"4\.txt hold 5 kB together; expected at most 4 kB, a quarter"):
+        corpus_of(f"text:{tmp_path}")
+    monkeypatch.setattr(data_files, "_memory_bytes", lambda: 20_000)
+    assert corpus_of(f"text:{tmp_path}").training.num_tokens == 4500
+
+
+def test_a_comma_in_a_name_that_exists_separates_nothing(tmp_path: Path) -> None:
+    first, second = tmp_path / "war, and peace.txt", tmp_path / "two.txt"
+    first.write_text("a" * 500)
+    second.write_text("b" * 500)
+    assert paths_in(f"{first},{second}") == [first, second]
+    assert paths_in(f"{second},{first},{second}") == [second, first, second]
+    corpus = corpus_of(f"text:{first}")
+    assert corpus.training.num_tokens + corpus.held_out.num_tokens == 500
+    with pytest.raises(UsageFault, match=r"/no,ne\.txt|/no does not exist.*commas separate"):
+        corpus_of(f"text:{tmp_path}/no,ne.txt")
+
+
+def test_a_home_of_nobody_is_a_sentence() -> None:
+    with pytest.raises(UsageFault, match="home folder of nobody"):
+        corpus_of("text:~nobody-of-that-name/books")
+
+
+# -------------------------------------------------------------------------------------------------------------- helpers
+
+
+def initial_anchors(manifest: RunManifest) -> Anchors:
+    values = {index: np.zeros(size, np.float32) for index, size in enumerate(seed_sizes(manifest))}
+    facts = tuple(facts_of(index, 0, 0, part, np.zeros_like(part), 0) for index, part in values.items())
+    return Anchors("tiny.aaaaaaaaaaaaaaaaaaaa", manifest, facts, values, "a test")

@@ -1,0 +1,265 @@
+"""RunManifest: canonical bytes, hash, and sentences for everything that can be wrong with one."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import BaseModel
+
+from dht.errors import Incompatible, UsageFault
+from dht.identity.keys import Identity, make_run_id
+from dht.records.signed_records import RunRecord, sign_run_record
+from peer.config.manifest import (
+    MAX_MANIFEST_BYTES,
+    AveragingSection,
+    DataSection,
+    ModelSection,
+    RunManifest,
+    TrainingSection,
+)
+from peer.config.run_rules import codec_of, rule_of
+from peer.network.membership.run_finding import manifest_of, refuse_two_manifests
+
+DEFAULT = RunManifest(name="demo")
+PRINTABLE = st.text(st.characters(exclude_categories=["C"]), max_size=500)
+
+manifests = st.builds(
+    RunManifest,
+    name=st.from_regex(r"[a-z0-9-]{1,40}", fullmatch=True),
+    seed=st.integers(0, 2**53 - 1),
+    description=PRINTABLE,
+    starts_at=st.none() | st.floats(0, 2**40),
+    model=st.builds(ModelSection, num_layers=st.integers(1, 512), tied_head=st.booleans()),
+    data=st.builds(DataSection, source=PRINTABLE.filter(len).map(lambda path: f"text:{path[:495]}")),
+    training=st.builds(TrainingSection, learning_rate=st.floats(1e-300, 10)),
+    averaging=st.builds(AveragingSection, outer_lr=st.floats(1e-9, 10), mode=st.sampled_from(["sync", "eager"])),
+)
+
+
+def canonical(fields: object) -> bytes:
+    return json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode(
+        "utf-8", "surrogatepass"
+    )
+
+
+def changed(path: str, value: object) -> bytes:
+    fields = json.loads(DEFAULT.to_bytes())
+    *sections, last = path.split(".")
+    target = fields
+    for section in sections:
+        target = target[section]
+    target[last] = value
+    return canonical(fields)
+
+
+@given(manifests)
+def test_bytes_round_trip_and_are_canonical(manifest: RunManifest) -> None:
+    data = manifest.to_bytes()
+    assert RunManifest.from_bytes(data) == manifest
+    assert data == canonical(json.loads(data))
+    assert len(data) <= MAX_MANIFEST_BYTES
+    assert manifest.hash == hashlib.sha256(data).digest()
+
+
+@given(manifests, manifests)
+def test_equal_hashes_mean_equal_manifests(one: RunManifest, other: RunManifest) -> None:
+    assert (one.hash == other.hash) == (one == other)
+
+
+@given(st.integers(0, len(DEFAULT.to_bytes()) - 1), st.integers(1, 255))
+def test_a_changed_byte_is_refused_or_makes_another_run(position: int, mask: int) -> None:
+    data = bytearray(DEFAULT.to_bytes())
+    data[position] ^= mask
+    try:
+        read = RunManifest.from_bytes(bytes(data))
+    except ValueError:
+        return
+    assert read.hash != DEFAULT.hash
+
+
+@given(st.binary(max_size=300) | st.recursive(st.none() | st.floats() | st.text(), st.lists).map(canonical))
+def test_garbage_gives_a_value_error_and_nothing_else(data: bytes) -> None:
+    with pytest.raises(ValueError, match=r"manifest|got|expected"):
+        RunManifest.from_bytes(data)
+
+
+@pytest.mark.parametrize(
+    "data", [b"[" * 12_000, b'{"a":' * 2000, b"9" * 12_000, b"NaN", b"\xff\xfe[\x00", b"\xef\xbb\xbf{}"]
+)
+def test_hostile_json_is_refused(data: bytes) -> None:
+    with pytest.raises(ValueError, match="manifest is not JSON"):
+        RunManifest.from_bytes(data)
+
+
+def test_too_long_is_refused_before_it_is_parsed() -> None:
+    with pytest.raises(ValueError, match=f"expected at most {MAX_MANIFEST_BYTES}"):
+        RunManifest.from_bytes(b"[" * (MAX_MANIFEST_BYTES + 1))
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "sentence"),
+    [
+        ("name", "My Run", "name is 'My Run'; expected something like my-run"),
+        ("averaging.sync_evry", 3, "sync_evry is not a field in averaging; did you mean sync_every?"),
+        ("learning_rate", 0.1, "learning_rate is not a field at the top level; it belongs in the section training."),
+        ("model.seed", 0, "seed is not a field in model; it belongs at the top level."),
+        ("model.num_layers", "4", "model.num_layers is '4'; expected a whole number from 1 to 512."),
+        ("model.num_layers", True, "model.num_layers is true; expected a whole number from 1 to 512."),
+        ("model", 3, "model is 3; expected a section with the fields kind,"),
+        ("training.beta1", 1.0, "training.beta1 is 1.0; expected a finite number at least 0 and below 1."),
+        ("averaging.mode", "fast", "averaging.mode is 'fast'; expected one of sync, streaming, delayed, eager, carry"),
+        ("averaging.block_size", 17, "expected a whole number from 16 to 4096 and a multiple of 16."),
+        ("averaging.codec", "int3", "averaging.codec is 'int3'; expected one of fp32, fp16, int8, int4, e3m0, int2."),
+        ("averaging.scale", "fp16", "averaging.scale is 'fp16'; expected one of bf16, fp32, pow2."),
+        ("averaging.rounding", "up", "averaging.rounding is 'up'; expected one of nearest, stochastic."),
+        ("averaging.token_power", 2.5, "averaging.token_power is 2.5; expected a finite number from 0"),
+        ("averaging.quality_power", -1.0, "averaging.quality_power is -1.0; expected a finite number from 0"),
+        ("averaging.newcomer_rounds", 101, "averaging.newcomer_rounds is 101; expected a whole number from 0 to 100."),
+        ("averaging.momentum_lag_penalty", 11.0, "averaging.momentum_lag_penalty is 11.0; expected a finite number"),
+        ("averaging.overlap_steps", 30, "overlap_steps is 30 with sync_every 30; expected fewer"),
+        ("training.optimizer", "sgd", "training.optimizer is 'sgd'; expected one of adamw, muon."),
+        ("training.total_steps", 50, "total_steps is 50 with warmup_steps 50; expected more"),
+        ("model.num_heads", 3, "model: d_model is 128 with num_heads 3; expected d_model to be a multiple of 6"),
+        ("model.kind", "custom", "expected num_parameters and layout_digest beside it"),
+        ("model.num_parameters", 5, "num_parameters and layout_digest are for kind 'custom', remove them"),
+        ("format_version", 3, "format_version is 3; expected 4."),
+        ("seed", 10**400, "seed is a whole number of 1329 bits; expected a whole number from 0 to"),
+        ("training.learning_rate", 10**400, "training.learning_rate is a whole number of 1329 bits; expected a finite"),
+        ("data.source", "http://x", "data.source is 'http://x'; expected something like stdlib: or text:"),
+        ("data.source", "text:a\x1b[2J", "expected something like stdlib: or text:"),
+        ("description", "two\nlines", "expected something like one line of printable text"),
+    ],
+)
+def test_faults_name_the_field_the_value_and_what_is_expected(path: str, value: object, sentence: str) -> None:
+    with pytest.raises(ValueError) as caught:  # noqa: PT011 (the message is the subject of the test)
+        RunManifest.from_bytes(changed(path, value))
+    assert sentence in str(caught.value)
+    assert "\x1b" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_field_or_other_order_is_not_canonical() -> None:
+    fields = json.loads(DEFAULT.to_bytes())
+    reversed_keys = json.dumps(dict(reversed(fields.items())), separators=(",", ":")).encode()
+    del fields["seed"]
+    for data in (canonical(fields), reversed_keys, DEFAULT.to_bytes() + b" "):
+        with pytest.raises(ValueError, match="not in canonical form"):
+            RunManifest.from_bytes(data)
+
+
+def test_a_custom_model_is_described_by_size_and_layout() -> None:
+    model = ModelSection(kind="custom", num_parameters=10, layout_digest="ab" * 32, d_model=9)
+    manifest = RunManifest(name="own", model=model, averaging=AveragingSection(fragment_by="balanced"))
+    assert RunManifest.from_bytes(manifest.to_bytes()).model.layout_digest == "ab" * 32
+    with pytest.raises(ValueError, match="expected 'balanced'"):
+        RunManifest.from_fields({"name": "own", "model": model.model_dump()})
+
+
+@pytest.mark.parametrize("codec", ["fp16", "fp32"])
+def test_a_plain_cast_is_not_rounded_by_chance(codec: str) -> None:
+    section = {"codec": codec, "rounding": "stochastic"}
+    with pytest.raises(
+        ValueError, match=f"averaging: rounding is 'stochastic' with codec '{codec}'; expected 'nearest'"
+    ):
+        RunManifest.from_fields({"name": "own", "averaging": section})
+
+
+def test_the_codec_and_the_rule_are_those_of_the_manifest() -> None:
+    section = AveragingSection(
+        codec="int8",
+        block_size=64,
+        scale="pow2",
+        rounding="stochastic",
+        token_power=0.5,
+        quality_power=0.0,
+        newcomer_rounds=7,
+        lag_penalty=0.25,
+        momentum_lag_penalty=0.75,
+    )
+    manifest = RunManifest(name="own", averaging=section)
+    codec, rule = codec_of(manifest), rule_of(manifest)
+    assert (codec.name, codec.block_size, codec.scale, codec.rounding) == ("int8", 64, "pow2", "stochastic")
+    assert (rule.token_power, rule.quality_power, rule.newcomer_rounds) == (0.5, 0.0, 7)
+    assert (rule.lag_penalty, rule.momentum_lag_penalty) == (0.25, 0.75)
+
+
+def test_every_field_says_what_it_is_and_has_a_default() -> None:
+    def check(model: type[BaseModel]) -> None:
+        for name, field in model.model_fields.items():
+            annotation: Any = field.annotation
+            if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+                check(annotation)
+                continue
+            assert field.description, f"{model.__name__}.{name} has no description"
+            assert not field.is_required() or name == "name", f"{model.__name__}.{name} has no default"
+
+    check(RunManifest)
+
+
+def test_toml_is_read_with_the_name_given(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text('name = "other"\nstarts_at = 2030-01-01T00:00:00Z\n[averaging]\nsync_every = 50\nlag_penalty = 0\n')
+    manifest = RunManifest.load_toml(path, name="mine")
+    assert (manifest.name, manifest.averaging.sync_every, manifest.starts_at) == ("mine", 50, 1_893_456_000.0)
+    assert RunManifest.from_bytes(manifest.to_bytes()) == manifest
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("[averaging]\nsync_evry = 50", "did you mean sync_every?"),
+        ("[averaging\n", "is not a TOML file"),
+        ("starts_at = 2030-01-01T00:00:00", "has no time zone"),
+        ("seed = 1.5", "seed is 1.5; expected a whole number"),
+        ("[training]\nlearning_rate = nan", "training.learning_rate is nan; expected a finite number"),
+    ],
+)
+def test_toml_faults_are_one_sentence_with_the_path(tmp_path: Path, text: str, sentence: str) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(text)
+    with pytest.raises(UsageFault) as caught:
+        RunManifest.load_toml(path, name="demo")
+    assert str(path) in str(caught.value)
+    assert sentence in str(caught.value)
+
+
+def test_an_unreadable_file_is_a_usage_fault(tmp_path: Path) -> None:
+    garbled = tmp_path / "garbled.toml"
+    garbled.write_bytes(b"\xff\xfe")
+    for path in (tmp_path / "absent.toml", tmp_path, garbled):
+        with pytest.raises(UsageFault, match="TOML file"):
+            RunManifest.load_toml(path)
+
+
+OWNER = Identity.generate()
+
+
+def record_of(manifest: bytes) -> RunRecord:
+    return sign_run_record(make_run_id("demo", OWNER.public_key), manifest, OWNER)
+
+
+def test_joining_a_run_with_an_unknown_codec_is_refused_with_the_field() -> None:
+    with pytest.raises(Incompatible) as caught:
+        manifest_of(record_of(changed("averaging.codec", "int3")))
+    assert "averaging.codec is 'int3'; expected one of fp32, fp16, int8, int4, e3m0, int2." in str(caught.value)
+    assert "install the version that the run's owner uses" in str(caught.value)
+
+
+def test_joining_members_with_another_codec_is_refused_with_the_field(tmp_path: Path) -> None:
+    """Two manifests of one revision, as when an owner starts a run anew in the same folder."""
+    section = AveragingSection(codec="int8", scale="pow2")
+    theirs = RunManifest(name="demo", averaging=section)
+    local, found = record_of(DEFAULT.to_bytes()), record_of(theirs.to_bytes())
+    with pytest.raises(Incompatible) as caught:
+        refuse_two_manifests(local, found, theirs, tmp_path / "run.record")
+    assert "averaging.codec is 'int8', not 'int4'; averaging.scale is 'pow2', not 'bf16'." in str(caught.value)
+    assert str(tmp_path / "run.record") in str(caught.value)
+    refuse_two_manifests(local, local, DEFAULT, tmp_path)
+    newer = theirs.model_copy(update={"revision": 2})
+    refuse_two_manifests(local, record_of(newer.to_bytes()), newer, tmp_path)

@@ -1,0 +1,260 @@
+"""`peer doctor`: one sentence and one remedy for each problem, and an exit code that says whether to join."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import math
+import re
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from dht.host import PeerId
+from dht.records.signed_records import PeerRecord
+from peer.config.layouts import num_orthogonalised
+from peer.doctor.doctor import doctor_json
+from peer.doctor.facts import DoctorFacts, LineFacts, MachineFacts, NeedFacts, RunFacts
+from peer.doctor.findings import Finding, diagnose, exit_code_of
+from peer.doctor.prediction import OwnHome, predict
+from peer.doctor.report import print_findings
+from peer.network.reachability.probe import DialBack
+from peer.plan.source import sizes_of
+from peer.simulation.simulation import tiny_manifest
+from tests.dht.records.test_swarm_view import make_record
+from tests.kit.memory_networks import named
+
+GB = 10**9
+MEMBER = named(1)
+HERE = "/ip4/203.0.113.7/tcp/4001"
+MACHINE = MachineFacts(
+    versions={"murmuration": "0.1.0", "Python": "3.11.2", "torch": "2.13.0", "hivemind": "1.1.12"},
+    device="NVIDIA H200",
+    device_fault="",
+    device_free_bytes=40 * GB,
+    memory_free_bytes=60 * GB,
+    disk_free_bytes=500 * GB,
+    data_dir="/home/ada/run",
+    port_fault="",
+    congestion_control="bbr",
+)
+NEEDS = NeedFacts(
+    device_bytes=16 * GB,
+    memory_bytes=20 * GB,
+    disk_bytes=60 * GB,
+    join_bytes=8 * GB,
+    upload_bits_per_second=9e6,
+    download_bits_per_second=9e6,
+    round_seconds=30.0,
+    round_deadline_seconds=600.0,
+)
+RUN = RunFacts(
+    run_id="tiny.abcdefghij234567abcd",
+    manifest_hash="ab" * 32,
+    own_manifest_hash="",
+    num_members=12,
+    num_others=0,
+    newer_software="",
+    minimum_software="",
+    has_ended=False,
+    needs=NEEDS,
+)
+LINE = LineFacts(
+    asked=(MEMBER,),
+    clock_offset_seconds=0.02,
+    round_trip_seconds=0.04,
+    upload_bits_per_second=20e6,
+    download_bits_per_second=100e6,
+    dial_back=DialBack(reached=(f"{HERE}/p2p/{MEMBER}",)),
+)
+WELL = DoctorFacts(MACHINE, RUN, LINE, step_seconds=0.8, share_of_rounds=0.94)
+
+
+def changed(part: str, **changes: Any) -> DoctorFacts:
+    """`WELL` with one part, or with fields of its own, replaced."""
+    if part == "needs":
+        run = dataclasses.replace(RUN, needs=dataclasses.replace(NEEDS, **changes))
+        return dataclasses.replace(WELL, run=run)
+    if part == "":
+        return dataclasses.replace(WELL, **changes)
+    return dataclasses.replace(WELL, **{part: dataclasses.replace(getattr(WELL, part), **changes)})
+
+
+def finding_of(facts: DoctorFacts, subject: str) -> Finding:
+    (found,) = [finding for finding in diagnose(facts) if finding.subject == subject]
+    return found
+
+
+def test_when_all_is_well_every_line_says_so_and_joining_makes_sense() -> None:
+    findings = diagnose(WELL)
+    assert [finding.subject for finding in findings] == [
+        *("software", "device", "memory", "disk", "congestion"),
+        *("manifest", "clock", "reachable", "upload", "download", "rounds"),
+    ]
+    assert {finding.level for finding in findings} == {"ok"}
+    assert not any(finding.remedy for finding in findings)
+    assert exit_code_of(findings) == 0
+
+
+def test_a_system_that_names_no_congestion_control_has_no_such_line() -> None:
+    assert "congestion" not in [finding.subject for finding in diagnose(changed("machine", congestion_control=""))]
+
+
+PROBLEMS: list[tuple[str, DoctorFacts, str, str, str, int]] = [
+    # subject, facts, level, words of the finding, words of the remedy, exit code of the command
+    ("software", changed("machine", versions={"torch": ""}), "stop", "torch cannot be found", "pip install", 1),
+    ("software", changed("run", minimum_software="9.0.0"), "stop", "owner asks for 9.0.0", "--upgrade", 4),
+    ("software", changed("run", newer_software="murmuration 0.2.0"), "note", "members run", "--upgrade", 0),
+    ("device", changed("machine", device_fault="device 'cuda' is not there"), "stop", "not there", "--device", 5),
+    ("device", changed("needs", device_bytes=50 * GB), "stop", "needs 50 GB of 40 GB free", "more memory", 5),
+    ("device", changed("needs", device_bytes=38 * GB), "note", "needs 38 GB of 40 GB", "activations", 0),
+    ("memory", changed("needs", memory_bytes=80 * GB), "stop", "needs 80 GB of 60 GB", "end other programs", 1),
+    ("memory", changed("machine", memory_free_bytes=21 * GB), "note", "of 21 GB free", "end other programs", 0),
+    ("memory", changed("machine", device_free_bytes=None, memory_free_bytes=30 * GB), "stop", "needs 36 GB", "end", 1),
+    ("disk", changed("machine", disk_free_bytes=3 * GB), "stop", "60 GB of 3 GB free", "--data-dir", 1),
+    ("disk", changed("machine", disk_free_bytes=60 * GB + 1), "note", "60 GB of 60 GB", "free some space", 0),
+    ("congestion", changed("machine", congestion_control="cubic"), "note", "packets are lost", "sysctl", 0),
+    (
+        "kernels",
+        changed("machine", kernels_fault="kernels are of an older source"),
+        "note",
+        "four times",
+        "compiler",
+        0,
+    ),
+    ("disk", changed("machine", disk_free_bytes=None), "stop", "cannot be looked at", "--data-dir", 1),
+    ("ports", changed("machine", port_fault="the port is taken"), "stop", "the port is taken", "--listen", 1),
+    ("run", DoctorFacts(MACHINE, run_fault="nobody answered", run_fault_code=3), "stop", "nobody answered", "", 3),
+    ("manifest", changed("run", has_ended=True), "stop", "has ended the run", "another run", 4),
+    ("manifest", changed("run", own_manifest_hash="cd" * 32), "note", "cdcdcdcdcdcdcdcd here", "--data-dir", 0),
+    ("manifest", changed("run", num_others=2), "note", "2 members of them follow another", "owner", 0),
+    ("manifest", changed("run", num_members=0), "note", "nobody trains now", "first trainer", 0),
+    ("line", changed("", line=LineFacts(faults=("peer x: gone",))), "note", "not measured: peer x: gone", "again", 0),
+    ("clock", changed("line", clock_offset_seconds=-75.0), "stop", "1 min 15 s ahead of", "time service", 1),
+    ("clock", changed("line", clock_offset_seconds=9.0), "note", "9 s behind", "time service", 0),
+    ("clock", changed("line", clock_offset_seconds=None), "note", "no member told", "again", 0),
+    ("reachable", changed("line", dial_back=DialBack()), "note", "unknown", "another member", 0),
+    (
+        "reachable",
+        changed("line", dial_back=DialBack(failed=((f"{HERE}/p2p/{MEMBER}", "timeout"),))),
+        "note",
+        "nobody answers at /ip4/203.0.113.7/tcp/4001. A peer like that still contributes",
+        "forward TCP 4001 in the router",
+        0,
+    ),
+    (
+        "reachable",
+        changed(
+            "line",
+            dial_back=DialBack(failed=((f"{HERE}/p2p/{MEMBER}", "timeout"),)),
+            own_addresses=(f"{HERE}/p2p/{MEMBER}",),
+        ),
+        "note",
+        "nobody answers",
+        "open TCP 4001 in the firewall of this machine",
+        0,
+    ),
+    ("upload", changed("line", upload_bits_per_second=4e6), "note", "4 Mbit/s with .* want 9 Mbit/s", "cable", 0),
+    ("upload", changed("line", upload_limit_bits_per_second=1e6), "note", "limited to 1 Mbit/s", "--upload-limit", 0),
+    ("upload", changed("line", upload_bits_per_second=None), "note", "not measured", "again", 0),
+    ("download", changed("line", download_bits_per_second=1e6), "note", "1 Mbit/s with", "end other transfers", 0),
+    ("rounds", changed("", share_of_rounds=0.3), "note", "about 30 %", "faster line", 0),
+    ("rounds", changed("", share_of_rounds=0.01), "stop", "about 1 %", "smaller model", 1),
+    ("rounds", changed("", share_of_rounds=0.0, line=LineFacts()), "stop", "about 0 %", "smaller model", 1),
+    ("rounds", changed("", share_of_rounds=0.2, line=LineFacts(faults=("no",))), "note", "about 20 %", "faster", 0),
+    ("rounds", changed("", share_of_rounds=math.nan), "stop", "nan %", "smaller model", 1),
+    (
+        "rounds",
+        dataclasses.replace(changed("needs", round_seconds=900.0), share_of_rounds=0.2),
+        "note",
+        "takes 15 min, and the run gives up after 10 min",
+        "faster",
+        0,
+    ),
+]
+
+
+@pytest.mark.parametrize(("subject", "facts", "level", "words", "remedy", "exit_code"), PROBLEMS)
+def test_each_problem_has_a_sentence_a_remedy_and_an_exit_code(
+    subject: str, facts: DoctorFacts, level: str, words: str, remedy: str, exit_code: int
+) -> None:
+    finding = finding_of(facts, subject)
+    assert finding.level == level
+    assert re.search(words, finding.what), finding.what
+    assert remedy in finding.remedy
+    assert bool(finding.remedy) == bool(remedy)
+    assert exit_code_of(diagnose(facts)) == exit_code
+
+
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        (HERE, "yes, at /ip4/203.0.113.7/tcp/4001"),
+        ("/ip4/192.168.1.7/tcp/1", "private network"),
+        ("/ip6/::1/tcp/1", "this machine"),
+    ],
+)
+def test_where_a_peer_was_dialled_from_is_said(address: str, words: str) -> None:
+    facts = changed("line", dial_back=DialBack(reached=(f"{address}/p2p/{MEMBER}",)))
+    finding = finding_of(facts, "reachable")
+    assert finding.level == "ok"
+    assert words in finding.what
+
+
+@pytest.mark.parametrize("facts", [WELL, *(problem[1] for problem in PROBLEMS)])
+def test_it_fits_80_columns_and_ends_in_a_verdict(facts: DoctorFacts) -> None:
+    shown = io.StringIO()
+    findings = diagnose(facts)
+    code = exit_code_of(findings)
+    print_findings(findings, facts, code, Console(file=shown, width=80, color_system=None))
+    lines = shown.getvalue().rstrip().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert any(line.startswith(f"Joining makes {'no sense yet' if code else 'sense'}") for line in lines[-2:])
+
+
+def test_json_has_the_findings_and_addresses_as_text() -> None:
+    facts = doctor_json(WELL, 0)
+    assert facts["makes_sense"] is True
+    assert {"subject": "clock", "level": "ok"}.items() <= next(
+        finding for finding in facts["findings"] if finding["subject"] == "clock"
+    ).items()
+    assert facts["facts"]["line"]["dial_back"]["reached"] == [f"{HERE}/p2p/{MEMBER}"]
+
+
+# --- the prediction ---
+
+MANIFEST = tiny_manifest(1)
+OWN = OwnHome(1.0, 20e6, 100e6, 0.04, True)
+
+
+def members(**changes: Any) -> list[PeerRecord]:
+    section = MANIFEST.training
+    step_tokens = section.batch_size * section.accumulation_steps * MANIFEST.model.context
+    rates = {"tokens_per_second": float(step_tokens), "upload_bits_per_second": 20e6, **changes}
+    return [make_record(PeerId(named(number)), **rates) for number in range(2, 6)]
+
+
+def share_with(own: OwnHome, records: list[PeerRecord]) -> float:
+    return predict(MANIFEST, records, own, sizes_of(MANIFEST), num_orthogonalised(MANIFEST)).share_of_rounds
+
+
+def test_a_machine_like_the_others_makes_nearly_all_rounds() -> None:
+    assert share_with(OWN, members()) > 0.99
+    assert share_with(OWN, []) > 0.99
+
+
+def test_a_thin_line_makes_as_many_rounds_as_it_carries() -> None:
+    # Fast machines, so that rounds of so small a model want more than the smallest line of a plan.
+    own = dataclasses.replace(OWN, step_seconds=0.02, round_trip_seconds=0.0, is_reachable=False)
+    fast = members(tokens_per_second=50 * members()[0].tokens_per_second)
+    needed = predict(MANIFEST, fast, own, sizes_of(MANIFEST), 0).needs.upload_bits_per_second
+    assert share_with(own, fast) > 0.99
+    assert share_with(dataclasses.replace(own, upload_bits_per_second=needed / 4), fast) == pytest.approx(
+        0.25, abs=0.05
+    )
+
+
+def test_a_machine_that_needs_longer_for_a_step_than_others_for_a_round_misses_most() -> None:
+    steps = MANIFEST.averaging.sync_every
+    assert share_with(dataclasses.replace(OWN, step_seconds=10.0 * steps), members()) < 0.2

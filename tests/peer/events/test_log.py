@@ -1,0 +1,315 @@
+"""Events: JSON round trip, hostile lines, sentences, and a log that outlives a full disk."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import json
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from dht.host import PeerId
+from peer.events.line_log import MAX_PENDING_LINES, LineLog
+from peer.events.log import (
+    EVENT_TYPES,
+    MAX_LINE_BYTES,
+    AppliedCommit,
+    DaemonRestarted,
+    Evaluated,
+    Event,
+    EventLog,
+    NetworkRestarted,
+    PeerLeft,
+    RoundCommitted,
+    SwarmLost,
+    TrainingProgressed,
+    describe,
+    from_json,
+    read_events,
+    to_json,
+)
+
+COUNTS = st.integers(0, 2**60)
+FLOATS = st.floats(0, 1e15)
+TEXTS = st.text(max_size=30)
+VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "int": COUNTS,
+    "bool": st.booleans(),
+    "str": TEXTS,
+    "PeerId": TEXTS,
+    "float": FLOATS,
+    "float | None": st.none() | FLOATS,
+    "tuple[int, ...]": st.lists(COUNTS, max_size=5).map(tuple),
+    "tuple[PeerId, ...]": st.lists(TEXTS, max_size=5).map(tuple),
+    "tuple[str, ...]": st.lists(TEXTS, max_size=5).map(tuple),
+}
+
+
+def any_of(event_type: type[Event]) -> st.SearchStrategy[Event]:
+    return st.builds(event_type, **{field.name: VALUES[str(field.type)] for field in dataclasses.fields(event_type)})
+
+
+events = st.one_of([any_of(event_type) for event_type in EVENT_TYPES.values()])
+
+
+def left(reason: str) -> PeerLeft:
+    return PeerLeft(at=1.5, peer_id=PeerId("me"), remote=PeerId("12D3KooWabcdefgh"), reason=reason)
+
+
+@given(events)
+def test_json_round_trip_on_one_line(event: Event) -> None:
+    line = to_json(event)
+    assert "\n" not in line
+    assert from_json(line) == event
+    assert from_json(line.encode()) == event
+    fields = json.loads(line)
+    assert (fields["schema"], fields["event"], fields["at"]) == (1, type(event).__name__, event.at)
+
+
+@given(events)
+def test_every_event_is_one_sentence(event: Event) -> None:
+    sentence = describe(event)
+    assert sentence[0].isupper()
+    assert sentence.endswith(".")
+    assert sentence.isprintable()
+
+
+def test_the_list_of_types_is_complete() -> None:
+    described = {event_type.__name__ for event_type in Event.__subclasses__()}
+    assert set(EVENT_TYPES) == described
+    assert len(EVENT_TYPES) == 36
+
+
+def test_numbers_that_json_cannot_say_become_null() -> None:
+    progress = TrainingProgressed(
+        at=1.0,
+        peer_id=PeerId("me"),
+        inner_steps=1,
+        tokens=8,
+        train_loss=math.nan,
+        tokens_per_second=math.inf,
+        wait_fraction=0.0,
+    )
+    read = from_json(to_json(progress))
+    assert isinstance(read, TrainingProgressed)
+    assert read.train_loss is None
+    assert math.isnan(read.tokens_per_second)
+    assert "loss not a number" in describe(read)
+    assert "unknown tokens/s" in describe(read)
+
+
+def test_sentences_read_well() -> None:
+    commit = RoundCommitted(
+        at=1.0,
+        peer_id=PeerId("me"),
+        fragment=2,
+        version=4,
+        contributors=(PeerId("a"), PeerId("b"), PeerId("c")),
+        outer_lr=0.7,
+        tokens=24_576,
+        num_void_shards=1,
+        seconds=1.234,
+        bytes_up=1_500_000,
+        bytes_down=999_950,
+        contribution_values_sent=1,
+        result_values_received=1,
+    )
+    assert describe(commit) == (
+        "Fragment 2 reached version 5: 24.6 k tokens from 3 peers in 1.23 s, 1.5 MB up, 1 MB down, 1 shard void."
+    )
+    assert describe(left("said \x1b[2Jgoodbye.")) == "Peer abcdefgh left: said \ufffd[2Jgoodbye."
+    assert describe(left("no sign of life for 60 s")) == "Peer abcdefgh left: no sign of life for 60 s."
+
+
+@given(st.binary(max_size=200) | st.text(max_size=200))
+def test_garbage_lines_give_a_value_error_and_nothing_else(line: str | bytes) -> None:
+    with pytest.raises(ValueError, match="event line"):
+        from_json(line)
+
+
+@given(events, st.data())
+def test_a_wrong_field_is_named(event: Event, data: st.DataObject) -> None:
+    fields = json.loads(to_json(event))
+    name = data.draw(st.sampled_from([name for name in fields if name not in ("schema", "event")]))
+    wrong = [{}, [None], *([] if isinstance(fields[name], bool) else [True])]
+    fields[name] = data.draw(st.sampled_from(wrong))
+    with pytest.raises(ValueError, match=rf"{fields['event']}\.{name} is"):
+        from_json(json.dumps(fields))
+    default = next(field.default for field in dataclasses.fields(event) if field.name == name)
+    assume(default is dataclasses.MISSING)  # others may be left out, by older software
+    del fields[name]
+    with pytest.raises(ValueError, match=f"without the field {name}"):
+        from_json(json.dumps(fields))
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["[" * 100_000, " " * (MAX_LINE_BYTES + 1), '{"schema":2,"event":"PeerLeft"}', '{"schema":1,"event":[]}', "NaN"],
+)
+def test_hostile_lines(line: str) -> None:
+    with pytest.raises(ValueError, match="event line"):
+        from_json(line)
+
+
+def test_fields_of_later_software_are_ignored() -> None:
+    line = to_json(left("bye"))[:-1] + ',"country":"XX"}'
+    assert from_json(line) == left("bye")
+
+
+def test_log_appends_whole_lines_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "events.jsonl"
+    log = EventLog(path, pytest.fail)
+    for number in range(3):
+        log.append(left(str(number)))
+        # Read while the log is open: nothing waits in a buffer.
+        assert len(list(read_events(path))) == number + 1
+    log.close()
+    log.append(left("3"))
+    log.close()
+    assert list(read_events(path)) == [left(str(number)) for number in range(4)]
+
+
+def test_a_line_cut_by_a_crash_is_not_glued_to_the_next(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    path.write_text(to_json(left("whole")) + "\n" + to_json(left("cut"))[:20])
+    log = EventLog(path, pytest.fail)
+    log.append(left("new"))
+    log.close()
+    first, cut, last = read_events(path)
+    assert (first, last) == (left("whole"), left("new"))
+    assert isinstance(cut, ValueError)
+
+
+def test_a_full_disk_costs_one_warning_and_no_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "events.jsonl"
+    warnings: list[str] = []
+    real_write = os.write
+    free = [40]
+
+    def write(file: int, data: Any) -> int:
+        if free[0] == 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        written = real_write(file, bytes(data)[: free[0]])
+        free[0] -= written
+        return written
+
+    log = EventLog(path, warnings.append)
+    monkeypatch.setattr(os, "write", write)
+    for number in range(4):
+        log.append(left(str(number)))
+    assert len(warnings) == 1
+    assert "No space left on device" in warnings[0]
+    assert path.stat().st_size == 40
+    free[0] = 10**9
+    log.append(left("4"))
+    log.close()
+    assert "nothing was lost" in warnings[1]
+    assert len(warnings) == 2
+    read = [event for event in read_events(path) if isinstance(event, Event)]
+    assert read == [left(str(number)) for number in range(5)]
+
+
+def test_an_unwritable_folder_keeps_the_newest_events(tmp_path: Path) -> None:
+    blocked = tmp_path / "folder"
+    blocked.write_text("a file where a folder should be")
+    warnings: list[str] = []
+    log = EventLog(blocked / "events.jsonl", warnings.append)
+    for number in range(MAX_PENDING_LINES + 5):
+        log.append(left(str(number)))
+    assert len(warnings) == 1
+    blocked.unlink()
+    log.append(left("last"))
+    log.close()
+    assert "6 lines were lost" in warnings[1]
+    read = list(read_events(blocked / "events.jsonl"))
+    assert read[0] == left("6")
+    assert read[-1] == left("last")
+    assert len(read) == MAX_PENDING_LINES
+
+
+def test_applied_commit_and_evaluation_show_what_matters() -> None:
+    applied = AppliedCommit(at=0.0, peer_id=PeerId("me"), fragment=1, version=7, digest="0123456789abcdef")
+    assert describe(applied) == "Applied version 7 of fragment 1 (digest 01234567)."
+    evaluated = Evaluated(at=0.0, peer_id=PeerId("me"), held_out_loss=2.5, version_sum=1)
+    assert describe(evaluated) == "Held-out loss 2.5000 after 1 commit."
+
+
+def test_a_log_is_for_its_owner_alone_whatever_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    path.write_text("")
+    path.chmod(0o644)
+    for name in (path, tmp_path / "new.jsonl"):
+        log = LineLog(name, lambda sentence: pytest.fail(sentence))
+        log.append("{}")
+        log.close()
+        assert name.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_log_takes_twice_its_bound_at_most(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    log = LineLog(path, lambda sentence: pytest.fail(sentence), max_bytes=1000)
+    for number in range(1000):
+        log.append(f"{number:099}")
+    log.close()
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["events.jsonl", "events.jsonl.1"]
+    kept = [line for name in ("events.jsonl.1", "events.jsonl") for line in (tmp_path / name).read_text().splitlines()]
+    assert [int(line) for line in kept] == list(range(1000 - len(kept), 1000))
+    assert 10 <= len(kept) <= 20
+    assert all((tmp_path / name).stat().st_mode & 0o777 == 0o600 for name in ("events.jsonl", "events.jsonl.1"))
+    # One that goes on later counts what is there.
+    log = LineLog(path, lambda sentence: pytest.fail(sentence), max_bytes=1000)
+    for number in range(1000, 1020):
+        log.append(f"{number:099}")
+    log.close()
+    assert path.stat().st_size <= 1100
+
+
+def test_a_deleted_log_begins_anew(tmp_path: Path) -> None:
+    path = tmp_path / "data" / "events.jsonl"
+    log = LineLog(path, lambda sentence: pytest.fail(sentence))
+    log.append("one")
+    path.unlink()
+    path.parent.rmdir()
+    log.append("two")
+    log.close()
+    assert path.read_text() == "two\n"
+
+
+def test_a_pipe_in_place_of_the_log_holds_nothing_up(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "events.jsonl")
+    told: list[str] = []
+    log = LineLog(tmp_path / "events.jsonl", told.append)
+    for number in range(3):
+        log.append(str(number))
+    assert len(told) == 1
+    assert "is a pipe or a device" in told[0]
+    (tmp_path / "events.jsonl").unlink()
+    log.append("3")
+    log.close()
+    assert (tmp_path / "events.jsonl").read_text().split() == ["0", "1", "2", "3"]
+
+
+@pytest.mark.parametrize(
+    ("event", "training", "waiting"),
+    [
+        (SwarmLost, "training goes on alone", "it looks for them again and again"),
+        (NetworkRestarted, "training went on", "killed"),
+        (DaemonRestarted, "training went on", "is back"),
+    ],
+)
+def test_nobody_says_that_training_goes_on_while_a_peer_catches_up_or_seeds(event, training, waiting):
+    more = {"reason": "it was killed"} if event is NetworkRestarted else {"seconds": 90.0}
+    told = event(at=1.0, peer_id=PeerId("me"), **more)
+    assert training in told.sentence()
+    idle = from_json(to_json(dataclasses.replace(told, is_training=False)))
+    assert "training" not in idle.sentence()
+    assert waiting in idle.sentence()
+    # What earlier software wrote.
+    earlier = {name: value for name, value in json.loads(to_json(told)).items() if name != "is_training"}
+    assert from_json(json.dumps(earlier)) == told

@@ -1,0 +1,368 @@
+"""The model as a file, what it says, and how well it predicts."""
+
+from __future__ import annotations
+
+import errno
+import json
+import math
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from averaging.outer.fragment_state import FragmentState
+from dht.errors import Incompatible, LocalFault, UsageFault
+from dht.identity.keys import Identity, make_run_id
+from dht.records.signed_records import encode_run_record, sign_run_record
+from peer.checkpoint.checkpoint import CheckpointFolder, CheckpointOwner
+from peer.checkpoint.facts import Totals
+from peer.config.layouts import layout_digest_of, layout_of, seed_layout, seed_sizes
+from peer.config.manifest import RunManifest
+from peer.config.peer_config import CHECKPOINTS_NAME, RUN_RECORD_NAME
+from peer.config.run_rules import codec_of, rule_of
+from peer.export import model_file
+from peer.export.export import evaluate_model, export_model, sample_model
+from peer.export.model_file import Anchors, FragmentFacts, ModelFile, facts_of, read_model, write_model
+from peer.export.model_source import CheckpointSource, ModelFileSource
+from peer.trainer.model.data import open_corpus
+from peer.trainer.model.evaluation import held_out_loss
+from peer.trainer.model.gpt import GPT, build_model, parameters_digest
+from peer.trainer.model.sampling import sample_tokens, say, shown_text
+
+RUN_ID = "tiny.abcdefghij234567abcd"
+NOW = 1.8e9
+MODEL = {"num_layers": 1, "d_model": 16, "num_heads": 2, "context": 16}
+MANIFEST = RunManifest.model_validate(
+    {"name": "tiny", "seed": 3, "model": MODEL, "data": {"evaluation_batches": 2}, "training": {"batch_size": 3}}
+)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    """Threads only get in each other's way on a model this small."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def trained_model(manifest: RunManifest = MANIFEST) -> GPT:
+    model = build_model(manifest.model, manifest.seed)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.1)
+    return model
+
+
+def anchors_of(model: GPT, manifest: RunManifest = MANIFEST) -> Anchors:
+    layout = layout_of(manifest, [(name, tuple(p.shape)) for name, p in model.named_parameters()])
+    parameters = dict(model.named_parameters())
+    values, facts = {}, []
+    for fragment in layout.fragments:
+        anchor = np.zeros(fragment.num_values, dtype=np.float32)
+        for piece in fragment.pieces:
+            flat = parameters[piece.name].detach().view(-1)
+            anchor[piece.offset : piece.offset + piece.length] = flat[piece.start : piece.start + piece.length]
+        values[fragment.index] = anchor
+        facts.append(facts_of(fragment.index, 7, 4321, anchor, np.zeros_like(anchor), 2))
+    return Anchors(RUN_ID, manifest, tuple(facts), values, "a test", 1.25, 28)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("written") / "model.safetensors"
+    write_model(anchors_of(trained_model()), path, NOW, replace=False)
+    return path
+
+
+# --------------------------------------------------------------------------------------------------------- the file
+
+
+@pytest.mark.parametrize("tied_head", [True, False])
+@pytest.mark.parametrize("fragment_by", ["layers", "balanced"])
+def test_every_bit_of_every_parameter_comes_back(tmp_path: Path, tied_head: bool, fragment_by: str) -> None:
+    fields = {"name": "tiny", "model": MODEL | {"tied_head": tied_head}, "averaging": {"fragment_by": fragment_by}}
+    manifest = RunManifest.model_validate(fields)
+    model = trained_model(manifest)
+    path = tmp_path / "model.safetensors"
+    config = write_model(anchors_of(model, manifest), path, NOW, replace=False)
+    found = read_model(path)
+    assert parameters_digest(found.model) == parameters_digest(model)
+    assert found.manifest == manifest
+    assert config == json.loads((tmp_path / "config.json").read_text()) == found.config
+    # Anybody can load it without this software.
+    tensors = load_file(path)
+    assert set(tensors) == {name for name, _ in model.named_parameters()}
+    assert all(torch.equal(tensors[name], parameter) for name, parameter in model.named_parameters())
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["config.json", "model.safetensors"]
+
+
+def test_the_config_says_what_the_model_is(written: Path) -> None:
+    config = json.loads((written.parent / "config.json").read_text())
+    assert config["run_id"] == RUN_ID
+    assert config["versions"] == [7] * len(seed_layout(MANIFEST).sizes)
+    assert (config["tokens"], config["held_out_loss"], config["held_out_version"]) == (4321, 1.25, 28)
+    assert RunManifest.model_validate_json(json.dumps(config["manifest"])).hash.hex() == config["manifest_hash"]
+    for fragment, size in zip(config["fragments"], seed_layout(MANIFEST).sizes, strict=True):
+        assert (fragment["num_values"], fragment["num_confirmed"], len(fragment["digest"])) == (size, 2, 64)
+
+
+def test_a_model_from_own_code_is_written_as_fragments(tmp_path: Path) -> None:
+    custom = {"kind": "custom", "num_parameters": 10, "layout_digest": "0" * 64}
+    manifest = RunManifest.model_validate({"name": "own", "model": custom, "averaging": {"fragment_by": "balanced"}})
+    values = {0: np.arange(6, dtype=np.float32), 1: np.ones(4, dtype=np.float32)}
+    facts = tuple(FragmentFacts(index, 1, "0" * 64, 5, value.size, 1) for index, value in values.items())
+    path = tmp_path / "own.safetensors"
+    write_model(Anchors(RUN_ID, manifest, facts, values, "a test"), path, NOW, replace=False)
+    tensors = load_file(path)
+    assert {name: tensor.tolist() for name, tensor in tensors.items()} == {
+        "fragment.0": [0.0, 1.0, 2.0, 3.0, 4.0, 5.0],
+        "fragment.1": [1.0] * 4,
+    }
+    with pytest.raises(Incompatible, match="expected the built-in GPT"):
+        read_model(path)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
+def test_nothing_is_overwritten_unless_forced(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("precious")
+    anchors = anchors_of(trained_model())
+    path = tmp_path / "model.safetensors"
+    with pytest.raises(UsageFault, match="is there already; expected a new file"):
+        write_model(anchors, path, NOW, replace=False)
+    assert [entry.read_text() for entry in tmp_path.iterdir()] == ["precious"]
+    write_model(anchors, path, NOW, replace=True)
+    assert isinstance(read_model(path), ModelFile)
+
+
+@pytest.mark.parametrize(
+    ("out", "sentence"),
+    [
+        ("", "is a folder; expected a file"),
+        ("absent/model.safetensors", "is no folder; expected one that exists"),
+        ("file/model.safetensors", "is no folder"),
+    ],
+)
+def test_a_place_that_cannot_be_is_found_before_anything_is_fetched(tmp_path: Path, out: str, sentence: str) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UsageFault, match=sentence):
+        # The source is never looked at.
+        export_model(CheckpointSource(RUN_ID, tmp_path / "nowhere"), tmp_path / out, False, False)
+
+
+def fail_at_sync(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def fail_at_save(*_: object, **__: object) -> None:
+    raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+
+@pytest.mark.parametrize(
+    ("module", "name", "fail"), [(os, "fsync", fail_at_sync), (model_file, "save_file", fail_at_save)]
+)
+def test_a_full_disk_costs_a_sentence_and_leaves_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: object, name: str, fail: Callable[..., None]
+) -> None:
+    for file in ("model.safetensors", "config.json"):
+        (tmp_path / file).write_text("earlier")
+    monkeypatch.setattr(module, name, fail)
+    with pytest.raises(LocalFault, match=r"No space left on device.*expected a writable folder with 0 MiB"):
+        write_model(anchors_of(trained_model()), tmp_path / "model.safetensors", NOW, replace=True)
+    assert {entry.name: entry.read_text() for entry in tmp_path.iterdir()} == {
+        "model.safetensors": "earlier",
+        "config.json": "earlier",
+    }
+
+
+@given(st.data())
+def test_a_damaged_file_is_refused_with_a_sentence(written: Path, data: st.DataObject) -> None:
+    whole = written.read_bytes()
+    position = data.draw(st.integers(0, len(whole) - 1))
+    damaged = bytearray(whole)
+    if data.draw(st.booleans()):
+        del damaged[position:]
+    else:
+        damaged[position] ^= data.draw(st.integers(1, 255))
+    path = written.parent / "damaged.safetensors"
+    path.write_bytes(damaged)
+    try:
+        found = read_model(path)
+    except LocalFault:
+        pass
+    else:
+        # Only what is said about the model may differ, never the model.
+        assert parameters_digest(found.model) == parameters_digest(read_model(written).model)
+
+
+def test_a_flipped_bit_in_a_parameter_is_noticed(written: Path) -> None:
+    damaged = bytearray(written.read_bytes())
+    damaged[-3] ^= 1
+    path = written.parent / "flipped.safetensors"
+    path.write_bytes(damaged)
+    with pytest.raises(LocalFault, match="is damaged"):
+        read_model(path)
+
+
+def test_files_that_are_no_models(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("not a model")
+    for path, sentence in ((tmp_path / "absent", "is no file"), (tmp_path / "text", "is no whole safetensors file")):
+        with pytest.raises(UsageFault, match=sentence):
+            read_model(path)
+
+
+def data_folder(tmp_path: Path) -> tuple[str, Path, GPT]:
+    """(run id, data folder of a peer with one checkpoint, the model in it)."""
+    owner, model = Identity.generate(), trained_model()
+    run_id = make_run_id("tiny", owner.public_key)
+    folder = tmp_path / "data"
+    folder.mkdir()
+    record = encode_run_record(sign_run_record(run_id, MANIFEST.to_bytes(), owner))
+    (folder / RUN_RECORD_NAME).write_bytes(record)
+    sizes = seed_sizes(MANIFEST)
+    claims = CheckpointOwner(run_id, owner.peer_id, MANIFEST.hash, layout_digest_of(MANIFEST), sizes)
+    draft = CheckpointFolder(folder / CHECKPOINTS_NAME, claims, 60.0).begin()
+    for index, values in sorted(anchors_of(model).values.items()):
+        state = FragmentState(rule_of(MANIFEST), codec_of(MANIFEST), values, values * 2, np.zeros_like(values))
+        state.version, state.lineage_tokens = 3 + index, 99
+        state.refresh_digest()
+        draft.add(index, state)
+    draft.finish(Totals(), has_trainer=False, is_last=True)
+    return run_id, folder, model
+
+
+def test_a_checkpoint_can_be_taken_home(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_id, folder, model = data_folder(tmp_path)
+    out = tmp_path / "model.safetensors"
+    assert export_model(CheckpointSource(run_id, folder), out, False, True) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["versions"] == [3, 4, 5, 6]
+    assert [fragment["num_confirmed"] for fragment in facts["fragments"]] == [0] * 4
+    assert parameters_digest(read_model(out).model) == parameters_digest(model)
+    assert export_model(CheckpointSource(run_id, folder), out, True, False) == 0
+    assert "version 6" in capsys.readouterr().out
+
+
+def test_a_damaged_checkpoint_or_one_of_another_run_is_refused(tmp_path: Path) -> None:
+    run_id, folder, _ = data_folder(tmp_path)
+    with pytest.raises(UsageFault, match=r"is not of run tiny\.aaaa"):
+        export_model(CheckpointSource("tiny.aaaaaaaaaaaaaaaaaaaa", folder), tmp_path / "m", False, False)
+    (file,) = folder.rglob("fragment-0002.safetensors")
+    damaged = bytearray(file.read_bytes())
+    damaged[-1] ^= 1
+    file.write_bytes(damaged)
+    with pytest.raises(UsageFault, match=r"no usable checkpoint: .*fragment-0002\.safetensors is damaged"):
+        export_model(CheckpointSource(run_id, folder), tmp_path / "m", False, False)
+    assert not (tmp_path / "m").exists()
+
+
+def test_a_checkpoint_of_nobody(tmp_path: Path) -> None:
+    with pytest.raises(UsageFault, match="expected the data folder of a peer of this run"):
+        export_model(CheckpointSource(RUN_ID, tmp_path), tmp_path / "model.safetensors", False, False)
+    assert list(tmp_path.iterdir()) == []
+
+
+# ------------------------------------------------------------------------------------------------------ what it says
+
+
+def drawn(model: GPT, **options: float) -> list[int]:
+    chosen = {"num_tokens": 40, "temperature": 1.0, "seed": 0, "num_choices": 256} | options
+    return list(sample_tokens(model, b"seed", **chosen))  # type: ignore[arg-type]
+
+
+def test_the_same_seed_says_the_same() -> None:
+    model = trained_model()
+    assert drawn(model, seed=5) == drawn(model, seed=5)
+    assert drawn(model, seed=5) != drawn(model, seed=6)
+    assert drawn(model, seed=5, num_tokens=10) == drawn(model, seed=5)[:10]
+
+
+def test_without_temperature_the_likeliest_token_is_taken() -> None:
+    model = trained_model()
+    tokens = list(b"seed")
+    for token in drawn(model, temperature=0):
+        assert token == int(model(torch.tensor([tokens[-model.context :]]))[0, -1].argmax())
+        tokens.append(token)
+    assert drawn(model, temperature=1e-9) == drawn(model, temperature=0)
+    assert drawn(model, temperature=0, seed=9) == drawn(model, temperature=0)
+
+
+def test_only_bytes_are_drawn_and_an_empty_prompt_is_none() -> None:
+    model = trained_model()
+    assert max(drawn(model, temperature=100.0, num_choices=10, num_tokens=100)) < 10
+    with pytest.raises(ValueError, match="empty prompt"):
+        next(sample_tokens(model, b"", num_tokens=1, temperature=1.0, seed=0, num_choices=256))
+
+
+def test_likely_tokens_are_drawn_as_often_as_the_model_says() -> None:
+    model = trained_model()
+    shares = torch.softmax(model(torch.tensor([list(b"x")]))[0, -1].detach() / 0.5, dim=0)
+    counts = torch.zeros(256)
+    for seed in range(300):
+        (token,) = sample_tokens(model, b"x", num_tokens=1, temperature=0.5, seed=seed, num_choices=256)
+        counts[token] += 1
+    top = int(shares.argmax())
+    assert abs(float(counts[top]) / 300 - float(shares[top])) < 0.1
+
+
+@given(st.binary(max_size=60), st.binary(max_size=10))
+def test_any_bytes_become_text_that_moves_no_cursor(said: bytes, prompt: bytes) -> None:
+    pieces: list[str] = []
+    say(shown_text(said, prompt), pieces.append)
+    text = "".join(pieces)
+    assert text.endswith("\n")
+    assert all(char.isprintable() or char in "\n\t" for char in text)
+
+
+@given(st.text(st.characters(exclude_categories=("C", "M"))), st.text(st.characters(exclude_categories=("C", "M"))))
+def test_valid_text_is_shown_as_it_is_and_character_by_character(text: str, prompt: str) -> None:
+    pieces = list(shown_text(text.encode(), prompt.encode()))
+    expected = "".join(char if char.isprintable() or char in "\n\t" else "�" for char in prompt + text)
+    assert "".join(pieces) == expected
+    assert len(pieces) == 1 + len(text)
+
+
+def test_sample_from_a_file(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = ModelFileSource(written)
+    assert sample_model(source, "hé", 30, 0.8, 1, "cpu") == 0
+    first = capsys.readouterr().out
+    assert first.startswith("hé")
+    assert sample_model(source, "hé", 30, 0.8, 1, "cpu") == 0
+    assert capsys.readouterr().out == first
+    assert sample_model(source, "", 3, 0.8, 1, "cpu") == 0
+    capsys.readouterr()
+    with pytest.raises(UsageFault, match="is a model file already"):
+        export_model(source, written, True, False)
+
+
+def test_tokens_of_another_tokenizer_cannot_be_shown(tmp_path: Path) -> None:
+    fields = {"name": "tiny", "model": MODEL, "data": {"source": "tokens:shards"}}
+    manifest = RunManifest.model_validate(fields)
+    path = tmp_path / "model.safetensors"
+    write_model(anchors_of(trained_model(manifest), manifest), path, NOW, replace=False)
+    with pytest.raises(Incompatible, match="expected a run that reads bytes"):
+        sample_model(ModelFileSource(path), "x", 3, 0.8, 1, "cpu")
+
+
+# -------------------------------------------------------------------------------------------------- how well it does
+
+
+def test_evaluate_measures_the_held_out_text(written: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("".join(f"line {number}\n" for number in range(2000)))
+    assert evaluate_model(ModelFileSource(written), f"text:{text}", "cpu", True) == 0
+    facts = json.loads(capsys.readouterr().out)
+    corpus = open_corpus(f"text:{text}", vocab_size=256, context=16, held_out_fraction=0.05)
+    assert facts["held_out_loss"] == pytest.approx(held_out_loss(trained_model(), corpus, 2, 3))
+    assert facts["bits_per_byte"] == pytest.approx(facts["held_out_loss"] / math.log(2))
+    assert (facts["versions"], facts["num_held_out_tokens"], facts["tokens"]) == ([7] * 4, 96, 4321)
+    assert evaluate_model(ModelFileSource(written), f"text:{text}", "cpu", False) == 0
+    assert f"{facts['bits_per_byte']:.4f} bits per byte" in capsys.readouterr().out

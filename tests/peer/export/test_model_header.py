@@ -1,0 +1,177 @@
+"""Model files from somebody: what they say of themselves is checked before anything is built from it."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import save_file
+
+from dht.errors import DeviceFault, LocalFault, UsageFault
+from peer.config.manifest import RunManifest
+from peer.export import model_file
+from peer.export.export import open_model
+from peer.export.model_file import config_of, read_model
+from peer.export.model_header import config_digest
+from peer.export.model_source import ModelFileSource
+from peer.trainer.model.gpt import build_model, parameters_digest
+from tests.peer.config.test_data_source import initial_anchors
+
+MODEL = {"num_layers": 1, "d_model": 16, "num_heads": 2, "context": 16}
+MANIFEST = RunManifest.from_fields({"name": "tiny", "model": MODEL})
+Change = Callable[[dict[str, Any]], object]
+
+
+def write(path: Path, change: Change = lambda config: None, *, signs: bool, schema: int = 2) -> Path:
+    """A model file whose JSON was changed; `signs`: by whoever then wrote a fitting digest."""
+    model = build_model(MANIFEST.model, MANIFEST.seed)
+    config = config_of(initial_anchors(MANIFEST), parameters_digest(model).hex(), 0.0)
+    if schema == 1:
+        config = {**config, "schema": 1}
+        del config["config_sha256"]
+    config = json.loads(json.dumps(config))
+    change(config)
+    if signs and schema > 1:
+        config["config_sha256"] = config_digest(config)
+    tensors = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    save_file(tensors, path, metadata={"format": "pt", "config": json.dumps(config)})
+    return path
+
+
+def setting(*names: str, to: Any) -> Change:
+    def change(config: dict[str, Any]) -> None:
+        place = config
+        for name in names[:-1]:
+            place = place[name]
+        place[names[-1]] = to
+
+    return change
+
+
+CHANGES = {
+    "num_heads": setting("manifest", "model", "num_heads", to=1),
+    "context": setting("manifest", "model", "context", to=32),
+    "held_out_fraction": setting("manifest", "data", "held_out_fraction", to=0.4),
+    "tokens": setting("tokens", to=10**15),
+    "held_out_loss": setting("held_out_loss", to=0.1),
+    "versions": setting("versions", to=[9] * 4),
+    "origin": setting("origin", to="another run"),
+    "fragment": setting("fragments", 0, "num_confirmed", to=99),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_changed_field_is_noticed(tmp_path: Path, name: str) -> None:
+    with pytest.raises(LocalFault, match="does not have its digest; export the model again"):
+        read_model(write(tmp_path / "m", CHANGES[name], signs=False))
+
+
+@pytest.mark.parametrize("name", ["num_heads", "context", "held_out_fraction"])
+def test_a_changed_manifest_is_noticed_in_files_of_earlier_versions(tmp_path: Path, name: str) -> None:
+    with pytest.raises(LocalFault, match="does not have the hash that stands beside it; export the model again"):
+        read_model(write(tmp_path / "m", CHANGES[name], signs=False, schema=1))
+
+
+def test_a_whole_file_of_an_earlier_version_is_read(tmp_path: Path) -> None:
+    found = read_model(write(tmp_path / "m", signs=False, schema=1))
+    assert parameters_digest(found.model) == parameters_digest(build_model(MANIFEST.model, MANIFEST.seed))
+
+
+WRONG: list[Any] = [None, "seven", -1, 1.5, [], {}, True, [None], ["x"], [[1]], 10**30, "\x1b[2J", float("inf")]
+
+
+@pytest.mark.parametrize("schema", [1, 2])
+@pytest.mark.parametrize(
+    "name", ["run_id", "software", "exported_at", "manifest_hash", "manifest", "versions", "tokens", "fragments"]
+)
+def test_a_field_of_another_type_is_a_sentence(tmp_path: Path, name: str, schema: int) -> None:
+    for value in WRONG:
+        path = write(tmp_path / "m", setting(name, to=value), signs=True, schema=schema)
+        try:
+            open_model(ModelFileSource(path))
+        except LocalFault as fault:
+            shown = str(fault)
+        else:
+            shown = ""
+            fits = {"versions": value == [], "fragments": value == [], "exported_at": type(value) in (int, float)}
+            assert fits.get(name, name in ("run_id", "software") and value == "seven"), value
+        assert "\x1b" not in shown
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(), st.lists, max_leaves=5))
+def test_any_schema_and_any_field_is_a_sentence(tmp_path_factory: pytest.TempPathFactory, value: Any) -> None:
+    path = tmp_path_factory.getbasetemp() / "any.safetensors"
+    for name in ("schema", "manifest", "held_out_version", "parameters_sha256"):
+        try:
+            open_model(ModelFileSource(write(path, setting(name, to=value), signs=True)))
+        except LocalFault:
+            pass
+        else:
+            assert name in ("schema", "held_out_version")
+
+
+def test_a_small_file_builds_no_large_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def change(config: dict[str, Any]) -> None:
+        config["manifest"]["model"].update(d_model=65_536, num_layers=512)
+        config["manifest_hash"] = RunManifest.from_fields(config["manifest"]).hash.hex()
+
+    monkeypatch.setattr(model_file, "build_model", lambda *_: pytest.fail("a model of 100 TB is built"))
+    with pytest.raises(LocalFault, match=r"expected F32 \[256, 65536\]|other parameters than its manifest"):
+        read_model(write(tmp_path / "m", change, signs=True))
+
+
+def test_what_the_file_does_not_hold_is_counted_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table of rotary positions is made from the context alone."""
+
+    def change(config: dict[str, Any]) -> None:
+        config["manifest"]["model"]["context"] = 2**20
+        config["manifest_hash"] = RunManifest.from_fields(config["manifest"]).hash.hex()
+
+    monkeypatch.setattr(model_file, "free_memory_bytes", lambda: 50_000_000)
+    monkeypatch.setattr(model_file, "build_model", lambda *_: pytest.fail("the table is made"))
+    with pytest.raises(DeviceFault, match=r"takes at least .* MB of memory here and 50 MB are free"):
+        read_model(write(tmp_path / "m", change, signs=True))
+
+
+@pytest.mark.parametrize(
+    ("width", "vocab_size", "sentence"), [(64, 2**16, "1 MB are free"), (4096, 2**22, "free|mapped")]
+)
+def test_a_file_of_holes_takes_no_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, width: int, vocab_size: int, sentence: str
+) -> None:
+    """A sparse file can be as long as its header says without having anything in it."""
+    fields = {"name": "tiny", "model": {**MODEL, "d_model": width, "vocab_size": vocab_size}}
+    manifest = RunManifest.from_fields(fields)
+    shapes = model_file.parameter_shapes(manifest.model)
+    config = config_of(initial_anchors(MANIFEST), "0" * 64, 0.0)
+    config["manifest"] = json.loads(manifest.to_bytes())
+    config["manifest_hash"] = manifest.hash.hex()
+    config["config_sha256"] = config_digest(config)
+    header: dict[str, Any] = {"__metadata__": {"config": json.dumps(config)}}
+    end = 0
+    for name, shape in shapes:
+        begin, end = end, end + 4 * torch.Size(shape).numel()
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [begin, end]}
+    text = json.dumps(header).encode()
+    path = tmp_path / "sparse"
+    path.write_bytes(struct.pack("<Q", len(text)) + text)
+    os.truncate(path, 8 + len(text) + end)
+    monkeypatch.setattr(model_file, "free_memory_bytes", lambda: 10**6)
+    monkeypatch.setattr(model_file, "build_model", lambda *_: pytest.fail("69 GB are taken"))
+    with pytest.raises(DeviceFault, match=sentence):
+        read_model(path)
+
+
+def test_a_pipe_or_device_is_no_model(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path / "pipe", Path("/dev/zero"), tmp_path):
+        with pytest.raises(UsageFault, match="is no file; expected a model"):
+            read_model(path)

@@ -1,0 +1,199 @@
+"""The mailbox: order, back-pressure, restart, a real second process, refusal of what does not fit."""
+
+from __future__ import annotations
+
+import gc
+import glob
+import math
+import os
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dht.errors import LocalFault
+from peer.mailbox.mailbox import Mailbox, MergeKind, WorkKind, mailbox_num_bytes
+
+SIZES = (5, 17, 1)
+
+
+def test_counters_start_at_zero_and_losses_unmeasured():
+    mailbox = Mailbox.in_process(SIZES)
+    assert mailbox.trainer.inner_steps == mailbox.network.ready == mailbox.states[1].version == 0
+    assert math.isnan(mailbox.trainer.train_loss)
+    assert math.isnan(mailbox.trainer.held_out_loss)
+
+
+def test_cells_and_arrays_do_not_overlap():
+    mailbox = Mailbox.in_process(SIZES)
+    counters = [mailbox.trainer.ints, mailbox.network.ints, *(state.ints for state in mailbox.states)]
+    counters += [cells.ints for slots in (mailbox.outbox, mailbox.inbox) for cells in slots._cells]
+    arrays = [array for state in mailbox.states for array in (state.anchor, state.momentum, state.residual)]
+    arrays += [values for slots in (mailbox.outbox, mailbox.inbox) for values in slots._values]
+    for mark, cells in enumerate(counters):
+        cells[:] = mark
+    for mark, array in enumerate(arrays):
+        array.fill(mark)
+    assert all((cells == mark).all() for mark, cells in enumerate(counters))
+    assert all((array == mark).all() for mark, array in enumerate(arrays))
+    assert [len(state.anchor) for state in mailbox.states] == list(SIZES)
+
+
+@given(actions=st.lists(st.sampled_from(["post", "take_one", "take_newest"]), max_size=60))
+def test_outbox_keeps_order_and_loses_nothing(actions):
+    """Against a plain list: a post fits while fewer than two are open; messages stay, in order, until released."""
+    mailbox = Mailbox.in_process(SIZES)
+    opened: list[int] = []
+    posted = 0
+    for action in actions:
+        if action == "post":
+            fragment = posted % len(SIZES)
+            values = np.full(SIZES[fragment], posted, dtype=np.float32)
+            fits = mailbox.outbox.try_post(WorkKind.WORK, fragment, values, num_tokens=posted, inner_step=7)
+            assert fits == (len(opened) < 2)
+            if fits:
+                opened.append(posted)
+                posted += 1
+        messages = mailbox.outbox.take()
+        assert [message.num_tokens for message in messages] == opened
+        for message in messages:
+            assert message.sequence == message.num_tokens + 1
+            assert len(message.values) == SIZES[message.fragment]
+            assert (message.values == message.num_tokens).all()
+        if messages and action != "post":
+            index = 0 if action == "take_one" else -1
+            mailbox.outbox.release(messages[index].slot)
+            opened.pop(index)
+
+
+def test_a_fill_that_fails_leaves_the_slot_free():
+    mailbox = Mailbox.in_process(SIZES)
+
+    def fill(out):
+        out.fill(math.nan)
+        raise LocalFault("not finite")
+
+    with pytest.raises(LocalFault):
+        mailbox.outbox.try_post(WorkKind.WORK, 0, fill)
+    assert mailbox.outbox.take() == []
+    assert mailbox.outbox.num_free() == 2
+
+
+def test_inbox_carries_every_field_and_notes_the_delivered_version():
+    mailbox = Mailbox.in_process(SIZES)
+    delta = np.arange(17, dtype=np.float32)
+    assert mailbox.inbox.try_deliver(
+        MergeKind.BLEND, 1, delta, version=9, merge_alpha=0.5, apply_at_inner_step=123456789012
+    )
+    (message,) = mailbox.inbox.take()
+    assert (message.kind, message.fragment, message.version) == (MergeKind.BLEND, 1, 9)
+    assert (message.merge_alpha, message.apply_at_inner_step) == (0.5, 123456789012)
+    assert np.array_equal(message.values, delta)
+    assert mailbox.states[1].delivered_version == 9
+
+
+def test_torn_state_shows_after_a_crash_and_not_after_success():
+    mailbox = Mailbox.in_process(SIZES)
+    with mailbox.states[0].changing() as state:
+        assert state.writing == 1
+        state.anchor.fill(1)
+        state.version, state.digest = 3, bytes(range(32))
+    assert (state.writing, state.version, state.digest) == (0, 3, bytes(range(32)))
+    with pytest.raises(KeyboardInterrupt), mailbox.states[0].changing():
+        raise KeyboardInterrupt
+    assert mailbox.states[0].writing == 1
+
+
+OTHER_PROCESS = """
+import sys
+from peer.mailbox.mailbox import Mailbox, MergeKind
+mailbox = Mailbox.attach(int(sys.argv[1]), (5, 17, 1))
+(message,) = mailbox.outbox.take()
+with mailbox.states[1].changing() as state:
+    state.anchor[:] = message.values * 2
+    state.version = 1
+mailbox.inbox.try_deliver(MergeKind.SET, 1, state.anchor, version=1)
+mailbox.outbox.release(message.slot)
+mailbox.network.num_peers = 42
+"""
+
+
+def test_a_second_process_attaches_through_the_file_descriptor_and_nothing_is_left():
+    places = [place for place in ("/dev/shm", tempfile.gettempdir()) if os.path.isdir(place)]
+
+    def ours():
+        return {name for place in places for name in glob.glob(f"{place}/*murmuration-mailbox*")}
+
+    before = ours()
+    mailbox = Mailbox.create(SIZES)
+    mailbox.outbox.try_post(WorkKind.INITIAL, 1, np.arange(17, dtype=np.float32))
+    subprocess.run([sys.executable, "-c", OTHER_PROCESS, str(mailbox.fd)], pass_fds=(mailbox.fd,), check=True)
+    assert mailbox.network.num_peers == 42
+    assert mailbox.outbox.num_free() == 2
+    (message,) = mailbox.inbox.take()
+    assert np.array_equal(message.values, 2 * np.arange(17))
+    assert np.array_equal(mailbox.states[1].anchor, message.values)
+    assert ours() == before
+    again = Mailbox.attach(os.dup(mailbox.fd), SIZES)
+    fd = mailbox.fd
+    mailbox.close()
+    mailbox.close()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(fd)
+    del mailbox
+    gc.collect()
+    assert again.states[1].version == 1
+    again.close()
+
+
+def test_without_memfd_an_unlinked_file_serves(monkeypatch, tmp_path):
+    monkeypatch.delattr(os, "memfd_create", raising=False)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    mailbox = Mailbox.create(SIZES)
+    assert list(tmp_path.iterdir()) == []
+    mailbox.states[0].anchor.fill(3)
+    other = Mailbox.attach(os.dup(mailbox.fd), SIZES)
+    assert (other.states[0].anchor == 3).all()
+    mailbox.close()
+    other.close()
+
+
+@pytest.mark.parametrize("sizes", [(5, 17), (5, 17, 2), (17, 5, 1), (5, 17, 1, 1), (5, 18, 1)])
+def test_another_layout_is_refused(sizes):
+    mailbox = Mailbox.create(SIZES)
+    with pytest.raises(LocalFault, match="different manifests"):
+        Mailbox.attach(mailbox.fd, sizes)
+    mailbox.close()
+
+
+def test_foreign_memory_is_refused(tmp_path):
+    mailbox = Mailbox.create(SIZES)
+    os.pwrite(mailbox.fd, (99).to_bytes(8, "little"), 8)
+    with pytest.raises(LocalFault, match="version 99; expected 2"):
+        Mailbox.attach(mailbox.fd, SIZES)
+    os.pwrite(mailbox.fd, b"garbage!", 0)
+    with pytest.raises(LocalFault, match="no mailbox"):
+        Mailbox.attach(mailbox.fd, SIZES)
+    mailbox.close()
+    with open(tmp_path / "short", "w+b") as file:
+        with pytest.raises(LocalFault, match="no mailbox"):
+            Mailbox.attach(file.fileno(), SIZES)
+        fd = file.fileno()
+    with pytest.raises(LocalFault, match="no mailbox"):
+        Mailbox.attach(fd, SIZES)
+
+
+@pytest.mark.parametrize("sizes", [(), (3, 0), (-1,)])
+def test_empty_layouts_are_refused(sizes):
+    with pytest.raises(LocalFault):
+        Mailbox.in_process(sizes)
+
+
+def test_memory_is_what_the_documentation_says():
+    sizes = (250_000,) * 4
+    copies = mailbox_num_bytes(sizes) / (4 * sum(sizes))
+    assert 4 <= copies < 4.01

@@ -1,0 +1,369 @@
+"""Views of a swarm of more than one key holds: by members, by tools that look once, by the dashboard."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import random
+from collections import Counter
+from collections.abc import Callable
+from functools import cache
+
+import pytest
+
+from dashboard.observe.observer import Observer as DashboardObserver
+from dht.admission.hello import AccessRule
+from dht.errors import PeerFault
+from dht.host import PeerId
+from dht.identity.keys import Identity, make_run_id
+from dht.kademlia.census import fetch_everyone
+from dht.memory.host import MemoryHost
+from dht.memory.store import MemoryRecords, MemoryStore
+from dht.records.key_levels import LEVEL_0_KEYS, Levels, PeerKey, is_beacon, key_at, keys_for, num_keys, turn_seconds
+from dht.records.signed_records import PeerRecord, VerifiedRecords, encode_peer_record
+from peer.network.membership.doorkeeper import RunDoorkeeper
+from peer.network.membership.membership import ANSWER_SECONDS, SHOW_SECONDS_PER_MEMBER, Membership
+from peer.simulation.virtual_time import run_virtual
+from tests.dht.records.test_signed_records import make_record
+from tests.kit.memory_networks import fixed_network, now
+
+NUM_PEERS = 330
+"""More than `SPLIT_ABOVE` for each of four keys."""
+LEVEL = 1
+START = 1_800_000_000.0
+RUN_ID = make_run_id("tiny", Identity.generate().public_key)
+VERIFIED = VerifiedRecords(100_000)
+
+
+@cache
+def crowd() -> list[Identity]:
+    return [Identity.generate() for _ in range(NUM_PEERS)]
+
+
+def record_of(identity: Identity, **changes: object) -> PeerRecord:
+    return make_record(run_id=RUN_ID, peer_id=identity.peer_id, versions=(), digests=(), lineage_tokens=(), **changes)
+
+
+class CountingStore(MemoryStore):
+    """Counts keys that are read, by how many holders are asked."""
+
+    def __init__(self, records: MemoryRecords, host: MemoryHost) -> None:
+        super().__init__(records, host)
+        self.reads: Counter[int] = Counter()
+        self.published: list[tuple[int, ...]] = []
+
+    async def fetch_peers(self, run_id, keys=LEVEL_0_KEYS, num_holders=2):  # type: ignore[no-untyped-def]
+        self.reads[num_holders] += len(keys)
+        return await super().fetch_peers(run_id, keys, num_holders)
+
+    async def publish_peer(self, run_id, peer_id, record, expires_at, levels=(0,)):  # type: ignore[no-untyped-def]
+        self.published.append(tuple(levels))
+        return await super().publish_peer(run_id, peer_id, record, expires_at, levels)
+
+
+async def crowded_records() -> MemoryRecords:
+    """What `NUM_PEERS` that vote for `LEVEL` have published, each under its keys."""
+    records = MemoryRecords(fixed_network(), now, verified=VERIFIED)
+    for identity in crowd():
+        expires_at = now() + 98.0 + turn_seconds(LEVEL)
+        record = record_of(identity, expires_at=expires_at, level=LEVEL, longer_seconds=turn_seconds(LEVEL))
+        store = MemoryStore(records, MemoryHost(records.network, identity.peer_id))
+        levels = (LEVEL, 0) if is_beacon(identity.peer_id, LEVEL) else (LEVEL,)
+        await store.publish_peer(RUN_ID, identity.peer_id, encode_peer_record(record, identity), expires_at, levels)
+    return records
+
+
+def membership_of(
+    identity: Identity,
+    store: MemoryStore,
+    host: MemoryHost,
+    on_view: Callable[[], None] = lambda: None,
+    describe: Callable[[], PeerRecord] | None = None,
+) -> Membership:
+    described = record_of(identity)
+    rule = AccessRule(RUN_ID, described.manifest_hash, "0.1.0")
+    return Membership(
+        identity,
+        host,
+        store,
+        RunDoorkeeper(rule, identity.peer_id, "trainer"),
+        describe or (lambda: described),
+        announce_seconds=10.0,
+        wall_clock=now,
+        randomness=random.Random(1),
+        on_view=on_view,
+        on_joined=lambda record: None,
+        on_left=lambda peer_id, reason: None,
+        on_refused=lambda peer_id, reason: None,
+        verified=VERIFIED,
+    )
+
+
+def test_changes_among_many_are_shown_together_and_soon() -> None:
+    async def main() -> None:
+        records = await crowded_records()
+        me = Identity.generate()
+        host = MemoryHost(records.network, me.peer_id)
+        shown: list[float] = []
+        membership = membership_of(me, CountingStore(records, host), host, lambda: shown.append(now()))
+        for _ in range(9):
+            await membership.look()
+        assert len(membership.members()) == NUM_PEERS
+        shown.clear()
+        showing = asyncio.create_task(membership.show_changes())
+        await asyncio.sleep(5.0)
+        shown.clear()
+        began = now()
+        for peer in crowd()[:100]:
+            membership.suspect(peer.peer_id, "did not answer")
+            await asyncio.sleep(0.01)
+        last = now()
+        await asyncio.sleep(2.0)
+        # The first at once, the last not much later than it happened, and between them far fewer than there were.
+        assert shown[0] - began < 0.02
+        assert last - 0.02 < shown[-1] < last + SHOW_SECONDS_PER_MEMBER * NUM_PEERS
+        assert len(shown) < 10
+        assert len(membership.members()) == NUM_PEERS - 100
+        showing.cancel()
+
+    run_virtual(main(), START)
+
+
+def test_changes_among_few_are_shown_at_once() -> None:
+    async def main() -> None:
+        records = MemoryRecords(fixed_network(), now, verified=VERIFIED)
+        me, other = Identity.generate(), crowd()[0]
+        record = record_of(other, expires_at=now() + 90.0)
+        store = MemoryStore(records, MemoryHost(records.network, other.peer_id))
+        await store.publish_peer(RUN_ID, other.peer_id, encode_peer_record(record, other), now() + 90.0)
+        host = MemoryHost(records.network, me.peer_id)
+        shown: list[list[PeerId]] = []
+        membership = membership_of(me, CountingStore(records, host), host, lambda: shown.append(membership.trainers()))
+        await asyncio.sleep(1.0)
+        await membership.look()
+        assert shown[-1] == [other.peer_id]
+        membership.suspect(other.peer_id, "did not answer")
+        assert shown[-1] == []
+        assert membership.num_suspected_trainers() == 1
+        membership.heard_from(other.peer_id)
+        assert shown[-1] == [other.peer_id]
+
+    run_virtual(main(), START)
+
+
+def test_a_newcomer_sees_everybody_within_one_turn_and_is_seen() -> None:
+    async def main() -> None:
+        records = await crowded_records()
+        me = Identity.generate()
+        host = MemoryHost(records.network, me.peer_id)
+        store = CountingStore(records, host)
+        membership = membership_of(me, store, host)
+        await membership.look()
+        # The first look shows a sample, and then this peer's neighbours by hash.
+        neighbours = {peer.peer_id for peer in crowd() if key_at(peer.peer_id, LEVEL) == key_at(me.peer_id, LEVEL)}
+        assert neighbours <= {record.peer_id for record in membership.members()}
+        await membership.announce()
+        assert LEVEL in store.published[0]
+        store.reads.clear()
+        num_looks = 0
+        while len(membership.members()) < NUM_PEERS:
+            await asyncio.sleep(5.0)
+            await membership.look()
+            num_looks += 1
+        assert num_looks * 5.0 <= turn_seconds(LEVEL)
+        assert store.reads == {2: num_looks, 1: store.reads[1]}
+        assert store.reads[1] <= 4 * num_looks
+        assert {record.level for record in membership.members()} == {LEVEL}
+        other = MemoryStore(records, MemoryHost(records.network, PeerId("other")))
+        found = await other.fetch_peers(RUN_ID, [key_at(me.peer_id, LEVEL)])
+        assert len(found) == len(neighbours) + 1
+
+    run_virtual(main(), START)
+
+
+def test_a_record_lives_as_long_as_a_turn_takes_and_never_expires_before_the_one_it_replaces() -> None:
+    async def main() -> None:
+        records = await crowded_records()
+        me = Identity.generate()
+        host = MemoryHost(records.network, me.peer_id)
+        membership = membership_of(me, CountingStore(records, host), host)
+        small = membership.next_record()
+        assert (small.level, small.longer_seconds, small.expires_at) == (0, 0.0, now() + membership.life_seconds)
+        await membership.look()
+        large = membership.next_record()
+        assert (large.level, large.longer_seconds) == (LEVEL, turn_seconds(LEVEL))
+        assert large.expires_at == now() + membership.life_seconds + turn_seconds(LEVEL)
+        # The others go; the view says so once their records have expired, and the level falls.
+        last = large
+        for _ in range(60):
+            await asyncio.sleep(5.0)
+            await membership.look()
+            record = membership.next_record()
+            assert record.expires_at >= last.expires_at
+            last = record
+        assert (last.level, last.longer_seconds) == (0, 0.0)
+
+    run_virtual(main(), START)
+
+
+def test_a_small_swarm_asks_for_four_keys_in_a_look_and_publishes_under_one() -> None:
+    async def main() -> None:
+        records = MemoryRecords(fixed_network(), now)
+        peers = []
+        for identity in crowd()[:60]:
+            host = MemoryHost(records.network, identity.peer_id)
+            store = CountingStore(records, host)
+            peers.append((store, membership_of(identity, store, host)))
+        for _, membership in peers:
+            await membership.announce()
+        for store, membership in peers:
+            await membership.look()
+            assert len(membership.members()) == 59
+            assert (store.reads, store.published) == ({2: 4}, [(0,)])
+
+    run_virtual(main(), START)
+
+
+def test_a_restart_in_a_large_swarm_is_no_duplicate_and_two_processes_are() -> None:
+    async def main() -> None:
+        records = await crowded_records()
+        me = Identity.generate()
+        described = record_of(me)
+
+        def member(session: int) -> Membership:
+            network = records.network if session == 1 else fixed_network()
+            host = MemoryHost(network, me.peer_id)
+            found = membership_of(me, CountingStore(records, host), host)
+            found._describe = lambda: dataclasses.replace(described, session=session, started_at=now())
+            return found
+
+        first = member(1)
+        await first.look()
+        await first.announce()
+        await asyncio.sleep(5.0)
+        # The new process has an empty view, and its first record a short life.
+        second = member(2)
+        early = second.next_record()
+        assert early.longer_seconds == 0.0
+        old = (first.view.get(me.peer_id, now()), early)
+        assert old[0] is not None
+        assert old[0].expires_at > early.expires_at
+        view = second.view.merge([old[0], early], now())
+        assert view.duplicate_sessions(me.peer_id, now()) == ()
+        await asyncio.sleep(5.0)
+        view = view.merge([first.next_record()], now())
+        assert set(view.duplicate_sessions(me.peer_id, now())) == {1, 2}
+
+    run_virtual(main(), START)
+
+
+def test_members_that_come_one_after_the_other_change_level_together() -> None:
+    """Whole memberships, each with its own view, past the size for which four keys are enough."""
+
+    async def main() -> None:
+        records = MemoryRecords(fixed_network(), now, delay_seconds=0.5, verified=VERIFIED)
+        members = []
+        for identity in crowd()[:280]:
+            host = MemoryHost(records.network, identity.peer_id)
+            members.append(membership_of(identity, CountingStore(records, host), host))
+
+        async def begin(member: Membership, after_seconds: float) -> None:
+            await asyncio.sleep(after_seconds)
+            await member.look()
+            await member.announce()
+            await member.run()
+
+        tasks = [asyncio.create_task(begin(member, 0.05 * number)) for number, member in enumerate(members)]
+        await asyncio.sleep(14.0 + turn_seconds(LEVEL))
+        assert {len(member.members()) for member in members} == {279}
+        assert {member._levels.vote for member in members} == {LEVEL}
+        assert not any(member.is_duplicate() for member in members)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    run_virtual(main(), START)
+
+
+def test_tools_that_look_once_see_everybody() -> None:
+    async def main() -> None:
+        records = await crowded_records()
+        store = MemoryStore(records, MemoryHost(records.network, PeerId("observer")))
+        assert len(await store.fetch_peers(RUN_ID)) < NUM_PEERS
+        assert len(await fetch_everyone(store, RUN_ID)) == NUM_PEERS
+
+    run_virtual(main(), START)
+
+
+def test_the_dashboard_sees_everybody_after_a_turn() -> None:
+    async def main() -> None:
+        records = await crowded_records()
+        store = CountingStore(records, MemoryHost(records.network, PeerId("observer")))
+        observer = DashboardObserver(RUN_ID, store, [], wall_clock=now, on_state=lambda state: None)
+        num_looks = 0
+        while len(observer.state.peers) < NUM_PEERS:
+            await observer.look()
+            await asyncio.sleep(2.0)
+            num_looks += 1
+        assert 2.0 * num_looks <= turn_seconds(LEVEL) + 4.0
+        assert all(row.condition == "here" for row in observer.state.peers)
+
+    run_virtual(main(), START)
+
+
+def test_a_record_belongs_under_its_own_keys_only() -> None:
+    async def main() -> None:
+        records = MemoryRecords(fixed_network(), now)
+        identity = crowd()[0]
+        store = MemoryStore(records, MemoryHost(records.network, identity.peer_id))
+        record = encode_peer_record(record_of(identity, expires_at=now() + 90.0, level=4), identity)
+        allowed = {key.level for key in keys_for(identity.peer_id, 4)}
+        for level in range(-1, 9):
+            publishing = store.publish_peer(RUN_ID, identity.peer_id, record, now() + 90.0, [level])
+            if level in allowed:
+                await publishing
+            else:
+                with pytest.raises(PeerFault, match="level 4"):
+                    await publishing
+        assert {3, 4, 5} <= allowed <= {0, 3, 4, 5}
+        keys = [PeerKey(level, shard) for level in allowed for shard in range(num_keys(level))]
+        assert await store.fetch_peers(RUN_ID, keys) == [record]
+
+    run_virtual(main(), START)
+
+
+def test_the_levels_of_an_observer_need_no_peer_id() -> None:
+    levels = Levels()
+    levels.next_keys(2.0)
+    levels.note([2] * 30)
+    closely, briefly = levels.next_keys(2.0)
+    assert (list(closely), len(briefly)) == ([], 2)
+
+
+def test_introductions_within_a_second_get_one_record_until_something_has_changed() -> None:
+    async def main() -> None:
+        records, me = MemoryRecords(fixed_network(), now, verified=VERIFIED), Identity.generate()
+        described = [record_of(me, state="joining")]
+        host = MemoryHost(records.network, me.peer_id)
+        membership = membership_of(me, MemoryStore(records, host), host, describe=lambda: described[0])
+
+        async def answer_to_a_newcomer() -> PeerRecord:
+            other = Identity.generate()
+            there = MemoryHost(records.network, other.peer_id)
+            newcomer = membership_of(other, MemoryStore(records, there), there)
+            assert await newcomer.introduce([membership.next_record()]) == ""
+            got = newcomer.view.get(me.peer_id, now())
+            assert got is not None
+            return got
+
+        first = await answer_to_a_newcomer()
+        assert first.state == "joining"
+        assert await answer_to_a_newcomer() == first
+        described[0] = record_of(me, state="training")
+        trains = await answer_to_a_newcomer()
+        assert trains.state == "training"
+        assert trains.sequence > first.sequence
+        await asyncio.sleep(ANSWER_SECONDS)
+        assert (await answer_to_a_newcomer()).sequence > trains.sequence
+
+    run_virtual(main(), START)

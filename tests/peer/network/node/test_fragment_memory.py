@@ -1,0 +1,53 @@
+"""What a restarted network process finds in shared memory of the contribution under way and the waiting work."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from averaging.codec.codec import make_codec
+from averaging.outer.contributions import Sent
+from averaging.outer.fragment_state import FragmentState
+from averaging.outer.outer_step import OuterRule
+from dht.host import PeerId
+from peer.config.manifest import AveragingSection
+from peer.mailbox.mailbox import Mailbox
+from peer.network.node.fragment_memory import build_fragments, inherited, inherited_returned_since, persist
+from tests.kit.notaries import notary_of
+
+SIZE = 300
+ME = PeerId("12D3KooWMe")
+RULE = OuterRule("carry", 0.7, 0.5)
+
+
+def written_and_found(
+    codec_name: str, scale: str, *, returns_first: bool
+) -> tuple[FragmentState, Sent | None, int | None]:
+    codec = make_codec(codec_name, 16, scale=scale)
+    mailbox = Mailbox.in_process([SIZE], [codec.encoded_num_bytes(SIZE)])
+    (fragment,) = build_fragments(ME, "run", AveragingSection(), RULE, codec, mailbox, notary_of(ME))
+    state = fragment.state
+    state.version = 6
+    state.refresh_digest()
+    state.receive_work(np.linspace(-1.0, 1.0, SIZE, dtype=np.float32), 70, 7, 5)
+    if returns_first:
+        state.send(1)
+        state.take_back()
+        persist(mailbox, fragment)
+        assert inherited(mailbox.states[0], codec) is None
+        assert inherited_returned_since(mailbox.states[0]) == state.returned_since == 6
+    state.send(2)
+    persist(mailbox, fragment)
+    return state, inherited(mailbox.states[0], codec), inherited_returned_since(mailbox.states[0])
+
+
+@pytest.mark.parametrize("returns_first", [False, True])
+@pytest.mark.parametrize(
+    ("codec_name", "scale"), [("int4", "bf16"), ("int4", "fp32"), ("e3m0", "pow2"), ("fp16", "bf16")]
+)
+def test_a_contribution_under_way_is_found_as_it_was(codec_name: str, scale: str, returns_first: bool) -> None:
+    state, found, since = written_and_found(codec_name, scale, returns_first=returns_first)
+    assert found is not None
+    assert found == state.pending
+    assert found.returned_since == (6 if returns_first else None)
+    assert since is state.returned_since is None

@@ -1,0 +1,64 @@
+"""A peer that is asked to leave before it has begun: a joiner in mid-download, a seed that nobody has a state for."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import TypeVar
+
+import pytest
+
+from dht.admission.hello import AccessRule
+from dht.identity.keys import Identity
+from dht.memory.host import MemoryHost
+from dht.memory.store import MemoryRecords, MemoryStore
+from peer.events.log import Event, JoinedRun, LeftRun
+from peer.mailbox.mailbox import Mailbox
+from peer.network.membership.doorkeeper import RunDoorkeeper
+from peer.network.node.node import Node, NodeIdentity, NodePorts
+from peer.simulation.simulation import tiny_manifest
+from peer.simulation.virtual_time import run_virtual
+from tests.kit.memory_networks import fixed_network
+
+T = TypeVar("T")
+RUN_ID = "tiny.abcdefghij234567abcd"
+
+
+async def inline(work: Callable[[], T], /) -> T:
+    return work()
+
+
+@pytest.mark.parametrize("role", ["seed", "trainer"])
+def test_it_leaves_at_once(role: str) -> None:
+    """The trainer of this peer never posts its parameters, as when its module is refused."""
+    seen: list[Event] = []
+
+    async def scene() -> float:
+        loop = asyncio.get_running_loop()
+        manifest = tiny_manifest(0)
+        identity = Identity.from_seed(bytes(32))
+        network = fixed_network()
+        host = MemoryHost(network, identity.peer_id)
+        who = NodeIdentity(identity, RUN_ID, 7, role, "test", "", "test")
+        ports = NodePorts(
+            host,
+            MemoryStore(MemoryRecords(network, lambda: 1e9 + loop.time()), host),
+            RunDoorkeeper(AccessRule(RUN_ID, manifest.hash, "test"), identity.peer_id, role),
+            lambda: 1e9 + loop.time(),
+            loop.time,
+            inline,
+            seen.append,
+            random.Random(1),
+        )
+        node = Node(who, manifest, ports, Mailbox.in_process((64, 64)))
+        running = asyncio.create_task(node.run())
+        await asyncio.sleep(30.0)
+        assert not running.done()
+        began = loop.time()
+        node.leave("asked to stop")
+        await running
+        return loop.time() - began
+
+    assert run_virtual(scene()) < 1.0
+    assert [type(event) for event in seen if isinstance(event, JoinedRun | LeftRun)] == [LeftRun]

@@ -1,0 +1,407 @@
+"""What a returned peer does with the work it had saved: kept when the swarm cannot have it, given up when it may."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import pytest
+import torch
+
+from averaging.arrays import F32
+from averaging.codec.codec import make_codec
+from averaging.fragment.runtime import FragmentRuntime
+from averaging.outer.contributions import CommittedShard
+from averaging.outer.fragment_state import FragmentState
+from averaging.outer.outer_step import OuterRule, anchor_digest
+from averaging.transfer.snapshots import Snapshot
+from averaging.wire.messages import Commit, RosterEntry, ShardResult
+from dht.host import PeerId
+from peer.checkpoint.facts import Totals
+from peer.events.log import Event, WorkDropped
+from peer.mailbox.mailbox import MergeKind
+from peer.network.anchors.fetcher import Fetched, FetchProgress
+from peer.network.node.checkpoint_keeper import CheckpointKeeper
+from peer.network.node.fragment_memory import build_fragments, persist
+from peer.network.node.reporter import Reporter
+from peer.network.node.start import Start
+from tests.kit.checkpoint_peer import ME, SECTION, Peer, saved_pair
+from tests.kit.notaries import notary_of
+
+T = TypeVar("T")
+OTHER = PeerId("12D3KooWOther")
+
+
+async def inline(work: Callable[[], T], /) -> T:
+    return work()
+
+
+def commit_of(fragment: int, version: int, size: int, members: list[tuple[PeerId, int]]) -> Commit:
+    """A commit whose roster has these (peer, sequence), all of them included."""
+    roster = tuple(
+        RosterEntry(peer_id=peer_id, base_version=version, tokens=10, steps=1, sequence=sequence)
+        for peer_id, sequence in members
+    )
+    shard = ShardResult(reducer=0, start=0, end=size, digest=b"d" * 8, included=tuple(range(len(roster))))
+    return Commit(fragment, version, 0, OTHER, b"a" * 8, roster, (shard,))
+
+
+class Swarm:
+    """A fetcher that finds fragment 1 at a later version, with the commits that led there."""
+
+    def __init__(self, size: int, version: int, commits: tuple[Commit, ...]) -> None:
+        generator = np.random.default_rng(7)
+        anchor, momentum = (generator.standard_normal(size, dtype=np.float32) for _ in range(2))
+        self.is_forgotten = False
+        self.snapshot = Snapshot(version, 10**6, anchor, momentum, anchor_digest(anchor, momentum), commits)
+
+    async def fetch_better(
+        self,
+        states: Mapping[int, FragmentState],
+        adopt: Callable[[int, Fetched], Awaitable[None]],
+        on_progress: Callable[[FetchProgress], None],
+    ) -> dict[int, tuple[PeerId, ...]]:
+        assert not self.is_forgotten
+        await adopt(1, Fetched(self.snapshot, (OTHER,), (OTHER,)))
+        return {1: (OTHER,)}
+
+    def forget_kept(self) -> None:
+        self.is_forgotten = True
+
+
+def return_to(folder: Path, swarm: Swarm) -> tuple[Peer, list[Event]]:
+    """A new session of the peer of `folder`: both sides come back, and the swarm has gone on with fragment 1."""
+    seen: list[Event] = []
+
+    async def scene() -> Peer:
+        peer = Peer(folder)
+        reporter = Reporter(ME, peer.mailbox, lambda: 5.0, lambda: 5.0, seen.append)
+        options: dict[str, Any] = {
+            "trains": True,
+            "clock": lambda: 0.0,
+            "compute": inline,
+            "poll_seconds": 0.001,
+            "look_seconds": 1.0,
+        }
+        start = Start(
+            ME,
+            peer.mailbox,
+            peer.fragments,
+            peer.desk,
+            None,  # type: ignore[arg-type]
+            swarm,  # type: ignore[arg-type]
+            peer.keeper,
+            reporter,
+            **options,
+        )
+        starting = asyncio.create_task(start.run())
+        while not starting.done():
+            peer.link.try_post_initial()
+            await asyncio.sleep(0.001)
+        await starting
+        number = peer.mailbox.network.restored_moment
+        assert number > 0
+        assert peer.trainer_keeper.restore(number)
+        handing = asyncio.create_task(start.hand_over())
+        while not handing.done():
+            peer.link.poll()
+            await asyncio.sleep(0.001)
+        await handing
+        peer.link.poll()
+        return peer
+
+    return asyncio.run(scene()), seen
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Peer:
+    """A peer that has left in the middle of its work: some of it is unsent, some waits."""
+    peer = saved_pair(tmp_path)
+    peer.training.__exit__(None, None, None)
+
+    async def leave() -> None:
+        for fragment in peer.fragments:
+            if fragment.state.unsent_tokens:
+                fragment.state.send(40 + fragment.index)
+        for _ in range(2):
+            peer.step()
+        saving = asyncio.create_task(peer.keeper.save(is_last=True))
+        while not saving.done():
+            peer.training.idle()
+            await asyncio.sleep(0.005)
+
+    asyncio.run(leave())
+    return peer
+
+
+def swarm_of(peer: Peer, gap: int, *members: tuple[PeerId, int], known: bool = True) -> Swarm:
+    size, version = peer.fragments[1].state.num_values, peer.fragments[1].state.version
+    commits = tuple(
+        commit_of(1, number, size, [(OTHER, 1), *members] if number == version else [(OTHER, 1)])
+        for number in range(version, version + gap)
+    )
+    return Swarm(size, version + gap, commits if known else ())
+
+
+def waiting(peer: Peer) -> F32:
+    """Own work of fragment 1 that no commit has: residual, under way, and not even sent."""
+    state = peer.fragments[1].state
+    values: F32 = state.anchor - state.shown() + peer.link.unsent(1).numpy()
+    return values
+
+
+def test_unsent_work_and_error_feedback_survive_a_polite_absence_of_any_length(saved: Peer) -> None:
+    before, error = waiting(saved), saved.fragments[1].state.residual.copy()
+    assert error.any()
+    assert saved.fragments[1].state.pending is not None
+    # None of the swarm's commits has it: all of it waits again.
+    peer, seen = return_to(saved.folder.path, swarm_of(saved, 3))
+    np.testing.assert_allclose(waiting(peer), before, rtol=0, atol=1e-6)
+    assert peer.fragments[1].state.pending is None
+    assert not [event for event in seen if isinstance(event, WorkDropped)]
+    assert max(float(one.abs().max()) for one in peer.sums()) < 1e-6
+
+
+def test_what_was_committed_meanwhile_does_not_come_twice(saved: Peer) -> None:
+    before = waiting(saved)
+    pending = saved.fragments[1].state.pending
+    assert pending is not None
+    work = np.zeros_like(before)
+    saved.fragments[1].state.codec.decode(pending.encoded, work)
+    peer, _ = return_to(saved.folder.path, swarm_of(saved, 2, (ME, pending.sequence)))
+    np.testing.assert_allclose(waiting(peer), before - work, rtol=0, atol=1e-6)
+    assert max(float(one.abs().max()) for one in peer.sums()) < 1e-6
+
+
+def test_what_is_under_way_is_given_up_when_nobody_knows_its_fate_but_the_rest_stays(saved: Peer) -> None:
+    error, unsent = saved.fragments[1].state.residual.copy(), saved.link.unsent(1).numpy()
+    peer, _ = return_to(saved.folder.path, swarm_of(saved, 50, known=False))
+    np.testing.assert_allclose(waiting(peer), error + unsent, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(("known", "later", "is_kept"), [(True, None, True), (True, 99, False), (False, None, False)])
+def test_a_checkpoint_that_was_gone_on_from_keeps_only_what_the_swarm_cannot_have(
+    saved: Peer, known: bool, later: int | None, is_kept: bool
+) -> None:
+    """The peer went on from it, perhaps sent this work in another session, and died before its next checkpoint."""
+    before = waiting(saved)
+    found, _ = saved.folder.newest()
+    assert found is not None
+    found.note_use()
+    members = [] if later is None else [(ME, later)]
+    peer, seen = return_to(saved.folder.path, swarm_of(saved, 2, *members, known=known))
+    if is_kept:
+        np.testing.assert_allclose(waiting(peer), before, rtol=0, atol=1e-6)
+    else:
+        assert not waiting(peer).any()
+    # The other fragments went on without commits: nothing of theirs can be lost or double.
+    for index in (0, 2):
+        assert np.array_equal(peer.fragments[index].state.residual, saved.fragments[index].state.residual)
+        torch.testing.assert_close(peer.link.unsent(index), saved.link.unsent(index), rtol=0, atol=1e-6)
+    dropped = [event for event in seen if isinstance(event, WorkDropped)]
+    assert [(event.fragment, event.tokens > 0) for event in dropped] == ([] if is_kept else [(1, True)])
+    assert max(float(one.abs().max()) for one in peer.sums()) < 1e-6
+
+
+def test_credit_and_reads_go_on(saved: Peer) -> None:
+    peer, _ = return_to(saved.folder.path, swarm_of(saved, 1))
+    assert peer.mailbox.network.rounds_contributed == 5
+    assert peer.mailbox.trainer.tokens == saved.mailbox.trainer.tokens
+    assert peer.training._num_reads == saved.training._num_reads
+
+
+# --- an anchor taken over from the swarm ---
+
+
+@pytest.mark.parametrize("kind", [MergeKind.ADD, MergeKind.REBASE])
+def test_an_anchor_that_is_replaced_leaves_local_work_where_it_is(saved: Peer, kind: MergeKind) -> None:
+    """L is what the inner optimizer did; a repair moves x and the point it is measured from together."""
+    for index, fragment in enumerate(saved.fragments):
+        before = saved.link.unsent(index)
+        change = np.full(fragment.state.num_values, 0.25, dtype=np.float32)
+        values = change if kind is MergeKind.ADD else fragment.state.shown() + change
+        assert saved.mailbox.inbox.try_deliver(kind, index, values, version=9)
+        live = saved._flat()[index][0]
+        saved.link.poll()
+        torch.testing.assert_close(saved.link.unsent(index), before, rtol=0, atol=1e-6)
+        if kind is MergeKind.ADD:
+            torch.testing.assert_close(saved._flat()[index][0], live + 0.25, rtol=0, atol=1e-6)
+
+
+# --- a network process that was killed ---
+
+
+def network_process(peer: Peer) -> list[FragmentRuntime]:
+    """What a successor finds in the mailbox."""
+    fragments = build_fragments(
+        ME,
+        peer.owner.run_id,
+        SECTION,
+        OuterRule("carry", 0.7, 0.5),
+        make_codec("int4", 16),
+        peer.mailbox,
+        notary_of(ME),
+    )
+    start = Start(
+        ME,
+        peer.mailbox,
+        fragments,
+        peer.desk,
+        None,  # type: ignore[arg-type]
+        None,  # type: ignore[arg-type]
+        None,
+        None,  # type: ignore[arg-type]
+        trains=True,
+        clock=lambda: 0.0,
+        compute=inline,
+        poll_seconds=0.001,
+        look_seconds=1.0,
+    )
+    assert all(start._resume(fragment) for fragment in fragments)
+    return fragments
+
+
+def test_a_killed_network_process_leaves_its_contribution_to_the_next(tmp_path: Path) -> None:
+    peer = Peer(tmp_path)
+    peer.begin()
+    asyncio.run(peer.steps(9))
+    for fragment in peer.fragments:
+        fragment.state.send(70 + fragment.index)
+        fragment.persist()
+        persist(peer.mailbox, fragment)
+    shown = [fragment.state.shown() for fragment in peer.fragments]
+    successors = network_process(peer)
+    for fragment, successor, before in zip(peer.fragments, successors, shown, strict=True):
+        assert successor.state.pending is not None
+        assert fragment.state.pending is not None
+        assert np.array_equal(successor.state.shown(), before)
+        assert replace(successor.state.pending, encoded=fragment.state.pending.encoded) == fragment.state.pending
+    # Committed, it must not be found again.
+    state = successors[0].state
+    gradient = state.codec.encode(np.ones(state.num_values, dtype=np.float32))
+    with successors[0].changing():
+        state.apply([CommittedShard(0, state.num_values, gradient, 0.5, own_included=True)], 10)
+        state.refresh_digest()
+    assert [fragment.state.pending is None for fragment in network_process(peer)] == [True, False, False]
+
+
+# --- mode streaming: the live parameters keep a share of every anchor ---
+
+
+def test_a_blended_trainer_is_not_pulled_to_an_anchor_that_it_has(tmp_path: Path) -> None:
+    section = SECTION.model_copy(update={"mode": "streaming"})
+    peer = Peer(tmp_path, section=section)
+    peer.begin()
+    asyncio.run(peer.steps(9))
+    asyncio.run(peer.desk.take_work(peer.take))
+    size = peer.fragments[0].state.num_values
+    inbox = peer.mailbox.inbox
+    assert inbox.try_deliver(MergeKind.BLEND, 0, np.ones(size, dtype=np.float32), version=3, merge_alpha=0.5)
+    peer.link.poll()
+    live, unsent = peer._flat()[0]
+    assert inbox.try_deliver(MergeKind.REBASE, 0, np.ones(size, dtype=np.float32), version=3)
+    peer.link.poll()
+    assert torch.equal(peer._flat()[0][0], live)
+    assert inbox.try_deliver(MergeKind.REBASE, 0, np.full(size, 2.0, dtype=np.float32), version=4)
+    peer.link.poll()
+    torch.testing.assert_close(peer.link.unsent(0), unsent, rtol=0, atol=1e-6)
+    torch.testing.assert_close(peer._flat()[0][0], 2.0 - unsent, rtol=0, atol=1e-6)
+
+
+def test_the_last_work_of_a_trainer_that_has_finished_is_taken_after_a_restart(tmp_path: Path) -> None:
+    """It takes no new starting point any more; the successor must not wait for that."""
+    peer = Peer(tmp_path)
+    peer.begin()
+    for _ in range(4):
+        peer.step()
+    assert peer.mailbox.outbox.take()
+    peer.training.__exit__(None, None, None)
+
+    async def scene() -> None:
+        peer.desk.is_open = False
+        await asyncio.wait_for(peer.desk.open(keeps_work=range(3)), 5.0)
+        await peer.desk.take_work(peer.take)
+
+    asyncio.run(scene())
+    assert peer.mailbox.outbox.take() == []
+    assert any(fragment.state.unsent_tokens for fragment in peer.fragments)
+
+
+class DyingSwarm(Swarm):
+    """The network process is killed while it takes over what it fetched."""
+
+    def __init__(self, peer: Peer) -> None:
+        size, version = peer.fragments[1].state.num_values, peer.fragments[1].state.version
+        super().__init__(size, version + 3, ())
+        self._peer = peer
+
+    async def fetch_better(self, states: Any, adopt: Any, on_progress: Any) -> Any:
+        self._peer.mailbox.states[1].writing = 1
+        self._peer.mailbox.states[1].anchor[:5] = np.nan
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("has_checkpoint", [False, True])
+def test_a_network_process_that_is_killed_while_it_starts_leaves_a_start_to_the_next(
+    tmp_path: Path, has_checkpoint: bool
+) -> None:
+    """The trainer has posted its initial parameters, once; nobody may wait for them again."""
+    if has_checkpoint:
+        saved_pair(tmp_path)
+    peer = Peer(tmp_path)
+    initial = [live.numpy().copy() for live, _ in peer._flat()]
+
+    async def life(swarm: Any) -> list[FragmentRuntime]:
+        fragments = build_fragments(
+            ME,
+            peer.owner.run_id,
+            SECTION,
+            OuterRule("carry", 0.7, 0.5),
+            make_codec("int4", 16),
+            peer.mailbox,
+            notary_of(ME),
+        )
+        keeper = CheckpointKeeper(
+            peer.folder, fragments, peer.mailbox, None, inline, lambda: Totals(), lambda: 5.0, peer.seen.append
+        )
+        start = Start(
+            ME,
+            peer.mailbox,
+            fragments,
+            peer.desk,
+            None,  # type: ignore[arg-type]
+            swarm,
+            keeper,
+            Reporter(ME, peer.mailbox, lambda: 5.0, lambda: 5.0, peer.seen.append),
+            trains=True,
+            clock=lambda: 0.0,
+            compute=inline,
+            poll_seconds=0.001,
+            look_seconds=1.0,
+        )
+        starting = asyncio.create_task(start.run())
+        for _ in range(3000):  # as many looks; a start that waits for what never comes does not end
+            if starting.done():
+                break
+            peer.link.try_post_initial()
+            await asyncio.sleep(0.001)
+        if not starting.done():
+            starting.cancel()
+            pytest.fail("it waits for initial parameters that were taken before")
+        starting.result()
+        return fragments
+
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(life(DyingSwarm(peer)))
+    assert peer.link.try_post_initial()  # all of them posted, and taken
+    swarm = Swarm(peer.fragments[1].state.num_values, 9, ())
+    fragments = asyncio.run(life(swarm))
+    assert fragments[1].state.version == 9
+    assert np.array_equal(fragments[1].state.anchor, swarm.snapshot.anchor)
+    assert (peer.mailbox.network.restored_moment > 0) == has_checkpoint
+    if not has_checkpoint:
+        assert np.array_equal(fragments[0].state.anchor, initial[0])

@@ -1,0 +1,275 @@
+"""Limits per remote: memory, streams; ports and IP versions to listen on; what is served to newcomers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import random
+import socket
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from averaging.lanes.links import Traffic
+from dht.errors import LocalFault, PeerFault, PeerUnreachable, UsageFault
+from dht.host import PeerId
+from dht.identity.keys import Identity
+from dht.identity.multiaddr import parse_multiaddr
+from dht.p2pd import host
+from dht.p2pd.daemon import claim_ports
+from dht.p2pd.host import P2pdHost
+from dht.streams.framing import FramedStream
+from dht.streams.pacing import URGENT_BYTES
+from dht.streams.remote_memory import RemoteMemory
+from peer.config.listening import IPV4_ANYWHERE, IPV6_ANYWHERE, default_listen, has_ipv6
+from peer.config.peer_config import load_config
+from peer.network.node.serving_limits import ServingLimits, bytes_per_peer
+from tests.kit.host_contract import ECHO, echo
+from tests.kit.memory_networks import named
+
+RUN_ID = "tiny.abcdefghij234567abcd"
+LOOPBACK = "/ip4/127.0.0.1/tcp/0"
+BUDGET = 1_000_000
+FRAME = BUDGET // 2 - 100
+"""One fits beside small ones, two do not."""
+
+
+@given(sizes=st.lists(st.integers(1, BUDGET // 2), min_size=1, max_size=40), seed=st.integers(0, 2**32))
+def test_frames_under_way_stay_within_the_budget_and_all_get_their_turn(sizes: list[int], seed: int) -> None:
+    async def scene() -> None:
+        memory, chance = RemoteMemory(BUDGET), random.Random(seed)
+        reading: list[int] = []
+
+        async def read(num_bytes: int) -> None:
+            await memory.reserve(named(1), num_bytes)
+            reading.append(num_bytes)
+            assert sum(size for size in reading if size > URGENT_BYTES) <= memory.frame_bytes
+            for _ in range(chance.randrange(4)):
+                await asyncio.sleep(0)
+            reading.remove(num_bytes)
+            memory.release(named(1), num_bytes)
+
+        tasks = [asyncio.ensure_future(read(size)) for size in sizes]
+        cancelled = chance.sample(range(len(tasks)), len(tasks) // 3)
+        waits_only = [task for index, task in enumerate(tasks) if index not in cancelled]
+        await asyncio.sleep(0)
+        for index in cancelled:
+            # Only one that still waits: a reader that has its turn gives it back itself.
+            if sizes[index] not in reading:
+                tasks[index].cancel()
+        await asyncio.gather(*waits_only)
+        await asyncio.gather(*tasks, return_exceptions=True)
+        assert memory.used_bytes(named(1)) == 0
+
+    asyncio.run(scene())
+
+
+def test_a_frame_that_never_fits_is_a_fault_until_more_is_allowed() -> None:
+    async def scene() -> None:
+        memory = RemoteMemory(BUDGET)
+        with pytest.raises(PeerFault, match="announced a frame of 600000 bytes; expected at most 500000"):
+            await memory.reserve(named(1), 600_000)
+        memory.raise_to(2 * BUDGET)
+        memory.raise_to(1)
+        await memory.reserve(named(1), 600_000)
+        assert memory.used_bytes(named(1)) == 600_000
+
+    asyncio.run(scene())
+
+
+@pytest.mark.parametrize(("megabytes", "streams"), [(4, 64), (256, 64), (4096, 8), (16, 4096)])
+def test_read_buffers_take_at_most_the_other_half(megabytes: int, streams: int) -> None:
+    memory = RemoteMemory(megabytes * 10**6, streams)
+    smallest = 2 * 16 * 1024 * streams
+    assert 2 * memory.read_buffer_bytes * streams <= max(megabytes * 10**6 // 2, smallest)
+
+
+async def _stream(memory: RemoteMemory, remote: PeerId) -> tuple[FramedStream, socket.socket]:
+    ours, theirs = socket.socketpair()
+    theirs.setblocking(False)
+    reader, writer = await asyncio.open_connection(sock=ours, limit=memory.read_buffer_bytes)
+    return FramedStream(reader, writer, remote, None, memory), theirs
+
+
+def test_a_remote_with_a_large_frame_under_way_waits_with_the_next_and_others_do_not() -> None:
+    async def scene() -> None:
+        loop = asyncio.get_running_loop()
+        memory = RemoteMemory(BUDGET)
+        first, first_end = await _stream(memory, named(1))
+        second, second_end = await _stream(memory, named(1))
+        other, other_end = await _stream(memory, named(2))
+        half_read = asyncio.ensure_future(first.receive(BUDGET))
+        # Announced and then held back: the oldest way to keep somebody's memory.
+        await loop.sock_sendall(first_end, struct.pack(">I", FRAME) + bytes(1000))
+        while memory.used_bytes(named(1)) == 0:  # noqa: ASYNC110 (nothing here signals)
+            await asyncio.sleep(0)
+        waiting = asyncio.ensure_future(second.receive(BUDGET))
+        pushing = asyncio.ensure_future(loop.sock_sendall(second_end, struct.pack(">I", FRAME) + bytes(FRAME)))
+        await loop.sock_sendall(other_end, struct.pack(">I", 20_000) + bytes(20_000))
+        assert len(await other.receive(BUDGET)) == 20_000
+        assert not waiting.done()
+        assert memory.used_bytes(named(1)) == FRAME
+        # Small frames pass all the same, and a reader that gives up keeps its place in the stream.
+        await loop.sock_sendall(other_end, struct.pack(">I", 3) + b"ok!")
+        assert await other.receive(3) == b"ok!"
+        await first.close()
+        with pytest.raises(PeerUnreachable):
+            await half_read
+        assert len(await waiting) == FRAME
+        await pushing
+        assert memory.used_bytes(named(1)) == 0
+        for stream, end in ((second, second_end), (other, other_end)):
+            await stream.close()
+            end.close()
+        first_end.close()
+
+    asyncio.run(scene())
+
+
+@pytest.mark.network
+def test_a_remote_has_no_more_streams_than_allowed() -> None:
+    async def scene() -> None:
+        async with (
+            P2pdHost(Identity.generate(), [LOOPBACK], max_streams_per_peer=8) as called,
+            P2pdHost(Identity.generate(), [LOOPBACK]) as caller,
+        ):
+            called.handle(ECHO, echo)
+            await caller.connect(called.addresses()[0], 20.0)
+            streams = [await caller.open_stream(called.peer_id, ECHO, 20.0) for _ in range(12)]
+            answered = 0
+            for stream in streams:
+                with contextlib.suppress(PeerUnreachable):
+                    await stream.send(b"hello")
+                    answered += await stream.receive(5) == b"hello"
+            assert answered == 8
+
+    asyncio.run(scene())
+
+
+@pytest.mark.network
+def test_who_has_all_streams_gives_way_to_another_remote(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "MAX_INCOMING_STREAMS", 6)
+
+    async def scene() -> None:
+        async with (
+            P2pdHost(Identity.generate(), [LOOPBACK]) as called,
+            P2pdHost(Identity.generate(), [LOOPBACK]) as greedy,
+            P2pdHost(Identity.generate(), [LOOPBACK]) as modest,
+        ):
+            called.handle(ECHO, echo)
+            answered, kept = {}, []
+            for caller, number in ((greedy, 8), (modest, 1)):
+                await caller.connect(called.addresses()[0], 20.0)
+                answered[caller] = 0
+                for _ in range(number):
+                    stream = await caller.open_stream(called.peer_id, ECHO, 20.0)
+                    kept.append(stream)
+                    with contextlib.suppress(PeerUnreachable):
+                        await stream.send(b"hello")
+                        answered[caller] += await stream.receive(5) == b"hello"
+            assert answered == {greedy: 6, modest: 1}
+
+    asyncio.run(scene())
+
+
+@pytest.mark.network
+@pytest.mark.skipif(not has_ipv6(), reason="this machine has no IPv6")
+def test_both_ip_versions_are_listened_on_at_one_port() -> None:
+    async def scene() -> None:
+        listen = [LOOPBACK, "/ip6/::1/tcp/0"]
+        async with P2pdHost(Identity.generate(), listen) as called, P2pdHost(Identity.generate(), listen) as caller:
+            called.handle(ECHO, echo)
+            by_version = {address.split("/")[1]: address for address in called.addresses()}
+            assert set(by_version) == {"ip4", "ip6"}
+            assert len({parse_multiaddr(address).port for address in by_version.values()}) == 1
+            await caller.connect(by_version["ip6"], 20.0)
+            (connection,) = (await caller.connections())[called.peer_id]
+            assert connection.ip is not None
+            assert connection.ip.version == 6
+            stream = await caller.open_stream(called.peer_id, ECHO, 20.0)
+            await stream.send(b"hello")
+            assert await stream.receive(5) == b"hello"
+
+    asyncio.run(scene())
+
+
+def test_ports_are_taken_from_the_range_and_taken_ones_are_passed_over() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        ports = range(port, min(port + 20, 65_536))
+        (claimed,) = claim_ports([parse_multiaddr(LOOPBACK)], ports)
+        assert claimed.port in ports
+        assert claimed.port != port
+        with pytest.raises(LocalFault, match=rf"no port from {port} to {port} is free .* --port-range"):
+            claim_ports([parse_multiaddr(LOOPBACK)], range(port, port + 1))
+    fixed = parse_multiaddr(LOOPBACK).with_port(port)
+    assert claim_ports([fixed], range(1, 2)) == [fixed]
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        ({"port_range": "5000"}, "--port-range is '5000'; expected something like 40000-40100"),
+        ({"port_range": "5000-4000"}, "--port-range: '5000-4000' is no range of ports"),
+        ({"port_range": "0-70000"}, "--port-range: '0-70000' is no range of ports; expected two from 1 to 65535"),
+        ({"ip_version": "5"}, "--ip-version is '5'; expected"),
+        ({"max_streams_per_peer": 1}, "--max-streams-per-peer is 1; expected a whole number from 8"),
+        ({"max_memory_mb_per_peer": 1}, "--max-memory-mb-per-peer is 1; expected a whole number from 4"),
+        ({"serve_limit_mbit": 0.0}, "--serve-limit-mbit is 0.0; expected"),
+        ({"max_transfers": 0}, "--max-transfers is 0; expected a whole number from 1"),
+    ],
+)
+def test_limits_out_of_range_name_their_flag(flags: dict[str, object], sentence: str) -> None:
+    with pytest.raises(UsageFault) as caught:
+        load_config({"run_id": RUN_ID} | flags)
+    assert sentence in str(caught.value)
+
+
+def test_where_to_listen_follows_the_flags() -> None:
+    assert load_config({"run_id": RUN_ID, "ip_version": "4"}).listen_addresses == (IPV4_ANYWHERE,)
+    assert load_config({"run_id": RUN_ID, "ip_version": "6"}).listen_addresses == (IPV6_ANYWHERE,)
+    assert load_config({"run_id": RUN_ID}).listen_addresses == default_listen("auto")
+    assert load_config({"run_id": RUN_ID, "listen": [LOOPBACK], "ip_version": "6"}).listen_addresses == (LOOPBACK,)
+    assert load_config({"run_id": RUN_ID, "port_range": "4000-4002"}).ports == range(4000, 4003)
+
+
+def test_memory_per_remote_fits_the_run_or_its_owner_is_told_the_number() -> None:
+    assert bytes_per_peer(None, 50_000_000) == 200_000_000
+    assert bytes_per_peer(100, 50_000_000) == 100_000_000
+    with pytest.raises(UsageFault, match=r"per-peer is 99 .* takes up to 50 MB; expected at least 100; allow more"):
+        bytes_per_peer(99, 50_000_000)
+    # What is asked for holds one of the largest frames, whatever its size.
+    for frame in (1, 999_999, 50_000_000, 2**31):
+        least = -(-2 * frame // 10**6)
+        if least >= 4:
+            assert RemoteMemory(bytes_per_peer(least, frame)).frame_bytes >= frame
+
+
+class Lanes:
+    """What `ServingLimits` reads of the links."""
+
+    def __init__(self, upload_bits_per_second: float, has_bulk_waiting: bool) -> None:
+        self.traffic = Traffic(upload_bits_per_second=upload_bits_per_second)
+        self.has_bulk_waiting = has_bulk_waiting
+
+
+@pytest.mark.parametrize(
+    ("limit", "rate", "is_busy", "allowed"),
+    [
+        (math.inf, 10e6, False, math.inf),
+        (math.inf, 10e6, True, 5e6),
+        (math.inf, 0.0, True, math.inf),
+        (2e6, 10e6, False, 2e6),
+        (2e6, 10e6, True, 2e6),
+        (8e6, 10e6, True, 5e6),
+    ],
+)
+def test_newcomers_get_no_more_than_the_cap_and_half_the_line_during_rounds(
+    limit: float, rate: float, is_busy: bool, allowed: float
+) -> None:
+    assert ServingLimits(limit).now(Lanes(rate, is_busy)) == allowed  # type: ignore[arg-type]

@@ -1,0 +1,393 @@
+"""The path manager: dialable or not, behind which relay, through which hole; with a host that does as it is told."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+
+import pytest
+
+from dht.errors import LocalFault, PeerUnreachable
+from dht.host import PeerId, Stream
+from dht.identity.multiaddr import Multiaddr, parse_multiaddr
+from dht.p2pd.daemon import DaemonOptions
+from dht.p2pd.relay_check import Relaying
+from dht.records.signed_records import PeerRecord
+from peer.events.log import Event, PathFound, ReachabilityFound, RelayChecked, RelayFound, RelayLost
+from peer.network.reachability.path_kinds import (
+    PUNCH_AFTER_SECONDS,
+    PUNCH_AGAIN_SECONDS,
+    choose_relays,
+    is_my_turn,
+    kind_of,
+    relays_in,
+)
+from peer.network.reachability.paths import (
+    CHECK_SECONDS,
+    MAX_RELAY_STARTS,
+    RELAY_SECONDS,
+    TICK_SECONDS,
+    PathPorts,
+    Paths,
+)
+from peer.network.reachability.probe import Busy, DialBack
+from peer.simulation.virtual_time import run_virtual
+from tests.dht.records.test_swarm_view import make_record
+from tests.kit.memory_networks import named, now
+
+SEEDS = [named(number) for number in range(1, 5)]
+ME, HOME = sorted([named(8), named(9)])
+INSIDE = "/ip4/192.168.1.100/tcp/4001"
+OUTSIDE = f"/ip4/8.8.4.4/tcp/4001/p2p/{ME}"
+
+
+def at_seed(number: int) -> str:
+    return f"/ip4/8.8.8.{number}/tcp/4001/p2p/{SEEDS[number - 1]}"
+
+
+def through(number: int, peer_id: PeerId) -> str:
+    return f"{at_seed(number)}/p2p-circuit/p2p/{peer_id}"
+
+
+class ToldHost:
+    """Whatever a test says about connections and addresses; keeps what it was asked to do."""
+
+    def __init__(self) -> None:
+        self.peer_id = ME
+        self.options = DaemonOptions()
+        self.own = [f"{INSIDE}/p2p/{ME}"]
+        self.paths: dict[PeerId, list[str]] = {seed: [at_seed(number)] for number, seed in enumerate(SEEDS, 1)}
+        self.changes: list[tuple[DaemonOptions, list[str] | None]] = []
+        self.redials: list[tuple[float, PeerId]] = []
+        self.change_faults: list[LocalFault] = []
+        self.moved = 0
+        self.on_redial: Callable[[PeerId], None] = lambda peer_id: None
+
+    def addresses(self) -> list[str]:
+        return self.own
+
+    def local_addresses(self) -> list[str]:
+        return ["/ip4/127.0.0.1/tcp/4001"]
+
+    async def change(self, options: DaemonOptions, announce: Sequence[str] | None = None) -> None:
+        if self.change_faults:
+            raise self.change_faults.pop(0)
+        self.options = options
+        self.changes.append((options, None if announce is None else list(announce)))
+
+    def moved_bytes(self, peer_id: PeerId) -> int:
+        return self.moved
+
+    async def connections(self) -> dict[PeerId, list[Multiaddr]]:
+        return {peer_id: [parse_multiaddr(path) for path in paths] for peer_id, paths in self.paths.items()}
+
+    async def connected_addresses(self) -> dict[PeerId, list[str]]:
+        return {peer_id: paths for peer_id, paths in self.paths.items() if peer_id in SEEDS}
+
+    async def disconnect(self, peer_id: PeerId) -> None:
+        self.redials.append((now(), peer_id))
+
+    async def open_stream(self, peer_id: PeerId, protocol: str, timeout_seconds: float) -> Stream:
+        self.on_redial(peer_id)
+        raise PeerUnreachable(peer_id, "does not answer probes")
+
+
+class Scene:
+    """One path manager under virtual time."""
+
+    def __init__(self) -> None:
+        self.host = ToldHost()
+        self.members = [make_record(seed, role="seed", state="serving") for seed in SEEDS]
+        self.events: list[Event] = []
+        self.told: list[tuple[bool, bool]] = []
+        self.asked: list[PeerId] = []
+        self.answer: DialBack | Busy = DialBack(failed=((OUTSIDE, "nobody answered"),))
+        self.relaying: list[Relaying | LocalFault] = []
+        self.uses_relays, self.relays = True, False
+        self.announce: tuple[str, ...] = ()
+
+    async def dial_back(self, member: PeerId, addresses: list[str]) -> DialBack:
+        self.asked.append(member)
+        assert addresses == [address for address in self.host.own if "p2p-circuit" not in address]
+        if isinstance(self.answer, Busy):
+            raise self.answer
+        return self.answer
+
+    async def check_relay(self, addresses: Sequence[str]) -> Relaying:
+        assert addresses == ["/ip4/127.0.0.1/tcp/4001"], "the router may not lead back to where it came from"
+        found = self.relaying.pop(0)
+        if isinstance(found, LocalFault):
+            raise found
+        return found
+
+    def play(self, script: Callable[[Scene], Awaitable[None]]) -> None:
+        async def main() -> None:
+            ports = PathPorts(
+                lambda: self.members,
+                self.dial_back,
+                self.check_relay,
+                lambda *verdict: self.told.append(verdict),
+                self.events.append,
+                now,
+                now,
+                random.Random(1),
+            )
+            paths = Paths(self.host, ports, uses_relays=self.uses_relays, relays=self.relays, announce=self.announce)
+            running = asyncio.ensure_future(paths.run())
+            try:
+                await script(self)
+            finally:
+                running.cancel()
+                await asyncio.gather(running, return_exceptions=True)
+
+        run_virtual(main())
+
+    def kinds(self) -> list[type[Event]]:
+        return [type(event) for event in self.events if not isinstance(event, PathFound)]
+
+    def paths_to(self, peer_id: PeerId) -> list[str]:
+        return [event.path for event in self.events if isinstance(event, PathFound) and event.remote == peer_id]
+
+
+async def pause(seconds: float = 3 * TICK_SECONDS) -> None:
+    await asyncio.sleep(seconds)
+
+
+def test_who_cannot_be_dialled_goes_behind_seeds() -> None:
+    scene = Scene()
+
+    async def script(scene: Scene) -> None:
+        await pause()
+        assert len(scene.asked) == 2, "one member's word is not enough where another can be asked"
+        (found,) = [event for event in scene.events if isinstance(event, ReachabilityFound)]
+        assert (found.reachable, found.addresses) == (False, (OUTSIDE,))
+        ((options, announce),) = scene.host.changes
+        assert (options.reachability, options.relays_for_others, announce) == ("private", False, [])
+        assert len(options.trusted_relays) == 3
+        assert scene.told[-1] == (False, False)
+        scene.host.own = [through(1, ME)]
+        await pause()
+        assert scene.kinds() == [ReachabilityFound, RelayFound]
+        # And nothing more while it stays so.
+        await pause(CHECK_SECONDS / 2)
+        assert scene.kinds() == [ReachabilityFound, RelayFound]
+        assert len(scene.host.changes) == 1
+
+    scene.play(script)
+
+
+def test_without_permission_no_relay_is_used() -> None:
+    scene = Scene()
+    scene.uses_relays = False
+
+    async def script(scene: Scene) -> None:
+        await pause(CHECK_SECONDS + 60)
+        assert scene.host.changes == []
+        assert scene.kinds() == [ReachabilityFound]
+        assert len(scene.asked) == 4, "it asks again after half an hour"
+
+    scene.play(script)
+
+
+def test_a_lost_relay_is_told_once_and_replaced() -> None:
+    scene = Scene()
+
+    async def script(scene: Scene) -> None:
+        await pause()
+        first = scene.host.options.trusted_relays
+        scene.host.own = [through(1, ME)]
+        await pause()
+        # The address is still shown, but its relay is not connected any more.
+        del scene.host.paths[SEEDS[0]]
+        scene.members = scene.members[1:]
+        await pause(RELAY_SECONDS + 3 * TICK_SECONDS)
+        assert scene.kinds() == [ReachabilityFound, RelayFound, RelayLost]
+        assert len(scene.host.changes) == 2
+        second = scene.host.options.trusted_relays
+        assert second
+        assert set(second) != set(first)
+        await pause(RELAY_SECONDS + 3 * TICK_SECONDS)
+        assert scene.kinds().count(RelayLost) == 1
+        assert len(scene.host.changes) >= 3, "the next ones are tried as long as none takes this peer in"
+        scene.host.own = [through(2, ME)]
+        await pause()
+        assert scene.kinds()[-1] is RelayFound
+
+    scene.play(script)
+
+
+def test_a_forwarded_port_that_nobody_knew_of_is_announced() -> None:
+    scene = Scene()
+    scene.answer = DialBack(reached=(OUTSIDE,))
+
+    async def script(scene: Scene) -> None:
+        await pause()
+        ((options, announce),) = scene.host.changes
+        assert options.reachability == "unknown"
+        assert announce == [OUTSIDE, f"{INSIDE}/p2p/{ME}"]
+        assert scene.kinds() == [ReachabilityFound]
+        assert scene.told[-1] == (True, True)
+
+    scene.play(script)
+
+
+def test_a_seed_starts_its_daemon_again_until_its_relay_lets_enough_pass() -> None:
+    scene = Scene()
+    scene.relays, scene.relaying = True, ["limited", "limited", "full"]
+    scene.host.own = [OUTSIDE]
+    scene.answer = DialBack(reached=(OUTSIDE,))
+
+    async def script(scene: Scene) -> None:
+        await pause()
+        assert [options.reachability for options, _ in scene.host.changes] == ["public"] * 3
+        assert all(options.relays_for_others for options, _ in scene.host.changes)
+        (checked,) = [event for event in scene.events if isinstance(event, RelayChecked)]
+        assert checked.relaying == "full"
+        assert checked.sentence() == "This peer relays for members that nobody can dial."
+
+    scene.play(script)
+
+
+def test_a_relay_that_cannot_be_tried_and_a_daemon_that_comes_back_late_are_tried_again() -> None:
+    """As on a machine that is busy with its start: the path manager goes on."""
+    scene = Scene()
+    scene.relays, scene.relaying = True, [LocalFault("no daemon came up"), "full"]
+    scene.host.own = [OUTSIDE]
+    scene.answer = DialBack(reached=(OUTSIDE,))
+    scene.host.change_faults = [LocalFault("the network daemon is not back after 30 s")]
+
+    async def script(scene: Scene) -> None:
+        await pause(10.0)
+        (checked,) = [event for event in scene.events if isinstance(event, RelayChecked)]
+        assert checked.relaying == "full"
+        assert ReachabilityFound in scene.kinds()
+
+    scene.play(script)
+
+
+def test_a_relay_that_stays_limited_is_told() -> None:
+    scene = Scene()
+    scene.relays, scene.relaying = True, ["limited"] * MAX_RELAY_STARTS
+    scene.host.own = [OUTSIDE]
+    scene.answer = DialBack(reached=(OUTSIDE,))
+
+    async def script(scene: Scene) -> None:
+        await pause()
+        (checked,) = [event for event in scene.events if isinstance(event, RelayChecked)]
+        assert checked.relaying == "limited"
+        assert "128 KiB" in checked.sentence()
+
+    scene.play(script)
+
+
+def test_on_one_machine_nobody_is_asked() -> None:
+    scene = Scene()
+    scene.host.paths = {seed: ["/ip4/127.0.0.1/tcp/4001"] for seed in SEEDS}
+
+    async def script(scene: Scene) -> None:
+        await pause(60)
+        assert scene.asked == []
+        assert scene.events == []
+        assert scene.told[-1] == (True, True)
+
+    scene.play(script)
+
+
+def test_busy_members_are_asked_again() -> None:
+    scene = Scene()
+    scene.answer = Busy(SEEDS[0], 5.0)
+
+    async def script(scene: Scene) -> None:
+        await pause()
+        assert scene.kinds() == []
+        scene.answer = DialBack(reached=(OUTSIDE,))
+        await pause(15)
+        assert scene.kinds() == [ReachabilityFound]
+
+    scene.play(script)
+
+
+def with_home(scene: Scene) -> Scene:
+    """Another home that nobody can dial either, which a relay leads to."""
+    scene.members = [*scene.members, make_record(HOME, role="trainer", reachable=False)]
+    scene.host.paths[HOME] = [through(1, HOME)]
+    return scene
+
+
+def test_a_hole_is_tried_for_while_nothing_moves() -> None:
+    scene = with_home(Scene())
+
+    def punch(peer_id: PeerId) -> None:
+        if len(scene.host.redials) == 2:
+            scene.host.paths[HOME] = ["/ip4/9.9.9.9/tcp/4001", through(1, HOME)]
+
+    scene.host.on_redial = punch
+
+    async def script(scene: Scene) -> None:
+        await pause(PUNCH_AFTER_SECONDS[-1] + 10)
+        assert [peer_id for _, peer_id in scene.host.redials] == [HOME, HOME], "the other side had the second turn"
+        assert scene.paths_to(HOME) == ["relayed", "punched"]
+        assert scene.told[-1] == (False, True), "who has a path to every trainer can reduce for them"
+        await pause(2 * PUNCH_AGAIN_SECONDS)
+        assert len(scene.host.redials) == 2
+
+    scene.play(script)
+
+
+def test_nobody_hangs_up_while_something_moves_and_after_three_tries_only_once_an_hour() -> None:
+    scene = with_home(Scene())
+
+    async def script(scene: Scene) -> None:
+        for _ in range(60):
+            scene.host.moved += 1000
+            await asyncio.sleep(1.0)
+        assert scene.host.redials == []
+        await pause(PUNCH_AFTER_SECONDS[-1] + 10)
+        tries = len(scene.host.redials)
+        assert tries == 2
+        await pause(PUNCH_AGAIN_SECONDS / 2)
+        assert len(scene.host.redials) == tries
+        await pause(2 * PUNCH_AGAIN_SECONDS)
+        assert tries < len(scene.host.redials) <= tries + 2
+        assert scene.paths_to(HOME) == ["relayed"]
+        assert scene.told[-1] == (False, False)
+
+    scene.play(script)
+
+
+@pytest.mark.parametrize(
+    ("connections", "me", "remote", "kind"),
+    [
+        ([], True, True, None),
+        ([at_seed(1)], False, True, "direct"),
+        (["/ip4/9.9.9.9/tcp/1"], True, False, "direct"),
+        (["/ip4/9.9.9.9/tcp/1", through(1, HOME)], False, False, "punched"),
+        (["/ip4/192.168.7.7/tcp/1"], False, False, "direct"),
+        ([through(1, HOME)], False, False, "relayed"),
+    ],
+)
+def test_kinds_of_paths(connections: list[str], me: bool, remote: bool, kind: str | None) -> None:
+    assert kind_of([parse_multiaddr(address) for address in connections], me, remote) == kind
+
+
+def test_each_try_has_one_side_that_hangs_up() -> None:
+    for number in range(6):
+        assert is_my_turn(ME, HOME, number) != is_my_turn(HOME, ME, number)
+
+
+def test_relays_are_members_that_anybody_can_dial_seeds_first() -> None:
+    def record(peer_id: PeerId, role: str, reachable: bool) -> PeerRecord:
+        return make_record(peer_id, role=role, reachable=reachable)
+
+    addresses = {seed: [at_seed(number)] for number, seed in enumerate(SEEDS, 1)}
+    addresses[SEEDS[3]] = ["/ip4/10.0.0.1/tcp/1/p2p/" + SEEDS[3]]
+    members = [
+        record(SEEDS[0], "trainer", True),
+        record(SEEDS[1], "seed", True),
+        record(SEEDS[2], "seed", False),
+        record(SEEDS[3], "seed", True),
+    ]
+    assert list(choose_relays(members, addresses, ())) == [SEEDS[1], SEEDS[0]]
+    assert list(choose_relays(members, addresses, {SEEDS[1]})) == [SEEDS[0], SEEDS[1]]
+    assert relays_in([through(2, ME), OUTSIDE]) == (SEEDS[1],)

@@ -1,0 +1,96 @@
+"""What the person at the terminal sees and says: an output that is stuck holds up nothing, signals end politely."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+
+from dht.host import PeerId
+from peer.config.peer_config import PeerConfig
+from peer.events.log import Event, LeftRun, SwarmLost, read_events
+from peer.panel.terminal import MAX_WAITING, Owner
+
+RUN_ID = "own." + "a" * 20
+
+
+class StuckView:
+    """Takes its first item and then nothing until it is freed, like a terminal that was paused."""
+
+    def __init__(self) -> None:
+        self.stuck = threading.Event()
+        self.freed = threading.Event()
+        self.closed = threading.Event()
+        self.shown: list[Event | str] = []
+
+    def show(self, event: Event) -> None:
+        self.stuck.set()
+        assert self.freed.wait(30)
+        self.shown.append(event)
+
+    def tick(self, now: float) -> None:
+        pass
+
+    def note(self, sentence: str) -> None:
+        self.shown.append(sentence)
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+def lost(at: float) -> SwarmLost:
+    return SwarmLost(at=at, peer_id=PeerId("me"), seconds=0.0)
+
+
+def test_a_stuck_output_holds_up_neither_the_log_nor_whoever_tells(tmp_path: Path) -> None:
+    view = StuckView()
+    owner = Owner(PeerConfig(run_id=RUN_ID, data_dir=tmp_path), view)
+    count = MAX_WAITING + 100
+    with owner.interruptible():
+        owner.show(lost(0))
+        assert view.stuck.wait(10)
+        for number in range(1, count):
+            owner.show(lost(number))
+        owner.note("the last word")
+        assert len(list(read_events(tmp_path / "events.jsonl"))) == count
+        view.freed.set()
+    # It caught up: the newest are shown, the oldest were let go.
+    assert view.closed.is_set()
+    assert view.shown[-1] == "the last word"
+    assert view.shown[1:-1] == [lost(number) for number in range(count - MAX_WAITING + 1, count)]
+
+
+def test_an_output_that_stays_stuck_does_not_keep_the_process(tmp_path: Path) -> None:
+    view = StuckView()
+    owner = Owner(PeerConfig(run_id=RUN_ID, data_dir=tmp_path), view)
+    with owner.interruptible():
+        owner.show(lost(0))
+        assert view.stuck.wait(10)
+        owner.show(LeftRun(at=1.0, peer_id=PeerId("me"), reason="done", inner_steps=1, tokens=1, rounds_contributed=0))
+    assert not view.closed.is_set()
+    assert isinstance(list(read_events(tmp_path / "events.jsonl"))[-1], LeftRun)
+    view.freed.set()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_the_first_signal_asks_and_the_second_insists(tmp_path: Path, number: signal.Signals) -> None:
+    view = StuckView()
+    owner = Owner(PeerConfig(run_id=RUN_ID, data_dir=tmp_path), view)
+    asked = []
+    owner.on_stop = lambda: asked.append(number)
+    before = signal.getsignal(number)
+
+    def insist() -> None:
+        with owner.interruptible():
+            os.kill(os.getpid(), number)
+            assert owner.stop_asked()
+            assert asked == [number]
+            os.kill(os.getpid(), number)
+
+    with pytest.raises(KeyboardInterrupt):
+        insist()
+    assert signal.getsignal(number) == before
+    assert any(isinstance(item, str) and "leaving" in item for item in view.shown)

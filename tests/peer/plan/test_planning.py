@@ -1,0 +1,486 @@
+"""What `peer plan` says: traffic against formulas and simulated swarms, settings against plans, reports, bad input."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import math
+from pathlib import Path
+from statistics import median
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from averaging.codec.blocks import CODE_FORMATS, encoded_num_bytes
+from averaging.outer.layout import build_layout
+from averaging.outer.outer_step import OuterRule, uses_velocity
+from dht.kademlia.node import NUM_REPLICAS
+from dht.store import NUM_HOLDERS_READ
+from peer.checkpoint.checkpoint import CheckpointFolder
+from peer.cli.app import run
+from peer.config.layouts import num_orthogonalised
+from peer.config.manifest import RunManifest, TrainingSection
+from peer.events.log import RoundCommitted
+from peer.mailbox.mailbox import mailbox_num_bytes
+from peer.owner.new_run import create_run
+from peer.plan import report
+from peer.plan.homes import HomeGroup, PlanProfile, load_profile
+from peer.plan.memory import KEPT_CHECKPOINTS, VELOCITY_MODES
+from peer.plan.planning import MAX_SYNC_EVERY, RECORD_HOLDERS, RECORD_READS, find_settings, plan_run
+from peer.plan.round_traffic import LINE_SHARE, BlockFormat, Line, round_seconds, round_traffic
+from peer.simulation.scenarios.spec import Fault, Profile, Quadratic, SimulationSpec, tiny_manifest
+from peer.simulation.simulation import simulate
+from peer.trainer.model.gpt import build_model
+from peer.trainer.model.optimizer import make_optimizer
+from tests.repo.test_docs import code_blocks, names_in, section
+
+DOCUMENT = (Path(__file__).parents[3] / "docs" / "planning.md").read_text(encoding="utf-8")
+EXAMPLE = Path(__file__).parents[3] / "examples" / "homes.toml"
+INT4 = BlockFormat("int4", 128, "bf16")
+MILLION = 1 << 20
+
+
+def sizes_of(num_fragments):
+    return build_layout([("all", (MILLION,))], num_fragments, "balanced").sizes
+
+
+def manifest_of(**averaging):
+    return RunManifest.from_fields({"name": "planned", "averaging": averaging})
+
+
+def homes(*groups, **fields):
+    return PlanProfile(peers=tuple(HomeGroup(**group) for group in groups), **fields)
+
+
+# --- traffic ---
+
+
+@given(
+    st.integers(1, 300_000),
+    st.lists(st.tuples(st.floats(1e5, 1e9), st.booleans()), min_size=1, max_size=12),
+    st.sampled_from(sorted(CODE_FORMATS)),
+)
+@settings(max_examples=60)
+def test_what_is_sent_is_received(num_values, members, codec):
+    lines = [Line(rate, 1e9, reachable=ok) for rate, ok in members]
+    traffic = round_traffic(num_values, BlockFormat(codec, 128, "bf16"), lines)
+    assert sum(part.contribution_bytes_up for part in traffic) == sum(part.contribution_bytes_down for part in traffic)
+    assert sum(part.result_bytes_up for part in traffic) == sum(part.result_bytes_down for part in traffic)
+    assert sum(part.control_bytes_up for part in traffic) == pytest.approx(
+        sum(part.control_bytes_down for part in traffic)
+    )
+    assert sum(num_values - part.contribution_values for part in traffic) == num_values
+
+
+@pytest.mark.parametrize("num_members", [2, 4, 16, 128])
+def test_equal_members_send_two_fragments_less_two_shards(num_members):
+    payload_bytes = encoded_num_bytes("int4", 128, MILLION)
+    for part in round_traffic(MILLION, INT4, [Line(1e7, 1e8)] * num_members):
+        expected = (num_members - 1) / num_members * payload_bytes
+        # Headers (most where shards are small), and shards that begin at whole blocks.
+        assert part.contribution_bytes_up == pytest.approx(expected, rel=0.03)
+        assert part.result_bytes_up == pytest.approx(expected, rel=0.03)
+        assert part.contribution_bytes_up > 0.99 * expected
+
+
+def test_a_lone_peer_and_an_unreachable_one():
+    (alone,) = round_traffic(MILLION, INT4, [Line(1e7, 1e8)])
+    assert alone.bytes_up == alone.bytes_down == 0
+    assert round_seconds([alone], [Line(1e7, 1e8, 1.0)]) == 0
+    hidden, open_ = round_traffic(MILLION, INT4, [Line(1e9, 1e9, reachable=False), Line(1e6, 1e9)])
+    assert hidden.contribution_values == MILLION
+    assert hidden.result_bytes_up == 0
+    assert open_.contribution_values == 0
+
+
+def test_seeds_hear_of_commits_and_long_rounds_of_leaders():
+    lines = [Line(1e7, 1e8)] * 3
+    plain, with_seeds, long = (
+        round_traffic(MILLION, INT4, lines, *more)[0].control_bytes_up for more in ((), (2,), (0, 9.5))
+    )
+    assert plain < with_seeds
+    assert plain < long
+
+
+def test_seconds_are_those_of_the_slowest_line():
+    lines = [Line(1e6, 1e9), Line(1e6, 1e9)]
+    traffic = round_traffic(MILLION, INT4, lines)
+    payload_bits = 8 * encoded_num_bytes("int4", 128, MILLION) / 2
+    assert round_seconds(traffic, lines) == pytest.approx(2 * payload_bits / LINE_SHARE / 1e6, rel=0.01)
+    late = [Line(1e6, 1e9, 0.2), Line(1e6, 1e9)]
+    assert round_seconds(traffic, late) == pytest.approx(round_seconds(traffic, lines) + 5 * 0.2)
+    throttled = [Line(1e6, 1e5), Line(1e6, 1e9)]
+    assert round_seconds(traffic, throttled) == pytest.approx(2 * payload_bits / LINE_SHARE / 1e5, rel=0.01)
+
+
+def test_simulated_peers_send_what_was_counted():
+    """Real exchanges: rounds of four peers, to some bytes of headers and the control messages of who leads."""
+    num_peers, num_values, rate, latency_seconds = 4, 1 << 18, 8e6, 0.02
+    manifest = tiny_manifest(3, sync_every=8, num_fragments=2, block_size=128, fragment_by="balanced", codec="int4")
+    peers = tuple(Profile("all", f"s{index}", rate, rate, latency_seconds / 2, 0.0, 2.0) for index in range(num_peers))
+    rounds, whole = {}, []
+
+    def note(index, event):
+        if isinstance(event, RoundCommitted):
+            rounds[(event.fragment, event.version)] = len(event.contributors)
+            if len(event.contributors) == num_peers and event.contribution_values_sent:
+                whole.append((index, event))
+
+    spec = SimulationSpec(
+        num_peers,
+        48,
+        3,
+        manifest,
+        (Fault(0.1, "start", tuple(range(num_peers))),),
+        profiles=peers,
+        quadratic=Quadratic(num_values, 64, 0.1, 0.1),
+        duration_seconds=96.0,
+    )
+    result = simulate(spec, note)
+    assert result.violations == ()
+    lines = [Line(rate, rate, latency_seconds)] * num_peers
+    expected = round_traffic(num_values // 2, INT4, lines, seconds=1.0)
+    assert len(whole) >= 20
+    for index, event in whole:
+        part = expected[index]
+        assert event.contribution_values_sent == part.contribution_values
+        # Numbers of a young run take some bytes less in headers; an event's bytes include its offer and reports.
+        assert -60 < event.bytes_up - part.contribution_bytes_up < 300
+        if event.result_values_received == part.result_values:
+            assert -60 < event.bytes_down - part.result_bytes_down < 4000
+    # Who was not in a round asks for all of its result.
+    payload_bytes = INT4.num_bytes(num_values // 2)
+    in_all = sum(
+        sum(part.bytes_up for part in round_traffic(num_values // 2, INT4, lines[:size], seconds=1.0))
+        + (num_peers - size) * payload_bytes
+        for size in rounds.values()
+    )
+    # Beside rounds, peers greet each other and compare digests.
+    assert sum(result.bytes_up) == pytest.approx(in_all, rel=0.05)
+    # An event counts from its peer's offer, the count from the last one.
+    fastest = min(event.seconds for _, event in whole)
+    assert fastest < 1.5 * round_seconds(expected, lines) < 2 * median(event.seconds for _, event in whole)
+
+
+# --- plans ---
+
+
+def test_a_plan_by_hand():
+    """One fragment of 2^20 values, two peers, H 10, 2 s a step: 20 s for half a contribution and half a mean."""
+    manifest = manifest_of(sync_every=10, num_fragments=1)
+    profile = homes({"count": 2, "step_seconds": 2.0, "upload_mbit_per_second": 1.0}, goal={"tokens": 10**6})
+    plan = plan_run(manifest, profile, sizes_of)
+    (home,) = plan.homes
+    part = round_traffic(MILLION, INT4, [profile.peers[0].line] * 2, seconds=plan.round_seconds)[0]
+    payload_bits = 8 * encoded_num_bytes("int4", 128, MILLION)
+    assert plan.interval_seconds == 20.0
+    assert home.needed_upload_bits_per_second == pytest.approx(payload_bits / LINE_SHARE / 20, rel=0.005)
+    assert home.upload_share == pytest.approx(home.needed_upload_bits_per_second / 1e6)
+    assert home.upload_bytes_per_hour == pytest.approx(180 * part.bytes_up / LINE_SHARE)
+    assert (home.utilisation, home.in_time) == (1.0, 1.0)
+    step_tokens = manifest.training.batch_size * manifest.model.context
+    assert plan.tokens_per_second == pytest.approx(step_tokens)
+    assert plan.goal_seconds == pytest.approx(10**6 / step_tokens)
+    assert plan.join_bytes == 8 * MILLION
+    assert plan.warnings == ()
+
+
+def test_a_line_that_is_too_slow_is_told_and_slows_the_rounds():
+    manifest = manifest_of(sync_every=10, num_fragments=2)
+    profile = homes({"count": 3}, {"name": "modem", "count": 1, "upload_mbit_per_second": 0.1})
+    plan = plan_run(manifest, profile, sizes_of)
+    modem = plan.homes[1]
+    assert modem.upload_share > 1
+    assert modem.utilisation == 1.0
+    assert modem.in_time < 1
+    assert plan.interval_seconds > 10.0
+    assert modem.upload_bytes_per_hour <= 1e5 / 8 * 3600 * 1.001
+    assert "modem" in plan.warnings[0]
+
+
+def test_cells_cost_each_member_a_little_more_however_many_there_are():
+    sizes = [32 << power for power in range(8)]
+    plans = [plan_run(manifest_of(num_fragments=1), homes({"count": size}), lambda _: [25_000_000]) for size in sizes]
+    hourly = [plan.homes[0].upload_bytes_per_hour * plan.interval_seconds for plan in plans]
+    assert hourly[1] > hourly[0]
+    # One more byte each way for every value, shared by 32 members, against 4 bits each way (8 once all cells exchange).
+    assert hourly[-1] / hourly[0] == pytest.approx(1 + 2 / 32, abs=0.02)
+    assert plans[0].warnings == ()
+    assert plans[-1].round_seconds < 1.2 * plans[0].round_seconds
+
+
+def test_rounds_beyond_their_deadline_and_more_than_a_cell_are_told():
+    manifest = manifest_of(sync_every=1000, num_fragments=1, round_deadline_seconds=2.0)
+    slow = plan_run(manifest, homes({"upload_mbit_per_second": 0.5}), sizes_of)
+    assert "round_deadline_seconds" in slow.warnings[0]
+    many = plan_run(manifest_of(), homes({"count": 3}, {"name": "many", "count": 1000}), sizes_of)
+    assert "1003 peers average in 32 cells of about 31" in many.warnings[0]
+    hidden = plan_run(manifest_of(), homes({"count": 3, "reachable": False}), sizes_of)
+    assert "reachable" in hidden.warnings[0]
+
+
+def test_only_lock_step_waits():
+    group = {"count": 4, "upload_mbit_per_second": 1.0}
+    computing = {
+        mode: plan_run(manifest_of(mode=mode, sync_every=30), homes(group), sizes_of).homes[0]
+        for mode in ("sync", "streaming", "carry")
+    }
+    assert computing["sync"].utilisation < 0.95
+    assert computing["sync"].in_time == 1.0
+    assert computing["streaming"].utilisation == computing["carry"].utilisation == 1.0
+    hasty = plan_run(manifest_of(mode="streaming", sync_every=30, overlap_steps=1), homes(group), sizes_of).homes[0]
+    assert hasty.in_time < 1.0
+
+
+def test_slower_machines_send_after_fewer_steps():
+    plan = plan_run(manifest_of(sync_every=30), homes({"step_seconds": 1.0}, {"step_seconds": 3.0}), sizes_of)
+    assert [home.sync_every for home in plan.homes] == [30, 10]
+    assert plan.homes[0].tokens_per_second == pytest.approx(3 * plan.homes[1].tokens_per_second)
+
+
+def test_more_bits_need_a_faster_line():
+    shares = [
+        plan_run(manifest_of(codec=codec), PlanProfile(), sizes_of).homes[0].upload_share
+        for codec in ("int2", "int4", "int8", "fp16", "fp32")
+    ]
+    assert shares == sorted(shares)
+    assert shares[-1] / shares[1] == pytest.approx(32 / 4.125, rel=0.02)
+
+
+@given(
+    st.floats(0.01, 20.0), st.floats(0.5, 0.99), st.floats(0.2, 200.0), st.integers(2, 20), st.sampled_from([1, 2, 4])
+)
+@settings(max_examples=25, deadline=None)
+def test_a_setting_reaches_the_goal_and_one_step_less_does_not(step, target, upload, num_peers, num_fragments):
+    group = {"count": num_peers, "step_seconds": step, "upload_mbit_per_second": upload}
+    profile = homes(group, goal={"utilisation": target, "upload_mbit_per_second": upload})
+    found = [
+        setting
+        for setting in find_settings(manifest_of(), profile, sizes_of)
+        if setting.num_fragments == num_fragments and setting.sync_every is not None
+    ]
+    for setting in found:
+        for mode in setting.modes[:2]:
+            for every, does in ((setting.sync_every, True), (setting.sync_every - 1, False)):
+                if every <= setting.overlap_steps:
+                    continue  # a manifest takes no such H
+                manifest = manifest_of(
+                    mode=mode, sync_every=every, num_fragments=num_fragments, overlap_steps=setting.overlap_steps
+                )
+                (home,) = plan_run(manifest, profile, sizes_of).homes
+                reached = min(home.utilisation, home.in_time) >= target * (1 - 1e-9)
+                assert reached is does, (setting, mode, every)
+
+
+def test_no_setting_is_made_up_where_none_does():
+    profile = homes({"step_seconds": 1e-6}, goal={"upload_mbit_per_second": 0.01, "utilisation": 0.99})
+    assert {setting.sync_every for setting in find_settings(manifest_of(), profile, sizes_of)} == {None}
+    assert (
+        next(
+            rule.le for rule in type(manifest_of().averaging).model_fields["sync_every"].metadata if hasattr(rule, "le")
+        )
+        == MAX_SYNC_EVERY
+    )
+
+
+def test_memory_counts_what_the_code_keeps():
+    plan = plan_run(manifest_of(num_fragments=4), PlanProfile(), sizes_of)
+    memory = plan.homes[0].network_memory
+    assert memory.mailbox_bytes == mailbox_num_bytes(sizes_of(4))
+    assert memory.velocity_bytes == 0
+    assert plan_run(manifest_of(mode="eager"), PlanProfile(), sizes_of).homes[0].network_memory.velocity_bytes == (
+        4 * MILLION
+    )
+    trainer = plan.homes[0].trainer_memory
+    assert trainer.total_bytes - trainer.libraries_bytes - trainer.checkpoint_bytes == 20 * MILLION
+    assert plan.disk_bytes > 3 * 28 * MILLION
+
+
+def test_muon_keeps_one_velocity_where_adamw_has_two_moments():
+    """As the optimizers themselves have it, after a step."""
+    plans, kept = {}, {}
+    for name in ("adamw", "muon"):
+        manifest = RunManifest(name="r", training=TrainingSection(optimizer=name))
+        plans[name] = plan_run(manifest, PlanProfile(), report.sizes_of(manifest), num_orthogonalised(manifest))
+        model = build_model(manifest.model, 0)
+        optimizer = make_optimizer(model.named_parameters(), manifest.training)
+        model.loss(torch.zeros(1, 4, dtype=torch.int64), torch.zeros(1, 4, dtype=torch.int64)).backward()
+        optimizer.step()
+        states = optimizer.state_dict()["state"].values()
+        kept[name] = sum(v.nbytes for state in states for v in state.values() if torch.is_tensor(v) and v.dim())
+    homes_of = {name: plan.homes[0].trainer_memory for name, plan in plans.items()}
+    assert {name: home.optimizer_bytes for name, home in homes_of.items()} == kept
+    saved = kept["adamw"] - kept["muon"]
+    assert saved > 0.4 * kept["adamw"]
+    assert homes_of["adamw"].checkpoint_bytes - homes_of["muon"].checkpoint_bytes == saved
+    assert plans["adamw"].disk_bytes - plans["muon"].disk_bytes == 3 * saved
+
+
+def test_numbers_of_other_modules_are_still_theirs():
+    assert (RECORD_HOLDERS, RECORD_READS) == (NUM_REPLICAS, NUM_HOLDERS_READ)
+    assert inspect.signature(CheckpointFolder).parameters["kept"].default == KEPT_CHECKPOINTS
+    modes = ("sync", "streaming", "delayed", "eager", "own", "carry")
+    assert {mode for mode in modes if uses_velocity(OuterRule(mode, 0.7, 0.5))} == set(VELOCITY_MODES)
+
+
+# --- the command ---
+
+
+def write(folder, name, text):
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return str(path)
+
+
+def test_run_files_manifests_and_run_records_are_read(tmp_path, capsys):
+    plain = write(tmp_path, "run.toml", "[averaging]\nnum_fragments = 2\n")
+    made = create_run("tiny", plain, tmp_path / "run")
+    as_json = write(tmp_path, "manifest.json", made.manifest.to_bytes().decode())
+    names = []
+    for path in (plain, as_json, str(made.run_record_path)):
+        assert run(["plan", "--peers", str(EXAMPLE), path, "--json"]) == 0
+        told = json.loads(capsys.readouterr().out)
+        names.append(told["run"])
+        assert len(told["fragment_sizes"]) == 2
+        assert [home["count"] for home in told["homes"]] == [3, 5]
+    assert names == ["unnamed", "tiny", "tiny"]
+
+
+def test_people_are_told_the_same(tmp_path, capsys):
+    path = write(tmp_path, "run.toml", 'name = "tiny"\n')
+    assert run(["plan", path]) == 0
+    told = capsys.readouterr().out
+    plan = plan_run(RunManifest(name="tiny"), PlanProfile(), report.sizes_of(RunManifest(name="tiny")))
+    assert "tiny" in told
+    assert f"{plan.homes[0].needed_upload_bits_per_second / 1e6:.3g}" in told
+    assert "carry, eager, own, delayed" in told
+    assert "activations not counted" in " ".join(told.split())
+
+
+BAD_PROFILES = {
+    "zero upload": ("[[peers]]\nupload_mbit_per_second = 0", "upload_mbit_per_second is 0; expected a finite number"),
+    "negative download": ("[[peers]]\ndownload_mbit_per_second = -5.0", "download_mbit_per_second is -5.0; expected"),
+    "no step time": ("[[peers]]\nstep_seconds = 0", "step_seconds is 0; expected"),
+    "no peers": ("peers = []", "peers"),
+    "nobody": ("[[peers]]\ncount = 0", "count is 0; expected a whole number from 1"),
+    "infinite": ("[[peers]]\nstep_seconds = inf", "step_seconds"),
+    "not a number": ("[[peers]]\nupload_mbit_per_second = nan", "upload_mbit_per_second"),
+    "text": (
+        '[[peers]]\nupload_mbit_per_second = "fast"',
+        "upload_mbit_per_second is 'fast'; expected a",
+    ),
+    "unknown key": ("[[peers]]\nupload_mbits = 5", "upload_mbits is not a known field"),
+    "unknown section": ("[goals]\ntokens = 5", "goals is not a field at the top level; did you mean goal?"),
+    "one table": ("[peers]\ncount = 3", "expected [[peers]]"),
+    "list of numbers": ("peers = [1, 2]", "peers table 1"),
+    "too many groups": ("[[peers]]\n" * 40, "peers"),
+    "full utilisation": ("[goal]\nutilisation = 1.0", "goal.utilisation is 1.0; expected"),
+    "no TOML": ("peers = [", "is not a TOML file"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_PROFILES)
+def test_impossible_profiles(tmp_path, capsys, case):
+    text, expected = BAD_PROFILES[case]
+    path = write(tmp_path, "homes.toml", text)
+    assert run(["plan", write(tmp_path, "run.toml", ""), "--peers", path]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert expected in captured.err
+    assert captured.err.startswith(f"peer: {path}")
+    assert captured.err.count("\n") == 1
+
+
+BAD_RUNS = {
+    "missing": (None, "expected a readable run file or manifest"),
+    "no TOML": (b"[averaging", "is not a TOML file"),
+    "unknown field": (b"[averaging]\nsync_evry = 3", "did you mean sync_every?"),
+    "out of range": (b"[averaging]\nsync_every = 0", "averaging.sync_every is 0"),
+    "bytes": (bytes(range(256)), "is not a TOML file"),
+    "wrong JSON": (b'{"name": ', "expecting value"),
+    "JSON with another field": (b'{"name": "a", "nam": 1}', "nam is not a field"),
+    "large": (b" " * (2 << 20), "expected a run file or a manifest"),
+    "more fragments than values": (
+        b'[model]\nkind = "custom"\nnum_parameters = 3\nlayout_digest = "' + b"0" * 64 + b'"\n[averaging]\n'
+        b'fragment_by = "balanced"',
+        "cannot be cut",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BAD_RUNS)
+def test_runs_that_cannot_be_read(tmp_path, capsys, case):
+    content, expected = BAD_RUNS[case]
+    path = tmp_path / "run.toml"
+    if content is not None:
+        path.write_bytes(content)
+    assert run(["plan", str(path)]) in (2, 4)
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert expected in captured.err.lower() or expected in captured.err
+    assert captured.err.count("\n") == 1
+
+
+def test_a_changed_run_record_is_refused(tmp_path, capsys):
+    path = create_run("tiny", None, tmp_path / "run").run_record_path
+    content = bytearray(path.read_bytes())
+    content[5] ^= 1
+    path.write_bytes(content)
+    assert run(["plan", str(path)]) == 2
+    assert "signature is wrong" in capsys.readouterr().err
+
+
+def test_a_folder_is_no_run(tmp_path, capsys):
+    assert run(["plan", str(tmp_path)]) == 2
+    assert "directory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [[], ["--table", "run.toml"], ["--table", "--peers", "homes.toml"]])
+def test_one_of_run_and_table(capsys, arguments):
+    assert run(["plan", *arguments]) == 2
+    assert "expected" in capsys.readouterr().err
+
+
+# --- the document ---
+
+
+def test_every_field_of_the_json_is_described(tmp_path, capsys):
+    assert run(["plan", write(tmp_path, "run.toml", ""), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    home = told["homes"][0]
+    assert set(names_in(section(DOCUMENT, "Plan"))) == set(told)
+    assert set(names_in(section(DOCUMENT, "Home"))) == set(home)
+    assert set(names_in(section(DOCUMENT, "Trainer memory"))) == set(home["trainer_memory"])
+    assert set(names_in(section(DOCUMENT, "Network memory"))) == set(home["network_memory"])
+    assert set(names_in(section(DOCUMENT, "Setting"))) == set(told["settings"][0])
+    assert home["upload_bytes_per_day"] == pytest.approx(24 * home["upload_bytes_per_hour"])
+    assert run(["plan", "--table", "--json"]) == 0
+    table = json.loads(capsys.readouterr().out)
+    assert set(names_in(section(DOCUMENT, "Bandwidth table"))) == set(table)
+    assert all(math.isfinite(bits) for row in table["rows"] for bits in row["bits_per_second"])
+
+
+def test_every_field_of_a_profile_is_described_with_its_default():
+    described = {
+        line.split("|")[1].strip(" `"): line.split("|")[3].strip(" `")
+        for line in DOCUMENT.splitlines()
+        if line.startswith(("| `peers.", "| `goal.", "| `num_seeds"))
+    }
+    defaults = PlanProfile().model_dump()
+    in_code = {f"peers.{name}": value for name, value in defaults["peers"][0].items()}
+    in_code |= {f"goal.{name}": value for name, value in defaults["goal"].items()}
+    in_code["num_seeds"] = defaults["num_seeds"]
+    assert described == {
+        name: str(value).lower() if isinstance(value, bool) else str(value) for name, value in in_code.items()
+    }
+    assert load_profile(None) == PlanProfile()
+
+
+def test_the_table_in_the_document_is_what_the_command_prints(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    assert run(["plan", "--table"]) == 0
+    printed = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    blocks = [block.splitlines() for block in code_blocks(DOCUMENT)]
+    assert printed in blocks

@@ -1,0 +1,439 @@
+"""Scenarios: what their files may say, what becomes of them, and that the trace hash holds no values of tensors."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import signal
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from pydantic import BaseModel
+
+from averaging.codec import compiled
+from dht.errors import UsageFault
+from peer.events.peer_events import CaughtUp, JoinedRun, LeftRun, RefusedPeer
+from peer.simulation import command
+from peer.simulation import workload as simulated_workload
+from peer.simulation.command import list_scenarios, run_scenario
+from peer.simulation.peer import simulated_identity
+from peer.simulation.scenarios.scenario import (
+    SHIPPED,
+    GroupSection,
+    NetworkSection,
+    PartitionSection,
+    Scenario,
+    StallSection,
+    WorkloadSection,
+    load_scenario,
+)
+from peer.simulation.scenarios.schedule import spec_of
+from peer.simulation.simulation import Progress, simulate
+from peer.simulation.trace import Trace
+from peer.simulation.workload import QuadraticWorkload
+from tests.repo.test_docs import rows
+from tests.repo.test_docs import section as section_of
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "simulation.md"
+
+SMALL = {
+    "duration_minutes": 1.5,
+    "settle_minutes": 2,
+    "workload": {"num_values": 2048},
+    "averaging": {"sync_every": 10, "num_fragments": 2},
+    "groups": {"all": {"count": 4, "step_seconds": [0.4, 0.9]}},
+}
+
+
+def scenario(**changes):
+    return Scenario.model_validate({**SMALL, **changes})
+
+
+def run(seed=1, on_event=lambda index, event: None, **changes):
+    return simulate(spec_of(scenario(**changes), seed), on_event)
+
+
+# --- files ---
+
+MINIMAL = "[groups.all]\ncount = 2\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("seed = 1\n", "groups is missing"),
+        ("[groups]\n", "groups is a section; expected at least one section [groups.NAME]"),
+        ("[groups.a]\n", "groups.a.count is missing; expected a whole number from 1 to 4096"),
+        ("[groups.a]\ncount = 0\n", "groups.a.count is 0; expected a whole number from 1 to 4096"),
+        (
+            "[groups.a]\ncount = 2\ncrashes_per_hours = 3\n",
+            "is not a field in groups.a; did you mean crashes_per_hour?",
+        ),
+        ("[groups.a]\ncount = 2\nduration_minutes = 3\n", "it belongs at the top level"),
+        ("groups = 3\n", "groups is 3; expected at least one section"),
+        ("[groups]\na = 3\n", "groups.a is 3; expected a section with the fields count"),
+        ("durration_minutes = 3\n" + MINIMAL, "durration_minutes is not a field at the top level; did you mean dur"),
+        ("duration_minutes = 0\n" + MINIMAL, "duration_minutes is 0; expected a finite number from 0.1 to 10080"),
+        (MINIMAL + "step_seconds = [3, 1]\n", "groups.all.step_seconds: got [3, 1]; expected from 0.001 to 3600"),
+        (MINIMAL + "step_seconds = 'fast'\n", "groups.all.step_seconds: got 'fast'; expected a number, or [lowest"),
+        (MINIMAL + "step_seconds = [1, 2, 3]\n", "expected a number, or [lowest, highest]"),
+        (MINIMAL + "step_seconds = true\n", "got true; expected a number, or [lowest, highest]"),
+        (MINIMAL + "upload_mbit_per_second = inf\n", "expected from 0.01 to 400000"),
+        (MINIMAL + "step_seconds = 1\ntokens_per_second = 9\n", "groups.all: step_seconds and tokens_per_second are"),
+        (MINIMAL + "online_minutes = 3\n", "groups.all: one of online_minutes and offline_minutes is given"),
+        (MINIMAL + "joins_at_minute = [0, 5]\nleaves_at_minute = 4\n", "expected peers to join before they leave"),
+        (MINIMAL + "stream_loss = 2\n", "groups.all.stream_loss is 2; expected a finite number from 0 to 1"),
+        (
+            MINIMAL + "lie = 'white'\n",
+            "groups.all.lie is 'white'; expected one of sign_flipped, scaled, random, constant, nan, inf",
+        ),
+        (MINIMAL + "[averaging]\nsync_evry = 3\n", "sync_evry is not a field in averaging; did you mean sync_every?"),
+        (MINIMAL + "[averaging]\nouter_lr = 0\n", "averaging.outer_lr is 0; expected a finite number above 0"),
+        (MINIMAL + "[model]\nnum_layers = 1\n", "model and training are given with workload.kind 'quadratic'"),
+        (MINIMAL + "[workload]\nkind = 'cubic'\n", "workload.kind is 'cubic'; expected one of quadratic, gpt"),
+        (MINIMAL + "[workload]\nnum_values = 16\n[averaging]\nnum_fragments = 32\n", "workload.num_values is 16"),
+        (
+            MINIMAL + "[partitions.p]\ngroups = ['b']\nfrom_minute = 1\nto_minute = 2\n",
+            "partitions.p.groups names 'b'; expected one of all",
+        ),
+        (
+            MINIMAL + "[stalls.s]\ngroups = ['all']\nfrom_minute = 2\nto_minute = 2\n",
+            "stalls.s: to_minute is 2 with from_minute 2; expected a later minute",
+        ),
+        (
+            MINIMAL + "[stalls.s]\ngroups = ['all']\nfrom_minute = 2\nto_minute = 99\n",
+            "stalls.s.to_minute is 99 with duration_minutes 30",
+        ),
+        (
+            MINIMAL
+            + "[partitions.p]\ngroups = ['all']\nfrom_minute = 1\nto_minute = 5\n"
+            + "[partitions.q]\ngroups = ['all']\nfrom_minute = 4\nto_minute = 6\n",
+            "partitions.q.from_minute is 4 while partitions.p lasts until 5; expected one partition at a time",
+        ),
+        (
+            "[groups.a]\ncount = 4000\n[groups.b]\ncount = 97\n",
+            "groups have 4097 peers together; expected at most 4096",
+        ),
+        ("count = \n", "is not a TOML file"),
+    ],
+)
+def test_a_wrong_file_costs_one_sentence_with_file_and_field(tmp_path, text, sentence):
+    path = tmp_path / "own.toml"
+    path.write_text(text)
+    with pytest.raises(UsageFault) as raised:
+        load_scenario(str(path))
+    assert str(path) in str(raised.value)
+    assert sentence in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_shipped_scenarios_are_listed_and_found_by_name(capsys):
+    assert list_scenarios(as_json=True) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert tuple(told) == SHIPPED
+    assert all(told.values())
+    assert list_scenarios(as_json=False) == 0
+    assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(SHIPPED)
+    with pytest.raises(UsageFault, match="Did you mean storm"):
+        load_scenario("strom")
+
+
+def test_shipped_scenarios_are_what_their_names_promise():
+    home, datacenters, storm, laptops = (load_scenario(name) for name in SHIPPED)
+    assert home.num_peers == 16
+    uploads = [group.upload_mbit_per_second for group in home.groups.values()]
+    assert (min(low for low, _ in uploads), max(high for _, high in uploads)) == (20.0, 100.0)
+    assert len({group.site for group in datacenters.groups.values()}) == 4
+    assert storm.num_peers == 64
+    assert {group.crashes_per_hour for group in storm.groups.values()} == {0.3}
+    assert [group.count for group in laptops.groups.values() if group.awake_minutes] == [12]
+
+
+def shown_default(field):
+    """As docs/simulation.md writes it."""
+    default = field.default
+    if field.is_required():
+        return "required"
+    if default in (None, {}):
+        return "absent" if default is None else "none"
+    if isinstance(default, tuple):
+        low, high = default
+        return f"`{low:g}`" if low == high else f"`[{low:g}, {high:g}]`"
+    return '`""`' if default == "" else f"`{default:g}`" if isinstance(default, float) else f"`{default}`"
+
+
+@pytest.mark.parametrize(
+    ("title", "section"),
+    [
+        ("Top level", Scenario),
+        ("`[workload]`", WorkloadSection),
+        ("`[network]`", NetworkSection),
+        ("`[groups.NAME]`", GroupSection),
+        ("`[partitions.NAME]`", PartitionSection),
+        ("`[stalls.NAME]`", StallSection),
+    ],
+)
+def test_every_field_its_default_and_its_meaning_are_in_the_documentation(title, section):
+    described = [row[:3] for row in rows(section_of(DOCUMENT.read_text(), title))]
+    assert described == [
+        [f"`{name}`", shown_default(field), field.description]
+        for name, field in section.model_fields.items()
+        if not (isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel))
+    ]
+
+
+def test_the_example_of_the_documentation_is_a_scenario(tmp_path):
+    (text,) = re.findall(r"^```toml\n(.*?)^```", DOCUMENT.read_text(), re.MULTILINE | re.DOTALL)
+    path = tmp_path / "example.toml"
+    path.write_text(text)
+    assert load_scenario(str(path)).num_peers == 11
+
+
+# --- from a scenario to a simulation ---
+
+
+def test_each_peer_keeps_its_life_when_another_group_grows():
+    groups = {"a": {"count": 3, "crashes_per_hour": 50, "returns_after_minutes": [0.1, 0.3]}, "b": {"count": 2}}
+    spec = spec_of(scenario(groups=groups), 5)
+    assert spec == spec_of(scenario(groups=groups), 5)
+    assert spec != spec_of(scenario(groups=groups), 6)
+    groups["b"]["count"] = 9
+    grown = spec_of(scenario(groups=groups), 5)
+    assert grown.profiles[:5] == spec.profiles
+    assert [f for f in grown.faults if f.peers[0] < 3] == [f for f in spec.faults if f.peers[0] < 3]
+
+
+def test_lives_follow_their_schedule():
+    groups = {
+        "stormy": {"count": 400, "crashes_per_hour": 0.3},
+        "evening": {"count": 5, "online_minutes": [3, 5], "offline_minutes": 1, "leaves_at_minute": [50, 55]},
+        "returning": {"count": 20, "crashes_per_hour": 6, "returns_after_minutes": [1, 2]},
+        "liars": {"count": 1, "lie": "nan"},
+    }
+    faults = spec_of(scenario(duration_minutes=60, groups=groups), 3).faults
+    assert all(0 <= fault.at_seconds < 3600 for fault in faults)
+    assert sorted(faults, key=lambda fault: fault.at_seconds) == list(faults)
+    kinds = [Counter(fault.kind for fault in faults if fault.peers[0] in peers) for peers in (range(400), range(1))]
+    assert kinds[0]["start"] == 400
+    assert 0.2 * 400 < kinds[0]["crash"] < 0.33 * 400  # 1 - exp(-0.3) of all
+    for peer in range(400, 425):
+        own = [fault for fault in faults if fault.peers[0] == peer]
+        assert [fault.kind == "start" for fault in own] == [number % 2 == 0 for number in range(len(own))]
+        gaps = [later.at_seconds - earlier.at_seconds for earlier, later in zip(own[1::2], own[2::2], strict=False)]
+        assert all((59 < gap < 61) if peer < 405 else (60 <= gap <= 121) for gap in gaps)
+    assert [fault.kind for fault in faults if fault.peers[0] == 425] == ["start", "crash"]
+
+
+# --- the hash ---
+
+
+def a_little_off(step):
+    """An inner step with every live parameter rounded otherwise."""
+
+    def taken(work):
+        for values in work.parameters.values():
+            values *= 1 + 2**-20
+        step(work)
+
+    return taken
+
+
+@pytest.mark.parametrize("workload", [{"num_values": 4096}, {"kind": "gpt"}], ids=["quadratic", "gpt"])
+def test_the_hash_holds_no_values_of_tensors(monkeypatch, workload):
+    """As on another processor: all floats a little different, all decisions the same."""
+    changes = {"workload": workload, "duration_minutes": 0.5}
+    first = run(**changes)
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(num_threads % 4 + 1)
+    try:
+        assert run(**changes) == dataclasses.replace(first, real_seconds=pytest.approx(first.real_seconds, rel=1e9))
+    finally:
+        torch.set_num_threads(num_threads)
+    monkeypatch.setattr(compiled, "kernels", lambda: None)
+    for work in (simulated_workload._GptWork, simulated_workload._QuadraticWork):
+        monkeypatch.setattr(work, "step", a_little_off(work.step))
+    other = run(**changes)
+    assert other.loss_last != first.loss_last
+    assert other.trace_hash == first.trace_hash
+
+
+def test_the_hash_notices_time_and_faults():
+    assert len({run(seed).trace_hash for seed in (1, 2)}) == 2
+    stall = {"s": {"groups": ["all"], "num_peers": 1, "from_minute": 0.5, "to_minute": 0.9}}
+    assert run().trace_hash != run(stalls=stall).trace_hash
+
+
+def test_each_event_has_its_own_line_in_the_hash():
+    fields = {"at": 1.0, "peer_id": "a", "fragments": (0,), "donor": "b", "num_bytes": 8, "seconds": 1.0}
+    hashes = set()
+    for change in ({}, {"num_bytes": 9}, {"at": 2.0}):
+        trace = Trace(["all"])
+        trace.add(0, CaughtUp(**{**fields, **change}))
+        hashes.add(trace.hash)
+    trace.add(0, CaughtUp(**fields))
+    assert len(hashes | {trace.hash}) == 4
+
+
+def test_the_quadratic_is_learned():
+    spec = spec_of(scenario(workload={"num_values": 1000}), 1)
+    workload = QuadraticWorkload(spec.manifest, 1000, 10, 0.1, 0.0)
+    anchors = {index: np.zeros(size, dtype=np.float32) for index, size in enumerate(workload.layout.sizes)}
+    assert workload.loss(anchors) == workload.loss(None) == pytest.approx((1 + 1 / 4 + 1 / 16 + 1 / 64) / 8)
+    result = run(duration_minutes=3)
+    assert result.violations == ()
+    assert result.loss_last < 0.3 * result.loss_first
+    assert [point.hours for point in result.losses] == sorted(point.hours for point in result.losses)
+    assert result.losses[-1].loss < result.losses[0].loss
+
+
+# --- the network ---
+
+
+def test_a_round_takes_as_long_as_its_bytes_need_on_the_line():
+    """Two peers, 262144 values per round at 4 bits: each sends half as contribution, then half as result."""
+    medians = {}
+    for rate in (2, 20):
+        group = {"count": 2, "step_seconds": 1, "upload_mbit_per_second": rate, "latency_ms": 1}
+        result = run(groups={"all": group}, workload={"num_values": 2**19}, duration_minutes=2)
+        assert result.violations == ()
+        medians[rate] = result.round_seconds.median
+        least = 8 * (2**18 / 2) / (1e6 * rate)
+        assert least < medians[rate] < 1.5 * least + 0.2
+    assert medians[2] > 5 * medians[20]
+
+
+def test_bytes_between_sites_are_counted_apart():
+    groups = {"north": {"count": 2, "site": "north"}, "south": {"count": 2, "site": "south"}}
+    apart = run(groups=groups)
+    for group in apart.groups:
+        assert 0.3 * group.bytes_up < group.bytes_abroad < group.bytes_up
+        assert group.share_of_rounds > 0.5
+        assert group.num_started == group.num_peers == 2
+    groups["south"]["site"] = "north"
+    assert all(group.bytes_abroad == 0 for group in run(groups=groups).groups)
+
+
+# --- who comes and goes, who lies ---
+
+
+def test_peers_say_goodbye_and_come_back():
+    events = []
+    groups = {"all": {"count": 3}, "evening": {"count": 1, "online_minutes": 0.5, "offline_minutes": 0.01}}
+    result = run(on_event=lambda index, event: events.append((index, type(event))), groups=groups, duration_minutes=2)
+    assert result.violations == ()
+    assert events.count((3, LeftRun)) >= 2
+    assert events.count((3, JoinedRun)) > events.count((3, LeftRun)) - 1
+    assert events.count((0, LeftRun)) == 0
+    assert result.goodput > 0.9
+
+
+LIES = [
+    ("nan", {}, "holds values that are no numbers"),
+    ("forged_tokens", {"lie_scale": 1000}, "it can have trained at most"),
+    ("random", {"combine": "trimmed_mean"}, "is far larger than the others'"),
+    ("scaled", {"combine": "centered_clip"}, "is far larger than the others'"),
+    ("sign_flipped", {"combine": "trimmed_mean"}, "is far larger than the others'"),
+]
+
+
+@pytest.mark.parametrize(("lie", "extra", "reason"), LIES, ids=[lie for lie, _, _ in LIES])
+def test_liars_are_refused_and_the_others_learn(lie, extra, reason):
+    refused = []
+
+    def note(index, event):
+        if isinstance(event, RefusedPeer) and index < 4:
+            refused.append(event)
+
+    liar = {"count": 1, "lie": lie, "lie_scale": extra.get("lie_scale", 10.0), "step_seconds": 0.6}
+    averaging = {**SMALL["averaging"], **({"combine": extra["combine"]} if "combine" in extra else {})}
+    groups = {**SMALL["groups"], "liars": liar}
+    result = run(7, note, groups=groups, averaging=averaging, duration_minutes=3)
+    assert result.violations == ()
+    assert result.loss_last < 0.4 * result.loss_first
+    liar_id = simulated_identity(7, 4).peer_id
+    # An honest leader that cannot tell lets forged tokens into a commit, which the others refuse and do not punish.
+    assert {event.remote for event in refused if not event.reason.startswith("made a commit")} == {liar_id}
+    assert all(event.remote == liar_id for event in refused if event.reason.startswith("left out"))
+    assert any(reason in event.reason for event in refused)
+    assert any(event.reason.startswith("left out of rounds here") for event in refused)
+    assert sum(count for text, count in result.refusals.items() if reason in text) > 0
+
+
+# --- the command ---
+
+
+def write(tmp_path, text):
+    path = tmp_path / "own.toml"
+    path.write_text(text)
+    return str(path)
+
+
+TINY_FILE = """
+duration_minutes = 0.5
+seed = 9
+[workload]
+num_values = 256
+[averaging]
+sync_every = 8
+num_fragments = 1
+[groups.all]
+count = 2
+"""
+
+
+def test_the_command_runs_a_file(tmp_path, capsys):
+    path = write(tmp_path, TINY_FILE)
+    assert run_scenario(path, None, as_json=True) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["seed"] == 9
+    assert told["groups"][0]["name"] == "all"
+    assert set(told) >= {"goodput", "staleness", "losses", "refusals", "round_seconds", "trace_hash", "violations"}
+    assert run_scenario(path, 3, as_json=False) == 0
+    shown = capsys.readouterr()
+    assert "seed 3" in shown.out
+    assert "every invariant held" in shown.out
+    assert shown.err == ""
+
+
+def test_a_violation_ends_with_code_1(tmp_path, capsys, monkeypatch):
+    path = write(tmp_path, TINY_FILE)
+    honest = simulate(spec_of(load_scenario(path), 9))
+    broken = dataclasses.replace(honest, violations=("two anchors differ",))
+    monkeypatch.setattr(command, "simulate", lambda spec, on_progress: broken)
+    assert run_scenario(path, None, as_json=False) == 1
+    assert "two anchors differ" in capsys.readouterr().out
+
+
+def test_ctrl_c_ends_with_one_sentence(tmp_path, capsys, monkeypatch):
+    path = write(tmp_path, TINY_FILE)
+
+    def interrupted(spec, on_progress):
+        def show(progress):
+            on_progress(progress)
+            signal.raise_signal(signal.SIGINT)
+
+        return simulate(spec, on_progress=show)
+
+    monkeypatch.setattr(command, "simulate", interrupted)
+    assert run_scenario(path, None, as_json=True) == 130
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err == "peer: interrupted after 5 s of virtual time.\n"
+
+
+def test_progress_is_for_terminals_only(capsys, monkeypatch):
+    monkeypatch.setattr(command, "REDRAW_SECONDS", 0.0)
+    half_way = Progress(30.0, 60.0, 7, 5)
+    line = command._ProgressLine()
+    line.show(half_way)
+    line.clear()
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    line = command._ProgressLine()
+    line.show(half_way)
+    assert "50% of 1 min of virtual time, 5 peers, 7 rounds" in capsys.readouterr().err

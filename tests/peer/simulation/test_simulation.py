@@ -1,0 +1,173 @@
+"""The real node, exchange, membership and trainer in simulated swarms."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import secrets
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from peer.events.log import RoundAbandoned, RoundCommitted
+from peer.simulation import peer as simulated_peer
+from peer.simulation.command import run_simulation
+from peer.simulation.scenarios.spec import Lie, plan_churn
+from peer.simulation.simulation import Fault, SimulationSpec, simulate, tiny_manifest
+from peer.trainer.loop.mailbox_link import TrainerLink
+
+
+def spec_of(num_peers, inner_steps, seed, *faults, model=None, **averaging):
+    manifest = tiny_manifest(seed, **averaging)
+    if model is not None:
+        manifest = manifest.model_copy(update={"model": manifest.model.model_copy(update=model)})
+    return SimulationSpec(num_peers, inner_steps, seed, manifest, faults)
+
+
+def assert_well(result):
+    assert result.violations == (), f"seed {result.seed}"
+    assert result.anchors_equal
+    assert result.rounds_committed > 0
+
+
+def test_32_peers_learn_and_the_same_seed_gives_the_same_trace():
+    spec = spec_of(32, 32, 1)
+    churn = plan_churn(32, spec.training_seconds, 0.15, 1)
+    spec = dataclasses.replace(spec, faults=churn, stream_loss=0.01)
+    first, second = simulate(spec), simulate(spec)
+    assert_well(first)
+    assert first.loss_last < first.loss_first - 1.0
+    assert first.num_live_peers < 32
+    assert first.inner_steps > 400
+    assert first.trace_hash == second.trace_hash
+    assert dataclasses.replace(first, real_seconds=0.0) == dataclasses.replace(second, real_seconds=0.0)
+
+
+def test_another_seed_gives_another_trace():
+    hashes = {simulate(spec_of(3, 12, seed)).trace_hash for seed in (1, 2)}
+    assert len(hashes) == 2
+
+
+@pytest.mark.parametrize(
+    ("mode", "averaging"),
+    [
+        ("sync", {"outer_momentum": 0.9}),
+        ("streaming", {"overlap_steps": 2}),
+        ("delayed", {"outer_lr": 0.3}),
+        ("eager", {}),
+        ("own", {}),
+        ("carry", {}),
+    ],
+)
+def test_every_mode_learns(mode, averaging):
+    result = simulate(spec_of(3, 50, 5, mode=mode, **averaging))
+    assert_well(result)
+    assert result.loss_last < result.loss_first - 0.7
+    assert min(result.versions) >= 3
+
+
+def test_leader_and_reducer_die_in_mid_round_and_one_comes_late():
+    events = []
+    spec = spec_of(
+        6,
+        60,
+        3,
+        Fault(12.0, "crash_leader"),
+        Fault(12.5, "start", (5,)),
+        Fault(18.0, "crash_reducer"),
+        model={"vocab_size": 256, "d_model": 64},  # large enough for several reducers
+    )
+    result = simulate(spec, lambda index, event: events.append(event))
+    assert_well(result)
+    assert result.num_live_peers == 4
+    assert result.loss_last < result.loss_first - 1.5
+    assert result.events["LeaderReplaced"] > 0
+    assert result.events["CaughtUp"] == 1
+    hurt = [event for event in events if isinstance(event, RoundCommitted) and event.num_void_shards]
+    assert hurt or any(isinstance(event, RoundAbandoned) for event in events)
+
+
+def test_both_sides_of_a_partition_go_on_and_become_one_again():
+    """Long enough for streams to break, and for both sides to commit rounds of their own."""
+    repaired = []
+    spec = spec_of(6, 100, 2, Fault(10.0, "partition", (1, 3, 5)), Fault(40.0, "heal"))
+    result = simulate(spec, lambda index, event: repaired.append(index) if "Repaired" in type(event).__name__ else None)
+    assert_well(result)
+    assert result.num_live_peers == 6
+    assert repaired, "both sides had the same anchors; the partition was too short to test anything"
+    assert result.loss_last < result.loss_first - 1.0
+
+
+RESTARTS = tuple(Fault(9.0 + 3.7 * number, "restart_network", (number % 3,)) for number in range(6))
+
+
+@pytest.mark.parametrize("mode", ["carry", "eager"])
+def test_a_network_process_that_is_killed_again_and_again_loses_no_work_of_the_trainer(mode):
+    result = simulate(spec_of(3, 70, 4, *RESTARTS, mode=mode))
+    assert_well(result)
+    assert result.loss_last < result.loss_first - 1.0
+
+
+def test_the_checks_notice_live_parameters_that_drift(monkeypatch):
+    """With the outbox forgotten at a restart, posted work would show twice: where some was posted just before one."""
+    monkeypatch.setattr(TrainerLink, "_unabsorbed", lambda self, fragment: [])
+    result = simulate(spec_of(3, 40, 4, *RESTARTS[:4], sync_every=2))
+    assert any("live parameters" in sentence for sentence in result.violations)
+
+
+def test_a_stalled_peer_and_streams_that_break_delay_nobody_for_ever():
+    spec = spec_of(4, 50, 6, Fault(10.0, "stall", (2,)), Fault(19.0, "resume", (2,)))
+    result = simulate(dataclasses.replace(spec, stream_loss=0.1))
+    assert_well(result)
+    assert result.loss_last < result.loss_first - 0.7
+
+
+def test_a_lone_peer_trains():
+    result = simulate(spec_of(1, 40, 0))
+    assert_well(result)
+    assert result.loss_last < result.loss_first - 0.5
+
+
+def test_no_clock_and_no_system_randomness_is_read(monkeypatch):
+    def forbidden(*_):
+        raise AssertionError("the simulated path read a clock or the system's randomness")
+
+    for module, name in ((time, "time"), (time, "monotonic"), (os, "urandom"), (secrets, "randbits")):
+        monkeypatch.setattr(module, name, forbidden)
+    result = simulate(spec_of(2, 10, 0))
+    assert result.violations == ()
+
+
+def test_the_command_prints_a_summary_or_one_json_object(capsys):
+    assert run_simulation(3, 20, 7, 0.4, as_json=True) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["seed"] == 7
+    assert told["anchors_equal"] is True
+    assert told["violations"] == []
+    assert run_simulation(2, 10, 7, 0.0, as_json=False) == 0
+    assert "every invariant held" in capsys.readouterr().out
+
+
+@given(st.integers(1, 64), st.floats(10.0, 1000.0), st.floats(0.0, 1.0), st.integers(0, 99))
+def test_churn_hits_the_share_of_peers_asked_for_and_spares_the_first(num_peers, seconds, share, seed):
+    faults = plan_churn(num_peers, seconds, share, seed)
+    hit = {peer for fault in faults for peer in fault.peers}
+    assert len(hit) == min(num_peers - 1, round(share * num_peers))
+    assert 0 not in hit
+    assert all(0.0 < fault.at_seconds < seconds for fault in faults)
+    assert faults == plan_churn(num_peers, seconds, share, seed)
+
+
+def test_a_liar_whose_harm_fails_is_reported(monkeypatch):
+    async def fail():
+        raise RuntimeError("no harm done")
+
+    monkeypatch.setattr(simulated_peer, "turn_hostile", lambda *_: fail())
+    spec = spec_of(2, 20, 7, Fault(0.0, "start", (0, 1)))
+    honest = spec.profile(0)
+    liar = dataclasses.replace(spec.profile(1), lie=Lie("lone_commits"))
+    result = simulate(dataclasses.replace(spec, profiles=(honest, liar)))
+    assert "peer 1: the harm ended: RuntimeError: no harm done" in result.violations

@@ -1,0 +1,116 @@
+"""No process of ours takes code from the folder in which somebody types `peer`."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from peer import import_path
+from peer.cli import app
+from peer.network.process.child import start_network_child
+from peer.trainer.devices.rank_groups import RankGroup
+
+SHADOWED = ("random", "queue", "peer", "typing", "json", "socket", "numpy", "torch", "hivemind", "dht", "__future__")
+SCRIPT = Path(sys.executable).with_name("peer")
+
+
+@pytest.fixture
+def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder full of modules that tell on whoever runs them, and end that process."""
+    folder = tmp_path / "downloads"
+    folder.mkdir()
+    for name in SHADOWED:
+        (folder / f"{name}.py").write_text(
+            f"open({str(tmp_path / 'ran')!r}, 'a').write('{name} ')\nraise SystemExit(7)\n"
+        )
+    monkeypatch.chdir(folder)
+    return tmp_path / "ran"
+
+
+def run(*command: str, python_path: str | None = None) -> subprocess.CompletedProcess[str]:
+    environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYTHONSAFEPATH")}
+    if python_path is not None:
+        environment["PYTHONPATH"] = python_path
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, timeout=120
+    )
+
+
+def test_the_network_process_takes_nothing_from_the_working_folder(hostile: Path) -> None:
+    child = start_network_child()
+    child.connection.close()  # it ends when whoever started it has gone
+    assert child.process.wait(60) == 0
+    assert not hostile.exists()
+
+
+def test_nor_where_an_empty_entry_of_pythonpath_means_that_folder(
+    hostile: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep)
+    child = start_network_child()
+    child.connection.close()
+    assert child.process.wait(60) == 0
+    assert not hostile.exists()
+
+
+def test_the_processes_of_further_devices_take_nothing_from_it(hostile: Path) -> None:
+    group = RankGroup(2, None)
+    # It answers on its standard input alone, and only when it has loaded all it needs.
+    group.end(is_orderly=False)
+    assert not hostile.exists()
+
+
+def test_the_command_takes_nothing_from_it(hostile: Path) -> None:
+    shown = run(str(SCRIPT), "--help")
+    assert shown.returncode == 0, shown.stderr
+    assert not hostile.exists()
+
+
+def test_nor_does_the_module_while_no_peer_py_stands_in_its_way(hostile: Path) -> None:
+    # `python -m peer` itself looks there for a module of that name before any of ours is loaded.
+    Path("peer.py").unlink()
+    for python_path in (None, os.pathsep):
+        shown = run(sys.executable, "-m", "peer", "receipts", "verify", "nothing.jsonl", python_path=python_path)
+        assert shown.returncode == 2, shown.stderr
+        assert "nothing.jsonl" in shown.stderr
+        assert not hostile.exists()
+
+
+def test_a_folder_that_somebody_named_in_pythonpath_is_searched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import sys\nsys.stderr.write('asked for\\n')\n")
+    monkeypatch.chdir(tmp_path)
+    for python_path in (".", str(tmp_path)):
+        assert "asked for" in run(sys.executable, "-m", "peer", "--help", python_path=python_path).stderr
+
+
+def test_what_libraries_start_is_told_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTHONSAFEPATH", raising=False)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "peer.__main__", raising=False)
+    import peer.__main__
+
+    monkeypatch.setattr(app, "run", lambda arguments: 0)
+    with pytest.raises(SystemExit):
+        peer.__main__.main()
+    assert os.environ["PYTHONSAFEPATH"] == "1"
+
+
+def test_what_is_started_is_the_code_that_starts_it_and_nothing_else_beside_it(tmp_path: Path) -> None:
+    """A checkout runs its own modules though another version is installed, and not what somebody put beside them."""
+    copy = tmp_path / "checkout"
+    for package in ("dht", "averaging", "peer", "dashboard"):
+        (copy / package).mkdir(parents=True)
+        (copy / package / "__init__.py").write_text("")
+    (copy / "peer" / "import_path.py").write_text(Path(import_path.__file__).read_text())
+    (copy / "peer" / "told.py").write_text("import random, sys\nprint('here', sys.argv[1:])\n")
+    (copy / "random.py").write_text("raise SystemExit(7)\n")
+    script = "import sys; sys.path.insert(0, sys.argv[1]); from peer.import_path import python_command; "
+    script += "del sys.path[0]; import subprocess; subprocess.run(python_command('peer.told', 'a'))"
+    shown = run(sys.executable, "-P", "-c", script, str(copy))
+    assert shown.stdout == "here ['a']\n", shown.stderr

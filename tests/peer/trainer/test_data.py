@@ -1,0 +1,204 @@
+"""Sources, the held-out part, positions."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dht.errors import UsageFault
+from peer.trainer.model.data import TokenStream, block_positions, open_corpus
+
+
+def corpus_of(source, *, context=16, vocab_size=256, held_out_fraction=0.1):
+    return open_corpus(str(source), vocab_size=vocab_size, context=context, held_out_fraction=held_out_fraction)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    for index in range(60):
+        path = tmp_path / f"part{index % 3}" / f"{index}.txt"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"file number {index} " * 20)
+    (tmp_path / ".hidden").write_text("secret " * 99)
+    return tmp_path
+
+
+def test_library_text_is_there_and_its_held_out_files_are_never_trained_on():
+    corpus = corpus_of("stdlib:", context=128, held_out_fraction=0.05)
+    assert corpus.training.num_tokens > 1_000_000
+    assert 10_000 < corpus.held_out.num_tokens < corpus.training.num_tokens / 4
+    assert not set(corpus.training.names) & set(corpus.held_out.names)
+    folders = {part for name in corpus.training.names for part in name.split("/")[:-1]}
+    assert not folders & {"site-packages", "dist-packages", "test", "tests", "__pycache__"}
+    assert "textwrap.py" in corpus.held_out.names  # the same choice on every Python version
+
+
+def test_a_file_is_held_out_whatever_other_files_there_are(folder):
+    before = set(corpus_of(f"text:{folder}").held_out.names)
+    for index in range(30):
+        (folder / f"part{index % 3}" / f"{index}.txt").unlink()
+    after = set(corpus_of(f"text:{folder}").held_out.names)
+    assert before
+    assert after == {name for name in before if (folder / name).exists()}
+
+
+def test_a_folder_named_tests_is_text_like_any_other(folder):
+    (folder / "part0").rename(folder / "tests")
+    corpus = corpus_of(f"text:{folder}")
+    assert any(name.startswith("tests/") for name in corpus.training.names)
+
+
+def test_folders_split_by_file_and_leave_hidden_files_out(folder):
+    corpus = corpus_of(f"text:{folder}")
+    assert len(corpus.training.names) + len(corpus.held_out.names) == 60
+    assert not set(corpus.training.names) & set(corpus.held_out.names)
+
+
+@given(size=st.integers(200, 2000), fraction=st.floats(0.1, 0.5))
+def test_one_file_is_split_at_its_tail_without_overlap(tmp_path_factory, size, fraction):
+    path = tmp_path_factory.getbasetemp() / "one.u32"
+    np.arange(size, dtype="<u4").tofile(path)
+    corpus = corpus_of(f"tokens:{path}", vocab_size=size, held_out_fraction=fraction)
+    training = corpus.training.read(0, corpus.training.num_tokens)
+    held_out = corpus.held_out.read(0, corpus.held_out.num_tokens)
+    assert np.concatenate((training, held_out)).tolist() == list(range(size))
+    assert len(held_out) == int(size * fraction)
+
+
+@given(sizes=st.lists(st.integers(0, 30), min_size=1, max_size=6), data=st.data())
+def test_reading_across_files_equals_reading_their_concatenation(sizes, data):
+    parts = [np.random.default_rng(index).integers(0, 256, size).astype(np.uint8) for index, size in enumerate(sizes)]
+    whole = np.concatenate(parts)
+    stream = TokenStream([(str(index), part) for index, part in enumerate(parts)], 256)
+    start = data.draw(st.integers(0, len(whole)))
+    length = data.draw(st.integers(0, len(whole) - start))
+    assert stream.num_tokens == len(whole)
+    assert stream.read(start, length).tolist() == whole[start : start + length].tolist()
+    with pytest.raises(IndexError):
+        stream.read(start, len(whole) - start + 1)
+
+
+def test_targets_are_the_inputs_moved_by_one():
+    stream = TokenStream([("x", np.arange(100, dtype=np.uint8))], 256)
+    inputs, targets = stream.batch(np.array([0, 89]), 10)
+    assert torch.equal(targets, inputs + 1)
+    assert inputs[1].tolist() == list(range(89, 99))
+    assert inputs.dtype == torch.int64
+
+
+def test_held_out_batches_are_the_same_every_time_and_reach_the_end(folder):
+    corpus = corpus_of(f"text:{folder}")
+    first, second = (list(corpus.held_out_batches(3, 4, 16)) for _ in range(2))
+    assert len(first) == 3
+    assert all(torch.equal(a, c) and torch.equal(b, d) for (a, b), (c, d) in zip(first, second, strict=True))
+    end = corpus.held_out.read(corpus.held_out.num_tokens - 16, 16)
+    assert first[-1][1][-1].tolist() == end.tolist()
+
+
+@given(
+    seed=st.integers(0, 2**53), step=st.integers(0, 2**40), num_tokens=st.integers(33, 2**45), batch=st.integers(1, 64)
+)
+def test_positions_are_pure_and_inside(seed, step, num_tokens, batch):
+    positions = block_positions(seed, "12D3KooWpeer", step, batch, num_tokens, 32)
+    assert positions.dtype == np.int64
+    assert positions.shape == (batch,)
+    assert (positions >= 0).all()
+    assert (positions + 33 <= num_tokens).all()
+    assert (positions == block_positions(seed, "12D3KooWpeer", step, batch, num_tokens, 32)).all()
+
+
+def test_positions_differ_between_peers_steps_and_seeds_and_never_change_with_a_release():
+    big = 2**40
+    base = block_positions(1, "peer-a", 5, 4, big, 32).tolist()
+    assert base == [259022541685, 1017202588730, 760450894877, 400233236976]
+    others = [(1, "peer-b", 5), (1, "peer-a", 6), (2, "peer-a", 5)]
+    for seed, peer_id, step in others:
+        assert not set(base) & set(block_positions(seed, peer_id, step, 4, big, 32).tolist())
+    with pytest.raises(ValueError, match="at least 33"):
+        block_positions(1, "peer-a", 5, 4, 32, 32)
+
+
+def test_positions_of_peers_cover_the_text_evenly():
+    counts = np.zeros(10)
+    for peer in range(20):
+        for step in range(50):
+            np.add.at(counts, block_positions(3, f"peer-{peer}", step, 8, 1016, 16) // 100, 1)
+    assert counts.min() > 0.85 * counts.mean()
+
+
+def test_shards_say_their_type_by_suffix_or_sidecar(tmp_path):
+    np.arange(500, dtype="<u2").tofile(tmp_path / "a.u16")
+    np.arange(500, 1000, dtype="<u4").tofile(tmp_path / "b.u32.bin")
+    np.arange(1000, 1500, dtype="<u2").tofile(tmp_path / "c.bin")
+    (tmp_path / "c.json").write_text(json.dumps({"dtype": "uint16"}))
+    corpus = corpus_of(f"tokens:{tmp_path}", vocab_size=1500)
+    assert corpus.training.read(0, 1350).tolist() == list(range(1350))
+    (tmp_path / "c.json").unlink()
+    with pytest.raises(UsageFault, match=r"c\.json"):
+        corpus_of(f"tokens:{tmp_path}", vocab_size=1500)
+
+
+def test_a_token_outside_the_vocabulary_is_named(tmp_path):
+    np.arange(500, dtype="<u2").tofile(tmp_path / "a.u16")
+    corpus = corpus_of(f"tokens:{tmp_path / 'a.u16'}", vocab_size=300)
+    corpus.training.read(0, 300)
+    with pytest.raises(UsageFault, match=r"a\.u16 holds token 300.*vocab_size 300"):
+        corpus.training.read(0, 301)
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("stdlibs:", "expected stdlib:"),
+        ("text:", "expected stdlib:"),
+        ("text:/no/such/place", "/no/such/place does not exist"),
+        ("tokens:/no/such/place", "/no/such/place does not exist"),
+    ],
+)
+def test_sources_that_are_not_there(source, message):
+    with pytest.raises(UsageFault, match=message):
+        corpus_of(source)
+
+
+def test_text_that_is_too_short_empty_odd_or_forbidden(tmp_path):
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(UsageFault, match="nothing to read"):
+        corpus_of(f"text:{empty}")
+    short = tmp_path / "short.txt"
+    short.write_text("x" * 20)
+    with pytest.raises(UsageFault, match="expected at least 17"):
+        corpus_of(f"text:{short}")
+    odd = tmp_path / "odd.u16"
+    odd.write_bytes(b"x" * 1001)
+    with pytest.raises(UsageFault, match="multiple of 2"):
+        corpus_of(f"tokens:{odd}")
+    with pytest.raises(UsageFault, match="at least 256"):
+        corpus_of(f"text:{short}", vocab_size=100)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_forbidden_file_is_named(tmp_path):
+    path = tmp_path / "locked.txt"
+    path.write_text("x" * 1000)
+    path.chmod(0)
+    with pytest.raises(UsageFault, match=r"locked\.txt cannot be read"):
+        corpus_of(f"text:{path}")
+
+
+def test_a_read_error_is_named(tmp_path, monkeypatch):
+    path = tmp_path / "failing.txt"
+    path.write_text("x" * 1000)
+
+    def fail(path):
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr("peer.trainer.model.data_files.open_regular", fail)
+    with pytest.raises(UsageFault, match=r"failing\.txt cannot be read \(Input/output error\)"):
+        corpus_of(f"text:{path}")

@@ -1,0 +1,108 @@
+"""The built-in model: same start everywhere, causal, learns."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from averaging.outer.layout import build_layout
+from peer.config.model_shapes import parameter_shapes
+from peer.trainer.model.gpt import GPT, build_model, initialise, parameters_digest
+
+TINY = SimpleNamespace(num_layers=2, d_model=32, num_heads=2, vocab_size=256, context=32, tied_head=True)
+UNTIED = SimpleNamespace(num_layers=1, d_model=16, num_heads=2, vocab_size=61, context=8, tied_head=False)
+
+
+@pytest.mark.parametrize(
+    ("shape", "digest"),
+    [
+        (TINY, "6eb55474f3be2a04769d0828b423579ad09fb007a92cb6826fef1708d22447ef"),
+        (UNTIED, "2fccea6ab3f7cdd63b5a5076aa67818ed2f1be6160f580ab31afe5936a7fe3a3"),
+    ],
+)
+def test_the_same_seed_gives_the_same_bits_everywhere(shape, digest):
+    assert parameters_digest(build_model(shape, seed=7)).hex() == digest
+    assert parameters_digest(build_model(shape, seed=7)).hex() == digest
+    assert parameters_digest(build_model(shape, seed=8)).hex() != digest
+
+
+def test_initialisation_does_not_depend_on_how_it_is_chunked(monkeypatch):
+    expected = parameters_digest(build_model(TINY, seed=1))
+    monkeypatch.setattr("peer.trainer.model.gpt._INITIALISE_AT_ONCE", 1000)
+    assert parameters_digest(build_model(TINY, seed=1)) == expected
+
+
+def test_initial_values_have_the_intended_spread():
+    model = build_model(TINY, seed=0)
+    weight = model.embedding.weight.detach()
+    assert weight.abs().max() <= 0.05 * 3**0.5
+    assert weight.std().item() == pytest.approx(0.05, rel=0.02)
+    assert weight.mean().abs().item() < 0.002
+    assert (model.norm.weight == 1).all()
+
+
+@pytest.mark.parametrize("shape", [TINY, UNTIED])
+def test_the_future_does_not_change_the_past(shape):
+    model = build_model(shape, seed=0)
+    tokens = torch.randint(shape.vocab_size, (2, shape.context), generator=torch.Generator().manual_seed(0))
+    changed = tokens.clone()
+    cut = shape.context // 2
+    changed[:, cut:] = (changed[:, cut:] + 1) % shape.vocab_size
+    before, after = model(tokens), model(changed)
+    torch.testing.assert_close(before[:, :cut], after[:, :cut])
+    assert not torch.allclose(before[:, cut:], after[:, cut:])
+
+
+def test_position_matters_and_shorter_inputs_are_a_prefix():
+    model = build_model(TINY, seed=0)
+    tokens = torch.tensor([[5, 9, 5, 9, 5, 7]])
+    logits = model(tokens)
+    assert not torch.allclose(logits[0, 1], logits[0, 3], atol=1e-4)
+    torch.testing.assert_close(model(tokens[:, :3]), logits[:, :3])
+
+
+def test_names_are_in_order_of_depth_and_layers_stay_whole():
+    names = [name for name, _ in build_model(UNTIED, seed=0).named_parameters()]
+    assert names[0] == "embedding.weight"
+    assert names[-2:] == ["norm.weight", "head.weight"]
+    model = build_model(TINY, seed=0)
+    layout = build_layout([(name, tuple(p.shape)) for name, p in model.named_parameters()], 3)
+    layers = [{piece.name.split(".")[1] for piece in f.pieces if "blocks" in piece.name} for f in layout.fragments]
+    assert sorted(layer for group in layers for layer in group) == ["0", "1"]
+
+
+def test_heads_that_do_not_divide_are_refused():
+    with pytest.raises(ValueError, match="multiple of 2"):
+        GPT(num_layers=1, d_model=30, num_heads=4, vocab_size=256, context=8)
+
+
+def test_it_learns_a_short_text():
+    model = build_model(TINY, seed=0)
+    text = torch.tensor(list(b"the quick brown fox jumps over the lazy dog; pack my box with five liquor jugs. "))
+    inputs = torch.stack([text[i : i + 32] for i in range(0, 40, 5)])
+    targets = torch.stack([text[i + 1 : i + 33] for i in range(0, 40, 5)])
+    optimizer = torch.optim.AdamW(model.parameters(), 3e-3)
+    first = model.loss(inputs, targets).item()
+    for _ in range(60):
+        optimizer.zero_grad()
+        loss = model.loss(inputs, targets)
+        loss.backward()
+        optimizer.step()
+    assert 4.5 < first < 6.5
+    assert loss.item() < 0.5
+
+
+def test_any_module_with_matrices_can_be_initialised():
+    module = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.LayerNorm(3))
+    initialise(module, 3)
+    digest = parameters_digest(module)
+    initialise(module, 3)
+    assert parameters_digest(module) == digest
+
+
+@pytest.mark.parametrize("shape", [TINY, UNTIED])
+def test_shapes_are_known_without_making_the_model(shape):
+    made = build_model(shape, seed=0).named_parameters()
+    assert parameter_shapes(shape) == [(name, tuple(parameter.shape)) for name, parameter in made]

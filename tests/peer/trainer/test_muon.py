@@ -1,0 +1,135 @@
+"""Muon, the other inner optimizer: its update against float64, which parameters it takes, its state."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from peer.config.manifest import ModelSection, TrainingSection
+from peer.config.model_shapes import is_hidden_matrix
+from peer.trainer.model.gpt import build_model
+from peer.trainer.model.muon import Muon, orthogonalised
+from peer.trainer.model.optimizer import make_optimizer
+
+RATE, MOMENTUM, DECAY, BETAS = 0.02, 0.9, 0.1, (0.9, 0.95)
+
+
+def parameter(*shape: int, seed: int = 0) -> nn.Parameter:
+    return nn.Parameter(torch.randn(*shape, generator=torch.Generator().manual_seed(seed)))
+
+
+def newton_schulz(matrix: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Five times a X + (b A + c A^2) X with A = X X^T, the shorter side first."""
+    x = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
+    x = x / (np.linalg.norm(x) + 1e-7)
+    for _ in range(5):
+        square = x @ x.T
+        x = 3.4445 * x + (-4.7750 * square + 2.0315 * square @ square) @ x
+    return x if matrix.shape[0] <= matrix.shape[1] else x.T
+
+
+@settings(deadline=None)
+@given(rows=st.integers(1, 12), columns=st.integers(1, 12), seed=st.integers(0, 9), scale=st.floats(1e-4, 1e3))
+def test_the_update_of_a_matrix_is_that_of_float64(rows: int, columns: int, seed: int, scale: float) -> None:
+    matrix = parameter(rows, columns, seed=seed)
+    optimizer = Muon([matrix], lr=RATE, momentum=MOMENTUM, weight_decay=DECAY)
+    expected = matrix.detach().double().numpy().copy()
+    velocity = np.zeros_like(expected)
+    for step in range(3):
+        gradient = scale * torch.randn(rows, columns, generator=torch.Generator().manual_seed(100 + step))
+        matrix.grad = gradient.clone()
+        optimizer.step()
+        wide = gradient.double().numpy()
+        velocity = MOMENTUM * velocity + (1 - MOMENTUM) * wide
+        direction = newton_schulz((1 - MOMENTUM) * wide + MOMENTUM * velocity)
+        expected = expected - RATE * (0.2 * math.sqrt(max(rows, columns)) * direction + DECAY * expected)
+    np.testing.assert_allclose(
+        matrix.detach().numpy(), expected, atol=2e-4 * RATE * math.sqrt(max(rows, columns)) + 1e-6
+    )
+
+
+def test_what_is_no_matrix_is_trained_as_torch_s_adamw_does() -> None:
+    """Within float32: torch rounds in another order."""
+    mine, theirs = [[parameter(7, 3), parameter(5, seed=1)] for _ in range(2)]
+    muon = Muon([], mine[:1], undecayed=mine[1:], lr=RATE, betas=BETAS, weight_decay=DECAY)
+    groups = [{"params": theirs[:1], "weight_decay": DECAY}, {"params": theirs[1:], "weight_decay": 0.0}]
+    adamw = torch.optim.AdamW(groups, lr=RATE, betas=BETAS)
+    for step in range(20):
+        for one, other in zip(mine, theirs, strict=True):
+            one.grad = torch.randn(one.shape, generator=torch.Generator().manual_seed(step))
+            other.grad = one.grad.clone()
+        muon.step()
+        adamw.step()
+    for one, other in zip(mine, theirs, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
+
+
+def test_a_matrix_without_gradient_stays_and_one_of_zeros_only_decays() -> None:
+    still, zero = parameter(3, 4), parameter(4, 3)
+    before = [still.detach().clone(), zero.detach().clone()]
+    zero.grad = torch.zeros(4, 3)
+    Muon([still, zero], lr=RATE, weight_decay=DECAY).step()
+    assert torch.equal(still, before[0])
+    torch.testing.assert_close(zero.detach(), before[1] * (1 - RATE * DECAY))
+    assert not orthogonalised(torch.zeros(2, 5)).any()
+
+
+@pytest.mark.parametrize("tied_head", [True, False])
+def test_the_hidden_matrices_and_only_they_are_orthogonalised(tied_head: bool) -> None:
+    model = build_model(ModelSection(num_layers=1, d_model=16, num_heads=2, context=8, tied_head=tied_head), 0)
+    training = TrainingSection(optimizer="muon", weight_decay=DECAY)
+    optimizer = make_optimizer(model.named_parameters(), training)
+    assert isinstance(optimizer, Muon)
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    orthogonal, decayed, rest = ([names[one] for one in group["params"]] for group in optimizer.param_groups)
+    assert orthogonal == [
+        name for name, one in model.named_parameters() if name.startswith("blocks") and one.dim() == 2
+    ]
+    assert decayed == ["embedding.weight", *([] if tied_head else ["head.weight"])]
+    assert all(dict(model.named_parameters())[name].dim() == 1 for name in rest)
+    assert {*orthogonal, *decayed, *rest} == set(names.values())
+    assert [group["weight_decay"] for group in optimizer.param_groups] == [DECAY, DECAY, 0.0]
+    assert not is_hidden_matrix("blocks.0.norm.weight", (16,))
+
+
+def test_a_state_that_was_saved_goes_on_bit_for_bit() -> None:
+    def fresh() -> tuple[list[nn.Parameter], Muon]:
+        parameters = [parameter(6, 4), parameter(5, seed=1)]
+        return parameters, Muon(parameters[:1], parameters[1:], lr=RATE)
+
+    def steps(parameters: list[nn.Parameter], optimizer: Muon, numbers: range) -> None:
+        for number in numbers:
+            for one in parameters:
+                one.grad = torch.randn(one.shape, generator=torch.Generator().manual_seed(number))
+            optimizer.step()
+
+    whole, whole_optimizer = fresh()
+    steps(whole, whole_optimizer, range(8))
+    first, first_optimizer = fresh()
+    steps(first, first_optimizer, range(5))
+    second, second_optimizer = fresh()
+    second_optimizer.load_state_dict(first_optimizer.state_dict())
+    for mine, theirs in zip(second, first, strict=True):
+        mine.data.copy_(theirs)
+    steps(second, second_optimizer, range(5, 8))
+    assert all(torch.equal(one, other) for one, other in zip(whole, second, strict=True))
+    # Without its state it would go elsewhere.
+    assert any(not torch.equal(one, other) for one, other in zip(whole, first, strict=True))
+
+
+@pytest.mark.parametrize("options", [{"lr": -1.0}, {"momentum": 1.0}, {"betas": (0.9, 1.0)}, {"weight_decay": -0.1}])
+def test_numbers_out_of_range_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="expected the first two not negative"):
+        Muon([parameter(2, 2)], **options)
+
+
+def test_a_vector_among_the_matrices_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"shape \(3,\) is no matrix; give it as one of `others`"):
+        Muon([parameter(3)])

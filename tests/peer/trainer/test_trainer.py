@@ -1,0 +1,272 @@
+"""The built-in inner loop and the hook that any other loop may use."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from averaging.outer.layout import build_layout
+from dht.errors import DeviceFault, LocalFault
+from peer.mailbox.mailbox import Mailbox, MergeKind
+from peer.trainer.loop.inner_step import learning_rate_at
+from peer.trainer.loop.local_training import LocalTraining
+from peer.trainer.loop.mailbox_link import TrainerLink
+from peer.trainer.loop.trainer import MAX_SKIPPED_IN_A_ROW, Trainer, select_device
+from peer.trainer.model.data import Corpus, block_positions, open_corpus
+from peer.trainer.model.gpt import GPT, initialise
+
+CONTEXT = 16
+
+
+@dataclass(frozen=True)
+class Settings:
+    optimizer: str = "adamw"
+    batch_size: int = 4
+    accumulation_steps: int = 1
+    learning_rate: float = 3e-3
+    warmup_steps: int = 5
+    total_steps: int | None = None
+    weight_decay: float = 0.1
+    beta1: float = 0.9
+    beta2: float = 0.95
+    grad_clip: float = 1.0
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory) -> Corpus:
+    path = tmp_path_factory.mktemp("data") / "text.txt"
+    path.write_text("".join(f"{n} bottles on the wall, take one down, {n - 1} left. " for n in range(200)))
+    return open_corpus(f"text:{path}", vocab_size=256, context=CONTEXT, held_out_fraction=0.1)
+
+
+def model_of(seed=0) -> GPT:
+    model = GPT(num_layers=1, d_model=16, num_heads=2, vocab_size=256, context=CONTEXT)
+    initialise(model, seed)
+    return model
+
+
+def link_of(model, **options) -> TrainerLink:
+    layout = build_layout([(name, tuple(value.shape)) for name, value in model.named_parameters()], 2)
+    options = {"sync_every": 4, "clock": lambda: 0.0, "pause": None, **options}
+    return TrainerLink(model.named_parameters(), layout, Mailbox.in_process(layout.sizes), **options)
+
+
+def trainer_of(corpus, model=None, settings=None, **options) -> Trainer:
+    model = model or model_of()
+    return Trainer(model, corpus, settings or Settings(), link_of(model), seed=1, peer_id="peer-a", **options)
+
+
+def bits(model) -> bytes:
+    return b"".join(parameter.detach().numpy().tobytes() for parameter in model.parameters())
+
+
+def test_one_peer_without_network_is_a_plain_loop_bit_for_bit(corpus):
+    linked, plain = model_of(), model_of()
+    trainer_of(corpus, linked).run(max_steps=12)
+    matrices = [parameter for parameter in plain.parameters() if parameter.dim() >= 2]
+    vectors = [parameter for parameter in plain.parameters() if parameter.dim() < 2]
+    optimizer = torch.optim.AdamW(
+        [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}], 3e-3, betas=(0.9, 0.95)
+    )
+    for step in range(12):
+        positions = block_positions(1, "peer-a", step, 4, corpus.training.num_tokens, CONTEXT)
+        optimizer.zero_grad()
+        plain.loss(*corpus.training.batch(positions, CONTEXT)).backward()
+        torch.nn.utils.clip_grad_norm_(plain.parameters(), 1.0)
+        for group in optimizer.param_groups:
+            group["lr"] = 3e-3 * min(1.0, (step + 1) / 5)
+        optimizer.step()
+    assert bits(linked) == bits(plain)
+
+
+def test_training_lowers_the_loss_and_counts(corpus):
+    trainer = trainer_of(corpus)
+    before = trainer.held_out_loss()
+    with trainer.training:
+        losses = [trainer.step() for _ in range(60)]
+    counters = trainer.link.mailbox.trainer
+    assert sum(losses[-10:]) < 0.75 * sum(losses[:10])
+    assert trainer.held_out_loss() < 0.8 * before
+    assert (counters.inner_steps, counters.tokens, counters.finished) == (60, 60 * 4 * CONTEXT, 1)
+    assert counters.train_loss == pytest.approx(losses[-1], rel=0.3)
+
+
+def test_accumulation_equals_one_large_batch(corpus):
+    small, large = model_of(), model_of()
+    trainer_of(corpus, small, Settings(batch_size=2, accumulation_steps=4, grad_clip=1e6)).run(max_steps=1)
+    trainer_of(corpus, large, Settings(batch_size=8, grad_clip=1e6)).run(max_steps=1)
+    for one, other in zip(small.parameters(), large.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-7)
+    assert bits(small) != bits(model_of())
+
+
+def test_two_peers_read_different_text_and_a_resumed_one_goes_on(corpus):
+    model = model_of()
+
+    def reads(peer_id, start, num_steps):
+        link = link_of(model, start_inner_step=start)
+        optimizer = torch.optim.SGD(model.parameters(), 0.0)
+        training = LocalTraining(model, optimizer, link, seed=1, peer_id=peer_id)
+        return [training.next_positions(4, CONTEXT, corpus.training.num_tokens).tolist() for _ in range(num_steps)]
+
+    whole = reads("peer-a", 0, 6)
+    assert whole[:3] + reads("peer-a", 3, 3) == whole
+    assert len({tuple(positions) for positions in whole}) == 6
+    assert reads("peer-b", 0, 6) != whole
+
+
+def test_rate_warms_up_then_stays_or_falls_to_a_tenth():
+    constant = Settings(learning_rate=1.0, warmup_steps=4)
+    assert [learning_rate_at(step, constant) for step in range(6)] == [0.25, 0.5, 0.75, 1.0, 1.0, 1.0]
+    cosine = replace(constant, total_steps=104)
+    rates = [learning_rate_at(step, cosine) for step in range(4, 200)]
+    assert rates == sorted(rates, reverse=True)
+    assert rates[50] == pytest.approx(0.55)
+    assert rates[-1] == pytest.approx(0.1)
+    assert learning_rate_at(0, replace(constant, warmup_steps=0)) == 1.0
+
+
+@pytest.mark.parametrize("where", ["loss", "gradient"])
+def test_a_step_that_is_not_finite_changes_nothing_and_the_next_goes_on(corpus, monkeypatch, where):
+    model = model_of()
+    trainer = trainer_of(corpus, model)
+    reads = []
+    batch = corpus.training.batch
+
+    def spy(positions, context):
+        reads.append(positions.tolist())
+        return batch(positions, context)
+
+    monkeypatch.setattr(corpus.training, "batch", spy)
+    factor = {"loss": math.inf, "gradient": 3e37}  # the latter: a finite loss whose gradient's norm overflows
+    with trainer.training:
+        trainer.step()
+        before = bits(model)
+        with monkeypatch.context() as spoilt:
+            healthy = model.loss
+            spoilt.setattr(model, "loss", lambda *tokens: healthy(*tokens) * factor[where])
+            assert math.isinf(trainer.step()) == (where == "loss")
+        assert bits(model) == before
+        counters = trainer.link.mailbox.trainer
+        assert (counters.skipped_steps, counters.inner_steps, counters.tokens) == (1, 1, 4 * CONTEXT)
+        assert trainer.link.mailbox.outbox.take() == []
+        assert math.isfinite(trainer.step())
+        assert bits(model) != before
+        assert (counters.skipped_steps, counters.inner_steps, counters.tokens) == (1, 2, 8 * CONTEXT)
+    assert len({tuple(positions) for positions in reads}) == 3
+
+
+def test_a_trainer_that_only_skips_gives_up_with_a_sentence(corpus, monkeypatch):
+    trainer = trainer_of(corpus)
+    model: Any = trainer.training.module
+    monkeypatch.setattr(model, "loss", lambda *tokens: model(tokens[0]).sum() * math.nan)
+    with pytest.raises(LocalFault, match=f"{MAX_SKIPPED_IN_A_ROW} inner steps in a row had loss nan"):
+        trainer.run()
+    assert trainer.link.mailbox.trainer.finished == 1
+
+
+def test_held_out_loss_is_measured_on_the_anchor_now_and_then(corpus):
+    model = model_of()
+    trainer = trainer_of(corpus, model, evaluate_every_steps=5, evaluation_batches=2)
+    mailbox, versions = trainer.link.mailbox, []
+    link_evaluate = trainer.link.evaluate_on_anchor
+
+    def evaluate(measure):
+        assert not model.training
+        versions.append((trainer.link.inner_steps, link_evaluate(measure)))
+        return versions[-1][1]
+
+    trainer.link.evaluate_on_anchor = evaluate
+    trainer.run(max_steps=12)
+    assert model.training
+    assert [step for step, _ in versions] == [0, 5, 10]
+    assert mailbox.trainer.held_out_loss == pytest.approx(math.log(256))  # all-zero anchors know nothing
+
+
+def test_run_stops_when_asked_by_either_side(corpus):
+    trainer = trainer_of(corpus)
+    left = iter([False] * 6 + [True] * 9)
+    trainer.run(stop=lambda: next(left))
+    assert 1 < trainer.link.inner_steps < 7
+    trainer = trainer_of(corpus)
+    trainer.link.mailbox.network.stop = 1
+    trainer.run(max_steps=3)
+    assert trainer.link.inner_steps == 0
+
+
+def test_any_module_and_any_optimizer_train_through_the_hook(corpus):
+    """The loop of the module's docstring, with a bigram model that knows nothing of this software."""
+    model = torch.nn.Sequential(torch.nn.Embedding(256, 8), torch.nn.Linear(8, 256))
+    link = link_of(model)
+    optimizer = torch.optim.RMSprop(model.parameters(), 0.01)
+    received = []
+    with LocalTraining(model, optimizer, link, seed=1, peer_id="peer-a") as training:
+        for positions in training.positions(4, CONTEXT, corpus.training.num_tokens, max_steps=40):
+            inputs, targets = corpus.training.batch(positions, CONTEXT)
+            optimizer.zero_grad()
+            loss = torch.nn.functional.cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
+            loss.backward()
+            training.report(loss.item())
+            optimizer.step()
+            for message in link.mailbox.outbox.take():
+                received.append((message.fragment, message.num_tokens))
+                link.mailbox.outbox.release(message.slot)
+    assert received[:3] == [(0, 2 * 4 * CONTEXT), (1, 4 * 4 * CONTEXT), (0, 4 * 4 * CONTEXT)]
+    assert len(received) == 20
+    assert link.mailbox.trainer.train_loss < 5
+    steps = link.inner_steps
+    optimizer.step()
+    assert link.inner_steps == steps  # the hook is gone with the context
+
+
+def test_leaving_sends_the_last_work(corpus):
+    trainer = trainer_of(corpus)
+    trainer.run(max_steps=3)  # fragment 0 was due at step 2, fragment 1 never
+    held = [(message.fragment, message.num_steps) for message in trainer.link.mailbox.outbox.take()]
+    assert held == [(0, 2), (0, 1)]
+
+
+def test_entering_waits_for_the_anchors(corpus):
+    model, now = model_of(), [0.0]
+    layout = build_layout([(name, tuple(value.shape)) for name, value in model.named_parameters()], 2)
+    mailbox = Mailbox.in_process(layout.sizes)
+
+    def pause(seconds):
+        now[0] += seconds
+        for index, size in enumerate(mailbox.sizes):
+            mailbox.inbox.try_deliver(MergeKind.SET, index, np.ones(size, dtype=np.float32), version=1)
+
+    link = TrainerLink(model.named_parameters(), layout, mailbox, sync_every=4, clock=lambda: now[0], pause=pause)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with LocalTraining(model, optimizer, link, seed=1, peer_id="a", ready_timeout_seconds=5.0):
+        assert all((parameter == 1).all() for parameter in model.parameters())
+        assert len(mailbox.outbox.take()) == 2
+
+
+def test_an_optimizer_that_misses_a_parameter_is_refused():
+    model = model_of()
+    optimizer = torch.optim.SGD([model.embedding.weight], 0.1)
+    with pytest.raises(LocalFault, match=r"does not hold parameter 'blocks\.0"):
+        LocalTraining(model, optimizer, link_of(model), seed=1, peer_id="a")
+
+
+def test_a_module_without_a_loss_is_told_what_to_do(corpus):
+    model = torch.nn.Linear(3, 3)
+    with pytest.raises(LocalFault, match=r"Linear has no loss.*LocalTraining"):
+        Trainer(model, corpus, Settings(), link_of(model), seed=1, peer_id="a")
+
+
+@pytest.mark.parametrize("name", ["gpu", "cuda:99", "cuda:-1", "", "cpu:1"])
+def test_a_device_that_is_not_there_is_named_with_what_is(name):
+    with pytest.raises(DeviceFault, match=r"is not there; .* have cpu"):
+        select_device(name)
+
+
+def test_auto_always_finds_a_device():
+    assert select_device("auto").type in ("cpu", "cuda", "mps")
+    assert select_device("cpu") == torch.device("cpu")

@@ -1,0 +1,365 @@
+"""The page in a real browser, driven by playwright; skipped where there is no Chromium.
+
+One browser serves the whole file; every test has its own server, page and cookies. Nothing sleeps: playwright waits
+for what is expected. The page's own policy stays in force, so a script that breaks it fails here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import shutil
+import socket
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import pytest
+from aiohttp import web
+from axe_playwright_python.async_playwright import Axe
+from playwright.async_api import Browser, BrowserContext, Page, Request, async_playwright, expect
+
+from dashboard.facts import HistoryView
+from dashboard.observe.state import DashboardState
+from dashboard.server.live import Live
+from dashboard.server.routes import make_app
+from tests.kit.dashboard.records import HOSTILE_NAME, NOW
+from tests.kit.dashboard.scene import DAY, contributor_of, history_of_run, peer_id_of, points_of, state_of
+from tests.kit.web_bundle import require_bundle
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+ARGUMENTS = ("--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage")
+"""CI runs as root, without a graphics card, in containers with a small /dev/shm."""
+WAIT_MILLISECONDS = 30_000
+"""Two busy cores draw a page in seconds; only a page that never comes takes this long."""
+PHONE = {"width": 375, "height": 800}
+STICKS_OUT = """[...document.querySelectorAll(".card td, .card th, .card p, .card pre")]
+    .filter((each) => each.clientWidth > 1)
+    .filter((each) => each.getBoundingClientRect().right > each.closest(".card").getBoundingClientRect().right)
+    .map((each) => each.textContent)"""
+"""What reaches over the edge of its card; cells of one pixel are for screen readers only."""
+DESK = {"width": 1240, "height": 900}
+
+pytestmark = [
+    pytest.mark.network,
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here; apt-get install chromium"),
+]
+
+
+InBrowser = Callable[..., None]
+
+
+class Site:
+    """A dashboard without a network: the test is its observer. It can stop and come back at the same port."""
+
+    def __init__(self, state: DashboardState, history: HistoryView) -> None:
+        self.state, self.history = state, history
+        self.now = NOW + 3
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = int(probe.getsockname()[1])
+        self._num_starts = 0
+        self._runner: web.AppRunner | None = None
+        self.live = Live(state, "boot0", history)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/"
+
+    async def start(self) -> None:
+        self._num_starts += 1
+        self.live = Live(self.state, f"boot{self._num_starts}", self.history)
+        self._runner = web.AppRunner(make_app(self.live, clock=lambda: self.now), access_log=None, shutdown_timeout=1)
+        await self._runner.setup()
+        await web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True).start()
+
+    async def stop(self) -> None:
+        if self._runner is not None:
+            await self._runner.cleanup()
+            self._runner = None
+
+    def rename_first(self, name: str) -> None:
+        """The leading contributor has another name from now on."""
+        self.publish(contributors=(replace(contributor_of(0), name=name), *self.history.contributors[1:]))
+
+    def publish(self, **changes: Any) -> None:
+        """The history with `changes`, as after another look."""
+        self.history = replace(self.history, **changes)
+        self.live.publish(self.state, self.history)
+
+
+@dataclass
+class Seen:
+    """What a page did that it should not have done."""
+
+    errors: list[str] = field(default_factory=list)
+    urls: list[str] = field(default_factory=list)
+
+    def watch(self, page: Page) -> None:
+        page.on("console", lambda message: self.errors.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on("request", self._note)
+
+    def _note(self, request: Request) -> None:
+        self.urls.append(request.url)
+
+
+class Visit:
+    """Opens pages of one site; after the test nothing may have gone wrong in any of them."""
+
+    def __init__(self, browser: Browser, site: Site) -> None:
+        self._browser, self.site = browser, site
+        self.seen = Seen()
+        self._contexts: list[BrowserContext] = []
+
+    async def open(
+        self,
+        path: str = "",
+        *,
+        scheme: Literal["light", "dark"] = "light",
+        size: Any = DESK,
+        has_scripts: bool = True,
+    ) -> Page:
+        context = await self._browser.new_context(
+            color_scheme=scheme, viewport=size, java_script_enabled=has_scripts, reduced_motion="reduce"
+        )
+        context.set_default_timeout(WAIT_MILLISECONDS)
+        self._contexts.append(context)
+        page = await context.new_page()
+        self.seen.watch(page)
+        await page.goto(self.site.url + path, wait_until="load")
+        return page
+
+    async def close(self) -> None:
+        for context in self._contexts:
+            await context.close()
+
+
+@pytest.fixture(scope="module")
+def in_browser() -> Iterator[InBrowser]:
+    """Runs a check against a site of its own; one browser and one event loop for the whole file."""
+    require_bundle()
+    expect.set_options(timeout=WAIT_MILLISECONDS)
+    with asyncio.Runner() as runner:
+        driver = runner.run(async_playwright().start())
+        browser = runner.run(driver.chromium.launch(executable_path=CHROMIUM, headless=True, args=list(ARGUMENTS)))
+        yield lambda *args, **options: runner.run(_checked(browser, *args, **options))
+        runner.run(browser.close())
+        runner.run(driver.stop())
+
+
+async def _checked(
+    browser: Browser,
+    check: Callable[[Visit], Awaitable[None]],
+    num_people: int = 12,
+    *,
+    may_fail: Sequence[str] = (),
+) -> None:
+    """Run `check`. Only console errors that hold one of `may_fail` may come, and no request may leave the site."""
+    site = Site(state_of(num_people), history_of_run(num_people))
+    await site.start()
+    visit = Visit(browser, site)
+    try:
+        await check(visit)
+    finally:
+        await visit.close()
+        await site.stop()
+    assert visit.seen.urls
+    assert [url for url in visit.seen.urls if not url.startswith(site.url)] == []
+    assert [text for text in visit.seen.errors if not any(part in text for part in may_fail)] == []
+
+
+def holding(text: str) -> re.Pattern[str]:
+    """A pattern that finds `text` anywhere."""
+    return re.compile(re.escape(text))
+
+
+async def width_of(page: Page) -> int:
+    return int(await page.evaluate("document.documentElement.scrollWidth"))
+
+
+async def accessibility_faults(page: Page) -> list[str]:
+    """What axe finds to be serious or critical, as sentences."""
+    results = await Axe().run(page)
+    return [
+        f"{found['impact']}: {found['id']} at {[node['target'] for node in found['nodes'][:3]]}"
+        for found in results.response["violations"]
+        if found["impact"] in ("serious", "critical")
+    ]
+
+
+def test_the_page_comes_alive_and_follows_the_run(in_browser: InBrowser) -> None:
+    async def check(visit: Visit) -> None:
+        page = await visit.open()
+        await expect(page).to_have_title("tinybytes · Murmuration")
+        await expect(page.locator("#status .age")).to_have_text("3 s ago")
+        for kind in ("losses", "swarm", "lines"):
+            await expect(page.locator(f'[data-chart="{kind}"] canvas')).to_be_visible()
+        await expect(page.locator('[data-country="DE"]').first).to_have_text("Germany")
+        label = page.locator('[data-chart="losses"] [role="img"]')
+        await expect(label).to_have_attribute("aria-label", holding("9.3 M"))
+        # A new contributor and a new point of the curve arrive by themselves.
+        newest = replace(points_of()[-1], at=NOW + 2, tokens=9_500_000, held_out_loss=1.5, train_loss=1.25)
+        people = (replace(contributor_of(0), name="Newcomer"), *visit.site.history.contributors[1:])
+        visit.site.publish(contributors=people, points=(*visit.site.history.points, newest))
+        await expect(page.locator("#contributors")).to_contain_text("Newcomer")
+        await expect(label).to_have_attribute("aria-label", holding("9.5 M (held-out loss 1.500"))
+
+    in_browser(check)
+
+
+def test_the_curve_can_be_asked_in_other_ways(in_browser: InBrowser) -> None:
+    async def check(visit: Visit) -> None:
+        page = await visit.open()
+        chart = page.locator('[data-chart="losses"]')
+        await chart.get_by_role("button", name="time").click()
+        await expect(chart.get_by_role("button", name="time")).to_have_attribute("aria-pressed", "true")
+        await expect(chart.locator(".readout")).to_have_text("your local time")
+        await chart.get_by_role("button", name="rounds").click()
+        await expect(chart.get_by_role("img")).to_have_attribute("aria-label", holding("to 408 ("))
+        await chart.get_by_role("button", name="logarithmic").click()
+        await expect(chart.locator("canvas")).to_be_visible()
+        await chart.locator(".canvas").hover(position={"x": 300, "y": 100})
+        await expect(chart.locator(".readout")).to_contain_text("training loss")
+        await chart.get_by_role("button", name="show as table").press("Enter")
+        await expect(chart.locator("tbody tr").first).to_contain_text("408")
+        assert await chart.locator("tbody tr").count() >= 10
+
+    in_browser(check)
+
+
+def test_contributors_are_sorted_searched_and_opened(in_browser: InBrowser) -> None:
+    async def check(visit: Visit) -> None:
+        page = await visit.open()
+        people = page.locator("section.contributors-card")
+        await expect(page.locator("#contributors tbody tr")).to_have_count(25)
+        await page.get_by_role("button", name="show more").click()
+        await expect(page.locator("#people-found tbody tr")).to_have_count(60)
+        await people.get_by_role("button", name="Contributor", exact=True).click()
+        await expect(page.locator("#people-found tbody tr").first).to_contain_text("Ada")
+        await expect(page.locator("#people-found th[aria-sort]")).to_have_text("Contributor")
+        await page.get_by_role("searchbox").fill("basement")
+        await expect(people.get_by_role("status")).to_contain_text("of 60 contributors")
+        found = page.locator("#people-found tbody tr")
+        await expect(found.first).to_contain_text("basement-4090")
+        await expect(page.locator("#contributors")).to_be_hidden()
+        await found.first.locator("summary").click()
+        await expect(found.first.locator("li")).to_have_count(3)
+        await page.get_by_role("searchbox").fill("nobody has this name")
+        await expect(page.locator("#people-found")).to_contain_text("Nobody is called that")
+        await page.get_by_role("button", name="back to the ranking").click()
+        await expect(page.locator("#contributors")).to_be_visible()
+        # An opened row stays open when the section is replaced under it.
+        machines = page.locator("#contributors details").first
+        await machines.locator("summary").click()
+        visit.site.publish(
+            contributors=(replace(contributor_of(0), name="Renamed"), *visit.site.history.contributors[1:])
+        )
+        await expect(page.locator("#contributors")).to_contain_text("Renamed")
+        await expect(machines).to_have_attribute("open", "")
+        await page.locator("#contributors a.person").nth(1).click()
+        await expect(page.locator("#contributor-title")).to_contain_text("basement-4090")
+        await expect(page.get_by_role("link", name="Download the signed proof")).to_be_visible()
+
+    in_browser(check, num_people=60)
+
+
+@pytest.mark.parametrize(("scheme", "size"), [("light", DESK), ("dark", DESK), ("light", PHONE)])
+def test_everybody_can_use_it(in_browser: InBrowser, scheme: Literal["light", "dark"], size: dict[str, int]) -> None:
+    async def check(visit: Visit) -> None:
+        page = await visit.open(scheme=scheme, size=size)
+        await expect(page.locator('[data-chart="losses"] canvas')).to_be_visible()
+        assert await accessibility_faults(page) == []
+        channels = await page.evaluate(
+            "getComputedStyle(document.documentElement).backgroundColor.match(/[0-9]+/g).map(Number)"
+        )
+        assert (max(channels) < 60) == (scheme == "dark")
+        assert await width_of(page) <= size["width"]
+        if (scheme, size) == ("dark", DESK):
+            return
+        own = await visit.open(f"c/{peer_id_of(1)}", scheme=scheme, size=size)
+        await expect(own.locator("#contributor-title")).to_contain_text("basement-4090")
+        assert await accessibility_faults(own) == []
+        assert await width_of(own) <= size["width"]
+
+    in_browser(check)
+
+
+def test_a_phone_holds_the_longest_names(in_browser: InBrowser) -> None:
+    async def check(visit: Visit) -> None:
+        row = contributor_of(1)
+        machines = tuple(replace(machine, device="M" * 40) for machine in row.machines)
+        visit.site.history = replace(
+            visit.site.history, contributors=(replace(row, name="W" * 40, last_at=NOW - 300 * DAY, machines=machines),)
+        )
+        await visit.site.stop()
+        await visit.site.start()
+        page = await visit.open(size=PHONE)
+        await page.locator("#contributors summary").click()
+        assert await page.evaluate("[...document.querySelectorAll('details')].map((each) => (each.open = true)).length")
+        assert await width_of(page) <= PHONE["width"]
+        # Nothing may stick out of its card either.
+        assert await page.evaluate(STICKS_OUT) == []
+
+    in_browser(check)
+
+
+def test_a_hostile_name_is_text(in_browser: InBrowser) -> None:
+    async def check(visit: Visit) -> None:
+        page = await visit.open()
+        visit.site.rename_first(HOSTILE_NAME)
+        await expect(page.locator("#contributors")).to_contain_text(HOSTILE_NAME)
+        await page.get_by_role("searchbox").fill("alert(")
+        await expect(page.locator("#people-found")).to_contain_text(HOSTILE_NAME)
+        assert await page.locator("main script").count() == 0
+        own = await visit.open(f"c/{peer_id_of(0)}")
+        await expect(own.locator("#contributor-title")).to_contain_text(HOSTILE_NAME)
+        assert await own.locator("header script, main script").count() == 0
+
+    in_browser(check)
+
+
+def test_without_scripts_the_page_is_complete(in_browser: InBrowser) -> None:
+    async def check(visit: Visit) -> None:
+        page = await visit.open(has_scripts=False)
+        await expect(page.locator("#contributors tbody tr")).to_have_count(12)
+        await expect(page.locator("#status .age")).to_have_text("3 s ago")
+        assert await page.locator('[data-chart="losses"] path.line').count() == 2
+        await page.locator("#losses-table summary").click()
+        await expect(page.locator("#losses-table tbody tr").first).to_be_visible()
+        await page.locator("#contributors a.person").first.click()
+        await expect(page.locator("#contributor-title")).to_contain_text("Ada")
+        await expect(page.locator("#machines tbody tr")).to_have_count(1)
+
+    in_browser(check)
+
+
+def test_a_page_says_that_it_lost_its_server_and_finds_it_again(in_browser: InBrowser) -> None:
+    async def check(visit: Visit) -> None:
+        page = await visit.open()
+        await expect(page.locator('[data-chart="losses"] canvas')).to_be_visible()
+        await visit.site.stop()
+        await expect(page.locator("#connection")).to_contain_text("page disconnected")
+        await expect(page.locator("body")).to_have_class("lost")
+        people = (replace(contributor_of(0), name="Back again"), *visit.site.history.contributors[1:])
+        visit.site.history = replace(visit.site.history, contributors=people)
+        await visit.site.start()
+        await expect(page.locator("#contributors")).to_contain_text("Back again")
+        await expect(page.locator("#connection")).to_have_text("")
+
+    in_browser(check, may_fail=("ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE_CHUNKED"))
+
+
+def test_a_tab_that_nobody_looks_at_holds_no_stream(in_browser: InBrowser) -> None:
+    async def check(visit: Visit) -> None:
+        page = await visit.open()
+        await expect(page.locator('[data-chart="losses"] canvas')).to_be_visible()
+        hide = "Object.defineProperty(document, 'hidden', {value: %s, configurable: true});"
+        event = "document.dispatchEvent(new Event('visibilitychange'));"
+        await page.evaluate(hide % "true" + event)
+        visit.site.rename_first("While hidden")
+        async with page.expect_request("**/events**"):
+            await page.evaluate(hide % "false" + event)
+        await expect(page.locator("#contributors")).to_contain_text("While hidden")
+
+    in_browser(check)

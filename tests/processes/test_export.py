@@ -1,0 +1,80 @@
+"""Export, sample and evaluate with a run of real processes."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import signal
+from pathlib import Path
+
+import pytest
+
+from peer.events.log import AppliedCommit
+from tests.kit.processes.process_swarm import PeerProcess, ProcessSwarm, assert_one_sentence, process_swarm
+
+
+@pytest.mark.network
+@pytest.mark.timeout(900)
+def test_export_sample_and_evaluate_a_live_run(tmp_path: Path) -> None:
+    with process_swarm() as swarm:
+        first = swarm.start("first", has_record=True)
+        first.wait_joined()
+        second = swarm.start("second", peers=[first.address])
+        second.wait_joined()
+        first.wait_common_round(second.peer_id, after=first.mark())
+        take_home(swarm, first, tmp_path)
+        # Its last checkpoint is that of its leave.
+        second.process.send_signal(signal.SIGTERM)
+        assert second.wait_end() == 0
+        do_as_documented(swarm, first, swarm.folder_of("second"), tmp_path / "documented")
+
+
+def do_as_documented(swarm: ProcessSwarm, first: PeerProcess, data_dir: Path, folder: Path) -> None:
+    """Every command and every program of the README's section, in their order, as they stand there."""
+    folder.mkdir()
+    readme = Path(__file__).resolve().parents[2] / "README.md"
+    section = readme.read_text().split("## Take the model home")[1].split("\n## ")[0]
+    commands, program = re.findall(r"^```\w*\n(.*?)^```$", section, re.DOTALL | re.MULTILINE)
+    given = {"RUN": swarm.run_id, "ADDRESS": first.address, "DATA_DIR": str(data_dir)}
+    said = []
+    for line in commands.splitlines():
+        name, *arguments = shlex.split(line, comments=True)
+        assert name == "peer"
+        if arguments[0] == "evaluate":
+            arguments += ["--data", f"text:{swarm.text}"]  # of this run each volunteer brings the text
+        done = swarm.call(*(given.get(argument, argument) for argument in arguments), folder=folder)
+        assert (done.returncode, done.stderr) == (0, ""), line
+        said.append(done.stdout)
+    assert {path.name for path in folder.iterdir()} == {"model.safetensors", "mine.safetensors", "config.json"}
+    assert any(text.startswith("def main") for text in said)
+    ran = swarm.call_python("-c", program + "print(tuple(logits.shape))", folder=folder)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "(1, 8, 256)\n", "")
+
+
+def take_home(swarm: ProcessSwarm, first: PeerProcess, tmp_path: Path) -> None:
+    here = ["--run-id", swarm.run_id, "--peers", first.address]
+    out = tmp_path / "model.safetensors"
+    exported = swarm.call("export", *here, "--out", str(out), "--json")
+    assert exported.returncode == 0, exported.stderr
+    facts = json.loads(exported.stdout)
+    assert [fragment["num_confirmed"] for fragment in facts["fragments"]] == [2, 2]
+    # The digests are those that the trainers said they had at these versions.
+    applied = [event for event in first.events() if isinstance(event, AppliedCommit)]
+    digests = {(event.fragment, event.version): event.digest for event in applied}
+    for fragment in facts["fragments"]:
+        said_then = digests[fragment["index"], fragment["version"]]
+        assert len(said_then) >= 16
+        assert fragment["digest"].startswith(said_then)
+    assert json.loads((tmp_path / "config.json").read_text())["versions"] == facts["versions"]
+
+    again = swarm.call("export", *here, "--out", str(out))
+    assert again.returncode == 2
+    assert_one_sentence(again.stderr, "is there already", "--force")
+
+    live = swarm.call("evaluate", *here, "--data", f"text:{swarm.text}", "--json")
+    assert live.returncode == 0, live.stderr
+    result = json.loads(live.stdout)
+    assert min(result["versions"]) >= min(facts["versions"])
+    # Better than knowing nothing of the text: 8 bits per byte.
+    assert 0 < result["bits_per_byte"] < 8

@@ -1,0 +1,159 @@
+"""How real `peer` processes end, whoever asks and however early: politely, within seconds, with nothing left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from dht.identity.keys import Identity
+from peer.events.log import LeftRun, RoundCommitted, WaitingForPeers
+from tests.kit.processes.process_swarm import PeerProcess, ProcessSwarm, process_swarm, wait_until
+
+pytestmark = pytest.mark.network
+
+SOON_SECONDS = 60.0
+"""For what must happen within seconds, on a machine where other tests import torch meanwhile."""
+DEAF = ("sh", "-c", """trap '' INT HUP; exec "$@" """, "sh")
+"""How a script's shell starts a background job, and nohup a program."""
+
+
+@pytest.fixture
+def black_hole() -> Iterator[str]:
+    """An address on this machine, less the PeerId, where connections are taken and nothing is ever said."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        yield f"/ip4/127.0.0.1/tcp/{silent.getsockname()[1]}/p2p/"
+
+
+@pytest.fixture(scope="module")
+def swarm() -> Iterator[ProcessSwarm]:
+    with process_swarm() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def first(swarm: ProcessSwarm) -> PeerProcess:
+    peer = swarm.start("first", has_record=True)
+    peer.wait_joined()
+    return peer
+
+
+def assert_left_politely(swarm: ProcessSwarm, peer: PeerProcess, family: set[int]) -> None:
+    assert peer.wait_end(SOON_SECONDS) == 0, peer.stderr
+    wait_until(lambda: not family & swarm.process_ids(), "its processes end", 5.0)
+    assert isinstance(peer.events()[-1], LeftRun)
+    assert "Traceback" not in peer.stderr
+
+
+def ids_of(peer: PeerProcess) -> set[int]:
+    return {process.pid for process in peer.family()}
+
+
+def test_a_seed_that_waits_for_a_state_leaves_when_asked(swarm: ProcessSwarm) -> None:
+    """Nobody has trained yet: it looks for a state for ever, unless its owner wants something else."""
+    with process_swarm() as lonely:
+        seed = lonely.start("seed", command="seed", has_record=True)
+        seed.wait_for(WaitingForPeers)
+        seed.process.send_signal(signal.SIGTERM)
+        assert seed.wait_end(SOON_SECONDS) == 0
+        assert (lonely.processes(), lonely.socket_directories()) == ([], [])
+
+
+def test_a_peer_that_is_still_dialling_leaves_when_asked(
+    swarm: ProcessSwarm, first: PeerProcess, black_hole: str
+) -> None:
+    directories = set(swarm.socket_directories())
+    peer = swarm.start("dialling", peers=[f"{black_hole}{first.peer_id}"])
+    wait_until(lambda: "listening on" in peer.stderr, "it is up")
+    family = ids_of(peer)
+    peer.process.send_signal(signal.SIGINT)
+    assert peer.wait_end(SOON_SECONDS) == 0
+    assert not family & swarm.process_ids()
+    assert set(swarm.socket_directories()) <= directories
+
+
+def test_a_look_from_outside_ends_by_sigterm_and_takes_its_sockets_along(swarm: ProcessSwarm, black_hole: str) -> None:
+    directories = set(swarm.socket_directories())
+    target = ["--run-id", swarm.run_id, "--peers", f"{black_hole}{Identity.generate().peer_id}"]
+    look = subprocess.Popen(
+        [sys.executable, "-m", "peer", "status", *target, "--timeout", "120", "--host-backend", "p2pd"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=swarm.environment,
+    )
+    wait_until(lambda: set(swarm.socket_directories()) > directories, "its daemon starts")
+    look.send_signal(signal.SIGTERM)
+    try:
+        _, errors = look.communicate(timeout=SOON_SECONDS)
+    finally:
+        look.kill()
+    assert (look.returncode, errors) == (130, "peer: interrupted.\n")
+    assert set(swarm.socket_directories()) <= directories
+
+
+def test_a_background_job_is_deaf_to_the_terminal_and_leaves_by_sigterm(
+    swarm: ProcessSwarm, first: PeerProcess
+) -> None:
+    peer = swarm.start("background", peers=[first.address], wrapper=DEAF)
+    peer.wait_joined()
+    family = ids_of(peer)
+    os.killpg(peer.process.pid, signal.SIGINT)
+    os.killpg(peer.process.pid, signal.SIGHUP)
+    peer.wait_for(RoundCommitted, after=peer.mark())
+    assert "leaving" not in peer.stderr
+    peer.process.send_signal(signal.SIGTERM)
+    assert_left_politely(swarm, peer, family)
+
+
+def test_a_service_manager_signals_every_process_at_once(swarm: ProcessSwarm, first: PeerProcess) -> None:
+    directories = set(swarm.socket_directories())
+    peer = swarm.start("service", peers=[first.address])
+    peer.wait_joined()
+    peer.wait_for(RoundCommitted)
+    family = ids_of(peer)
+    assert len(family) == 3
+    peer.signal_all(signal.SIGTERM)
+    assert_left_politely(swarm, peer, family)
+    assert set(swarm.socket_directories()) <= directories
+
+
+def test_the_first_process_of_a_container_leaves_by_sigterm(swarm: ProcessSwarm, first: PeerProcess) -> None:
+    """As process 1 it gets only signals that it handles, and what it has started ends with it."""
+    allowed = subprocess.run(["unshare", "--pid", "--fork", "true"], capture_output=True, check=False)
+    if allowed.returncode:
+        pytest.skip(f"no process namespace can be made here: {allowed.stderr.decode().strip()}")
+    peer = swarm.start("container", peers=[first.address], wrapper=("unshare", "--pid", "--fork"))
+    peer.wait_joined()
+    peer.wait_for(RoundCommitted)
+    family = ids_of(peer)
+    inside = next(process for process in peer.family() if process.parent == peer.process.pid)
+    os.kill(inside.pid, signal.SIGTERM)
+    assert_left_politely(swarm, peer, family)
+
+
+def test_a_demo_that_is_stopped_takes_its_peers_along(swarm: ProcessSwarm) -> None:
+    before = swarm.process_ids()
+    demo = subprocess.Popen(
+        [*DEAF, sys.executable, "-m", "peer", "demo", "--minutes", "5", "--json", "--no-dashboard"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env=swarm.environment,
+    )
+
+    def is_up() -> bool:
+        return any("/p2pd" in process.command for process in swarm.processes() if process.pid not in before)
+
+    wait_until(is_up, "its first peer is up")
+    demo.send_signal(signal.SIGTERM)
+    _, errors = demo.communicate(timeout=60)
+    assert demo.returncode == 130, errors
+    wait_until(lambda: swarm.process_ids() <= before, "its peers end", 5.0)
+    assert list(swarm.sockets.glob("murmuration-demo-*")) == []

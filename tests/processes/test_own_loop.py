@@ -1,0 +1,353 @@
+"""Own training loops: the manifest of a custom run, the session's refusals, and the example in real processes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from dht.errors import Incompatible, UsageFault
+from dht.identity.keys import Identity
+from peer.checkpoint.checkpoint import list_checkpoints, saved_totals
+from peer.config.layouts import layout_digest_of, seed_sizes
+from peer.config.manifest import RunManifest
+from peer.events.log import AppliedCommit, Event, JoinedRun, LeftRun, RoundCommitted, from_json
+from peer.join.connection import fitting_layout
+from peer.join.session import join
+from peer.owner.new_run import create_custom_run, create_run, trained_parameters
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "own_loop.py"
+LOOPBACK = "/ip4/127.0.0.1/tcp/0"
+WAIT_SECONDS = 120.0
+QUICK = {"averaging": {"sync_every": 5, "num_fragments": 2}, "network": {"announce_seconds": 1.0}}
+
+
+def small_module() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 1))
+
+
+def shapes_of(module: nn.Module) -> list[tuple[str, tuple[int, ...]]]:
+    return [(name, tuple(tensor.shape)) for name, tensor in trained_parameters(module)]
+
+
+# --- the run ---
+
+
+def test_a_custom_run_says_what_is_trained_and_any_seed_can_cut_it(tmp_path: Path) -> None:
+    module = nn.Sequential(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.Linear(7, 5))
+    module[2].bias.requires_grad = False
+    run = create_custom_run("own", module, {"averaging": {"num_fragments": 3}}, tmp_path)
+    trained = sum(tensor.numel() for tensor in module.parameters() if tensor.requires_grad)
+    assert run.manifest.model.num_parameters == trained
+    assert run.manifest.averaging.fragment_by == "balanced"
+    layout = fitting_layout(run.manifest, shapes_of(module))
+    assert layout.sizes == seed_sizes(run.manifest)
+    assert layout.digest == layout_digest_of(run.manifest)
+    assert RunManifest.from_bytes(run.manifest.to_bytes()) == run.manifest
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"averaging": {"fragment_by": "layers"}}, "balanced"),
+        ({"averaging": {"num_fragments": 64}, "model": {}}, "follows from the module"),
+        ({"averagin": {}}, "averaging"),
+        ({"averaging": 3}, "averaging"),
+    ],
+)
+def test_wrong_settings_leave_nothing_behind(tmp_path: Path, settings: dict[str, object], said: str) -> None:
+    with pytest.raises(UsageFault, match=said):
+        create_custom_run("own", small_module(), settings, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_more_fragments_than_parameters_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageFault, match="num_fragments=4"):
+        create_custom_run("own", nn.Linear(1, 1, bias=False), None, tmp_path / "run")
+
+
+def test_another_module_is_refused(tmp_path: Path) -> None:
+    manifest = create_custom_run("own", small_module(), None, tmp_path).manifest
+    with pytest.raises(Incompatible, match="49 trained elements in 4 parameters"):
+        fitting_layout(
+            manifest.model_copy(update={"model": manifest.model.model_copy(update={"num_parameters": 50})}),
+            shapes_of(small_module()),
+        )
+    renamed = nn.ModuleDict({"a": nn.Linear(4, 8), "b": nn.Linear(8, 1)})
+    with pytest.raises(Incompatible, match=r"begins with a.weight \[8, 4\]"):
+        fitting_layout(manifest, shapes_of(renamed))
+    with pytest.raises(Incompatible, match="names, shapes or order"):
+        fitting_layout(manifest, list(reversed(shapes_of(small_module()))))
+
+
+def test_a_module_may_be_wrapped_for_compilation(tmp_path: Path) -> None:
+    manifest = create_custom_run("own", small_module(), None, tmp_path).manifest
+    # What torch.compile returns names its parameters like this.
+    wrapped = nn.Module()
+    wrapped.add_module("_orig_mod", small_module())
+    fitting_layout(manifest, shapes_of(wrapped))
+
+
+def test_join_names_the_argument_that_is_wrong() -> None:
+    module = small_module()
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    with pytest.raises(UsageFault, match="run_id"):
+        join("not a run", module=module, optimizer=optimizer)
+    with pytest.raises(UsageFault, match="name"):
+        join("own.aaaaaaaaaaaaaaaaaaaa", module=module, optimizer=optimizer, nam="me")
+
+
+# --- real processes ---
+
+
+class Loop:
+    """One process with the example, watched through its event log."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        self.folder = folder
+        self.output = folder.with_suffix(".txt")
+        with open(self.output, "wb") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, str(EXAMPLE), "--folder", str(folder), *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+                start_new_session=True,
+            )
+
+    def events(self) -> list[Event]:
+        try:
+            lines = (self.folder / "events.jsonl").read_bytes().rpartition(b"\n")[0].splitlines()
+        except FileNotFoundError:
+            return []
+        return [from_json(line.decode()) for line in lines]
+
+    def wait_for(self, kind: type[Event], matches: Callable[[Event], bool] = lambda event: True) -> Event:
+        end = time.monotonic() + WAIT_SECONDS
+        while time.monotonic() < end:
+            is_alive = self.process.poll() is None
+            for event in self.events():
+                if isinstance(event, kind) and matches(event):
+                    return event
+            assert is_alive, self.output.read_text()
+            time.sleep(0.05)
+        raise AssertionError(f"no such {kind.__name__} within {WAIT_SECONDS:.0f} s:\n{self.output.read_text()}")
+
+    def join_line(self) -> list[str]:
+        """What it tells others to give."""
+        self.wait_for(JoinedRun)
+        end = time.monotonic() + WAIT_SECONDS
+        while "others join with: " not in self.output.read_text():
+            assert time.monotonic() < end, self.output.read_text()
+            time.sleep(0.05)
+        return self.output.read_text().partition("others join with: ")[2].splitlines()[0].split()
+
+    def digests(self) -> dict[tuple[int, int], str]:
+        return {(e.fragment, e.version): e.digest for e in self.events() if isinstance(e, AppliedCommit)}
+
+    def children(self) -> list[int]:
+        """Everything alive in its session: no descendant starts another one but the daemon, which has its own."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit() and os.path.exists(entry / "cmdline"):
+                try:
+                    command = (entry / "cmdline").read_bytes()
+                    fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                except OSError:
+                    continue
+                if fields[0] != "Z" and (int(fields[3]) == self.process.pid or str(self.folder).encode() in command):
+                    found.append(int(entry.name))
+        return found
+
+    def end(self) -> int:
+        try:
+            return self.process.wait(WAIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"it did not end:\n{self.output.read_text()}") from None
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Loop]]:
+    loops: list[Loop] = []
+
+    def start_one(name: str, *arguments: str) -> Loop:
+        loops.append(Loop(tmp_path / name, *arguments))
+        return loops[-1]
+
+    yield start_one
+    for loop in loops:
+        if loop.process.poll() is None:
+            loop.process.kill()
+            loop.process.wait()
+
+
+def losses_in(text: str) -> list[float]:
+    return [float(line.partition("loss ")[2].partition(",")[0]) for line in text.splitlines() if "loss " in line]
+
+
+def test_the_example_is_short() -> None:
+    assert len(EXAMPLE.read_text().splitlines()) <= 40
+
+
+@pytest.mark.network
+def test_one_process_makes_a_run_and_trains_alone(start: Callable[..., Loop]) -> None:
+    loop = start("alone", "--steps", "400")
+    assert loop.end() == 0, loop.output.read_text()
+    losses = losses_in(loop.output.read_text())
+    assert len(losses) == 4
+    assert losses[-1] < 0.5  # nats; guessing among four classes costs 1.39
+    left = loop.wait_for(LeftRun)
+    assert isinstance(left, LeftRun)
+    assert left.inner_steps == 400
+    assert left.rounds_contributed == len([e for e in loop.events() if isinstance(e, RoundCommitted)]) > 0
+    assert loop.children() == []
+
+
+@pytest.mark.network
+def test_two_processes_train_together_and_end_with_equal_anchors(start: Callable[..., Loop]) -> None:
+    first = start("first", "--steps", "100000000")
+    second = start("second", "--steps", "100000000", *first.join_line())
+    second.wait_for(JoinedRun)
+    ids = {Identity.load(loop.folder / "identity.key").peer_id for loop in (first, second)}
+    for loop in (first, second):
+        for fragment in range(4):
+            loop.wait_for(
+                RoundCommitted,
+                lambda e, wanted=fragment: (  # type: ignore[misc]
+                    isinstance(e, RoundCommitted) and e.fragment == wanted and ids <= set(e.contributors)
+                ),
+            )
+    # The last thing that a round does is to be applied by the loop.
+    for fragment in range(4):
+        second.wait_for(AppliedCommit, lambda e, wanted=fragment: isinstance(e, AppliedCommit) and e.fragment == wanted)  # type: ignore[misc]
+    # An exception in the loop, as Ctrl+C is one, leaves in good order.
+    second.process.send_signal(signal.SIGINT)
+    assert second.end() != 0
+    assert "KeyboardInterrupt" in second.output.read_text()
+    left = second.wait_for(LeftRun)
+    assert isinstance(left, LeftRun)
+    assert "KeyboardInterrupt" in left.reason
+    assert second.children() == []
+    mine = second.digests()
+    last = {fragment: max(version for other, version in mine if other == fragment) for fragment, _ in mine}
+    assert set(last) == {0, 1, 2, 3}
+    for fragment, version in last.items():
+        same = first.wait_for(
+            AppliedCommit,
+            lambda e, key=(fragment, version): isinstance(e, AppliedCommit) and (e.fragment, e.version) == key,  # type: ignore[misc]
+        )
+        assert isinstance(same, AppliedCommit)
+        assert same.digest == mine[fragment, version]
+    assert mine.items() & first.digests().items() >= {(key, mine[key]) for key in last.items()}
+    first.process.send_signal(signal.SIGINT)
+    first.end()
+    assert first.children() == []
+
+
+@pytest.mark.network
+def test_sigterm_leaves_in_good_order(start: Callable[..., Loop]) -> None:
+    loop = start("ended", "--steps", "100000000")
+    loop.wait_for(AppliedCommit)
+    loop.process.send_signal(signal.SIGTERM)
+    assert loop.end() == 128 + signal.SIGTERM
+    left = loop.wait_for(LeftRun)
+    assert isinstance(left, LeftRun)
+    assert "SystemExit" in left.reason
+    assert loop.children() == []
+    me = Identity.load(loop.folder / "identity.key").peer_id
+    (run_id,) = {line.split()[4] for line in loop.output.read_text().splitlines() if "others join with" in line}
+    assert saved_totals(loop.folder / "checkpoints", run_id, me).inner_steps == left.inner_steps > 0
+
+
+@pytest.mark.network
+def test_a_lone_peer_that_returns_goes_on_where_it_was(tmp_path: Path) -> None:
+    run = create_custom_run("own", small_module(), QUICK, tmp_path)
+    inputs = torch.randn(100, 4)
+    seen: list[Event] = []
+
+    def train(num_commits: int) -> tuple[int, list[int]]:
+        """Train until each fragment was committed so often in this session; returns inner steps and what was read."""
+        module = small_module()
+        optimizer = torch.optim.Adam(module.parameters(), lr=0.01)
+        read: list[int] = []
+        with join(
+            run.run_id, module=module, optimizer=optimizer, data_dir=tmp_path, listen=(LOOPBACK,), on_event=seen.append
+        ) as swarm:
+            enough = [version + num_commits for version in swarm.versions]
+            for indices in swarm.samples(8, len(inputs)):
+                read += [int(index) for index in indices]
+                optimizer.zero_grad()
+                loss = (module(inputs[indices]) - 1).square().mean()
+                loss.backward()
+                optimizer.step()
+                if all(version >= wanted for version, wanted in zip(swarm.versions, enough, strict=True)):
+                    break
+            return swarm.inner_steps, read
+
+    # A notebook's cell may run in another thread than the main one.
+    results: list[tuple[int, list[int]]] = []
+    thread = threading.Thread(target=lambda: results.append(train(3)))
+    thread.start()
+    thread.join(WAIT_SECONDS)
+    assert len(results) == 1
+    num_steps, read = results[0]
+    me = Identity.load(tmp_path / "identity.key").peer_id
+    totals = saved_totals(tmp_path / "checkpoints", run.run_id, me)
+    assert (totals.inner_steps, totals.tokens) == (num_steps, 8 * num_steps)
+    left = seen[-1]
+    assert isinstance(left, LeftRun)
+    assert left.rounds_contributed == totals.rounds_contributed >= 6
+    applied = {event.fragment: event.version for event in seen if isinstance(event, AppliedCommit)}
+    seen.clear()
+    again, read_again = train(1)
+    assert again > num_steps
+    assert read_again[:8] != read[:8]
+    joined = next(event for event in seen if isinstance(event, JoinedRun))
+    assert joined.versions == (applied[0], applied[1])
+    assert saved_totals(tmp_path / "checkpoints", run.run_id, me).rounds_contributed > totals.rounds_contributed
+    assert len(list_checkpoints(tmp_path / "checkpoints")) == 2
+
+
+@pytest.mark.network
+def test_an_exception_in_the_loop_is_the_one_that_is_seen(tmp_path: Path) -> None:
+    module = small_module()
+    run = create_custom_run("own", module, QUICK, tmp_path)
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    seen: list[Event] = []
+    swarm = join(
+        run.run_id, module=module, optimizer=optimizer, data_dir=tmp_path, listen=(LOOPBACK,), on_event=seen.append
+    )
+    with pytest.raises(ZeroDivisionError), swarm:
+        raise ZeroDivisionError
+    assert [event for event in seen if isinstance(event, LeftRun)]
+    assert not optimizer._optimizer_step_post_hooks
+    with pytest.raises(UsageFault, match="entered before"), swarm:
+        pass
+
+
+@pytest.mark.network
+def test_a_module_that_is_not_the_runs_never_trains(tmp_path: Path) -> None:
+    run = create_custom_run("own", small_module(), QUICK, tmp_path)
+    other = nn.Linear(3, 3)
+    optimizer = torch.optim.SGD(other.parameters(), lr=0.1)
+    with (
+        pytest.raises(Incompatible, match="12 trained elements in 2 parameters; the run was made for 49"),
+        join(run.run_id, module=other, optimizer=optimizer, data_dir=tmp_path, listen=(LOOPBACK,)),
+    ):
+        pass
+
+
+def test_the_built_in_model_is_not_custom(tmp_path: Path) -> None:
+    manifest = create_run("gpt", None, tmp_path).manifest
+    with pytest.raises(Incompatible, match="layout"):
+        fitting_layout(manifest, [(f"p{index}", (10,)) for index in range(4)])

@@ -1,0 +1,106 @@
+"""A private run with real processes: who gets in, who hears nothing, and what the owner changes while it goes on."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from dht.identity.keys import Identity
+from peer.cli import app
+from peer.events.log import CheckpointSaved, LeftRun, ManifestRevised, RefusedPeer, RoundCommitted, RunEnded
+from tests.kit.processes.process_swarm import TINY_RUN, assert_one_sentence, process_swarm, wait_until
+
+pytestmark = [pytest.mark.network, pytest.mark.timeout(900)]
+
+RUN = TINY_RUN + '[access]\nmode = "invite"\n'
+SOON_SECONDS = 180.0
+LOCAL = ("--listen", "/ip4/127.0.0.1/tcp/0", "--device", "cpu", "--json")
+
+
+def test_an_invited_peer_trains_strangers_hear_nothing_and_a_revocation_is_followed() -> None:
+    with process_swarm(RUN) as swarm:
+        owner, invite = str(swarm.folder_of("owner")), str(swarm.folder / "friend.invite")
+        seed = swarm.start("owner", command="seed")
+        wait_until(lambda: "listening on" in seed.stderr, "the seed is up", SOON_SECONDS)
+        given = swarm.call("invite", "--data-dir", owner, "--one-time", "--out", invite, seconds=SOON_SECONDS)
+        assert (given.returncode, given.stderr) == (0, "")
+        friend = swarm.start("friend", "--invite", invite, "--max-steps", "1000000")
+        friend.wait_joined(seconds=SOON_SECONDS)
+        # The seed remembers who used the invite, also when it is started again.
+        seed.kill_all()
+        seed = swarm.start("owner", command="seed", port=seed.port)
+        friend.wait_for(RoundCommitted, seconds=SOON_SECONDS)
+
+        reused = swarm.call(
+            *("join", "--invite", invite, "--data-dir", str(swarm.folder / "other"), *LOCAL), seconds=SOON_SECONDS
+        )
+        assert reused.returncode == 4
+        assert_one_sentence(reused.stderr, "the one-time invite was used by another key before", "new invite")
+
+        stranger = swarm.call(
+            *("join", "--run-id", swarm.run_id, "--peers", seed.address, "--join-timeout", "0"),
+            *("--data-dir", str(swarm.folder / "stranger"), *LOCAL),
+            seconds=SOON_SECONDS,
+        )
+        assert stranger.returncode == 3
+        assert_one_sentence(stranger.stderr, "nobody answered", "--invite")
+        seed.wait_for(RefusedPeer, lambda event: "no membership proof" in event.reason or "list" in event.reason)
+
+        wrong = seed.address.rpartition("/")[0] + "/" + Identity.generate().peer_id
+        mistaken = swarm.call(
+            *("join", "--run-id", swarm.run_id, "--peers", wrong, "--join-timeout", "10"),
+            *("--data-dir", str(swarm.folder / "mistaken"), *LOCAL),
+            seconds=SOON_SECONDS,
+        )
+        assert mistaken.returncode == 3
+        assert_one_sentence(mistaken.stderr, "another peer than the named one answers")
+
+        watching = str(swarm.folder / "watching.invite")
+        assert swarm.call("invite", "--data-dir", owner, "--one-time", "--out", watching).returncode == 0
+        look = ("status", "--run-id", swarm.run_id, "--peers", seed.address, "--timeout", "20", "--json")
+        unseen = swarm.call(*look, seconds=SOON_SECONDS)
+        assert unseen.returncode == 3
+        assert_one_sentence(unseen.stderr, "a private run needs --invite FILE")
+        # The first look uses the invite up, the next ones have what it became; both transports show it.
+        for more in (("--invite", watching, "--host-backend", "p2pd"), ()):
+            seen = swarm.call(*look, *more, seconds=SOON_SECONDS)
+            assert (seen.returncode, seen.stderr) == (0, "")
+            assert friend.peer_id in {peer["peer_id"] for peer in json.loads(seen.stdout)["peers"]}
+
+        site = str(swarm.folder / "site.invite")
+        key = swarm.identity_of("site").peer_id
+        assert app.run(["invite", "--data-dir", owner, "--key", key, "--out", site]) == 0
+        # Before it joins, with the key and the invite that it will join with.
+        doctor = ("doctor", "--invite", site, "--data-dir", str(swarm.folder_of("site")), "--device", "cpu", "--json")
+        asked = swarm.call(*doctor, seconds=SOON_SECONDS)
+        assert (asked.returncode, asked.stderr) == (0, "")
+        assert json.loads(asked.stdout)["facts"]["run"]["num_members"] >= 2
+        trainer = swarm.start("site", "--invite", site)
+        trainer.wait_joined(seconds=SOON_SECONDS)
+        trainer.wait_common_round(friend.peer_id, after=0, seconds=SOON_SECONDS)
+
+        revoked = swarm.call("revoke", "--data-dir", owner, "--key", friend.peer_id, seconds=SOON_SECONDS)
+        assert (revoked.returncode, revoked.stderr) == (0, "")
+        trainer.wait_for(ManifestRevised, lambda event: event.revision == 2, seconds=SOON_SECONDS)
+        assert friend.wait_end(SOON_SECONDS) == 4
+        assert_one_sentence(friend.stderr, r"the owner of the run revoked this (peer's )?key", "ask the owner")
+        assert any(isinstance(event, CheckpointSaved) for event in friend.events())
+        assert not friend.family()
+        again = swarm.call("join", "--run-id", swarm.run_id, "--data-dir", str(swarm.folder_of("friend")), *LOCAL)
+        assert again.returncode == 4
+        assert_one_sentence(again.stderr, "the owner of the run revoked this", "ask the owner")
+
+        # It goes on for those who stay, and ends on all of them at the stated version.
+        end = max(trainer.versions().values()) + 10
+        assert app.run(["manifest", "edit", "--data-dir", owner, "--at-version", str(end), "--end"]) == 0
+        assert app.run(["manifest", "sign", "--data-dir", owner]) == 0
+        published = swarm.call("manifest", "publish", "--data-dir", owner, seconds=SOON_SECONDS)
+        assert (published.returncode, published.stderr) == (0, "")
+        assert trainer.wait_end(SOON_SECONDS) == 0, trainer.last_words()
+        assert seed.wait_end(SOON_SECONDS) == 0
+        for peer in (trainer, seed):
+            assert [event.version for event in peer.events() if isinstance(event, RunEnded)] == [end]
+            left = [event for event in peer.events() if isinstance(event, LeftRun)]
+            assert left[-1].reason == "the run has ended"
+        assert not swarm.processes()

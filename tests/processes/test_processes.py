@@ -1,0 +1,304 @@
+"""Real `peer` processes on loopback: they find each other, train together, are killed, come late, and leave."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import json
+import os
+import re
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from averaging.signing.receipt_file import open_receipt
+from averaging.wire.frames import decode
+from averaging.wire.messages import Commit
+from dashboard.credit.credit import proof_line
+from dht.host import PeerId
+from dht.records.signed_records import decode_run_record
+from peer.events.log import (
+    CaughtUp,
+    DaemonRestarted,
+    LeftRun,
+    NetworkRestarted,
+    PeerJoined,
+    PeerLeft,
+    RoundCommitted,
+    TrainingProgressed,
+)
+from peer.observe.observer import observe, open_log
+from tests.kit.processes.process_swarm import (
+    PeerProcess,
+    ProcessSwarm,
+    assert_one_sentence,
+    free_port,
+    process_swarm,
+    wait_until,
+)
+
+pytestmark = pytest.mark.network
+
+STEPS_SECONDS = 240.0
+"""For 300 inner steps of the least urgent process of a busy machine."""
+SOON_SECONDS = 20.0
+"""For what must happen within seconds, on a machine where other tests import torch meanwhile."""
+
+
+@pytest.fixture(scope="module")
+def swarm() -> Iterator[ProcessSwarm]:
+    with process_swarm() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def first(swarm: ProcessSwarm) -> PeerProcess:
+    peer = swarm.start("first", has_record=True)
+    peer.wait_joined()
+    return peer
+
+
+@pytest.fixture(scope="module")
+def second(swarm: ProcessSwarm, first: PeerProcess) -> PeerProcess:
+    peer = swarm.start("second", peers=[first.address])
+    peer.wait_joined()
+    return peer
+
+
+def common_outcomes(one: PeerProcess, other: PeerProcess, members: set[PeerId]) -> list[tuple[int, str, str]]:
+    """(fragment, digest, digest) after every round of at least `members` that both saw committed."""
+    ours, theirs = one.outcomes(), other.outcomes()
+    both = [key for key in ours.keys() & theirs.keys() if members <= set(key[2])]
+    return [(key[0], ours[key], theirs[key]) for key in both]
+
+
+def wait_same_anchors(one: PeerProcess, other: PeerProcess) -> None:
+    """Rounds with both of them left the same anchor on both, in every fragment."""
+    members = {one.peer_id, other.peer_id}
+    wait_until(
+        lambda: {fragment for fragment, _, _ in common_outcomes(one, other, members)} == {0, 1},
+        "common rounds of both fragments",
+    )
+    assert [outcome for outcome in common_outcomes(one, other, members) if outcome[1] != outcome[2]] == []
+
+
+def test_a_run_id_and_one_address_are_enough_to_train_together(first: PeerProcess, second: PeerProcess) -> None:
+    first.wait_for(PeerJoined, lambda event: event.remote == second.peer_id)
+    first.wait_common_round(second.peer_id, after=0)
+    commit = second.wait_common_round(first.peer_id, after=0)
+    assert commit.tokens > 0
+    for peer in (first, second):
+        mark = peer.mark()
+        for fragment in (0, 1):
+            peer.wait_for(RoundCommitted, lambda event, wanted=fragment: event.fragment == wanted, after=mark)  # type: ignore[misc]
+    wait_same_anchors(first, second)
+
+
+def test_a_late_joiner_catches_up_from_any_member_and_contributes(
+    swarm: ProcessSwarm, first: PeerProcess, second: PeerProcess
+) -> None:
+    late = swarm.start("late", "--max-steps", "1000000", peers=[second.address])
+    caught_up = late.wait_for(CaughtUp)
+    assert caught_up.fragments == (0, 1)
+    assert caught_up.donor in (first.peer_id, second.peer_id)
+    joined = late.wait_joined()
+    assert min(joined.versions) > 0
+    mark = first.mark()
+    late.wait_common_round(first.peer_id, second.peer_id, after=0)
+    first.wait_common_round(late.peer_id, after=mark)
+    wait_same_anchors(late, first)
+    # The whole peer is gone at once, as in a power cut: nobody says goodbye, and the others go on.
+    marks = first.mark(), second.mark()
+    late.kill_all()
+    first.wait_for(PeerLeft, lambda event: event.remote == late.peer_id, after=marks[0])
+    after = first.mark(), second.mark()
+    first.wait_common_round(second.peer_id, after=after[0], seconds=SOON_SECONDS)
+    second.wait_common_round(first.peer_id, after=after[1], seconds=SOON_SECONDS)
+    wait_same_anchors(first, second)
+
+
+def test_status_shows_the_run_and_is_not_counted(swarm: ProcessSwarm, first: PeerProcess, second: PeerProcess) -> None:
+    mark = first.mark()
+    target = ("status", "--run-id", swarm.run_id, "--peers")
+    shown = swarm.call(*target, second.address, "--json", "--host-backend", "p2pd")
+    assert (shown.returncode, shown.stderr) == (0, "")
+    facts = json.loads(shown.stdout)
+    assert facts["run_id"] == swarm.run_id
+    assert facts["manifest_hash"] == swarm.run.manifest.hash.hex()
+    trainers = {peer["peer_id"] for peer in facts["peers"] if peer["role"] == "trainer" and peer["state"] == "training"}
+    # A killed peer's record lives on for a few seconds; nobody else may be there.
+    assert {first.peer_id, second.peer_id} <= trainers <= {peer.peer_id for peer in swarm.peers}
+    assert facts["num_trainers"] == len(trainers)
+    assert min(facts["versions"]) > 0
+    assert facts["tokens_reported"] > 0
+    # Without a daemon, where py-libp2p could be installed.
+    other = "libp2p" if importlib.util.find_spec("libp2p") else "p2pd"
+    table = swarm.call(*target, first.address, "--host-backend", other)
+    assert (table.returncode, table.stderr) == (0, "")
+    assert first.peer_id[-8:] in table.stdout
+    assert second.peer_id[-8:] in table.stdout
+    first.wait_common_round(second.peer_id, after=mark)
+    seen = {event.remote for event in first.events()[mark:] if isinstance(event, PeerJoined)}
+    assert seen <= {peer.peer_id for peer in swarm.peers}
+
+
+async def _receipts_of(run_id: str, peer: PeerProcess) -> list[bytes]:
+    """All that one member remembers of fragment 0, read page by page."""
+    async with observe(run_id, [peer.address], SOON_SECONDS) as observer:
+        encoded = await observer.store.fetch_run(run_id)
+        assert encoded is not None
+        fetch = open_log(observer.host, decode_run_record(encoded, run_id=run_id))
+        found: list[bytes] = []
+        at = 0
+        while page := await fetch(peer.peer_id, 0, at):
+            found += page
+            run, frame = open_receipt(run_id, page[-1])
+            newest, _ = decode(frame, peer.peer_id, run.limits)
+            assert isinstance(newest, Commit)
+            at = newest.version + 1
+    return found
+
+
+def test_what_two_peers_signed_is_proof_to_anybody_until_a_byte_of_it_is_changed(
+    swarm: ProcessSwarm, first: PeerProcess, second: PeerProcess, tmp_path: Path
+) -> None:
+    first.wait_common_round(second.peer_id, after=0)
+    receipts = asyncio.run(_receipts_of(swarm.run_id, first))
+    lines = [proof_line(swarm.run_id, receipt) for receipt in receipts]
+    proof = tmp_path / "proof.jsonl"
+    proof.write_text("\n".join(lines) + "\n")
+    checked = swarm.call("receipts", "verify", str(proof), "--run-id", swarm.run_id, "--json")
+    assert (checked.returncode, checked.stderr) == (0, "")
+    facts = json.loads(checked.stdout)
+    assert facts["receipts"] == len(receipts) == facts["rounds_counted"]
+    credit = {machine["peer_id"]: machine for machine in facts["machines"]}
+    for peer in (first, second):
+        assert 0 < credit[peer.peer_id]["tokens_witnessed"] <= credit[peer.peer_id]["tokens_reported"]
+    place = lines[-1].rindex('"commit":"') + 200
+    other = "A" if lines[-1][place] != "A" else "B"
+    proof.write_text("\n".join([*lines[:-1], lines[-1][:place] + other + lines[-1][place + 1 :]]))
+    refused = swarm.call("receipts", "verify", str(proof))
+    assert refused.returncode == 1
+    assert_one_sentence(refused.stderr, f"line {len(lines)}:")
+
+
+def test_a_killed_daemon_is_back_within_seconds_with_the_same_identity(first: PeerProcess, second: PeerProcess) -> None:
+    mark, mark_first = second.mark(), first.mark()
+    steps = second.inner_steps()
+    old = second.daemon()
+    os.kill(old.pid, signal.SIGKILL)
+    restarted = second.wait_for(DaemonRestarted, after=mark, seconds=SOON_SECONDS)
+    assert restarted.seconds < 10
+    assert second.daemon().pid != old.pid
+    back = second.mark()
+    second.wait_common_round(first.peer_id, after=back, seconds=SOON_SECONDS)
+    first.wait_common_round(second.peer_id, after=mark_first)
+    assert second.inner_steps() > steps
+    wait_same_anchors(first, second)
+
+
+def test_a_killed_network_process_is_started_again_and_training_goes_on(
+    swarm: ProcessSwarm, first: PeerProcess, second: PeerProcess
+) -> None:
+    mark = second.mark()
+    steps = second.inner_steps()
+    old_network, old_daemon = second.network(), second.daemon()
+    os.kill(old_network.pid, signal.SIGKILL)
+    second.wait_for(NetworkRestarted, after=mark, seconds=SOON_SECONDS)
+    second.wait_joined(after=mark)
+    again = second.mark()
+    progress = second.wait_for(TrainingProgressed, after=again)
+    assert progress.inner_steps > steps
+    second.wait_common_round(first.peer_id, after=again)
+    wait_same_anchors(first, second)
+    assert second.network().pid != old_network.pid
+    # The daemon of the killed process must not linger beside the new one with the same identity.
+    wait_until(lambda: not {old_daemon.pid} & swarm.process_ids(), "the old daemon ends", SOON_SECONDS)
+
+
+def test_a_killed_trainer_leaves_nothing_behind(swarm: ProcessSwarm, first: PeerProcess, second: PeerProcess) -> None:
+    mark = first.mark()
+    family = {process.pid for process in second.family()}
+    assert len(family) == 3
+    os.kill(second.process.pid, signal.SIGKILL)
+    second.process.wait()
+    wait_until(lambda: not family & swarm.process_ids(), "its processes end", SOON_SECONDS)
+    first.wait_for(PeerLeft, lambda event: event.remote == second.peer_id, after=mark)
+    first.wait_for(RoundCommitted, lambda event: event.contributors == (first.peer_id,), after=first.mark())
+    # Those of processes that were killed above have been swept, too.
+    assert len(swarm.socket_directories()) == 1
+
+
+def test_addresses_of_an_earlier_session_help_when_the_given_one_is_dead(
+    swarm: ProcessSwarm, first: PeerProcess, second: PeerProcess
+) -> None:
+    assert not second.is_alive
+    dead = f"/ip4/127.0.0.1/tcp/{free_port()}/p2p/{first.peer_id}"
+    again = swarm.start("second", "--max-steps", "300", "--join-timeout", "30", peers=[dead])
+    mark = again.mark()
+    joined = again.wait_joined(after=mark)
+    assert min(joined.versions) > 0
+    assert again.peer_id == second.peer_id
+    # It ends by itself after 300 inner steps.
+    assert again.wait_end(STEPS_SECONDS) == 0
+    left = again.wait_for(LeftRun, after=mark)
+    assert left.inner_steps == 300
+    assert "Traceback" not in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "twice"),
+    [("interrupted", signal.SIGINT, False), ("impatient", signal.SIGINT, True), ("terminated", signal.SIGTERM, False)],
+)
+def test_signals_end_a_peer_and_everything_of_it(
+    swarm: ProcessSwarm, first: PeerProcess, name: str, number: signal.Signals, twice: bool
+) -> None:
+    directories = set(swarm.socket_directories())
+    peer = swarm.start(name, peers=[first.address])
+    peer.wait_joined()
+    peer.wait_for(RoundCommitted)
+    family = {process.pid for process in peer.family()}
+    # Ctrl+C in a terminal goes to the whole process group.
+    os.killpg(peer.process.pid, number)
+    if twice:
+        wait_until(lambda: "once more" in peer.stderr, "the first signal is answered", 5.0)
+        os.killpg(peer.process.pid, number)
+    code = peer.wait_end(SOON_SECONDS)
+    wait_until(lambda: not family & swarm.process_ids(), "its processes end", 5.0)
+    assert "Traceback" not in peer.stderr
+    assert set(swarm.socket_directories()) <= directories
+    if not twice:
+        assert code == 0
+        assert isinstance(peer.events()[-1], LeftRun)
+        first.wait_for(PeerLeft, lambda event: event.remote == peer.peer_id)
+    else:
+        assert code == 130
+
+
+def test_a_seed_alone_keeps_the_run_between_trainers() -> None:
+    with process_swarm() as swarm:
+        seed = swarm.start("seed", command="seed", has_record=True)
+        wait_until(lambda: "listening on" in seed.stderr, "the seed is up")
+        assert re.search(r"/ip4/127\.0\.0\.1/tcp/\d+/p2p/" + seed.peer_id, seed.stderr)
+        early = swarm.start("early", "--max-steps", "200", peers=[seed.address])
+        assert early.wait_end() == 0
+        reached = early.versions()
+        assert min(reached[0], reached[1]) > 1
+        later = swarm.start("later", peers=[seed.address])
+        caught_up = later.wait_for(CaughtUp)
+        assert caught_up.donor == seed.peer_id
+        joined = later.wait_joined()
+        assert joined.versions == (reached[0], reached[1])
+        later.wait_for(RoundCommitted, lambda event: event.version > max(joined.versions))
+        wait_until(lambda: bool(common_outcomes(later, seed, {later.peer_id})), "the seed follows the later trainer")
+        seed.process.send_signal(signal.SIGINT)
+        assert seed.wait_end(SOON_SECONDS) == 0
+        assert isinstance(seed.events()[-1], LeftRun)
+        later.wait_for(RoundCommitted, after=later.mark())
+        # Its terminal is closed.
+        os.killpg(later.process.pid, signal.SIGHUP)
+        assert later.wait_end(SOON_SECONDS) == 0
+        assert isinstance(later.events()[-1], LeftRun)
+        assert (swarm.processes(), swarm.socket_directories()) == ([], [])

@@ -1,0 +1,302 @@
+"""A member whose line is slow, or whose owner limits it, contributes less and hinders nobody."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from averaging.exchange.delivery import Deliveries
+from averaging.lanes.upload_rate import UploadRate
+from averaging.rounds.line_budget import LineBudget, bytes_each
+from averaging.rounds.shard_plan import plan_shards
+from averaging.rounds.timing import PATIENCE_OF_PACE, RoundTiming
+from averaging.wire.frames import encode
+from averaging.wire.messages import Contribution, Plan, Result, RosterEntry, ShardPlan
+from dht.host import PeerId
+from peer.simulation.scenarios.schedule import spec_of
+from peer.simulation.scenarios.spec import Fault
+from peer.simulation.virtual_time import run_virtual
+from tests.averaging.lanes.test_links import PAYLOAD, B, Pair, contribution, shards
+from tests.kit.simulated.hindering import NUM_GOOD, SEED, play, play_third, scenario_of
+
+ME, OTHER, SLOW = (PeerId(name * 20) for name in ("m", "o", "s"))
+
+
+@pytest.fixture(scope="module")
+def usual():
+    """Rounds of two good peers with a third that is one, too."""
+    return play_third(pytest.MonkeyPatch()).fewest
+
+
+@pytest.mark.parametrize(("limit_mbit", "contributes"), [(0.125, True), (0.05, False)])
+def test_a_low_upload_limit_hinders_nobody(monkeypatch, usual, limit_mbit, contributes):
+    """Its contributions alone would take 80 and 200 % of the line's time; in the two minutes the latter brings none."""
+    outcome = play_third(monkeypatch, limit_mbit)
+    assert outcome.fewest >= 0.85 * usual
+    assert outcome.num_lost == 0
+    assert outcome.violations == ()
+    assert outcome.num_with_third > 0 or not contributes
+
+
+def test_a_slow_line_of_which_nobody_says_so_hinders_little(monkeypatch, usual):
+    """Here whatever its peer says waits behind its data, as in a router that keeps a long queue."""
+    outcome = play_third(monkeypatch, upload_mbit_per_second=0.125)
+    assert outcome.fewest >= 0.7 * usual
+    assert outcome.violations == ()
+    assert outcome.num_with_third > 0
+
+
+def in_turns(asleep, awake, start, end):
+    faults = []
+    while start < end:
+        faults += [Fault(start, "stall", (NUM_GOOD,)), Fault(start + asleep, "resume", (NUM_GOOD,))]
+        start += asleep + awake
+    return faults
+
+
+@pytest.mark.parametrize(
+    ("faults", "least_with_third"),
+    [(in_turns(15.0, 15.0, 30.0, 165.0), 0.15), (in_turns(140.0, 1.0, 60.0, 61.0), 0.0)],
+    ids=["sleeps in turns", "half-open for good"],
+)
+def test_a_member_that_sleeps_hinders_nobody_and_takes_part_when_it_is_awake(usual, faults, least_with_third):
+    spec = spec_of(scenario_of(), SEED)
+    spec = replace(spec, faults=tuple(sorted([*spec.faults, *faults], key=lambda fault: fault.at_seconds)))
+    outcome = play(spec)
+    assert outcome.fewest >= 0.8 * usual
+    assert outcome.num_lost == 0
+    assert outcome.violations == ()
+    assert outcome.num_with_third >= least_with_third * sum(outcome.rounds)
+
+
+# --- shares ---
+
+
+@pytest.mark.parametrize("rates", [[0.0, 0.0, 0.5e6], [0.0, 0.5e6, 0.0], [0.0, 0.0, 0.0, 0.2e6], [20e6, 0.0, 0.5e6]])
+def test_a_low_limit_is_no_measure_of_lines_that_nobody_knows(rates):
+    """9ce67d9 took the one known rate for everybody's, and gave equal shares."""
+    shards = plan_shards(470_000, 128, rates, [True] * len(rates))
+    slow = min(range(len(rates)), key=lambda index: rates[index] or 1e9)
+    assert slow not in {shard.reducer for shard in shards}
+
+
+def test_a_slow_line_is_measured_with_small_fragments():
+    """Two shards of 60 kB side by side over 0.5 Mbit/s: less than the bytes that a fast line has to show."""
+    rate = UploadRate()
+    for lane in (OTHER, SLOW):
+        rate.began(lane, 0.0)
+        rate.sent(lane, 60_000, 0.0)
+        rate.ended(lane)
+    for lane, now in ((OTHER, 1.9), (SLOW, 1.92)):
+        rate.acknowledged(lane, 60_000, 0.0, now, now)
+    assert rate.bits_per_second == pytest.approx(8 * 120_000 / 1.92, rel=0.01)
+
+
+def test_a_line_that_stood_still_is_not_slow_for_ever():
+    """Two frames took 15 s, because nothing moved; the next one is there at once."""
+    rate = UploadRate()
+    for began, ended, seconds in ((0.0, 15.0, 15.0), (20.0, 20.05, 0.05)):
+        for lane in (OTHER, SLOW):
+            rate.began(lane, began)
+            rate.sent(lane, 60_000, began)
+            rate.ended(lane)
+        for lane in (OTHER, SLOW):
+            rate.acknowledged(lane, 60_000, began, ended, seconds)
+        if ended == 15.0:
+            assert rate.bits_per_second == pytest.approx(8 * 120_000 / 15.0)
+    assert rate.bits_per_second == 0.0
+
+
+@pytest.mark.parametrize("read_after", [(0.01, 0.01), (0.01, 1.9)])
+def test_answers_that_wait_before_a_remotes_line_make_no_slow_line_here(read_after):
+    rate = UploadRate()
+    for lane in (OTHER, SLOW):
+        rate.began(lane, 0.0)
+        rate.sent(lane, 60_000, 0.0)
+        rate.ended(lane)
+    rate.acknowledged(OTHER, 60_000, 0.0, 0.02 if read_after[1] > 1 else 1.9, read_after[0])
+    rate.acknowledged(SLOW, 60_000, 0.0, 1.92, read_after[1])
+    assert rate.bits_per_second == 0.0
+
+
+# --- what fits the line ---
+
+
+@given(
+    st.lists(st.integers(1, 300_000), min_size=1, max_size=9),
+    st.floats(1e3, 1e7),
+    st.integers(0, 50),
+)
+def test_a_line_is_never_given_more_than_it_takes_and_never_starves(sizes, each, first):
+    budget, sent, seen = LineBudget(), 0, set()
+    num_rounds = 3 + 2 * len(sizes) * int(1 + max(sizes) / each)
+    if num_rounds > 20_000:
+        return
+    for version in range(first, first + num_rounds):
+        chosen = budget.chosen(version, sizes, each)
+        seen |= chosen
+        sent += sum(sizes[position] for position in chosen)
+    assert sent <= max(sum(sizes), each) * num_rounds
+    if sum(sizes) > each:
+        assert sent <= each * num_rounds + max(sizes)
+    assert sent > 0
+    if sum(sizes) <= each:
+        assert seen == set(range(len(sizes)))
+
+
+def test_an_unknown_line_or_pace_limits_nothing():
+    assert bytes_each(0.0, 6.0, 2) == bytes_each(1e6, None, 2) == float("inf")
+    assert LineBudget().chosen(7, [10, 20], float("inf")) == {0, 1}
+
+
+# --- how long somebody is waited for ---
+
+
+def timing_of(seconds, pace=6.0, num_fragments=2):
+    timing = RoundTiming.with_bounds(60.0, num_fragments)
+    timing.own_pace.observe(0.0)
+    timing.own_pace.observe(pace)
+    for peer_id, each in seconds.items():
+        for _ in range(8):
+            timing.contribution.observe(peer_id, each)
+            timing.reduced.observe(peer_id, each)
+    return timing
+
+
+def test_one_slow_member_is_given_up_before_it_delays_the_next_round():
+    timing = timing_of({OTHER: 0.2, SLOW: 9.0})
+    patience = timing.contribution_patience([OTHER, SLOW], 0)
+    assert patience[SLOW] == pytest.approx(PATIENCE_OF_PACE * 6.0 / 2)
+    assert patience[OTHER] <= 1.0
+
+
+def test_where_most_are_slow_rounds_take_as_long_as_they_take():
+    timing = timing_of({OTHER: 9.0, SLOW: 9.5})
+    assert min(timing.contribution_patience([OTHER, SLOW], 0).values()) > 9.0
+    assert timing.reduces_in_time([OTHER, SLOW]) == [True, True]
+
+
+def test_a_pair_waits_for_each_other():
+    timing = timing_of({SLOW: 9.0})
+    assert timing.contribution_patience([SLOW], 0, is_pair=True)[SLOW] > 9.0
+    assert timing.contribution_patience([SLOW], 0)[SLOW] < 6.0
+
+
+def test_who_was_seen_to_bring_means_too_late_is_given_none():
+    timing = timing_of({ME: 0.2, OTHER: 0.3, SLOW: 9.0})
+    assert timing.reduces_in_time([ME, OTHER, SLOW]) == [True, True, False]
+    assert RoundTiming.with_bounds(60.0).reduces_in_time([ME, SLOW]) == [True, True]
+
+
+# --- means that somebody else has ---
+
+
+class FakeLinks:
+    def __init__(self):
+        self.posted, self.on_read, self.is_stale = [], None, None
+
+    def post(self, to, parts, lane="control"):
+        self.posted.append((to, tuple(parts)))
+        return 0
+
+
+def delivery_scene(payload, num_members=3):
+    links, version = FakeLinks(), [7]
+    store = SimpleNamespace(own_result=lambda *_: payload)
+    fragment = SimpleNamespace(index=0, store=store, machine=SimpleNamespace(me=ME))
+    roster = tuple(RosterEntry(peer_id, 10, 1, 7, 0) for peer_id in (ME, OTHER, SLOW)[:num_members])
+    plan = Plan(0, 7, 0, bytes(16), roster, (ShardPlan(0, 50, 0),), 5.0, 5.0)
+    deliveries = Deliveries(lambda _index: version[0], 3)
+    deliveries.watch(links)
+    return deliveries, links, fragment, plan, version
+
+
+def test_a_mean_is_reported_when_somebody_else_has_it():
+    async def scenario():
+        deliveries, links, fragment, plan, _ = delivery_scene(bytes(9000))
+        reporting = asyncio.ensure_future(deliveries.deliver(links, fragment, plan, 0))
+        await asyncio.sleep(0)
+        assert [to for to, _ in links.posted] == [OTHER, SLOW]
+        assert not reporting.done()
+        header = encode(Result(0, 7, 0, 0, 50))
+        links.on_read(OTHER, (header, bytes(8999) + b"x"))  # that of another attempt
+        await asyncio.sleep(0)
+        assert not reporting.done()
+        links.on_read(OTHER, (header, bytes(9000)))
+        await reporting
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(("payload", "num_members"), [(bytes(9), 3), (bytes(9000), 1)])
+def test_what_nobody_says_they_read_is_not_waited_for(payload, num_members):
+    async def scenario():
+        deliveries, links, fragment, plan, _ = delivery_scene(payload, num_members)
+        await deliveries.deliver(links, fragment, plan, 0)
+
+    asyncio.run(scenario())
+
+
+def test_nothing_waits_for_a_round_that_is_over():
+    async def scenario():
+        deliveries, links, fragment, plan, version = delivery_scene(bytes(9000))
+        reporting = asyncio.ensure_future(deliveries.deliver(links, fragment, plan, 0))
+        await asyncio.sleep(0)
+        deliveries.advanced(0, 8)
+        await reporting
+        contribution = Contribution(0, 7, 0, OTHER, 0, 1, 0, 50, 10)
+        assert not links.is_stale((encode(contribution), bytes(50)))
+        version[0] = 8
+        assert links.is_stale((encode(contribution), bytes(50)))
+        assert not links.is_stale((encode(Result(0, 7, 0, 0, 50)), bytes(50)))
+        version[0] = 11
+        assert links.is_stale((encode(Result(0, 7, 0, 0, 50)), bytes(50)))
+
+    asyncio.run(scenario())
+
+
+# --- what is queued ---
+
+
+def test_what_waits_for_a_remote_is_not_queued_again_and_what_is_stale_is_not_sent():
+    async def scenario():
+        pair = Pair()
+        pair.sending.is_stale = lambda parts: parts[0] == contribution(7)
+        read = []
+        pair.sending.on_read = lambda remote, parts: read.append((remote, parts[0]))
+        for number in (5, 5, 6, 7, 5, 6):
+            pair.sending.post(B, [contribution(number), PAYLOAD], "data")
+        await pair.sending.flush(60.0)
+        assert shards(pair.heard) == [5, 6]
+        assert {header for _, header in read} == {contribution(5), contribution(6)}
+        pair.sending.post(B, [contribution(5), PAYLOAD], "data")  # asked for once more, after it was there
+        await pair.sending.flush(60.0)
+        assert shards(pair.heard) == [5, 5, 6]
+        await pair.close()
+
+    run_virtual(scenario())
+
+
+@pytest.mark.parametrize(
+    ("limits", "announced"), [((0.5e6, None), 0.5e6), ((None, 0.2e6), 0.2e6), ((4e6, 1e6), 1e6), ((None, None), 0.0)]
+)
+def test_nobody_counts_on_more_than_the_owner_allows(limits, announced):
+    """Before anything was measured, and after more was."""
+
+    async def scenario():
+        pair = Pair()
+        pair.sending.limit(*limits)
+        assert pair.sending.traffic.upload_bits_per_second == announced
+        pair.post(160)
+        await pair.until_heard(160)
+        await pair.sending.flush(60.0)
+        assert pair.sending._rate.bits_per_second > 4e6
+        assert pair.sending.traffic.upload_bits_per_second == (announced or pair.sending._rate.bits_per_second)
+        await pair.close()
+
+    run_virtual(scenario())

@@ -1,0 +1,98 @@
+"""Every kind of hostile peer of the simulator, a few at a time beside honest ones that notice and go on."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from dht.errors import UsageFault
+from peer.events.log import RefusedPeer, RoundCommitted
+from peer.simulation.adversaries.claims import CLAIMS
+from peer.simulation.adversaries.floods import FLOODS
+from peer.simulation.adversaries.liars import LIES_IN_FRAMES
+from peer.simulation.peer import simulated_identity
+from peer.simulation.scenarios.scenario import Scenario, load_scenario
+from peer.simulation.scenarios.schedule import spec_of
+from peer.simulation.scenarios.spec import LieKind
+from peer.simulation.simulation import simulate
+
+NUM_HONEST = 8
+TOGETHER = {
+    "contributions": ("constant", "inf", "replayed", "copied"),
+    "rounds": ("wrong_mean", "drops_members", "two_histories"),
+    "alone": ("lone_commits", "wrong_state"),
+    "burdens": ("flood_records", "flood_streams", "huge_frames", "slow_reads", "garbage"),
+}
+"""At most a few of eight in rounds; burdens train honestly."""
+
+
+def scenario_of(kinds):
+    hostile = {kind: {"count": 1, "lie": kind, "upload_mbit_per_second": 60} for kind in kinds}
+    return Scenario.model_validate(
+        {
+            "duration_minutes": 1.5,
+            "workload": {"num_values": 40_000, "learning_rate": 0.1},
+            "averaging": {
+                "sync_every": 8,
+                "num_fragments": 1,
+                "combine": "centered_clip",
+                "block_size": 64,
+                "outer_lr": 0.5,
+                "round_deadline_seconds": 20.0,
+            },
+            "groups": {
+                "honest": {"count": NUM_HONEST - 1},
+                "late": {"count": 1, "joins_at_minute": 0.5},
+                **hostile,
+            },
+        }
+    )
+
+
+@pytest.mark.parametrize("together", TOGETHER)
+def test_honest_peers_go_on_beside_every_kind(together):
+    kinds = TOGETHER[together]
+    left_out, rounds = set(), {}
+
+    def note(index, event):
+        if index >= NUM_HONEST:
+            return
+        if isinstance(event, RefusedPeer) and event.left_out_until is not None:
+            left_out.add(event.remote)
+        if isinstance(event, RoundCommitted):
+            for peer_id in event.contributors:
+                rounds.setdefault(peer_id, set()).add(event.version)
+
+    result = simulate(spec_of(scenario_of(kinds), 5), note)
+    ids = [simulated_identity(5, index).peer_id for index in range(NUM_HONEST + len(kinds))]
+    assert result.violations == ()
+    assert not left_out & set(ids[:NUM_HONEST])
+    caught = {kind for kind, peer_id in zip(kinds, ids[NUM_HONEST:], strict=True) if peer_id in left_out}
+    assert caught >= {"constant", "inf", "wrong_mean", "lone_commits", "huge_frames", "garbage"} & set(kinds)
+    assert result.loss_last < 0.6 * result.loss_first
+    for peer_id in ids[: NUM_HONEST - 1]:
+        assert len(rounds[peer_id]) >= 5
+
+
+def test_every_kind_is_done_somewhere_and_described():
+    kinds = set(get_args(LieKind))
+    others = {"wrong_mean", "drops_members", "lone_commits", "wrong_state"}
+    assert kinds == LIES_IN_FRAMES | FLOODS | CLAIMS | others
+    text = (Path(__file__).parents[2] / "docs" / "simulation.md").read_text()
+    rows = [line for line in text.splitlines() if line.startswith("| `")]
+    assert all(any(f"`{kind}`" in row.split("|")[1] for row in rows) for kind in kinds)
+
+
+def test_an_unknown_kind_costs_one_sentence(tmp_path):
+    path = tmp_path / "own.toml"
+    path.write_text('[groups.bad]\ncount = 1\nlie = "rude"\n')
+    with pytest.raises(UsageFault) as caught:
+        load_scenario(str(path))
+    sentence = str(caught.value)
+    assert "rude" in sentence
+    assert "sign_flipped" in sentence
+    assert re.match(r".*own\.toml: groups\.bad\.lie", sentence)
+    assert "\n" not in sentence

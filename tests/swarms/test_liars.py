@@ -1,0 +1,138 @@
+"""Liars among real nodes in simulated swarms: what the others do about them, and that they suspect nobody honest."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from averaging.codec.blocks import EncodedBlocks
+from averaging.rounds.events import Ready
+from peer.events.log import RefusedPeer
+from peer.simulation.peer import Life, simulated_identity
+from peer.simulation.scenarios.spec import plan_churn
+from peer.simulation.simulation import Fault, SimulationSpec, simulate, tiny_manifest
+
+LIAR = 1
+
+
+def reverse(codec, encoded):
+    """-10 times the work."""
+    values = np.empty(encoded.num_values, dtype=np.float32)
+    codec.decode(encoded, values)
+    return codec.encode(-10 * values)
+
+
+def poison(_codec, encoded):
+    """No numbers."""
+    payload = b"\xff" * encoded.num_bytes
+    return EncodedBlocks.unpack(encoded.codec, encoded.block_size, encoded.num_values, payload)
+
+
+def lie_in_contributions(lie):
+    def spoil(exchange):
+        send_shards = exchange._send_shards
+
+        def send_lies(fragment, effect):
+            state = fragment.state
+            honest = state.pending
+            if honest is not None:
+                state.pending = dataclasses.replace(honest, encoded=lie(exchange.codec, honest.encoded))
+            send_shards(fragment, effect)
+            state.pending = honest
+
+        exchange._send_shards = send_lies
+
+    return spoil
+
+
+def boast(exchange):
+    """A thousand times the tokens."""
+    step = exchange._step
+
+    def step_boasting(fragment, event):
+        if isinstance(event, Ready):
+            event = Ready(dataclasses.replace(event.offer, tokens=1000 * event.offer.tokens))
+        step(fragment, event)
+
+    exchange._step = step_boasting
+
+
+def swarm_with_liar(monkeypatch, spoil, seed=7, **averaging):
+    """Four peers of which one lies until it is killed; returns (result, refusals by the honest)."""
+    start = Life._start_network
+
+    def start_liar(life):
+        start(life)
+        if life._index == LIAR:
+            spoil(life.node.exchange)
+
+    monkeypatch.setattr(Life, "_start_network", start_liar)
+    refusals = []
+
+    def on_event(index, event):
+        if isinstance(event, RefusedPeer) and index != LIAR:
+            refusals.append(event)
+
+    spec = SimulationSpec(4, 200, seed, tiny_manifest(seed, **averaging))
+    # Before training ends: with nobody else at work, its lone commits would be the heaviest.
+    spec = dataclasses.replace(spec, faults=(Fault(spec.training_seconds - 1, "crash", (LIAR,)),))
+    return simulate(spec, on_event), refusals
+
+
+def assert_only_the_liar_was_left_out(refusals, seed=7):
+    liar = simulated_identity(seed, LIAR).peer_id
+    assert {event.remote for event in refusals} == {liar}
+    assert any(event.reason.startswith("left out of rounds here for") for event in refusals)
+
+
+@pytest.mark.parametrize("combine", ["trimmed_mean", "centered_clip", "radial_directional"])
+def test_a_swarm_with_a_robust_combination_learns_beside_a_liar(monkeypatch, combine):
+    result, refusals = swarm_with_liar(monkeypatch, lie_in_contributions(reverse), combine=combine)
+    assert result.loss_last < result.loss_first - 0.7
+    assert result.anchors_equal
+    assert_only_the_liar_was_left_out(refusals)
+
+
+def test_the_same_liar_ruins_a_plain_mean(monkeypatch):
+    result, refusals = swarm_with_liar(monkeypatch, lie_in_contributions(reverse))
+    assert not result.loss_last < result.loss_first - 0.3
+    assert not refusals
+
+
+def test_a_swarm_learns_beside_a_peer_that_sends_no_numbers(monkeypatch):
+    result, refusals = swarm_with_liar(monkeypatch, lie_in_contributions(poison))
+    assert result.loss_last < result.loss_first - 0.7
+    assert_only_the_liar_was_left_out(refusals)
+
+
+def test_a_boaster_is_left_out(monkeypatch):
+    result, refusals = swarm_with_liar(monkeypatch, boast)
+    assert result.loss_last < result.loss_first - 0.7
+    assert_only_the_liar_was_left_out(refusals)
+    assert any("tokens/s it can have trained at most" in event.reason for event in refusals)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("combine", ["mean", "centered_clip"])
+def test_nobody_honest_is_refused(seed, combine):
+    """Ten times slower peers, churn, a partition, restarts and broken streams.
+
+    An audit whose stream broke may be noted once, as what it is: no answer. Nobody is left out for it.
+    """
+    manifest = tiny_manifest(seed, combine=combine, clip_norm_ratio=2.0, sync_every=8 + 8 * seed)
+    faults = (
+        *plan_churn(8, 45.0, 0.3, seed),
+        Fault(15.0, "partition", (1, 3)),
+        Fault(35.0, "heal"),
+        Fault(40.0, "restart_network", (4,)),
+        Fault(25.0, "stall", (5,)),
+        Fault(33.0, "resume", (5,)),
+    )
+    spec = SimulationSpec(8, 100, seed, manifest, faults, step_seconds=(0.4, 4.0), stream_loss=0.05)
+    refusals = []
+    result = simulate(spec, lambda index, event: refusals.append(event) if isinstance(event, RefusedPeer) else None)
+    assert result.rounds_committed > 0
+    assert len(refusals) <= 1
+    assert all(event.kinds == ("evasive",) and event.left_out_until is None for event in refusals)

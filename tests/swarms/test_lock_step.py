@@ -1,0 +1,43 @@
+"""Mode sync keeps its promise to the last bit: equal anchors are equal parameters, however many rounds there were."""
+
+from __future__ import annotations
+
+import pytest
+
+from peer.mailbox.mailbox import MergeKind
+from peer.mailbox.slots import Inbox
+from peer.simulation import checks
+from peer.simulation.scenarios.spec import plan_churn
+from peer.simulation.simulation import SimulationSpec, simulate, tiny_manifest
+
+
+@pytest.mark.parametrize("codec", ["fp32", "int4"])
+@pytest.mark.parametrize("churn", [0.0, 0.5])
+def test_live_parameters_do_not_drift_from_the_anchors(monkeypatch, codec, churn):
+    monkeypatch.setattr(checks, "TOLERANCE", 0.0)
+    manifest = tiny_manifest(3, mode="sync", codec=codec, sync_every=2)
+    spec = SimulationSpec(4, 60, 3, manifest, plan_churn(4, 29.0, churn, 3))
+    result = simulate(spec)
+    assert result.violations == ()
+    assert min(result.versions) >= 5
+
+
+def test_added_up_increments_would_drift(monkeypatch):
+    """The other modes add; `delayed` ends near the sum but not on it. (Sends every 2 steps would fill the slots.)"""
+    monkeypatch.setattr(checks, "TOLERANCE", 0.0)
+    result = simulate(SimulationSpec(4, 60, 3, tiny_manifest(3, mode="delayed", sync_every=4)))
+    assert any("are off by" in sentence for sentence in result.violations)
+
+
+def test_only_whole_starting_points_reach_the_trainer(monkeypatch):
+    kinds = set()
+    deliver = Inbox.try_deliver
+
+    def note(inbox, kind, *args, **options):
+        kinds.add(kind)
+        return deliver(inbox, kind, *args, **options)
+
+    monkeypatch.setattr(Inbox, "try_deliver", note)
+    result = simulate(SimulationSpec(2, 40, 1, tiny_manifest(1, mode="sync", sync_every=4)))
+    assert result.violations == ()
+    assert kinds == {MergeKind.SET, MergeKind.REBASE}

@@ -1,0 +1,75 @@
+"""Machines that sleep for minutes and wake, in simulated swarms: nobody is left out, nobody forks, nobody lies."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from peer.events.log import RefusedPeer
+from peer.simulation.scenarios.scenario import load_scenario
+from peer.simulation.scenarios.schedule import spec_of
+from peer.simulation.simulation import Fault, SimulationSpec, simulate, tiny_manifest
+
+
+def refusals_of(spec):
+    """(result, what honest peers held against honest peers)."""
+    refusals = []
+    result = simulate(spec, lambda index, event: refusals.append(event) if isinstance(event, RefusedPeer) else None)
+    return result, [event.reason for event in refusals]
+
+
+@pytest.mark.parametrize(
+    ("seed", "combine"), [(0, "mean"), (1, "centered_clip"), (2, "centered_clip"), (3, "trimmed_mean")]
+)
+def test_a_night_of_sleeping_laptops(seed, combine):
+    night = load_scenario("laptops")
+    averaging = night.averaging.model_copy(update={"combine": combine})
+    spec = spec_of(night.model_copy(update={"duration_minutes": 15.0, "averaging": averaging}), seed)
+    assert sum(fault.kind == "sleep" for fault in spec.faults) >= 18
+    result, refusals = refusals_of(spec)
+    assert refusals == []
+    assert result.violations == ()
+    assert result.anchors_equal
+    assert result.goodput >= 0.9  # of the tokens trained, those that are in the anchors
+
+
+@pytest.mark.parametrize("seconds", [60.0, 90.0])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_a_whole_peer_that_is_stopped_for_a_minute_is_no_liar(seed, seconds):
+    """`kill -STOP` of trainer and network process, then `kill -CONT`."""
+    spec = SimulationSpec(3, 300, seed, tiny_manifest(seed, combine="centered_clip"))
+    pause = (Fault(30.0, "sleep", (1,)), Fault(30.0 + seconds, "wake", (1,)))
+    result, refusals = refusals_of(dataclasses.replace(spec, faults=pause, duration_seconds=180.0))
+    assert refusals == []
+    assert result.violations == ()
+    assert result.anchors_equal
+
+
+def test_everybody_asleep_at_once_goes_on_where_it_was():
+    spec = SimulationSpec(4, 300, 3, tiny_manifest(3, combine="centered_clip"))
+    naps = tuple(
+        fault
+        for peer in range(4)
+        for fault in (Fault(40.0 + peer, "sleep", (peer,)), Fault(160.0 + 3 * peer, "wake", (peer,)))
+    )
+    faults = tuple(sorted(naps, key=lambda fault: fault.at_seconds))
+    result, refusals = refusals_of(dataclasses.replace(spec, faults=faults, duration_seconds=240.0))
+    assert refusals == []
+    assert result.violations == ()
+    assert result.anchors_equal
+    assert result.rounds_committed >= 40
+
+
+def test_a_process_that_sleeps_does_nothing_and_loses_nothing():
+    """Its steps stop, its clock goes on, and what was cancelled while it slept does not happen."""
+    spec = SimulationSpec(2, 200, 5, tiny_manifest(5))
+    awake = simulate(dataclasses.replace(spec, duration_seconds=100.0))
+    asleep = simulate(
+        dataclasses.replace(
+            spec, duration_seconds=100.0, faults=(Fault(20.0, "sleep", (0,)), Fault(80.0, "wake", (0,)))
+        )
+    )
+    steps = awake.inner_steps - asleep.inner_steps
+    assert 0.2 * awake.inner_steps < steps < 0.4 * awake.inner_steps
+    assert asleep.violations == ()
