@@ -33,7 +33,7 @@ from benchmarks.codec_device import device_rates
 from benchmarks.codec_others import others
 from benchmarks.machine import machine
 from dht.errors import DeviceFault
-from peer.trainer.loop.trainer import select_device
+from peer.trainer.devices.select import select_device
 
 WEIGHT = 0.3
 LINE_BITS_PER_SECOND = 400e6

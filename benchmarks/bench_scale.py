@@ -29,11 +29,10 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
-from averaging.cells.formation import CellRule, depth_for, hash_cell
+from averaging.cells.formation import CellRule, cell_codec_of, depth_for, hash_cell
 from averaging.cells.machine import CellRoundMachine
 from averaging.cells.top_leader import CellTiming
 from averaging.codec.codec import make_codec
-from averaging.exchange.cell_exchange import cell_codec_of
 from averaging.fragment.cell_rates import weigh
 from averaging.outer.outer_step import OuterRule
 from averaging.outer.schedule import rank_leaders

@@ -28,7 +28,7 @@ from benchmarks.lines import home_lines, numbers
 from benchmarks.machine import machine
 from benchmarks.real_swarm import real_swarm
 from dht.errors import DeviceFault
-from peer.trainer.loop.trainer import select_device
+from peer.trainer.devices.select import select_device
 
 ARMS = ("apart", "same")
 WARM_UP_SECONDS = 3.0

@@ -18,8 +18,9 @@ from dht.identity.keys import Identity, make_run_id
 from dht.kademlia.gate import key_id_of, node_id_of, pack_value
 from dht.kademlia.node import NUM_REPLICAS
 from dht.kademlia.store import HivemindStore
-from dht.records.key_levels import MAX_LEVEL, PeerKey, is_beacon, key_at, level_for, num_keys, peers_key, turn_seconds
+from dht.records.key_levels import MAX_LEVEL, is_beacon, key_at, level_for, num_keys, peers_key, turn_seconds
 from dht.records.signed_records import PeerRecord, RoundTimes, VerifiedRecords, encode_peer_record
+from dht.store import PeerKey
 
 NUM_RANDOM_CONTACTS = 120
 NUM_NEAR_CONTACTS = 20

@@ -35,7 +35,7 @@ from benchmarks.processes import family, role
 from peer.config.manifest import RunManifest
 from peer.events.log import Event, RoundCommitted
 from peer.join.session import Swarm, join
-from peer.trainer.loop.trainer import select_device
+from peer.trainer.devices.select import select_device
 from peer.trainer.model.gpt import build_model
 from peer.trainer.model.optimizer import make_optimizer
 

@@ -17,6 +17,9 @@ from __future__ import annotations
 
 from dht.fields import printable
 
+EXIT_INTERRUPTED = 130
+"""What shells report for a program that Ctrl+C ended (128 + SIGINT)."""
+
 
 class MurmurationError(Exception):
     """Root of all errors this software raises on purpose."""

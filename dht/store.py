@@ -7,16 +7,28 @@ Adapters: `MemoryStore` (simulation, tests) and `HivemindStore` (hivemind's DHTN
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from dht.host import PeerId
-from dht.records.key_levels import LEVEL_0_KEYS, PeerKey
 
 NUM_HOLDERS_READ: Final = 2
 """One holder can be new or lying; two merged saw 1000 of 1000 records."""
 
 MAX_ENTRIES_PER_DICTIONARY: Final = 128
 """Under one key of peer records; what is there stays, and newcomers are refused until something expires."""
+NUM_PEER_SHARDS: Final = 4
+"""Keys at level 0."""
+
+
+class PeerKey(NamedTuple):
+    """One part of the peer records of a run."""
+
+    level: int
+    shard: int
+    """0 to `num_keys(level)` - 1."""
+
+
+LEVEL_0_KEYS: Final = tuple(PeerKey(0, shard) for shard in range(NUM_PEER_SHARDS))
 
 
 class RecordStore(Protocol):

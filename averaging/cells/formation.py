@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise, repeat
 
+from averaging.codec.codec import Codec, make_codec
 from averaging.rounds.shard_plan import MIN_SHARD_VALUES, plan_shards
-from averaging.wire.cell_messages import MAX_CELLS, MAX_SLICES, CellRow, CellsCommit, SliceRow
+from averaging.wire.cell_messages import MAX_CELLS, MAX_GRID_SHARDS, MAX_SLICES, CellRow, CellsCommit, SliceRow
 from averaging.wire.messages import Commit, ShardPlan
 from dht.host import PeerId
 from dht.records.key_levels import prefix_of
@@ -27,8 +28,6 @@ from dht.records.key_levels import prefix_of
 SPLIT_ABOVE = 1.5
 MERGE_BELOW = 0.6
 MAX_DEPTH = MAX_CELLS.bit_length() - 1
-MAX_GRID_SHARDS = 128
-"""So that the signed commit of a cell stays below 20 kB."""
 GRID_SHARDS_PER_MEMBER = 2
 """Reducers with faster lines take more shards; a grid finer than this would only make commits longer."""
 SLICES_PER_CELL = 16
@@ -53,9 +52,16 @@ class CellRule:
 
 
 def cell_codec_name(codec: str) -> str:
-    """The codec in which the means of cells travel, by that of contributions; see
-    `averaging.exchange.cell_exchange.cell_codec_of`."""
+    """The codec in which the means of cells travel, by that of contributions; see `cell_codec_of`."""
     return {"int8": "fp16", "fp16": "fp32", "fp32": "fp32"}.get(codec, "int8")
+
+
+def cell_codec_of(codec: Codec) -> Codec:
+    """How the means of cells travel: at 8 bits where contributions have 2 to 4, at 16 where they have 8.
+
+    Against 4 bits the error of the second quantisation is a sixteenth, its variance 0.3 % of the first one's.
+    """
+    return make_codec(cell_codec_name(codec.name), codec.block_size)
 
 
 def depth_for(num_members: int, depth: int, cell_size: int) -> int:

@@ -33,7 +33,6 @@ from averaging.rounds.events import (
     SendSlice,
     SliceReduced,
 )
-from averaging.rounds.machine import HISTORY_COMMITS
 from averaging.rounds.timing import HEARTBEAT_SECONDS, patience_factor
 from averaging.wire.cell_messages import (
     MAX_CELLS,
@@ -52,6 +51,7 @@ from averaging.wire.cell_messages import (
 )
 from averaging.wire.frames import commit_digest, commit_digest_whole
 from averaging.wire.messages import (
+    HISTORY_COMMITS,
     Abandon,
     Commit,
     CommitRequest,

@@ -14,10 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from averaging.cells.formation import cell_codec_name
+from averaging.cells.formation import cell_codec_of
 from averaging.cells.machine import CellRoundMachine
 from averaging.codec.blocks import EncodedBlocks
-from averaging.codec.codec import Codec, make_codec
+from averaging.codec.codec import Codec
 from averaging.exchange import bulk_frames
 from averaging.fragment.runtime import Compute, FragmentRuntime
 from averaging.fragment.shard_store import payload_digest
@@ -45,14 +45,6 @@ from dht.host import PeerId
 CellEffect = SendPartials | ReduceSlice | SendSlice
 Key = tuple[int, int, PeerId, int]
 """(version, attempt, leader, shard or slice)."""
-
-
-def cell_codec_of(codec: Codec) -> Codec:
-    """How the means of cells travel: at 8 bits where contributions have 2 to 4, at 16 where they have 8.
-
-    Against 4 bits the error of the second quantisation is a sixteenth, its variance 0.3 % of the first one's.
-    """
-    return make_codec(cell_codec_name(codec.name), codec.block_size)
 
 
 @dataclass

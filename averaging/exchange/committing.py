@@ -19,9 +19,8 @@ from averaging.outer.fragment_state import FragmentState
 from averaging.outer.outer_step import OuterRule
 from averaging.outer.reduction import shard_rates
 from averaging.rounds.facts import ExchangeReport, RoundClosed, WorkForgotten, WorkReturned
-from averaging.rounds.machine import HISTORY_COMMITS
 from averaging.wire.cell_messages import CellsCommit
-from averaging.wire.messages import Commit, Plan, own_entry, own_ranges
+from averaging.wire.messages import HISTORY_COMMITS, Commit, Plan, own_entry, own_ranges
 from dht.host import PeerId
 
 

@@ -54,11 +54,11 @@ from averaging.rounds.events import (
     WronglySigned,
 )
 from averaging.rounds.facts import AnchorMoved, CommitApplied, ContributionSent, ExchangeReport, RepairNeeded, report_of
-from averaging.rounds.machine import HISTORY_COMMITS
 from averaging.trust.guard import Guard
 from averaging.wire import frames
 from averaging.wire.messages import (
     DIGEST_BYTES,
+    HISTORY_COMMITS,
     Abandon,
     CellLevel,
     Commit,

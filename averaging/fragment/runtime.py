@@ -15,9 +15,9 @@ from averaging.fragment.shard_store import ShardStore
 from averaging.outer.fragment_state import FragmentState
 from averaging.rounds.events import View
 from averaging.rounds.line_budget import LineBudget
-from averaging.rounds.machine import HISTORY_COMMITS, RoundMachine
+from averaging.rounds.machine import RoundMachine
 from averaging.signing.commit_log import CommitLog
-from averaging.wire.messages import DIGEST_BYTES, Commit, VersionIs
+from averaging.wire.messages import DIGEST_BYTES, HISTORY_COMMITS, Commit, VersionIs
 from dht.host import PeerId
 from dht.records.lineages import is_majority
 

@@ -52,6 +52,8 @@ from averaging.rounds.timing import RoundTiming, patience_factor
 from averaging.signing.notary import Notary
 from averaging.wire.frames import commit_digest
 from averaging.wire.messages import (
+    HISTORY_COMMITS,
+    KEPT_COMMITS,
     MAX_ROSTER,
     Abandon,
     Commit,
@@ -67,13 +69,6 @@ from averaging.wire.messages import (
     Wait,
 )
 from dht.host import PeerId
-
-HISTORY_COMMITS = 3
-"""Commits (and their result shards, an eighth of the fragment each) kept for members that missed a few rounds; whoever
-missed more fetches the fragment, which is then the smaller download."""
-
-KEPT_COMMITS = 16
-"""Commits alone are small; they tell a peer that changes its lineage what became of its work there."""
 
 
 @dataclass

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from averaging.rounds.machine import KEPT_COMMITS
 from averaging.wire.frames import encode
-from averaging.wire.messages import Commit
+from averaging.wire.messages import KEPT_COMMITS, Commit
 
 MAX_LOGGED_COMMITS = 512
 """Per fragment: with a round per second, more than eight minutes for somebody who looks every few seconds."""

@@ -12,7 +12,6 @@ import numpy as np
 from averaging.arrays import all_finite
 from averaging.codec.digests import digest_of
 from averaging.lanes.links import Doorkeeper, open_greeted_stream
-from averaging.rounds.machine import KEPT_COMMITS
 from averaging.signing.commit_log import MAX_LOGGED_COMMITS
 from averaging.transfer.messages import (
     ACKNOWLEDGE,
@@ -31,7 +30,7 @@ from averaging.transfer.messages import (
 from averaging.transfer.server import StateServer
 from averaging.transfer.snapshots import Snapshot, StateSource
 from averaging.wire import frames
-from averaging.wire.messages import Commit
+from averaging.wire.messages import KEPT_COMMITS, Commit
 from dht.errors import PeerFault, PeerUnreachable
 from dht.host import Host, PeerId, Stream
 from dht.records.lineages import MAX_ANCHOR_VERSION

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from averaging.cells.formation import MAX_GRID_SHARDS
 from averaging.wire.cell_messages import (
     MAX_CELLS,
+    MAX_GRID_SHARDS,
     MAX_SLICES,
     PART_DIGEST_BYTES,
     CellOffer,

@@ -17,6 +17,8 @@ from dht.host import PeerId
 MAX_CELLS = 256
 MAX_SLICES = 256
 """So that the commit of a full round still fits its header (`checks.MAX_HEADER_BYTES`)."""
+MAX_GRID_SHARDS = 128
+"""So that the signed commit of a cell stays below 20 kB."""
 PART_DIGEST_BYTES = 32
 
 

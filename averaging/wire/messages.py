@@ -20,6 +20,11 @@ MAX_TOKENS = 2**40
 knows."""
 MAX_STEPS = 2**28
 """Of one contribution: three days of inner steps of a millisecond."""
+KEPT_COMMITS = 16
+"""Commits alone are small; they tell a peer that changes its lineage what became of its work there."""
+HISTORY_COMMITS = 3
+"""Commits (and their result shards, an eighth of the fragment each) kept for members that missed a few rounds; whoever
+missed more fetches the fragment, which is then the smaller download."""
 MAX_COMMIT_TOKENS = MAX_ROSTER * MAX_TOKENS
 """Of one commit, and of all cells of a round on two levels."""
 MAX_NUM_ROUNDS = 100

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import Final
 
-from dht.records.key_levels import PUBLISH_SHARE, PeerKey, num_keys
+from dht.records.key_levels import PUBLISH_SHARE, num_keys
 from dht.records.signed_records import claimed_level
-from dht.store import RecordStore
+from dht.store import PeerKey, RecordStore
 
 KEYS_AT_ONCE: Final = 16
 """Requests under way together; a dictionary takes tens of kilobytes."""

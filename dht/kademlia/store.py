@@ -38,10 +38,10 @@ from dht.kademlia.node import (
 )
 from dht.kademlia.rpc import ByteHost, Line, StreamCalls, attach_to_daemon
 from dht.p2pd.host import P2pdHost
-from dht.records.key_levels import LEVEL_0_KEYS, NUM_PEER_SHARDS, PeerKey, key_at, peers_key
+from dht.records.key_levels import key_at, peers_key
 from dht.records.profiles import profile_shard_of, profiles_key
 from dht.records.signed_records import run_key
-from dht.store import NUM_HOLDERS_READ
+from dht.store import LEVEL_0_KEYS, NUM_HOLDERS_READ, NUM_PEER_SHARDS, PeerKey
 
 MAX_HOLDERS_GLANCED: Final = 3
 """Asked for a key that is read briefly, one after the other until one has something."""

@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from dht.errors import PeerFault, PeerUnreachable
 from dht.host import PeerId
 from dht.memory.host import MemoryHost, MemoryNetwork
-from dht.records.key_levels import LEVEL_0_KEYS, PeerKey, key_at, may_stand, peers_key
+from dht.records.key_levels import key_at, may_stand, peers_key
 from dht.records.profiles import decode_profile
 from dht.records.signed_records import VerifiedRecords, decode_peer_record, decode_run_record
-from dht.store import MAX_ENTRIES_PER_DICTIONARY, NUM_HOLDERS_READ
+from dht.store import LEVEL_0_KEYS, MAX_ENTRIES_PER_DICTIONARY, NUM_HOLDERS_READ, PeerKey
 
 NUM_COPIES = 5
 """As many holders as a DHT of this software uses."""

@@ -28,12 +28,11 @@ import math
 from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final
 
 from dht.host import PeerId
+from dht.store import LEVEL_0_KEYS, NUM_PEER_SHARDS, PeerKey
 
-NUM_PEER_SHARDS: Final = 4
-"""Keys at level 0."""
 MAX_LEVEL: Final = 6
 """256 keys: 16 000 peers at 64 each, and 32 000 at the limit of a dictionary."""
 SPLIT_ABOVE: Final = 64
@@ -50,17 +49,6 @@ SECONDS_PER_KEY: Final = 1.25
 """Between two keys that are read in turn: four in a look every 5 s, about as much as all keys of a full level 0."""
 TURN_SECONDS_PER_KEY: Final = 1.5
 """That, and what looks themselves take."""
-
-
-class PeerKey(NamedTuple):
-    """One part of the peer records of a run."""
-
-    level: int
-    shard: int
-    """0 to `num_keys(level)` - 1."""
-
-
-LEVEL_0_KEYS: Final = tuple(PeerKey(0, shard) for shard in range(NUM_PEER_SHARDS))
 
 
 def num_keys(level: int) -> int:

@@ -19,8 +19,9 @@ from dht.errors import PeerFault
 from dht.fields import check_real, check_text, check_whole, clean_text, unpack
 from dht.host import PeerId
 from dht.identity.keys import PUBLIC_KEY_BYTES, SIGNATURE_BYTES, Identity, peer_id_of, public_key_of, verify_key
-from dht.records.key_levels import NUM_PEER_SHARDS, shard_of
+from dht.records.key_levels import shard_of
 from dht.records.signed_records import MAX_LABEL_LENGTH, MAX_RUN_ID_LENGTH, PeerRecord
+from dht.store import NUM_PEER_SHARDS
 
 MAX_PROFILE_BYTES: Final = 3072
 """64 machines and the longest name and run id; 85 of them fill a dictionary of the DHT."""

@@ -16,12 +16,11 @@ from pathlib import Path
 
 import msgpack
 
-from averaging.rounds.machine import KEPT_COMMITS
 from averaging.signing.chains import newest_run
 from averaging.signing.commit_log import MAX_LOGGED_BYTES, MAX_LOGGED_COMMITS
 from averaging.signing.notary import Checker
 from averaging.wire import frames as wire
-from averaging.wire.messages import Commit
+from averaging.wire.messages import KEPT_COMMITS, Commit
 from dht.errors import PeerFault
 from dht.host import PeerId
 from dht.regular_files import read_regular

@@ -20,8 +20,8 @@ from peer.cli.options import (
     Peers,
     RunId,
     UploadLimit,
-    checked_target,
 )
+from peer.observe.target import checked_target
 
 commands = typer.Typer()
 

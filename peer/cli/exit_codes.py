@@ -18,7 +18,7 @@ from typing import Any
 
 import typer
 
-from dht.errors import LocalFault, MurmurationError, UsageFault
+from dht.errors import EXIT_INTERRUPTED, LocalFault, MurmurationError, UsageFault
 from peer.plain_output import plain_output
 
 _REFUSED_BY_THE_MACHINE = (
@@ -26,9 +26,6 @@ _REFUSED_BY_THE_MACHINE = (
     *(errno.EMFILE, errno.ENFILE, errno.ENOMEM),
 )
 """A full or broken disk or output, limits on open files, no memory: nothing that this software can do about."""
-
-EXIT_INTERRUPTED = 130
-"""What shells report for a program that Ctrl+C ended (128 + SIGINT)."""
 
 
 def reporting(command: Callable[..., int | None]) -> Callable[..., None]:

@@ -9,18 +9,9 @@ import typer
 
 from dht.errors import UsageFault
 from peer.cli.exit_codes import reporting
-from peer.cli.options import (
-    AsJson,
-    Checkpoint,
-    InviteFile,
-    LookTimeout,
-    ModelDevice,
-    ModelPath,
-    Peers,
-    RunId,
-    checked_target,
-)
+from peer.cli.options import AsJson, Checkpoint, InviteFile, LookTimeout, ModelDevice, ModelPath, Peers, RunId
 from peer.export.model_source import CheckpointSource, ModelFileSource, ModelSource, RunSource
+from peer.observe.target import checked_target
 
 commands = typer.Typer()
 

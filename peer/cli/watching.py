@@ -14,7 +14,8 @@ import typer
 from dht.errors import UsageFault
 from dht.observer.backend import HostBackend, choose_backend
 from peer.cli.exit_codes import reporting
-from peer.cli.options import AsJson, DataDir, InviteFile, LookTimeout, Peers, Port, RunId, checked_target
+from peer.cli.options import AsJson, DataDir, InviteFile, LookTimeout, Peers, Port, RunId
+from peer.observe.target import checked_target
 
 commands = typer.Typer()
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from averaging.cells.formation import grid_of
+from averaging.cells.formation import cell_codec_of, grid_of
 from averaging.codec.codec import Codec, make_codec
-from averaging.exchange.cell_exchange import cell_codec_of
 from averaging.outer.outer_step import OuterRule
 from averaging.wire.frames import Limits
 from dht.errors import UsageFault

@@ -12,7 +12,6 @@ from typing import Any, Final
 from dht.errors import DeviceFault, LocalFault, PeerFault
 from dht.identity.multiaddr import parse_peer_multiaddr
 from dht.records.signed_records import PeerRecord
-from peer.cli.options import Target
 from peer.config.layouts import num_orthogonalised
 from peer.config.peer_config import PeerConfig
 from peer.doctor.facts import DoctorFacts, LineFacts, NeedFacts, RunFacts
@@ -25,8 +24,9 @@ from peer.network.membership.run_finding import local_record, manifest_of
 from peer.network.reachability.probe import DialBack, Probe, probing
 from peer.observe.entry import observer_entry
 from peer.observe.observer import Observer, observe
+from peer.observe.target import Target
 from peer.plan.source import sizes_of
-from peer.trainer.loop.trainer import select_device
+from peer.trainer.devices.select import select_device
 from peer.version import SOFTWARE, is_older
 
 MAX_ASKED: Final = 3

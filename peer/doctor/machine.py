@@ -20,7 +20,7 @@ from dht.p2pd.daemon import claim_ports, find_p2pd
 from peer.config.least_memory import available_memory_bytes, check_memory, free_memory_bytes
 from peer.config.manifest import RunManifest
 from peer.doctor.facts import MachineFacts
-from peer.trainer.loop.trainer import describe_device, select_device
+from peer.trainer.devices.select import describe_device, select_device
 from peer.trainer.model.gpt import build_model
 from peer.trainer.model.optimizer import make_optimizer
 from peer.version import VERSION

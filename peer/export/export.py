@@ -34,7 +34,7 @@ from peer.network.anchors.fetcher import Fetched, Fetcher, FetchProgress
 from peer.observe.entry import observer_entry
 from peer.observe.observer import Observer, observe
 from peer.quantities import bytes_text, count_text, plural
-from peer.trainer.loop.trainer import select_device
+from peer.trainer.devices.select import select_device
 from peer.trainer.model.data import open_corpus
 from peer.trainer.model.evaluation import held_out_loss
 from peer.trainer.model.gpt import GPT

@@ -24,9 +24,9 @@ from peer.network.process.child import NetworkChild
 from peer.network.process.spec import network_spec
 from peer.network.process.supervisor import NetworkProcess
 from peer.trainer.devices.ranks import Ranks
+from peer.trainer.devices.select import describe_device
 from peer.trainer.devices.side_stream import SideStream, side_stream
 from peer.trainer.loop.mailbox_link import TrainerLink
-from peer.trainer.loop.trainer import describe_device
 
 READY_SECONDS = 600.0
 """For the first anchors: a joiner downloads the whole model before it trains."""

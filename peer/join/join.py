@@ -28,9 +28,10 @@ from peer.trainer.devices.rank_groups import (
     place_from,
 )
 from peer.trainer.devices.ranks import OrderKind, Ranks
+from peer.trainer.devices.select import select_device
 from peer.trainer.devices.sharding import check_can_shard, shard
 from peer.trainer.loop.rank_process import follow
-from peer.trainer.loop.trainer import Trainer, select_device
+from peer.trainer.loop.trainer import Trainer
 from peer.trainer.model.data import open_corpus
 from peer.trainer.model.gpt import build_model
 from peer.trainer.model.optimizer import load_optimizers

@@ -14,11 +14,11 @@ from rich.table import Table
 from dht.observer.backend import HostBackend
 from dht.records.signed_records import PeerRecord
 from dht.records.swarm_view import SwarmView
-from peer.cli.options import Target
 from peer.config.manifest import RunManifest
 from peer.events.refusals import LoggedRefusals, refusals_in_log
 from peer.observe.entry import observer_entry
 from peer.observe.observer import observe
+from peer.observe.target import Target
 from peer.plain_console import PlainConsole
 from peer.quantities import count_text, seconds_text, short_peer
 

@@ -31,8 +31,7 @@ from dht.records.signed_records import (
 )
 from peer.config.manifest import RunManifest
 from peer.network.membership.revisions import WHEN_JOINING, member_rules
-from peer.network.membership.run_protocol import ask_for_run
-from peer.network.process.network_side import RUN_RECORD_LIFE_SECONDS
+from peer.network.membership.run_protocol import RUN_RECORD_LIFE_SECONDS, ask_for_run
 from peer.owner.owned_run import OwnedRun
 
 LOOK_SECONDS = 1.0

@@ -10,7 +10,7 @@ from dataclasses import astuple, dataclass
 
 from averaging.outer.carried_error import kept_error_num_bytes
 from averaging.outer.contributions import RECENT_CONTRIBUTIONS
-from averaging.rounds.machine import HISTORY_COMMITS
+from averaging.wire.messages import HISTORY_COMMITS
 from peer.checkpoint.spill import is_shelved
 from peer.mailbox.mailbox import mailbox_num_bytes
 from peer.plan.round_traffic import BlockFormat, MemberTraffic

@@ -7,7 +7,7 @@ import json
 import sys
 import time
 
-from peer.cli.exit_codes import EXIT_INTERRUPTED
+from dht.errors import EXIT_INTERRUPTED
 from peer.quantities import plural, seconds_text
 from peer.simulation.result import SimulationResult, summary_of
 from peer.simulation.scenarios.scenario import SHIPPED, load_scenario

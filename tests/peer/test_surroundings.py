@@ -25,12 +25,12 @@ from dht.kademlia import lazy_hivemind
 from dht.p2pd import directory
 from dht.records.signed_records import RunRecord, decode_run_record, encode_run_record, sign_run_record
 from peer.cli import exit_codes
-from peer.cli.options import checked_target
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import ADDRESSES_NAME, load_config, write_cached_peers
 from peer.network.membership import run_finding
 from peer.network.membership.peer_cache import CACHE_NAME, PeerCache
 from peer.network.membership.run_finding import Wanted, dial_reason, find_run
+from peer.observe.target import checked_target
 from peer.owner.new_run import create_run
 from peer.owner.owned_run import open_owned_run
 from peer.surroundings import put_right

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from averaging.lanes.links import Doorkeeper
-from averaging.rounds.machine import HISTORY_COMMITS, KEPT_COMMITS
 from averaging.signing.notary import Checker
 from averaging.transfer.client import Header, fetch_commits, fetch_digest, fetch_state
 from averaging.transfer.kept_chunks import KeptChunks
@@ -21,7 +20,7 @@ from averaging.transfer.messages import chunk_lengths
 from averaging.transfer.snapshots import Snapshot
 from averaging.transfer.transfer import Transfer
 from averaging.wire.frames import Limits
-from averaging.wire.messages import Commit
+from averaging.wire.messages import HISTORY_COMMITS, KEPT_COMMITS, Commit
 from dht.errors import PeerFault
 from dht.host import Host, PeerId
 from dht.records.lineages import is_majority

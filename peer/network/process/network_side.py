@@ -52,7 +52,7 @@ from peer.network.membership.profile_publisher import Contributing
 from peer.network.membership.reconnect import Company
 from peer.network.membership.revisions import Revisions, go_by, told
 from peer.network.membership.run_finding import Wanted, find_run, local_record
-from peer.network.membership.run_protocol import ask_for_run, serve_run
+from peer.network.membership.run_protocol import RUN_RECORD_LIFE_SECONDS, ask_for_run, serve_run
 from peer.network.node.node import Node, NodeIdentity, NodePorts
 from peer.network.node.serving_limits import ServingLimits, bytes_per_peer
 from peer.network.process.spec import NetworkSpec
@@ -73,8 +73,6 @@ LOOKS_PER_REVISION_LOOK = 3
 MAX_ASKED_MEMBERS = 5
 """Of a private run, for its manifest: until one gives it, or says why it does not."""
 REPUBLISH_SECONDS = 600.0
-RUN_RECORD_LIFE_SECONDS = 7 * 86400.0 - 3600.0
-"""Just under the longest life that holders accept."""
 
 log = logging.getLogger(__name__)
 

@@ -27,7 +27,7 @@ from torch._C._distributed_c10d import PrefixStore, TCPStore
 from dht.errors import DeviceFault, LocalFault, UsageFault
 from peer.import_path import python_command, python_environment
 from peer.trainer.devices.ranks import PATIENCE, RankLost, Ranks, lost_rank
-from peer.trainer.loop.trainer import select_device
+from peer.trainer.devices.select import select_device
 
 MEET_SECONDS = 300.0
 """For all processes of a peer to start: importing torch from a cold disk, several times at once."""

@@ -14,8 +14,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from dht.errors import DeviceFault, LocalFault
-from peer.quantities import plural
+from dht.errors import LocalFault
 from peer.trainer.devices.ranks import Ranks
 from peer.trainer.loop.inner_step import InnerStep, TrainingSettings
 from peer.trainer.loop.local_training import LocalTraining
@@ -25,35 +24,6 @@ from peer.trainer.model.data import Corpus
 MAX_SKIPPED_IN_A_ROW = 50
 """Steps with a non-finite loss or gradient before the trainer gives up: beyond a bad batch or a passing spike, well
 below an hour of wasted electricity."""
-
-
-def select_device(name: str) -> torch.device:
-    """``auto`` (CUDA, then MPS, then CPU), ``cpu``, ``cuda``, ``cuda:N`` or ``mps``.
-
-    Raises:
-        DeviceFault: no such kind of device, or it is not there; says what is.
-    """
-    num_cuda = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    has_mps = torch.backends.mps.is_available()
-    there = ["cpu", *(f"cuda:{index}" for index in range(num_cuda)), *(["mps"] if has_mps else [])]
-    if name == "auto":
-        return torch.device("cuda:0" if num_cuda else "mps" if has_mps else "cpu")
-    wanted = "cuda:0" if name == "cuda" else name
-    if wanted not in there:
-        raise DeviceFault(
-            f"device {name!r} is not there; this machine and this torch {torch.__version__} have {', '.join(there)}; "
-            "choose one of them or --device auto"
-        )
-    return torch.device(wanted)
-
-
-def describe_device(device: torch.device, num_devices: int = 1) -> str:
-    """Short name for people, e.g. ``NVIDIA H200``, ``2 x NVIDIA H200`` or ``cpu, 8 threads``; at most 40 characters."""
-    if num_devices > 1:
-        return f"{num_devices} x {describe_device(device)}"[:40]
-    if device.type == "cuda":
-        return str(torch.cuda.get_device_name(device))[:40]
-    return f"cpu, {plural(torch.get_num_threads(), 'thread')}" if device.type == "cpu" else device.type
 
 
 class Trainer:

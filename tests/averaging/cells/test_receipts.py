@@ -7,12 +7,21 @@ from dataclasses import replace
 
 import pytest
 
-from averaging.cells.formation import MAX_GRID_SHARDS, grid_of, plan_cell, plan_slices, relayed_to
+from averaging.cells.formation import grid_of, plan_cell, plan_slices, relayed_to
 from averaging.signing.credit import counted, totals
 from averaging.signing.receipt_file import ReceiptFault, RunFrame, line_of, read_receipts
 from averaging.wire import frames
 from averaging.wire.cell_checks import MAX_CELL_ROSTER
-from averaging.wire.cell_messages import MAX_CELLS, MAX_SLICES, CellRow, SliceResult, Upper, as_part, with_upper
+from averaging.wire.cell_messages import (
+    MAX_CELLS,
+    MAX_GRID_SHARDS,
+    MAX_SLICES,
+    CellRow,
+    SliceResult,
+    Upper,
+    as_part,
+    with_upper,
+)
 from averaging.wire.messages import MAX_STEPS, MAX_TOKENS, Commit, RosterEntry, ShardResult
 from dht.errors import UsageFault
 from dht.host import PeerId

@@ -11,10 +11,9 @@ from unittest import mock
 import pytest
 
 from averaging.rounds.events import Heard, Lost, Repair, SendMessage, Tick
-from averaging.rounds.machine import HISTORY_COMMITS, KEPT_COMMITS
 from averaging.rounds.timing import RoundTiming
 from averaging.signing.notary import Notary
-from averaging.wire.messages import Commit, CommitRequest, Plan, VersionIs, Wait
+from averaging.wire.messages import HISTORY_COMMITS, KEPT_COMMITS, Commit, CommitRequest, Plan, VersionIs, Wait
 from tests.kit.rounds.round_swarm import RoundSwarm, digest_of
 
 

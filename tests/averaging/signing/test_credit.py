@@ -12,13 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from averaging.rounds.machine import KEPT_COMMITS
 from averaging.signing.commit_log import MAX_LOGGED_BYTES, MAX_LOGGED_COMMITS, MAX_PAGE_BYTES, CommitLog
 from averaging.signing.credit import Round, counted, missing_versions, round_of, totals
 from averaging.signing.notary import Notary, Scope, roster_digest, shard_statement
 from averaging.signing.receipt_file import ReceiptFault, RunFrame, line_of, read_line, read_receipts, receipt_of
 from averaging.wire import frames
-from averaging.wire.messages import DIGEST_BYTES, Commit, RosterEntry, ShardResult
+from averaging.wire.messages import DIGEST_BYTES, KEPT_COMMITS, Commit, RosterEntry, ShardResult
 from dashboard.credit.credit import checker_of, collect, proof_line
 from dht.errors import PeerFault
 from dht.identity.keys import Identity, verify

@@ -10,7 +10,6 @@ import pytest
 
 from averaging.lanes.links import greet_incoming
 from averaging.outer.outer_step import anchor_digest, chunk_digests
-from averaging.rounds.machine import KEPT_COMMITS
 from averaging.transfer.client import (
     STATE_PROTOCOL,
     ChunkStream,
@@ -24,7 +23,16 @@ from averaging.transfer.client import (
 from averaging.transfer.messages import pack
 from averaging.transfer.snapshots import Snapshot
 from averaging.wire.frames import Limits
-from averaging.wire.messages import MAX_ROSTER, MAX_SHARDS, MAX_STEPS, MAX_TOKENS, Commit, RosterEntry, ShardResult
+from averaging.wire.messages import (
+    KEPT_COMMITS,
+    MAX_ROSTER,
+    MAX_SHARDS,
+    MAX_STEPS,
+    MAX_TOKENS,
+    Commit,
+    RosterEntry,
+    ShardResult,
+)
 from dht.errors import PeerFault, PeerUnreachable
 from dht.memory.host import MemoryHost
 from peer.network.membership.doorkeeper import RunDoorkeeper

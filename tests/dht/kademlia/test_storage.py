@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dht.identity.keys import Identity, make_run_id, public_key_of
-from dht.records.key_levels import MAX_LEVEL, PeerKey, key_at, keys_for, num_keys, peers_key
+from dht.records.key_levels import MAX_LEVEL, key_at, keys_for, num_keys, peers_key
 from dht.records.profiles import Profile, encode_profile, profile_shard_of, profiles_key
 from dht.records.signed_records import (
     PeerRecord,
@@ -22,7 +22,7 @@ from dht.records.signed_records import (
     run_key,
     sign_run_record,
 )
-from dht.store import MAX_ENTRIES_PER_DICTIONARY
+from dht.store import MAX_ENTRIES_PER_DICTIONARY, PeerKey
 
 # Importing hivemind warns, and here warnings are errors; this import is exempt.
 pytest.importorskip("hivemind")

@@ -16,7 +16,7 @@ from dht.errors import LocalFault
 from dht.host import PeerId
 from dht.identity.keys import Identity, make_run_id
 from dht.kademlia.census import fetch_everyone
-from dht.records.key_levels import Levels, PeerKey, is_beacon, key_at, num_keys, peers_key
+from dht.records.key_levels import Levels, is_beacon, key_at, num_keys, peers_key
 from dht.records.signed_records import (
     PeerRecord,
     claimed_level,
@@ -25,6 +25,7 @@ from dht.records.signed_records import (
     run_key,
     sign_run_record,
 )
+from dht.store import PeerKey
 
 pytest.importorskip("hivemind")
 

@@ -12,9 +12,9 @@ from dht.errors import PeerFault
 from dht.identity.keys import Identity, make_run_id
 from dht.memory.host import MemoryHost, MemoryNetwork
 from dht.memory.store import MemoryRecords, MemoryStore
-from dht.records.key_levels import PeerKey, shard_of
+from dht.records.key_levels import shard_of
 from dht.records.signed_records import encode_peer_record, encode_run_record, sign_run_record
-from dht.store import MAX_ENTRIES_PER_DICTIONARY
+from dht.store import MAX_ENTRIES_PER_DICTIONARY, PeerKey
 from peer.simulation.virtual_time import run_virtual
 from tests.dht.records.test_signed_records import make_record
 from tests.kit.memory_networks import fixed_network, now

@@ -13,13 +13,11 @@ from averaging.cells.formation import hash_cell
 from dht.host import PeerId
 from dht.records import key_levels
 from dht.records.key_levels import (
-    LEVEL_0_KEYS,
     MAX_LEVEL,
     MERGE_BELOW,
     SECONDS_PER_KEY,
     SPLIT_ABOVE,
     Levels,
-    PeerKey,
     is_beacon,
     key_at,
     keys_for,
@@ -30,6 +28,7 @@ from dht.records.key_levels import (
     shard_of,
     turn_seconds,
 )
+from dht.store import LEVEL_0_KEYS, PeerKey
 from tests.kit import level_swarm
 from tests.kit.level_swarm import LevelSwarm
 

@@ -16,7 +16,7 @@ from dht.errors import PeerFault, UsageFault
 from dht.fields import clean_text
 from dht.host import PeerId
 from dht.identity.keys import Identity, make_run_id
-from dht.records.key_levels import LEVEL_0_KEYS, peers_key, shard_of
+from dht.records.key_levels import peers_key, shard_of
 from dht.records.signed_records import (
     MAX_PEER_RECORD_BYTES,
     MAX_PEER_RECORD_LIFE_SECONDS,
@@ -34,6 +34,7 @@ from dht.records.signed_records import (
     run_key,
     sign_run_record,
 )
+from dht.store import LEVEL_0_KEYS
 
 NOW = 1_800_000_000.0
 ALICE = Identity.generate()

@@ -14,10 +14,9 @@ from averaging.outer.contributions import RECENT_CONTRIBUTIONS
 from averaging.outer.outer_step import OuterRule
 from averaging.rounds.facts import PeerRefused, RoundBegan
 from averaging.rounds.leader import Leading
-from averaging.rounds.machine import HISTORY_COMMITS, KEPT_COMMITS
 from averaging.rounds.reducer import Reducing
 from averaging.trust.leaders import LEAST_PATIENCE_SECONDS, PATIENCE_PACES
-from averaging.wire.messages import Commit, RosterEntry, ShardPlan
+from averaging.wire.messages import HISTORY_COMMITS, KEPT_COMMITS, Commit, RosterEntry, ShardPlan
 from dht.host import PeerId
 from tests.kit.chaos.ledger import Lineages, Node
 from tests.kit.chaos.peer import TOKENS_PER_SECOND, ChaosPeer

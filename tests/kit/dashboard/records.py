@@ -13,8 +13,8 @@ from dashboard.observe.state import DashboardState, Look, fold
 from dht.errors import PeerFault
 from dht.host import PeerId
 from dht.identity.keys import Identity, make_run_id
-from dht.records.key_levels import LEVEL_0_KEYS, PeerKey
 from dht.records.signed_records import PeerRecord, encode_peer_record, encode_run_record, sign_run_record
+from dht.store import LEVEL_0_KEYS, PeerKey
 
 OWNER = Identity.generate()
 RUN_ID = make_run_id("tinybytes", OWNER.public_key)

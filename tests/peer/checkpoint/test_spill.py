@@ -16,8 +16,7 @@ from averaging.codec.blocks import encoded_num_bytes
 from averaging.exchange.bulk_frames import post_stored
 from averaging.fragment.shard_store import payload_digest
 from averaging.outer.contributions import RECENT_CONTRIBUTIONS
-from averaging.rounds.machine import HISTORY_COMMITS
-from averaging.wire.messages import ResultRequest
+from averaging.wire.messages import HISTORY_COMMITS, ResultRequest
 from peer.checkpoint import spill
 from peer.checkpoint.spill import LEAST_BYTES, MOST_FILES, PastRounds, Shelf
 from peer.config.manifest import RunManifest

@@ -21,10 +21,10 @@ from dht.errors import DeviceFault, Incompatible, LocalFault, MurmurationError, 
 from dht.identity.keys import Identity, fingerprint, make_run_id, split_run_id
 from dht.records.signed_records import decode_run_record
 from peer.cli import app
-from peer.cli.options import Target
 from peer.config.manifest import AveragingSection, RunManifest
 from peer.config.peer_config import PeerConfig, write_cached_peers
 from peer.export.model_source import CheckpointSource, ModelFileSource, RunSource
+from peer.observe.target import Target
 
 OWNER = Identity.generate()
 RUN_ID = make_run_id("demo", OWNER.public_key)

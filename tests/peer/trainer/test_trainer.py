@@ -13,10 +13,11 @@ import torch
 from averaging.outer.layout import build_layout
 from dht.errors import DeviceFault, LocalFault
 from peer.mailbox.mailbox import Mailbox, MergeKind
+from peer.trainer.devices.select import select_device
 from peer.trainer.loop.inner_step import learning_rate_at
 from peer.trainer.loop.local_training import LocalTraining
 from peer.trainer.loop.mailbox_link import TrainerLink
-from peer.trainer.loop.trainer import MAX_SKIPPED_IN_A_ROW, Trainer, select_device
+from peer.trainer.loop.trainer import MAX_SKIPPED_IN_A_ROW, Trainer
 from peer.trainer.model.data import Corpus, block_positions, open_corpus
 from peer.trainer.model.gpt import GPT, initialise
 

@@ -19,8 +19,9 @@ from dht.identity.keys import Identity, make_run_id
 from dht.kademlia.census import fetch_everyone
 from dht.memory.host import MemoryHost
 from dht.memory.store import MemoryRecords, MemoryStore
-from dht.records.key_levels import LEVEL_0_KEYS, Levels, PeerKey, is_beacon, key_at, keys_for, num_keys, turn_seconds
+from dht.records.key_levels import Levels, is_beacon, key_at, keys_for, num_keys, turn_seconds
 from dht.records.signed_records import PeerRecord, VerifiedRecords, encode_peer_record
+from dht.store import LEVEL_0_KEYS, PeerKey
 from peer.network.membership.doorkeeper import RunDoorkeeper
 from peer.network.membership.membership import ANSWER_SECONDS, SHOW_SECONDS_PER_MEMBER, Membership
 from peer.simulation.virtual_time import run_virtual

@@ -1,0 +1,60 @@
+"""Which run an observer looks at, and through whom: from flags, an invite, or a peer's data folder."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from dht.errors import UsageFault
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What an observer looks at.
+
+    Attributes:
+        addresses: of members to dial first.
+        observer_folder: where its key and pass are, if the run is private.
+    """
+
+    run_id: str
+    addresses: list[str]
+    observer_folder: Path
+
+
+def checked_target(
+    run_id: str | None, peers: list[str] | None, invite_source: str | None = None, data_dir: str | None = None
+) -> Target:
+    """The run and the addresses an observer starts from.
+
+    Without `--peers`, those of the invite, or of the peer in the data folder (its own, and whom it met).
+
+    Raises:
+        UsageFault: no run or no address is known, or the invite cannot be used.
+    """
+    from peer.config.peer_config import ADDRESSES_NAME, load_config, read_cached_peers
+
+    flags: dict[str, object] = {"run_id": run_id, "peers": peers or None, "data_dir": data_dir}
+    if invite_source is None:
+        config = load_config(flags)
+    else:
+        from peer.network.membership.invitation import read_invite, with_invite
+        from peer.observe.entry import keep_observer_invite
+
+        invite = read_invite(invite_source)
+        config = load_config(with_invite(flags, invite))
+        keep_observer_invite(invite, config.observer_path)
+    here = [*read_cached_peers(config.data_dir / ADDRESSES_NAME), *read_cached_peers(config.cached_peers_path)]
+    addresses = list(config.peers) or list(dict.fromkeys(here))
+    if not addresses:
+        raise UsageFault(
+            f"No address of a member of {config.run_id} is known in {config.data_dir}; expected --peers MULTIADDR; "
+            "take one from the run's page or from what `peer seed` prints."
+        )
+    folder = config.observer_path
+    if data_dir is not None and not folder.exists():
+        # Whoever was invited to look before may have been so from the default folder.
+        with contextlib.suppress(UsageFault):
+            folder = load_config({"run_id": config.run_id}).observer_path
+    return Target(config.run_id, addresses, folder)
