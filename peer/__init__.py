@@ -1,0 +1,31 @@
+"""The volunteer's program: a trainer process, a network process, and the commands around them.
+
+The files of this folder stand under all rooms, but for the entry point:
+
+    version.py        version of this software
+    quantities.py     numbers as people read them (pure)
+    import_path.py    where our processes take code from: never from the working folder
+    surroundings.py   closed streams, a user without a name: put right before anything else
+    plain_output.py   text of others on its way to a terminal: nothing that a terminal would obey
+    plain_console.py  the same for tables and panels
+    __main__.py       entry point of `peer` and of `python -m peer`
+
+The rooms, from the bottom up. Only `trainer/`, and the rooms that start one, load torch:
+
+    mailbox/     shared memory between trainer process and network process
+    config/      what all peers of a run agree on (manifest), and what one volunteer may choose
+    events/      what can happen, as values; the event log
+    checkpoint/  both processes' state on disk
+    trainer/     the trainer process
+    network/     the network process
+    panel/       what the person at the terminal sees; figures for Prometheus
+    observe/     looking at a run from outside
+    owner/       what the owner's key is for
+    plan/        `peer plan`: what a run asks of a home (pure)
+    join/        `peer join`, `peer seed`, and `join` for training loops of one's own
+    export/      `peer export`, `peer sample`, `peer evaluate`
+    doctor/      `peer doctor`
+    simulation/  `peer simulate`: whole swarms in virtual time
+    demo/        `peer demo`
+    cli/         the command line: arguments in, exit code out
+"""

@@ -1,0 +1,19 @@
+"""The mathematics of one fragment: its layout, weights, the mean, the outer step, its state at one peer. Pure.
+
+The files, each built on those above it:
+
+    layout.py          parameters to fragments and back
+    schedule.py        who sends what when, and who leads
+    outer_step.py      weights, staleness, outer step, overlay, digest of the anchor
+    combine.py         combinations that a minority cannot steer; limits on norms
+    carried_error.py   what a reducer's mean lost in encoding, kept at 8 bits for the next one
+    reduction.py       a shard's contributions to its encoded mean, and the rates that follow
+    contributions.py   a peer's own contributions: announced, in flight, and what commits made of them
+    change.py          the memory into which changes for the live parameters are written
+    fragment_state.py  anchor, momentum, residual, work in flight, and what a commit does to them
+    own_work.py        what a peer has in flight, for checkpoints
+
+Sources: DiLoCo (arXiv 2311.08105) for the outer step; Streaming DiLoCo (arXiv 2501.18512) for fragments and blending;
+Eager Updates (arXiv 2502.12996) for the overlay; Decoupled DiLoCo (arXiv 2604.21428) for token weights; Async Local-SGD
+(arXiv 2401.09135) for staleness; arXiv 1803.01498 and 2106.11257 for robust means; arXiv 1901.09847 for error feedback.
+"""

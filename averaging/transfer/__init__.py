@@ -1,0 +1,12 @@
+"""Anchors for those who join or return: a donor's side, a newcomer's side, and many donors at once.
+
+The files, each built on those above it:
+
+    messages.py     what both sides share: requests, answers, digests of chunks
+    snapshots.py    copies that a donor keeps while somebody fetches them
+    kept_chunks.py  port: chunks that outlive the process that fetched them
+    chunks.py       which chunks come from whom (pure)
+    server.py       the donor's side
+    client.py       single requests to one donor
+    transfer.py     one fragment from many donors at once
+"""

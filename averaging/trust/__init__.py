@@ -1,0 +1,15 @@
+"""Whom to believe: speeds that peers claim, bad input and its consequences, leaders, wrong means. Pure.
+
+The files, each built on those above it:
+
+    announced_speeds.py  the fastest speed that each peer announced lately
+    believed_speeds.py   how fast a peer counts that announces any speed, or none
+    wakefulness.py       whether this process slept, and since when
+    failed_commits.py    commits that could not be applied here, and when the next try is due
+    blame.py             who sent bad input, and for how long that peer is excluded
+    leaders.py           whose commits are followed among strangers, and leaders that exclude members
+    guard.py             which claims of others are believed
+    recomputing.py       whether a mean is what its contributions give
+    mean_checks.py       which means of a commit look wrong to whoever is about to apply it
+    audit_budgets.py     how many means one peer may look at
+"""

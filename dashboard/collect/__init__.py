@@ -1,0 +1,7 @@
+"""What is fetched from members beside their records.
+
+The files, each built on those above it:
+
+    commits.py   signed commits, as far back as members have them
+    profiles.py  contributors' profiles, taken over if their machines agree
+"""

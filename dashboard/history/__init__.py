@@ -1,0 +1,11 @@
+"""What happened, kept in one SQLite file: memory first, one task that writes.
+
+The files, each built on those above it:
+
+    trend.py     curves, staleness, bandwidth, who came and went (pure)
+    rows.py      facts as rows of tables, and back (pure)
+    database.py  the file: its tables, and whether it may be used
+    writing.py   transactions, retention, what a start reads back, rebuilding
+    reading.py   bounded questions to the file
+    history.py   History: puts them together
+"""

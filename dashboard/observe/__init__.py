@@ -1,0 +1,8 @@
+"""Looks at the swarm and folds what was seen into one bounded state.
+
+The files, each built on those above it:
+
+    lanes.py     every peer's newest rounds, gathered from records (pure)
+    state.py     DashboardState: the fold (pure)
+    observer.py  looks every two seconds; announces nothing
+"""

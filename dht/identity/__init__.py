@@ -1,0 +1,9 @@
+"""Who a peer is and under which addresses: keys, PeerIds, signatures, run ids, multiaddrs.
+
+The files, each built on those above it:
+
+    keys.py       key file, PeerId, signatures, run ids that certify themselves
+    multiaddr.py  addresses as text and as bytes (pure)
+
+Sources: Ed25519 (RFC 8032); the libp2p specifications of peer ids and of multiaddrs.
+"""

@@ -1,0 +1,13 @@
+"""`P2pdHost`: the port Host over the libp2p daemon of hivemind. It carries the bulk data between peers.
+
+The files, each built on those above it:
+
+    directory.py           the private folder of the daemon's sockets
+    control.py             the daemon's control protocol
+    daemon.py              one run of the daemon: its flags, its start, its end
+    supervisor.py          keeps the daemon alive, with the same key and port
+    congestion_control.py  which TCP congestion control the kernel uses
+    host.py                P2pdHost
+    fresh_dial.py          dials a peer from a daemon of its own, as somebody would who never met it
+    relay_check.py         tries whether the daemon relays, and how much
+"""

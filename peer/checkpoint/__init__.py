@@ -1,0 +1,12 @@
+"""Both sides of a peer on disk, at one moment: anchors of the network process, tensors of the trainer. No torch.
+
+The files, each built on those above it:
+
+    files.py              files written in one pass and read with suspicion; JSON with a check sum
+    facts.py              what that JSON says, every field checked
+    tensor_files.py       safetensors, as the bytes that they are; numpy's arrays in them
+    commits.py            the signed commits that lead to the anchors
+    checkpoint.py         a whole checkpoint: atomic, checked, the last ones kept
+    partial_downloads.py  unfinished downloads
+    spill.py              what past rounds leave behind, in files without a name instead of memory
+"""

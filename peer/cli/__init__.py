@@ -1,0 +1,17 @@
+"""The command line: arguments in, exit code out, nothing else. Commands import what they need when they run.
+
+The files, each built on those above it:
+
+    exit_codes.py     exit codes; one sentence in place of a traceback
+    address_flags.py  several addresses after one flag
+    options.py        flags that several commands share
+    training.py       init, join, seed
+    owning.py         key, invite, revoke, members, manifest
+    watching.py       status, dashboard
+    doctor.py         doctor
+    export.py         export, sample, evaluate
+    receipts.py       receipts
+    profile.py        profile
+    trying.py         demo, plan, simulate
+    app.py            the `peer` command, made of the others
+"""

@@ -1,0 +1,7 @@
+"""`peer demo`: a local swarm of real processes that trains on real text.
+
+The files, each built on those above it:
+
+    summary.py  what the logs of a demo say (pure)
+    demo.py     the processes, the page, and the one JSON object at the end
+"""

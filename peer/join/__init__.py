@@ -1,0 +1,9 @@
+"""From flags to a peer that trains, and back to the prompt: everything that the two processes need is made here.
+
+The files, each built on those above it:
+
+    connection.py  what every training loop shares: network process, mailbox, link
+    join.py        `peer join`
+    seed.py        `peer seed`, the same in one process and without torch
+    session.py     `join` for a training loop of one's own
+"""

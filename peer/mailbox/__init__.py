@@ -1,0 +1,8 @@
+"""The mailbox: shared memory between trainer process and network process. Nobody takes a lock.
+
+The files, each built on those above it:
+
+    memory.py   its counters and fragment states: aligned cells with one writer each
+    slots.py    its messages, both ways
+    mailbox.py  the shared block
+"""

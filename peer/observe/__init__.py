@@ -1,0 +1,11 @@
+"""Looking at a run from outside: the commands that read and never train.
+
+The files, each built on those above it:
+
+    entry.py     how somebody who only looks gets into a private run
+    target.py    which run, and through whom: from flags, an invite, or a peer's data folder
+    observer.py  an observer of a run: manifest, members, anchors, signed commits
+    receipts.py  `peer receipts verify`
+    status.py    `peer status`
+    profile.py   `peer profile show`, `set`, `hide`
+"""

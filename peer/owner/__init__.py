@@ -1,0 +1,9 @@
+"""What the owner's key is for: a new run, invites, revocations, revisions.
+
+The files, each built on those above it:
+
+    new_run.py      `peer init`
+    owned_run.py    a run in its owner's hands: invites, revocations, signed revisions
+    publish.py      the owner's errands in the network
+    member_list.py  `peer members`
+"""

@@ -1,0 +1,15 @@
+"""`peer plan`: bytes, seconds and memory that a run asks of a home. Pure but for the files it reads.
+
+The files, each built on those above it:
+
+    round_traffic.py    bytes and seconds of one round, counted on its frames
+    memory.py           memory and disk of a peer
+    homes.py            the homes a run is planned for, as a TOML file
+    planning.py         what a run asks of a home
+    utilisation.py      how fast a line must be: the published model
+    bandwidth_table.py  the published table, with this project's rounds beside it
+    source.py           from a run file, manifest or run record to what is planned
+    report.py           tables and JSON
+
+Source: Streaming DiLoCo (arXiv 2501.18512, appendix) for the model of utilisation and its table.
+"""

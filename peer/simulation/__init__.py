@@ -1,0 +1,20 @@
+"""`peer simulate`: the real node and trainer of many peers in one process, under virtual time.
+
+The rooms, from the bottom up:
+
+    scenarios/    what happens in a simulation: specification, scenario files, every peer's life
+    adversaries/  peers that lie, flood and claim
+
+The simulator:
+
+    virtual_sleep.py  simulated processes that sleep and wake
+    virtual_time.py   an asyncio loop that jumps to the next timer
+    data.py           a language that is quickly learned
+    workload.py       what simulated peers learn
+    peer.py           one simulated volunteer
+    checks.py         what must hold when a swarm has settled
+    trace.py          what happened, folded from events; the trace hash (pure)
+    result.py         what a simulation found, as values and text (pure)
+    simulation.py     runs one simulation
+    command.py        from the flags of `peer simulate` to its summary
+"""

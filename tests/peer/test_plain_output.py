@@ -29,7 +29,7 @@ from peer.plain_console import PlainConsole
 from peer.plain_output import LAYOUT, PlainOutput
 from tests.kit.memory_networks import fixed_network, named
 from tests.kit.rounds.donor_scene import Donor, World
-from tests.repo.test_architecture import read_sources
+from tests.repo.layout_rules import read_sources
 
 HOSTILE = "a\x1b]0;owned\x07b\x1b[2Jc\x9b31md\u202egnp.exe\u2066\u200be\rf\x08\udc80g"
 """A title, a cleared screen, an eight-bit escape, bidirectional and invisible characters, an overwritten line."""

@@ -1,0 +1,12 @@
+"""Paths to members: which kinds there are, how members measure them for each other, which one is taken.
+
+The files, each built on those above it:
+
+    path_kinds.py      which kind of path leads to a peer, whose relay to use, when to dial again (pure)
+    probe_messages.py  what members tell each other of the line between them (pure)
+    probe_server.py    the serving side of probes: bounded bytes, few dials
+    probe.py           the asking side
+    paths.py           the path manager: direct, a hole, a relay
+
+Source: NTP (RFC 5905) for the offset of two clocks.
+"""

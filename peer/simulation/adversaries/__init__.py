@@ -1,0 +1,9 @@
+"""Hostile peers of the simulator; docs/simulation.md has the list of kinds.
+
+The files, each built on those above it:
+
+    liars.py     hosts whose frames lie
+    floods.py    peers that are a burden: floods, huge frames, slow reads, garbage
+    claims.py    false claims: versions, lineages, tokens, speeds, shapes of records
+    insiders.py  lying reducers, leaders and donors; which kind a peer is
+"""

@@ -1,0 +1,15 @@
+"""The built-in model, its data, its optimizers, its held-out loss and what it says.
+
+The files, each built on those above it:
+
+    data_files.py  the files behind a source: regular ones, read or mapped
+    data.py        the held-out part, and who reads what
+    gpt.py         the built-in GPT
+    evaluation.py  held-out loss of a whole model
+    muon.py        momentum with orthogonalised matrices
+    optimizer.py   the inner optimizer that the manifest names
+    sampling.py    text from a model
+
+Sources: RMSNorm (arXiv 1910.07467), rotary positions (arXiv 2104.09864), SwiGLU (arXiv 2002.05202), tied embeddings
+(arXiv 1608.05859), AdamW (arXiv 1711.05101), Muon (arXiv 2502.16982) and its use under DiLoCo (arXiv 2505.23725).
+"""

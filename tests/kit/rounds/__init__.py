@@ -1,0 +1,10 @@
+"""Swarms of round machines and of exchanges.
+
+The files, each built on those above it:
+
+    averaging_rounds.py  what reducers and members do with arrays, without a network
+    round_swarm.py       round machines joined by queues, in every order of events
+    cell_swarm.py        the same in cells
+    exchange_swarm.py    exchanges over a simulated network, in virtual time
+    donor_scene.py       donors that serve states, and a joiner
+"""

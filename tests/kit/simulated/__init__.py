@@ -1,0 +1,7 @@
+"""Simulated swarms of whole nodes with one peer that misbehaves.
+
+The files, each built on those above it:
+
+    anchor_thieves.py  claims of a version that nobody signed for, with a constant state behind it
+    hindering.py       a third peer that may hinder two good ones
+"""

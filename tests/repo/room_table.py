@@ -1,0 +1,210 @@
+"""The plan of the house: what each room may import, whether it is pure, which libraries it knows.
+
+`tests/repo/layout_rules.py` has the rules that go by it.
+"""
+
+from __future__ import annotations
+
+PACKAGES = ("dht", "averaging", "peer", "dashboard")
+MAX_LINES = 500
+MAX_ROOM_MODULES = 15
+MAX_ROOM_LINES = 2500
+GROUND = "dht"
+"""Its own files are ports and errors: every room may import them."""
+
+ROOMS: dict[str, tuple[str, bool, str]] = {
+    # room or single file: (rooms that it may import, all of them named above; is it pure?; libraries)
+    "dht": ("", False, "msgpack"),
+    "dht.identity": ("", False, "base58 cryptography"),
+    "dht.streams": ("", False, ""),
+    "dht.records": ("dht.identity", True, "msgpack"),
+    "dht.admission": ("dht.identity dht.records", True, "msgpack"),
+    "dht.p2pd": ("dht.identity dht.streams", False, "base58"),
+    "dht.pylibp2p": ("dht.identity dht.streams", False, "base58 cryptography google libp2p noise"),
+    "dht.memory": ("dht.identity dht.records", False, ""),
+    "dht.kademlia": (
+        "dht.identity dht.streams dht.records dht.admission dht.p2pd",
+        False,
+        "google hivemind msgpack",
+    ),
+    "dht.observer": ("dht.*", False, ""),
+    "averaging": ("", True, "numpy"),
+    "averaging.codec": ("averaging", False, "blake3 numpy"),
+    "averaging.wire": ("dht.records", True, "msgpack"),
+    "averaging.signing": ("averaging.wire", True, "msgpack"),
+    "averaging.outer": ("dht.records averaging averaging.codec averaging.wire", True, "numpy"),
+    "averaging.lanes": ("dht.streams averaging.wire", False, ""),
+    "averaging.rounds": ("averaging.wire averaging.signing averaging.outer", True, ""),
+    "averaging.cells": (
+        "dht.records averaging.codec averaging.wire averaging.signing averaging.outer averaging.rounds",
+        True,
+        "",
+    ),
+    "averaging.trust": (
+        "averaging averaging.codec averaging.wire averaging.signing averaging.outer averaging.rounds",
+        True,
+        "numpy",
+    ),
+    "averaging.fragment": (
+        "dht.records averaging.codec averaging.wire averaging.signing averaging.outer averaging.rounds averaging.cells",
+        False,
+        "numpy",
+    ),
+    "averaging.exchange": ("averaging.*", False, "numpy"),
+    "averaging.transfer": (
+        "dht.streams dht.records averaging averaging.codec averaging.wire averaging.signing averaging.outer "
+        "averaging.lanes averaging.rounds",
+        False,
+        "msgpack numpy",
+    ),
+    "averaging.codec.triton_kernels": ("", False, "triton"),
+    "averaging.codec.cuda_codec": ("averaging.codec averaging.codec.triton_kernels", False, "numpy torch"),
+    "peer": ("", False, "rich"),
+    "peer.mailbox": ("averaging", False, "numpy"),
+    "peer.config": (
+        "dht.identity averaging.codec averaging.wire averaging.outer averaging.cells peer peer.mailbox",
+        False,
+        "pydantic",
+    ),
+    "peer.events": ("averaging.trust peer", False, ""),
+    "peer.checkpoint": (
+        "averaging averaging.codec averaging.wire averaging.signing averaging.outer averaging.fragment "
+        "averaging.transfer peer",
+        False,
+        "msgpack numpy pydantic safetensors",
+    ),
+    "peer.trainer.devices": ("averaging.outer peer peer.mailbox", False, "numpy torch"),
+    "peer.trainer.model": ("averaging averaging.outer peer peer.config", False, "numpy torch"),
+    "peer.trainer.loop": (
+        "averaging averaging.outer peer peer.mailbox peer.config peer.checkpoint peer.trainer.*",
+        False,
+        "numpy torch",
+    ),
+    "peer.network.membership": (
+        "dht.identity dht.streams dht.records dht.admission dht.p2pd dht.kademlia averaging.outer averaging.lanes "
+        "averaging.trust peer peer.config peer.events",
+        False,
+        "msgpack",
+    ),
+    "peer.network.reachability": (
+        "dht.identity dht.streams dht.records dht.p2pd averaging.lanes peer.events",
+        False,
+        "msgpack",
+    ),
+    "peer.network.anchors": (
+        "dht.records averaging.wire averaging.signing averaging.lanes averaging.transfer",
+        False,
+        "",
+    ),
+    "peer.network.node": (
+        "dht.identity dht.streams dht.records averaging.* peer peer.mailbox peer.config peer.events peer.checkpoint "
+        "peer.network.membership peer.network.anchors",
+        False,
+        "numpy",
+    ),
+    "peer.network.process": (
+        "dht.identity dht.streams dht.records dht.admission dht.p2pd dht.kademlia averaging.lanes averaging.rounds "
+        "peer peer.mailbox peer.config peer.events peer.checkpoint peer.network.*",
+        False,
+        "uvloop",
+    ),
+    "peer.panel": ("peer peer.config peer.events", False, "prometheus_client rich"),
+    "peer.observe": (
+        "dht.identity dht.records dht.admission dht.kademlia dht.observer averaging.signing averaging.transfer peer "
+        "peer.config peer.events peer.network.membership",
+        False,
+        "rich",
+    ),
+    "peer.owner": (
+        "dht.identity dht.records dht.admission dht.p2pd dht.kademlia averaging.outer peer.config "
+        "peer.network.membership",
+        False,
+        "",
+    ),
+    "peer.plan": (
+        "dht.records averaging.codec averaging.wire averaging.outer averaging.rounds averaging.cells peer peer.mailbox "
+        "peer.config peer.checkpoint",
+        True,
+        "pydantic rich",
+    ),
+    "peer.join": (
+        "dht.identity dht.records dht.kademlia averaging.outer peer peer.mailbox peer.config peer.events "
+        "peer.checkpoint peer.trainer.* peer.network.process peer.panel peer.owner",
+        False,
+        "numpy pydantic torch",
+    ),
+    "peer.export": (
+        "dht.identity dht.records averaging averaging.signing averaging.outer peer peer.config peer.checkpoint "
+        "peer.trainer.devices peer.trainer.model peer.network.anchors peer.observe",
+        False,
+        "numpy pydantic safetensors torch",
+    ),
+    "peer.doctor": (
+        "dht.identity dht.records dht.p2pd averaging.codec peer peer.config peer.trainer.devices peer.trainer.model "
+        "peer.network.membership peer.network.reachability peer.observe peer.plan",
+        False,
+        "rich torch",
+    ),
+    "peer.simulation.scenarios": ("peer.config", False, "pydantic"),
+    "peer.simulation.adversaries": (
+        "dht.records dht.memory averaging averaging.codec averaging.wire averaging.signing averaging.outer "
+        "averaging.lanes averaging.rounds averaging.fragment averaging.transfer peer.network.membership "
+        "peer.network.node peer.simulation.scenarios",
+        False,
+        "numpy",
+    ),
+    "peer.simulation": (
+        "dht.identity dht.records dht.admission dht.memory averaging averaging.signing averaging.outer peer "
+        "peer.mailbox peer.config peer.events peer.trainer.model peer.trainer.loop peer.network.membership "
+        "peer.network.node peer.simulation.*",
+        False,
+        "numpy torch",
+    ),
+    "peer.demo": (
+        "dht.identity averaging averaging.outer peer peer.config peer.events peer.trainer.model peer.observe "
+        "peer.owner",
+        False,
+        "rich",
+    ),
+    "dashboard": ("", False, ""),
+    "dashboard.observe": ("dht.records peer.config dashboard", False, ""),
+    "dashboard.credit": ("dht.records averaging.wire averaging.signing dashboard", True, ""),
+    "dashboard.history": (
+        "dht.records averaging.signing dashboard dashboard.observe dashboard.credit",
+        False,
+        "aiosqlite",
+    ),
+    "dashboard.collect": ("dht.records dashboard dashboard.observe dashboard.history", False, ""),
+    "dashboard.page": ("peer dashboard dashboard.observe", False, ""),
+    "dashboard.server": (
+        "dht.observer dashboard dashboard.observe dashboard.history dashboard.page",
+        False,
+        "aiohttp prometheus_client",
+    ),
+    "dashboard.web": ("", False, ""),
+    "dashboard.app": ("dht.identity dht.records dht.observer dashboard.*", False, "aiohttp"),
+    "peer.cli": ("dht.* peer.* dashboard.*", False, "pydantic typer"),
+    "peer.__main__": ("peer peer.cli", False, ""),
+}
+"""A room may also import the standard library, its own files and `GROUND`. `x.*` is every row of `x` above this one."""
+
+PURE_FILES = (
+    *("dht.fields", "averaging.codec.codec", "averaging.codec.blocks"),
+    *("peer.network.membership.tally", "peer.network.node.round_clock", "peer.network.reachability.probe_messages"),
+    *("peer.doctor.facts", "peer.doctor.findings", "peer.doctor.prediction"),
+    *("dashboard.facts", "dashboard.observe.state", "dashboard.observe.lanes"),
+    *("dashboard.history.rows", "dashboard.history.trend"),
+)
+"""Pure ones in rooms that are not."""
+
+TRAINS = ("peer.trainer", "peer.join", "peer.export", "peer.doctor", "peer.simulation", "peer.demo")
+"""Rooms that may load torch."""
+TRAINS_NOTHING = ("peer.join.seed", "peer.simulation.scenarios", "peer.simulation.adversaries")
+"""In a room that may, and does not."""
+
+OWN_FILES = (
+    *("dht.p2pd.congestion_control", "peer.config.least_memory"),  # of the kernel
+    *("averaging.codec.build_kernels", "dashboard.page.assets", "dashboard.web.build"),  # of this software
+    *("dht.regular_files", "peer.demo.demo"),
+)
+"""They open files that nobody else can have put there."""
