@@ -21,7 +21,7 @@ from averaging.wire.cell_messages import (
     as_part,
     with_upper,
 )
-from averaging.wire.messages import DIGEST_BYTES, SIGNATURE_BYTES
+from averaging.wire.messages import DIGEST_BYTES, MAX_TOKENS, SIGNATURE_BYTES
 from tests.kit.memory_networks import named
 
 versions = st.integers(0, 2**53)
@@ -38,20 +38,14 @@ seconds = st.floats(0, 86_400)
 @st.composite
 def cell_rows(draw, leaders=None):
     leaders = leaders or sorted(draw(st.sets(peer_ids, min_size=1, max_size=4)))
-    return tuple(
-        CellRow(
-            f"2/{number}",
-            leader,
-            draw(part_digests),
-            draw(st.integers(1, 128)),
-            draw(counts),
-            draw(reals),
-            draw(counts),
-            draw(reals),
-            draw(counts),
-        )
-        for number, leader in enumerate(leaders)
-    )
+    rows = []
+    for number, leader in enumerate(leaders):
+        num_members = draw(st.integers(1, 128))
+        # Four rows of so many are what one commit may hold.
+        tokens = st.integers(0, min(num_members, 64) * MAX_TOKENS)
+        sums = (draw(tokens), draw(reals), draw(tokens), draw(reals), draw(counts))
+        rows.append(CellRow(f"2/{number}", leader, draw(part_digests), num_members, *sums))
+    return tuple(rows)
 
 
 @st.composite
