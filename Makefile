@@ -32,14 +32,8 @@ $(STAMP): pyproject.toml constraints.txt
 demo: venv
 	$(BIN)/peer demo
 
-# CUDA builds of torch bring Triton along. Without a GPU the tests run its kernels in an interpreter: a gigabyte for them alone.
-$(STAMP)-triton: $(STAMP)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt \
-		'triton>=3.3,<4; sys_platform == "linux" and platform_machine == "x86_64"'
-	@touch $@
-
 # Real daemons and processes one test at a time: they need the cores for themselves.
-test: venv $(STAMP)-triton
+test: venv
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not network"
 	$(BIN)/python -m pytest -m network
 

@@ -2,13 +2,11 @@
 
     python -m benchmarks.bench_codec [--json] [--values 25000000] [--threads 1,2] [--repeats 7] [--codecs int4,int8]
                                      [--others]
-    python -m benchmarks.bench_codec --device cuda [--json] [--values 25000000] [--repeats 7] [--codecs int4,int8]
 
 Rates are gigabytes (10^9 bytes) of float32 input or output a second, median and best of the repeats. Our kernels use
 one thread each; with more, they run on as many slices at once, and what others use takes torch's own threads. With one
 thread the share of a core is what the operation takes at a line of 400 Mbit/s whose every bit it makes or
-reads. `--device` times the kernels for CUDA devices alone, beside a copy on the device
-(`codec_device.py`). `--others` adds hivemind's compressions and bitsandbytes (see `codec_others.py`), in the same run.
+reads. `--others` adds hivemind's compressions and bitsandbytes (see `codec_others.py`), in the same run.
 """
 
 from __future__ import annotations
@@ -29,11 +27,8 @@ import torch
 from averaging.arrays import F32
 from averaging.codec.blocks import CODE_FORMATS
 from averaging.codec.codec import DEFAULT_BLOCK_SIZE, Codec, KernelChoice, make_codec
-from benchmarks.codec_device import device_rates
 from benchmarks.codec_others import others
 from benchmarks.machine import machine
-from dht.errors import DeviceFault
-from peer.trainer.devices.select import select_device
 
 WEIGHT = 0.3
 LINE_BITS_PER_SECOND = 400e6
@@ -212,28 +207,6 @@ def kernel_choices(name: str) -> list[KernelChoice]:
     return ["numpy", "compiled"] if fastest == "compiled" else ["numpy"]
 
 
-def on_device(names: Sequence[str], options: argparse.Namespace, device: torch.device, facts: dict[str, Any]) -> None:
-    """The kernels for a CUDA device.
-
-    Raises:
-        ValueError: Triton is not installed.
-    """
-    torch.cuda.set_device(device)  # where events are recorded
-    rates = device_rates(names, options.values, options.repeats, device)
-    facts = {**facts, "device": torch.cuda.get_device_name(device)}
-    if options.json:
-        print(json.dumps({**facts, "rates": [asdict(rate) for rate in rates]}))
-        return
-    print(f"{facts['command']}\n{facts['device']}; {options.values} values, {options.repeats} repeats")
-    print(f"{'codec':8} {'operation':21} {'GB/s of float32':>16} {'GB/s of memory':>15} {'of a copy':>10}")
-    for rate in rates:
-        print(
-            f"{rate.codec:8} {rate.operation:21} {rate.median_gigabytes_per_second:16.1f} "
-            f"{rate.traffic_gigabytes_per_second:15.1f} {rate.of_copy:10.0%}",
-            flush=True,
-        )
-
-
 def counts(text: str) -> list[int]:
     """Comma-separated positive integers."""
     numbers = [int(part) for part in text.split(",")]
@@ -250,7 +223,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--repeats", type=int, default=7, help="timed repeats of each operation (default 7)")
     parser.add_argument("--codecs", default=",".join(CODE_FORMATS), help="comma-separated (default: all)")
     parser.add_argument("--others", action="store_true", help="also hivemind's compressions and bitsandbytes")
-    parser.add_argument("--device", help="cuda or cuda:N: the kernels there, and nothing else")
     options = parser.parse_args(arguments)
     names = options.codecs.split(",")
     if options.values < 1 or options.repeats < 1:
@@ -260,16 +232,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     command = " ".join(["python -m benchmarks.bench_codec", *(sys.argv[1:] if arguments is None else arguments)])
     described = {"command": command, "machine": machine(), "values": options.values, "repeats": options.repeats}
-
-    if options.device is not None:
-        try:
-            device = select_device(options.device)
-            if device.type != "cuda":
-                raise DeviceFault(f"{device} is no CUDA device; without --device the kernels of the CPU are measured")
-            on_device(names, options, device, described)
-        except (DeviceFault, ValueError) as fault:
-            parser.error(f"--device {options.device}: {fault}")
-        return
 
     def show(rate: Rate) -> None:
         share = f"{rate.share_of_core:8.1%}" if rate.threads == 1 and rate.bits_per_value < 32 else ""

@@ -9,8 +9,6 @@ The files, each built on those above it:
     compiled.py          loads what was compiled, and refuses what is of another source
     compiled_kernels.py  the same bits from compiled kernels, in as few passes over memory as there can be
     codec.py             block codecs with error feedback (pure)
-    triton_kernels.py    the kernels for a CUDA device
-    cuda_codec.py        the integer codecs for tensors on a CUDA device; peers do not use it
 
 Sources: error feedback (arXiv 1901.09847); stochastic rounding (arXiv 1502.02551); shared scales that are powers of
 two (arXiv 2310.10537); the FP4 of Streaming DiLoCo (arXiv 2501.18512).

@@ -57,8 +57,6 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         False,
         "msgpack numpy",
     ),
-    "averaging.codec.triton_kernels": ("", False, "triton"),
-    "averaging.codec.cuda_codec": ("averaging.codec averaging.codec.triton_kernels", False, "numpy torch"),
     "peer": ("", False, "rich"),
     "peer.mailbox": ("averaging", False, "numpy"),
     "peer.config": (
