@@ -256,11 +256,19 @@ class Repairs:
             # Fetching took a while, in which this peer may have come to that anchor by itself, and gone on from it.
             if fetched is None or fragment.had(fetched.snapshot.version, fetched.snapshot.digest):
                 return False
+            found = fetched.snapshot
+            commits = _of_one_lineage(better.chain.commits, found.commits)
+            if commits is None:
+                claimed = await self._fetcher.claims.chain(
+                    index, better.behind[0], fragment.anchors(), fragment.state.version
+                )
+                if claimed is None or not set(better.chain.commits) <= set(claimed.commits):
+                    return False  # what was weighed was the commits of one side and the anchor of another
+                commits = {commit.version: commit for commit in better.chain.commits}
             weighed = await self._weigh_fetched(fragment, better, fetched)
             if weighed is None:
                 return None
-            found, tokens = fetched.snapshot, weighed.lineage_tokens
-            commits = _of_one_lineage(better.chain.commits, found.commits)
+            tokens = weighed.lineage_tokens
             if tokens is None:
                 await self.before_unproven()
             else:
@@ -286,11 +294,11 @@ class Repairs:
         return await self._weigh_chain(fragment, fetched.donors[0], later)
 
 
-def _of_one_lineage(weighed: Sequence[Commit], given: Sequence[Commit]) -> dict[int, Commit]:
-    """Version -> commit. A donor may have changed sides, and back, around its answer: what was weighed counts."""
+def _of_one_lineage(weighed: Sequence[Commit], given: Sequence[Commit]) -> dict[int, Commit] | None:
+    """Version -> commit; None when they contradict each other: a member changed sides between two of its answers."""
     commits = {commit.version: commit for commit in given}
     if any(commits.get(commit.version, commit) != commit for commit in weighed):
-        commits = {}
+        return None
     return commits | {commit.version: commit for commit in weighed}
 
 
