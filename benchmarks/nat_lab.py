@@ -7,7 +7,7 @@ Public seeds, and one home per kind of router: `public` (none), `cone` (one publ
 (another port for each remote); `NAT-alone` joins with `--no-relay`. Each home runs `peer join` on a tiny model. The
 table says for each home whether members could dial it, and in how many committed rounds its work was; and for each
 pair how they talked in the end: direct, punched (a hole in both routers), relayed, or not at all. See
-docs/home-networks.md. Needs root, `ip`, `nft`, and nf_tables' masquerade in the kernel.
+docs/volunteer/home-network.md. Needs root, `ip`, `nft`, and nf_tables' masquerade in the kernel.
 """
 
 from __future__ import annotations
@@ -301,7 +301,7 @@ def _path(one: Member, other: Member) -> str:
 
 
 def print_facts(command: str, facts: dict[str, Any]) -> None:
-    """The two tables, as they stand in docs/home-networks.md."""
+    """The two tables, as they stand in docs/volunteer/home-network.md."""
     print(f"{command}\n{machine()}\n")
     print("relays of the seeds: " + ", ".join(f"{count} {kind}" for kind, count in facts["relays"].items()))
     print(f"rounds of at least two: {facts['rounds']}\n")

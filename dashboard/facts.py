@@ -2,7 +2,7 @@
 
 Times are unix seconds. Ids and texts were checked and stripped before they came here; they are still escaped where
 they are shown. `*_witnessed` is what others in the round signed, `*_reported` what the peer itself says
-(`docs/dashboard.md` has the definitions).
+(`docs/organiser/dashboard.md` has the definitions).
 """
 
 from __future__ import annotations

@@ -8,5 +8,5 @@ The files, each built on those above it:
     cell_checks.py    checks of the frames of two-level rounds
     frames.py         the frames of all messages
 
-docs/protocol.md describes each message and field.
+docs/contributor/protocol.md describes each message and field.
 """

@@ -1,4 +1,6 @@
-"""The messages of two-level rounds, as values, and the commit that closes one. docs/protocol.md describes each field.
+"""The messages of two-level rounds, as values, and the commit that closes one.
+
+docs/contributor/protocol.md describes each field.
 
 A cell closes its part with a commit of its own (`CellPart`), which is the receipt of its members and moves no anchor.
 The cells' leaders offer their parts to the top leader; the reducers average across cells; the top leader closes

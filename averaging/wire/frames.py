@@ -4,7 +4,9 @@ A frame is ``version (1 byte) | header length (4 bytes, big-endian) | header | p
 array ``[kind, field, field, ...]`` in the order of the dataclass. Only `Contribution`, `Result`, `Partial` and
 `AuditShare` carry a payload. Sets of roster members (`included`) are bit masks: with lists, a round of 256 members
 would not fit its header. Everything is checked against `Limits`, which follow from the manifest, before it is used;
-every violation is a `PeerFault` that names what was got and what was expected. docs/protocol.md lists all messages.
+every violation is a `PeerFault` that names what was got and what was expected.
+
+docs/contributor/protocol.md lists all messages.
 """
 
 from __future__ import annotations

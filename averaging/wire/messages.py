@@ -1,4 +1,7 @@
-"""The messages of the round protocol, as values. docs/protocol.md describes each field; `frames.py` frames them."""
+"""The messages of the round protocol, as values; `frames.py` frames them.
+
+docs/contributor/protocol.md describes each field.
+"""
 
 from __future__ import annotations
 

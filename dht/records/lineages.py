@@ -11,7 +11,7 @@ known, live members have an anchor, and the tokens in signed commits that lead t
 - without a common anchor, signed commits decide only between sides of equally many members;
 - anything else does not count, though nobody contradicts it.
 
-Numbers of members are identities, which cost nothing: docs/security.md says what a flood of them can do.
+Numbers of members are identities, which cost nothing: docs/contributor/security.md says what a flood of them can do.
 """
 
 from __future__ import annotations

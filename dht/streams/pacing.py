@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 LINE_BYTES_PER_BYTE: Final = 1.045
-"""What a byte of a stream costs on the line, with the headers of yamux, Noise, TCP and IP; see docs/performance.md."""
+"""What a byte of a stream costs on the line, with the headers of yamux, Noise, TCP and IP; see benchmarks/README.md."""
 BURST_SECONDS: Final = 0.02
 """Of unused allowance that is kept: what comes at once must fit the router's queue, together with that of others."""
 URGENT_BYTES: Final = 4096

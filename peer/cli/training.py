@@ -102,7 +102,7 @@ def init(
     if not is_private:
         combine = made.manifest.averaging.combine
         who = "trusts every member" if combine == "mean" else "resists a quarter of hostile members"
-        print(f"Combine     {combine}  ({who}; docs/open-run.md)")
+        print(f"Combine     {combine}  ({who}; docs/organiser/open-run.md)")
     print()
     print(f"Start it:   {seed_line}")
     print(f"Join it:    {join_line}")

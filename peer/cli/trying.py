@@ -40,7 +40,8 @@ def plan(
         Path | None, typer.Argument(metavar="RUN_FILE", help="A run.toml or a manifest.", show_default=False)
     ] = None,
     peers: Annotated[
-        Path | None, typer.Option("--peers", metavar="FILE", help="Homes: lines, speeds, a goal; see docs/planning.md.")
+        Path | None,
+        typer.Option("--peers", metavar="FILE", help="Homes: lines, speeds, a goal; see docs/organiser/planning.md."),
     ] = None,
     table: Annotated[bool, typer.Option("--table", help="Bandwidth needed, against published figures.")] = False,
     as_json: AsJson = False,

@@ -21,7 +21,7 @@ from peer.config.peer_config import IDENTITY_NAME, RUN_RECORD_NAME, user_data_di
 
 OWNER_KEY_NAME = "owner.key"
 ROBUST_COMBINE = "centered_clip"
-"""What an open run is made with: with the mean, one member that commits alone moves everybody (docs/security.md)."""
+"""What an open run is made with: with the mean, one member that commits alone moves everybody; see open-run.md."""
 
 
 @dataclass(frozen=True, slots=True)

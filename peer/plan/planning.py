@@ -2,7 +2,7 @@
 
 Everything is the steady state of a run in which nobody fails: each fragment has one round per interval, everybody is in
 it, and peers are as fast as the profile says. Bytes are those on the line, TCP and IP headers included. What is an
-estimate is called one; docs/planning.md says how each figure comes about and what is left out.
+estimate is called one; docs/organiser/planning.md says how each figure comes about and what is left out.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def run_plan(run: Path | None, profile_path: Path | None, show_table: bool, as_j
 
 
 def plan_facts(manifest: RunManifest, profile: PlanProfile, plan: RunPlan) -> dict[str, Any]:
-    """The plan as plain values; docs/planning.md describes each field."""
+    """The plan as plain values; docs/organiser/planning.md describes each field."""
     section = manifest.averaging
     facts = asdict(plan)
     for facts_of_home, home in zip(facts["homes"], plan.homes, strict=True):

@@ -29,8 +29,8 @@ from peer.version import VERSION
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("dht", "averaging", "peer", "dashboard")
-PROTOCOL = ROOT / "docs" / "protocol.md"
-DESIGN = ROOT / "docs" / "design.md"
+PROTOCOL = ROOT / "docs" / "contributor" / "protocol.md"
+DESIGN = ROOT / "docs" / "contributor" / "architecture.md"
 README = ROOT / "README.md"
 CHANGELOG = ROOT / "CHANGELOG.md"
 MESSAGES: tuple[type[Any], ...] = (*(kind for kind in get_args(Message) if kind is not CellLevel), *CELL_KINDS)
@@ -98,7 +98,7 @@ def anchors_in(text: str) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-# --- docs/protocol.md ---
+# --- docs/contributor/protocol.md ---
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=lambda message: message.KIND)
@@ -192,7 +192,7 @@ def test_every_codec() -> None:
     assert set(names_in(section(PROTOCOL.read_text(), "Codecs"))) == set(CODE_FORMATS)
 
 
-# --- docs/design.md ---
+# --- docs/contributor/architecture.md ---
 
 
 def test_every_mode() -> None:

@@ -1,4 +1,4 @@
-"""docs/threat-model.md has a row for everything that somebody else can set, and its rules have tests that exist."""
+"""The threat model has a row for everything that somebody else can set, and its rules have tests that exist."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from dht.records.signed_records import PeerRecord, RunRecord
 from peer.config.manifest_sections import ChangeSection
 from tests.repo.test_docs import MESSAGES, ROOT, manifest_fields, names_in, rows, section
 
-TEXT = (ROOT / "docs" / "threat-model.md").read_text(encoding="utf-8")
+TEXT = (ROOT / "docs" / "contributor" / "threat-model.md").read_text(encoding="utf-8")
 COMMON = names_in(section(TEXT, "Fields of every message").partition("\n### ")[0])
 
 

@@ -81,7 +81,7 @@ def test_every_kind_is_done_somewhere_and_described():
     kinds = set(get_args(LieKind))
     others = {"wrong_mean", "drops_members", "lone_commits", "wrong_state"}
     assert kinds == LIES_IN_FRAMES | FLOODS | CLAIMS | others
-    text = (Path(__file__).parents[2] / "docs" / "simulation.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "developer" / "simulation.md").read_text()
     rows = [line for line in text.splitlines() if line.startswith("| `")]
     assert all(any(f"`{kind}`" in row.split("|")[1] for row in rows) for kind in kinds)
 

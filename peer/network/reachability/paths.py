@@ -2,7 +2,7 @@
 
 In this order: directly; else a relay leads here, and between two homes a hole is tried for by hanging up and dialling
 again; else the relay stays, for what must pass. Whoever cannot be dialled contributes and reduces nothing for others.
-docs/home-networks.md says what works behind which router.
+docs/volunteer/home-network.md says what works behind which router.
 """
 
 from __future__ import annotations

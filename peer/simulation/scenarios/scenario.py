@@ -1,6 +1,6 @@
 """What a scenario file holds: groups of peers, what goes wrong, what they learn. Read strictly, as a manifest is.
 
-docs/simulation.md has the table of all fields.
+docs/developer/simulation.md has the table of all fields.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ from peer.trainer.model.gpt import build_model
 from peer.trainer.model.optimizer import make_optimizer
 from tests.repo.test_docs import code_blocks, names_in, section
 
-DOCUMENT = (Path(__file__).parents[3] / "docs" / "planning.md").read_text(encoding="utf-8")
+DOCUMENT = (Path(__file__).parents[3] / "docs" / "organiser" / "planning.md").read_text(encoding="utf-8")
 EXAMPLE = Path(__file__).parents[3] / "examples" / "homes.toml"
 INT4 = BlockFormat("int4", 128, "bf16")
 MILLION = 1 << 20

@@ -39,7 +39,7 @@ from peer.simulation.workload import QuadraticWorkload
 from tests.repo.test_docs import rows
 from tests.repo.test_docs import section as section_of
 
-DOCUMENT = Path(__file__).parents[3] / "docs" / "simulation.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "developer" / "simulation.md"
 
 SMALL = {
     "duration_minutes": 1.5,
@@ -155,7 +155,7 @@ def test_shipped_scenarios_are_what_their_names_promise():
 
 
 def shown_default(field):
-    """As docs/simulation.md writes it."""
+    """As docs/developer/simulation.md writes it."""
     default = field.default
     if field.is_required():
         return "required"
