@@ -1,18 +1,20 @@
 # Two commands do everything on a bare machine with Python 3.11+, git and a C compiler:
 #   make demo    a local swarm trains on real text, with the dashboard
-#   make test    every test
+#   make test    everything that a release needs; docs/contributor/testing.md has the tiers
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help venv demo test check format clean
+.PHONY: help venv demo check test-fast test test-nightly format clean
 
 help:
-	@echo "make demo   a local swarm trains on real text (about two minutes)"
-	@echo "make test   run all tests"
-	@echo "make check  ruff, ruff format --check, mypy --strict"
-	@echo "make venv   only create .venv and install into it"
+	@echo "make demo          a local swarm trains on real text (about two minutes)"
+	@echo "make check         ruff, ruff format --check, mypy --strict, layout and documents (1 minute)"
+	@echo "make test-fast     tests without daemons and processes (4 minutes on two cores)"
+	@echo "make test          everything that a release needs (12 minutes on two cores)"
+	@echo "make test-nightly  every test, every seed, and the fuzzer for ten minutes"
+	@echo "make venv          only create .venv and install into it"
 
 # pip makes the kernels and the dashboard's bundle while it installs; afterwards this only notices edited sources.
 venv: $(STAMP)
@@ -32,15 +34,29 @@ $(STAMP): pyproject.toml constraints.txt
 demo: venv
 	$(BIN)/peer demo
 
-# Real daemons and processes one test at a time: they need the cores for themselves.
-test: venv
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not network"
-	$(BIN)/python -m pytest -m network
+PYTEST := $(BIN)/python -m pytest
+# Tests without daemons are taken by whichever worker is free; one file of real processes stays on one worker, which
+# starts its swarm once.
+FAST   := $(PYTEST) -n 2 --dist worksteal
+REAL   := $(PYTEST) -n 2 --dist loadfile --no-loadscope-reorder
 
 check: venv
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(PYTEST) tests/repo
+
+test-fast: venv
+	$(FAST) -m "not network and not nightly"
+
+test: test-fast
+	$(REAL) -m "network and not nightly"
+
+# Everything: what `make test` runs, and what it leaves out.
+test-nightly: check
+	$(FAST) -m "not network"
+	$(REAL) -m network
+	$(BIN)/python -m benchmarks.fuzz --seconds 600
 
 format: venv
 	$(BIN)/ruff check --fix .

@@ -5,7 +5,7 @@
     python -m benchmarks.fuzz --target wire --inputs 100000
 
 A finding is printed with its input, kept in ``tests/corpus/TARGET/`` with ``--keep``, and read again by
-`tests/repo/test_fuzz.py` from then on. The exit code is 1 when there was one.
+`tests/fuzz/test_decoders.py` from then on. The exit code is 1 when there was one.
 """
 
 from __future__ import annotations

@@ -8,8 +8,10 @@ The files, each built on those above it:
     peer/       likewise
     dashboard/  likewise
     swarms/     whole swarms in virtual time: forks, liars, faults at random
-    processes/  real processes on loopback
-    repo/       the repository itself: layout, documents, benchmarks, fuzzing
+    processes/  real processes on loopback, and the page in a browser
+    benchmarks/ benchmarks measure what ships, and say so when they cannot
+    fuzz/       decoders and commands under bytes that nobody expects
+    repo/       the repository itself: layout, documents, tiers
     golden/     stored output; CONTRIBUTING.md says how it is made again
     corpus/     inputs that the fuzzer ever found
 

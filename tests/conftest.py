@@ -1,15 +1,17 @@
-"""What all tests share: switches, hypothesis without chance or deadlines, and signals that reach every child."""
+"""What all tests share: switches, tiers, hypothesis without chance or deadlines, signals that reach every child."""
 
 from __future__ import annotations
 
 import signal
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import settings
 
 from dht.pylibp2p.protobuf_clash import make_room_for_libp2p
 from tests.kit.chaos.scenario import FIRST_HOSTILE_SEED
+from tests.kit.tiers import markers_of, sampled, turn_of
 
 # The same examples on every run and machine; a slow machine is no failure.
 settings.register_profile("reproducible", derandomize=True, deadline=None)
@@ -19,14 +21,14 @@ settings.load_profile("reproducible")
 CHAOS_SEEDS = (*range(380), *range(FIRST_HOSTILE_SEED, FIRST_HOSTILE_SEED + 80))
 """Hostile swarms, too; one takes half as long again as another scenario."""
 SIMULATION_SEEDS = range(40)
+NUM_KILLS = (6, 30)
+"""The first in `make test`; multiples of three."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--chaos-seed", type=int, metavar="SEED", help="of tests/swarms/test_chaos.py, this seed alone")
     parser.addoption("--chaos-seeds", metavar="FIRST:END", help="in place of some plain and some hostile ones")
-    parser.addoption(
-        "--kills", type=int, metavar="N", default=30, help="of tests/processes/test_kills.py; a multiple of three"
-    )
+    parser.addoption("--kills", type=int, metavar="N", help="of tests/processes/peers/test_kills.py; 3, 6, 9 ...")
     parser.addoption("--regenerate-golden", action="store_true", help="write tests/golden anew instead of comparing")
 
 
@@ -38,14 +40,24 @@ def pytest_configure(config: pytest.Config) -> None:
     make_room_for_libp2p()
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        for marker in markers_of(item.path, is_nightly=item.get_closest_marker("nightly") is not None):
+            item.add_marker(marker)
+    items.sort(key=lambda item: turn_of(item.path))
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "chaos_seed" in metafunc.fixturenames:
-        metafunc.parametrize("chaos_seed", _asked_for(metafunc.config, CHAOS_SEEDS))
+        metafunc.parametrize("chaos_seed", _asked_for(metafunc.config, sampled(CHAOS_SEEDS, one_in=8)))
     if "simulation_seed" in metafunc.fixturenames:
-        metafunc.parametrize("simulation_seed", _asked_for(metafunc.config, SIMULATION_SEEDS))
+        metafunc.parametrize("simulation_seed", _asked_for(metafunc.config, sampled(SIMULATION_SEEDS, one_in=4)))
+    if "num_kills" in metafunc.fixturenames:
+        asked = metafunc.config.getoption("--kills")
+        metafunc.parametrize("num_kills", [asked] if asked else sampled(NUM_KILLS, one_in=len(NUM_KILLS)))
 
 
-def _asked_for(config: pytest.Config, seeds: Sequence[int]) -> Sequence[int]:
+def _asked_for(config: pytest.Config, seeds: Sequence[Any]) -> Sequence[Any]:
     """The seeds of the command line, else `seeds`."""
     one, several = config.getoption("--chaos-seed"), config.getoption("--chaos-seeds")
     if one is not None:
@@ -56,11 +68,6 @@ def _asked_for(config: pytest.Config, seeds: Sequence[int]) -> Sequence[int]:
     if not (colon and first.isdecimal() and end.isdecimal() and int(first) < int(end)):
         raise pytest.UsageError(f"--chaos-seeds {several}; expected FIRST:END with FIRST < END, such as 0:20000")
     return range(int(first), int(end))
-
-
-@pytest.fixture
-def num_kills(request: pytest.FixtureRequest) -> int:
-    return int(request.config.getoption("--kills"))
 
 
 @pytest.fixture

@@ -7,8 +7,6 @@ import contextlib
 import ipaddress
 import logging
 import socket
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import replace
 
@@ -26,7 +24,7 @@ from dashboard.server.live import Live
 from dashboard.server.quiet_log import MAX_REASON_LENGTH, OncePerMinute
 from dashboard.server.routes import make_app
 from dashboard.server.site import SITE
-from tests.kit.dashboard.records import NOW, PEERS, RUN_ID, Clock, bare_record, record_of, state_with
+from tests.kit.dashboard.records import NOW, PEERS, Clock, bare_record, record_of, state_with
 from tests.kit.dashboard.scene import contributor_of
 
 FEW = DoorLimits(num_connections=8, num_per_address=6, idle_seconds=30.0, send_seconds=30.0)
@@ -408,41 +406,3 @@ def test_one_line_per_kind_and_minute_with_how_many_there_were() -> None:
 
 
 # --- the real command ---
-
-
-@pytest.mark.network
-def test_a_page_with_few_descriptors_answers_beside_slow_connections() -> None:
-    code = (
-        "import resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256));"
-        "from dashboard.app import serve_dashboard; from dashboard.server.choices import Choices;"
-        f"sys.exit(serve_dashboard({RUN_ID!r}, ['/ip4/127.0.0.1/tcp/1/p2p/{PEERS[0].peer_id}'],"
-        " Choices(port=0, backend='libp2p')))"
-    )
-    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert process.stdout is not None
-    slow: list[socket.socket] = []
-    try:
-        port = int(process.stdout.readline().partition(b"127.0.0.1:")[2].partition(b"/")[0])
-
-        async def status(path: bytes) -> int:
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(GET % path)
-            head = await asyncio.wait_for(reader.readline(), 30)
-            writer.close()
-            return int(head.split()[1])
-
-        for _ in range(300):
-            slow.append(socket.create_connection(("127.0.0.1", port)))
-            slow[-1].sendall(b"GET / HTTP/1.1\r\nHost")
-        for path in (b"", b"api/v1/run", b"healthz", b"metrics") * 3:
-            assert asyncio.run(status(path)) == 200
-            for one in slow[::7]:
-                with contextlib.suppress(OSError):
-                    one.sendall(b"x")
-    finally:
-        process.terminate()
-        _, told = process.communicate(timeout=60)
-        for one in slow:
-            one.close()
-    assert process.returncode == 0
-    assert len(told) < 4000

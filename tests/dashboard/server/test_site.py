@@ -5,16 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import os
-import signal
 import socket
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 
 import pytest
-from aiohttp import ClientResponse, ClientSession
+from aiohttp import ClientResponse
 from aiohttp.test_utils import TestClient, TestServer
 from hypothesis import given
 from hypothesis import strategies as st
@@ -237,39 +232,3 @@ def test_what_ends_the_watch_is_one_sentence() -> None:
                 _end_of(watching)
 
     asyncio.run(check())
-
-
-@pytest.mark.network
-def test_with_nobody_there_the_page_says_so_and_ctrl_c_leaves_nothing_behind() -> None:
-    code = (
-        "import sys; from dashboard.app import serve_dashboard; from dashboard.server.choices import Choices;"
-        f"sys.exit(serve_dashboard({RUN_ID!r}, ['/ip4/127.0.0.1/tcp/1/p2p/{PEERS[0].peer_id}'], Choices(port=0)))"
-    )
-    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, start_new_session=True)
-    assert process.stdout is not None
-    try:
-        port = int(process.stdout.readline().partition("127.0.0.1:")[2].partition("/")[0])
-        asyncio.run(_until_status(port, "Nobody answers yet"))
-        daemons = _children_of(process.pid)
-        assert daemons
-        process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 0
-        assert not [pid for pid in daemons if Path(f"/proc/{pid}").exists()]
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        process.stdout.close()
-
-
-async def _until_status(port: int, sentence: str) -> None:
-    async with ClientSession(f"http://127.0.0.1:{port}") as session, asyncio.timeout(120):
-        response = await session.get("/events")
-        while sentence not in (await response.content.readline()).decode():
-            pass
-        response.close()
-
-
-def _children_of(pid: int) -> list[int]:
-    tasks = Path(f"/proc/{pid}/task").iterdir()
-    return [int(child) for task in tasks for child in (task / "children").read_text().split()]

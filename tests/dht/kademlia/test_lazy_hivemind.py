@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import textwrap
 from pathlib import Path
 
 import pytest
 
-from dht.observer.backend import HostBackend
-
-HEAVY = """
-import sys
-
-def heavy():
-    return {"torch", "scipy", "hivemind.averaging", "hivemind.optim"} & set(sys.modules)
-"""
+from tests.kit.fresh_interpreter import HEAVY, run
 
 PARTS = """
 from dht.kademlia.lazy_hivemind import allow_parts_of_hivemind
@@ -59,29 +49,6 @@ assert hivemind.dht.node.DHTNode is hivemind.dht.DHTNode
 assert not hasattr(hivemind, "no_such_name") and not hasattr(hivemind.utils, "no_such_name")
 """
 
-OBSERVER = """
-import asyncio
-from dht.observer.network import observer_network
-
-async def look():
-    async with observer_network({backend!r}, ["/ip4/127.0.0.1/tcp/1"]) as (host, store):
-        assert await store.bootstrap([]) == 0
-
-asyncio.run(look())
-assert "hivemind.dht.node" in sys.modules
-assert not heavy(), heavy()
-"""
-
-
-def run(program: str, *first_on_path: Path) -> None:
-    """Run it in a process that has imported nothing yet."""
-    path = os.pathsep.join([*(str(folder) for folder in first_on_path), os.environ.get("PYTHONPATH", "")])
-    command = [sys.executable, "-W", "ignore", "-c", program]
-    ended = subprocess.run(
-        command, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": path}, timeout=120
-    )
-    assert ended.returncode == 0, ended.stderr
-
 
 def test_the_dht_alone_and_then_everything():
     run(HEAVY + PARTS + DHT_ALONE + EVERYTHING)
@@ -101,14 +68,6 @@ def test_a_hivemind_that_is_loaded_stays_as_it_is():
         + "assert all(sys.modules[name] is module for name, module in before.items())\n"
         + "assert type(hivemind) is type(hivemind.utils) is types.ModuleType"
     )
-
-
-@pytest.mark.network
-@pytest.mark.parametrize("backend", ["p2pd", "libp2p"])
-def test_an_observer_loads_little(backend: HostBackend):
-    if backend == "libp2p":
-        pytest.importorskip("libp2p", reason="the observer extra is not installed: pip install 'murmuration[observer]'")
-    run(HEAVY + OBSERVER.format(backend=backend))
 
 
 def test_every_way_to_get_a_name(tmp_path: Path):

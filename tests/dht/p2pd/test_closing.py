@@ -18,8 +18,6 @@ from dht.p2pd.directory import SocketDirectory, remove_stale
 from dht.p2pd.host import P2pdHost
 from tests.kit.processes.process_swarm import wait_until
 
-pytestmark = pytest.mark.network
-
 LOOPBACK = ("/ip4/127.0.0.1/tcp/0",)
 
 

@@ -25,8 +25,6 @@ from dht.p2pd.host import P2pdHost
 from dht.streams.pacing import URGENT_BYTES, RateLimits
 from tests.kit.host_contract import CONTRACT, ECHO, Check, HostNetwork, echo, run_check
 
-pytestmark = pytest.mark.network
-
 LOOPBACK = ("/ip4/127.0.0.1/tcp/0",)
 
 

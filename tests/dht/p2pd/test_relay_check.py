@@ -14,8 +14,6 @@ from dht.p2pd.host import P2pdHost
 from dht.p2pd.relay_check import check_relay
 from tests.kit.host_contract import ECHO, echo
 
-pytestmark = pytest.mark.network
-
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
 
 

@@ -16,6 +16,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -385,9 +386,9 @@ class ProcessSwarm:
 
 @contextmanager
 def process_swarm(run_toml: str = TINY_RUN) -> Iterator[ProcessSwarm]:
-    """A swarm of processes; on leaving, nothing of it is left."""
+    """A swarm of processes; on leaving, nothing of it is left. SIGTERM is meanwhile what Ctrl+C is."""
     # Short, because the paths of Unix sockets end at 107 bytes.
-    with tempfile.TemporaryDirectory(prefix="mm", dir="/tmp") as sockets:
+    with tempfile.TemporaryDirectory(prefix="mm", dir="/tmp") as sockets, _interrupted_by_sigterm():
         folder = Path(sockets) / "run"
         folder.mkdir()
         swarm = ProcessSwarm(folder, Path(sockets), run_toml)
@@ -395,6 +396,19 @@ def process_swarm(run_toml: str = TINY_RUN) -> Iterator[ProcessSwarm]:
             yield swarm
         finally:
             swarm.close()
+
+
+@contextmanager
+def _interrupted_by_sigterm() -> Iterator[None]:
+    """The default action would end this process before it has ended its peers."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def assert_one_sentence(stderr: str, *words: str) -> None:

@@ -16,8 +16,6 @@ from dht.records.signed_records import encode_run_record, sign_run_record
 from peer.config.manifest import RunManifest
 from tests.kit.processes.process_swarm import WAIT_SECONDS, assert_one_sentence, free_port
 
-pytestmark = pytest.mark.network
-
 TINY: dict[str, Any] = {"num_layers": 1, "d_model": 32, "num_heads": 2, "context": 32}
 
 

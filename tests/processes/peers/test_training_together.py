@@ -39,8 +39,6 @@ from tests.kit.processes.process_swarm import (
     wait_until,
 )
 
-pytestmark = pytest.mark.network
-
 STEPS_SECONDS = 240.0
 """For 300 inner steps of the least urgent process of a busy machine."""
 SOON_SECONDS = 20.0

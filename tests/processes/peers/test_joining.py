@@ -35,8 +35,6 @@ from peer.observe.observer import observe, open_log
 from tests.kit.processes.hostile_member import HostileMember, answering, hostile_member
 from tests.kit.processes.process_swarm import TINY_RUN, PeerProcess, ProcessSwarm, process_swarm, wait_until
 
-pytestmark = [pytest.mark.network, pytest.mark.timeout(900)]
-
 RUN = (
     TINY_RUN.replace("num_layers = 1", "num_layers = 4")
     .replace("d_model = 32", "d_model = 256")

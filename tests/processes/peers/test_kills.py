@@ -13,8 +13,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import pytest
-
 from dht.host import PeerId
 from peer.events.log import (
     AnchorRepaired,
@@ -30,8 +28,6 @@ from peer.events.log import (
     TrainingProgressed,
 )
 from tests.kit.processes.process_swarm import PeerProcess, ProcessSwarm, process_swarm, wait_until
-
-pytestmark = pytest.mark.network
 
 SEED = 4
 FRAGMENTS = (0, 1)
@@ -162,7 +158,6 @@ def plan(chance: random.Random, num_kills: int) -> list[tuple[str, int]]:
     return kills
 
 
-@pytest.mark.timeout(1800)
 def test_kills_lose_no_committed_version(num_kills: int) -> None:
     chance = random.Random(SEED)
     with process_swarm() as swarm:

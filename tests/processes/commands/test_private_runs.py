@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 from dht.identity.keys import Identity
 from peer.cli import app
 from peer.events.log import CheckpointSaved, LeftRun, ManifestRevised, RefusedPeer, RoundCommitted, RunEnded
 from tests.kit.processes.process_swarm import TINY_RUN, assert_one_sentence, process_swarm, wait_until
-
-pytestmark = [pytest.mark.network, pytest.mark.timeout(900)]
 
 RUN = TINY_RUN + '[access]\nmode = "invite"\n'
 SOON_SECONDS = 180.0

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import signal
 
-import pytest
-
 from peer.events.log import CheckpointSaved, NetworkRestarted
 from tests.kit.processes.process_swarm import TINY_RUN, PeerProcess, process_swarm, wait_until
 
@@ -14,7 +12,6 @@ RUN = TINY_RUN.replace("num_layers = 1", "num_layers = 4").replace("d_model = 32
 """Its two fragments have 1.7 million values: a round leaves more than a MiB."""
 
 
-@pytest.mark.network
 def test_past_rounds_lie_in_files_without_a_name() -> None:
     with process_swarm(RUN) as swarm:
         peer = swarm.start("lone", "--checkpoint-minutes", "0.05", has_record=True)

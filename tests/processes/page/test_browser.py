@@ -40,10 +40,7 @@ STICKS_OUT = """[...document.querySelectorAll(".card td, .card th, .card p, .car
 """What reaches over the edge of its card; cells of one pixel are for screen readers only."""
 DESK = {"width": 1240, "height": 900}
 
-pytestmark = [
-    pytest.mark.network,
-    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here; apt-get install chromium"),
-]
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here; apt-get install chromium")
 
 
 InBrowser = Callable[..., None]

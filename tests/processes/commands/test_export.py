@@ -8,14 +8,10 @@ import shlex
 import signal
 from pathlib import Path
 
-import pytest
-
 from peer.events.log import AppliedCommit
 from tests.kit.processes.process_swarm import PeerProcess, ProcessSwarm, assert_one_sentence, process_swarm
 
 
-@pytest.mark.network
-@pytest.mark.timeout(900)
 def test_export_sample_and_evaluate_a_live_run(tmp_path: Path) -> None:
     with process_swarm() as swarm:
         first = swarm.start("first", has_record=True)
@@ -33,7 +29,7 @@ def test_export_sample_and_evaluate_a_live_run(tmp_path: Path) -> None:
 def do_as_documented(swarm: ProcessSwarm, first: PeerProcess, data_dir: Path, folder: Path) -> None:
     """Every command and every program of the README's section, in their order, as they stand there."""
     folder.mkdir()
-    readme = Path(__file__).resolve().parents[2] / "README.md"
+    readme = Path(__file__).resolve().parents[3] / "README.md"
     section = readme.read_text().split("## Take the model home")[1].split("\n## ")[0]
     commands, program = re.findall(r"^```\w*\n(.*?)^```$", section, re.DOTALL | re.MULTILINE)
     given = {"RUN": swarm.run_id, "ADDRESS": first.address, "DATA_DIR": str(data_dir)}

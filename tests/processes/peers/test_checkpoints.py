@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 from peer.checkpoint.checkpoint import METADATA_NAME, TRAINER_FACTS_NAME, list_checkpoints
 from peer.events.log import CaughtUp, CheckpointSaved, SentContribution, TrainingProgressed
 from tests.kit.processes.process_swarm import ProcessSwarm, process_swarm, wait_until
@@ -21,7 +19,6 @@ def newest_facts(swarm: ProcessSwarm, name: str) -> tuple[tuple[int, ...], int]:
     return tuple(facts["version"] for facts in metadata["fragments"]), metadata["totals"]["inner_steps"]
 
 
-@pytest.mark.network
 def test_a_lone_peer_that_was_killed_goes_on_from_its_checkpoint() -> None:
     with process_swarm() as swarm:
         peer = swarm.start("lone", *OFTEN, has_record=True)
@@ -44,7 +41,6 @@ def test_a_lone_peer_that_was_killed_goes_on_from_its_checkpoint() -> None:
         assert min(newest_facts(swarm, "lone")[0]) > min(versions)
 
 
-@pytest.mark.network
 def test_a_peer_that_returns_with_an_old_checkpoint_catches_up() -> None:
     with process_swarm() as swarm:
         first = swarm.start("first", *RARELY, has_record=True)

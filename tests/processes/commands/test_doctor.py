@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 from tests.kit.processes.process_swarm import assert_one_sentence, process_swarm, wait_until
-
-pytestmark = [pytest.mark.network, pytest.mark.timeout(600)]
 
 SOON_SECONDS = 180.0
 

@@ -5,12 +5,8 @@ from __future__ import annotations
 import os
 import signal
 
-import pytest
-
 from peer.events.log import CheckpointSaved, LeftRun, TrainingProgressed
 from tests.kit.processes.process_swarm import PeerProcess, ProcessInfo, assert_one_sentence, process_swarm, wait_until
-
-pytestmark = [pytest.mark.network, pytest.mark.timeout(600)]
 
 SOON_SECONDS = 180.0
 

@@ -36,8 +36,6 @@ from tests.kit.processes.process_swarm import (
     wait_until,
 )
 
-pytestmark = pytest.mark.network
-
 OTHER_VERSION = PROTOCOL_VERSION + 1
 
 

@@ -36,8 +36,6 @@ from dht.kademlia.gate import key_id_of, pack_value
 from dht.kademlia.store import HivemindStore
 from dht.p2pd.host import P2pdHost
 
-pytestmark = pytest.mark.network
-
 OWNER = Identity.generate()
 RUN_ID = make_run_id("tiny", OWNER.public_key)
 CHECK_SECONDS = 90.0

@@ -9,8 +9,6 @@ import pytest
 
 from tests.kit.processes.process_swarm import PeerProcess, process_swarm, wait_until
 
-pytestmark = pytest.mark.network
-
 SOON_SECONDS = 60.0
 
 

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import signal
 
-import pytest
-
 from peer.events.log import Event, SwarmFound, SwarmLost
 from tests.kit.network_spaces import line_between_two_machines
 from tests.kit.processes.process_swarm import PeerProcess, process_swarm
-
-pytestmark = pytest.mark.network
 
 AWAY_SECONDS = 120.0
 """For a peer to be given up (24 s in the tiny run), or to be back among the others."""

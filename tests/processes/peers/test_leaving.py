@@ -15,8 +15,6 @@ from dht.identity.keys import Identity
 from peer.events.log import LeftRun, RoundCommitted, WaitingForPeers
 from tests.kit.processes.process_swarm import PeerProcess, ProcessSwarm, process_swarm, wait_until
 
-pytestmark = pytest.mark.network
-
 SOON_SECONDS = 60.0
 """For what must happen within seconds, on a machine where other tests import torch meanwhile."""
 DEAF = ("sh", "-c", """trap '' INT HUP; exec "$@" """, "sh")

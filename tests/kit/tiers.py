@@ -1,0 +1,61 @@
+"""Which tests `make test-fast`, `make test` and `make test-nightly` run: docs/contributor/testing.md has the table.
+
+- Folders decide where real parts run: everything in `REAL_FOLDERS` gets the marker `network`.
+- Parameters decide what is sampled: `sampled` keeps every n-th of many like cases, and marks the others `nightly`.
+- Every test has a time after which it is stuck.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TESTS = Path(__file__).parents[1]
+REAL_FOLDERS = ("processes", "dht/p2pd")
+"""In tests/: real daemons, real `peer` processes, a real browser."""
+SLOW_FILES = (
+    "processes/commands/test_private_runs.py",
+    "processes/peers/test_joining.py",
+    "processes/commands/test_bad_input.py",
+    "processes/peers/test_training_together.py",
+    "processes/peers/test_away.py",
+    "processes/commands/test_demo.py",
+    "processes/peers/test_kills.py",
+)
+"""They are started first, so that no worker is left with one of them at the end."""
+STUCK_SECONDS = 120.0
+"""For a test without daemons; the slowest takes 11 s on an idle machine with two cores."""
+STUCK_REAL_SECONDS = 300.0
+"""With daemons or processes; the slowest takes 100 s."""
+STUCK_NIGHTLY_SECONDS = 1800.0
+
+
+def is_real(path: Path) -> bool:
+    """Whether the tests of this file start daemons, processes or a browser."""
+    return any(path.is_relative_to(TESTS / folder) for folder in REAL_FOLDERS)
+
+
+def markers_of(path: Path, *, is_nightly: bool) -> list[pytest.MarkDecorator]:
+    """What a test gets for where it stands."""
+    if is_nightly:
+        seconds = STUCK_NIGHTLY_SECONDS
+    else:
+        seconds = STUCK_REAL_SECONDS if is_real(path) else STUCK_SECONDS
+    return [pytest.mark.timeout(seconds), *([pytest.mark.network] if is_real(path) else [])]
+
+
+def turn_of(path: Path) -> int:
+    """Smaller ones start earlier."""
+    name = path.relative_to(TESTS).as_posix() if path.is_relative_to(TESTS) else ""
+    return SLOW_FILES.index(name) if name in SLOW_FILES else len(SLOW_FILES)
+
+
+def sampled(cases: Iterable[Any], one_in: int) -> Sequence[Any]:
+    """Parameters of a test: all `cases`, of which every `one_in`-th, from the first on, is in `make test`."""
+    return [
+        case if number % one_in == 0 else pytest.param(case, marks=pytest.mark.nightly)
+        for number, case in enumerate(cases)
+    ]

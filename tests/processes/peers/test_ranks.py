@@ -1,0 +1,229 @@
+"""Several processes as one peer: the same steps, sends and anchors as one process; deaths."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+
+from dht.errors import LocalFault
+from peer.checkpoint.checkpoint import checkpoint_path, draft_path
+from peer.config.layouts import layout_of
+from peer.config.manifest import DataSection, ModelSection, RunManifest, TrainingSection
+from peer.mailbox.mailbox import Mailbox, MergeKind
+from peer.simulation.scenarios.spec import tiny_manifest
+from peer.trainer.devices.portion import part_of
+from peer.trainer.devices.rank_groups import RankGroup, RankSetup
+from peer.trainer.devices.ranks import OrderKind, RankLost, Ranks
+from peer.trainer.devices.sharding import shard
+from peer.trainer.loop.mailbox_link import TrainerLink
+from peer.trainer.loop.trainer import Trainer
+from peer.trainer.model.data import Corpus, open_corpus
+from peer.trainer.model.gpt import build_model
+
+CPU = torch.device("cpu")
+PEER = "peer-a"
+
+
+@pytest.fixture(scope="module")
+def manifest(tmp_path_factory: pytest.TempPathFactory) -> RunManifest:
+    path = tmp_path_factory.mktemp("data") / "text.txt"
+    path.write_text("".join(f"{n} bottles on the wall, take one down, {n - 1} left. " for n in range(300)))
+    made = tiny_manifest(3, num_fragments=3, fragment_by="balanced", sync_every=2)
+    return made.model_copy(
+        update={
+            "model": ModelSection(num_layers=2, d_model=12, num_heads=2, vocab_size=257, context=16),
+            "data": DataSection(source=f"text:{path}", evaluation_batches=2),
+            "training": TrainingSection(batch_size=2, accumulation_steps=2, learning_rate=1e-2, warmup_steps=2),
+        }
+    )
+
+
+def corpus_of(manifest: RunManifest) -> Corpus:
+    return open_corpus(manifest.data.source, vocab_size=257, context=16, held_out_fraction=0.1)
+
+
+class OnePeer:
+    """Rank 0, or a lone process: a real Trainer around a mailbox whose other side the test plays."""
+
+    def __init__(
+        self,
+        manifest: RunManifest,
+        ranks: Ranks | None = None,
+        *,
+        is_sharded: bool = False,
+        folder: Path | None = None,
+    ) -> None:
+        model: torch.nn.Module = build_model(manifest.model, manifest.seed)
+        self.model = shard(model, CPU, offloads=False) if is_sharded else model
+        parameters = list(self.model.named_parameters())
+        self.layout = layout_of(manifest, [(name, tuple(value.shape)) for name, value in parameters])
+        self.mailbox = Mailbox.in_process(self.layout.sizes)
+        self.link = TrainerLink(
+            parameters, self.layout, self.mailbox, sync_every=2, clock=lambda: 0.0, pause=None, ranks=ranks
+        )
+        self.trainer = Trainer(
+            self.model,
+            corpus_of(manifest),
+            manifest.training,
+            self.link,
+            seed=manifest.seed,
+            peer_id=PEER,
+            ranks=ranks,
+            checkpoints=folder,
+            evaluation_batches=manifest.data.evaluation_batches,
+        )
+        self.works: list[torch.Tensor] = []
+        self.losses: list[float] = []
+
+    def live(self) -> list[torch.Tensor]:
+        """Whole fragments of the live parameters."""
+        found = []
+        for fragment in self.layout.fragments:
+            values = torch.empty(fragment.num_values)
+            self.link._gather_live(fragment, values)
+            found.append(values)
+        return found
+
+    def work(self, num_steps: int) -> None:
+        """Steps, after each of which the other side takes what was sent and sends something back of every kind."""
+        generator = torch.Generator().manual_seed(7)
+        kinds = [MergeKind.ADD, MergeKind.BLEND, MergeKind.SET, MergeKind.REBASE]
+        with self.trainer.training:
+            for number in range(num_steps):
+                self.losses.append(self.trainer.step())
+                for message in self.mailbox.outbox.take():
+                    self.works.append(torch.from_numpy(message.values.copy()))
+                    self.mailbox.outbox.release(message.slot)
+                index = number % len(self.layout.sizes)
+                change = 0.01 * torch.randn(self.layout.sizes[index], generator=generator)
+                kind = kinds[number % len(kinds)]
+                values = change if kind == MergeKind.ADD else self.live()[index] + change
+                assert self.mailbox.inbox.try_deliver(kind, index, values.numpy(), version=number + 1, merge_alpha=0.5)
+
+    def evaluate(self) -> float:
+        """On anchors that are all the same number."""
+        for state in self.mailbox.states:
+            state.anchor.fill(0.01)
+        measured = self.trainer.evaluate()
+        assert measured is not None
+        return measured[0]
+
+
+@contextmanager
+def some_ranks(
+    manifest: RunManifest, folder: Path, *, is_sharded: bool, size: int = 2
+) -> Iterator[tuple[Ranks, RankGroup]]:
+    """Rank 0 in this process, the others in real ones."""
+    group = RankGroup(size, None)
+    is_orderly = False
+    try:
+        setup = RankSetup(
+            manifest=manifest.to_bytes().hex(),
+            data=manifest.data.source,
+            device="cpu",
+            threads=1,
+            is_sharded=is_sharded,
+            offloads=False,
+            evaluation_batches=manifest.data.evaluation_batches,
+            checkpoints=str(folder),
+        )
+        ranks = group.meet(setup, CPU)
+        yield ranks, group
+        if group.died is None:
+            ranks.order(OrderKind.END)
+        is_orderly = True
+    finally:
+        group.end(is_orderly=is_orderly)
+        assert all(child.poll() is not None for child in group._children)
+
+
+def keep(peer: OnePeer, folder: Path) -> list[torch.Tensor]:
+    """Write checkpoint 1 as the trainer does when it is asked; the live parameters in it."""
+    draft_path(folder, 1).mkdir()
+    peer.mailbox.network.wanted_moment = 1
+    keeper = peer.trainer.training._keeper
+    assert keeper is not None
+    keeper.after_step()
+    assert keeper._writer is not None
+    keeper._writer.join()
+    assert peer.mailbox.trainer.moment_written == 1
+    draft_path(folder, 1).rename(checkpoint_path(folder, 1))
+    return peer.live()
+
+
+def optimizer_values(peer: OnePeer) -> list[torch.Tensor]:
+    """What this process holds of the optimizer's state, flat."""
+    states = peer.trainer._inner.optimizer.state.values()
+    return [part_of(value).local.clone() for state in states for value in state.values() if value.dim()]
+
+
+@pytest.mark.parametrize("is_sharded", [False, True], ids=["replicated", "sharded"])
+def test_two_processes_are_one_peer(manifest: RunManifest, tmp_path: Path, is_sharded: bool) -> None:
+    alone = OnePeer(manifest)
+    alone.work(9)
+    with some_ranks(manifest, tmp_path, is_sharded=is_sharded) as (ranks, _):
+        pair = OnePeer(manifest, ranks, is_sharded=is_sharded, folder=tmp_path)
+        start = pair.live()
+        for one, other in zip(start, OnePeer(manifest).live(), strict=True):
+            assert torch.equal(one, other)
+        pair.work(9)
+        # Sums of gradients in another order, nothing else; AdamW's first steps magnify that.
+        torch.testing.assert_close(pair.losses, alone.losses, rtol=2e-4, atol=0)
+        assert len(pair.works) == len(alone.works) > 4
+        for one, other in zip(pair.works, alone.works, strict=True):
+            torch.testing.assert_close(one, other, rtol=0.02, atol=2e-4)
+        for one, other in zip(pair.live(), alone.live(), strict=True):
+            torch.testing.assert_close(one, other, rtol=0.02, atol=2e-4)
+        assert pair.mailbox.trainer.tokens == alone.mailbox.trainer.tokens == 9 * 4 * 16
+        before = pair.live()
+        assert pair.evaluate() == pytest.approx(alone.evaluate(), rel=1e-5)
+        assert all(torch.equal(one, other) for one, other in zip(before, pair.live(), strict=True))
+        # What both wrote together either takes up again, and so does a lone process.
+        saved, optimizer = keep(pair, tmp_path), optimizer_values(pair)
+        pair.work(2)
+        assert not torch.equal(pair.live()[0], saved[0])
+        third = OnePeer(manifest, folder=tmp_path)
+        for peer in (pair, third):
+            keeper = peer.trainer.training._keeper
+            assert keeper is not None
+            assert keeper.restore(1)
+            assert all(torch.equal(one, other) for one, other in zip(peer.live(), saved, strict=True))
+        assert all(torch.equal(one, other) for one, other in zip(optimizer_values(pair), optimizer, strict=True))
+        third.trainer.training._num_reads = pair.trainer.training._num_reads
+        torch.testing.assert_close(pair.trainer.step(), third.trainer.step(), rtol=2e-4, atol=0)
+        held = sum(part_of(value).local.numel() for value in pair.model.parameters())
+        everything = sum(pair.layout.sizes)
+        assert held < 0.6 * everything if is_sharded else held == everything
+
+
+def test_one_device_may_be_sharded_too(manifest: RunManifest, tmp_path: Path) -> None:
+    alone = OnePeer(manifest)
+    alone.work(3)
+    with some_ranks(manifest, tmp_path, is_sharded=True, size=1) as (ranks, _):
+        single = OnePeer(manifest, ranks, is_sharded=True)
+        single.work(3)
+        for one, other in zip(single.live(), alone.live(), strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+
+
+def test_a_process_that_dies_ends_the_peer_with_a_sentence(manifest: RunManifest, tmp_path: Path) -> None:
+    with some_ranks(manifest, tmp_path, is_sharded=True) as (ranks, group):
+        pair = OnePeer(manifest, ranks, is_sharded=True)
+        pair.work(1)
+        group._children[0].send_signal(signal.SIGTERM)  # a terminal's signals are rank 0's to answer
+        pair.work(1)
+        os.kill(group._children[0].pid, signal.SIGKILL)
+        with pytest.raises((RuntimeError, LocalFault)) as caught:
+            pair.work(50)
+        explained = group.explain(caught.value)
+        assert isinstance(explained, RankLost)
+        assert "process 1 of this peer was killed by signal 9" in str(explained)
+        assert "start again" in str(explained)
+        with pytest.raises(RankLost):
+            group.check()
