@@ -56,7 +56,7 @@ test: test-fast
 test-nightly: check
 	$(FAST) -m "not network"
 	$(REAL) -m network
-	$(BIN)/python -m benchmarks.fuzz --seconds 600
+	$(BIN)/python -m tests.fuzz --seconds 600
 
 format: venv
 	$(BIN)/ruff check --fix .

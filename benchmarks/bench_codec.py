@@ -6,7 +6,7 @@
 Rates are gigabytes (10^9 bytes) of float32 input or output a second, median and best of the repeats. Our kernels use
 one thread each; with more, they run on as many slices at once, and what others use takes torch's own threads. With one
 thread the share of a core is what the operation takes at a line of 400 Mbit/s whose every bit it makes or
-reads. `--others` adds hivemind's compressions and bitsandbytes (see `codec_others.py`), in the same run.
+reads. `--others` adds hivemind's compressions and bitsandbytes (see `other_systems/codecs.py`), in the same run.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ import torch
 from averaging.arrays import F32
 from averaging.codec.blocks import CODE_FORMATS
 from averaging.codec.codec import DEFAULT_BLOCK_SIZE, Codec, KernelChoice, make_codec
-from benchmarks.codec_others import others
 from benchmarks.machine import machine
+from benchmarks.other_systems.codecs import others
 
 WEIGHT = 0.3
 LINE_BITS_PER_SECOND = 400e6

@@ -32,8 +32,8 @@ from typing import Any
 
 from aiohttp import ClientSession
 
-from benchmarks.dashboard_history import MEMBERS, fill, full_state, growth
 from benchmarks.machine import machine
+from benchmarks.scenes.dashboard_history import MEMBERS, fill, full_state, growth
 from dashboard.app import bound_port, start_site
 from dashboard.history.history import open_history
 from dashboard.observe.state import DashboardState, Look, fold

@@ -19,7 +19,7 @@ from typing import Any
 
 from benchmarks.bench_round import MemberProcess
 from benchmarks.machine import machine
-from benchmarks.real_swarm import real_swarm
+from benchmarks.members.real_swarm import real_swarm
 
 MODELS = {"25": {"layers": 8, "width": 512}, "250": {"layers": 20, "width": 1024}}
 MB = 2.0**20

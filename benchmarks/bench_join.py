@@ -1,7 +1,7 @@
 """How long `peer join` takes from the command to the first inner step, with the anchors of 25 M parameters to fetch.
 
     python -m benchmarks.bench_join [--width 512] [--donors 1] [--joins 3] [--json]
-    python -m benchmarks.bench_join --lab NETLAB.py --up 100 --rtt 30        (root; see benchmarks/lines.py)
+    python -m benchmarks.bench_join --lab NETLAB.py --up 100 --rtt 30        (root; see benchmarks/lines/)
 
 Donors are real peers that have trained a little (nobody fetches version 0) and now only serve. Then `peer join` starts
 in a new folder, with one thread, and leaves again; so many times. Times are those of its event log: `caught up` says
@@ -22,9 +22,9 @@ from statistics import median
 from typing import Any
 
 from benchmarks.bench_footprint import BARE
-from benchmarks.lines import MAX_HOSTS, home_lines, numbers
+from benchmarks.lines.home_lines import MAX_HOSTS, home_lines, numbers
 from benchmarks.machine import machine
-from benchmarks.real_swarm import RealSwarm, real_swarm
+from benchmarks.members.real_swarm import RealSwarm, real_swarm
 from peer.events.log import CaughtUp, Event, JoinedRun, RoundCommitted, SentContribution, from_json
 
 JOIN_SECONDS = 300.0

@@ -5,7 +5,7 @@
 
 A frame like a shard of a round (540 kB) follows the other for so long; the first second is not counted. With --lab the
 two hosts live in network namespaces joined by lines of 200 Mbit/s and 30 ms, whose emulator counts every byte; without
-it they talk over loopback and only the bytes of the frames are known. NETLAB.py: see `benchmarks/lines.py`.
+it they talk over loopback and only the bytes of the frames are known. NETLAB.py: see `benchmarks/lines/home_lines.py`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.lines import home_lines
+from benchmarks.lines.home_lines import home_lines
 from benchmarks.machine import machine
 from dht.host import Stream
 from dht.identity.keys import Identity

@@ -23,7 +23,7 @@ import time
 from dataclasses import asdict, dataclass
 
 from benchmarks.machine import machine
-from benchmarks.record_swarm import QuietHost, RecordSwarm, Traffic, settle
+from benchmarks.scenes.record_swarm import QuietHost, RecordSwarm, Traffic, settle
 from dht.admission.hello import AccessRule
 from dht.kademlia.gate import key_id_of
 from dht.kademlia.node import GLANCE_HOLDER_LIFE_SECONDS, HOLDER_LIFE_SECONDS

@@ -9,7 +9,7 @@ A round's time is from the first member's offer (the work lies ready, nothing is
 applied the commit: its anchor has moved and the change lies ready for its trainer. The digest that the next round of
 the fragment begins with can be known a little later, which is said beside it. The first round is told apart: streams
 are opened and no deadline is learned yet. Without --lab the members talk over loopback at whatever speed it has.
-NETLAB.py: see `benchmarks/lines.py`.
+NETLAB.py: see `benchmarks/lines/home_lines.py`.
 
 With --ping the first member's home pings a server while rounds after the first run, which is what others on its line
 feel; --busy adds processes that do nothing but count; with --no-pace uploads do not pace themselves.
@@ -32,8 +32,8 @@ from typing import IO, Any
 
 from averaging.codec.blocks import CODE_FORMATS
 from averaging.codec.codec import make_codec
-from benchmarks import line_ping
-from benchmarks.lines import MAX_HOSTS, home_lines, numbers
+from benchmarks.lines import ping
+from benchmarks.lines.home_lines import MAX_HOSTS, home_lines, numbers
 from benchmarks.machine import machine
 from peer.network.process.child import CHILD_ENVIRONMENT
 
@@ -93,7 +93,7 @@ def start_members(options: argparse.Namespace, lab: Any) -> list[MemberProcess]:
     members = []
     for index in range(options.peers):
         ip = "127.0.0.1" if lab is None else lab.ip(index)
-        command = [sys.executable, "-m", "benchmarks.round_member", "--ip", ip, "--values", str(options.values)]
+        command = [sys.executable, "-m", "benchmarks.members.round_member", "--ip", ip, "--values", str(options.values)]
         command += ["--fragments", str(options.fragments), "--codec", options.codec]
         command += ["--no-pace"] * options.no_pace
         # As a peer's network process has it, which this stands for.
@@ -227,14 +227,14 @@ def main() -> int:
         pinging = None
         try:
             if servers:
-                command = [sys.executable, "-m", "benchmarks.line_ping", lab.ip(options.peers)]
+                command = [sys.executable, "-m", "benchmarks.lines.ping", lab.ip(options.peers)]
                 pinging = lab.run(0, command, stdout=subprocess.PIPE, text=True)
             rounds = run_rounds(options, members)
             usage = [member.ask(do="usage") for member in members]
         finally:
             for member in members:
                 member.stop()
-            pings = [] if pinging is None else line_ping.stop(pinging, [one["span"] for one in rounds[1:]])
+            pings = [] if pinging is None else ping.stop(pinging, [one["span"] for one in rounds[1:]])
     result = summary(options, rounds, usage, pings)
     if options.json:
         print(json.dumps(result))

@@ -1,7 +1,7 @@
 """What averaging costs the inner loop: steps per second with a fragment sent at every step, and without any.
 
     python -m benchmarks.bench_stall [--seconds 20] [--cores apart,same] [--json]
-    python -m benchmarks.bench_stall --lab NETLAB.py --up 400 --rtt 30       (root; see benchmarks/lines.py)
+    python -m benchmarks.bench_stall --lab NETLAB.py --up 400 --rtt 30       (root; see benchmarks/lines/)
     python -m benchmarks.bench_stall --device cuda --layers 12 --width 768
 
 One peer trains the built-in GPT on one core; a second one computes nothing in steps as long as the trainer's, and takes
@@ -24,9 +24,9 @@ import sys
 from statistics import median, quantiles
 from typing import Any
 
-from benchmarks.lines import home_lines, numbers
+from benchmarks.lines.home_lines import home_lines, numbers
 from benchmarks.machine import machine
-from benchmarks.real_swarm import real_swarm
+from benchmarks.members.real_swarm import real_swarm
 from dht.errors import DeviceFault
 from peer.trainer.devices.select import select_device
 

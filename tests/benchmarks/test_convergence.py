@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import convergence
-from benchmarks.convergence_arms import Arm, Task, with_length
-from benchmarks.convergence_replica import Replicas
-from benchmarks.convergence_swarm import Swarm, run_arm
+from benchmarks.convergence import __main__ as convergence
+from benchmarks.convergence.arms import Arm, Task, with_length
+from benchmarks.convergence.replica import Replicas
+from benchmarks.convergence.swarm import Swarm, run_arm
 from peer.config.manifest import ModelSection, TrainingSection
 from peer.trainer.model.data import open_corpus
 from peer.trainer.model.muon import orthogonalised

@@ -12,7 +12,7 @@ import pytest
 from averaging.codec.codec import make_codec
 from benchmarks import bench_memory
 from benchmarks.bench_round import limit_seconds
-from benchmarks.lines import home_lines, numbers
+from benchmarks.lines.home_lines import home_lines, numbers
 
 
 def lines(peers, up, down=None, values=1_000_000):

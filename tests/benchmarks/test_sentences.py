@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import bench_codec, bench_footprint, bench_join, bench_stall, codec_others
-from benchmarks.peers import gloo, hivemind_averager, swarm, torchft_diloco, work
-from benchmarks.processes import family, look, role
+from benchmarks import bench_codec, bench_footprint, bench_join, bench_stall
+from benchmarks.members.processes import family, look, role
+from benchmarks.other_systems import codecs, gloo, hivemind_averager, swarm, torchft_diloco, work
 
 
 @pytest.mark.parametrize(
@@ -77,10 +77,8 @@ def test_float_compression_of_hivemind_is_exchangeable():
 
 def test_others_are_measured_without_bitsandbytes(monkeypatch, capsys):
     sentences: list[str] = []
-    real = codec_others.importlib.util.find_spec
-    monkeypatch.setattr(
-        codec_others.importlib.util, "find_spec", lambda name: None if name == "bitsandbytes" else real(name)
-    )
+    real = codecs.importlib.util.find_spec
+    monkeypatch.setattr(codecs.importlib.util, "find_spec", lambda name: None if name == "bitsandbytes" else real(name))
     values = np.random.default_rng(1).standard_normal(1000, dtype=np.float32)
     rates = list(bench_codec.bench_others(values, 1, 1, sentences.append))
     assert ("hivemind Float16Compression", "decode") in {(rate.codec, rate.operation) for rate in rates}

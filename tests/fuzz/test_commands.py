@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.fuzz import CORPUS, fuzz, problem_with
-from benchmarks.fuzz_commands import command_targets
 from dht.errors import LocalFault
 from peer import plain_output
 from peer.observe import status
 from peer.observe.observer import Observer
+from tests.fuzz.commands import command_targets
+from tests.fuzz.fuzzer import CORPUS, fuzz, problem_with
 
 TARGETS = {target.name: target for target in command_targets()}
 INPUTS_PER_TARGET = 12
-"""Each is a whole command; `python -m benchmarks.fuzz` takes thousands."""
+"""Each is a whole command; `python -m tests.fuzz` takes thousands."""
 GIVES_A_VERDICT = ("peer_doctor",)
 """Whose exit code says what was found, on this machine too."""
 FOUND = [path for path in sorted(CORPUS.glob("*/*.bin")) if path.parent.name in TARGETS]

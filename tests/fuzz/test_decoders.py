@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from averaging.wire import frames
-from benchmarks import fuzz as fuzzer
-from benchmarks.fuzz import CORPUS, MAX_INPUT_BYTES, corpus_of, fuzz, mutations, problem_with
-from benchmarks.fuzz_messages import one_of_each_kind
-from benchmarks.fuzz_targets import ALICE, BOB, Target, all_targets
 from dht.errors import PeerFault
+from tests.fuzz import fuzzer
+from tests.fuzz.fuzzer import CORPUS, MAX_INPUT_BYTES, corpus_of, fuzz, mutations, problem_with
+from tests.fuzz.messages import one_of_each_kind
+from tests.fuzz.targets import ALICE, BOB, Target, all_targets
 
 TARGETS = all_targets()
 INPUTS_PER_TARGET = 300

@@ -13,12 +13,12 @@ import pytest
 
 from averaging.wire.cell_messages import CellRow, SliceResult, SliceRow
 from averaging.wire.messages import RosterEntry, ShardPlan, ShardResult, SignedInput
-from benchmarks.fuzz_targets import all_targets
 from dashboard.server.api_schema import ENDPOINTS, PREFIX
 from dht.admission.hello import Hello
 from dht.records.profiles import Profile
 from dht.records.signed_records import PeerRecord, RunRecord
 from peer.config.manifest_sections import ChangeSection
+from tests.fuzz.targets import all_targets
 from tests.repo.test_docs import MESSAGES, ROOT, manifest_fields, names_in, rows, section
 
 TEXT = (ROOT / "docs" / "contributor" / "threat-model.md").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The simulated replicas of `convergence.py`: parameters, inner optimizers and data.
+"""The simulated replicas of this benchmark: parameters, inner optimizers and data.
 
 The gradients of all replicas come from one batched pass (`torch.func.vmap` over their parameters), because a small
 model spends most of its time in the overhead of single operations.
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from averaging.arrays import F32
-from benchmarks.convergence_arms import Arm, Task, replace_model
+from benchmarks.convergence.arms import Arm, Task, replace_model
 from peer.trainer.loop.inner_step import learning_rate_at
 from peer.trainer.model.data import block_positions
 from peer.trainer.model.gpt import GPT, build_model

@@ -68,7 +68,7 @@ def load_lab(path: Path) -> Any:
             f"--lab {path} cannot be loaded ({error!r}); expected a Python file with a class Lab"
         ) from error
     if not hasattr(module, "Lab"):
-        raise SystemExit(f"--lab {path} has no class Lab; expected an emulator of lines (see benchmarks/lines.py)")
+        raise SystemExit(f"--lab {path} has no class Lab; expected an emulator of lines (see benchmarks/lines/)")
     return module.Lab
 
 

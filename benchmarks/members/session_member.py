@@ -31,7 +31,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.processes import family, role
+from benchmarks.members.processes import family, role
 from peer.config.manifest import RunManifest
 from peer.events.log import Event, RoundCommitted
 from peer.join.session import Swarm, join

@@ -26,9 +26,9 @@ from statistics import median
 from typing import Any
 
 from benchmarks.bench_round import MemberProcess
-from benchmarks.lines import MAX_HOSTS, home_lines, numbers
+from benchmarks.lines.home_lines import MAX_HOSTS, home_lines, numbers
 from benchmarks.machine import machine
-from benchmarks.processes import family
+from benchmarks.members.processes import family
 
 PORT = 29_511
 """Of whatever the first member offers to the others."""
@@ -65,7 +65,7 @@ def parser_of(description: str, bits: Sequence[int]) -> argparse.ArgumentParser:
     parser.add_argument("--values", type=int, default=25_000_000, help="parameters (default 25 M)")
     parser.add_argument("--rounds", type=int, default=5, help="timed rounds after the first (default 5)")
     parser.add_argument("--bits", type=int, default=bits[0], choices=list(bits), help=f"on the wire ({bits[0]})")
-    parser.add_argument("--lab", help="Python file with a class Lab; needs root (see benchmarks/lines.py)")
+    parser.add_argument("--lab", help="Python file with a class Lab; needs root (see benchmarks/lines/)")
     parser.add_argument("--up", default="100", help="with --lab: upload in Mbit/s, one number or one per member")
     parser.add_argument("--down", help="with --lab: download in Mbit/s (default: as --up)")
     parser.add_argument("--rtt", type=float, default=30.0, help="with --lab: round trip in ms (default 30)")

@@ -21,7 +21,11 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from benchmarks.fuzz_swarm import (
+from dht.admission import tickets
+from dht.errors import LocalFault
+from dht.identity.keys import Identity
+from dht.pylibp2p.protobuf_clash import make_room_for_libp2p
+from tests.fuzz.swarm import (
     ADDRESS,
     FRAME,
     NOW,
@@ -35,11 +39,7 @@ from benchmarks.fuzz_swarm import (
     state_of,
     tiny_run,
 )
-from benchmarks.fuzz_targets import ALICE, BOB, Target
-from dht.admission import tickets
-from dht.errors import LocalFault
-from dht.identity.keys import Identity
-from dht.pylibp2p.protobuf_clash import make_room_for_libp2p
+from tests.fuzz.targets import ALICE, BOB, Target
 
 MOST_SECONDS = 10.0
 """Of processor time for one command, torch's import and a model's evaluation included."""
@@ -240,10 +240,10 @@ def _owned_folder(desk: _Desk) -> Path:
 def _file_targets(desk: _Desk) -> list[Target]:
     from averaging.signing.receipt_file import RunFrame, line_of
     from averaging.wire.frames import encode
-    from benchmarks.fuzz_messages import one_of_each_kind
     from peer.config.peer_config import RUN_RECORD_NAME
     from peer.events.log import to_json
     from peer.events.peer_events import RefusedPeer
+    from tests.fuzz.messages import one_of_each_kind
 
     run_toml = b'name = "tiny"\nseed = 1\n[model]\nnum_layers = 1\nd_model = 16\nnum_heads = 2\nvocab_size = 257\n'
     run_toml += b'context = 16\n[averaging]\nnum_fragments = 2\nmode = "carry"\n'

@@ -1,4 +1,4 @@
-"""Simulated swarms for `convergence.py`: M replicas in one process, virtual rounds, the averaging code that ships.
+"""Simulated swarms for this benchmark: M replicas in one process, virtual rounds, the averaging code that ships.
 
 Every replica has its own parameters, optimizer state and data. What crosses between them goes through `FragmentState`,
 `reduce_shard` and a codec, exactly as in a peer: work is received, sent, reduced, and the change that a commit makes is
@@ -27,9 +27,9 @@ from averaging.outer.layout import FragmentLayout, build_layout
 from averaging.outer.outer_step import Terms, staleness_of, weights_of
 from averaging.outer.reduction import reduce_shard, shard_rates
 from averaging.outer.schedule import fragments_due
-from benchmarks.convergence_arms import DATA_PARALLEL, Arm, Outcome, Task
-from benchmarks.convergence_liars import lie_of
-from benchmarks.convergence_replica import Replica, Replicas
+from benchmarks.convergence.arms import DATA_PARALLEL, Arm, Outcome, Task
+from benchmarks.convergence.liars import lie_of
+from benchmarks.convergence.replica import Replica, Replicas
 from peer.trainer.model.evaluation import held_out_loss
 from peer.trainer.model.gpt import GPT
 

@@ -29,7 +29,6 @@ from averaging.signing.receipt_file import ReceiptFault, RunFrame, line_of, open
 from averaging.transfer import messages as state_messages
 from averaging.wire import frames as wire
 from averaging.wire.messages import Commit
-from benchmarks.fuzz_messages import one_of_each_kind
 from dht.admission import tickets
 from dht.admission.hello import AccessRule, check_hello, check_reply, make_hello, make_welcome, proof_in
 from dht.admission.proofs import make_proof, open_proof
@@ -56,6 +55,7 @@ from peer.config.manifest import RunManifest
 from peer.events.log import ManifestRevised, from_json, to_json
 from peer.export.model_header import DIGEST_NAME, config_digest, read_header
 from peer.network.membership.invite_users import INVITE_USERS_NAME, read_users
+from tests.fuzz.messages import one_of_each_kind
 
 ALICE, BOB, OWNER = (Identity.from_seed(bytes([number]) * 32) for number in (1, 2, 3))
 RUN_ID = make_run_id("tiny", OWNER.public_key)

@@ -1,8 +1,8 @@
 """Fuzz every decoder and every command: only the faults it documents, in bounded time and memory.
 
-    python -m benchmarks.fuzz --seconds 60                    # all targets, seconds in all, mutations of valid inputs
-    python -m benchmarks.fuzz --seconds 600 --engine atheris  # guided by coverage; needs the extra `fuzz`
-    python -m benchmarks.fuzz --target wire --inputs 100000
+    python -m tests.fuzz --seconds 60                    # all targets, seconds in all, mutations of valid inputs
+    python -m tests.fuzz --seconds 600 --engine atheris  # guided by coverage; needs the extra `fuzz`
+    python -m tests.fuzz --target wire --inputs 100000
 
 A finding is printed with its input, kept in ``tests/corpus/TARGET/`` with ``--keep``, and read again by
 `tests/fuzz/test_decoders.py` from then on. The exit code is 1 when there was one.
@@ -26,10 +26,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.fuzz_commands import command_targets
-from benchmarks.fuzz_targets import Target, all_targets
+from tests.fuzz.commands import command_targets
+from tests.fuzz.targets import Target, all_targets
 
-CORPUS = Path(__file__).parent.parent / "tests" / "corpus"
+CORPUS = Path(__file__).parents[1] / "corpus"
 MAX_INPUT_BYTES = 4096
 """Of one input of a decoder under atheris."""
 MAX_GROWTH_MIB = 256.0
@@ -144,7 +144,7 @@ def fuzz_guided(name: str, seconds: float) -> Outcome:
         limits = [f"-max_total_time={max(1, int(seconds))}", f"-max_len={MAX_INPUT_BYTES}", "-rss_limit_mb=2048"]
         limits += ["-timeout=10", f"-artifact_prefix={folder}/", "-print_final_stats=1"]
         ended = subprocess.run(
-            [sys.executable, "-m", "benchmarks.fuzz_guided", name, str(seeds), *limits],
+            [sys.executable, "-m", "tests.fuzz.guided", name, str(seeds), *limits],
             capture_output=True,
             text=True,
             errors="replace",
@@ -161,7 +161,7 @@ def fuzz_guided(name: str, seconds: float) -> Outcome:
 
 def main(arguments: list[str] | None = None) -> int:
     """Entry point; returns the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.fuzz", description=(__doc__ or "").splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--seconds", type=float, default=60.0, help="in all, shared by the targets")
     parser.add_argument("--inputs", type=int, help="per target, in place of --seconds")
     parser.add_argument("--target", action="append", help="one decoder; may be given several times")
@@ -215,7 +215,3 @@ def _run(given: argparse.Namespace, targets: dict[str, Target]) -> int:
     num_findings = sum(len(outcome.findings) for outcome in outcomes)
     print(f"{sum(outcome.num_inputs for outcome in outcomes)} inputs, {num_findings} findings, seed {given.seed}")
     return 1 if num_findings else 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

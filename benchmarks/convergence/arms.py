@@ -1,4 +1,4 @@
-"""What `convergence.py` compares: an arm (one way of training together), the task all arms share, and an outcome."""
+"""What this benchmark compares: an arm (one way of training together), the task all arms share, and an outcome."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """torchft's Streaming DiLoCo over the same lines and in the same way as `bench_round`.
 
-    python -m benchmarks.peers.torchft_diloco [--values 25000000] [--peers 4] [--json]
-    python -m benchmarks.peers.torchft_diloco --lab NETLAB.py --up 100      (root; see benchmarks/lines.py)
+    python -m benchmarks.other_systems.torchft_diloco [--values 25000000] [--peers 4] [--json]
+    python -m benchmarks.other_systems.torchft_diloco --lab NETLAB.py --up 100      (root; see benchmarks/lines/)
 
 torchft is no dependency of ours: install it where torch is (`pip install torchft`; an environment of its own is best).
 The model is `--values` float32 in five fragments, `sync_every` is 5, so that every inner step synchronises one fragment
@@ -21,8 +21,8 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from benchmarks.peers.swarm import PORT, bench, needs, parser_of, serve
-from benchmarks.peers.work import made_up_work, mean_of_heads, outcome
+from benchmarks.other_systems.swarm import PORT, bench, needs, parser_of, serve
+from benchmarks.other_systems.work import made_up_work, mean_of_heads, outcome
 
 NUM_FRAGMENTS = 5
 TIMEOUT = timedelta(seconds=60)
@@ -138,7 +138,7 @@ def main() -> int:
     parser = parser_of("torchft's Streaming DiLoCo over emulated lines.", [32])
     options = parser.parse_args()
     if options.member is None:
-        return bench("benchmarks.peers.torchft_diloco", "torchft Streaming DiLoCo, 5 fragments", options)
+        return bench("benchmarks.other_systems.torchft_diloco", "torchft Streaming DiLoCo, 5 fragments", options)
     torch.set_num_threads(1)
     member = TorchftMember(options)
     try:

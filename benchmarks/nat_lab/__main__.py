@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.machine import machine
-from benchmarks.nat_spaces import NATS, NatLab, what_is_missing
+from benchmarks.nat_lab.spaces import NATS, NatLab, what_is_missing
 from dht.identity.keys import Identity
 from peer.events.log import Event, PathFound, ReachabilityFound, RelayChecked, RelayFound, RoundCommitted, from_json
 from peer.owner.new_run import create_run
@@ -192,7 +192,7 @@ def _play_paths(lab: NatLab, members: Sequence[Member], run_id: str, transport: 
             ],
         }
         with (member.folder / "out").open("ab") as out, (member.folder / "err").open("ab") as err:
-            command = [sys.executable, "-m", "benchmarks.nat_member", json.dumps(told)]
+            command = [sys.executable, "-m", "benchmarks.nat_lab.member", json.dumps(told)]
             member.process = lab.run(member.name, command, stdout=out, stderr=err, stdin=subprocess.DEVNULL)
     for member in members:
         assert member.process is not None

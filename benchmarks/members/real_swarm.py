@@ -59,7 +59,7 @@ class RealSwarm:
         folder.mkdir(mode=0o700)
         if index == 0:
             shutil.copy(self.run.run_record_path, folder / "run.record")
-        command = [sys.executable, "-m", "benchmarks.session_member", "--run-toml", str(self._toml)]
+        command = [sys.executable, "-m", "benchmarks.members.session_member", "--run-toml", str(self._toml)]
         command += ["--ip", self.ip(index), "--device", device]
         command += ["--run-id", self.run.run_id, "--folder", str(folder), *(["--company"] if company else [])]
         if cores:

@@ -1,4 +1,4 @@
-"""What lying replicas of `convergence.py` send in place of their work."""
+"""What lying replicas of this benchmark send in place of their work."""
 
 from __future__ import annotations
 

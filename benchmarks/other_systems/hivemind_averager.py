@@ -1,7 +1,7 @@
 """hivemind's `DecentralizedAverager` over the same lines and in the same way as `bench_round`.
 
-    python -m benchmarks.peers.hivemind_averager [--bits 32] [--values 25000000] [--peers 4] [--json]
-    python -m benchmarks.peers.hivemind_averager --lab NETLAB.py --up 100 --bits 8    (root; see benchmarks/lines.py)
+    python -m benchmarks.other_systems.hivemind_averager [--bits 32] [--values 25000000] [--peers 4] [--json]
+    python -m benchmarks.other_systems.hivemind_averager --lab NETLAB.py --up 100 --bits 8 (root; see benchmarks/lines/)
 
 Bits: 32 `NoCompression`, 16 `Float16Compression`, 8 `Uniform8BitQuantization`. Groups are found before the clock starts
 (`require_trigger`), which hivemind's own users wait for and which a round of ours contains; from the trigger on it
@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.peers.swarm import bench, parser_of, serve
-from benchmarks.peers.work import made_up_work, mean_of_heads, outcome
+from benchmarks.other_systems.swarm import bench, parser_of, serve
+from benchmarks.other_systems.work import made_up_work, mean_of_heads, outcome
 
 MATCHMAKING_SECONDS = 3.0
 ROUND_SECONDS = 180.0
@@ -133,7 +133,7 @@ def main() -> int:
                 f"hivemind's {options.bits}-bit compression does not work with what is installed ({reason}), which is "
                 "known of numpy 2.4 and newer; run this in an environment of its own with numpy<2.4"
             )
-        return bench("benchmarks.peers.hivemind_averager", "hivemind averager", options)
+        return bench("benchmarks.other_systems.hivemind_averager", "hivemind averager", options)
     member = HivemindMember(options)
     try:
         serve(member.do)

@@ -11,7 +11,7 @@ def main() -> None:
     import atheris  # type: ignore[import-not-found,unused-ignore]
 
     with atheris.instrument_imports(include=["dht", "averaging", "peer", "msgpack", "json"]):
-        from benchmarks.fuzz_targets import all_targets
+        from tests.fuzz.targets import all_targets
 
     logging.disable(logging.WARNING)
     target = all_targets()[sys.argv[1]]

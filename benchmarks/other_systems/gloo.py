@@ -1,7 +1,7 @@
 """Gloo's all-reduce over the same lines and in the same way as `bench_round`: what torch's own collectives take.
 
-    python -m benchmarks.peers.gloo [--bits 32] [--values 25000000] [--peers 4] [--json]
-    python -m benchmarks.peers.gloo --lab NETLAB.py --up 100 --bits 16      (root; see benchmarks/lines.py)
+    python -m benchmarks.other_systems.gloo [--bits 32] [--values 25000000] [--peers 4] [--json]
+    python -m benchmarks.other_systems.gloo --lab NETLAB.py --up 100 --bits 16      (root; see benchmarks/lines/)
 
 One `torch.distributed.all_reduce` of one float32 (or, with 16 bits, float16) tensor, and the division by the number of
 members. Casting counts. Gloo is part of torch; a cluster whose members are known and stay is its whole assumption.
@@ -18,8 +18,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from benchmarks.peers.swarm import PORT, bench, parser_of, serve
-from benchmarks.peers.work import made_up_work, mean_of_heads, outcome
+from benchmarks.other_systems.swarm import PORT, bench, parser_of, serve
+from benchmarks.other_systems.work import made_up_work, mean_of_heads, outcome
 
 
 class GlooMember:
@@ -62,7 +62,7 @@ def main() -> int:
     parser = parser_of("Gloo all-reduce over emulated lines.", [32, 16])
     options = parser.parse_args()
     if options.member is None:
-        return bench("benchmarks.peers.gloo", "Gloo all-reduce", options)
+        return bench("benchmarks.other_systems.gloo", "Gloo all-reduce", options)
     torch.set_num_threads(1)
     serve(GlooMember(options).do)
     return 0

@@ -1,0 +1,5 @@
+"""`python -m benchmarks.nat_lab`: home routers that translate addresses, and what peers behind them can do.
+
+spaces.py  routers and homes as network namespaces
+member.py  a light member: paths alone, without a DHT and training
+"""
