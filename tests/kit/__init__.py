@@ -2,6 +2,8 @@
 
 The files, each built on those above it:
 
+    tiers.py              what each tier runs: folders, samples, times
+    fresh_interpreter.py  programs for processes that have imported nothing yet
     host_contract.py      what every Host must do, whatever carries its bytes
     memory_networks.py    small simulated networks
     limited_host.py       a simulated host with its owner's upload limit
