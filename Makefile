@@ -6,7 +6,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: help venv demo check test-fast test test-nightly format clean
+.PHONY: help venv demo check test-fast test test-nightly docs format clean
 
 help:
 	@echo "make demo          a local swarm trains on real text (about two minutes)"
@@ -14,6 +14,7 @@ help:
 	@echo "make test-fast     tests without daemons and processes (4 minutes on two cores)"
 	@echo "make test          everything that a release needs (12 minutes on two cores)"
 	@echo "make test-nightly  every test, every seed, and the fuzzer for ten minutes"
+	@echo "make docs          write the pages of docs/ that follow from the code"
 	@echo "make venv          only create .venv and install into it"
 
 # pip makes the kernels and the dashboard's bundle while it installs; afterwards this only notices edited sources.
@@ -57,6 +58,10 @@ test-nightly: check
 	$(FAST) -m "not network"
 	$(REAL) -m network
 	$(BIN)/python -m tests.fuzz --seconds 600
+
+# Pages that the code already says: commands, configuration, manifest, events, limits.
+docs: venv
+	$(BIN)/python -m docs.generate
 
 format: venv
 	$(BIN)/ruff check --fix .

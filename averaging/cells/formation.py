@@ -26,8 +26,11 @@ from dht.host import PeerId
 from dht.records.key_levels import prefix_of
 
 SPLIT_ABOVE = 1.5
+"""So many times `cell_size` members in the mean cell double the cells."""
 MERGE_BELOW = 0.6
+"""So many times `cell_size` members halve them."""
 MAX_DEPTH = MAX_CELLS.bit_length() - 1
+"""Binary logarithm of `MAX_CELLS`."""
 GRID_SHARDS_PER_MEMBER = 2
 """Reducers with faster lines take more shards; a grid finer than this would only make commits longer."""
 SLICES_PER_CELL = 16

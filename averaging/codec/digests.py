@@ -1,7 +1,7 @@
 """Digests of values and payloads. Pure.
 
 BLAKE3, because every byte of anchor and momentum is hashed once a round: on one core it takes 3.5 GB/s where SHA-256
-takes 1.6 (benchmarks/log/2026-11-26-performance.md). Signatures, names and files keep SHA-256.
+takes 1.6 (benchmarks/log/2026-11-25-rounds.md). Signatures, names and files keep SHA-256.
 """
 
 from __future__ import annotations

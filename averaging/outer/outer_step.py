@@ -39,6 +39,7 @@ Combination = Literal["mean", "trimmed_mean", "centered_clip", "radial_direction
 CHUNK_VALUES = 1 << 18
 """Values per pass (1 MiB of float32): the working set of a pass stays in the cache."""
 DIGEST_CHUNK_BYTES = 1 << 20
+"""Chunk of a digest and of a transfer."""
 POWER_DIGITS = 40
 """More than twice a double's digits: rounding to a double hides what the last of them may lose."""
 

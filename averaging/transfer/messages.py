@@ -38,6 +38,7 @@ from dht.records.lineages import MAX_LINEAGE_TOKENS
 
 STATE_PROTOCOL = "/murmuration/state/2"
 MAX_REQUEST_BYTES = 256
+"""Of a request for state."""
 FRAME_SECONDS = 30.0
 """For one chunk of a MiB: 280 kbit/s, slower than any line that could take part in rounds."""
 MAX_TRANSFERS = 4

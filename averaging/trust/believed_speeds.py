@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from averaging.outer.schedule import MOST_OF_MEDIAN_SPEED
 
 FASTEST_OF_MEDIAN = 1000.0
+"""No announced speed counts for more than so many medians."""
 NEWCOMER_TOKENS_PER_SECOND = 1e6
 """Where no speed is known at all, as in the first minute of a run: more than one machine trains."""
 NOTED_SECONDS = 1.0

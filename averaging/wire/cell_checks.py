@@ -44,6 +44,7 @@ from dht.errors import PeerFault
 from dht.host import PeerId
 
 MAX_CELL_NAME = 60
+"""Characters: `site ` and a site, or `DEPTH/NUMBER`."""
 MAX_CELL_ROSTER = 128
 """Members of one cell: so that its part and the commit of all cells fit one header."""
 CELL_KINDS = (CellPart, CellOffer, CrossPlan, Cross, Partial, Crossed, Upper, CellsCommit)

@@ -17,6 +17,7 @@ from averaging.wire.messages import CellLevel, Commit, ShardResult
 from dht.host import PeerId
 
 MAX_CELLS = 256
+"""Of one round."""
 MAX_SLICES = 256
 """So that the commit of a full round still fits its header (`checks.MAX_HEADER_BYTES`)."""
 MAX_GRID_SHARDS = 128

@@ -92,6 +92,7 @@ __all__ = [
 ]
 
 WIRE_VERSION = 4
+"""First byte of every round message."""
 _PREFIX = struct.Struct(">BI")
 
 

@@ -16,6 +16,7 @@ MAX_ROSTER = 256
 MAX_SHARDS = 512
 """So that the commit of a full roster still fits its header (`checks.MAX_HEADER_BYTES`)."""
 DIGEST_BYTES = 16
+"""Of a digest in a round message."""
 SIGNATURE_BYTES = 64
 """Of an Ed25519 signature; `averaging/signing/notary.py` says what is signed."""
 MAX_TOKENS = 2**40

@@ -22,8 +22,11 @@ from dht.host import PeerId
 from dht.records.signed_records import MANIFEST_HASH_BYTES, MAX_RUN_ID_LENGTH, MAX_SOFTWARE_LENGTH
 
 PROTOCOL_VERSION: Final = 1
+"""Of the hello; checked before anything else."""
 MAX_HELLO_BYTES: Final = 1024
+"""A hello takes about 250."""
 MAX_REASON_LENGTH: Final = 300
+"""Characters of a refusal's reason."""
 MAX_REPLY_BYTES: Final = 2048
 """A reason of 300 characters takes at most 1200 bytes."""
 

@@ -23,11 +23,13 @@ from dht.identity.keys import SIGNATURE_BYTES, Identity, verify
 MAX_PROOF_BYTES: Final = 512
 """Pass of 190 bytes, signature, nonce, time: about 290."""
 NONCE_BYTES: Final = 16
+"""Nobody guesses it, and two never meet."""
 PROOF_SECONDS: Final = 90.0
 """A minute by which two clocks may differ, and half a minute on the way."""
 MAX_NONCES_PER_PEER: Final = 4096
 """Within `2 * PROOF_SECONDS`: 22 streams and DHT calls a second for three minutes. Beyond that they are refused."""
 MAX_NONCES: Final = 65_536
+"""About 10 MB."""
 
 Purpose = Literal["stream", "dht", "run", "answer"]
 

@@ -35,9 +35,13 @@ SEED_BYTES: Final = 32
 MAX_PASS_BYTES: Final = 300
 """Serial, key, expiry and two signatures take about 190."""
 MAX_INVITE_LENGTH: Final = 4096
+"""Characters; enough for eight long addresses."""
 MAX_INVITE_ADDRESSES: Final = 8
+"""One of them answers."""
 MAX_ADDRESS_LENGTH: Final = 256
+"""Characters; a relayed address takes about 180."""
 MAX_EXPIRY: Final = 2**40
+"""Unix seconds, far beyond any year."""
 ERRAND_SECONDS: Final = 900.0
 """Longest life of an errand: the owner's tool looks, publishes, and is gone."""
 INVITE_PREFIX: Final = "murmuration-invite-1:"

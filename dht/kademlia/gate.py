@@ -56,6 +56,7 @@ does for one invalid entry. Readers filter by their own clock afterwards."""
 MAX_CALLS_PER_PEER: Final = 128
 """Of one remote at once: who looks for everybody asks for 16 keys together, of few holders, while it stores its own."""
 MAX_KEYS_PER_REQUEST: Final = 1024
+"""Of one DHT call."""
 MAX_VALUE_BYTES: Final = 2 * MAX_DICTIONARY_BYTES
 """A whole dictionary with its msgpack framing; unpacking and checking more than that would block the loop."""
 

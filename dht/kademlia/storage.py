@@ -17,9 +17,11 @@ from hivemind.utils.timed_storage import ValueWithExpiration
 from dht.store import MAX_ENTRIES_PER_DICTIONARY
 
 MAX_KEYS: Final = 1024
+"""Dictionaries and values that a member keeps for others."""
 MAX_DICTIONARY_BYTES: Final = 256 * 1024
 """Above 4 MiB a holder cannot answer any more and looks dead to every reader."""
 MAX_STORAGE_BYTES: Final = 64 * 1024 * 1024
+"""What a member keeps for others."""
 FOREIGN_SHARE: Final = 0.5
 """Of keys and bytes, for records of other runs: a thousand runs cost a stranger nothing; this one keeps its room."""
 _ENTRY_OVERHEAD_BYTES: Final = 64

@@ -35,6 +35,7 @@ MAX_OPENING_STREAMS: Final = 30
 """Opens in progress at once; a burst of 300 lost half of them, 900 in steps of 30 lost none."""
 
 MAX_INCOMING_STREAMS: Final = 512
+"""From all remotes together; each costs descriptors and up to 2 MiB."""
 MAX_INCOMING_STREAMS_PER_PEER: Final = 64
 """One open stream costs a file descriptor here and in the daemon, and up to 2 MiB of buffer. A round needs a few."""
 

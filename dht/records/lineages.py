@@ -28,6 +28,7 @@ MAX_ANCHOR_VERSION = 2**50
 """Of an anchor that is fetched: no honest peer refuses what others have counted. Records and messages carry versions up
 to `MAX_VERSION`."""
 MAX_VERSION = 2**53
+"""In records and messages: rounds count up to there from any anchor that was fetched."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from dht.store import NUM_PEER_SHARDS
 MAX_PROFILE_BYTES: Final = 3072
 """64 machines and the longest name and run id; 85 of them fill a dictionary of the DHT."""
 MAX_MACHINES: Final = 64
+"""Of one contributor."""
 MAX_PROFILE_LIFE_SECONDS: Final = 8 * 86_400.0
 """A person whose machines are off for a week is remembered; longer, the profile comes back with the first machine."""
 

@@ -35,16 +35,21 @@ from dht.records.lineages import MAX_LINEAGE_TOKENS, MAX_VERSION
 MAX_PEER_RECORD_BYTES: Final = 1024
 """128 peers in one dictionary of the DHT stay below 256 KiB, far from the 4 MiB at which holders look dead."""
 MAX_RUN_RECORD_BYTES: Final = 16 * 1024
+"""The manifest and its envelope."""
 MAX_PEER_RECORD_LIFE_SECONDS: Final = 300.0
 """Records live 90 to 105 s, and `longer_seconds` in a swarm of many; three times that bounds how long a replayed or
 clock-skewed record can haunt a view."""
 MAX_FRAGMENTS: Final = 4096
+"""A bound on arrays; the record's bytes bound them further."""
 DIGEST_BYTES: Final = 8
 """Prefix of an anchor's digest: enough to notice a fork; the full digest is asked of the peer itself."""
 MANIFEST_HASH_BYTES: Final = 32
 MAX_RUN_ID_LENGTH: Final = 61
+"""Characters: name, dot, fingerprint."""
 MAX_LABEL_LENGTH: Final = 40
+"""Characters of `device` and `name`."""
 MAX_SOFTWARE_LENGTH: Final = 20
+"""Characters of `software`."""
 
 PeerState = Literal["joining", "training", "serving", "leaving", "left"]
 PeerRole = Literal["trainer", "seed"]

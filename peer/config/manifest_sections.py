@@ -23,7 +23,7 @@ class Section(BaseModel):
 
 
 class AccessSection(Section):
-    """Who may take part."""
+    """The keys that may take part."""
 
     mode: Literal["open", "allowlist", "invite"] = Field(
         default="open", description="everybody; listed keys; listed keys and whoever has an invite of the owner"

@@ -1,10 +1,9 @@
-"""The documents say what the code does: messages, fields, constants, modules, commands, versions, links."""
+"""The documents say what the code does: messages, fields, generated pages, commands, versions, links."""
 
 from __future__ import annotations
 
 import ast
 import dataclasses
-import importlib
 import re
 import shlex
 import tomllib
@@ -23,41 +22,29 @@ from averaging.wire.cell_messages import CellRow
 from averaging.wire.messages import CellLevel, Message, Plan, RosterEntry, ShardPlan, ShardResult
 from dht.admission.hello import Hello
 from dht.records.signed_records import PeerRecord
+from docs.generate import PAGES, page
 from peer.cli.app import app, spread_peers
 from peer.config.manifest import RunManifest
+from peer.config.peer_config import PeerConfig
+from peer.events.log import EVENT_TYPES
 from peer.version import VERSION
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("dht", "averaging", "peer", "dashboard")
 PROTOCOL = ROOT / "docs" / "contributor" / "protocol.md"
-DESIGN = ROOT / "docs" / "contributor" / "architecture.md"
+MATHEMATICS = ROOT / "docs" / "contributor" / "mathematics.md"
 README = ROOT / "README.md"
 CHANGELOG = ROOT / "CHANGELOG.md"
 MESSAGES: tuple[type[Any], ...] = (*(kind for kind in get_args(Message) if kind is not CellLevel), *CELL_KINDS)
-BOUNDED_MODULES = (
-    *("averaging.wire.checks", "averaging.wire.messages", "averaging.lanes.links", "averaging.transfer.messages"),
-    *(
-        "averaging.wire.cell_messages",
-        "averaging.wire.cell_checks",
-        "averaging.cells.formation",
-        "averaging.cells.machine",
-    ),
-    *(
-        "dht.admission.hello",
-        "dht.records.signed_records",
-        "dht.records.profiles",
-        "dht.kademlia.storage",
-        "dht.kademlia.gate",
-    ),
-    *("dht.admission.tickets", "dht.admission.proofs", "dht.admission.admission"),
-)
-
 HIDDEN_FOLDERS = ("node_modules", "build", "dist", "runs")
-DOCUMENTS = sorted(
+ALL_DOCUMENTS = sorted(
     path
     for path in ROOT.rglob("*.md")
     if not any(part.startswith(".") or part in HIDDEN_FOLDERS for part in path.relative_to(ROOT).parts)
 )
+LOG = ROOT / "benchmarks" / "log"
+DOCUMENTS = [path for path in ALL_DOCUMENTS if LOG not in path.parents]
+"""All but the entries of the log, which say what was true on their day and are not edited."""
 
 
 # --- reading markdown ---
@@ -147,27 +134,6 @@ def test_every_protocol_id() -> None:
     assert set(names_in(section(PROTOCOL.read_text(), "Overview"))) == in_code
 
 
-CONSTANTS = {
-    cells[0].strip("`"): cells[1] for cells in rows(section(PROTOCOL.read_text(), "Constants")) if "." in cells[0]
-}
-
-
-@pytest.mark.parametrize("name", CONSTANTS)
-def test_constants_have_the_values_of_the_code(name: str) -> None:
-    module, _, attribute = name.rpartition(".")
-    assert float(CONSTANTS[name]) == getattr(importlib.import_module(module), attribute)
-
-
-@pytest.mark.parametrize("module", BOUNDED_MODULES)
-def test_no_limit_is_missing(module: str) -> None:
-    tree = ast.parse((ROOT / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8"))
-    assigned = [node for node in tree.body if isinstance(node, ast.Assign | ast.AnnAssign)]
-    targets = [node.targets[0] if isinstance(node, ast.Assign) else node.target for node in assigned]
-    limits = {target.id for target in targets if isinstance(target, ast.Name) and target.id.startswith("MAX_")}
-    assert limits
-    assert {f"{module}.{name}" for name in limits} <= set(CONSTANTS)
-
-
 def manifest_fields(model: type[BaseModel] = RunManifest, prefix: str = "") -> Iterator[tuple[str, object]]:
     for name, field in model.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
@@ -176,27 +142,40 @@ def manifest_fields(model: type[BaseModel] = RunManifest, prefix: str = "") -> I
             yield f"{prefix}{name}", "required" if field.is_required() else field.default
 
 
-def test_every_manifest_field_and_its_default() -> None:
-    described = {cells[0].strip("`"): cells[2] for cells in rows(section(PROTOCOL.read_text(), "Manifest"))}
-    in_code = {}
-    for name, default in manifest_fields():
-        shown = "true" if default is True else "false" if default is False else str(default)
-        if default == "required":
-            in_code[name] = "required"
-        else:
-            in_code[name] = "absent" if default is None else f"`{shown}`" if default != "" else '`""`'
-    assert described == in_code
-
-
 def test_every_codec() -> None:
     assert set(names_in(section(PROTOCOL.read_text(), "Codecs"))) == set(CODE_FORMATS)
 
 
-# --- docs/contributor/architecture.md ---
+@pytest.mark.parametrize("page_name", ["first-run.md", "open-run.md"])
+def test_run_files_in_documents_are_manifests(page_name: str, tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "organiser" / page_name).read_text(encoding="utf-8")
+    (example,) = re.findall(r"^```toml\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    (tmp_path / "run.toml").write_text(example)
+    assert RunManifest.load_toml(tmp_path / "run.toml").name
 
 
 def test_every_mode() -> None:
-    assert set(names_in(section(DESIGN.read_text(), "Modes"))) == set(get_args(Mode))
+    assert set(names_in(section(MATHEMATICS.read_text(), "Modes"))) == set(get_args(Mode))
+
+
+# --- pages that are made from the code ---
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_generated_pages_say_what_the_code_says(path: str) -> None:
+    assert (ROOT / path).read_text(encoding="utf-8") == page(path), f"{path} is out of date: run `make docs`"
+
+
+def test_generated_pages_miss_nothing() -> None:
+    texts = {path: page(path) for path in PAGES}
+    assert {name for name, _ in manifest_fields()} <= set(names_in(texts["docs/organiser/manifest.md"]))
+    assert set(PeerConfig.model_fields) == set(names_in(texts["docs/reference/config.md"]))
+    assert all(f"\n## `{name}`\n" in texts["docs/developer/events.md"] for name in EVENT_TYPES)
+    command: Any = typer.main.get_command(app)
+    assert all(f"\n## peer {name}\n" in texts["docs/reference/cli.md"] for name in command.commands)
+    limits = texts["docs/reference/limits.md"]
+    for name, value in [("MAX_HEADER_BYTES", "128 000"), ("MAX_VERSION", "2^53"), ("MAX_DEPTH", "8")]:
+        assert re.search(rf"^\| `{name}` \| {re.escape(value)} \|", limits, re.MULTILINE)
 
 
 # --- commands ---
@@ -300,28 +279,33 @@ def test_mentioned_files_exist(path: Path) -> None:
         assert (ROOT / name).exists(), f"{name} is not there"
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", ALL_DOCUMENTS, ids=lambda path: path.name)
 def test_no_path_of_one_machine(path: Path) -> None:
     found = re.findall(r"(?<![\w.~])/(?:home|root|work|Users|tmp|mnt|opt)/\S*", path.read_text(encoding="utf-8"))
     assert not found
 
 
 def test_documents_are_found() -> None:
-    assert {README, PROTOCOL, DESIGN, ROOT / "CONTRIBUTING.md"} <= set(DOCUMENTS)
+    assert {README, PROTOCOL, MATHEMATICS, ROOT / "CONTRIBUTING.md"} <= set(DOCUMENTS)
+    assert any(LOG in path.parents for path in ALL_DOCUMENTS)
 
 
 # --- benchmarks/README.md ---
 
 
-def test_every_benchmark_is_listed_with_a_section_of_its_own() -> None:
+def test_every_benchmark_has_a_row_and_every_other_module_a_word() -> None:
     folder = ROOT / "benchmarks"
     text = (folder / "README.md").read_text()
-    table = {cells[0]: cells[2] for cells in rows(text)}
+    asked = set(re.findall(r"`python -m (benchmarks\.[\w.]+)", text))
     for path in sorted(set(folder.rglob("*.py")) - set(folder.rglob("__init__.py"))):
         module = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__main__")
         if f"python -m {module} " in path.read_text() or path.stem.startswith("bench_"):
-            assert f"`python -m {module}`" in table, f"{module} has no row"
-            title = table[f"`python -m {module}`"].partition("[")[2].partition("]")[0]
-            assert section(text, title).strip(), f"{module} has no section"
+            assert module in asked, f"{module} has no row"
         else:
             assert f"`{path.relative_to(folder)}`" in text, f"{path.name} is not named"
+
+
+@pytest.mark.parametrize("path", sorted(LOG.glob("*.md")), ids=lambda path: path.name)
+def test_entries_of_the_log_are_dated_and_listed(path: Path) -> None:
+    assert re.match(r"20\d\d-[01]\d-[0-3]\d-[a-z0-9-]+\.md$", path.name)
+    assert f"(log/{path.name}" in (LOG.parent / "README.md").read_text()

@@ -35,6 +35,7 @@ ASK_SECONDS = 10.0
 MAX_STREAMS_PER_PEER = 4
 """A newcomer asks one member once, or twice when it does not know whether the run is private."""
 MAX_KNOCK_BYTES = MAX_RUN_ID_LENGTH + MAX_PROOF_BYTES + 32
+"""Run id, proof and framing of a newcomer's first frame."""
 RUN_RECORD_LIFE_SECONDS = 7 * 86400.0 - 3600.0
 """Just under the longest life that holders accept."""
 

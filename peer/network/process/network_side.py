@@ -73,6 +73,7 @@ LOOKS_PER_REVISION_LOOK = 3
 MAX_ASKED_MEMBERS = 5
 """Of a private run, for its manifest: until one gives it, or says why it does not."""
 REPUBLISH_SECONDS = 600.0
+"""At most, between two publications of the run record by one member."""
 
 log = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ What is in an anchor is known from the commits that led to it, not from what a p
 fragment follow its work, after every change of its state:
 
 - The residual, in numbers: trained values come in, what is sent goes out, what is in no anchor comes back, as
-  docs/contributor/architecture.md says. Values are whole multiples of `UNIT`, so with the fp32 codec this is exact.
+  docs/contributor/mathematics.md says. Values are whole multiples of `UNIT`, so with the fp32 codec this is exact.
 - The pieces of work, as counts: each handed-over piece is, value by value, in the anchor, under way or waiting: once,
   never twice, and never nowhere, unless it was reported as expired or had to be given up. Given up may be: what a
   killed process had under way; a contribution under way of whose version the new lineage's commit is not known; what

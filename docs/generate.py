@@ -1,0 +1,410 @@
+"""Writes the pages of docs/ that the code already says: commands, configuration, manifest, events, limits.
+
+    python -m docs.generate            writes them all
+    python -m docs.generate --check    names those that differ from the code, and ends with exit code 1
+
+Each page is made by looking at the code: the command tree, the fields of a model, the docstrings under constants. So a
+new flag, field, event or constant needs no line here.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import operator
+import sys
+import textwrap
+import types
+import typing
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+NOTE = "<!-- Made by `make docs` from {source}: change that, not this page. -->"
+HELP_COLUMNS = 100
+"""Width of the help texts; a terminal of 80 columns breaks too many of them."""
+
+
+def table(head: tuple[str, ...], lines: list[tuple[str, ...]]) -> str:
+    """A markdown table; cells may hold anything but a line break."""
+    escaped = [[cell.replace("|", "\\|") for cell in line] for line in lines]
+    return (
+        "\n".join("| " + " | ".join(line) + " |" for line in [head, tuple("---" for _ in head), *escaped])
+        .replace("| --- ", "|---")
+        .replace("--- |", "---|")
+    )
+
+
+def prose(text: str) -> str:
+    """One paragraph, wrapped as the written pages are."""
+    return textwrap.fill(one_line(text), 120, break_long_words=False, break_on_hyphens=False)
+
+
+def one_line(text: str | None) -> str:
+    """A docstring as one line."""
+    return " ".join((text or "").split())
+
+
+def sentence_of(text: str) -> str:
+    """The text as a sentence: a capital first, a full stop last."""
+    return text if not text else text[0].upper() + text[1:].rstrip(".") + "."
+
+
+def docs_under(tree: ast.Module | ast.ClassDef) -> dict[str, str]:
+    """Name of each assigned value -> the docstring that stands under it, as one line."""
+    found = {}
+    for node, following in zip(tree.body, [*tree.body[1:], None], strict=True):
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            name = node.targets[0].id
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            name = node.target.id
+        else:
+            continue
+        value = following.value if isinstance(following, ast.Expr) else None
+        text = value.value if isinstance(value, ast.Constant) and isinstance(value.value, str) else ""
+        found[name] = one_line(text)
+    return found
+
+
+# --- reference/cli.md ---
+
+
+def commands() -> Iterator[tuple[str, Any]]:
+    """("peer join", its command) for every command, in the order of `peer --help`."""
+    import typer
+
+    from peer.cli.app import app
+
+    def walk(name: str, command: Any) -> Iterator[tuple[str, Any]]:
+        yield name, command
+        for word, inner in getattr(command, "commands", {}).items():
+            yield from walk(f"{name} {word}", inner)
+
+    yield from walk("peer", typer.main.get_command(app))
+
+
+def help_of(name: str, command: Any) -> str:
+    """What `--help` prints, whatever the width of the terminal."""
+    context = command.context_class(command, info_name=name, terminal_width=HELP_COLUMNS)
+    lines = command.get_help(context).splitlines()
+    return "\n".join(line.rstrip() for line in lines).strip()
+
+
+def cli_page() -> str:
+    from peer.cli import app
+
+    exit_codes = inspect.getdoc(app) or ""
+    codes = exit_codes.partition("Exit codes:")[2].split(".")[0]
+    parts = [
+        "# Commands",
+        "What each command prints with `--help`.",
+        prose(f"Exit codes: {codes}."),
+    ]
+    for name, command in commands():
+        parts += [f"## {name}", f"```\n{help_of(name, command)}\n```"]
+    return "\n\n".join(parts)
+
+
+# --- reference/config.md, organiser/manifest.md ---
+
+
+def value_text(value: object) -> str:
+    """A default as a TOML file would have it."""
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    if value is None:
+        return "absent"
+    if value == ():
+        return "`[]`"
+    return f"`{value}`" if value != "" else '`""`'
+
+
+def default_of(field: Any) -> str:
+    if field.is_required():
+        return "required"
+    return value_text(field.default) if field.default_factory is None else "see there"
+
+
+def expected_of(field: Any) -> str:
+    """What a field takes: choices and bounds, or examples where a pattern decides."""
+    from peer.config.validation import expectation
+
+    has_pattern = any(getattr(rule, "pattern", None) for rule in field.metadata)
+    text = " or ".join(map(str, field.examples)) if has_pattern and field.examples else expectation(field)
+    return text.replace("a list of texts", "a list")
+
+
+def config_page() -> str:
+    from peer.config.peer_config import PeerConfig, flag_of
+
+    flags = {name: command for name, command in commands()}
+    with_flags = ("peer join", "peer seed")
+    taken = {
+        name: {option for parameter in flags[name].params for option in (*parameter.opts, *parameter.secondary_opts)}
+        for name in with_flags
+    }
+    rows = []
+    for name, field in PeerConfig.model_fields.items():
+        flag = flag_of(name)
+        where = [command.removeprefix("peer ") for command in with_flags if flag in taken[command]]
+        shown = f"`{flag}` of {', '.join(where)}" if where else "file only"
+        rows.append((f"`{name}`", shown, expected_of(field), default_of(field), sentence_of(field.description or "")))
+    return "\n\n".join(
+        [
+            "# Configuration of a peer",
+            prose(
+                "`peer join` and `peer seed` read these fields from `--config FILE`, a TOML file. A flag beats the "
+                "file, and the file beats the default. Relative paths start at the working directory."
+            ),
+            table(("field", "flag", "expected", "default", "meaning"), rows),
+        ]
+    )
+
+
+def manifest_page() -> str:
+    from pydantic import BaseModel
+
+    from peer.config.manifest import RunManifest
+    from peer.config.manifest_sections import ChangeSection
+
+    def rows_of(model: type[BaseModel], prefix: str = "") -> list[tuple[str, ...]]:
+        return [
+            (f"`{prefix}{name}`", expected_of(field), default_of(field), sentence_of(field.description or ""))
+            for name, field in model.model_fields.items()
+            if not is_section(field.annotation)
+        ]
+
+    def is_section(kind: Any) -> bool:
+        return isinstance(kind, type) and issubclass(kind, BaseModel)
+
+    head = ("field", "expected", "default", "meaning")
+    parts = [
+        "# The manifest, field by field",
+        prose(
+            "A manifest says everything that all peers of a run must agree on. You write a `run.toml` with the fields "
+            "that should differ from the defaults. `peer init NAME --config run.toml` checks it, fills in the rest and "
+            "signs it. Sections are TOML tables: `averaging.sync_every` is `sync_every` under `[averaging]`."
+        ),
+        "[protocol.md](../contributor/protocol.md#manifest) has the canonical bytes, and the rules between fields.",
+        "## Top level",
+        table(head, rows_of(RunManifest)),
+    ]
+    for name, field in RunManifest.model_fields.items():
+        if is_section(field.annotation):
+            parts += [
+                f"## `[{name}]`",
+                one_line(field.annotation.__doc__),
+                table(head, rows_of(field.annotation, f"{name}.")),
+            ]
+    parts += [
+        "## Entries of `changes`",
+        one_line(ChangeSection.__doc__) + " `peer manifest edit` writes them.",
+        table(head, rows_of(ChangeSection)),
+    ]
+    return "\n\n".join(parts)
+
+
+# --- developer/events.md ---
+
+SAMPLE_PEER = "12D3KooWQYKePtWhbyLYcnaBMqRz1zTnT8eGfmnpZL3CiHV1hLQB"
+SAMPLES: dict[Any, Any] = {int: 12, float: 0.5, bool: True}
+
+
+def sample_of(kind: Any, name: str) -> Any:
+    """A value of a field's type, for an example of an event's sentence."""
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if kind_text(kind) == "PeerId":
+        return SAMPLE_PEER
+    if origin is typing.Literal:
+        return arguments[0]
+    if origin in (types.UnionType, typing.Union):
+        return sample_of(next(part for part in arguments if part is not type(None)), name)
+    if origin is tuple:
+        return (sample_of(arguments[0], name),) * 2
+    if kind is str:
+        return name.upper()
+    return SAMPLES[kind]
+
+
+def kind_text(kind: Any) -> str:
+    """A field's type as JSON knows it."""
+    kind_name = getattr(kind, "__name__", "")
+    if kind_name == "PeerId":
+        return "PeerId"
+    kind = getattr(kind, "__supertype__", kind)
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin is typing.Literal:
+        return " or ".join(f"`{choice}`" for choice in arguments)
+    if origin in (types.UnionType, typing.Union):
+        return " or ".join("null" if part is type(None) else kind_text(part) for part in arguments)
+    if origin is tuple:
+        return f"list of {kind_text(arguments[0])}"
+    return {str: "text", int: "whole number", float: "number", bool: "true or false"}.get(kind, kind_name)
+
+
+def events_page() -> str:
+    from peer.events import log
+
+    parts = [
+        "# Events",
+        prose(
+            "What a peer reports: one JSON object a line with `peer join --json`, and in `events.jsonl` of its data "
+            f"folder. Every line has `schema` ({log.SCHEMA}), `event` (the name below), `at` (unix seconds) and "
+            "`peer_id` (the peer that reports). Panel, log lines and dashboard are folds of these events and know "
+            "nothing else of a peer."
+        ),
+        prose(
+            "In events about rounds and work, `version` is the version that the round leaves. In events about anchors "
+            "it is the version that is now held. Under each name stand its meaning, a sentence as the log shows it, "
+            "and its fields. The sentences are made from sample values: a number is 12 or 0.5, a text its field's name."
+        ),
+    ]
+    for name, kind in log.EVENT_TYPES.items():
+        hints = typing.get_type_hints(kind)
+        under = docs_under(typing.cast(ast.ClassDef, ast.parse(inspect.getsource(kind)).body[0]))
+        fields = [field.name for field in dataclasses.fields(kind)]
+        sample = kind(**{field: sample_of(hints[field], field) for field in fields})
+        parts += [f"## `{name}`", prose(kind.__doc__ or ""), "> " + prose(sample.sentence()).replace("\n", "\n> ")]
+        parts.append(
+            "\n".join(
+                prose(f"- `{field}`: {kind_text(hints[field])}" + f". {under.get(field, '')}".rstrip(". "))
+                for field in fields
+                if field not in ("at", "peer_id")
+            )
+        )
+    return "\n\n".join(filter(None, parts))
+
+
+# --- reference/limits.md ---
+
+LIMITED = ("dht", "averaging", "peer/network")
+NOT_OF_THE_PROTOCOL = ("dht/memory", "averaging/codec/build_kernels.py")
+"""The simulated network, and the compiler."""
+
+
+def number_text(value: float) -> str:
+    """As people read it: powers of two and long numbers with what they are."""
+    if isinstance(value, int) and value >= 1 << 20 and value & (value - 1) == 0:
+        return f"2^{value.bit_length() - 1}"
+    if isinstance(value, int):
+        return f"{value:,}".replace(",", " ") if value >= 10_000 else str(value)
+    return f"{value:g}"
+
+
+@cache
+def tree_of(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+OPERATORS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Pow: operator.pow,
+    ast.LShift: operator.lshift,
+}
+
+
+def number_of(node: ast.expr | None, path: Path) -> float | None:
+    """The number that an expression of a file stands for; None for all else.
+
+    Worked out from the source, because the two libp2p libraries cannot be imported into one process.
+    """
+    match node:
+        case ast.Constant(value=int() | float() as value) if not isinstance(value, bool):
+            return value
+        case ast.UnaryOp(op=ast.USub(), operand=operand):
+            value = number_of(operand, path)
+            return None if value is None else -value
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in OPERATORS:
+            both = number_of(left, path), number_of(right, path)
+            return None if None in both else OPERATORS[type(op)](*both)
+        case ast.Call(func=ast.Attribute(value=inner, attr="bit_length"), args=[]):
+            value = number_of(inner, path)
+            return value.bit_length() if isinstance(value, int) else None
+        case ast.Name(id=name):
+            return named_number(name, path)
+    return None
+
+
+def named_number(name: str, path: Path) -> float | None:
+    """The number that a name stands for at the top of a file of ours, imported or assigned."""
+    for node in tree_of(path).body:
+        if isinstance(node, ast.ImportFrom) and name in [alias.name for alias in node.names]:
+            source = ROOT / f"{(node.module or '').replace('.', '/')}.py"
+            return named_number(name, source) if source.exists() else None
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == name:
+            return number_of(node.value, path)
+        if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == name:
+            return number_of(node.value, path)
+    return None
+
+
+def constants_of(path: Path) -> list[tuple[str, float, str]]:
+    """(name, value, reason) of every public numeric constant of a file."""
+    found = [(name, named_number(name, path), reason) for name, reason in docs_under(tree_of(path)).items()]
+    return [
+        (name, value, reason)
+        for name, value, reason in found
+        if name[0].isalpha() and name.isupper() and value is not None
+    ]
+
+
+def limits_page() -> str:
+    parts = [
+        "# Limits and timeouts",
+        prose(
+            "Every number by which a peer bounds what it takes, waits for and keeps, with its reason. Names end in "
+            "their units; a number without one is a count or a ratio. A run's own limits are in its "
+            "[manifest](../organiser/manifest.md), and a volunteer's are in the [configuration](config.md)."
+        ),
+    ]
+    for folder in LIMITED:
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            name = path.relative_to(ROOT).as_posix()
+            if name.startswith(NOT_OF_THE_PROTOCOL):
+                continue
+            rows = [(f"`{constant}`", number_text(value), reason) for constant, value, reason in constants_of(path)]
+            if rows:
+                parts += [f"## `{name}`", table(("constant", "value", "reason"), rows)]
+    return "\n\n".join(parts)
+
+
+# --- all of them ---
+
+PAGES: dict[str, tuple[str, Callable[[], str]]] = {
+    "docs/reference/cli.md": ("peer/cli", cli_page),
+    "docs/reference/config.md": ("peer/config/peer_config.py", config_page),
+    "docs/reference/limits.md": ("the constants in dht, averaging and peer/network", limits_page),
+    "docs/organiser/manifest.md": ("peer/config/manifest.py", manifest_page),
+    "docs/developer/events.md": ("peer/events", events_page),
+}
+
+
+def page(path: str) -> str:
+    """The whole text of one generated page."""
+    source, make = PAGES[path]
+    return f"{NOTE.format(source=source)}\n\n{make()}\n"
+
+
+def main() -> int:
+    differ = []
+    for path in PAGES:
+        text, file = page(path), ROOT / path
+        if file.exists() and file.read_text(encoding="utf-8") == text:
+            continue
+        differ.append(path)
+        if "--check" not in sys.argv[1:]:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, encoding="utf-8")
+    print("\n".join(differ) or "All pages say what the code says.")
+    return 1 if differ and "--check" in sys.argv[1:] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
