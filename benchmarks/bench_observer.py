@@ -23,6 +23,7 @@ from dht.identity.keys import Identity, make_run_id
 from dht.observer.backend import HostBackend
 from dht.observer.network import observer_network
 from dht.records.signed_records import PeerRecord, encode_peer_record, encode_run_record, sign_run_record
+from tests.kit.records import make_record
 
 LOOK_SECONDS = 2.0
 ANNOUNCE_SECONDS = 10.0
@@ -104,31 +105,15 @@ async def announce(store: Any, identity: Identity) -> None:
 
 
 def record_of(identity: Identity, sequence: int, expires_at: float) -> PeerRecord:
-    return PeerRecord(
+    return make_record(
+        identity.peer_id,
         run_id=RUN_ID,
-        peer_id=identity.peer_id,
-        session=1,
         sequence=sequence,
         expires_at=expires_at,
-        manifest_hash=bytes(32),
-        state="training",
-        role="trainer",
-        device="cpu",
-        name="",
         software="bench",
-        reachable=True,
         inner_steps=sequence,
         tokens=sequence,
-        rounds_contributed=0,
         tokens_per_second=1.0,
-        upload_bits_per_second=0.0,
-        download_bits_per_second=0.0,
-        train_loss=None,
-        held_out_loss=None,
-        held_out_version=0,
-        versions=(),
-        digests=(),
-        lineage_tokens=(),
         started_at=0.0,
     )
 

@@ -28,6 +28,7 @@ from peer.network.membership.doorkeeper import RunDoorkeeper
 from peer.network.reachability.paths import PathPorts, Paths
 from peer.network.reachability.probe import DialBack, probing
 from peer.network.reachability.probe_server import ProbeServer
+from tests.kit.records import make_record
 
 PUSH_PROTOCOL = "/murmuration/natlab/1"
 PIECE_BYTES = 64 * 1024
@@ -110,31 +111,15 @@ async def _take_part(told: dict[str, Any]) -> None:
 
 
 def _record(run_id: str, peer_id: str, role: str, reachable: bool) -> PeerRecord:
-    return PeerRecord(
+    return make_record(
+        PeerId(peer_id),
         run_id=run_id,
-        peer_id=PeerId(peer_id),
-        session=1,
-        sequence=1,
         expires_at=time.time() + 3600,
-        manifest_hash=bytes(32),
         state="serving" if role == "seed" else "training",
         role="seed" if role == "seed" else "trainer",
         device="lab",
-        name="",
         software="lab",
         reachable=reachable,
-        inner_steps=0,
-        tokens=0,
-        rounds_contributed=0,
-        tokens_per_second=0.0,
-        upload_bits_per_second=0.0,
-        download_bits_per_second=0.0,
-        train_loss=None,
-        held_out_loss=None,
-        held_out_version=0,
-        versions=(),
-        digests=(),
-        lineage_tokens=(),
         started_at=time.time(),
     )
 

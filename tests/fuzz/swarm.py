@@ -33,6 +33,7 @@ from peer.network.membership.doorkeeper import RunDoorkeeper
 from peer.network.reachability.probe_messages import PROBE_PROTOCOL
 from peer.network.reachability.probe_server import ProbeServer
 from peer.simulation.virtual_time import run_virtual
+from tests.kit.records import make_record
 
 NOW: Final = 1_800_000_000.0
 SEPARATOR: Final = b"\n~~\n"
@@ -67,19 +68,13 @@ def state_of(manifest: RunManifest, fragment: int) -> Snapshot:
 def honest_record(manifest: RunManifest) -> PeerRecord:
     """Of a member with that state."""
     states = [state_of(manifest, fragment) for fragment in range(manifest.averaging.num_fragments)]
-    return PeerRecord(
+    return make_record(
+        MEMBERS[0].peer_id,
         run_id=RUN_ID,
-        peer_id=MEMBERS[0].peer_id,
-        session=1,
         sequence=7,
         expires_at=NOW + 60,
         manifest_hash=manifest.hash,
-        state="training",
-        role="trainer",
-        device="cpu",
         name="Ada",
-        software="0.1.0",
-        reachable=True,
         inner_steps=5,
         tokens=80,
         rounds_contributed=1,

@@ -39,7 +39,6 @@ from dht.pylibp2p.protobuf_clash import make_room_for_libp2p
 from dht.pylibp2p.yamux import Yamux
 from dht.records import profiles
 from dht.records.signed_records import (
-    PeerRecord,
     decode_peer_record,
     decode_run_record,
     encode_peer_record,
@@ -56,6 +55,7 @@ from peer.events.log import ManifestRevised, from_json, to_json
 from peer.export.model_header import DIGEST_NAME, config_digest, read_header
 from peer.network.membership.invite_users import INVITE_USERS_NAME, read_users
 from tests.fuzz.messages import one_of_each_kind
+from tests.kit.records import make_record
 
 ALICE, BOB, OWNER = (Identity.from_seed(bytes([number]) * 32) for number in (1, 2, 3))
 RUN_ID = make_run_id("tiny", OWNER.public_key)
@@ -138,19 +138,12 @@ def _wire() -> list[Target]:
 
 
 def _records() -> list[Target]:
-    record = PeerRecord(
+    record = make_record(
+        ALICE.peer_id,
         run_id=RUN_ID,
-        peer_id=ALICE.peer_id,
-        session=1,
         sequence=7,
         expires_at=NOW + 60,
-        manifest_hash=bytes(32),
-        state="training",
-        role="trainer",
-        device="cpu",
         name="Ada",
-        software="0.1.0",
-        reachable=True,
         inner_steps=5,
         tokens=80,
         rounds_contributed=1,
@@ -158,8 +151,6 @@ def _records() -> list[Target]:
         upload_bits_per_second=1e6,
         download_bits_per_second=1e6,
         train_loss=2.0,
-        held_out_loss=None,
-        held_out_version=0,
         versions=(1, 2),
         digests=(bytes(8), bytes(8)),
         lineage_tokens=(3, 4),

@@ -23,7 +23,8 @@ from peer.events.log import Event
 from peer.events.peer_events import AnchorRepaired, RefusedPeer
 from peer.simulation.scenarios.spec import Fault, Profile, Quadratic, SimulationSpec, tiny_manifest
 from peer.simulation.simulation import simulate
-from tests.averaging.trust.test_blame import DIGEST, HONEST, LIAR, ME, Clock, commit_with, follow, offer_of
+from tests.averaging.trust.test_blame import DIGEST, HONEST, LIAR, ME, commit_with, follow, offer_of
+from tests.kit.clock import Clock
 from tests.kit.notaries import notary_of
 
 OTHER_DIGEST = bytes(range(16))
@@ -50,7 +51,7 @@ def machine_at(version: int, digest: bytes = DIGEST) -> RoundMachine:
 
 
 def watched(machine: RoundMachine) -> tuple[Guard, Clock, list]:
-    clock, reports = Clock(), []
+    clock, reports = Clock(1000.0), []
     guard = Guard(ME, LIMIT, clock, reports.append)
     guard.speed_of = lambda peer_id: SPEED
     machine.objection = lambda sender, offer: guard.claim_objection(sender, offer, machine.timing)
@@ -134,7 +135,7 @@ def test_no_honest_claim_is_refused_after_a_split(
     share_since: float,
 ) -> None:
     """One side made `own_rounds` while the other made theirs, `slowness` times slower; then this one gives in."""
-    clock, reports = Clock(), []
+    clock, reports = Clock(1000.0), []
     guard = Guard(ME, LIMIT, clock, reports.append)
     guard.speed_of = lambda peer_id: SPEED
     timing = machine_at(0).timing

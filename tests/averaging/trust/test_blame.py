@@ -46,6 +46,7 @@ from averaging.wire.messages import (
 )
 from dht.errors import PeerFault
 from dht.host import PeerId
+from tests.kit.clock import Clock
 from tests.kit.notaries import notary_of, signed
 
 ME, LIAR, HONEST = (PeerId(name * 20) for name in ("m", "x", "h"))
@@ -131,16 +132,8 @@ def test_memory_is_bounded_and_forgets_the_oldest():
 # --- claims ---
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 def guarded(speed=100.0):
-    clock, reports = Clock(), []
+    clock, reports = Clock(1000.0), []
     guard = Guard(ME, 4, clock, reports.append)
     guard.speed_of = lambda peer_id: speed
     timing = RoundTiming.with_bounds(60.0)
@@ -360,7 +353,7 @@ def exchange_of(clock, reports):
 
 def test_whoever_sends_no_numbers_is_out_of_the_next_rounds_and_back_later():
     async def scenario():
-        clock, reports = Clock(), []
+        clock, reports = Clock(1000.0), []
         exchange = exchange_of(clock, reports)
         fragment = exchange.fragments[0]
         exchange.set_view([ME, HONEST, LIAR], [])
@@ -404,7 +397,7 @@ def test_a_lone_commit_with_forged_weight_moves_nobody():
     """Neither the anchor at the version it leaves, nor a holder of the true commit of that version."""
 
     async def scenario():
-        clock, reports = Clock(), []
+        clock, reports = Clock(1000.0), []
         exchange = exchange_of(clock, reports)
         exchange.guard.speed_of = lambda peer_id: 100.0
         fragment = exchange.fragments[0]
@@ -431,7 +424,7 @@ def test_a_lone_commit_with_forged_weight_moves_nobody():
 
 def test_reductions_leave_out_whoever_is_left_out():
     async def scenario():
-        clock, reports = Clock(), []
+        clock, reports = Clock(1000.0), []
         exchange = exchange_of(clock, reports)
         fragment = exchange.fragments[0]
         payload = b"".join(bytes(part) for part in exchange.codec.encode(np.ones(50, dtype=np.float32)).pack())

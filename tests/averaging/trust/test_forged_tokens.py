@@ -39,7 +39,8 @@ from peer.simulation.peer import simulated_identity
 from peer.simulation.scenarios.scenario import Scenario
 from peer.simulation.scenarios.schedule import spec_of
 from peer.simulation.simulation import simulate
-from tests.averaging.trust.test_blame import Clock, commit_with, follow, objection, offer_of
+from tests.averaging.trust.test_blame import commit_with, follow, objection, offer_of
+from tests.kit.clock import Clock
 from tests.swarms.test_hostile_peers import scenario_of
 
 ME, LIAR, HONEST = (PeerId(name * 20) for name in ("m", "x", "h"))
@@ -53,7 +54,7 @@ class Seen:
     """A peer that has followed rounds 10 to 14 and knows some speeds."""
 
     def __init__(self, speeds, own=TYPICAL, versions=range(10, 15)):
-        self.clock, self.reports, self.speeds = Clock(), [], dict(speeds)
+        self.clock, self.reports, self.speeds = Clock(1000.0), [], dict(speeds)
         self.guard = Guard(ME, 4, self.clock, self.reports.append)
         self.guard.speed_of = lambda peer_id: own if peer_id == ME else self.speeds.get(peer_id, 0.0)
         self.guard.known_speeds = lambda: [speed for peer_id, speed in self.speeds.items() if peer_id != ME]

@@ -14,13 +14,13 @@ from dashboard.observe.state import MAX_PEERS, DashboardState, Look, fold
 from dht.errors import PeerUnreachable
 from dht.host import PeerId
 from dht.records.signed_records import RunRecord
+from tests.kit.clock import Clock
 from tests.kit.dashboard.history import check_raw, usual_commit
 from tests.kit.dashboard.records import (
     NOW,
     PEERS,
     RUN_ID,
     RUN_RECORD,
-    Clock,
     FakeStore,
     bare_record,
     empty_state,
@@ -76,7 +76,7 @@ def test_pages_are_read_to_the_head_and_older_ones_from_whoever_has_them() -> No
     async def check(history: History) -> None:
         first, second, third = sorted(IDS[:3])
         members = Members({first: list(range(20, 30)), second: list(range(5, 30)), third: []})
-        await Gatherer(history, Clock()).gather(members.source, state_at(30))
+        await Gatherer(history, Clock(NOW)).gather(members.source, state_at(30))
         assert versions_of(history) == list(range(5, 30))
         (missing,) = history.view.missing
         assert (missing.fragment, missing.first_version, missing.last_version) == (0, 0, 4)
@@ -86,7 +86,7 @@ def test_pages_are_read_to_the_head_and_older_ones_from_whoever_has_them() -> No
 
 def test_nobody_is_asked_when_nothing_is_new_and_missing_ones_are_asked_for_later() -> None:
     async def check(history: History) -> None:
-        clock = Clock()
+        clock = Clock(NOW)
         members = Members({peer_id: list(range(3, 10)) for peer_id in IDS[:3]})
         gatherer = Gatherer(history, clock)
         await gatherer.gather(members.source, state_at(10))
@@ -114,7 +114,7 @@ def test_donors_that_are_gone_or_lie_are_passed_over() -> None:
     async def check(history: History) -> None:
         first, second, third = sorted(IDS[:3])
         members = Members({second: [0, 1, 2], third: [0, 1, 2]}, liars=(second,))
-        await Gatherer(history, Clock()).gather(members.source, state_at(3))
+        await Gatherer(history, Clock(NOW)).gather(members.source, state_at(3))
         assert [donor for donor, _, _ in members.asked] == [first, second, third]
         assert versions_of(history) == [0, 1, 2]
 
@@ -124,7 +124,7 @@ def test_donors_that_are_gone_or_lie_are_passed_over() -> None:
 def test_versions_far_beyond_what_is_announced_are_an_invention() -> None:
     async def check(history: History) -> None:
         members = Members({peer_id: [0, 10**9] for peer_id in IDS[:3]})
-        await Gatherer(history, Clock()).gather(members.source, state_at(2))
+        await Gatherer(history, Clock(NOW)).gather(members.source, state_at(2))
         assert versions_of(history) == []
 
     in_history(check)
@@ -135,14 +135,14 @@ def test_a_restart_fetches_what_was_committed_meanwhile(tmp_path: Path) -> None:
     members = Members({peer_id: list(range(10)) for peer_id in IDS[:3]})
 
     async def before(history: History) -> None:
-        await Gatherer(history, Clock()).gather(members.source, state_at(10))
+        await Gatherer(history, Clock(NOW)).gather(members.source, state_at(10))
 
     async def after(history: History) -> None:
         shown = history.view.contributors
         assert shown[0].rounds == 10
         # Members keep the last twenty: rounds 10 to 19 went unseen and are gone.
         members.kept = {peer_id: list(range(20, 40)) for peer_id in IDS[:3]}
-        await Gatherer(history, Clock()).gather(members.source, state_at(40))
+        await Gatherer(history, Clock(NOW)).gather(members.source, state_at(40))
         assert versions_of(history) == [*range(10), *range(20, 40)]
         assert [(row.first_version, row.last_version) for row in history.view.missing] == [(10, 19)]
         assert history.view.contributors[0].rounds == 30
@@ -161,7 +161,7 @@ def test_the_observer_gathers_once_it_knows_the_run() -> None:
             assert state.fragments
             gathered.set()
 
-        observer = Observer(RUN_ID, store, [], wall_clock=Clock(), on_state=lambda state: None, gather=gather)
+        observer = Observer(RUN_ID, store, [], wall_clock=Clock(NOW), on_state=lambda state: None, gather=gather)
         watching = asyncio.create_task(observer.run())
         async with asyncio.timeout(30):
             await gathered.wait()

@@ -21,8 +21,9 @@ from dht.host import PeerId
 from dht.identity.keys import Identity
 from dht.records.signed_records import PeerRecord
 from tests.dashboard.collect.test_commits import Members, in_history, versions_of
+from tests.kit.clock import Clock
 from tests.kit.dashboard.history import check_raw, usual_commit
-from tests.kit.dashboard.records import NOW, Clock, TextOnly, empty_state, record_of
+from tests.kit.dashboard.records import NOW, TextOnly, empty_state, record_of
 
 ALL = sorted((Identity.from_seed(bytes([number]) * 32) for number in range(1, 12)), key=lambda one: one.peer_id)
 BOAST = 1_000_000
@@ -88,7 +89,7 @@ def test_no_minority_moves_the_head_beyond_what_honest_members_announce(honest: 
 @pytest.mark.parametrize(("honest", "boasters"), [(1, 1), (1, 2), (3, 3)])
 def test_collection_goes_on_beside_boasters(honest: int, boasters: int) -> None:
     async def check(history: History) -> None:
-        members, clock = members_of(honest, boasters), Clock()
+        members, clock = members_of(honest, boasters), Clock(NOW)
         gatherer = Gatherer(history, clock)
         # A majority of boasters counts until there is a signed round.
         vouched = {identity.peer_id for identity in ALL[boasters:]} if boasters > honest else set()
@@ -107,7 +108,7 @@ def test_collection_goes_on_beside_boasters(honest: int, boasters: int) -> None:
 
 def test_a_boast_that_was_believed_once_stops_nothing() -> None:
     async def check(history: History) -> None:
-        members, gatherer = members_of(2, 9), Gatherer(history, Clock())
+        members, gatherer = members_of(2, 9), Gatherer(history, Clock(NOW))
         for _ in range(MAX_TRIES + 1):
             await gatherer.gather(members.source, seen(2, 9))
         for kept in members.kept.values():
@@ -133,7 +134,7 @@ def test_a_boast_that_was_believed_once_stops_nothing() -> None:
 )
 def test_who_gives_garbage_is_asked_last(given_back: list[bytes]) -> None:
     async def check(history: History) -> None:
-        members, gatherer = members_of(2, 5), Gatherer(history, Clock())
+        members, gatherer = members_of(2, 5), Gatherer(history, Clock(NOW))
         liars = {identity.peer_id for identity in ALL[:5]}
         state = seen(2, 5, head=7, boast=7)
         for version in range(4):
@@ -166,7 +167,7 @@ def test_a_donor_that_is_slow_for_ever_costs_one_turn(monkeypatch: pytest.Monkey
             return await members.fetch(donor, fragment, at)
 
         async with asyncio.timeout(30):
-            await Gatherer(history, Clock()).gather(SignedCommits(fetch, check_raw), seen(1, 1, boast=5))
+            await Gatherer(history, Clock(NOW)).gather(SignedCommits(fetch, check_raw), seen(1, 1, boast=5))
         assert versions_of(history) == list(range(5))
 
     in_history(check)
@@ -183,7 +184,7 @@ def test_a_donor_that_dribbles_is_asked_last(monkeypatch: pytest.MonkeyPatch) ->
                 await asyncio.Event().wait()
             return [usual_commit(version, ["a", "b"]) for version in range(8) if version >= at][:1]
 
-        source, gatherer = SignedCommits(fetch, check_raw), Gatherer(history, Clock())
+        source, gatherer = SignedCommits(fetch, check_raw), Gatherer(history, Clock(NOW))
         async with asyncio.timeout(30):
             await gatherer.gather(source, at_head(5, 3))
             assert asked[0] == ALL[0].peer_id
@@ -231,7 +232,7 @@ def test_one_liar_puts_no_forged_round_on_the_page(num_donors: int, tokens: floa
     """Its key comes first, it has been there from the beginning, and it forges every version."""
 
     async def check(history: History) -> None:
-        gatherer = Gatherer(history, Clock())
+        gatherer = Gatherer(history, Clock(NOW))
         if num_donors == 2:
             # Of two nobody can tell who lies, but by whose signature was there before.
             for version in range(3):
@@ -250,7 +251,7 @@ def test_one_liar_puts_no_forged_round_on_the_page(num_donors: int, tokens: floa
 
 def test_what_is_beyond_the_head_waits_for_a_second_member() -> None:
     async def check(history: History) -> None:
-        gatherer = Gatherer(history, Clock())
+        gatherer = Gatherer(history, Clock(NOW))
         honest = {version: genuine(version) for version in range(5)}
         early = honest | {5: genuine(5)}
         given_by = {LIAR: honest | {5: forged(5)}, HONEST[0]: early, HONEST[1]: honest}
@@ -266,7 +267,7 @@ def test_what_is_beyond_the_head_waits_for_a_second_member() -> None:
 
 def test_a_fork_that_most_members_follow_is_followed() -> None:
     async def check(history: History) -> None:
-        gatherer = Gatherer(history, Clock())
+        gatherer = Gatherer(history, Clock(NOW))
         before = {version: genuine(version) for version in range(5)}
         await gatherer.gather(from_donors(dict.fromkeys([LIAR, *HONEST], before)), at_head(5, 3))
         other = usual_commit(4, ["c", "d"], tokens=500.0)
@@ -283,7 +284,7 @@ def test_a_fork_that_most_members_follow_is_followed() -> None:
 def test_the_only_member_is_believed() -> None:
     async def check(history: History) -> None:
         given_by = {LIAR: {version: genuine(version) for version in range(5)}}
-        await Gatherer(history, Clock()).gather(from_donors(given_by), at_head(5, 1))
+        await Gatherer(history, Clock(NOW)).gather(from_donors(given_by), at_head(5, 1))
         assert versions_of(history) == list(range(5))
 
     in_history(check)
@@ -313,7 +314,7 @@ def test_the_other_side_of_a_long_fork_is_read_back_to_where_it_began(depth: int
         async def fetch(donor: PeerId, fragment: int, at: int) -> Sequence[bytes]:
             return [credit.digest for credit in given if credit.version >= at][:50]
 
-        source, gatherer = SignedCommits(fetch, lambda raw: by_raw[raw]), Gatherer(history, Clock())
+        source, gatherer = SignedCommits(fetch, lambda raw: by_raw[raw]), Gatherer(history, Clock(NOW))
         await gatherer.gather(source, at_head(10 + depth, 3))
         assert credited(history) == {"a", "b", "c", "d"}
         given = [*common, *right]
@@ -338,7 +339,7 @@ def test_a_fork_whose_beginning_nobody_remembers_ends_the_search() -> None:
             return replace(check_raw(raw), previous=b"never heard of it" if b"100.0" in raw else b"")
 
         now = {version: usual_commit(version, ["a", "b"], tokens=50.0) for version in range(40)}
-        source, gatherer = SignedCommits(fetch, check_orphan), Gatherer(history, Clock())
+        source, gatherer = SignedCommits(fetch, check_orphan), Gatherer(history, Clock(NOW))
         await gatherer.gather(source, at_head(40, 3))
         now = {version: genuine(version) for version in range(38, 44)}
         for _ in range(30):

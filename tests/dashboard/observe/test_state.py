@@ -18,11 +18,11 @@ from dashboard.page.chart import even_ticks
 from dashboard.page.charts import render_charts
 from dashboard.page.page import render_sections
 from dashboard.server.live import history_of
+from tests.kit.clock import Clock
 from tests.kit.dashboard.records import (
     NOW,
     PEERS,
     RUN_ID,
-    Clock,
     FakeStore,
     TextOnly,
     bare_record,
@@ -65,7 +65,7 @@ def test_each_empty_state_has_its_words(num_members: int, run: bool, phase: str)
         store = FakeStore()
         store.num_members = num_members
         store.run = store.run if run else None
-        observer = Observer(RUN_ID, store, ["/a"], wall_clock=Clock(), on_state=lambda state: None)
+        observer = Observer(RUN_ID, store, ["/a"], wall_clock=Clock(NOW), on_state=lambda state: None)
         await observer.look()
         return observer.state
 
@@ -110,7 +110,7 @@ def test_peers_of_another_manifest_are_listed_and_not_counted() -> None:
         store = FakeStore()
         store.put(PEERS[0])
         store.put(PEERS[1], manifest_hash=b"x" * 32)
-        observer = Observer(RUN_ID, store, [], wall_clock=Clock(), on_state=lambda state: None)
+        observer = Observer(RUN_ID, store, [], wall_clock=Clock(NOW), on_state=lambda state: None)
         await observer.look()
         return observer.state
 

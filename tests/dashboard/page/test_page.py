@@ -17,13 +17,13 @@ from dashboard.server.live import history_of
 from dht.errors import PeerUnreachable
 from dht.identity.keys import Identity, make_run_id
 from dht.records.signed_records import encode_run_record, sign_run_record
+from tests.kit.clock import Clock
 from tests.kit.dashboard.records import (
     HOSTILE_NAME,
     MANIFEST,
     NOW,
     PEERS,
     RUN_ID,
-    Clock,
     FakeStore,
     TextOnly,
     empty_state,
@@ -85,7 +85,7 @@ def test_nothing_of_the_network_address_of_anybody_is_shown() -> None:
 
 def test_the_observer_counts_what_it_refuses_and_survives_a_broken_network() -> None:
     async def watch() -> None:
-        store, clock = FakeStore(), Clock()
+        store, clock = FakeStore(), Clock(NOW)
         store.put(PEERS[0])
         store.peers["garbage"] = b"\x00" * 300
         good = store.peers[PEERS[0].peer_id]
@@ -111,7 +111,7 @@ def test_a_run_record_of_another_owner_is_never_believed() -> None:
         store = FakeStore()
         other = Identity.generate()
         store.run = encode_run_record(sign_run_record(make_run_id("tinybytes", other.public_key), MANIFEST, other))
-        observer = Observer(RUN_ID, store, [], wall_clock=Clock(), on_state=lambda state: None)
+        observer = Observer(RUN_ID, store, [], wall_clock=Clock(NOW), on_state=lambda state: None)
         await observer.look()
         assert observer.state.run is None
         assert "run record" in observer.state.problem
@@ -121,7 +121,7 @@ def test_a_run_record_of_another_owner_is_never_believed() -> None:
 
 def test_nobody_reachable_is_dialled_again_at_every_look() -> None:
     async def watch() -> None:
-        store, clock = FakeStore(), Clock()
+        store, clock = FakeStore(), Clock(NOW)
         store.num_members = 0
         observer = Observer(RUN_ID, store, ["/addr"], wall_clock=clock, on_state=lambda state: None)
         for _ in range(3):

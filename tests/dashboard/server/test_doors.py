@@ -24,7 +24,8 @@ from dashboard.server.live import Live
 from dashboard.server.quiet_log import MAX_REASON_LENGTH, OncePerMinute
 from dashboard.server.routes import make_app
 from dashboard.server.site import SITE
-from tests.kit.dashboard.records import NOW, PEERS, Clock, bare_record, record_of, state_with
+from tests.kit.clock import Clock
+from tests.kit.dashboard.records import NOW, PEERS, bare_record, record_of, state_with
 from tests.kit.dashboard.scene import contributor_of
 
 FEW = DoorLimits(num_connections=8, num_per_address=6, idle_seconds=30.0, send_seconds=30.0)
@@ -345,12 +346,12 @@ def test_the_proxys_word_counts_and_nobody_elses(remote: str, forwarded: str, ex
 
     headers = {"X-Forwarded-For": forwarded} if forwarded else {}
     request = make_mocked_request("GET", "/", headers, transport=Transport())
-    assert Doors(FEW, Clock(), LOOPBACK).client_of(request) == expected
+    assert Doors(FEW, Clock(NOW), LOOPBACK).client_of(request) == expected
 
 
 def test_counted_addresses_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dashboard.server.doors.MAX_CLIENTS", 40)
-    doors = Doors(FEW, Clock(), LOOPBACK)
+    doors = Doors(FEW, Clock(NOW), LOOPBACK)
 
     class Transport:
         def get_extra_info(self, name: str, otherwise: object = None) -> object:

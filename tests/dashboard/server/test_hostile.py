@@ -20,7 +20,8 @@ from dht.errors import UsageFault
 from dht.fields import MAX_REAL, MAX_WHOLE
 from dht.identity.keys import Identity
 from dht.records.signed_records import RoundTimes
-from tests.kit.dashboard.records import HOSTILE_NAME, NOW, PEERS, RUN_ID, Clock, FakeStore, TextOnly
+from tests.kit.clock import Clock
+from tests.kit.dashboard.records import HOSTILE_NAME, NOW, PEERS, RUN_ID, FakeStore, TextOnly
 from tests.kit.dashboard.serving import until_tick
 
 NAMES = [
@@ -79,7 +80,7 @@ def test_a_thousand_hostile_records() -> None:
     warnings: list[str] = []
 
     async def check() -> None:
-        clock = Clock()
+        clock = Clock(NOW)
         async with open_history(None, RUN_ID, clock=clock, warn=warnings.append) as (history, reader):
             live = Live(DashboardState(run_id=RUN_ID, started_at=NOW, now=NOW), "boot", history.view)
 
@@ -173,7 +174,7 @@ def test_a_fault_of_ours_is_told_and_the_page_goes_on(part: str, monkeypatch: py
             if num_gathered > 6 and num_looks > 6:
                 ended.set()
 
-        observer = Observer(RUN_ID, store, [], wall_clock=Clock(), on_state=show, gather=gather, tell=told.append)
+        observer = Observer(RUN_ID, store, [], wall_clock=Clock(NOW), on_state=show, gather=gather, tell=told.append)
         monkeypatch.setattr("asyncio.sleep", sleep)
         running = asyncio.create_task(observer.run())
         async with asyncio.timeout(30):

@@ -19,12 +19,12 @@ from dashboard.observe.state import DashboardState, Look, fold
 from dashboard.server.live import Live
 from dashboard.server.routes import make_app
 from dht.errors import Incompatible, UsageFault
+from tests.kit.clock import Clock
 from tests.kit.dashboard.records import (
     HOSTILE_NAME,
     NOW,
     PEERS,
     RUN_ID,
-    Clock,
     TextOnly,
     empty_state,
     record_of,
@@ -119,7 +119,7 @@ def test_path_tricks_find_nothing(path: str) -> None:
 
 def test_health_tells_a_stalled_observer_from_a_quiet_run() -> None:
     async def check() -> None:
-        clock = Clock()
+        clock = Clock(NOW)
         async with site(empty_state(), clock) as (_, client):
             assert (await client.get("/healthz")).status == 200
             clock.now += 3600

@@ -23,6 +23,8 @@ from dht.records.signed_records import (
     sign_run_record,
 )
 from dht.store import MAX_ENTRIES_PER_DICTIONARY, PeerKey
+from tests.kit.clock import Clock
+from tests.kit.records import make_record
 
 # Importing hivemind warns, and here warnings are errors; this import is exempt.
 pytest.importorskip("hivemind")
@@ -60,40 +62,11 @@ RUN_ID = make_run_id("tiny", OWNER.public_key)
 REGULAR = MSGPackSerializer.dumps(None)
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.seconds = NOW
-
-    def __call__(self) -> float:
-        return self.seconds
-
-
 def peer_record(identity: Identity, **changes: Any) -> PeerRecord:
-    record = PeerRecord(
+    record = make_record(
+        identity.peer_id,
         run_id=RUN_ID,
-        peer_id=identity.peer_id,
-        session=1,
-        sequence=1,
         expires_at=NOW + 90,
-        manifest_hash=bytes(32),
-        state="training",
-        role="trainer",
-        device="cpu",
-        name="",
-        software="0.1.0",
-        reachable=True,
-        inner_steps=0,
-        tokens=0,
-        rounds_contributed=0,
-        tokens_per_second=0.0,
-        upload_bits_per_second=0.0,
-        download_bits_per_second=0.0,
-        train_loss=None,
-        held_out_loss=None,
-        held_out_version=0,
-        versions=(),
-        digests=(),
-        lineage_tokens=(),
         started_at=NOW,
     )
     return dataclasses.replace(record, **changes)
@@ -105,16 +78,16 @@ def run_value(revision: int) -> bytes:
 
 
 def test_a_refused_older_value_does_not_shorten_the_newer_ones_life() -> None:
-    clock = Clock()
+    clock = Clock(NOW)
     storage = BoundedStorage(clock)
     assert storage.store(KEY, b"new", NOW + 100)
     assert not storage.store(KEY, b"old", NOW + 10)
     assert storage.store_subkey(OTHER_KEY, "alice", b"new", NOW + 100)
     assert not storage.store_subkey(OTHER_KEY, "alice", b"old", NOW + 10)
-    clock.seconds = NOW + 50
+    clock.now = NOW + 50
     assert storage.get(KEY).value == b"new"
     assert dict(storage.get(OTHER_KEY).value.items())["alice"].value == b"new"
-    clock.seconds = NOW + 101
+    clock.now = NOW + 101
     assert storage.get(KEY) is None
     assert storage.get(OTHER_KEY) is None
     assert len(storage) == 0
@@ -123,7 +96,7 @@ def test_a_refused_older_value_does_not_shorten_the_newer_ones_life() -> None:
 @settings(deadline=None)
 @given(stores=st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 50)), max_size=30))
 def test_each_entry_is_the_one_with_the_latest_expiry(stores: list[tuple[str, int]]) -> None:
-    storage = BoundedStorage(Clock())
+    storage = BoundedStorage(Clock(NOW))
     latest: dict[str, int] = {}
     for name, life_seconds in stores:
         accepted = storage.store_subkey(KEY, name, str(life_seconds).encode(), NOW + life_seconds)
@@ -137,7 +110,7 @@ def test_each_entry_is_the_one_with_the_latest_expiry(stores: list[tuple[str, in
 
 
 def test_a_dictionary_is_bounded_in_entries() -> None:
-    storage = BoundedStorage(Clock())
+    storage = BoundedStorage(Clock(NOW))
     for number in range(MAX_ENTRIES_PER_DICTIONARY):
         assert storage.store_subkey(KEY, f"peer {number}", b"x", NOW + 10)
     assert not storage.store_subkey(KEY, "one more", b"x", NOW + 99)
@@ -145,7 +118,7 @@ def test_a_dictionary_is_bounded_in_entries() -> None:
 
 
 def test_a_dictionary_is_bounded_in_bytes() -> None:
-    storage = BoundedStorage(Clock())
+    storage = BoundedStorage(Clock(NOW))
     assert storage.store_subkey(KEY, "a", bytes(MAX_DICTIONARY_BYTES // 2), NOW + 10)
     assert not storage.store_subkey(KEY, "b", bytes(MAX_DICTIONARY_BYTES // 2), NOW + 10)
     assert storage.store_subkey(KEY, "a", bytes(10), NOW + 11)
@@ -153,14 +126,14 @@ def test_a_dictionary_is_bounded_in_bytes() -> None:
 
 
 def test_the_whole_storage_is_bounded_and_room_comes_back() -> None:
-    clock = Clock()
+    clock = Clock(NOW)
     storage = BoundedStorage(clock, max_keys=2, max_bytes=100)
     assert storage.store(KEY, bytes(60), NOW + 10)
     assert not storage.store(OTHER_KEY, bytes(60), NOW + 20)
     assert storage.store(OTHER_KEY, bytes(40), NOW + 20)
     assert storage.num_bytes == 100
     assert not storage.store(key_id_of("third"), b"", NOW + 20)
-    clock.seconds = NOW + 11
+    clock.now = NOW + 11
     assert storage.store(key_id_of("third"), bytes(60), NOW + 20)
     assert {key for key, _ in storage.items()} == {OTHER_KEY, key_id_of("third")}
 
@@ -173,7 +146,7 @@ def foreign_value(number: int) -> bytes:
 
 
 def test_a_thousand_runs_of_a_stranger_leave_this_run_its_room() -> None:
-    clock = Clock()
+    clock = Clock(NOW)
     records = SignedRecords(clock)
     storage = BoundedStorage(
         clock, records.rank_of, lambda value: records.run_of(value) != RUN_ID, max_keys=8, max_bytes=10_000
@@ -184,20 +157,20 @@ def test_a_thousand_runs_of_a_stranger_leave_this_run_its_room() -> None:
     assert storage.store(key_id_of("run 1"), foreign_value(1), NOW + 11)
     own = [storage.store(key_id_of(f"own {number}"), run_value(1), NOW + 10) for number in range(5)]
     assert own == 4 * [True] + [False]
-    clock.seconds = NOW + 12
+    clock.now = NOW + 12
     assert [storage.store(key_id_of(f"own {number}"), run_value(1), NOW + 99) for number in range(9)].count(True) == 8
     assert not storage.store(KEY, foreign_value(3), NOW + 99)
 
 
 def test_bytes_of_other_runs_are_bounded_too() -> None:
-    storage = BoundedStorage(Clock(), lambda value: 0, lambda value: value.startswith(b"foreign"), max_bytes=100)
+    storage = BoundedStorage(Clock(NOW), lambda value: 0, lambda value: value.startswith(b"foreign"), max_bytes=100)
     assert storage.store(KEY, b"foreign" + bytes(40), NOW + 10)
     assert not storage.store(OTHER_KEY, b"foreign" + bytes(10), NOW + 10)
     assert storage.store(OTHER_KEY, bytes(50), NOW + 10)
 
 
 def test_a_value_and_a_dictionary_do_not_replace_each_other() -> None:
-    storage = BoundedStorage(Clock())
+    storage = BoundedStorage(Clock(NOW))
     assert storage.store(KEY, b"value", NOW + 10)
     assert not storage.store_subkey(KEY, "a", b"x", NOW + 99)
     assert storage.store_subkey(OTHER_KEY, "a", b"x", NOW + 10)
@@ -214,7 +187,7 @@ def profile_value(person: Identity, sequence: int, life_seconds: float) -> tuple
 
 
 def test_an_older_profile_never_replaces_a_newer_one_however_long_it_lives() -> None:
-    storage = BoundedStorage(Clock(), SignedRecords(Clock()).rank_of)
+    storage = BoundedStorage(Clock(NOW), SignedRecords(Clock(NOW)).rank_of)
     for sequence, life_seconds, is_taken in ((5, 100, True), (4, 200, False), (5, 150, True), (6, 160, True)):
         _, subkey, value, expires_at = profile_value(OWNER, sequence, life_seconds)
         assert storage.store_subkey(KEY, subkey, value, expires_at) == is_taken
@@ -226,7 +199,7 @@ def test_a_profile_is_valid_in_its_own_place_only() -> None:
 
     def is_valid(key: str, subkey: bytes, value: bytes, expires_at: float) -> bool:
         record = DHTRecord(key_id_of(key).to_bytes(), subkey, value, expires_at)
-        return SignedRecords(Clock()).validate(record)
+        return SignedRecords(Clock(NOW)).validate(record)
 
     assert is_valid(key, subkey, value, expires_at)
     assert not is_valid(key, MSGPackSerializer.dumps(other.peer_id), value, expires_at)
@@ -236,7 +209,7 @@ def test_a_profile_is_valid_in_its_own_place_only() -> None:
 
 
 def test_a_whole_dictionary_is_taken_entry_by_entry() -> None:
-    storage = BoundedStorage(Clock())
+    storage = BoundedStorage(Clock(NOW))
     storage.store_subkey(KEY, "a", b"newer", NOW + 50)
     handed_over = DictionaryDHTValue()
     handed_over.store("a", b"older", NOW + 20)
@@ -247,7 +220,7 @@ def test_a_whole_dictionary_is_taken_entry_by_entry() -> None:
 
 
 def test_an_older_revision_never_replaces_a_newer_one() -> None:
-    storage = BoundedStorage(Clock(), SignedRecords(Clock()).rank_of)
+    storage = BoundedStorage(Clock(NOW), SignedRecords(Clock(NOW)).rank_of)
     assert storage.store(KEY, run_value(2), NOW + 10)
     assert not storage.store(KEY, run_value(1), NOW + 1000)
     assert storage.store(KEY, run_value(3), NOW + 5)
@@ -258,7 +231,7 @@ def test_an_older_revision_never_replaces_a_newer_one() -> None:
 def is_valid(key: str, subkey: Any, value: bytes, expires_at: float) -> bool:
     subkey_bytes = MSGPackSerializer.dumps(subkey)
     record = DHTRecord(key_id_of(key).to_bytes(), subkey_bytes, value, expires_at)
-    return SignedRecords(Clock()).validate(record)
+    return SignedRecords(Clock(NOW)).validate(record)
 
 
 def alice_at(key: str) -> bytes:
@@ -301,10 +274,10 @@ def test_a_peer_record_stands_under_the_keys_of_its_vote_only(vote: int) -> None
 
 def test_holders_take_the_records_of_more_peers_than_four_dictionaries_hold() -> None:
     people = [Identity.generate() for _ in range(560)]
-    records = SignedRecords(Clock())
+    records = SignedRecords(Clock(NOW))
 
     def num_taken(level: int) -> int:
-        storage = BoundedStorage(Clock())
+        storage = BoundedStorage(Clock(NOW))
         count = 0
         for person in people:
             name = peers_key(RUN_ID, key_at(person.peer_id, level))
@@ -357,7 +330,7 @@ def test_any_changed_byte_is_refused(position: int, flip: int) -> None:
 @settings(deadline=None)
 @given(junk=st.binary(max_size=200), subkey=st.binary(max_size=20), key=st.binary(max_size=30))
 def test_the_validator_never_raises(junk: bytes, subkey: bytes, key: bytes) -> None:
-    assert not SignedRecords(Clock()).validate(DHTRecord(key, subkey, junk, NOW + 1))
+    assert not SignedRecords(Clock(NOW)).validate(DHTRecord(key, subkey, junk, NOW + 1))
 
 
 @given(key=st.text(max_size=80), record=st.binary(max_size=200))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections.abc import Awaitable, Callable
 
 import pytest
@@ -16,8 +15,8 @@ from dht.records.key_levels import shard_of
 from dht.records.signed_records import encode_peer_record, encode_run_record, sign_run_record
 from dht.store import MAX_ENTRIES_PER_DICTIONARY, PeerKey
 from peer.simulation.virtual_time import run_virtual
-from tests.dht.records.test_signed_records import make_record
 from tests.kit.memory_networks import fixed_network, now
+from tests.kit.records import make_record
 
 OWNER = Identity.generate()
 PEERS = [Identity.generate() for _ in range(3)]
@@ -26,9 +25,7 @@ START = 1_800_000_000.0
 
 
 def peer_record(identity: Identity, sequence: int = 1, life_seconds: float = 90.0) -> tuple[bytes, float]:
-    record = dataclasses.replace(
-        make_record(), run_id=RUN_ID, peer_id=identity.peer_id, sequence=sequence, expires_at=now() + life_seconds
-    )
+    record = make_record(identity.peer_id, run_id=RUN_ID, sequence=sequence, expires_at=now() + life_seconds)
     return encode_peer_record(record, identity), record.expires_at
 
 

@@ -18,7 +18,6 @@ from dht.identity.keys import Identity, make_run_id
 from dht.kademlia.census import fetch_everyone
 from dht.records.key_levels import Levels, is_beacon, key_at, num_keys, peers_key
 from dht.records.signed_records import (
-    PeerRecord,
     claimed_level,
     encode_peer_record,
     encode_run_record,
@@ -26,6 +25,7 @@ from dht.records.signed_records import (
     sign_run_record,
 )
 from dht.store import PeerKey
+from tests.kit.records import make_record
 
 pytest.importorskip("hivemind")
 
@@ -64,33 +64,13 @@ def signed_record(
     identity: Identity, life_seconds: float = 90.0, sequence: int = 1, level: int = 0
 ) -> tuple[bytes, float]:
     expires_at = time.time() + life_seconds
-    record = PeerRecord(
+    record = make_record(
+        identity.peer_id,
         run_id=RUN_ID,
-        peer_id=identity.peer_id,
-        session=1,
         sequence=sequence,
         expires_at=expires_at,
-        manifest_hash=bytes(32),
-        state="training",
-        role="trainer",
-        device="cpu",
-        name="",
-        software="0.1.0",
-        reachable=True,
-        inner_steps=0,
-        tokens=0,
-        rounds_contributed=0,
-        tokens_per_second=0.0,
-        upload_bits_per_second=0.0,
-        download_bits_per_second=0.0,
-        train_loss=None,
-        held_out_loss=None,
-        held_out_version=0,
-        versions=(),
-        digests=(),
-        lineage_tokens=(),
-        started_at=0.0,
         level=level,
+        started_at=0.0,
     )
     return encode_peer_record(record, identity), expires_at
 

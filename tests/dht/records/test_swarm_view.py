@@ -11,43 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dht.host import PeerId
-from dht.records.signed_records import PEER_STATES, PeerRecord
+from dht.records.signed_records import PeerRecord
 from dht.records.swarm_view import HeaviestAnchor, SwarmView
-
-NOW = 1000.0
-LIFE_SECONDS = 90.0
-RUN_ID = "tiny.abcdefghij234567abcd"
-BASE = PeerRecord(
-    run_id=RUN_ID,
-    peer_id=PeerId("A"),
-    session=1,
-    sequence=1,
-    expires_at=NOW + LIFE_SECONDS,
-    manifest_hash=bytes(32),
-    state="training",
-    role="trainer",
-    device="cpu",
-    name="",
-    software="0.1.0",
-    reachable=True,
-    inner_steps=0,
-    tokens=0,
-    rounds_contributed=0,
-    tokens_per_second=0.0,
-    upload_bits_per_second=0.0,
-    download_bits_per_second=0.0,
-    train_loss=None,
-    held_out_loss=None,
-    held_out_version=0,
-    versions=(),
-    digests=(),
-    lineage_tokens=(),
-    started_at=NOW - 100.0,
-)
-
-
-def make_record(peer: str = "A", **changes: Any) -> PeerRecord:
-    return dataclasses.replace(BASE, peer_id=PeerId(peer), **changes)
+from tests.kit.any_records import any_records
+from tests.kit.records import LIFE_SECONDS, NOW, RUN_ID, anchored, make_record
 
 
 def view_of(*records: PeerRecord, now: float = NOW) -> SwarmView:
@@ -64,24 +31,6 @@ def picture(view: SwarmView, now: float = NOW) -> Any:
         view.trainers(now),
         [view.duplicate_sessions(PeerId(peer), now) for peer in "ABC"],
         [view.heaviest(fragment) for fragment in range(2)],
-    )
-
-
-@st.composite
-def any_records(draw: st.DrawFn) -> PeerRecord:
-    session = draw(st.integers(1, 3))
-    num_fragments = draw(st.integers(0, 2))
-    return make_record(
-        draw(st.sampled_from("ABC")),
-        session=session,
-        sequence=draw(st.integers(0, 3)),
-        expires_at=NOW + draw(st.integers(-10, 100)),
-        started_at=NOW - draw(st.sampled_from([5.0, 5.0, 10.0])) * session,
-        state=draw(st.sampled_from(PEER_STATES)),
-        role=draw(st.sampled_from(["trainer", "seed"])),
-        versions=(draw(st.integers(0, 2)),) * num_fragments,
-        digests=(draw(st.sampled_from([b"1" * 8, b"2" * 8])),) * num_fragments,
-        lineage_tokens=(draw(st.integers(0, 2)),) * num_fragments,
     )
 
 
@@ -232,16 +181,6 @@ def test_two_processes_with_one_key_are_seen() -> None:
 def test_another_runs_record_is_a_mistake_of_the_caller() -> None:
     with pytest.raises(ValueError, match="expected tiny"):
         view_of(make_record(run_id="other.abcdefghij234567abcd"))
-
-
-def anchored(peer: str, version: int, digest: bytes, lineage_tokens: int, **changes: Any) -> PeerRecord:
-    return make_record(
-        peer,
-        versions=(0, version),
-        digests=(bytes(8), digest * 8),
-        lineage_tokens=(0, lineage_tokens),
-        **changes,
-    )
 
 
 def test_heaviest_prefers_company_then_work_then_digest() -> None:

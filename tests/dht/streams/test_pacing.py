@@ -14,24 +14,10 @@ from dht.errors import PeerUnreachable
 from dht.identity.keys import Identity
 from dht.streams.framing import READ_BUFFER_BYTES, FramedStream
 from dht.streams.pacing import BURST_SECONDS, LINE_BYTES_PER_BYTE, URGENT_BYTES, Pace, Paces, RateLimits, TokenBucket
+from tests.kit.clock import Clock
 
 REMOTE = Identity.generate().peer_id
 MBIT = 1e6
-
-
-class Clock:
-    """Seconds that pass only while somebody sleeps; sleepers wake in the order of their times."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-    async def sleep(self, seconds: float) -> None:
-        wakes_at = self.now + seconds
-        await asyncio.sleep(0)
-        self.now = max(self.now, wakes_at)
 
 
 @given(

@@ -44,6 +44,7 @@ from tests.kit.chaos.liars import spoil
 from tests.kit.chaos.scenario import BLOCK_SIZE
 from tests.kit.memory_networks import named, now
 from tests.kit.notaries import CHECKER, notary_of
+from tests.kit.records import make_record
 
 RUN_ID = "tiny.abcdefghij234567abcd"
 ACCESS = AccessRule(RUN_ID, bytes(32), "test")
@@ -298,31 +299,20 @@ class ChaosPeer:
 
     def record(self) -> PeerRecord:
         states = [fragment.state for fragment in self.fragments]
-        return PeerRecord(
+        return make_record(
+            self.name,
             run_id=RUN_ID,
-            peer_id=self.name,
             session=self.session,
             sequence=self._record_sequence,
-            expires_at=0.0,
-            manifest_hash=bytes(32),
-            state=self.state,  # type: ignore[arg-type]
+            state=self.state,
             role="trainer" if self.profile.is_trainer else "seed",
             device="",
-            name="",
             software="test",
-            reachable=True,
-            inner_steps=0,
-            tokens=0,
-            rounds_contributed=0,
             tokens_per_second=float(TOKENS_PER_SECOND),
-            upload_bits_per_second=0.0,
-            download_bits_per_second=0.0,
-            train_loss=None,
-            held_out_loss=None,
-            held_out_version=0,
             versions=tuple(state.version for state in states),
             digests=tuple(state.digest[:8] for state in states),
             lineage_tokens=tuple(state.lineage_tokens for state in states),
+            expires_at=0.0,
             started_at=0.0,
         )
 

@@ -120,14 +120,6 @@ class FakeStore:
     async def close(self) -> None: ...
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = NOW
-
-    def __call__(self) -> float:
-        return self.now
-
-
 class TextOnly(HTMLParser):
     """Collects tag names, attributes and text, as a browser without scripts sees them."""
 

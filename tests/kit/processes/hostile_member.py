@@ -20,11 +20,12 @@ from dht.host import PeerId, Stream, StreamHandler
 from dht.identity.keys import Identity
 from dht.kademlia.store import HivemindStore
 from dht.p2pd.host import P2pdHost
-from dht.records.signed_records import PeerRecord, encode_peer_record
+from dht.records.signed_records import encode_peer_record
 from peer.config.layouts import seed_sizes
 from peer.network.membership.doorkeeper import RunDoorkeeper
 from peer.network.node.node import codec_of, limits_of
 from tests.kit.processes.process_swarm import ProcessSwarm
+from tests.kit.records import make_record
 
 PATIENCE_SECONDS = 30.0
 
@@ -82,28 +83,16 @@ class HostileMember:
         """Publish the record of a trainer that has committed a little, but for `changes`."""
         now = time.time()
         self.num_announced += 1
-        record = PeerRecord(
+        record = make_record(
+            self.identity.peer_id,
             run_id=self.swarm.run_id,
-            peer_id=self.identity.peer_id,
-            session=1,
             sequence=self.num_announced,
             expires_at=now + 60,
             manifest_hash=self.swarm.run.manifest.hash,
-            state="training",
-            role="trainer",
-            device="cpu",
-            name="",
             software="9.9.9",
-            reachable=True,
             inner_steps=1,
             tokens=1,
-            rounds_contributed=0,
             tokens_per_second=1.0,
-            upload_bits_per_second=0.0,
-            download_bits_per_second=0.0,
-            train_loss=None,
-            held_out_loss=None,
-            held_out_version=0,
             versions=(3, 3),
             digests=(bytes(8), bytes(8)),
             lineage_tokens=(10, 10),

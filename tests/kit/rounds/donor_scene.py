@@ -27,6 +27,7 @@ from peer.network.membership.doorkeeper import RunDoorkeeper
 from peer.simulation.virtual_time import run_virtual
 from tests.kit.memory_networks import MIB, fixed_network, named
 from tests.kit.notaries import CHECKER
+from tests.kit.records import make_record
 
 RUN_ID = "tiny.abcdefghij234567abcd"
 RULE = AccessRule(RUN_ID, bytes(32), "test")
@@ -101,28 +102,12 @@ class Donor:
 
     def record(self) -> PeerRecord:
         states = [self.state(fragment) for fragment in (0, 1)]
-        return PeerRecord(
+        return make_record(
+            self.peer_id,
             run_id=RUN_ID,
-            peer_id=self.peer_id,
-            session=1,
-            sequence=1,
             expires_at=1e9,
-            manifest_hash=bytes(32),
-            state="training",
-            role="trainer",
             device="",
-            name="",
             software="test",
-            reachable=True,
-            inner_steps=0,
-            tokens=0,
-            rounds_contributed=0,
-            tokens_per_second=0.0,
-            upload_bits_per_second=0.0,
-            download_bits_per_second=0.0,
-            train_loss=None,
-            held_out_loss=None,
-            held_out_version=0,
             versions=tuple(state.version for state in states),
             digests=tuple(state.digest[:8] for state in states),
             lineage_tokens=tuple(state.lineage_tokens + self.extra_tokens for state in states),

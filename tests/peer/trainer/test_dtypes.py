@@ -18,7 +18,7 @@ from peer.trainer.devices.portion import CARRIED, ROUNDED, Portion
 from peer.trainer.loop.mailbox_link import TrainerLink
 from tests.kit import checkpoint_peer
 from tests.kit.checkpoint_peer import Net
-from tests.peer.trainer.test_mailbox_link import Clock
+from tests.kit.clock import Clock
 
 DTYPES = pytest.mark.parametrize("dtype", CARRIED, ids=str)
 EPSILON = {dtype: torch.finfo(dtype).eps for dtype in CARRIED}
@@ -117,7 +117,7 @@ def test_a_whole_link_follows_its_anchor_for_hundreds_of_rounds(dtype):
     parameter = torch.nn.Parameter(torch.full((32,), 0.5, dtype=dtype))
     layout = build_layout([("weight", (32,))], 1, "balanced")
     mailbox = Mailbox.in_process(layout.sizes)
-    link = TrainerLink([("weight", parameter)], layout, mailbox, sync_every=1, clock=Clock(), pause=None)
+    link = TrainerLink([("weight", parameter)], layout, mailbox, sync_every=1, clock=Clock(1000.0), pause=None)
     anchor, sent = np.full(32, 0.5), 0.0
     for version in range(1, 401):
         with torch.no_grad():

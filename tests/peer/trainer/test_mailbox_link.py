@@ -15,21 +15,7 @@ from averaging.outer.layout import build_layout
 from dht.errors import LocalFault
 from peer.mailbox.mailbox import Mailbox, MergeKind, WorkKind
 from peer.trainer.loop.mailbox_link import TrainerLink
-
-
-class Clock:
-    """Seconds that pass only when told to; `pause` passes them."""
-
-    def __init__(self):
-        self.now = 1000.0
-        self.on_pause = lambda: None
-
-    def __call__(self):
-        return self.now
-
-    def pause(self, seconds):
-        self.now += seconds
-        self.on_pause()
+from tests.kit.clock import Clock
 
 
 def module_of(dtype=torch.float32):
@@ -45,7 +31,7 @@ def link_of(module, num_fragments=3, by="balanced", **options):
     shapes = [(name, tuple(parameter.shape)) for name, parameter in module.named_parameters()]
     layout = build_layout(shapes, num_fragments, by)
     mailbox = Mailbox.in_process(layout.sizes)
-    options = {"sync_every": 4, "clock": Clock(), "pause": None, **options}
+    options = {"sync_every": 4, "clock": Clock(1000.0), "pause": None, **options}
     return TrainerLink(module.named_parameters(), layout, mailbox, **options)
 
 
@@ -255,7 +241,7 @@ def test_low_precision_parameters_keep_their_unsent_work():
 
 def test_the_start_posts_everything_and_takes_the_anchors():
     module = module_of()
-    clock = Clock()
+    clock = Clock(1000.0)
     link = link_of(module, num_fragments=5, clock=clock, pause=clock.pause)
     initial: dict[int, F32] = {}
 
@@ -288,7 +274,7 @@ def test_ready_without_anchors_starts_from_the_own_parameters():
 
 
 def test_a_network_side_that_never_comes_is_named_and_a_stop_is_obeyed():
-    clock = Clock()
+    clock = Clock(1000.0)
     link = link_of(module_of(), num_fragments=5, clock=clock, pause=clock.pause)
     with pytest.raises(LocalFault, match="waited 2 s for the network process"):
         link.post_initial(2.0)
@@ -301,7 +287,7 @@ def test_a_network_side_that_never_comes_is_named_and_a_stop_is_obeyed():
 
 def test_sync_waits_for_the_next_version_and_accounts_for_it():
     module = module_of()
-    clock = Clock()
+    clock = Clock(1000.0)
     link = link_of(module, num_fragments=1, sync_every=2, mode="sync", clock=clock, pause=clock.pause)
     looks = []
 
@@ -323,7 +309,7 @@ def test_sync_waits_for_the_next_version_and_accounts_for_it():
 
 
 def test_sync_ends_waiting_when_the_network_side_stops():
-    clock = Clock()
+    clock = Clock(1000.0)
     module = module_of()
     link = link_of(module, num_fragments=1, sync_every=1, mode="sync", clock=clock, pause=clock.pause)
     clock.on_pause = lambda: setattr(link.mailbox.network, "stop", 1)
@@ -332,7 +318,7 @@ def test_sync_ends_waiting_when_the_network_side_stops():
 
 
 def test_sync_without_pause_leaves_the_waiting_to_the_caller():
-    clock = Clock()
+    clock = Clock(1000.0)
     module = module_of()
     link = link_of(module, num_fragments=1, sync_every=1, mode="sync", clock=clock)
     move(module, 0)
@@ -349,7 +335,7 @@ def test_sync_without_pause_leaves_the_waiting_to_the_caller():
 
 
 def test_speed_leaves_out_waiting_and_evaluation():
-    clock = Clock()
+    clock = Clock(1000.0)
     link = link_of(module_of(), clock=clock)
     for step in range(50):
         clock.now += 0.5
@@ -384,7 +370,7 @@ def test_evaluation_sees_the_anchor_and_gives_back_the_same_bits():
 
 
 def test_a_torn_anchor_is_not_evaluated():
-    clock = Clock()
+    clock = Clock(1000.0)
     module = module_of()
     link = link_of(module, clock=clock, pause=clock.pause)
     before = flat(module)

@@ -20,7 +20,8 @@ from dht.clocks import steady_seconds
 from dht.host import PeerId
 from peer.trainer.loop.mailbox_link import TrainerLink
 from peer.trainer.loop.step_speed import NUM_STEPS, StepSpeed
-from tests.peer.trainer.test_mailbox_link import Clock, link_of, module_of
+from tests.kit.clock import Clock
+from tests.peer.trainer.test_mailbox_link import link_of, module_of
 
 ME, OTHER = PeerId("me"), PeerId("other")
 DIGEST = b"anchor.."
@@ -28,7 +29,7 @@ DIGEST = b"anchor.."
 
 def announced_after(durations: list[float], tokens: int = 10) -> float:
     """What a trainer announces after inner steps that took so long."""
-    clock = Clock()
+    clock = Clock(1000.0)
     link = link_of(module_of(), clock=clock)
     link.after_inner_step(tokens)
     for seconds in durations:

@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 
 from averaging.transfer.snapshots import Snapshot
 from dht.errors import PeerFault
+from dht.identity.keys import Identity
 from dht.records.lineages import Side, heaviest_side, is_majority, outnumbers, replaces
 from dht.records.signed_records import encode_peer_record
 from peer.network.anchors.claims import Claims
 from peer.owner.publish import _usual_version
 from peer.simulation.virtual_time import run_virtual
-from tests.dht.records.test_signed_records import ALICE, make_record
+from tests.kit.records import make_record
 from tests.kit.rounds.donor_scene import NUM_VALUES, Scene, in_scene
 
 members = st.integers(1, 40)
@@ -104,9 +105,10 @@ def test_in_a_view_the_most_members_count(found: list[Side]) -> None:
 )
 def test_a_record_beyond_what_messages_carry_is_refused(versions: tuple[int, int], tokens: tuple[int, int]) -> None:
     """What its peer says in a round could not be sent on."""
-    record = make_record(versions=versions, digests=(bytes(8), bytes(8)), lineage_tokens=tokens)
+    alice = Identity.generate()
+    record = make_record(alice.peer_id, versions=versions, digests=(bytes(8), bytes(8)), lineage_tokens=tokens)
     with pytest.raises(ValueError, match="expected a whole number from 0 to"):
-        encode_peer_record(record, ALICE)
+        encode_peer_record(record, alice)
 
 
 @pytest.mark.parametrize(("version", "tokens"), [(2**40 + 1, 0), (0, 2**60 + 1), (2**53, 0)])

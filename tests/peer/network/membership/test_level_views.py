@@ -25,8 +25,8 @@ from dht.store import LEVEL_0_KEYS, PeerKey
 from peer.network.membership.doorkeeper import RunDoorkeeper
 from peer.network.membership.membership import ANSWER_SECONDS, SHOW_SECONDS_PER_MEMBER, Membership
 from peer.simulation.virtual_time import run_virtual
-from tests.dht.records.test_signed_records import make_record
 from tests.kit.memory_networks import fixed_network, now
+from tests.kit.records import make_record
 
 NUM_PEERS = 330
 """More than `SPLIT_ABOVE` for each of four keys."""
@@ -42,7 +42,7 @@ def crowd() -> list[Identity]:
 
 
 def record_of(identity: Identity, **changes: object) -> PeerRecord:
-    return make_record(run_id=RUN_ID, peer_id=identity.peer_id, versions=(), digests=(), lineage_tokens=(), **changes)
+    return make_record(identity.peer_id, run_id=RUN_ID, **changes)
 
 
 class CountingStore(MemoryStore):

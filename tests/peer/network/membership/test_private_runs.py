@@ -33,6 +33,7 @@ from dht.identity.keys import Identity, make_run_id
 from peer.config.manifest import RunManifest
 from peer.network.membership.doorkeeper import RunDoorkeeper
 from peer.network.membership.revisions import WHEN_JOINING, Revisions, end_version, member_rules, outer_lr_at, told
+from tests.kit.clock import Clock
 
 OWNER, ALICE, BOB, EVE = (Identity.from_seed(bytes([number]) * 32) for number in range(4))
 RUN_ID = make_run_id("tiny", OWNER.public_key)
@@ -47,15 +48,7 @@ def counting() -> Iterator[bytes]:
         yield number.to_bytes(16, "big")
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = NOW
-
-    def __call__(self) -> float:
-        return self.now
-
-
-CLOCK = Clock()
+CLOCK = Clock(NOW)
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from dht.records.signed_records import PeerRecord
 from dht.records.swarm_view import SwarmView
 from peer.network.membership.tally import MemberTally
-from tests.dht.records.test_swarm_view import NOW, RUN_ID, any_records
+from tests.kit.any_records import any_records
+from tests.kit.records import NOW, RUN_ID
 
 
 @st.composite

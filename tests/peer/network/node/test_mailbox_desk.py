@@ -19,8 +19,9 @@ from peer.mailbox.slots import NUM_SLOTS, Inbox
 from peer.network.node.fragment_memory import build_fragments
 from peer.network.node.mailbox_desk import TrainerDesk
 from peer.trainer.loop.mailbox_link import TrainerLink
+from tests.kit.clock import Clock
 from tests.kit.notaries import notary_of
-from tests.peer.trainer.test_mailbox_link import Clock, module_of, move
+from tests.peer.trainer.test_mailbox_link import module_of, move
 
 ME = PeerId("12D3KooWMe")
 NUM_FRAGMENTS = 4
@@ -39,7 +40,7 @@ class Pair:
         shapes = [(name, tuple(parameter.shape)) for name, parameter in self.module.named_parameters()]
         self.layout = build_layout(shapes, NUM_FRAGMENTS, "balanced")
         self.mailbox = Mailbox.in_process(self.layout.sizes)
-        options = {"sync_every": sync_every, "clock": Clock(), "pause": None}
+        options = {"sync_every": sync_every, "clock": Clock(1000.0), "pause": None}
         self.link = TrainerLink(self.module.named_parameters(), self.layout, self.mailbox, **options)
         section = AveragingSection(mode=mode, sync_every=sync_every, num_fragments=NUM_FRAGMENTS, overlap_steps=0)
         rule = OuterRule(mode, 0.7, 0.5)

@@ -33,8 +33,8 @@ from peer.network.reachability.paths import (
 )
 from peer.network.reachability.probe import Busy, DialBack
 from peer.simulation.virtual_time import run_virtual
-from tests.dht.records.test_swarm_view import make_record
 from tests.kit.memory_networks import named, now
+from tests.kit.records import make_record
 
 SEEDS = [named(number) for number in range(1, 5)]
 ME, HOME = sorted([named(8), named(9)])
