@@ -8,17 +8,12 @@ The files, each built on those above it:
     any_records.py        any records of three peers, for hypothesis
     fresh_interpreter.py  programs for processes that have imported nothing yet
     host_contract.py      what every Host must do, whatever carries its bytes
-    memory_networks.py    small simulated networks
-    limited_host.py       a simulated host with its owner's upload limit
-    paced_line.py         a home line in virtual time
-    network_spaces.py     network namespaces: a line between two machines that can be cut
-    level_swarm.py        peers that publish and read by levels, over dictionaries
     notaries.py           signatures for peers that have no keys
-    codec_data.py         what codec tests feed to codecs
-    cell_frames.py        messages of two-level rounds for hypothesis
-    commit_log.py         a log of commits, applied by every peer
-    checkpoint_peer.py    one peer without a network, both sides of whose checkpoints are in this process
     web_bundle.py         whether the dashboard's bundle is there to be tested
+    terminals.py          terminals that are lost or stuck
+    network/              networks, lines and records between peers
+    averages/             work, codecs, commits and credit, as arrays and bytes
+    trainer/              the trainer's side of a peer, and its checkpoints
     rounds/               swarms of round machines and of exchanges
     simulated/            simulated swarms with peers that steal or hinder
     chaos/                random faults, and the books that are kept beside the code

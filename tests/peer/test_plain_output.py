@@ -27,7 +27,7 @@ from peer.observe.status import _print_table, status_facts
 from peer.panel.panel import PlainView
 from peer.plain_console import PlainConsole
 from peer.plain_output import LAYOUT, PlainOutput
-from tests.kit.memory_networks import fixed_network, named
+from tests.kit.network.memory_networks import fixed_network, named
 from tests.kit.rounds.donor_scene import Donor, World
 from tests.repo.layout_rules import read_sources
 

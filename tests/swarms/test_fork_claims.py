@@ -23,9 +23,9 @@ from peer.events.log import Event
 from peer.events.peer_events import AnchorRepaired, RefusedPeer
 from peer.simulation.scenarios.spec import Fault, Profile, Quadratic, SimulationSpec, tiny_manifest
 from peer.simulation.simulation import simulate
-from tests.averaging.trust.test_blame import DIGEST, HONEST, LIAR, ME, commit_with, follow, offer_of
 from tests.kit.clock import Clock
 from tests.kit.notaries import notary_of
+from tests.kit.rounds.guard_scene import DIGEST, HONEST, LIAR, ME, commit_with, follow, offer_of
 
 OTHER_DIGEST = bytes(range(16))
 SPEED = 100.0

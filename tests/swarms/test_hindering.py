@@ -21,7 +21,7 @@ from dht.host import PeerId
 from peer.simulation.scenarios.schedule import spec_of
 from peer.simulation.scenarios.spec import Fault
 from peer.simulation.virtual_time import run_virtual
-from tests.averaging.lanes.test_links import PAYLOAD, B, Pair, contribution, shards
+from tests.kit.network.link_pair import PAYLOAD, B, Pair, contribution, shards
 from tests.kit.simulated.hindering import NUM_GOOD, SEED, play, play_third, scenario_of
 
 ME, OTHER, SLOW = (PeerId(name * 20) for name in ("m", "o", "s"))

@@ -14,12 +14,12 @@ from peer.simulation.adversaries.claims import CLAIMS
 from peer.simulation.adversaries.floods import FLOODS
 from peer.simulation.adversaries.liars import LIES_IN_FRAMES
 from peer.simulation.peer import simulated_identity
-from peer.simulation.scenarios.scenario import Scenario, load_scenario
+from peer.simulation.scenarios.scenario import load_scenario
 from peer.simulation.scenarios.schedule import spec_of
 from peer.simulation.scenarios.spec import LieKind
 from peer.simulation.simulation import simulate
+from tests.kit.chaos.hostile_scenario import NUM_HONEST, scenario_of
 
-NUM_HONEST = 8
 TOGETHER = {
     "contributions": ("constant", "inf", "replayed", "copied"),
     "rounds": ("wrong_mean", "drops_members", "two_histories"),
@@ -27,29 +27,6 @@ TOGETHER = {
     "burdens": ("flood_records", "flood_streams", "huge_frames", "slow_reads", "garbage"),
 }
 """At most a few of eight in rounds; burdens train honestly."""
-
-
-def scenario_of(kinds):
-    hostile = {kind: {"count": 1, "lie": kind, "upload_mbit_per_second": 60} for kind in kinds}
-    return Scenario.model_validate(
-        {
-            "duration_minutes": 1.5,
-            "workload": {"num_values": 40_000, "learning_rate": 0.1},
-            "averaging": {
-                "sync_every": 8,
-                "num_fragments": 1,
-                "combine": "centered_clip",
-                "block_size": 64,
-                "outer_lr": 0.5,
-                "round_deadline_seconds": 20.0,
-            },
-            "groups": {
-                "honest": {"count": NUM_HONEST - 1},
-                "late": {"count": 1, "joins_at_minute": 0.5},
-                **hostile,
-            },
-        }
-    )
 
 
 @pytest.mark.parametrize("together", TOGETHER)

@@ -27,7 +27,7 @@ from dht.errors import UsageFault
 from dht.host import PeerId
 from peer.config.manifest import RunManifest
 from peer.config.run_rules import check_site
-from tests.kit.memory_networks import named
+from tests.kit.network.memory_networks import named
 from tests.kit.notaries import CHECKER, SCOPE, is_signed
 from tests.kit.rounds.cell_swarm import CellSwarm
 from tests.kit.rounds.round_swarm import BLOCK

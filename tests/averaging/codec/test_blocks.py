@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from averaging.arrays import F32
 from averaging.codec.blocks import SCALE_BYTES, EncodedBlocks
 from averaging.codec.codec import Codec, KernelChoice, Rounding, make_codec
-from tests.kit.codec_data import (
+from tests.kit.averages.codec_data import (
     ALL_CODECS,
     BLOCK_CODECS,
     KERNELS,

@@ -19,7 +19,7 @@ from averaging.arrays import F32
 from averaging.codec import compiled
 from averaging.codec.blocks import SCALE_BYTES, EncodedBlocks
 from averaging.codec.codec import Codec, KernelChoice, Rounding, make_codec
-from tests.kit.codec_data import (
+from tests.kit.averages.codec_data import (
     ALL_CODECS,
     BLOCK_CODECS,
     KERNELS,

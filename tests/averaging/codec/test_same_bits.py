@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from averaging.codec import build_kernels, compiled
-from tests.kit.commit_log import CASES, NUM_ROUNDS
+from tests.kit.averages.commit_log import CASES, NUM_ROUNDS
 
 ROOT = Path(__file__).parents[3]
 COMPILED = "compiled" if compiled.kernels() else "numpy"
@@ -43,7 +43,7 @@ def test_the_same_commits_give_the_same_bits_everywhere(tmp_path: Path) -> None:
         oldest = ["--compiled", str(tmp_path / "kernels.so")]
     running = {
         name: subprocess.Popen(
-            [sys.executable, "-m", "tests.kit.commit_log", *arguments, *(oldest if "oldest" in name else [])],
+            [sys.executable, "-m", "tests.kit.averages.commit_log", *arguments, *(oldest if "oldest" in name else [])],
             cwd=ROOT,
             env=os.environ | environment,
             stdout=subprocess.PIPE,

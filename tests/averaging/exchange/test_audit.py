@@ -9,50 +9,20 @@ import pytest
 
 from averaging.codec.codec import make_codec
 from averaging.fragment.shard_store import payload_digest
-from averaging.outer.outer_step import OuterRule, Terms
+from averaging.outer.outer_step import Terms
 from averaging.outer.reduction import reduce_shard
-from averaging.rounds.facts import PeerRefused
 from averaging.trust.audit_budgets import BUDGET
 from averaging.trust.mean_checks import OwnWork, suspicion, suspicious
 from averaging.trust.recomputing import is_wrong
 from averaging.wire.messages import Accusation, AuditRequest, Commit, Contribution, RosterEntry, ShardResult
-from tests.kit.memory_networks import named
+from tests.kit.network.memory_networks import named
 from tests.kit.notaries import notary_of
-from tests.kit.rounds.exchange_swarm import Swarm, scenario
-
-RULE = OuterRule("carry", 0.7, 0.5, overlay_gain=0.7, combine="centered_clip", clip_norm_ratio=2.0, audit_fraction=2.0)
+from tests.kit.rounds.audited_swarm import RULE, accused_by, refusals, swarm_of
+from tests.kit.rounds.exchange_swarm import scenario
 
 
 def normal(seed, num_values):
     return np.random.default_rng(seed).standard_normal(num_values, dtype=np.float32)
-
-
-def swarm_of(num_peers, rule=RULE, seed=1):
-    """Everybody audits by a chance of its own."""
-    swarm = Swarm(num_peers, rule=rule, seed=seed)
-    for number, peer in enumerate(swarm.live()):
-        peer.exchange.audits.chance = np.random.default_rng(100 * seed + number).random
-    return swarm
-
-
-def refusals(swarm, *besides):
-    """{(who was refused, by whom, kind)}."""
-    return {
-        (report.peer_id, peer.name, kind)
-        for peer in swarm.live()
-        if peer not in besides
-        for report in peer.reports
-        if isinstance(report, PeerRefused)
-        for kind, _ in report.counts
-    }
-
-
-def accused_by(swarm, kind, *besides):
-    found = {}
-    for remote, by, of_kind in refusals(swarm, *besides):
-        if of_kind == kind:
-            found.setdefault(remote, set()).add(by)
-    return found
 
 
 def num_audits(swarm):

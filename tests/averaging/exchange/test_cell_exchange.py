@@ -9,7 +9,7 @@ import pytest
 from averaging.cells.formation import CellRule
 from averaging.outer.outer_step import OuterRule
 from averaging.wire.cell_messages import CellsCommit
-from tests.kit.memory_networks import named
+from tests.kit.network.memory_networks import named
 from tests.kit.rounds.exchange_swarm import Swarm, assert_close, scenario
 
 SIZES = (300, 70_000)

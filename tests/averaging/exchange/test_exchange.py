@@ -18,7 +18,7 @@ from averaging.wire import frames
 from averaging.wire.messages import DIGEST_BYTES, Contribution, Result, ResultRequest, VersionIs
 from dht.errors import PeerFault
 from dht.memory.host import MemoryHost
-from tests.kit.memory_networks import named
+from tests.kit.network.memory_networks import named
 from tests.kit.rounds.exchange_swarm import Swarm, assert_close, scenario
 
 

@@ -12,7 +12,7 @@ from averaging.outer.fragment_state import FragmentState
 from averaging.outer.outer_step import OuterRule
 from averaging.rounds.facts import AnchorMoved, RoundClosed, WorkForgotten
 from averaging.wire.messages import DIGEST_BYTES, Commit, RosterEntry, ShardResult
-from tests.kit.memory_networks import named
+from tests.kit.network.memory_networks import named
 from tests.kit.rounds.exchange_swarm import Swarm, scenario
 
 ME, OTHER = sorted((named(1), named(2)))

@@ -13,7 +13,7 @@ from averaging.outer.change import Buffers
 from averaging.outer.contributions import CommittedShard
 from averaging.outer.fragment_state import FragmentState
 from averaging.outer.outer_step import OuterRule, anchor_digest, outer_step_, outer_step_into
-from tests.kit.codec_data import same_bits
+from tests.kit.averages.codec_data import same_bits
 
 NUM_VALUES = 3 * CHUNK_VALUES + 1000
 CUTS = [(0, 200_064), (200_064, 600_064), (600_064, NUM_VALUES)]

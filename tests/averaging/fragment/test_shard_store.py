@@ -15,7 +15,7 @@ from averaging.outer.outer_step import OuterRule
 from averaging.outer.reduction import reduce_shard
 from averaging.wire.messages import Commit, Contribution, Plan, Result, RosterEntry, ShardPlan, ShardResult
 from dht.errors import PeerFault
-from tests.kit.memory_networks import named
+from tests.kit.network.memory_networks import named
 
 SIZE, CUT = 64, 32
 PEERS = sorted(named(number) for number in range(6))

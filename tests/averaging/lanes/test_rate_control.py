@@ -1,6 +1,6 @@
 """The pace finds a line's rate from acknowledgements alone, stays there, and takes no busy processor for a queue.
 
-`tests/kit/paced_line.py` is the line. A round of 36 frames is 25 M values among four members.
+`tests/kit/network/paced_line.py` is the line. A round of 36 frames is 25 M values among four members.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from averaging.lanes.rate_control import FEWEST_FRAMES, MOST_SAMPLES, SLOWEST_BYTES_PER_SECOND, LinePace
-from tests.kit.paced_line import CLOCKS_APART_SECONDS, FRAME_BYTES, MBIT, Line, Sender, play
+from tests.kit.network.paced_line import CLOCKS_APART_SECONDS, FRAME_BYTES, MBIT, Line, Sender, play
 
 
 class Lag:

@@ -22,50 +22,30 @@ from averaging.fragment.shard_store import ShardStore
 from averaging.outer.combine import bounded_weights, combine, limits_in_classes, num_trimmed
 from averaging.outer.contributions import CommittedShard
 from averaging.outer.fragment_state import FragmentState
-from averaging.outer.outer_step import OuterRule, Terms, weights_of
+from averaging.outer.outer_step import Terms, weights_of
 from averaging.outer.reduction import reduce_shard, shard_rates
 from averaging.wire.messages import Contribution, Plan, RosterEntry, ShardPlan
 from dht.host import PeerId
 from peer.config.manifest import RunManifest
 from peer.config.run_rules import rule_of
-from tests.kit.codec_data import KERNELS
+from tests.kit.averages.codec_data import KERNELS
+from tests.kit.averages.robust_work import BLOCK, FREE, FRESH, MEAN, combined, group, normal
 
-MEAN = OuterRule("sync", 0.7, 0.5)
 TRIMMED, CLIPPED, RADIAL = (
     replace(MEAN, combine=name, clip_norm_ratio=2.0, clip_weight_ratio=3.0)
     for name in ("trimmed_mean", "centered_clip", "radial_directional")
 )
 ROBUST = (TRIMMED, CLIPPED, RADIAL)
-BLOCK = 16
-FRESH = Terms(160, 10, 0)
 
 
 def name_of(rule):
     return rule.combine
 
 
-def normal(seed, size=50, scale=1.0):
-    return scale * np.random.default_rng(seed).standard_normal(size, dtype=np.float32)
-
-
 def decoded(codec, encoded):
     out = np.empty(encoded.num_values, dtype=np.float32)
     codec.decode(encoded, out)
     return out
-
-
-def group(values, terms=None, codec_name="fp32"):
-    codec = make_codec(codec_name, BLOCK)
-    terms = terms or [FRESH] * len(values)
-    pairs = zip(values, terms, strict=True)
-    return codec, [(index, one_terms, codec.encode(one)) for index, (one, one_terms) in enumerate(pairs)]
-
-
-def combined(rule, values, terms=None, codec_name="fp32"):
-    codec, contributions = group(values, terms, codec_name)
-    result = combine(contributions, rule, codec, values[0].size)
-    assert result.values.dtype == np.float32
-    return result
 
 
 def bytes_of(reduction):
@@ -346,7 +326,6 @@ def test_nothing_gives_nothing(rule):
 
 vector = st.lists(st.floats(-1e6, 1e6, width=32), min_size=6, max_size=6).map(lambda one: np.array(one, np.float32))
 vectors = st.lists(vector, min_size=3, max_size=9)
-FREE = {name: replace(MEAN, combine=name) for name in ("trimmed_mean", "centered_clip", "radial_directional")}
 
 
 @given(vectors, st.data())

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from averaging.outer.outer_step import Terms, weights_of
-from tests.averaging.outer.test_combine import FREE, FRESH, combined, normal
+from tests.kit.averages.robust_work import FREE, FRESH, combined, normal
 
 LATE = Terms(480, 30, 2)
 """Three intervals of work, two versions late."""

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from averaging.outer.schedule import effective_sync_every, fragments_due, rank_leaders
-from tests.kit.memory_networks import named
+from tests.kit.network.memory_networks import named
 
 
 @given(st.integers(1, 60), st.integers(1, 20))

@@ -20,7 +20,7 @@ from averaging.rounds.deadlines import (
     LinkDeadlines,
 )
 from averaging.rounds.timing import RoundTiming
-from tests.kit.memory_networks import named
+from tests.kit.network.memory_networks import named
 
 PEERS = sorted(named(number) for number in range(8))
 

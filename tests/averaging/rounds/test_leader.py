@@ -36,7 +36,7 @@ from averaging.wire.messages import (
     ShardResult,
     Wait,
 )
-from tests.kit.memory_networks import named
+from tests.kit.network.memory_networks import named
 from tests.kit.notaries import notary_of
 
 DIGEST = bytes(DIGEST_BYTES)

@@ -27,7 +27,7 @@ from averaging.wire.messages import (
     ShardPlan,
     ShardResult,
 )
-from tests.kit.memory_networks import named
+from tests.kit.network.memory_networks import named
 from tests.kit.notaries import notary_of, signed
 
 SIZE = 16

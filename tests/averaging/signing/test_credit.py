@@ -13,58 +13,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from averaging.signing.commit_log import MAX_LOGGED_BYTES, MAX_LOGGED_COMMITS, MAX_PAGE_BYTES, CommitLog
-from averaging.signing.credit import Round, counted, missing_versions, round_of, totals
-from averaging.signing.notary import Notary, Scope, roster_digest, shard_statement
-from averaging.signing.receipt_file import ReceiptFault, RunFrame, line_of, read_line, read_receipts, receipt_of
+from averaging.signing.credit import Round, counted, missing_versions, totals
+from averaging.signing.notary import Notary
+from averaging.signing.receipt_file import ReceiptFault, line_of, read_line, read_receipts, receipt_of
 from averaging.wire import frames
-from averaging.wire.messages import DIGEST_BYTES, KEPT_COMMITS, Commit, RosterEntry, ShardResult
+from averaging.wire.messages import DIGEST_BYTES, KEPT_COMMITS, Commit
 from dashboard.credit.credit import checker_of, collect, proof_line
 from dht.errors import PeerFault
-from dht.identity.keys import Identity, verify
+from dht.identity.keys import verify
 from peer.cli import app
+from tests.kit.averages.credited_rounds import PEOPLE, RUN, SCOPE, A, B, C, D, after, commit_of, rounds_of
 
-PEOPLE = sorted((Identity.from_seed(bytes([number]) * 32) for number in range(4)), key=lambda one: one.peer_id)
 BY_ID = {one.peer_id: one for one in PEOPLE}
-A, B, C, D = PEOPLE
-SIZES = (60, 140)
-RUN = RunFrame("tiny.abcdefghij234567abcd", bytes(range(32)), SIZES)
-SCOPE = Scope(RUN.run_id, RUN.manifest_hash)
-
-
-def commit_of(
-    version: int,
-    people: tuple[Identity, ...] = (A, B),
-    *,
-    fragment: int = 0,
-    tokens: int = 100,
-    previous: bytes = b"",
-    shards: tuple[tuple[int, tuple[int, ...]], ...] | None = None,
-    scope: Scope = SCOPE,
-) -> Commit:
-    """A commit signed by everybody; `shards` are (reducer, included) of equal parts, by default one each."""
-    everybody = tuple(range(len(people)))
-    rows = shards or tuple((number, everybody) for number in everybody)
-    size = SIZES[fragment]
-    cuts = [size * number // len(rows) for number in range(len(rows) + 1)]
-    roster = tuple(RosterEntry(one.peer_id, tokens, 10, version, 1000 + version) for one in people)
-    digest = bytes([version % 256]) * DIGEST_BYTES
-    commit = Commit(fragment, version, 0, people[0].peer_id, digest, roster, (), previous)
-    results = []
-    for number, (reducer, included) in enumerate(rows):
-        result = ShardResult(cuts[number], cuts[number + 1], reducer, digest if included else b"", included)
-        if included:
-            statement = shard_statement(scope, commit, commit.leader, roster_digest(roster), result)
-            result = replace(result, signature=people[reducer].sign(statement))
-        results.append(result)
-    return Notary(scope, people[0].sign, verify).sign_commit(replace(commit, shards=tuple(results)))
-
-
-def rounds_of(*commits: Commit) -> list[Round]:
-    return [round_of(commit, sum(SIZES)) for commit in commits]
-
-
-def after(commit: Commit) -> bytes:
-    return frames.commit_digest(commit)
 
 
 def credited(rounds: list[Round]) -> dict[str, tuple[int, int]]:

@@ -37,7 +37,7 @@ from dht.errors import PeerFault, PeerUnreachable
 from dht.memory.host import MemoryHost
 from peer.network.membership.doorkeeper import RunDoorkeeper
 from peer.simulation.virtual_time import run_virtual
-from tests.kit.memory_networks import fixed_network, named
+from tests.kit.network.memory_networks import fixed_network, named
 from tests.kit.rounds.donor_scene import RULE
 
 NUM_VALUES = 50

@@ -15,7 +15,7 @@ from dht.errors import PeerFault
 from dht.host import Stream
 from dht.memory.host import MemoryHost
 from peer.network.membership.doorkeeper import RunDoorkeeper
-from tests.kit.memory_networks import MIB, named, now
+from tests.kit.network.memory_networks import MIB, named, now
 from tests.kit.rounds.donor_scene import RULE, Scene, in_scene
 
 UNDISTURBED_SECONDS = 30.0

@@ -16,7 +16,7 @@ from dht.memory.host import MemoryHost
 from peer.checkpoint.partial_downloads import ChunkFiles
 from peer.network.anchors.fetcher import Fetched, Fetcher, FetchProgress
 from peer.network.membership.doorkeeper import RunDoorkeeper
-from tests.kit.memory_networks import named
+from tests.kit.network.memory_networks import named
 from tests.kit.notaries import CHECKER
 from tests.kit.rounds.donor_scene import JOINER, NUM_VALUES, RULE, Scene, assert_same, empty_state, in_scene
 

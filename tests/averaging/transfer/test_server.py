@@ -16,7 +16,7 @@ from dht.errors import PeerFault
 from dht.host import Stream
 from dht.memory.host import MemoryHost
 from peer.network.membership.doorkeeper import RunDoorkeeper
-from tests.kit.memory_networks import MIB, named, now
+from tests.kit.network.memory_networks import MIB, named, now
 from tests.kit.rounds.donor_scene import NUM_VALUES, RULE, UPLOAD, Scene, array_of, assert_same, in_scene
 
 

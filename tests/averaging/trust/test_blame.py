@@ -37,7 +37,6 @@ from averaging.wire.messages import (
     Abandon,
     Commit,
     Contribution,
-    Offer,
     Plan,
     RosterEntry,
     ShardPlan,
@@ -48,9 +47,7 @@ from dht.errors import PeerFault
 from dht.host import PeerId
 from tests.kit.clock import Clock
 from tests.kit.notaries import notary_of, signed
-
-ME, LIAR, HONEST = (PeerId(name * 20) for name in ("m", "x", "h"))
-DIGEST = bytes(16)
+from tests.kit.rounds.guard_scene import DIGEST, HONEST, LIAR, ME, commit_with, follow, objection, offer_of
 
 
 def strike(book, now, offence="undecodable", times=STRIKES):
@@ -142,25 +139,6 @@ def guarded(speed=100.0):
     return guard, clock, reports, timing
 
 
-def objection(guard, sender, message, timing, version):
-    """What an exchange and its machine have against a message about the own lineage."""
-    machine = SimpleNamespace(version=version, timing=timing, anchor_of=lambda _: DIGEST)
-    refusal = guard.objection(sender, message, machine)
-    if refusal or not isinstance(message, Offer) or message.version < version:
-        return refusal
-    return guard.claim_objection(sender, message, timing)
-
-
-def follow(guard, clock, timing, versions, seconds):
-    for version in versions:
-        clock.now += seconds
-        guard.advanced(0, version, timing)
-
-
-def offer_of(version, base_version, tokens, sequence=1):
-    return Offer(0, version, 0, DIGEST, base_version, tokens, 10, sequence, 1e6, True)
-
-
 def slack(timing):
     return timing.reduced.seconds + timing.result.seconds
 
@@ -249,11 +227,6 @@ def test_nobody_follows_the_lone_commits_of_a_peer_that_is_left_out():
         guard.blame(LIAR, "malformed", "sent nonsense")
     assert [bool(objection(guard, LIAR, message, timing, 14)) for message in messages] == [True, False, True, False]
     assert [bool(objection(guard, HONEST, message, timing, 14)) for message in messages] == [True, False, False, False]
-
-
-def commit_with(tokens, version=14, leader=LIAR):
-    roster = (RosterEntry(HONEST, 10, 1, 14, 0), RosterEntry(LIAR, tokens, 1, 14, 7))
-    return Commit(0, version, 0, leader, DIGEST, roster, (ShardResult(0, 50, 1, DIGEST, (0, 1)),))
 
 
 @given(st.floats(30, 300), st.integers(0, 1))

@@ -39,9 +39,9 @@ from peer.simulation.peer import simulated_identity
 from peer.simulation.scenarios.scenario import Scenario
 from peer.simulation.scenarios.schedule import spec_of
 from peer.simulation.simulation import simulate
-from tests.averaging.trust.test_blame import commit_with, follow, objection, offer_of
+from tests.kit.chaos.hostile_scenario import scenario_of
 from tests.kit.clock import Clock
-from tests.swarms.test_hostile_peers import scenario_of
+from tests.kit.rounds.guard_scene import commit_with, follow, objection, offer_of
 
 ME, LIAR, HONEST = (PeerId(name * 20) for name in ("m", "x", "h"))
 DIGEST = bytes(16)

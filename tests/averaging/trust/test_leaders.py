@@ -21,9 +21,9 @@ from peer.config.manifest import AveragingSection
 from peer.mailbox.mailbox import Mailbox
 from peer.network.node.fragment_memory import build_fragments
 from peer.simulation.adversaries.insiders import _close_alone, _leading_for
-from tests.averaging.exchange.test_audit import accused_by, swarm_of
-from tests.kit.memory_networks import named
+from tests.kit.network.memory_networks import named
 from tests.kit.notaries import notary_of
+from tests.kit.rounds.audited_swarm import accused_by, swarm_of
 from tests.kit.rounds.exchange_swarm import Swarm, scenario
 
 ME, OTHERS = named(0), [named(number) for number in range(1, 8)]

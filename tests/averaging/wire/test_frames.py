@@ -42,8 +42,8 @@ from averaging.wire.messages import (
     Wait,
 )
 from dht.errors import PeerFault
-from tests.kit.cell_frames import cell_strategies
-from tests.kit.memory_networks import named
+from tests.kit.averages.cell_frames import cell_strategies
+from tests.kit.network.memory_networks import named
 
 SIZES = (40, 1000, 8)
 LIMITS = frames.Limits(SIZES, max_payload_bytes=600)

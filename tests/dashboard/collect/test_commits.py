@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
-from dashboard.collect.commits import RETRY_SECONDS, Gatherer, SignedCommits
-from dashboard.history.history import History, open_history
+from dashboard.collect.commits import RETRY_SECONDS, Gatherer
+from dashboard.history.history import History
 from dashboard.observe.observer import Observer
 from dashboard.observe.state import MAX_PEERS, DashboardState, Look, fold
-from dht.errors import PeerUnreachable
-from dht.host import PeerId
 from dht.records.signed_records import RunRecord
 from tests.kit.clock import Clock
-from tests.kit.dashboard.history import check_raw, usual_commit
+from tests.kit.dashboard.members import IDS, Members, in_history, versions_of
 from tests.kit.dashboard.records import (
     NOW,
     PEERS,
@@ -27,30 +23,6 @@ from tests.kit.dashboard.records import (
     record_of,
 )
 
-IDS = [identity.peer_id for identity in PEERS]
-PAGE = 4
-
-
-@dataclass
-class Members:
-    """What each member remembers; asked pages of `PAGE` commits."""
-
-    kept: dict[PeerId, list[int]]
-    asked: list[tuple[PeerId, int, int]] = field(default_factory=list)
-    liars: tuple[PeerId, ...] = ()
-
-    async def fetch(self, donor: PeerId, fragment: int, from_version: int) -> Sequence[bytes]:
-        self.asked.append((donor, fragment, from_version))
-        if donor not in self.kept:
-            raise PeerUnreachable(donor, "is gone; expected commits; another is asked")
-        versions = [version for version in sorted(self.kept[donor]) if version >= from_version][:PAGE]
-        raws = [usual_commit(version, IDS[:2], fragment=fragment) for version in versions]
-        return [b"rubbish", *raws] if donor in self.liars else raws
-
-    @property
-    def source(self) -> SignedCommits:
-        return SignedCommits(self.fetch, check_raw)
-
 
 def state_at(head: int, num_peers: int = 3) -> DashboardState:
     """Peers that announce `head` for the first fragment and nothing for the second."""
@@ -58,18 +30,6 @@ def state_at(head: int, num_peers: int = 3) -> DashboardState:
         record_of(identity, versions=(head, 0), lineage_tokens=(head * 100 + 1, 1)) for identity in PEERS[:num_peers]
     ]
     return fold(empty_state(), Look(now=NOW, num_members=3, records=records))
-
-
-def in_history(check: object, path: Path | None = None) -> None:
-    async def run() -> None:
-        async with open_history(path, RUN_ID, clock=lambda: NOW, warn=print) as (history, _):
-            await check(history)  # type: ignore[operator]
-
-    asyncio.run(run())
-
-
-def versions_of(history: History) -> list[int]:
-    return [version for begin, end in history.known(0).ranges() for version in range(begin, end)]
 
 
 def test_pages_are_read_to_the_head_and_older_ones_from_whoever_has_them() -> None:

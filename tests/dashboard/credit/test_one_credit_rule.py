@@ -28,7 +28,7 @@ from dashboard.observe.state import Look, fold
 from dashboard.server.api import contributor_json, run_json
 from dashboard.server.exporting import export_lines
 from dht.host import PeerId
-from tests.averaging.signing.test_credit import SIZES, A, B, C, D, after, commit_of, rounds_of
+from tests.kit.averages.credited_rounds import SIZES, A, B, C, D, after, commit_of, rounds_of
 from tests.kit.dashboard.records import NOW, RUN_ID, empty_state
 
 NAMES = [PeerId(f"peer-{number}") for number in range(6)]

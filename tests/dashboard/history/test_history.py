@@ -21,12 +21,10 @@ from dashboard.history.database import APPLICATION_ID, SCHEMA_VERSION
 from dashboard.history.history import History, open_history
 from dashboard.history.reading import HistoryReader
 from dashboard.history.writing import CheckCommit, forget_old, load, points_between, prepare, rebuild, write
-from dashboard.observe.state import DashboardState, Look, fold
+from dashboard.observe.state import Look, fold
 from dht.errors import LocalFault, PeerFault, UsageFault
-from tests.kit.dashboard.history import check_raw, raw_commit, usual_commit
+from tests.kit.dashboard.history import IDS, check_raw, feed, raw_commit, usual_commit
 from tests.kit.dashboard.records import NOW, PEERS, RUN_ID, empty_state, record_of
-
-IDS = [identity.peer_id for identity in PEERS]
 
 
 def no_warning(sentence: str) -> None:
@@ -37,20 +35,6 @@ def no_warning(sentence: str) -> None:
 async def opened(path: Path | None, now: float = NOW) -> AsyncIterator[tuple[History, HistoryReader]]:
     async with open_history(path, RUN_ID, clock=lambda: now, warn=no_warning) as both:
         yield both
-
-
-def feed(history: History, versions: Sequence[int], *, now: float = NOW, num_looks: int = 3) -> DashboardState:
-    """Some looks at the first two peers, and commits of all four."""
-    state = empty_state(now)
-    for index in range(num_looks):
-        at = now + 2 * index
-        records = [record_of(identity, sequence=index + 1, now=at) for identity in PEERS[:2]]
-        state = fold(state, Look(now=at, num_members=3, records=records))
-        history.look(state)
-    for version in versions:
-        raw = usual_commit(version, IDS)
-        history.add_commit(raw, check_raw(raw), now)
-    return state
 
 
 def essence(view: HistoryView) -> tuple[object, ...]:

@@ -31,8 +31,7 @@ from dashboard.server.page_access import read_token
 from dashboard.server.routes import make_app
 from dht.errors import UsageFault
 from dht.host import PeerId
-from tests.dashboard.history.test_history import feed
-from tests.kit.dashboard.history import check_raw, raw_commit, usual_commit
+from tests.kit.dashboard.history import check_raw, feed, raw_commit, usual_commit
 from tests.kit.dashboard.records import NOW, RUN_ID
 from tests.kit.dashboard.serving import IDS, watched
 

@@ -20,9 +20,9 @@ from dashboard.server.live import history_of
 from dht.host import PeerId
 from dht.identity.keys import Identity
 from dht.records.signed_records import PeerRecord
-from tests.dashboard.collect.test_commits import Members, in_history, versions_of
 from tests.kit.clock import Clock
 from tests.kit.dashboard.history import check_raw, usual_commit
+from tests.kit.dashboard.members import Members, in_history, versions_of
 from tests.kit.dashboard.records import NOW, TextOnly, empty_state, record_of
 
 ALL = sorted((Identity.from_seed(bytes([number]) * 32) for number in range(1, 12)), key=lambda one: one.peer_id)

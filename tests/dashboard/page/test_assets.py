@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from dashboard.page.assets import LICENSES, load_assets, read_bundle
-from tests.dashboard.server.test_site import site
 from tests.kit.dashboard.records import PEERS, record_of, state_with
+from tests.kit.dashboard.serving import site
 from tests.kit.web_bundle import WEB, load_web_build, require_bundle
 
 MAX_COMPRESSED_BYTES = 150_000

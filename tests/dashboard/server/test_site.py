@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import socket
-from collections.abc import AsyncIterator, Callable
 
 import pytest
 from aiohttp import ClientResponse
@@ -15,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dashboard.app import _end_of, start_site
-from dashboard.observe.state import DashboardState, Look, fold
+from dashboard.observe.state import Look, fold
 from dashboard.server.live import Live
 from dashboard.server.routes import make_app
 from dht.errors import Incompatible, UsageFault
@@ -30,15 +28,7 @@ from tests.kit.dashboard.records import (
     record_of,
     state_with,
 )
-
-
-@contextlib.asynccontextmanager
-async def site(
-    state: DashboardState, clock: Callable[[], float] = lambda: NOW
-) -> AsyncIterator[tuple[Live, TestClient]]:  # type: ignore[type-arg]
-    live = Live(state, "boot")
-    async with TestClient(TestServer(make_app(live, clock=clock))) as client:
-        yield live, client
+from tests.kit.dashboard.serving import site
 
 
 async def next_event(response: ClientResponse) -> dict[str, str]:

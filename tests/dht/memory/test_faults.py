@@ -12,7 +12,7 @@ from dht.errors import PeerUnreachable
 from dht.host import Stream, StreamHandler
 from dht.memory.host import MemoryHost, MemoryNetwork
 from peer.simulation.virtual_time import run_virtual, trace_digest
-from tests.kit.memory_networks import LATENCY, MIB, TALK, Inbox, fixed_network, named, now, talker
+from tests.kit.network.memory_networks import LATENCY, MIB, TALK, Inbox, fixed_network, named, now, talker
 
 
 def test_a_crash_breaks_streams_on_both_sides_and_stops_handlers() -> None:

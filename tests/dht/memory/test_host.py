@@ -15,7 +15,7 @@ from dht.identity.keys import Identity
 from dht.memory.host import MemoryHost, MemoryNetwork
 from peer.simulation.virtual_time import run_virtual
 from tests.kit.host_contract import CONTRACT, Check, run_check
-from tests.kit.memory_networks import LATENCY, MIB, TALK, Inbox, fixed_network, named, now, talker
+from tests.kit.network.memory_networks import LATENCY, MIB, TALK, Inbox, fixed_network, named, now, talker
 
 
 class MemoryContract:

@@ -15,7 +15,7 @@ from dht.records.key_levels import shard_of
 from dht.records.signed_records import encode_peer_record, encode_run_record, sign_run_record
 from dht.store import MAX_ENTRIES_PER_DICTIONARY, PeerKey
 from peer.simulation.virtual_time import run_virtual
-from tests.kit.memory_networks import fixed_network, now
+from tests.kit.network.memory_networks import fixed_network, now
 from tests.kit.records import make_record
 
 OWNER = Identity.generate()

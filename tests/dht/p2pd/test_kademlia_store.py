@@ -14,18 +14,15 @@ import pytest
 
 from dht.errors import LocalFault
 from dht.host import PeerId
-from dht.identity.keys import Identity, make_run_id
+from dht.identity.keys import Identity
 from dht.kademlia.census import fetch_everyone
 from dht.records.key_levels import Levels, is_beacon, key_at, num_keys, peers_key
 from dht.records.signed_records import (
     claimed_level,
-    encode_peer_record,
-    encode_run_record,
     run_key,
-    sign_run_record,
 )
 from dht.store import PeerKey
-from tests.kit.records import make_record
+from tests.kit.network.signed_records import OWNER, RUN_ID, run_record, signed_record
 
 pytest.importorskip("hivemind")
 
@@ -36,8 +33,6 @@ from dht.kademlia.gate import key_id_of, pack_value
 from dht.kademlia.store import HivemindStore
 from dht.p2pd.host import P2pdHost
 
-OWNER = Identity.generate()
-RUN_ID = make_run_id("tiny", OWNER.public_key)
 CHECK_SECONDS = 90.0
 
 
@@ -58,25 +53,6 @@ class Member:
     async def close(self) -> None:
         await self.store.close()
         await self.host.close()
-
-
-def signed_record(
-    identity: Identity, life_seconds: float = 90.0, sequence: int = 1, level: int = 0
-) -> tuple[bytes, float]:
-    expires_at = time.time() + life_seconds
-    record = make_record(
-        identity.peer_id,
-        run_id=RUN_ID,
-        sequence=sequence,
-        expires_at=expires_at,
-        level=level,
-        started_at=0.0,
-    )
-    return encode_peer_record(record, identity), expires_at
-
-
-def run_record(revision: int) -> bytes:
-    return encode_run_record(sign_run_record(RUN_ID, b'{"revision":%d}' % revision, OWNER))
 
 
 class Members:

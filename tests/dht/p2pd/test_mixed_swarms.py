@@ -28,7 +28,7 @@ from dht.kademlia.store import HivemindStore
 from dht.p2pd.control import P2pdControl
 from dht.p2pd.daemon import DaemonOptions
 from dht.pylibp2p.host import Libp2pHost
-from tests.dht.p2pd.test_kademlia_store import RUN_ID, run_record, signed_record
+from tests.kit.network.signed_records import RUN_ID, run_record, signed_record
 
 LOOPBACK = ("/ip4/127.0.0.1/tcp/0",)
 CHECK_SECONDS = 90.0

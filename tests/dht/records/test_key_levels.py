@@ -29,8 +29,8 @@ from dht.records.key_levels import (
     turn_seconds,
 )
 from dht.store import LEVEL_0_KEYS, PeerKey
-from tests.kit import level_swarm
-from tests.kit.level_swarm import LevelSwarm
+from tests.kit.network import level_swarm
+from tests.kit.network.level_swarm import LevelSwarm
 
 ME = PeerId("me")
 ALL_LEVELS = range(MAX_LEVEL + 1)

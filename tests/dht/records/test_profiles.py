@@ -38,7 +38,7 @@ from peer.network.membership.profile_file import (
 )
 from peer.network.membership.profile_publisher import Contributing, published
 from tests.kit.dashboard.records import NOW, RUN_ID, record_of, state_with
-from tests.kit.memory_networks import fixed_network, named
+from tests.kit.network.memory_networks import fixed_network, named
 
 ADA = Identity.from_seed(b"a" * 32)
 EVE = Identity.from_seed(b"e" * 32)

@@ -24,7 +24,7 @@ from dht.streams.fair_turns import (
     gives_way,
 )
 from peer.simulation.virtual_time import run_virtual
-from tests.kit.memory_networks import named, now
+from tests.kit.network.memory_networks import named, now
 
 GREEDY, MODEST, OTHER = named(1), named(2), named(3)
 

@@ -2,12 +2,13 @@
 
 The files, each built on those above it:
 
-    scenario.py    what goes wrong: a pure function of the seed
-    ledger.py      every lineage of anchors, and where each peer's work went
-    hostility.py   hostile members, with values at and beyond every limit
-    liars.py       what a lying peer does beside taking part
-    peer.py        one peer: the real exchange, links, state server and fetcher
-    checks.py      the invariants
-    world.py       one run, looked at after every event
-    simulation.py  random faults for whole simulated nodes and trainers
+    scenario.py          what goes wrong: a pure function of the seed
+    ledger.py            every lineage of anchors, and where each peer's work went
+    hostility.py         hostile members, with values at and beyond every limit
+    liars.py             what a lying peer does beside taking part
+    peer.py              one peer: the real exchange, links, state server and fetcher
+    checks.py            the invariants
+    world.py             one run, looked at after every event
+    simulation.py        random faults for whole simulated nodes and trainers
+    hostile_scenario.py  a scenario with hostile peers of one kind
 """

@@ -21,7 +21,7 @@ from dht.host import PeerId
 from tests.kit.chaos.ledger import Lineages, Node
 from tests.kit.chaos.peer import TOKENS_PER_SECOND, ChaosPeer
 from tests.kit.chaos.scenario import MIN_SHARD_VALUES, Profile, Scenario
-from tests.kit.memory_networks import named, now
+from tests.kit.network.memory_networks import named, now
 
 DEADLINES = 3
 """Nobody waits longer than so many hard deadlines after the last fault."""

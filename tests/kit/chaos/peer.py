@@ -42,7 +42,7 @@ from peer.network.node.repairs import Repairs
 from tests.kit.chaos.ledger import UNIT, AuditedState, Ledger
 from tests.kit.chaos.liars import spoil
 from tests.kit.chaos.scenario import BLOCK_SIZE
-from tests.kit.memory_networks import named, now
+from tests.kit.network.memory_networks import named, now
 from tests.kit.notaries import CHECKER, notary_of
 from tests.kit.records import make_record
 

@@ -28,7 +28,7 @@ from tests.kit.chaos.checks import Checks
 from tests.kit.chaos.ledger import UNIT
 from tests.kit.chaos.peer import ChaosPeer
 from tests.kit.chaos.scenario import MIN_SHARD_VALUES, Fault, Scenario, scenario_of
-from tests.kit.memory_networks import named, now
+from tests.kit.network.memory_networks import named, now
 
 SETTLE_DEADLINES = 6
 """How long the swarm may take, after training, until nothing is under way and all anchors are equal; in deadlines."""

@@ -6,4 +6,5 @@ The files, each built on those above it:
     history.py  commits as the history gets them, without keys
     scene.py    a run with a past, of the shapes and sizes of a real one
     serving.py  the page, served
+    members.py  members that have signed commits to be collected
 """

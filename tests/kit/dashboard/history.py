@@ -7,8 +7,10 @@ import json
 from collections.abc import Sequence
 
 from dashboard.facts import CommitCredit, MemberCredit
+from dashboard.history.history import History
+from dashboard.observe.state import DashboardState, Look, fold
 from dht.errors import PeerFault
-from tests.kit.dashboard.records import NOW
+from tests.kit.dashboard.records import NOW, PEERS, empty_state, record_of
 
 
 def raw_commit(
@@ -45,3 +47,20 @@ def usual_commit(version: int, peers: Sequence[str], *, fragment: int = 0, token
     """All of `peers` are in it and witnessed by each other, a minute after the version before it."""
     members = [(peer_id, tokens + index, tokens + index, True) for index, peer_id in enumerate(peers)]
     return raw_commit(fragment, version, members, at=NOW + 60 * version)
+
+
+IDS = [identity.peer_id for identity in PEERS]
+
+
+def feed(history: History, versions: Sequence[int], *, now: float = NOW, num_looks: int = 3) -> DashboardState:
+    """Some looks at the first two peers, and commits of all four."""
+    state = empty_state(now)
+    for index in range(num_looks):
+        at = now + 2 * index
+        records = [record_of(identity, sequence=index + 1, now=at) for identity in PEERS[:2]]
+        state = fold(state, Look(now=at, num_members=3, records=records))
+        history.look(state)
+    for version in versions:
+        raw = usual_commit(version, IDS)
+        history.add_commit(raw, check_raw(raw), now)
+    return state

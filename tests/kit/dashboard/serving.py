@@ -18,7 +18,13 @@ from dashboard.server.live import Live
 from dashboard.server.page_access import PageAccess
 from dashboard.server.routes import make_app
 from tests.kit.dashboard.history import check_raw, usual_commit
-from tests.kit.dashboard.records import NOW, PEERS, RUN_ID, empty_state, record_of
+from tests.kit.dashboard.records import (
+    NOW,
+    PEERS,
+    RUN_ID,
+    empty_state,
+    record_of,
+)
 
 IDS = [identity.peer_id for identity in PEERS]
 NUM_ROUNDS = 130
@@ -84,3 +90,12 @@ async def until_tick(response: ClientResponse) -> str:
     while "event: tick" not in text:
         text += (await asyncio.wait_for(response.content.readline(), 30)).decode()
     return text
+
+
+@contextlib.asynccontextmanager
+async def site(
+    state: DashboardState, clock: Callable[[], float] = lambda: NOW
+) -> AsyncIterator[tuple[Live, TestClient]]:  # type: ignore[type-arg]
+    live = Live(state, "boot")
+    async with TestClient(TestServer(make_app(live, clock=clock))) as client:
+        yield live, client

@@ -7,4 +7,6 @@ The files, each built on those above it:
     cell_swarm.py        the same in cells
     exchange_swarm.py    exchanges over a simulated network, in virtual time
     donor_scene.py       donors that serve states, and a joiner
+    guard_scene.py       a guard, and offers and commits for it to judge
+    audited_swarm.py     an exchange swarm with a reducer that lies
 """

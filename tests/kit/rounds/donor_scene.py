@@ -25,7 +25,7 @@ from dht.records.signed_records import PeerRecord
 from peer.network.anchors.fetcher import Fetched, Fetcher
 from peer.network.membership.doorkeeper import RunDoorkeeper
 from peer.simulation.virtual_time import run_virtual
-from tests.kit.memory_networks import MIB, fixed_network, named
+from tests.kit.network.memory_networks import MIB, fixed_network, named
 from tests.kit.notaries import CHECKER
 from tests.kit.records import make_record
 

@@ -25,7 +25,7 @@ from averaging.wire.messages import DIGEST_BYTES
 from dht.errors import PeerFault
 from dht.memory.host import MemoryHost, MemoryNetwork
 from peer.simulation.virtual_time import run_virtual
-from tests.kit.memory_networks import named
+from tests.kit.network.memory_networks import named
 from tests.kit.notaries import notary_of
 
 SIZES = (300, 20_000)  # one reducer, and two

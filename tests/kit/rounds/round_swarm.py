@@ -40,7 +40,7 @@ from averaging.rounds.timing import RoundTiming
 from averaging.wire.frames import commit_digest
 from averaging.wire.messages import DIGEST_BYTES, Commit, Message, Offer, Plan, VersionIs, own_ranges
 from dht.host import PeerId
-from tests.kit.memory_networks import named
+from tests.kit.network.memory_networks import named
 from tests.kit.notaries import notary_of
 
 BLOCK = 8192  # the smallest shard, so that a fragment of few blocks has several reducers

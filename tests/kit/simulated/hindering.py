@@ -13,7 +13,7 @@ from peer.simulation.scenarios.scenario import Scenario
 from peer.simulation.scenarios.schedule import spec_of
 from peer.simulation.scenarios.spec import SimulationSpec
 from peer.simulation.simulation import simulate
-from tests.kit.limited_host import limit_uploads
+from tests.kit.network.limited_host import limit_uploads
 
 NUM_GOOD = 2
 INTERVAL_SECONDS = 6.0

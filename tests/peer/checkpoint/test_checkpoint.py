@@ -31,7 +31,6 @@ from peer.checkpoint.checkpoint import (
     METADATA_NAME,
     CheckpointFolder,
     CheckpointOwner,
-    SavedCheckpoint,
     list_checkpoints,
     saved_totals,
 )
@@ -45,23 +44,9 @@ from peer.events.log import (
 from peer.mailbox.mailbox import Mailbox
 from peer.network.node.checkpoint_keeper import CheckpointKeeper
 from tests.kit.notaries import notary_of
+from tests.kit.trainer.saved_states import ME, OWNER, RULE, SIZES, TOTALS, newest, save, state_of, states_of
 
 T = TypeVar("T")
-SIZES = (5, 3)
-RULE = OuterRule("carry", 0.7, 0.5)
-ME = PeerId("12D3KooWMe")
-OWNER = CheckpointOwner("own.aaaaaaaaaaaaaaaaaaaa", ME, b"m" * 32, b"l" * 32, SIZES)
-TOTALS = Totals(inner_steps=40, tokens=900, rounds_contributed=3, reads=41)
-
-
-def state_of(size: int, seed: int, rule: OuterRule = RULE) -> FragmentState:
-    generator = np.random.default_rng(seed)
-    anchor, momentum, residual = (generator.standard_normal(size, dtype=np.float32) for _ in range(3))
-    state = FragmentState(
-        rule, make_codec("int4", 16), anchor, momentum, residual, version=seed, lineage_tokens=9 * seed
-    )
-    state.refresh_digest()
-    return state
 
 
 def empty_state(size: int) -> FragmentState:
@@ -73,17 +58,6 @@ def values_of(value: float) -> F32:
     return np.full(SIZES[0], value, dtype=np.float32)
 
 
-def states_of(seed: int) -> list[FragmentState]:
-    return [state_of(size, seed + index) for index, size in enumerate(SIZES)]
-
-
-def save(folder: CheckpointFolder, states: list[FragmentState], totals: Totals = TOTALS, *, is_last=False) -> Path:
-    draft = folder.begin()
-    for index, state in enumerate(states):
-        draft.add(index, state)
-    return draft.finish(totals, has_trainer=False, is_last=is_last)
-
-
 def folder_at(path: Path, owner: CheckpointOwner = OWNER) -> CheckpointFolder:
     return CheckpointFolder(path, owner, 60.0)
 
@@ -93,12 +67,6 @@ def restored(folder: CheckpointFolder) -> list[FragmentState]:
     for index, state in enumerate(states):
         newest(folder).restore(index, state)
     return states
-
-
-def newest(folder: CheckpointFolder) -> SavedCheckpoint:
-    saved, _ = folder.newest()
-    assert saved is not None
-    return saved
 
 
 def facts_of(state: FragmentState) -> tuple[object, ...]:

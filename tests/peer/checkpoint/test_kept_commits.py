@@ -35,9 +35,9 @@ from peer.simulation import peer as simulated_peer
 from peer.simulation.peer import EPOCH_SECONDS, Life
 from peer.simulation.scenarios.spec import Fault, Profile, SimulationSpec, tiny_manifest
 from peer.simulation.simulation import SimulationResult, simulate
-from tests.kit.checkpoint_peer import ME, RULE, SECTION, Peer, inline, run
 from tests.kit.notaries import SCOPE, notary_of, signed
-from tests.peer.network.node.test_resuming import Swarm, return_to
+from tests.kit.trainer.checkpoint_peer import ME, RULE, SECTION, Peer, inline, run
+from tests.kit.trainer.returning_peer import Swarm, return_to
 
 NEVER = 1e9
 

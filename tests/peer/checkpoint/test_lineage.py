@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 
 from peer.checkpoint.checkpoint import LINEAGE_NAME, CheckpointFolder, list_checkpoints
-from tests.peer.checkpoint.test_checkpoint import OWNER, newest, save, states_of
+from tests.kit.trainer.saved_states import OWNER, newest, save, states_of
 
 
 def test_what_was_written_before_the_anchors_were_replaced_stays(tmp_path: Path) -> None:

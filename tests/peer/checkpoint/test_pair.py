@@ -8,7 +8,6 @@ import os
 import shutil
 import threading
 import time
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -26,11 +25,11 @@ from peer.events.log import CheckpointFailed, CheckpointSaved
 from peer.mailbox.mailbox import Mailbox
 from peer.trainer.loop.checkpoint_keeper import TrainerKeeper
 from peer.trainer.loop.mailbox_link import TrainerLink
-from peer.trainer.model.muon import Muon
-from tests.kit.checkpoint_peer import (
+from tests.kit.trainer.checkpoint_peer import (
     BATCH,
     NUM_SAMPLES,
     Peer,
+    muon_for_all,
     picture_of,
     resumed,
     run,
@@ -38,11 +37,6 @@ from tests.kit.checkpoint_peer import (
 )
 
 # --- one moment ---
-
-
-def muon_for_all(parameters: Iterable[torch.nn.Parameter], lr: float) -> Muon:
-    both = list(parameters)
-    return Muon([p for p in both if p.dim() == 2], [p for p in both if p.dim() != 2], lr=lr)
 
 
 @pytest.mark.parametrize(

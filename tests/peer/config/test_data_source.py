@@ -13,16 +13,16 @@ from torch import nn
 from dht.errors import UsageFault
 from dht.records.signed_records import decode_run_record
 from peer.config.data_source import source_here
-from peer.config.layouts import seed_sizes
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig
 from peer.export.export import evaluate_model
-from peer.export.model_file import Anchors, facts_of, write_model
+from peer.export.model_file import write_model
 from peer.export.model_source import ModelFileSource
 from peer.owner.new_run import create_custom_run, create_run
 from peer.trainer.model import data_files
 from peer.trainer.model.data import open_corpus
 from peer.trainer.model.data_files import paths_in
+from tests.kit.trainer.initial_anchors import initial_anchors
 
 SECRET = "-----BEGIN OPENSSH PRIVATE KEY-----\n"
 PATHS = ("text:~/.ssh", "text:/dev/zero", "text:/", "tokens:../../x.u16", "text:.", "text: ", "tokens:~root/x,/etc")
@@ -188,9 +188,3 @@ def test_a_home_of_nobody_is_a_sentence() -> None:
 
 
 # -------------------------------------------------------------------------------------------------------------- helpers
-
-
-def initial_anchors(manifest: RunManifest) -> Anchors:
-    values = {index: np.zeros(size, np.float32) for index, size in enumerate(seed_sizes(manifest))}
-    facts = tuple(facts_of(index, 0, 0, part, np.zeros_like(part), 0) for index, part in values.items())
-    return Anchors("tiny.aaaaaaaaaaaaaaaaaaaa", manifest, facts, values, "a test")

@@ -22,7 +22,7 @@ from peer.config.peer_config import PeerConfig
 from peer.join import session
 from peer.join.session import Swarm, ending_on_signals, join
 from peer.panel.terminal import Owner
-from tests.peer.panel.test_terminal import StuckView, lost
+from tests.kit.terminals import StuckView, lost
 
 RUN_ID = "own." + "a" * 20
 HOLD = (

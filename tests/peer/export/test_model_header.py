@@ -23,7 +23,7 @@ from peer.export.model_file import config_of, read_model
 from peer.export.model_header import config_digest
 from peer.export.model_source import ModelFileSource
 from peer.trainer.model.gpt import build_model, parameters_digest
-from tests.peer.config.test_data_source import initial_anchors
+from tests.kit.trainer.initial_anchors import initial_anchors
 
 MODEL = {"num_layers": 1, "d_model": 16, "num_heads": 2, "context": 16}
 MANIFEST = RunManifest.from_fields({"name": "tiny", "model": MODEL})

@@ -4,45 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
-import threading
 from pathlib import Path
 
 import pytest
 
 from dht.host import PeerId
 from peer.config.peer_config import PeerConfig
-from peer.events.log import Event, LeftRun, SwarmLost, read_events
+from peer.events.log import LeftRun, read_events
 from peer.panel.terminal import MAX_WAITING, Owner
+from tests.kit.terminals import StuckView, lost
 
 RUN_ID = "own." + "a" * 20
-
-
-class StuckView:
-    """Takes its first item and then nothing until it is freed, like a terminal that was paused."""
-
-    def __init__(self) -> None:
-        self.stuck = threading.Event()
-        self.freed = threading.Event()
-        self.closed = threading.Event()
-        self.shown: list[Event | str] = []
-
-    def show(self, event: Event) -> None:
-        self.stuck.set()
-        assert self.freed.wait(30)
-        self.shown.append(event)
-
-    def tick(self, now: float) -> None:
-        pass
-
-    def note(self, sentence: str) -> None:
-        self.shown.append(sentence)
-
-    def close(self) -> None:
-        self.closed.set()
-
-
-def lost(at: float) -> SwarmLost:
-    return SwarmLost(at=at, peer_id=PeerId("me"), seconds=0.0)
 
 
 def test_a_stuck_output_holds_up_neither_the_log_nor_whoever_tells(tmp_path: Path) -> None:

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from peer.trainer.loop.optimizer_options import as_plain, options_of, take_changed
-from tests.kit.checkpoint_peer import Net, resumed, run, saved_pair
-from tests.peer.checkpoint.test_pair import muon_for_all
+from tests.kit.trainer.checkpoint_peer import Net, muon_for_all, resumed, run, saved_pair
 
 
 def adamw(lr_factor: float = 1.0, **options: Any) -> Any:

@@ -16,9 +16,9 @@ from dht.errors import LocalFault
 from peer.mailbox.mailbox import Mailbox, MergeKind, WorkKind
 from peer.trainer.devices.portion import CARRIED, ROUNDED, Portion
 from peer.trainer.loop.mailbox_link import TrainerLink
-from tests.kit import checkpoint_peer
-from tests.kit.checkpoint_peer import Net
 from tests.kit.clock import Clock
+from tests.kit.trainer import checkpoint_peer
+from tests.kit.trainer.checkpoint_peer import Net
 
 DTYPES = pytest.mark.parametrize("dtype", CARRIED, ids=str)
 EPSILON = {dtype: torch.finfo(dtype).eps for dtype in CARRIED}

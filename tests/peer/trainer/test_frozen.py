@@ -9,8 +9,8 @@ import torch
 
 from dht.errors import LocalFault
 from peer.trainer.loop.frozen import check_frozen, frozen_digests
-from tests.kit import checkpoint_peer
-from tests.kit.checkpoint_peer import Net, resumed, saved_pair
+from tests.kit.trainer import checkpoint_peer
+from tests.kit.trainer.checkpoint_peer import Net, resumed, saved_pair
 
 
 class WithBase(Net):

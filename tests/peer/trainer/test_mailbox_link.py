@@ -11,45 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from averaging.arrays import F32
-from averaging.outer.layout import build_layout
 from dht.errors import LocalFault
 from peer.mailbox.mailbox import Mailbox, MergeKind, WorkKind
 from peer.trainer.loop.mailbox_link import TrainerLink
 from tests.kit.clock import Clock
-
-
-def module_of(dtype=torch.float32):
-    torch.manual_seed(0)
-    module = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 2)).to(dtype)
-    with torch.no_grad():
-        for parameter in module.parameters():
-            parameter.copy_((parameter * 1024).round() / 1024)  # so that float32 sums are exact
-    return module
-
-
-def link_of(module, num_fragments=3, by="balanced", **options):
-    shapes = [(name, tuple(parameter.shape)) for name, parameter in module.named_parameters()]
-    layout = build_layout(shapes, num_fragments, by)
-    mailbox = Mailbox.in_process(layout.sizes)
-    options = {"sync_every": 4, "clock": Clock(1000.0), "pause": None, **options}
-    return TrainerLink(module.named_parameters(), layout, mailbox, **options)
-
-
-def flat(module):
-    return torch.cat([parameter.detach().float().flatten() for parameter in module.parameters()]).clone()
-
-
-def fragments_joined(link, of):
-    return torch.cat([of(index) for index in range(len(link.layout.fragments))])
-
-
-def move(module, seed):
-    """A local step whose float32 arithmetic is exact."""
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for parameter in module.parameters():
-            parameter.add_(torch.randint(-64, 65, parameter.shape, generator=generator) / 1024)
-
+from tests.kit.trainer.trainer_link import flat, fragments_joined, link_of, module_of, move
 
 ACTIONS = st.lists(
     st.tuples(st.sampled_from(["step", "step", "step", "take", "add", "rebase", "flush"]), st.integers(0, 99)),

@@ -21,7 +21,7 @@ from dht.host import PeerId
 from peer.trainer.loop.mailbox_link import TrainerLink
 from peer.trainer.loop.step_speed import NUM_STEPS, StepSpeed
 from tests.kit.clock import Clock
-from tests.peer.trainer.test_mailbox_link import link_of, module_of
+from tests.kit.trainer.trainer_link import link_of, module_of
 
 ME, OTHER = PeerId("me"), PeerId("other")
 DIGEST = b"anchor.."

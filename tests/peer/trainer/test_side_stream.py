@@ -14,7 +14,7 @@ from peer.mailbox.mailbox import Mailbox, MergeKind, WorkKind
 from peer.trainer.devices import side_stream as side_streams
 from peer.trainer.devices.side_stream import CudaSideStream, side_stream
 from peer.trainer.loop.mailbox_link import TrainerLink
-from tests.peer.trainer.test_mailbox_link import flat, fragments_joined, link_of, module_of, move
+from tests.kit.trainer.trainer_link import flat, fragments_joined, link_of, module_of, move
 
 
 class LateDevice:

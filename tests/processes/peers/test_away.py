@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 from peer.events.log import Event, SwarmFound, SwarmLost
-from tests.kit.network_spaces import line_between_two_machines
+from tests.kit.network.network_spaces import line_between_two_machines
 from tests.kit.processes.process_swarm import PeerProcess, process_swarm
 
 AWAY_SECONDS = 120.0

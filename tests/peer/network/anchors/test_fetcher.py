@@ -13,7 +13,7 @@ from averaging.transfer.chunks import ChunkQueue
 from averaging.transfer.snapshots import HeldSnapshots, Snapshot
 from dht.host import PeerId, Stream
 from peer.network.anchors.fetcher import Fetched, FetchProgress
-from tests.kit.memory_networks import MIB, named, now
+from tests.kit.network.memory_networks import MIB, named, now
 from tests.kit.rounds.donor_scene import JOINER, NUM_VALUES, Scene, assert_same, empty_state, in_scene
 
 

@@ -25,7 +25,7 @@ from dht.store import LEVEL_0_KEYS, PeerKey
 from peer.network.membership.doorkeeper import RunDoorkeeper
 from peer.network.membership.membership import ANSWER_SECONDS, SHOW_SECONDS_PER_MEMBER, Membership
 from peer.simulation.virtual_time import run_virtual
-from tests.kit.memory_networks import fixed_network, now
+from tests.kit.network.memory_networks import fixed_network, now
 from tests.kit.records import make_record
 
 NUM_PEERS = 330

@@ -19,7 +19,7 @@ from peer.network.membership.doorkeeper import RunDoorkeeper
 from peer.network.node.node import Node, NodeIdentity, NodePorts
 from peer.simulation.simulation import tiny_manifest
 from peer.simulation.virtual_time import run_virtual
-from tests.kit.memory_networks import fixed_network
+from tests.kit.network.memory_networks import fixed_network
 
 T = TypeVar("T")
 RUN_ID = "tiny.abcdefghij234567abcd"

@@ -21,7 +21,7 @@ from peer.network.node.mailbox_desk import TrainerDesk
 from peer.trainer.loop.mailbox_link import TrainerLink
 from tests.kit.clock import Clock
 from tests.kit.notaries import notary_of
-from tests.peer.trainer.test_mailbox_link import module_of, move
+from tests.kit.trainer.trainer_link import module_of, move
 
 ME = PeerId("12D3KooWMe")
 NUM_FRAGMENTS = 4

@@ -23,7 +23,7 @@ from dht.streams.remote_memory import RemoteMemory
 from peer.config.listening import IPV4_ANYWHERE, IPV6_ANYWHERE, default_listen
 from peer.config.peer_config import load_config
 from peer.network.node.serving_limits import ServingLimits, bytes_per_peer
-from tests.kit.memory_networks import named
+from tests.kit.network.memory_networks import named
 
 RUN_ID = "tiny.abcdefghij234567abcd"
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"

@@ -33,7 +33,7 @@ from peer.network.reachability.paths import (
 )
 from peer.network.reachability.probe import Busy, DialBack
 from peer.simulation.virtual_time import run_virtual
-from tests.kit.memory_networks import named, now
+from tests.kit.network.memory_networks import named, now
 from tests.kit.records import make_record
 
 SEEDS = [named(number) for number in range(1, 5)]

@@ -20,7 +20,7 @@ from peer.network.reachability.probe import Busy, DialBack, Probe, probing
 from peer.network.reachability.probe_messages import MAX_LISTED, PROBE_PROTOCOL, pack, to_dial
 from peer.network.reachability.probe_server import MAX_BYTES_PER_PEER, ProbeServer
 from peer.simulation.virtual_time import run_virtual
-from tests.kit.memory_networks import MIB, fixed_network, named
+from tests.kit.network.memory_networks import MIB, fixed_network, named
 
 RULE = AccessRule(make_run_id("tiny", Identity.generate().public_key), bytes(32), "0.1.0")
 MEMBER, ASKER = named(1), named(2)

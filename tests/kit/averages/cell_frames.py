@@ -22,7 +22,7 @@ from averaging.wire.cell_messages import (
     with_upper,
 )
 from averaging.wire.messages import DIGEST_BYTES, MAX_TOKENS, SIGNATURE_BYTES
-from tests.kit.memory_networks import named
+from tests.kit.network.memory_networks import named
 
 versions = st.integers(0, 2**53)
 attempts = st.integers(0, 10_000)

@@ -1,7 +1,7 @@
 """A log of commits, applied by every peer: prints the digests. `tests/averaging/codec/test_same_bits.py` runs it under
 many conditions.
 
-python -m tests.kit.commit_log --threads 2 --kernels compiled --chunk-values 4096 --order 1
+python -m tests.kit.averages.commit_log --threads 2 --kernels compiled --chunk-values 4096 --order 1
 """
 
 from __future__ import annotations

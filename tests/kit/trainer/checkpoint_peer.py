@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
@@ -34,6 +34,7 @@ from peer.network.node.mailbox_desk import TrainerDesk
 from peer.trainer.loop.checkpoint_keeper import TrainerKeeper
 from peer.trainer.loop.local_training import LocalTraining
 from peer.trainer.loop.mailbox_link import TrainerLink
+from peer.trainer.model.muon import Muon
 from tests.kit.notaries import notary_of
 
 T = TypeVar("T")
@@ -238,3 +239,8 @@ def saved_pair(folder: Path, **options: Any) -> Peer:
 
     peer: Peer = run(scene())
     return peer
+
+
+def muon_for_all(parameters: Iterable[torch.nn.Parameter], lr: float) -> Muon:
+    both = list(parameters)
+    return Muon([p for p in both if p.dim() == 2], [p for p in both if p.dim() != 2], lr=lr)

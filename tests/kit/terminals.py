@@ -1,0 +1,36 @@
+"""Terminals that are lost or stuck."""
+
+from __future__ import annotations
+
+import threading
+
+from dht.host import PeerId
+from peer.events.log import Event, SwarmLost
+
+
+class StuckView:
+    """Takes its first item and then nothing until it is freed, like a terminal that was paused."""
+
+    def __init__(self) -> None:
+        self.stuck = threading.Event()
+        self.freed = threading.Event()
+        self.closed = threading.Event()
+        self.shown: list[Event | str] = []
+
+    def show(self, event: Event) -> None:
+        self.stuck.set()
+        assert self.freed.wait(30)
+        self.shown.append(event)
+
+    def tick(self, now: float) -> None:
+        pass
+
+    def note(self, sentence: str) -> None:
+        self.shown.append(sentence)
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+def lost(at: float) -> SwarmLost:
+    return SwarmLost(at=at, peer_id=PeerId("me"), seconds=0.0)

@@ -1,0 +1,10 @@
+"""The trainer's side of a peer, and its checkpoints.
+
+The files, each built on those above it:
+
+    checkpoint_peer.py  one peer without a network, both sides of whose checkpoints are in this process
+    trainer_link.py     a small module, and its trainer's side of a mailbox
+    initial_anchors.py  anchors of a run that has just begun
+    returning_peer.py   a peer that comes back to its checkpoint while the swarm has gone on
+    saved_states.py     checkpoints of made-up fragment states
+"""
