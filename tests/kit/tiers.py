@@ -54,8 +54,12 @@ def turn_of(path: Path) -> int:
 
 
 def sampled(cases: Iterable[Any], one_in: int) -> Sequence[Any]:
-    """Parameters of a test: all `cases`, of which every `one_in`-th, from the first on, is in `make test`."""
-    return [
-        case if number % one_in == 0 else pytest.param(case, marks=pytest.mark.nightly)
-        for number, case in enumerate(cases)
-    ]
+    """Parameters of a test: all `cases`, of which every `one_in`-th, from the first on, is in `make test`.
+
+    A tuple is one case of several parameters.
+    """
+
+    def at_night(case: Any) -> Any:
+        return pytest.param(*(case if isinstance(case, tuple) else (case,)), marks=pytest.mark.nightly)
+
+    return [at_night(case) if number % one_in else case for number, case in enumerate(cases)]

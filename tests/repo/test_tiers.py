@@ -88,3 +88,4 @@ def test_a_sample_keeps_every_case_and_marks_what_waits_for_the_night() -> None:
     assert kept == [0, 3, 6]
     assert [case.values for case in later] == [(1,), (2,), (4,), (5,)]
     assert all([mark.name for mark in case.marks] == ["nightly"] for case in later)
+    assert sampled([(1, "a"), (2, "b")], one_in=2)[1].values == (2, "b")
