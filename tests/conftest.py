@@ -45,7 +45,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        for marker in markers_of(item.path, is_nightly=item.get_closest_marker("nightly") is not None):
+        for marker in markers_of(item.path, is_left_out=item.get_closest_marker("nightly") is not None):
             item.add_marker(marker)
     items.sort(key=lambda item: turn_of(item.path))
 

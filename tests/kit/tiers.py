@@ -1,6 +1,7 @@
 """Which tests `make test-fast`, `make test` and `make test-nightly` run: docs/contributor/testing.md has the table.
 
 - Folders decide where real parts run: everything in `REAL_FOLDERS` gets the marker `network`.
+- Folders decide what waits for the night: everything in `NIGHTLY_FOLDERS` gets the marker `nightly`.
 - Parameters decide what is sampled: `sampled` keeps every n-th of many like cases, and marks the others `nightly`.
 - Every test has a time after which it is stuck.
 """
@@ -16,6 +17,8 @@ import pytest
 TESTS = Path(__file__).parents[1]
 REAL_FOLDERS = ("processes", "dht/p2pd")
 """In tests/: real daemons, real `peer` processes, a real browser."""
+NIGHTLY_FOLDERS = ("benchmarks",)
+"""No volunteer runs a benchmark, and no release waits for one."""
 SLOW_FILES = (
     "processes/commands/test_private_runs.py",
     "processes/peers/test_joining.py",
@@ -35,16 +38,23 @@ STUCK_NIGHTLY_SECONDS = 1800.0
 
 def is_real(path: Path) -> bool:
     """Whether the tests of this file start daemons, processes or a browser."""
-    return any(path.is_relative_to(TESTS / folder) for folder in REAL_FOLDERS)
+    return _is_in(path, REAL_FOLDERS)
 
 
-def markers_of(path: Path, *, is_nightly: bool) -> list[pytest.MarkDecorator]:
-    """What a test gets for where it stands."""
-    if is_nightly:
-        seconds = STUCK_NIGHTLY_SECONDS
-    else:
-        seconds = STUCK_REAL_SECONDS if is_real(path) else STUCK_SECONDS
-    return [pytest.mark.timeout(seconds), *([pytest.mark.network] if is_real(path) else [])]
+def _is_in(path: Path, folders: Sequence[str]) -> bool:
+    return any(path.is_relative_to(TESTS / folder) for folder in folders)
+
+
+def markers_of(path: Path, *, is_left_out: bool) -> list[pytest.MarkDecorator]:
+    """What a test gets for where it stands; `is_left_out`: its parameters are in no sample."""
+    is_nightly = is_left_out or _is_in(path, NIGHTLY_FOLDERS)
+    seconds = STUCK_NIGHTLY_SECONDS if is_nightly else STUCK_REAL_SECONDS if is_real(path) else STUCK_SECONDS
+    found = [pytest.mark.timeout(seconds)]
+    if is_real(path):
+        found.append(pytest.mark.network)
+    if is_nightly and not is_left_out:
+        found.append(pytest.mark.nightly)
+    return found
 
 
 def turn_of(path: Path) -> int:

@@ -55,17 +55,19 @@ def test_real_parts_elsewhere_are_noticed(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "is_nightly", "names", "seconds"),
+    ("path", "is_left_out", "names", "seconds"),
     [
         ("processes/peers/test_x.py", False, ["timeout", "network"], STUCK_REAL_SECONDS),
         ("processes/test_x.py", True, ["timeout", "network"], STUCK_NIGHTLY_SECONDS),
         ("dht/p2pd/test_x.py", False, ["timeout", "network"], STUCK_REAL_SECONDS),
         ("dht/p2pd_x/test_x.py", False, ["timeout"], STUCK_SECONDS),
         ("swarms/test_x.py", True, ["timeout"], STUCK_NIGHTLY_SECONDS),
+        ("benchmarks/test_x.py", False, ["timeout", "nightly"], STUCK_NIGHTLY_SECONDS),
+        ("benchmarks/test_x.py", True, ["timeout"], STUCK_NIGHTLY_SECONDS),
     ],
 )
-def test_folders_give_markers_and_times(path: str, is_nightly: bool, names: list[str], seconds: float) -> None:
-    markers = markers_of(TESTS / path, is_nightly=is_nightly)
+def test_folders_give_markers_and_times(path: str, is_left_out: bool, names: list[str], seconds: float) -> None:
+    markers = markers_of(TESTS / path, is_left_out=is_left_out)
     assert [marker.name for marker in markers] == names
     assert markers[0].args == (seconds,)
 

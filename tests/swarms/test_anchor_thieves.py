@@ -8,6 +8,7 @@ from peer.events.log import RoundCommitted
 from peer.events.peer_events import AnchorRepaired
 from peer.simulation.scenarios.spec import Fault
 from tests.kit.simulated.anchor_thieves import Outcome, Theft, swarm_with_thieves
+from tests.kit.tiers import sampled
 
 
 def assert_they_learned(outcome: Outcome, theft: Theft) -> None:
@@ -52,7 +53,7 @@ def test_a_newcomer_takes_no_claim_along(monkeypatch: pytest.MonkeyPatch) -> Non
     assert not [event for _, event in outcome.of(AnchorRepaired) if event.version >= theft.version]
 
 
-@pytest.mark.parametrize(("num_thieves", "num_honest"), [(1, 3), (2, 5)])
+@pytest.mark.parametrize(("num_thieves", "num_honest"), sampled([(1, 3), (2, 5)], one_in=2))
 def test_a_newcomer_that_meets_only_liars_at_first_comes_back(
     monkeypatch: pytest.MonkeyPatch, num_thieves: int, num_honest: int
 ) -> None:

@@ -30,6 +30,7 @@ from peer.simulation.simulation import simulate
 from tests.kit.chaos.scenario import FIRST_HOSTILE_SEED, Scenario, scenario_of
 from tests.kit.chaos.simulation import spec_of_seed
 from tests.kit.chaos.world import run_scenario, run_seed
+from tests.kit.tiers import sampled
 
 SEEN: dict[int, Counter[str]] = {}
 """What happened with each seed that was played here; a seed has one course of events."""
@@ -149,7 +150,9 @@ MUTATIONS = {
 }
 
 
-@pytest.mark.parametrize("seed", [95, 569, 662, 792, 828, 1065, 2006, 2169, 100_150, 100_380, 100_456])
+@pytest.mark.parametrize(
+    "seed", sampled([95, 569, 662, 792, 828, 1065, 2006, 2169, 100_150, 100_380, 100_456], one_in=2)
+)
 def test_what_once_broke_among_strangers_holds(seed):
     """A leader's quorum was fewer than the others follow; and whoever heard late of its version took it for hasty.
 

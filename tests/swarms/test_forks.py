@@ -15,6 +15,7 @@ from peer.network.node.node import Node
 from peer.simulation.peer import EPOCH_SECONDS, Life
 from peer.simulation.scenarios.spec import Profile
 from peer.simulation.simulation import Fault, SimulationResult, SimulationSpec, simulate, tiny_manifest
+from tests.kit.tiers import sampled
 
 FORKED = 2
 FRAGMENT = 1
@@ -92,7 +93,7 @@ def after_fork(
 
 
 @pytest.mark.parametrize("more_tokens", [-1000, 0, 10**7])
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", sampled([1, 2], one_in=2))
 def test_a_lone_fork_gives_in_whatever_its_tokens(lives: dict[int, Life], more_tokens: int, seed: int) -> None:
     result, seen = swarm_with_fork(lives, 4, more_tokens, seed)
     assert result.violations == ()
@@ -125,8 +126,7 @@ def test_tokens_in_no_signed_commit_do_not_decide_between_equal_sides(
     assert moved[0] in (set(forked), set(range(num_peers)) - set(forked))
 
 
-@pytest.mark.parametrize("faster", [0, 1])
-@pytest.mark.parametrize("num_peers", [2, 4])
+@pytest.mark.parametrize(("num_peers", "faster"), sampled([(2, 0), (2, 1), (4, 0), (4, 1)], one_in=3))
 def test_of_two_equal_sides_of_a_split_the_one_with_more_signed_tokens_wins(num_peers: int, faster: int) -> None:
     """Both go on by themselves, one at twice the speed, for longer than results are kept."""
     half = num_peers // 2
@@ -163,7 +163,7 @@ def test_of_two_equal_sides_of_a_split_the_one_with_more_signed_tokens_wins(num_
 
 
 # With others, such as 2, a round closes while the first offer is on its way, and the first work is one version old.
-@pytest.mark.parametrize("seed", [3, 5, 6])
+@pytest.mark.parametrize("seed", sampled([3, 5, 6], one_in=3))
 def test_a_joiner_is_ready_with_the_newest_versions_and_in_the_next_round_with_work(
     lives: dict[int, Life], seed: int
 ) -> None:

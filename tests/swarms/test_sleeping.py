@@ -22,7 +22,7 @@ def refusals_of(spec):
 
 @pytest.mark.parametrize(
     ("seed", "combine"),
-    sampled([(2, "centered_clip"), (1, "centered_clip"), (0, "mean"), (3, "trimmed_mean")], one_in=2),
+    sampled([(2, "centered_clip"), (1, "centered_clip"), (0, "mean"), (3, "trimmed_mean")], one_in=4),
 )
 def test_a_night_of_sleeping_laptops(seed, combine):
     night = load_scenario("laptops")

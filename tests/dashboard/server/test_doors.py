@@ -229,7 +229,7 @@ def test_slow_readers_of_exports_are_cut_off_and_take_no_others_turn() -> None:
         await page.until(lambda: not page.num_open)
         assert len(slow) == 2
 
-    in_scene(check, replace(FEW, send_seconds=8.0))
+    in_scene(check, replace(FEW, send_seconds=4.0))
 
 
 def test_who_reads_slowly_but_reads_gets_everything() -> None:
