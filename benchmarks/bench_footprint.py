@@ -17,8 +17,8 @@ import subprocess
 import sys
 from typing import Any
 
-from benchmarks.bench_round import MemberProcess
 from benchmarks.machine import machine
+from benchmarks.members.member_process import MemberProcess
 from benchmarks.members.real_swarm import real_swarm
 
 MODELS = {"25": {"layers": 8, "width": 512}, "250": {"layers": 20, "width": 1024}}
@@ -58,12 +58,12 @@ def measure(model: dict[str, int], num_rounds: int, num_fragments: int) -> dict[
     """Peaks of one peer's processes."""
     shape = {**model, "context": 16, "sync_every": num_fragments, "fragments": num_fragments}
     with real_swarm(None, **shape) as swarm:
-        trainer = swarm.start(company=False)
-        swarm.join(trainer)
-        company = swarm.start(company=True)
+        trainer = swarm.start_member(company=False)
+        swarm.join_member(trainer)
+        company = swarm.start_member(company=True)
         # As slow as the trainer: what it contributes would be too old among the rounds of a much faster one.
         alone = trainer.ask(do="train", seconds=STEPS_ALONE_SECONDS)
-        swarm.join(company)
+        swarm.join_member(company)
         company.ask(do="company", step_seconds=min(alone["step_seconds"]))
         trained = trainer.ask(do="train", seconds=0, commits=num_rounds * num_fragments)
         processes = usage(trainer)

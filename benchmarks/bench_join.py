@@ -122,9 +122,9 @@ def main() -> int:
     shape |= {"sync_every": 1, "fragments": options.fragments}
     imports = import_seconds()
     with home_lines(options.lab, up, up, options.rtt) as lab, real_swarm(lab, **shape) as swarm:
-        donors = [swarm.start(company=False) for _ in range(options.donors)]
+        donors = [swarm.start_member(company=False) for _ in range(options.donors)]
         for donor in donors:
-            swarm.join(donor)
+            swarm.join_member(donor)
         for donor in donors:
             donor.tell(do="train", seconds=FIRST_STEPS_SECONDS)
         for donor in donors:

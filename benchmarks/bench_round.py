@@ -28,64 +28,15 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from statistics import mean, median
-from typing import IO, Any
+from typing import Any
 
 from averaging.codec.blocks import CODE_FORMATS
 from averaging.codec.codec import make_codec
 from benchmarks.lines import ping
 from benchmarks.lines.home_lines import MAX_HOSTS, home_lines, numbers
 from benchmarks.machine import machine
+from benchmarks.members.member_process import MemberProcess
 from peer.network.process.child import CHILD_ENVIRONMENT
-
-
-class MemberProcess:
-    """One `round_member.py`."""
-
-    def __init__(self, index: int, process: subprocess.Popen[str]) -> None:
-        self.index = index
-        self._process = process
-        self.hello: dict[str, Any] = self.read()
-
-    def tell(self, **order: Any) -> None:
-        """Give an order; its answer is for `read`."""
-        _pipe(self._process.stdin).write(json.dumps(order) + "\n")
-        _pipe(self._process.stdin).flush()
-
-    def read(self) -> dict[str, Any]:
-        """The next answer.
-
-        Raises:
-            SystemExit: the process ended; what it said is on standard error.
-        """
-        line = _pipe(self._process.stdout).readline()
-        if not line:
-            raise SystemExit(f"member {self.index} ended with {self._process.wait()}; see its words above")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
-
-    def ask(self, **order: Any) -> dict[str, Any]:
-        """Order and answer."""
-        self.tell(**order)
-        return self.read()
-
-    @property
-    def process_id(self) -> int:
-        """Of the process that was started."""
-        return self._process.pid
-
-    def stop(self) -> None:
-        """Close its input, which ends it."""
-        _pipe(self._process.stdin).close()
-        try:
-            self._process.wait(20)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-
-
-def _pipe(pipe: IO[str] | None) -> IO[str]:
-    assert pipe is not None, "members are started with pipes"
-    return pipe
 
 
 def start_members(options: argparse.Namespace, lab: Any) -> list[MemberProcess]:

@@ -43,14 +43,14 @@ def measure(options: argparse.Namespace, arm: str, own: int, other: int) -> dict
     up = numbers(options.up, 2, "--up")
     os.sched_setaffinity(0, {other})
     with home_lines(options.lab, up, up, options.rtt) as lab, real_swarm(lab, **shape) as swarm:
-        trainer = swarm.start(company=False, cores=[own], device=options.device)
+        trainer = swarm.start_member(company=False, cores=[own], device=options.device)
         trainer.ask(do="train", seconds=WARM_UP_SECONDS)
         before = trainer.ask(do="train", seconds=options.seconds)
         trainer.ask(do="pin", cores=[own if arm == "same" else other])
-        swarm.join(trainer)
+        swarm.join_member(trainer)
         trainer.ask(do="pin", cores=[own])
-        company = swarm.start(company=True, cores=[other])
-        swarm.join(company)
+        company = swarm.start_member(company=True, cores=[other])
+        swarm.join_member(company)
         # As slow as the trainer: what it contributes would be too old among the rounds of a much faster one.
         company.ask(do="company", step_seconds=median(before["step_seconds"]))
         trainer.ask(do="train", seconds=WARM_UP_SECONDS, commits=FIRST_COMMITS)

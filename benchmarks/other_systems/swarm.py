@@ -25,9 +25,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.bench_round import MemberProcess
 from benchmarks.lines.home_lines import MAX_HOSTS, home_lines, numbers
 from benchmarks.machine import machine
+from benchmarks.members.member_process import MemberProcess
 from benchmarks.members.processes import family
 
 PORT = 29_511

@@ -385,20 +385,6 @@ class ProcessSwarm:
 
 
 @contextmanager
-def process_swarm(run_toml: str = TINY_RUN) -> Iterator[ProcessSwarm]:
-    """A swarm of processes; on leaving, nothing of it is left. SIGTERM is meanwhile what Ctrl+C is."""
-    # Short, because the paths of Unix sockets end at 107 bytes.
-    with tempfile.TemporaryDirectory(prefix="mm", dir="/tmp") as sockets, _interrupted_by_sigterm():
-        folder = Path(sockets) / "run"
-        folder.mkdir()
-        swarm = ProcessSwarm(folder, Path(sockets), run_toml)
-        try:
-            yield swarm
-        finally:
-            swarm.close()
-
-
-@contextmanager
 def _interrupted_by_sigterm() -> Iterator[None]:
     """The default action would end this process before it has ended its peers."""
     if threading.current_thread() is not threading.main_thread():
@@ -409,6 +395,23 @@ def _interrupted_by_sigterm() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+Swarm = TypeVar("Swarm", bound=ProcessSwarm)
+
+
+@contextmanager
+def process_swarm(run_toml: str = TINY_RUN, make: Callable[[Path, Path, str], Swarm] = ProcessSwarm) -> Iterator[Swarm]:
+    """A swarm of processes; on leaving, nothing of it is left. SIGTERM is meanwhile what Ctrl+C is."""
+    # Short, because the paths of Unix sockets end at 107 bytes.
+    with tempfile.TemporaryDirectory(prefix="mm", dir="/tmp") as sockets, _interrupted_by_sigterm():
+        folder = Path(sockets) / "run"
+        folder.mkdir()
+        swarm = make(folder, Path(sockets), run_toml)
+        try:
+            yield swarm
+        finally:
+            swarm.close()
 
 
 def assert_one_sentence(stderr: str, *words: str) -> None:
