@@ -64,8 +64,9 @@ LOOK_SECONDS = 0.05
 """Between two looks at an event log or a process."""
 MARK = "MURMURATION_TEST_MARK"
 LOOPBACK = "127.0.0.1"
-PORTS = list(range(12_000, 32_000))
-"""For peers that must listen at a port known beforehand; those that were given out are taken away."""
+WORKERS = 4
+PORTS = list(range(12_000 + int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % WORKERS, 32_000, WORKERS))
+"""For peers that must listen at a port known beforehand: each of a few workers has its own, and gives each out once."""
 
 E = TypeVar("E", bound=Event)
 RoundKey = tuple[int, int, tuple[PeerId, ...], int]
