@@ -11,6 +11,7 @@ The files, each built on those above it:
     notaries.py           signatures for peers that have no keys
     web_bundle.py         whether the dashboard's bundle is there to be tested
     terminals.py          terminals that are lost or stuck
+    documents.py          the documents: their sections, tables, links and code blocks
     network/              networks, lines and records between peers
     averages/             work, codecs, commits and credit, as arrays and bytes
     trainer/              the trainer's side of a peer, and its checkpoints

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.repo.test_docs import CHANGELOG, DOCUMENTS, README, ROOT, links_in
+from tests.kit.documents import CHANGELOG, DOCUMENTS, README, ROOT, links_in
 
 INDEX = ROOT / "docs" / "index.md"
 READ_BY_USERS = [

@@ -19,7 +19,7 @@ from dht.records.profiles import Profile
 from dht.records.signed_records import PeerRecord, RunRecord
 from peer.config.manifest_sections import ChangeSection
 from tests.fuzz.targets import all_targets
-from tests.repo.test_docs import MESSAGES, ROOT, manifest_fields, names_in, rows, section
+from tests.kit.documents import MESSAGES, ROOT, manifest_fields, names_in, rows, section
 
 TEXT = (ROOT / "docs" / "contributor" / "threat-model.md").read_text(encoding="utf-8")
 COMMON = names_in(section(TEXT, "Fields of every message").partition("\n### ")[0])

@@ -37,6 +37,19 @@ def real_parts_apart(sources: Sequence[Source]) -> Iterator[str]:
             yield f"{source.module} marks itself as one with real parts; its folder does that"
 
 
+def helpers_in_the_kit(sources: Sequence[Source]) -> Iterator[str]:
+    """What several test files share stands in tests/kit."""
+    for source in sources:
+        for name in all_imports(source):
+            if name.startswith("tests.") and any(part.startswith("test_") for part in name.split(".")):
+                yield f"{source.module} imports {name}, from another test file; expected it in tests/kit"
+
+
+def test_test_files_import_nothing_from_each_other() -> None:
+    assert list(helpers_in_the_kit(read_sources(["tests", "benchmarks"]))) == []
+    assert list(helpers_in_the_kit([Source("tests.dht.test_x", "from tests.dht.test_y import f")]))
+
+
 def test_real_parts_stand_in_their_folders() -> None:
     assert list(real_parts_apart(read_sources(["tests"]))) == []
 

@@ -317,7 +317,7 @@ KILLED = """
 import asyncio, sys
 from pathlib import Path
 from dashboard.history.history import open_history
-from tests.dashboard.history.test_history import feed
+from tests.kit.dashboard.history import feed
 from tests.kit.dashboard.history import check_raw, usual_commit
 from tests.kit.dashboard.records import NOW
 

@@ -34,7 +34,7 @@ from peer.simulation.scenarios.spec import Fault, Profile, Quadratic, Simulation
 from peer.simulation.simulation import simulate
 from peer.trainer.model.gpt import build_model
 from peer.trainer.model.optimizer import make_optimizer
-from tests.repo.test_docs import code_blocks, names_in, section
+from tests.kit.documents import code_blocks, names_in, section
 
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "organiser" / "planning.md").read_text(encoding="utf-8")
 EXAMPLE = Path(__file__).parents[3] / "examples" / "homes.toml"

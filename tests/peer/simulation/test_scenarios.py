@@ -36,8 +36,8 @@ from peer.simulation.scenarios.schedule import spec_of
 from peer.simulation.simulation import Progress, simulate
 from peer.simulation.trace import Trace
 from peer.simulation.workload import QuadraticWorkload
-from tests.repo.test_docs import rows
-from tests.repo.test_docs import section as section_of
+from tests.kit.documents import rows
+from tests.kit.documents import section as section_of
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "developer" / "simulation.md"
 
