@@ -27,7 +27,7 @@ class Stream(Protocol):
 
     @property
     def bytes_sent(self) -> int:
-        """Frame bytes written so far, length headers and the frame under way included."""
+        """Frame bytes written so far, length headers and the frame in flight included."""
         ...
 
     @property

@@ -1,7 +1,7 @@
 """Files that hold what somebody wrote, opened without waiting: pipes, devices and sockets are refused.
 
 Opening a named pipe waits for a writer that may never come, and a device such as /dev/zero has no end; both would hang
-or fill whoever expects a file at that place.
+or fill a reader that expects a file at that place.
 """
 
 from __future__ import annotations

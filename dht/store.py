@@ -73,7 +73,7 @@ class RecordStore(Protocol):
     async def bootstrap(self, multiaddrs: list[str]) -> int:
         """Dial the given members and look up own and random ids; returns how many members are known now.
 
-        Cheap enough to be repeated for ever: it joins, heals and merges swarms with one mechanism.
+        Cheap enough to be repeated without end: it joins, heals and merges swarms with one mechanism.
         """
         ...
 

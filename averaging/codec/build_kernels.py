@@ -1,7 +1,7 @@
 """Compiles `kernels.c`: ``python averaging/codec/build_kernels.py``.
 
 Standard library only: `hatch_build.py` runs it while the package is built or installed, before anything else is there.
-A library whose source and compiler did not change is kept. Without a C compiler the package works all the same, with
+A library whose source and compiler did not change is kept. Without a C compiler the package works too, with
 numpy in place of the kernels.
 """
 

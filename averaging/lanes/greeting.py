@@ -15,7 +15,7 @@ MAX_HELLO_BYTES = 4096
 
 
 class Doorkeeper(Protocol):
-    """Port: who may talk to us."""
+    """Port: which remotes may talk to us."""
 
     def hello(self, remote: PeerId) -> bytes:
         """Our own first frame to `remote`."""

@@ -1,20 +1,19 @@
-"""The pace at which bulk data fills this peer's line without filling the queues before it. Pure.
+"""The send rate at which bulk data fills this peer's line without filling the queues before it. Pure.
 
-Whoever sends as fast as the operating system takes bytes fills megabytes of buffers and the router's queue, and
-everything else on the line waits behind them. What a frame takes from its last written byte until the remote has read
-it tells how long that queue is, as in LEDBAT (RFC 6817). The sender begins without any pace. When a queue stands, the
-line's rate is what passed into it, less what stayed in the queue; the pace follows that rate, a little above or below
-it, so that the queue becomes the wanted one.
+A sender that writes as fast as the operating system takes bytes fills megabytes of buffers and the router's queue.
+Everything else on the line waits behind them. The time from a frame's last written byte until the remote has read it
+tells how long that queue is, as in LEDBAT (RFC 6817). The sender begins without a limit. When a queue stands, the
+line's rate is what passed into it, less what stayed in it. The send rate (the pace) follows that rate, a little above
+or below it, so that the queue becomes the wanted one.
 
-A busy processor delays as well, and neither a slower pace nor a faster line changes that. So of all frames in a
-stretch, to whichever remote, the quickest counts: a queue that stands delays all of them (CoDel, RFC 8289), a processor
-is late with some. And a delay that stays while the pace falls is no queue: from then on it counts for nothing.
+A busy processor delays as well, and neither a slower pace nor a faster line changes that. So of all frames in an
+interval, to any remote, the quickest count: a standing queue delays all of them (CoDel, RFC 8289), a processor some. A
+delay that stays while the pace falls is no queue, and counts for nothing from then on.
 
-The remote says when it has read a frame, by its own clock: what the acknowledgement then waits for, behind the remote's
-own data, is no fault of this line. Clocks differ and drift, so after each pause a few bytes go ahead while nothing
-queues, and delays are taken against theirs. They never count for more than the whole way there and back took. A remote
-that says it has read late slows nobody down, unless it is the only one. One that says it has read early makes the pace
-too high, which is what a sender without any has.
+The remote reports when it has read a frame, by its own clock. So an acknowledgement that waits behind the remote's own
+data is no fault of this line. Clocks differ and drift. So after each pause a few bytes go ahead while nothing queues,
+and delays are taken against theirs. They never count for more than the whole round trip. A remote that reports late
+slows a sender down only if it is the only remote. One that reports early makes the pace too high, as without a limit.
 """
 
 from __future__ import annotations
@@ -27,19 +26,21 @@ QUEUE_SECONDS: Final = 0.03
 """What may lie between the last written byte and the line: half of what a home router's queue holds at least."""
 STRETCH_SECONDS: Final = 0.5
 FEWEST_FRAMES: Final = 4
-"""A stretch of sending is judged when it is so long and so many of its frames were acknowledged."""
+"""An interval is judged when it is `STRETCH_SECONDS` long and this many of its frames were acknowledged."""
 MOST_SAMPLES: Final = 256
-"""Kept of a stretch."""
+"""Frames that are kept of an interval."""
 NUM_GREETINGS: Final = 2
 """Pauses over which the shortest way to a remote is remembered: routes change, clocks drift, processors become calm."""
 RATE_WEIGHT: Final = 0.25
-"""Of one stretch in the line's rate: frames are coarse, and connections that lost packets carry less for a while."""
+"""Weight of one interval in the line's rate: frames are coarse, and connections that lost packets carry less for a
+while."""
 SLOWEST_SHARE: Final = 0.5
 """Of the line's rate, while a queue drains."""
 SLOWEST_BYTES_PER_SECOND: Final = 16_000.0
-"""Who takes less is treated as gone (`links.py`)."""
+"""A remote that takes less is treated as gone (`links.py`)."""
 USED_SHARE: Final = 0.5
-"""Of the pace that was sent at least, for a stretch to say that more would have gone: who is late does not catch up."""
+"""Least share of the pace that was sent, for an interval to show that more would have gone. A late sender does not
+catch up."""
 CLEARLY_SLOWER: Final = 0.1
 """Below the line's rate, for a queue to have had to become shorter; below the pace, for something else to have decided
 what was sent. Rates are a few percent off."""

@@ -1,10 +1,9 @@
-"""How much the upload line takes, learned from what arrives while more waits than it takes. Pure.
+"""Capacity of the upload line, learned from acknowledged bytes while more waits than the line carries. Pure.
 
-A single lane shares the line with the others, and may be held up by its remote's line. So the bytes of all lanes are
-counted together, and only while most of those in use have something under way: then this line, and nobody else's,
-decides how fast they arrive. What was written says nothing: buffers on the way take megabytes at once, which for a
-small fragment is all of it. A count begins with a frame and not with its acknowledgement, because frames to many
-remotes go side by side and end together, all within a moment.
+A single lane shares the line with the others, and its remote's line may hold it up. So the bytes of all lanes are
+counted together, and only while most of those in use have frames in flight. Then this line alone decides how fast they
+arrive. Written bytes say nothing: buffers on the way take megabytes at once, which is all of a small fragment. A count
+begins with a frame and not with its acknowledgement, because frames to many remotes go side by side and end together.
 """
 
 from __future__ import annotations
@@ -15,21 +14,21 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 
 WINDOW_SECONDS = 0.1
-"""Shorter stretches say more about frames than about the line."""
+"""Shorter intervals say more about frames than about the line."""
 WINDOW_BYTES = 256 * 1024
 LONG_SECONDS = 1.0
-"""A stretch so long says something of a slow line however little passed in it,"""
+"""An interval of this length says something of a slow line if at least `LONG_BYTES` passed in it."""
 LONG_BYTES = 16 * 1024
-"""or at least so much,"""
+"""See `LONG_SECONDS`."""
 DISPROVED = 2.0
-"""A single frame that was so many times faster says that such a stretch was none of the line's."""
+"""A single frame that was so many times faster disproves such an interval: another line was slow."""
 MOST_OF_TIME = 0.75
-"""while for so much of it most lanes had something under way, and what is behind so much of it was on its way all the
-time: a remote that is slow, or whose answers wait before its own line, makes no slow line here."""
+"""Share of an interval in which most lanes need frames in flight, and share of its bytes that must have been in flight
+throughout. So a slow remote, or one whose answers wait before its own line, makes no slow line here."""
 QUIET_SECONDS = 1.0
-"""After so long in which nothing began and nothing was acknowledged, another count begins, if nothing waits."""
+"""Another count begins after this time without a new frame or an acknowledgement, if no frame waits."""
 NUM_WINDOWS = 8
-"""The fastest of the last few counts: a remote or a busy processor can make a stretch slower, nothing makes it faster
+"""The fastest of this many counts holds. A remote or a busy processor can make a count slower; nothing makes it faster
 for long."""
 
 
@@ -71,7 +70,7 @@ class UploadRate:
         is_quiet = now - max(self._began_at, self._arrived_at) > QUIET_SECONDS
         self._began_at = now
         if is_quiet and not any(other.is_waiting for other in self._lanes.values()):
-            # What is still under way may never be acknowledged.
+            # What is still in flight may never be acknowledged.
             self._close()
             self._lanes.clear()
             self._most = 0

@@ -151,7 +151,7 @@ def _steps_ratios(terms: Sequence[Terms]) -> list[float]:
 def bounded_weights(weights: Sequence[float], ratio: float | None) -> list[float]:
     """Weights (sum 1) of which none exceeds `ratio` times the median one, rounded to float32.
 
-    Tokens and steps are claims; a robust combination must not be decided by who claims most.
+    Tokens and steps are claims; a robust combination must not be decided by the largest claim.
     """
     if ratio is None or len(weights) < FEWEST_TO_COMPARE:
         return list(weights)

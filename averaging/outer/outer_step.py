@@ -132,8 +132,8 @@ def newcomer_factor(num_rounds: int, rule: OuterRule) -> float:
 
     A newcomer's inner optimizer is cold, and a stranger should not decide much at once. The ramp is ours and from
     no paper. `num_rounds` is the peer's own claim, bounded by the fragment's version.
-    So nobody gains more than the weight of a peer that was there from the start: whoever lies only skips its own
-    warm-up, and the swarm is where it would be without one.
+    So no peer gains more than the weight of one that was there from the start. A liar only skips its own warm-up,
+    and the swarm is where it would be without one.
     """
     return min(1.0, (num_rounds + 1) / (rule.newcomer_rounds + 1))
 
@@ -250,8 +250,8 @@ def overlay_terms(rule: OuterRule, num_pending: int, outer_lr: float, own_share:
 
     Replicas i and j that trained nothing since differ by O_j - O_i and their residuals alone, whatever eta, weights
     and members did from round to round, and the difference does not grow with the number of rounds. With |.| any norm,
-    c_i the own share (own: `own_weight`) and D_i^k the own work of the k-th last round (D_i^0 that under way; 0 where
-    it was not committed, and all 0 for a peer without work under way, whose O is 0):
+    c_i the own share (own: `own_weight`) and D_i^k the own work of the k-th last round (D_i^0 that in flight; 0 where
+    it was not committed, and all 0 for a peer without work in flight, whose O is 0):
 
     - eager, own: |O_i - O_j| <= eta0 / (1 - beta) * max_k |c_i D_i^k - c_j D_j^k|, because O_i is the sum of the D_i^k
       with coefficients of at most eta0 c_i beta^k for k > 0, and eta0 c_i (1 + beta) for k = 0.

@@ -1,4 +1,4 @@
-"""Who sends what when: the local schedule of fragments and the ranking of round leaders. Pure."""
+"""The local schedule of fragments, and the ranking of round leaders. Pure."""
 
 from __future__ import annotations
 

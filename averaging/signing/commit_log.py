@@ -1,4 +1,4 @@
-"""The signed commits that a member keeps for whoever collects proofs: the newest of its own lineage, within limits."""
+"""The signed commits that a member keeps for collectors of proofs: the newest of its own lineage, within limits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MAX_LOGGED_COMMITS = 512
 MAX_LOGGED_BYTES = 1024 * 1024
 """Per fragment; a commit of eight members takes 2 kB. The last `KEPT_COMMITS` stay whatever they take."""
 MAX_PAGE_BYTES = 1024 * 1024
-"""Of frames in one answer; whoever wants more asks again from the next version on."""
+"""Of frames in one answer; a reader that wants more asks again from the next version on."""
 
 
 @dataclass

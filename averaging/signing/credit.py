@@ -29,7 +29,7 @@ from dht.host import PeerId
 
 MAX_SHARE_MILLI: Final = 2**50
 """The most thousandths of a token that one commit credits one machine with: 10^12 tokens, a year of a large cluster.
-Whoever claims more gets this, so that sums over any history that can be stored fit 64 bits."""
+A machine that claims more gets this, so that sums over any history that can be stored fit 64 bits."""
 MAX_TOKENS: Final = 2**62
 """The most tokens that a commit weighs in a fork."""
 MAX_FORKS: Final = 8

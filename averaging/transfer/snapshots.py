@@ -35,7 +35,7 @@ LEAST_BYTES_PER_SECOND = DIGEST_CHUNK_BYTES / FRAME_SECONDS
 MOST_URGENT = 4
 """So many times that after having waited so many times `HOLD_SECONDS`: 1.1 Mbit/s, less than a good donor gives."""
 ASKS_WITHIN_SECONDS = 10.0
-"""Who waits for room asks again within this time: a joiner pauses for a second, and queues for five."""
+"""A remote that waits for room asks again within this time: a joiner pauses for a second, and queues for five."""
 
 T = TypeVar("T")
 

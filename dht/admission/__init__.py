@@ -1,4 +1,4 @@
-"""Who may talk to us: the first frame of every stream, and membership in private runs. Pure.
+"""Which peers may talk to us: the first frame of every stream, and membership in private runs. Pure.
 
 The files, each built on those above it:
 

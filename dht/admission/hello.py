@@ -1,4 +1,4 @@
-"""Who may talk to us: the first frame of every stream and its answer. Pure.
+"""The handshake: the first frame of every stream and its answer, which decide which peers may talk to us. Pure.
 
 The caller sends a hello; the called peer answers with a welcome or with a refusal that says why. The transport has
 authenticated the remote's PeerId already, so a hello that names another one is a lie. Frames are msgpack maps: a peer

@@ -1,7 +1,7 @@
 """Tickets: what the owner of a private run signs to let somebody in, and how one is used. Pure.
 
 A ticket names the key it is for, or the public half of a one-time secret. The invite that carries a one-time ticket
-carries the secret too; whoever has it signs its own PeerId with it, once, and keeps only that signature. Every member
+carries the secret too. Its user signs its own PeerId with it, once, and keeps only that signature. Every member
 remembers which PeerId used a one-time ticket and refuses others. An errand is a ticket of minutes that the owner's own
 tools give themselves.
 """

@@ -10,7 +10,7 @@ from dht.records.signed_records import claimed_level
 from dht.store import PeerKey, RecordStore
 
 KEYS_AT_ONCE: Final = 16
-"""Requests under way together; a dictionary takes tens of kilobytes."""
+"""Requests in flight together; a dictionary takes tens of kilobytes."""
 
 
 async def fetch_everyone(store: RecordStore, run_id: str) -> list[bytes]:

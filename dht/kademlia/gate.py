@@ -1,4 +1,4 @@
-"""Who may speak DHT with us, and which records are let in: the two guards around hivemind's `DHTNode`.
+"""Two guards around hivemind's `DHTNode`: which peers may speak DHT with us, and which records are let in.
 
 `Gate` stands between DHTNode and the daemon. The daemon has authenticated the caller's PeerId, so node ids are checked
 for every call without another signature; in a private run every call and every answer carries a proof of membership
@@ -54,7 +54,7 @@ CLOCK_TOLERANCE_SECONDS: Final = 5.0
 does for one invalid entry. Readers filter by their own clock afterwards."""
 
 MAX_CALLS_PER_PEER: Final = 128
-"""Of one remote at once: who looks for everybody asks for 16 keys together, of few holders, while it stores its own."""
+"""Of one remote at once: a poll for all peers asks for 16 keys together, of few holders, beside stores of its own."""
 MAX_KEYS_PER_REQUEST: Final = 1024
 """Of one DHT call."""
 MAX_VALUE_BYTES: Final = 2 * MAX_DICTIONARY_BYTES
@@ -196,7 +196,7 @@ class Gate:
         self.peer_id = p2p.peer_id
 
     def open(self) -> None:
-        """Whoever is behind it can answer now."""
+        """Let calls in: the node behind the gate can answer now."""
         self._is_open.set()
 
     async def add_protobuf_handler(
@@ -235,7 +235,7 @@ class Gate:
         remote = peer_id.to_bytes()
         self._check_remote(remote, b"")
         if self._is_private and remote not in self._proven:
-            # Nothing but a greeting goes to somebody who has not shown yet that it is a member.
+            # Nothing but a handshake goes to a remote that has not proved its membership yet.
             await self._call(peer_id, remote, "DHTProtocol.rpc_ping", dht_pb2.PingRequest(), dht_pb2.PingResponse)
         response = await self._call(peer_id, remote, name, request, output_type)
         self._check_remote(remote, response.peer.node_id)

@@ -53,7 +53,7 @@ class _Package(ModuleType):
 def allow_parts_of_hivemind() -> None:
     """Let ``import hivemind.dht.node`` load just that. Call it before hivemind is imported; later it does nothing.
 
-    Whoever uses a name of the package itself (``hivemind.Optimizer``) gets what that needs at that moment.
+    A program that uses a name of the package itself (``hivemind.Optimizer``) loads what that needs at that moment.
     """
     if "hivemind" in sys.modules:
         return

@@ -38,7 +38,7 @@ class MemoryRecords:
     """What all `MemoryStore`s of one network share.
 
     Args:
-        network: decides who reaches whom.
+        network: decides which peers reach each other.
         now: unix seconds.
         delay_seconds: until others see what was published.
     """

@@ -17,7 +17,7 @@ INSTALL: Final = "pip install 'murmuration[observer]'"
 
 
 def choose_backend(asked: str | None) -> tuple[HostBackend, str]:
-    """(transport, a sentence for whoever started us or nothing).
+    """(transport, a sentence for the user or nothing).
 
     Args:
         asked: libp2p or p2pd; None takes libp2p where it is installed.

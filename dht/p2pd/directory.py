@@ -45,7 +45,7 @@ class SocketDirectory:
 def remove_stale() -> int:
     """Delete the directories of processes that no longer exist; returns how many.
 
-    One that was made just now and is not locked yet goes too: whoever made it sees that and makes another.
+    One that was made just now and is not locked yet goes too: its maker sees that and makes another.
     """
     num_removed = 0
     found = [path for folder in _short_folders() for path in folder.glob(f"{_PREFIX}*")]

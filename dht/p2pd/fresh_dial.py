@@ -1,7 +1,7 @@
-"""Dials a peer as somebody would who has never met it: from a daemon and a key made for this one time.
+"""Dials a peer as a stranger would: from a daemon and a key made for this one time.
 
-Whoever is connected to a peer already reaches it through that connection, whatever stands between them. Only a daemon
-without any connection finds out whether others can dial it (docs/volunteer/home-network.md).
+A peer with a connection already reaches the other through it, whatever stands between them. Only a daemon without any
+connection finds out whether others can dial it (docs/volunteer/home-network.md).
 """
 
 from __future__ import annotations

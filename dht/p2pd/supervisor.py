@@ -1,6 +1,6 @@
 """Keeps one libp2p daemon alive: starts it, watches it, starts it again with the same key and port.
 
-Nobody else notices a dead daemon: calls in flight would wait for ever. A silent one is as bad, so it is asked
+Nobody else notices a dead daemon: calls in flight would wait without end. A silent one is as bad, so it is asked
 something every few seconds and killed when it does not answer.
 """
 

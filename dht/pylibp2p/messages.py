@@ -124,7 +124,7 @@ def encode_closer_peers(key: bytes, peers: Iterable[tuple[PeerId, Sequence[Multi
 
 
 def decode_closer_peers(data: bytes) -> dict[PeerId, tuple[Multiaddr, ...]]:
-    """Whom the answer to FIND_NODE names, and where.
+    """The peers that the answer to FIND_NODE names, and their addresses.
 
     Raises:
         MessageError: not such an answer.

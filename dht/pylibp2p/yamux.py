@@ -203,7 +203,7 @@ class Yamux:
     """The streams of one connection. `run` reads until the connection ends; everything else needs it running.
 
     Args:
-        is_dialler: whether this side dialled; it decides who numbers streams odd.
+        is_dialler: whether this side dialled; the dialler numbers streams odd.
     """
 
     def __init__(self, channel: Channel, is_dialler: bool) -> None:
@@ -326,7 +326,7 @@ class Yamux:
         elif length > MAX_FRAME_BYTES:
             raise YamuxViolation(f"a frame of {length} bytes")
         elif length:
-            # Somebody who sends to a closed stream should stop.
+            # A remote that sends to a closed stream should stop.
             self.reply(_WINDOW_UPDATE, _RST, stream_id, 0)
         while length:
             data = await self._channel.read_some(length)

@@ -11,10 +11,10 @@ hysteresis, so that a swarm that breathes keeps its level. Peers with different 
 - a peer publishes under the level that it votes for and under a neighbouring one that some in its view vote for,
 - it reads the level that it votes for once a quarter votes for it, and until then the commonest one: a level is
   published under by everybody before anybody relies on it,
-- one peer in 2^L, a *beacon*, also publishes at level 0. There it is as crowded as at level L, so a newcomer, who
-  begins at level 0, sees a fair sample and its votes; and everybody reads level 0 in turn, too,
-- of parts of a swarm that were torn apart and meet again, levels apart, only beacons show at first: who sees votes for
-  a level that is not its neighbour reads that level's keys once, and goes there if most are there.
+- one peer in 2^L, a *beacon*, also publishes at level 0. There it is as crowded as at level L. So a newcomer,
+  which begins at level 0, sees a fair sample and its votes. All peers read level 0 in turn, too,
+- of parts of a swarm that were torn apart and meet again, levels apart, only beacons show at first: a peer that sees
+  votes for a level that is not its neighbour reads that level's keys once, and goes there if most are there.
 
 At level 0 each look reads all four keys. Above, it reads the peer's own key, closely, and the others in turn, briefly:
 equally many per second whatever the swarm's size. A record lives longer by as much as a turn takes, so that a view
@@ -42,7 +42,7 @@ MERGE_BELOW: Final = 24
 PUBLISH_SHARE: Final = 1 / 16
 """Of the votes in a view, for a neighbouring level: less is a handful of stragglers, who read the commonest level."""
 READ_SHARE: Final = 1 / 4
-"""Four times as much: views differ, and who reads a level relies on everybody publishing there already."""
+"""Four times as much: views differ, and a reader of a level relies on all peers publishing there already."""
 COMFORT: Final = 1.15
 """A peer follows the commonest vote only where its own count is so far from the limits that it will not turn back."""
 SECONDS_PER_KEY: Final = 1.25
@@ -82,7 +82,7 @@ def key_at(peer_id: PeerId, level: int) -> PeerKey:
 
 
 def is_beacon(peer_id: PeerId, vote: int) -> bool:
-    """Whether who votes for this level shows itself at level 0, too: one peer in 2^vote, by other bits of the hash."""
+    """Whether a peer with this vote also publishes at level 0: one peer in 2^vote, by other bits of the hash."""
     return int.from_bytes(_hash_of(peer_id)[8:16], "big") >> (64 - vote) == 0
 
 
@@ -169,7 +169,7 @@ class Levels:
         read_level = self._level_to_read()
         has_changed = read_level != self.read_level
         if has_changed:
-            # Who changes because of its own vote knows the swarm already; who follows others has it still to see.
+            # A peer that changes by its own vote knows the swarm already; one that follows others has it still to see.
             self._is_settled = self._is_settled and read_level == self.vote
             self.read_level = read_level
             self._is_turn_over = False
@@ -205,7 +205,7 @@ class Levels:
             self._unexplored.extend(PeerKey(self._explored, shard) for shard in range(num_keys(self._explored)))
 
     def _is_far(self, level: int) -> bool:
-        """Whether who votes for a level that is not read need not stand where this peer publishes or reads."""
+        """Whether a peer with this vote need not stand where this peer publishes or reads."""
         return level != self.read_level and max(abs(level - self.vote), abs(level - self.read_level)) > 1
 
     def _is_disproved(self, level: int) -> bool:

@@ -22,8 +22,8 @@ from dataclasses import dataclass, replace
 MAX_LINEAGE_TOKENS = 2**60
 """Fits 64 bits with room for sums over fragments. A lineage that gets there counts no further, at every peer alike."""
 MAX_CLAIMED_VERSION = 2**40
-"""Of an anchor that only the fewer, or a single member, claim: a round per millisecond for 30 years. Who is alone with
-a liar may take one over, and count up from there."""
+"""Of an anchor that only the fewer, or a single member, claim: a round per millisecond for 30 years. A peer that is
+alone with a liar may take one over, and count up from there."""
 MAX_ANCHOR_VERSION = 2**50
 """Of an anchor that is fetched: no honest peer refuses what others have counted. Records and messages carry versions up
 to `MAX_VERSION`."""
@@ -72,7 +72,7 @@ def outnumbers(one: Side, other: Side) -> bool:
 def replaces(own: Side, other: Side, num_known: int, *, are_comparable: bool, num_elsewhere: int = 0) -> bool:
     """Whether a peer with the anchor of `own` takes over that of `other`.
 
-    Both sides find the same: who compares which way round does not matter. The two largest sides always decide.
+    Both sides find the same, whichever of them compares. The two largest sides always decide.
 
     Args:
         own, other: `lineage_tokens` are those in signed commits: since the newest common anchor when `are_comparable`,

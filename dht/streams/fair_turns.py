@@ -1,8 +1,8 @@
 """Turns at something scarce that many remotes want, shared between remotes and not between requests.
 
-A remote with eighty requests gets no more than one with two. Who has fewest turns goes first, then who has used least
-of them lately. While others wait, a turn is lost by who takes next to nothing, and by who takes for long: it may go on
-with what it has, but its slot is somebody else's, and what it asks next comes last.
+A remote with eighty requests gets no more than one with two. The remote with fewest turns goes first, then the one that
+has used least of them lately. While others wait, a remote that takes next to nothing, or takes for long, loses its
+turn. It may go on with what it has, but its slot is another's, and what it asks next comes last.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from dht.host import PeerId
 LEAST_BYTES: Final = 256 * 1024
 """A piece of a frame, as streams count them."""
 LEAST_SECONDS: Final = 7.5
-"""Who takes less than `LEAST_BYTES` in this time, 280 kbit/s, loses its turn to others: less than any line that could
-take part in rounds, and as much as the deadline of a chunk asks for."""
+"""A remote that takes less than `LEAST_BYTES` in this time (280 kbit/s) loses its turn to others. A line that takes
+part in rounds is faster, and the deadline of a chunk asks for as much."""
 TURN_SECONDS: Final = 20.0
 """Longest turn while others wait: four turns of a MiB each at once on a line of 2 Mbit/s take 17 s."""
 LOOK_SECONDS: Final = 0.5
-"""Between looks at who has lost its turn, while somebody waits."""
+"""Between checks for lost turns, while a remote waits."""
 FORGET_SECONDS: Final = 60.0
 """What a remote has used counts for so long: as long as two turns of the slowest."""
 

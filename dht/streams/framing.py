@@ -237,7 +237,7 @@ class FramedStream:
         return frame
 
     def cut(self, why: str) -> None:
-        """End both directions at once; whoever waits for a frame is told."""
+        """End both directions at once; a reader that waits for a frame gets a fault."""
         self._abort(why)
 
     async def wait_ended(self) -> None:
@@ -249,7 +249,7 @@ class FramedStream:
         if self._end is None:
             self._mark_ended("it was closed on this side")
         self._writer.close()
-        # A task of its own: asyncio keeps one future per stream, and a timeout around it would cancel that for ever.
+        # A task of its own: asyncio keeps one future per stream, and a timeout around it would cancel that for good.
         flushing = asyncio.ensure_future(self._writer.wait_closed())
         flushing.add_done_callback(lambda task: task.cancelled() or task.exception())
         await asyncio.wait({flushing}, timeout=CLOSE_SECONDS)

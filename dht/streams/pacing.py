@@ -26,7 +26,7 @@ LARGEST_PIECE_BYTES: Final = 256 * 1024
 
 
 class TokenBucket:
-    """Who takes more than is there leaves a debt, and whoever comes next waits until it is paid off. Pure.
+    """A sender that takes more than is there leaves a debt, and the next one waits until it is paid off. Pure.
 
     Args:
         bytes_per_second: the limit.

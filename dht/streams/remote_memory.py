@@ -21,7 +21,7 @@ SMALLEST_READ_BUFFER_BYTES: Final = 16 * 1024
 
 
 class RemoteMemory:
-    """Half of `bytes_per_peer` is for frames under way, half for the read buffers of `max_streams` streams.
+    """Half of `bytes_per_peer` is for frames in flight, half for the read buffers of `max_streams` streams.
 
     Frames of at most `URGENT_BYTES` are not counted: signs of life never wait behind bulk data.
     """
@@ -38,7 +38,7 @@ class RemoteMemory:
 
     @property
     def frame_bytes(self) -> int:
-        """For the frames of one remote that are under way together."""
+        """For the frames of one remote that are in flight together."""
         return self._bytes_per_peer // 2
 
     @property
@@ -48,7 +48,7 @@ class RemoteMemory:
         return min(READ_BUFFER_BYTES, max(SMALLEST_READ_BUFFER_BYTES, wanted))
 
     def used_bytes(self, remote: PeerId) -> int:
-        """By frames of `remote` under way."""
+        """By frames of `remote` in flight."""
         return self._used.get(remote, 0)
 
     def raise_to(self, bytes_per_peer: int) -> None:
@@ -95,7 +95,7 @@ class RemoteMemory:
         self._let_in(remote)
 
     def _let_in(self, remote: PeerId) -> None:
-        """First come, first served: a large frame is not overtaken by small ones for ever."""
+        """First come, first served: small frames do not overtake a large one without end."""
         waiting = self._waiting.get(remote, deque())
         while waiting:
             num_bytes, turn = waiting[0]

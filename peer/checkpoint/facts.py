@@ -32,7 +32,7 @@ class FileFacts(_Section):
 
 
 class ContributionFacts(_Section):
-    """Own work of one round; `version` and `committed` are those of `Settled`, absent while it was under way."""
+    """Own work of one round; `version` and `committed` are those of `Settled`, absent while it was in flight."""
 
     sequence: int = _COUNT
     tokens: int = _COUNT

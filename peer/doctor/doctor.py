@@ -162,9 +162,9 @@ async def _ask_members(
         upload_limit_bits_per_second=_bits(config.upload_limit_mbit),
         download_limit_bits_per_second=_bits(config.download_limit_mbit),
     )
-    # Those that can be dialled first: whoever is behind a relay would measure the relay.
+    # Those that can be dialled first: with a member behind a relay the relay would be measured.
     ordered = sorted(records, key=lambda record: (not record.reachable, record.role != "seed", record.peer_id))
-    # Members that have no record yet, such as a seed that waits for the first trainer, answer all the same.
+    # Members that have no record yet, such as a seed that waits for the first trainer, answer too.
     given = [parse_peer_multiaddr(address)[0] for address in target.addresses]
     for member in list(dict.fromkeys([*(record.peer_id for record in ordered), *given]))[:MAX_ASKED]:
         try:

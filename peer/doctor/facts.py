@@ -45,7 +45,7 @@ class NeedFacts:
         memory_bytes: the network process, libraries, and copies while a checkpoint is written.
         upload_bits_per_second, download_bits_per_second: on the line, for all rounds to keep pace.
         round_seconds: of the largest fragment among the run's members and this machine.
-        round_deadline_seconds: when a round ends whoever is missing.
+        round_deadline_seconds: when a round ends even if members are missing.
     """
 
     device_bytes: int

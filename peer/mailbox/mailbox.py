@@ -5,7 +5,7 @@ reached only through its file descriptor, so that nothing is left behind however
 process (simulation, tests) the same class works on plain anonymous memory.
 
     header      counters of both sides; each 8-byte cell has exactly one writer
-    state       per fragment: anchor A, momentum m, unsent mass r (float32 each), the encoded contribution under way,
+    state       per fragment: anchor A, momentum m, unsent mass r (float32 each), the encoded contribution in flight,
                 and a table; owned by the network side
     outbox      2 slots, trainer -> network: the initial parameters, then outer gradients
     inbox       2 slots, network -> trainer: what to do to the live parameters

@@ -135,12 +135,12 @@ class SharedFragment(Cells):
     unsent_base_version = IntCell(7)
     """Of the work that waits in `residual`; no tokens, no work."""
     sent_sequence = IntCell(12)
-    """Of the contribution under way, whose encoded bytes are in `sent`; 0: none."""
+    """Of the contribution in flight, whose encoded bytes are in `sent`; 0: none."""
     sent_tokens = IntCell(13)
     sent_steps = IntCell(14)
     sent_base_version = IntCell(15)
     sent_returned_since_plus_1 = IntCell(17)
-    """1 + version of the oldest round whose returned work is in the contribution under way; 0: none is."""
+    """1 + version of the oldest round whose returned work is in the contribution in flight; 0: none is."""
     returned_since_plus_1 = IntCell(18)
     """The same of the work that waits in `residual`."""
     applied_version = IntCell(16)

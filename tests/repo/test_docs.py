@@ -141,6 +141,19 @@ def test_generated_pages_miss_nothing() -> None:
         assert re.search(rf"^\| `{name}` \| {re.escape(value)} \|", limits, re.MULTILINE)
 
 
+# --- docs/volunteer/doctor.md ---
+
+
+def test_every_finding_of_the_doctor_has_a_remedy() -> None:
+    tree = ast.parse((ROOT / "peer" / "doctor" / "findings.py").read_text(encoding="utf-8"))
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == "Finding"]
+    subjects = {call.args[0].value for call in calls if isinstance(call.args[0], ast.Constant)} | {"upload", "download"}
+    text = section((ROOT / "docs" / "volunteer" / "doctor.md").read_text(encoding="utf-8"), "Findings and remedies")
+    described = [line.split("|")[1] for line in text.splitlines() if line.startswith("| ")]
+    assert len(subjects) > 12
+    assert subjects == {name.strip() for cell in described[1:] for name in cell.split(",")}
+
+
 # --- commands ---
 
 

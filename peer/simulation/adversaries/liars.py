@@ -43,7 +43,7 @@ MAX_TOLD = 256
 """Shards of lies that are remembered."""
 
 Spoil = Callable[[PeerId, bytes], bytes]
-"""(to whom, an honest frame of the round protocol) -> the one that is sent."""
+"""(receiver, an honest frame of the round protocol) -> the one that is sent."""
 Overhear = Callable[[bytes], None]
 """Is told each frame of the round protocol that comes in."""
 
