@@ -92,7 +92,7 @@ async def start_site(app: web.Application, host: str, port: int) -> Serving:
         UsageFault: the port is taken, or the address is not of this machine.
     """
     site = app[SITE]
-    doors = site.doors = site.doors or Doors(own_limits(), time.monotonic)
+    doors = site.shut_by(lambda: Doors(own_limits(), time.monotonic))
     options = doors.server_options
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS, **options)
     await runner.setup()

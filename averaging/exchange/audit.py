@@ -20,21 +20,17 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import OrderedDict
-from collections.abc import Callable, Coroutine, Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 from averaging.codec.blocks import Buffer
-from averaging.codec.codec import Codec
 from averaging.exchange.background import until
-from averaging.fragment.runtime import Compute, FragmentRuntime
+from averaging.exchange.context import Context
+from averaging.fragment.runtime import FragmentRuntime
 from averaging.fragment.shard_store import payload_digest, terms_of
-from averaging.lanes.links import Links
 from averaging.outer.contributions import Sent
-from averaging.outer.outer_step import OuterRule
 from averaging.trust.audit_budgets import BUDGET, OWN_BUDGET, AuditBudgets
-from averaging.trust.blame import Offence
 from averaging.trust.mean_checks import OwnWork, suspicious
 from averaging.trust.recomputing import is_wrong
 from averaging.wire import frames
@@ -102,50 +98,26 @@ Key = tuple[int, int, int, bytes]
 """(fragment, version, shard, digest of the mean)."""
 
 
-@dataclass(frozen=True, slots=True)
-class AuditPorts:
-    """What an `Audits` needs of its exchange: `members` hear of rounds, `spawn` runs something beside all else."""
-
-    compute: Compute
-    links: Callable[[], Links]
-    blame: Callable[[PeerId, Offence, str, Hashable], None]
-    members: Callable[[], Sequence[PeerId]]
-    spawn: Callable[[Coroutine[Any, Any, None]], None]
-
-
 class Audits:
-    """What one `Exchange` does about means: signs and checks inputs, audits, answers, accuses, judges.
+    """What one `Exchange` does about means: signs and checks inputs, audits, answers, accuses, judges."""
 
-    `chance`, set by the owner, is uniform in [0, 1) and known to nobody else; without it no audit begins here.
-    `signs_of`, set by the owner, counts what was heard of a peer; without it everybody lives on.
-    """
-
-    def __init__(
-        self,
-        me: PeerId,
-        rule: OuterRule,
-        codec: Codec,
-        fragments: Sequence[FragmentRuntime],
-        ports: AuditPorts,
-    ) -> None:
-        self.chance: Callable[[], float] = lambda: 1.0
-        signs = itertools.count()
-        self.signs_of: Callable[[PeerId], int] = lambda _peer_id: next(signs)
+    def __init__(self, context: Context) -> None:
         self.num_audits = 0
-        self._me = me
-        self._rule = rule
-        self._codec = codec
-        self._fragments = fragments
-        self._compute = ports.compute
-        self._links = ports.links
-        self._blame = ports.blame
-        self._members = ports.members
-        self._spawn = ports.spawn
+        self._context = context
+        self._me = context.me
+        self._rule = context.rule
+        self._codec = context.codec
+        self._fragments = context.fragments
+        self._compute = context.ports.compute
+        self._blame = context.guard.blame
+        self._chance = context.ports.chance
+        signs = itertools.count()
+        self._signs_of = context.ports.signs_of or (lambda _peer_id: next(signs))
         self._open: dict[Key, _Audit] = {}
         self._verdicts: OrderedDict[Key, bool] = OrderedDict()
         self._inputs: OrderedDict[tuple[int, int, int], tuple[SignedInput, ...]] = OrderedDict()
         self._defences: OrderedDict[tuple[int, int, int], Defence] = OrderedDict()
-        self._budgets = AuditBudgets(rule.audit_fraction)
+        self._budgets = AuditBudgets(context.rule.audit_fraction)
         self._early: dict[tuple[PeerId, int], AuditRequest] = {}
         self._means: OrderedDict[tuple[int, int], tuple[Commit, Mapping[int, Buffer]]] = OrderedDict()
 
@@ -212,8 +184,8 @@ class Audits:
         ]
         if not foreign:
             return
-        if self.chance() < self._rule.audit_fraction / len(commit.roster):
-            self._begin(fragment, commit, foreign[int(self.chance() * len(foreign))], None)
+        if self._chance() < self._rule.audit_fraction / len(commit.roster):
+            self._begin(fragment, commit, foreign[int(self._chance() * len(foreign))], None)
 
     async def passes(self, fragment: FragmentRuntime, commit: Commit, payloads: Mapping[int, Buffer]) -> bool:
         """Whether a commit may be applied: no mean in it looks wrong, or those that do were found to be right.
@@ -254,7 +226,7 @@ class Audits:
             self._answer(fragment, sender, self._early.pop((sender, index)))
 
     def _post(self, to: PeerId, message: Message, payload: bytes = b"") -> None:
-        self._links().post(to, [frames.encode(message), payload], "data" if payload else "control")
+        self._context.links.send(to, message, [payload] if payload else ())
 
     def _suspicious(self, fragment: FragmentRuntime, commit: Commit, payloads: Mapping[int, Buffer]) -> list[int]:
         """Others' means that look wrong here."""
@@ -283,7 +255,7 @@ class Audits:
         audit.defence = self._defences.get(key[:3])
         self._open[key] = audit
         self.num_audits += 1
-        self._spawn(self._look(fragment, audit, key))
+        self._context.spawn(self._look(fragment, audit, key))
 
     async def _look(self, fragment: FragmentRuntime, audit: _Audit, key: Key) -> None:
         try:
@@ -328,7 +300,7 @@ class Audits:
             if own is not None:
                 audit.shares[member] = own
         await until(lambda: audit.is_complete, audit.changed, SHARES_SECONDS / 2)
-        audit.signs = {peer_id: self.signs_of(peer_id) for peer_id in self._missing(audit)}
+        audit.signs = {peer_id: self._signs_of(peer_id) for peer_id in self._missing(audit)}
         await until(lambda: audit.is_complete, audit.changed, SHARES_SECONDS / 2)
 
     def _missing(self, audit: _Audit) -> list[PeerId]:
@@ -339,12 +311,12 @@ class Audits:
 
         A machine that fell asleep is still among the members, and silent.
         """
-        live = set(self._members())
+        live = set(self._context.members())
         missing = self._missing(audit)
         if len(missing) > len(audit.wanted) / 2:
             return  # more likely it is this peer's own line
         for peer_id in missing:
-            if peer_id in live and peer_id != self._me and self.signs_of(peer_id) > audit.signs[peer_id]:
+            if peer_id in live and peer_id != self._me and self._signs_of(peer_id) > audit.signs[peer_id]:
                 what = f"did not show what it sent to {audit.reducer} for fragment {fragment.index}"
                 self._blame(peer_id, "evasive", what, (fragment.index, audit.commit.version, "evasive"))
 
@@ -353,7 +325,7 @@ class Audits:
         if not audit.accusers:
             said = Accusation(fragment.index, commit.version, audit.shard, frames.commit_digest(commit), bytes(64))
             said = replace(said, signature=fragment.machine.notary.sign_accusation(said))
-            for peer_id in sorted({*self._members(), audit.reducer} - {self._me}):
+            for peer_id in sorted({*self._context.members(), audit.reducer} - {self._me}):
                 self._post(peer_id, said)
         if audit.reducer != self._me:
             await until(lambda: audit.defence is not None, audit.changed, DEFENCE_SECONDS)
@@ -383,15 +355,16 @@ class Audits:
 
     # --------------------------------------------------------------------------------------------------- answering
 
-    def hear(self, sender: PeerId, message: Message, payload: memoryview) -> None:
+    def hear(
+        self, fragment: FragmentRuntime, sender: PeerId, message: Message, payload: memoryview, _frame_bytes: int
+    ) -> bool:
         """A message of an audit.
 
         Raises:
             PeerFault: the payload does not fit.
         """
         if not self.is_on:
-            return
-        fragment = self._fragments[getattr(message, "fragment", 0)]
+            return False
         if isinstance(message, AuditRequest):
             self._answer(fragment, sender, message)
         elif isinstance(message, AuditShare):
@@ -400,6 +373,7 @@ class Audits:
             self._hear_accusation(fragment, sender, message)
         elif isinstance(message, Defence):
             self._hear_defence(fragment, sender, message)
+        return False
 
     def _answer(self, fragment: FragmentRuntime, sender: PeerId, request: AuditRequest) -> None:
         is_here = (fragment.index, request.version) in self._means
@@ -461,7 +435,7 @@ class Audits:
             return
         inputs = self._inputs.get((fragment.index, said.version, said.shard), ())
         defence = Defence(fragment.index, said.version, said.shard, inputs)
-        for peer_id in sorted({*self._members(), sender} - {self._me}):
+        for peer_id in sorted({*self._context.members(), sender} - {self._me}):
             self._post(peer_id, defence)
 
     def _hear_defence(self, fragment: FragmentRuntime, sender: PeerId, said: Defence) -> None:

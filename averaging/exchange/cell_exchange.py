@@ -8,7 +8,7 @@ everybody applies those bytes. What that encoding lost is carried as in a flat r
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,17 +17,14 @@ import numpy as np
 from averaging.cells.formation import cell_codec_of
 from averaging.cells.machine import CellRoundMachine
 from averaging.codec.blocks import EncodedBlocks
-from averaging.codec.codec import Codec
-from averaging.exchange import bulk_frames
-from averaging.fragment.runtime import Compute, FragmentRuntime
+from averaging.exchange.context import Context
+from averaging.fragment.runtime import FragmentRuntime
 from averaging.fragment.shard_store import payload_digest
-from averaging.lanes.links import Links
 from averaging.outer.carried_error import add_error, keep_error
 from averaging.outer.combine import Combined, ShardContribution, bounded_weights, combine, pairwise_sum
-from averaging.outer.outer_step import OuterRule, raw_weight
+from averaging.outer.outer_step import raw_weight
 from averaging.outer.reduction import Reduction
 from averaging.rounds.events import (
-    Event,
     PartialArrived,
     ReduceShard,
     ReduceSlice,
@@ -36,7 +33,6 @@ from averaging.rounds.events import (
     ShardReduced,
     SliceReduced,
 )
-from averaging.trust.guard import Guard
 from averaging.wire.cell_messages import CellOffer, Cross, CrossPlan, Partial, Upper
 from averaging.wire.messages import CellLevel, Plan, Result
 from dht.errors import PeerFault
@@ -57,28 +53,23 @@ class _Held:
 
 
 class CellExchange:
-    """The part of an `Exchange` that is about cells; see the module docstring."""
+    """The part of an `Exchange` that is about cells; see the module docstring.
 
-    def __init__(
-        self,
-        me: PeerId,
-        rule: OuterRule,
-        codec: Codec,
-        guard: Guard,
-        compute: Compute,
-        step: Callable[[FragmentRuntime, Event], None],
-        links: Callable[[], Links],
-        spawn: Callable[[Coroutine[Any, Any, None]], None],
-    ) -> None:
-        self.me = me
-        self._rule = rule
-        self._codec = codec
-        self._cell_codec = cell_codec_of(codec)
-        self._guard = guard
-        self._compute = compute
-        self._step = step
-        self._links = links
-        self._spawn = spawn
+    Args:
+        on_mean: told that an own mean over cells is in the fragment's store.
+    """
+
+    def __init__(self, context: Context, on_mean: Callable[[FragmentRuntime], None]) -> None:
+        self.me = context.me
+        self._rule = context.rule
+        self._codec = context.codec
+        self._cell_codec = cell_codec_of(context.codec)
+        self._guard = context.guard
+        self._compute = context.ports.compute
+        self._step = context.step
+        self._links = context.links
+        self._spawn = context.spawn
+        self._on_mean = on_mean
         self._fragments: dict[int, _Held] = {}
 
     def is_in_cell(self, fragment: FragmentRuntime) -> bool:
@@ -167,7 +158,7 @@ class CellExchange:
     # ------------------------------------------------------------------------------------------------------ details
 
     def _post(self, to: PeerId, header: Result | Partial, payload: Sequence[bytes | bytearray | memoryview]) -> int:
-        return bulk_frames.post_data(self._links(), to, header, payload)
+        return self._links.send(to, header, payload)
 
     def _held(self, fragment: FragmentRuntime) -> _Held:
         return self._fragments.setdefault(fragment.index, _Held())
@@ -224,7 +215,7 @@ class CellExchange:
                 cross.run_end,
                 cross.credential,
             )
-            fragment.up_bytes += self._post(row.owner, header, blocks.pack())
+            fragment.traffic.sent(self._post(row.owner, header, blocks.pack()))
 
     async def _reduce_slice(self, fragment: FragmentRuntime, effect: ReduceSlice) -> None:
         cross, position = effect.cross, effect.position
@@ -264,7 +255,7 @@ class CellExchange:
         if reduction is None or fragment.machine.version != cross.version:
             return
         digest = fragment.store.add_reduction(cross.version, number, row.start, row.end, reduction)
-        fragment.result_arrived.set()
+        self._on_mean(fragment)
         self._step(fragment, SliceReduced(cross, position, digest, reduction.included))
 
     def _mean_of(

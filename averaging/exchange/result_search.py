@@ -13,12 +13,12 @@ from collections.abc import Callable
 
 from averaging.cells.machine import CellRoundMachine
 from averaging.codec.blocks import Buffer
+from averaging.exchange.context import Context
 from averaging.fragment.runtime import FragmentRuntime
-from averaging.lanes.links import Links
 from averaging.rounds.events import DeadlinePassed
-from averaging.wire import frames
-from averaging.wire.messages import Commit, ResultRequest, own_entry
+from averaging.wire.messages import HISTORY_COMMITS, Commit, ResultRequest, VersionIs, own_entry
 from dht.host import PeerId
+from dht.records.lineages import is_majority
 
 SHARED_LINE = 2.0
 MAX_AHEAD = 4
@@ -28,28 +28,28 @@ MAX_AHEAD = 4
 class ResultSearch:
     """The search for one commit's results at one peer."""
 
-    def __init__(
-        self, fragment: FragmentRuntime, commit: Commit, me: PeerId, links: Links, clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, context: Context, fragment: FragmentRuntime, commit: Commit) -> None:
+        self.commit = commit
+        self._context = context
         self._fragment = fragment
-        self._commit = commit
-        self._me = me
-        self._links = links
-        self._clock = clock
+        self._me = context.me
+        self._clock = context.ports.clock
         self._missing = {index: shard.digest for index, shard in enumerate(commit.results) if shard.digest}
         self._found: dict[int, Buffer] = {}
         self._came_at: dict[PeerId, float] = {}
+        self._arrived = asyncio.Event()
+        self._outrun_by: set[PeerId] = set()
+        self._is_outrun = False
         in_roster = {entry.peer_id for entry in commit.roster}
-        ahead = [peer_id for peer_id in fragment.machine.later.ahead(me) if peer_id not in in_roster]
+        ahead = [peer_id for peer_id in fragment.machine.later.ahead(context.me) if peer_id not in in_roster]
         self._ahead = ahead[:MAX_AHEAD]
 
     async def run(self, on_expired: Callable[[DeadlinePassed], None]) -> dict[int, Buffer] | None:
         """All result payloads by shard, or None when nobody has them (any more)."""
-        fragment, commit = self._fragment, self._commit
+        fragment, commit = self._fragment, self.commit
         own, sent = own_entry(commit.roster, self._me), fragment.state.pending
         # Not for a process that began later, with the same key as a member.
         is_member = own is not None and sent is not None and own[1].sequence == sent.sequence
-        fragment.begin_search()
         for attempt in range(2 + 2 * (len(commit.roster) + len(self._ahead))):
             began = self._clock()
             holders = self._holders(attempt)
@@ -59,17 +59,17 @@ class ResultSearch:
             longest = fragment.machine.timing.result.longest(holders.values())
             allowed_seconds = max(longest.seconds, self._line_seconds(holders))
             while True:
-                fragment.result_arrived.clear()
+                self._arrived.clear()
                 self._look(holders, began)
                 if not self._missing:
                     return self._found
-                if fragment.is_outrun:
+                if self._is_outrun:
                     return None
                 try:
                     async with asyncio.timeout(
                         max(0.0, self._quiet_since(holders, began) + allowed_seconds - self._clock())
                     ):
-                        await fragment.result_arrived.wait()
+                        await self._arrived.wait()
                 except TimeoutError:
                     break
             late = tuple(sorted({holders[index] for index in self._missing if index in holders}))
@@ -79,10 +79,28 @@ class ResultSearch:
                 on_expired(DeadlinePassed("result", late, self._clock() - began, longest.num_arrivals))
         return None
 
+    def note_arrival(self) -> None:
+        """A result is here: perhaps one that is missing."""
+        self._arrived.set()
+
+    def note_version(self, sender: PeerId, theirs: VersionIs) -> None:
+        """Notice that the swarm is so far ahead that nobody keeps these results.
+
+        A stranger's word does not end the search: more than half of the live members of that round must say so.
+        """
+        if theirs.version <= self.commit.version + HISTORY_COMMITS:
+            return
+        self._outrun_by.add(sender)
+        members = {entry.peer_id for entry in self.commit.roster} - {self._me}
+        members = members & {*self._fragment.machine.trainers} or members
+        if is_majority(len(self._outrun_by & members), len(members)):
+            self._is_outrun = True
+            self._arrived.set()
+
     def _look(self, holders: dict[int, PeerId], began: float) -> None:
         """Take what is here by now."""
         for index, digest in list(self._missing.items()):
-            payload = self._fragment.store.result(self._commit.version, index, digest)
+            payload = self._fragment.store.result(self.commit.version, index, digest)
             if payload is not None:
                 self._found[index] = payload
                 del self._missing[index]
@@ -97,10 +115,10 @@ class ResultSearch:
         """
         state, timing, bits = self._fragment.state, self._fragment.machine.timing, dict[PeerId, float]()
         for index, holder in holders.items():
-            result = self._commit.results[index]
+            result = self.commit.results[index]
             encoded = 8 * state.codec.encoded_num_bytes(result.end - result.start)
             bits[holder] = bits.get(holder, 0.0) + encoded
-        rates = {holder: self._links.rate_of(holder) for holder in bits}
+        rates = {holder: self._context.ports.rate_of(holder) for holder in bits}
         seconds = (SHARED_LINE * bits[holder] / rate for holder, rate in rates.items() if rate > 0)
         return min(max(seconds, default=0.0), timing.hard_seconds)
 
@@ -114,10 +132,10 @@ class ResultSearch:
         """Whom each missing result is expected from in this attempt; nobody, when this peer is alone in the round."""
         found = {}
         for index in self._missing:
-            first = (self._commit.holder(index), *self._commit.makers(index))
-            members = [entry.peer_id for entry in self._commit.roster if entry.peer_id not in first]
+            first = (self.commit.holder(index), *self.commit.makers(index))
+            members = [entry.peer_id for entry in self.commit.roster if entry.peer_id not in first]
             holders = [
-                peer_id for peer_id in (*first, self._commit.leader, *members, *self._ahead) if peer_id != self._me
+                peer_id for peer_id in (*first, self.commit.leader, *members, *self._ahead) if peer_id != self._me
             ]
             if holders:
                 found[index] = holders[attempt % len(holders)]
@@ -130,6 +148,6 @@ class ResultSearch:
 
     def _ask(self, holders: dict[int, PeerId]) -> None:
         for index, holder in holders.items():
-            shard = self._commit.results[index]
-            request = ResultRequest(self._fragment.index, self._commit.version, index, shard.digest)
-            self._links.post(holder, [frames.encode(request)])
+            shard = self.commit.results[index]
+            request = ResultRequest(self._fragment.index, self.commit.version, index, shard.digest)
+            self._context.links.send(holder, request)

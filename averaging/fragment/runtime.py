@@ -1,4 +1,4 @@
-"""Everything one fragment needs while its rounds run."""
+"""State, machine and store of one fragment, while its rounds run."""
 
 from __future__ import annotations
 
@@ -9,17 +9,11 @@ from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from averaging.cells.machine import CellRoundMachine
-from averaging.fragment.lost_work import Receipts
-from averaging.fragment.next_digest import DigestAhead
 from averaging.fragment.shard_store import ShardStore
 from averaging.outer.fragment_state import FragmentState
-from averaging.rounds.events import View
-from averaging.rounds.line_budget import LineBudget
 from averaging.rounds.machine import RoundMachine
 from averaging.signing.commit_log import CommitLog
-from averaging.wire.messages import DIGEST_BYTES, HISTORY_COMMITS, Commit, VersionIs
-from dht.host import PeerId
-from dht.records.lineages import is_majority
+from averaging.wire.messages import DIGEST_BYTES, HISTORY_COMMITS, Commit
 
 T = TypeVar("T")
 
@@ -31,8 +25,34 @@ class Compute(Protocol):
 
 
 @dataclass
+class RoundTraffic:
+    """Bytes and values of the round that a fragment is in, and when that began."""
+
+    began_at: float = 0.0
+    up_bytes: int = 0
+    up_values: int = 0
+    down_bytes: int = 0
+    down_values: int = 0
+
+    def begin(self, now: float) -> None:
+        """Count anew."""
+        self.began_at = now
+        self.up_bytes = self.up_values = self.down_bytes = self.down_values = 0
+
+    def sent(self, num_bytes: int, num_values: int = 0) -> None:
+        """A frame was queued."""
+        self.up_bytes += num_bytes
+        self.up_values += num_values
+
+    def received(self, num_bytes: int, num_values: int = 0) -> None:
+        """A frame arrived."""
+        self.down_bytes += num_bytes
+        self.down_values += num_values
+
+
+@dataclass
 class FragmentRuntime:
-    """Everything one fragment needs while its rounds run."""
+    """State, machine and store of one fragment, and what is remembered of its lineage."""
 
     index: int
     state: FragmentState
@@ -40,40 +60,30 @@ class FragmentRuntime:
     store: ShardStore
     changing: Callable[[], AbstractContextManager[object]] = nullcontext
     persist: Callable[[], None] = lambda: None
-    result_arrived: asyncio.Event = field(default_factory=asyncio.Event)
     digests: dict[int, bytes] = field(default_factory=dict)
-    receipts: Receipts = field(init=False)
-    ahead: DigestAhead = field(init=False)
-    looks_ahead: bool = False
-    """A task is at work on `ahead`."""
-    budget: LineBudget = field(default_factory=LineBudget)
+    """Of the anchors of recent versions."""
     log: CommitLog = field(default_factory=CommitLog)
     busy: asyncio.Lock = field(default_factory=asyncio.Lock)
-    timer: asyncio.TimerHandle | None = None
-    encoded: asyncio.Event = field(default_factory=asyncio.Event)
-    """Not set while work that was offered is being encoded."""
-    encodes_first: bool = False
-    """The last work that was offered could not be encoded: nobody should wait for such work again."""
-    repairing: bool = False
-    """The anchor is about to be replaced: no round begins."""
-    doubting: set[PeerId] = field(default_factory=set)
-    """Members that claim a better anchor, while that is looked into."""
-    view: View | None = None
-    """The last one that the machine was told."""
-    unfetchable: Commit | None = None
-    """The commit whose results nobody has, while the repair that this asks for is under way."""
-    is_outrun: bool = False
-    _outrun_by: set[PeerId] = field(default_factory=set)
-    round_began_at: float = 0.0
-    up_bytes: int = 0
-    up_values: int = 0
-    down_bytes: int = 0
-    down_values: int = 0
+    """Held while the state changes, or is copied."""
+    traffic: RoundTraffic = field(default_factory=RoundTraffic)
 
-    def __post_init__(self) -> None:
-        self.receipts = Receipts(self.machine.me)
-        self.ahead = DigestAhead(self.state.codec, self.state.num_values)
-        self.encoded.set()
+    def restart(self, commits: Sequence[Commit] | None = None) -> None:
+        """Let the rounds go on from the state's version; `commits` led there (None: those that are known)."""
+        state = self.state
+        self.machine.restart(state.version, state.digest[:DIGEST_BYTES], state.lineage_tokens, commits)
+        self.digests[state.version] = state.digest
+
+    def note_commit(self, commit: Commit) -> None:
+        """The state is at the version that a commit leads to."""
+        self.log.add(commit)
+        self.digests[self.state.version] = self.state.digest
+        for version in [version for version in self.digests if version < self.state.version - HISTORY_COMMITS]:
+            del self.digests[version]
+
+    def begin_lineage(self, commits: Sequence[Commit]) -> None:
+        """The state holds an anchor of another lineage; `commits` are recent ones of that."""
+        self.digests = {self.state.version: self.state.digest}
+        self.log.replace(commit for commit in commits if commit.version < self.state.version)
 
     def tells_of_own_work(self, commit: Commit) -> bool:
         """Whether a commit says what became of own work."""
@@ -106,23 +116,3 @@ class FragmentRuntime:
     def anchors(self) -> dict[int, bytes]:
         """Version -> digest, as messages have it, of all anchors of this lineage that are remembered."""
         return {**self.log.anchors(), **self.known_anchors()}
-
-    def begin_search(self) -> None:
-        """The results of a commit are looked for from now on."""
-        self.is_outrun = False
-        self._outrun_by.clear()
-
-    def hear_version(self, sender: PeerId, theirs: VersionIs) -> None:
-        """Notice that the swarm is so far ahead that nobody keeps the results of the commit being applied here.
-
-        A stranger's word does not end the search: more than half of the live members of that round must say so.
-        """
-        applying = self.machine.applying
-        if applying is None or theirs.version <= applying.version + HISTORY_COMMITS:
-            return
-        self._outrun_by.add(sender)
-        members = {entry.peer_id for entry in applying.roster} - {self.machine.me}
-        members = members & {*self.machine.trainers} or members
-        if is_majority(len(self._outrun_by & members), len(members)):
-            self.is_outrun = True
-            self.result_arrived.set()

@@ -71,6 +71,7 @@ CLOCK_BYTES = 8
 
 Lane = Literal["control", "data"]
 Parts = Sequence[bytes | memoryview]
+Buffer = bytes | bytearray | memoryview
 
 
 @dataclass
@@ -127,10 +128,21 @@ class _OutgoingLane:
         return len(self.tasks) < most and len(self.queue) > 1 and not self.num_waiting
 
 
-MessageHandler = Callable[[PeerId, Message, memoryview, int], None]
-"""(sender, message, payload, frame bytes); must not block."""
-LostHandler = Callable[[PeerId, str], None]
-RefusalHandler = Callable[[PeerId, str], None]
+@dataclass(frozen=True, slots=True)
+class LinkPorts:
+    """What lanes tell their owner, and what they ask.
+
+    Attributes:
+        on_message: (sender, message, payload, frame bytes); must not block.
+        on_lost: told once when a remote is gone: (remote, reason).
+        on_refused: a remote broke the protocol: (remote, what).
+        is_abroad: whether a remote is at another site.
+    """
+
+    on_message: Callable[[PeerId, Message, memoryview, int], None]
+    on_lost: Callable[[PeerId, str], None]
+    on_refused: Callable[[PeerId, str], None]
+    is_abroad: Callable[[PeerId], bool] = lambda remote: False
 
 
 class Links:
@@ -138,6 +150,7 @@ class Links:
 
     Args:
         line: through which all data pass, told the pace that the line takes; None: something else paces them.
+        max_queued_bytes: per lane; above this the remote has stopped reading.
     """
 
     def __init__(
@@ -145,14 +158,12 @@ class Links:
         host: Host,
         doorkeeper: Doorkeeper,
         limits: frames.Limits,
-        on_message: MessageHandler,
-        on_lost: LostHandler,
-        on_refused: RefusalHandler,
+        ports: LinkPorts,
         clock: Callable[[], float] = time.monotonic,
         line: Pace | None = None,
+        max_queued_bytes: int = MAX_QUEUED_BYTES,
     ) -> None:
         self.traffic = Traffic()
-        self.max_queued_bytes = MAX_QUEUED_BYTES
         self._rate = UploadRate()
         self._measured = 0.0
         self._pace = LinePace()
@@ -163,19 +174,13 @@ class Links:
         self._line = line
         self.most_bits_per_second = math.inf
         """What the owner of this peer allows: nobody should count on more, whatever was measured."""
-        self.is_abroad: Callable[[PeerId], bool] = lambda remote: False
-        self.rate_of: Callable[[PeerId], float] = lambda remote: 0.0
-        """What a remote says that its upload line takes, bits per second; 0 when that is not known."""
-        self.is_stale: Callable[[Parts], bool] = lambda parts: False
-        """Whether nobody has a use any more for data that wait: the line is for what they have a use for."""
-        self.on_read: Callable[[PeerId, Parts], None] = lambda remote, parts: None
-        """Told what of the data a remote has read."""
+        self._max_queued_bytes = max_queued_bytes
+        self._on_read: Callable[[PeerId, Parts], None] = lambda remote, parts: None
+        self._is_stale: Callable[[Parts], bool] = lambda parts: False
         self._host = host
         self._doorkeeper = doorkeeper
         self._limits = limits
-        self._on_message = on_message
-        self._on_lost = on_lost
-        self._on_refused = on_refused
+        self._ports = ports
         self._clock = clock
         self._lanes: dict[tuple[PeerId, Lane], _OutgoingLane] = {}
         self._num_incoming: dict[PeerId, int] = {}
@@ -191,10 +196,22 @@ class Links:
         self.most_bits_per_second = min(limits, default=math.inf)
         self.traffic.upload_bits_per_second = min(limits, default=0.0)
 
+    def watch(self, on_read: Callable[[PeerId, Parts], None], is_stale: Callable[[Parts], bool]) -> None:
+        """Tell `on_read` what of the data a remote has read, and drop data that wait and `is_stale` says are useless.
+
+        The link is for what somebody has a use for.
+        """
+        self._on_read, self._is_stale = on_read, is_stale
+
     @property
     def pace_bytes_per_second(self) -> float | None:
         """What data keep to; None: as fast as they can."""
         return self._pace.bytes_per_second
+
+    def send(self, to: PeerId, message: Message, payload: Sequence[Buffer] = ()) -> int:
+        """Queue one message; what has a payload is data. Returns the bytes it will take on the stream."""
+        parts: list[bytes | memoryview] = [frames.encode(message), *(memoryview(part) for part in payload)]
+        return self.post(to, parts, "data" if payload else "control")
 
     def post(self, to: PeerId, parts: Parts, lane: Lane = "control") -> int:
         """Queue one frame made of `parts`; never blocks. Returns the bytes it will take on the stream.
@@ -223,10 +240,10 @@ class Links:
         if outgoing.wants_stream(sum(name == "data" for _, name in self._lanes)):
             running = self._run_stream(outgoing, is_first=not outgoing.tasks)
             outgoing.tasks.append(asyncio.get_running_loop().create_task(running))
-        if outgoing.queued_bytes > self.max_queued_bytes:
+        if outgoing.queued_bytes > self._max_queued_bytes:
             reason = f"it stopped reading with {outgoing.queued_bytes >> 20} MiB queued"
             self._end(outgoing)
-            self._on_lost(to, reason)
+            self._ports.on_lost(to, reason)
         return num_bytes
 
     @property
@@ -326,7 +343,7 @@ class Links:
                     lane.remote, frame.num_bytes, frame.started_at, now, read_at - frame.started_at - lane.clock_ahead
                 )
                 self._note_rate()
-                self.on_read(lane.remote, frame.parts)
+                self._on_read(lane.remote, frame.parts)
                 self._moved_at = now
                 if self._line is not None:
                     is_noticed = frame.written_at is not None
@@ -338,7 +355,7 @@ class Links:
         self, lane: _OutgoingLane, stream: Stream, watcher: asyncio.Future[None], unread: deque[_Unread]
     ) -> None:
         parts = lane.queue.popleft()
-        if lane.name == "data" and self.is_stale(parts):
+        if lane.name == "data" and self._is_stale(parts):
             lane.queued_bytes -= sum(len(part) for part in parts) + 4
             self._note_end(lane)
             return
@@ -370,7 +387,7 @@ class Links:
         await self._send_frame(lane, stream, watcher, frame)
         lane.queued_bytes -= len(frame) + 4
         self.traffic.sent_bytes += len(frame) + 4
-        self.traffic.sent_abroad_bytes += len(frame) + 4 if self.is_abroad(lane.remote) else 0
+        self.traffic.sent_abroad_bytes += len(frame) + 4 if self._ports.is_abroad(lane.remote) else 0
         if lane.name == "data":
             sent.written_at = self._clock()
             sent.passed_bytes = 0 if self._line is None else self._line.passed_bytes
@@ -434,7 +451,7 @@ class Links:
             return
         self._end(lane)
         if not self._closed:
-            self._on_lost(lane.remote, fault.what)
+            self._ports.on_lost(lane.remote, fault.what)
 
     async def _serve(self, stream: Stream) -> None:
         remote = stream.remote
@@ -455,14 +472,14 @@ class Links:
                     raise PeerFault(remote, "is no member any more")
                 self.traffic.received_bytes += len(frame) + 4
                 message, payload = frames.decode(frame, remote, self._limits)
-                self._on_message(remote, message, payload, len(frame) + 4)
+                self._ports.on_message(remote, message, payload, len(frame) + 4)
                 # Last: whoever has just left can't be told, but what it sent counts.
                 if len(frame) > ACKNOWLEDGED_BYTES:
                     await stream.send(read_at)
         except PeerUnreachable:
             return
         except PeerFault as fault:
-            self._on_refused(remote, fault.what)
+            self._ports.on_refused(remote, fault.what)
             raise
         finally:
             left = self._num_incoming[remote] - 1

@@ -11,7 +11,6 @@ The files, each built on those above it:
     contributions.py   a peer's own contributions: announced, in flight, and what commits made of them
     change.py          the memory into which changes for the live parameters are written
     fragment_state.py  anchor, momentum, residual, work in flight, and what a commit does to them
-    own_work.py        what a peer has in flight, for checkpoints
 
 Sources: DiLoCo (arXiv 2311.08105) for the outer step; Streaming DiLoCo (arXiv 2501.18512) for fragments and blending;
 Eager Updates (arXiv 2502.12996) for the overlay; Decoupled DiLoCo (arXiv 2604.21428) for token weights; Async Local-SGD

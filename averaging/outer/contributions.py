@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
+from averaging.arrays import F32
 from averaging.codec.blocks import EncodedBlocks
 
 RECENT_CONTRIBUTIONS = 3
@@ -46,6 +48,38 @@ class Settled:
 
 
 @dataclass(frozen=True, slots=True)
+class OwnWork:
+    """The fields of `FragmentState` that belong to this peer alone, the residual excepted.
+
+    Kept in checkpoints, so that a peer that returns can tell which of its work the swarm has, and none comes twice.
+
+    Attributes:
+        under_way: the contribution that travels.
+        settled: contributions of the last rounds, oldest first.
+        velocity: float32 [num_values]; None when the mode has none or nothing was sent yet. Not a copy.
+        dropped: see `FragmentState`.
+    """
+
+    unsent_tokens: int = 0
+    unsent_steps: int = 0
+    unsent_base_version: int = 0
+    own_share: float = 1.0
+    shown_share: float = 1.0
+    num_rounds: int = 0
+    returned_since: int | None = None
+    under_way: Sent | None = None
+    settled: tuple[Settled, ...] = ()
+    velocity: F32 | None = None
+    dropped: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def last_sequence(self) -> int:
+        """Of the newest contribution known here; -1 without any."""
+        newest = [*(entry.sent.sequence for entry in self.settled), *(sequence for sequence, _ in self.dropped)]
+        return max(newest if self.under_way is None else [*newest, self.under_way.sequence], default=-1)
+
+
+@dataclass(frozen=True, slots=True)
 class CommittedShard:
     """Values [start, end) of a commit: the encoded mean (None: void), its outer lr, and whether own work is in it.
 
@@ -73,3 +107,12 @@ def num_values_in(ranges: Ranges) -> int:
 def num_shared(ranges: Ranges, others: Ranges) -> int:
     """Values that are in both."""
     return sum(max(0, min(end, last) - max(start, first)) for start, end in ranges for first, last in others)
+
+
+def is_fate_known(left_version: int, version: int, last_sequence: int, own: Mapping[int, tuple[int, Ranges]]) -> bool:
+    """Whether the commits from `left_version` to `version` show that nothing was sent after `last_sequence`.
+
+    Args:
+        own: per version whose commit is known: (sequence of the own contribution in it or -1, its committed values).
+    """
+    return all(between in own and own[between][0] <= last_sequence for between in range(left_version, version))

@@ -14,13 +14,14 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from averaging.arrays import F32
-from averaging.codec.blocks import EncodedBlocks
+from averaging.codec.blocks import Buffer, EncodedBlocks
 from averaging.codec.codec import Codec
 from averaging.outer.change import Change
 from averaging.outer.contributions import (
     RECENT_CONTRIBUTIONS,
     Announced,
     CommittedShard,
+    OwnWork,
     Ranges,
     Sent,
     Settled,
@@ -82,6 +83,52 @@ class FragmentState:
     def num_values(self) -> int:
         return self.anchor.size
 
+    @property
+    def own_work(self) -> OwnWork:
+        """What belongs to this peer alone, beside the residual; the arrays are shared, not copied."""
+        return OwnWork(
+            self.unsent_tokens,
+            self.unsent_steps,
+            self.unsent_base_version,
+            self.own_share,
+            self.shown_share,
+            self.num_rounds,
+            self.returned_since,
+            self.pending,
+            tuple(self.recent),
+            self.velocity,
+            tuple(self.dropped),
+        )
+
+    def give_back(self, work: OwnWork) -> None:
+        """Take what `own_work` was in an earlier process; the residual is the caller's."""
+        self.unsent_tokens, self.unsent_steps = work.unsent_tokens, work.unsent_steps
+        self.unsent_base_version = work.unsent_base_version
+        self.own_share, self.shown_share, self.num_rounds = work.own_share, work.shown_share, work.num_rounds
+        self.returned_since = work.returned_since
+        self.pending, self.recent = work.under_way, list(work.settled)
+        self.velocity = None if work.velocity is None else work.velocity.copy()
+        self.dropped = list(work.dropped)
+
+    def begin_at(self, version: int, lineage_tokens: int) -> None:
+        """The arrays hold the anchor of this version."""
+        self.version, self.lineage_tokens = version, lineage_tokens
+
+    def give_up_work(self) -> F32:
+        """Drop what is under way and what waits; returns what to add to the live parameters."""
+        self.pending = None
+        return self.drop_waiting()
+
+    def lift_base_ceiling(self) -> None:
+        """The trainer begins on this very anchor, whatever was before."""
+        self.base_ceiling = None
+
+    def move_settled(self, settled: Settled, scales: Buffer, codes: Buffer) -> None:
+        """The bytes of a contribution of an earlier round lie there from now on; nothing happens if it is forgotten."""
+        sent = replace(settled.sent, encoded=replace(settled.sent.encoded, scales=scales, codes=codes))
+        sequence = sent.sequence
+        self.recent = [replace(one, sent=sent) if one.sent.sequence == sequence else one for one in self.recent]
+
     def receive_work(self, values: F32, tokens: int, steps: int, base_version: int) -> None:
         """Add an outer gradient of the trainer to the residual. The live parameters show it already."""
         for start, end in self._chunks():
@@ -100,6 +147,10 @@ class FragmentState:
         # After a repair the anchor can be at a lower version than the one the work began on.
         base_version = min(self.unsent_base_version, self.version)
         return Announced(sequence, self.unsent_tokens, self.unsent_steps, base_version)
+
+    def note_own_share(self, own_share: float) -> None:
+        """The own share of the weights in a commit that is about to be applied."""
+        self.own_share = own_share
 
     def send(self, sequence: int) -> tuple[Sent, Change | None]:
         """`encode_work` and `after_send` in one: (contribution, what to add to the live parameters; None: nothing)."""

@@ -19,3 +19,16 @@ class Membership:
     plan: Plan | None = None
     planned_at: float = 0.0
     redirects: int = 0
+
+    def hear(self, now: float) -> None:
+        """The leader gave a sign of life."""
+        self.heard_at = now
+
+    def follow(self, plan: Plan, now: float) -> None:
+        """The leader planned."""
+        self.plan, self.planned_at, self.heard_at = plan, now, now
+
+    def redirect(self) -> int:
+        """It is sent on; returns how often by now."""
+        self.redirects += 1
+        return self.redirects

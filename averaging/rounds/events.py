@@ -88,13 +88,15 @@ class ShardReduced:
 class Advanced:
     """The anchor is now at `version`: the commit under way was applied, or the fragment was fetched.
 
-    `adopted` are the recent commits of the lineage that was fetched, and None after a commit.
+    `adopted` are the recent commits of the lineage that was fetched, and None after a commit. `passed_over` are not
+    asked to lead from now on.
     """
 
     version: int
     anchor_digest: bytes
     lineage_tokens: int
     adopted: tuple[Commit, ...] | None = None
+    passed_over: frozenset[PeerId] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -147,7 +147,7 @@ class WorkForgotten:
 
 @dataclass(frozen=True, slots=True)
 class RepairNeeded:
-    """The fragment must be fetched from the swarm; `Exchange.repaired` ends it."""
+    """The fragment must be fetched from the swarm; `Applying.repaired` ends it."""
 
     fragment: int
     version: int

@@ -136,6 +136,10 @@ class Leading:
         self.timing.reduced.observe(peer_id, now - self.planned_at)
         return True
 
+    def hold(self, is_held: bool) -> None:
+        """Whether no plan may be made now."""
+        self.is_held = is_held
+
     def check(
         self, trainers: Collection[PeerId], given_up: Set[PeerId], now: float, num_known: int = 0
     ) -> Commit | Abandon | None:

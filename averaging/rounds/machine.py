@@ -94,7 +94,6 @@ class RoundMachine:
     doubt: Callable[[PeerId, Offer], bool] = lambda sender, offer: False
     """Whether such an offer, with nothing against it, has to wait for a later version."""
     leading_type: type[Leading] = Leading
-    passed_over: frozenset[PeerId] = frozenset()  # not asked to lead from the next version on
     most_of_median: float = math.inf  # see `plan_shards`
     least_share: float = 0.0  # see `Leading`
     history: dict[int, Commit] = field(default_factory=dict)
@@ -114,6 +113,12 @@ class RoundMachine:
 
     def __post_init__(self) -> None:
         self._reducing = Reducing(self.me, self.timing)
+
+    def restart(self, version: int, digest: bytes, lineage_tokens: int, commits: Sequence[Commit] | None) -> None:
+        """Begin at an anchor that was restored or fetched. `commits` led there; None: those that are known."""
+        self.version, self.anchor_digest, self.lineage_tokens = version, digest, lineage_tokens
+        if commits is not None:
+            self.history = {commit.version: commit for commit in commits}
 
     def step(self, event: Event, now: float) -> list[Effect]:
         """Take one event at time `now` and return what must be done about it, in order."""
@@ -176,7 +181,8 @@ class RoundMachine:
                 self._join_round(0, now)
         elif isinstance(event, View):
             self.trainers, self.followers = event.trainers, event.followers
-            self.num_known = self._reducing.num_trainers = max(len(self.trainers), event.num_known)
+            self.num_known = max(len(self.trainers), event.num_known)
+            self._reducing.expect(self.num_known)
             self._silent.intersection_update(self.trainers)
         elif isinstance(event, Lost):
             self._lose(event.peer_id, event.reason, now)
@@ -217,7 +223,7 @@ class RoundMachine:
         elif self._member is not None and self._member.leader == sender:
             if isinstance(message, Wait):
                 self.timing.leader_silence.observe(sender, now - self._member.heard_at)
-                self._member.heard_at = now
+                self._member.hear(now)
             elif isinstance(message, Abandon):
                 self._effects.append(RoundFailed(message.attempt, message.reason))
                 self._take_over(message.reason, now)
@@ -229,7 +235,7 @@ class RoundMachine:
         if self.applying is not None:
             return
         if self._leading is not None:
-            self._leading.is_held = self.plan is not None and self.leader != self.me
+            self._leading.hold(self.plan is not None and self.leader != self.me)
             closing = self._leading.check(self.trainers, self._avoid - {self.me}, now, self.num_known)
             if isinstance(closing, Commit):
                 self._publish(closing)
@@ -274,8 +280,7 @@ class RoundMachine:
         self._effects.append(LeaderReplaced(self._member.attempt, old, self._member.leader, reason))
 
     def _follow_redirect(self, member: Membership, message: Redirect, now: float) -> None:
-        member.redirects += 1
-        if member.redirects <= 2 and message.leader not in self._avoid and message.leader != member.leader:
+        if member.redirect() <= 2 and message.leader not in self._avoid and message.leader != member.leader:
             self._join_round(member.attempt, now, leader=message.leader)
         else:
             self._join_round(member.attempt + 1, now, leader=member.leader)
@@ -290,7 +295,7 @@ class RoundMachine:
         mine = [entry for entry in plan.roster if entry.peer_id == self.me]
         if not mine or mine[0].sequence != self._offer.sequence or member.plan == plan:
             return
-        member.plan, member.planned_at, member.heard_at = plan, now, now
+        member.follow(plan, now)
         self._effects.append(RoundStarted(sender, len(plan.roster)))
         self._effects.append(SendShards(plan, sender))
         self._reducing.on_plan(plan, sender, now)
@@ -460,7 +465,7 @@ class RoundMachine:
         self.applying = self._offer = self._member = self._leading = None
         self._reducing.advance()
         # A leader that was silent is not asked again for the next version before it was heard of.
-        self._avoid = {*self._silent, *self.passed_over}
+        self._avoid = {*self._silent, *event.passed_over}
         ahead = self.later.advance(self.version)
         early, self._early = self._early, {}
         self._inbox.extend(Heard(sender, offer) for sender, offer in sorted(early.items()))

@@ -53,6 +53,10 @@ class Reducing:
     _missed: set[tuple[int, PeerId, PeerId]] = field(default_factory=set)
     _past: dict[Key, float] = field(default_factory=dict)
 
+    def expect(self, num_trainers: int) -> None:
+        """So many trainers are there."""
+        self.num_trainers = num_trainers
+
     def on_plan(self, plan: Plan, leader: PeerId, now: float) -> None:
         """Begin to wait for the members' contributions to the shards that are ours."""
         for index, shard in enumerate(plan.shards):

@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 
 from averaging.outer.combine import RefusedMember, ShardContribution
 from averaging.outer.schedule import MOST_OF_MEDIAN_SPEED
@@ -52,36 +53,44 @@ FIRST_ASSUMED_SECONDS = 600.0
 _LEFT_OUT = "left out here for a while, because too much of its input was refused"
 
 
-class Guard:
-    """Refusals of one `Exchange`.
+@dataclass(frozen=True, slots=True)
+class GuardPorts:
+    """The outside world of a guard.
 
     Attributes:
-        speed_of: tokens per second that a peer (or this one) announced lately, 0 when unknown; set by the owner.
-        known_speeds: those of all other live trainers; set by the owner.
-        news_seconds: how long it takes until a peer's newer announcement is known here; set by the owner.
-        on_exclusion: called when a peer begins to be left out; set by the exchange.
+        report: told of refusals.
+        on_exclusion: called when a peer begins to be excluded.
+        speed_of: tokens per second that a peer (or this one) announced lately, 0 when unknown.
+        known_speeds: those of all other live trainers.
+        news_seconds: how long it takes until a peer's newer announcement is known here.
     """
 
-    def __init__(
-        self,
-        me: PeerId,
-        staleness_limit: int,
-        clock: Callable[[], float],
-        report: Callable[[ExchangeReport], None],
-    ) -> None:
+    clock: Callable[[], float]
+    report: Callable[[ExchangeReport], None]
+    on_exclusion: Callable[[], None] = lambda: None
+    speed_of: Callable[[PeerId], float] = lambda peer_id: 0.0
+    known_speeds: Callable[[], Sequence[float]] = tuple
+    news_seconds: Callable[[], float] = lambda: 0.0
+
+
+class Guard:
+    """Refusals by one peer.
+
+    Args:
+        is_strict: whether strangers take part (see `Leaders`).
+    """
+
+    def __init__(self, me: PeerId, staleness_limit: int, ports: GuardPorts, *, is_strict: bool = False) -> None:
         self.book = BlameBook()
-        self.speed_of: Callable[[PeerId], float] = lambda _peer_id: 0.0
-        self.news_seconds: Callable[[], float] = lambda: 0.0
-        self.known_speeds: Callable[[], Sequence[float]] = tuple
-        self.on_exclusion: Callable[[], None] = lambda: None
-        self.leaders = Leaders(me)
+        self.leaders = Leaders(me, is_strict)
         self.failed_commits = FailedCommits()
         self._me = me
         # Work of the staleness limit, one version of delay, and a commit or two that were on the way meanwhile.
         self._num_remembered = staleness_limit + 3
         self._oldest_base = staleness_limit + 2
-        self._clock = clock
-        self._report = report
+        self._ports = ports
+        self._clock = ports.clock
+        self._report = ports.report
         self._came_at: dict[int, dict[int, float]] = {}
         self._last: dict[int, tuple[int, float]] = {}
         self._believed = BelievedSpeeds()
@@ -106,7 +115,7 @@ class Guard:
             history = ", ".join(f"{OFFENCE_TEXT[offence]} {count}x" for offence, count in counts)
             reason = f"left out of rounds here for {seconds:.0f} s, because it {history}"
             self._report(PeerRefused(peer_id, reason, seconds, counts))
-            self.on_exclusion()
+            self._ports.on_exclusion()
 
     def excluded(self, peer_ids: Sequence[PeerId]) -> set[PeerId]:
         """Those of `peer_ids` that are left out now."""
@@ -201,7 +210,7 @@ class Guard:
         speeds = self._speeds()
         most_speed = MOST_OF_MEDIAN_SPEED * speeds.usual if self.leaders.is_strict else math.inf
         for peer_id, tokens in sorted(claimed.items()):
-            speed = min(speeds.possible(self.speed_of(peer_id)), most_speed)
+            speed = min(speeds.possible(self._ports.speed_of(peer_id)), most_speed)
             most = COMMIT_MARGIN * most_tokens(speed, seconds)
             if tokens > most:
                 return (
@@ -329,7 +338,7 @@ class Guard:
         return what
 
     def _speeds(self) -> BelievedSpeeds:
-        self._believed.note(self.known_speeds, self.speed_of(self._me), self._clock())
+        self._believed.note(self._ports.known_speeds, self._ports.speed_of(self._me), self._clock())
         return self._believed
 
     def _most_tokens(self, fragment: int, claim: RosterEntry, timing: RoundTiming) -> float:
@@ -339,13 +348,13 @@ class Guard:
             pace = timing.own_pace.seconds
             seconds = FIRST_ASSUMED_SECONDS if pace is None else ASSUMED_PACES * self._num_remembered * pace
             seconds += self._clock() - self._last.get(fragment, (0, self._clock()))[1]
-        return most_tokens(self._speeds().believed(self.speed_of(claim.peer_id)), seconds)
+        return most_tokens(self._speeds().believed(self._ports.speed_of(claim.peer_id)), seconds)
 
     def _most_in_commit(self, fragment: int, claim: RosterEntry, timing: RoundTiming) -> float:
         """The same of one that others have let in: twice the margin, and whom they know may be unknown here."""
         seconds = self._seconds_since(fragment, claim.base_version, timing)
         seconds = LONGEST_PAUSE_SECONDS if seconds is None else seconds
-        return COMMIT_MARGIN * most_tokens(self._speeds().possible(self.speed_of(claim.peer_id)), seconds)
+        return COMMIT_MARGIN * most_tokens(self._speeds().possible(self._ports.speed_of(claim.peer_id)), seconds)
 
     def _seconds_since(self, fragment: int, base_version: int, timing: RoundTiming) -> float | None:
         """For how long there can have been work on a version; None when it is not known when that came."""
@@ -356,11 +365,11 @@ class Guard:
     def _false_claim(self, fragment: int, version: int, claim: RosterEntry, timing: RoundTiming) -> str:
         """Only what the announced speed and a known time disprove is false; whom nothing is known of is not blamed."""
         seconds = self._seconds_since(fragment, claim.base_version, timing)
-        announced = self.speed_of(claim.peer_id)
+        announced = self._ports.speed_of(claim.peer_id)
         if announced <= 0 or seconds is None or claim.tokens <= (most := most_tokens(announced, seconds)):
             return self._work_of_the_future(fragment, version, claim)
         what = (
-            f"claims {claim.tokens} tokens for fragment {fragment}; at its {self.speed_of(claim.peer_id):.0f} "
+            f"claims {claim.tokens} tokens for fragment {fragment}; at its {self._ports.speed_of(claim.peer_id):.0f} "
             f"tokens/s it can have trained at most {most:.0f} since version {claim.base_version} came here"
         )
         is_honest = claim.tokens <= MOST_DOUBTED * most and self._may_be_faster(claim.peer_id)
@@ -368,7 +377,7 @@ class Guard:
 
     def _may_be_faster(self, peer_id: PeerId) -> bool:
         """Whether its claims went beyond its speed so lately that a newer announcement may not be known here."""
-        now, news_seconds = self._clock(), self.news_seconds()
+        now, news_seconds = self._clock(), self._ports.news_seconds()
         first, last = self._doubted.pop(peer_id, (now, now))
         if now - last > 2 * news_seconds:
             first = now

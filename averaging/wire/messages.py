@@ -136,6 +136,10 @@ class Plan:
     contribution_deadline_seconds: float
     commit_deadline_seconds: float
 
+    def reducer_of(self, shard: int) -> PeerId:
+        """Who is to make the mean of a shard."""
+        return self.roster[self.shards[shard].reducer].peer_id
+
 
 @dataclass(frozen=True, slots=True)
 class Reduced:

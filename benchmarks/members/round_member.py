@@ -22,21 +22,24 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 
 from averaging.arrays import F32
+from averaging.exchange.context import ExchangePorts
 from averaging.exchange.exchange import Exchange
 from averaging.fragment.runtime import FragmentRuntime
 from averaging.fragment.shard_store import ShardStore
-from averaging.lanes.links import ROUND_PROTOCOL, Links
+from averaging.lanes.links import ROUND_PROTOCOL, LinkPorts, Links
 from averaging.outer.fragment_state import FragmentState
 from averaging.rounds.facts import AnchorMoved, ExchangeReport, RoundClosed, WorkReturned
 from averaging.rounds.machine import RoundMachine
 from averaging.rounds.timing import RoundTiming
 from averaging.signing.notary import Notary, Scope
+from averaging.trust.guard import Guard, GuardPorts
 from averaging.wire.messages import DIGEST_BYTES
 from dht.admission.hello import AccessRule
 from dht.host import PeerId
@@ -76,30 +79,23 @@ class Member:
         rule, codec = rule_of(manifest), codec_of(manifest)
         section = manifest.averaging
         self.notary = Notary(Scope(manifest.name, manifest.hash), identity.sign, verify)
+        watch = GuardPorts(time.monotonic, self._on_report, on_exclusion=lambda: self.exchange.exclude())
+        self.guard = Guard(host.peer_id, rule.staleness_limit, watch, is_strict=rule.is_strict)
         self.fragments = [self._fragment(index, size, manifest) for index, size in enumerate(sizes)]
+        keeper = RunDoorkeeper(AccessRule(f"{manifest.name}.bench", manifest.hash, "bench"), host.peer_id, "trainer")
+        heard = LinkPorts(
+            lambda *message: self.exchange.on_message(*message),
+            lambda peer_id, reason: self.exchange.peer_lost(peer_id, reason),
+            lambda peer_id, what: print(f"refused {peer_id}: {what}", file=sys.stderr),
+        )
+        line = host.pace_of(ROUND_PROTOCOL) if paces else None
+        self.links = Links(host, keeper, limits_of(sizes, codec), heard, time.monotonic, line)
         self.exchange = Exchange(
-            host.peer_id,
-            rule,
-            codec,
-            self.fragments,
-            clock=time.monotonic,
-            compute=_compute,
-            deliver=self._on_change,
-            report=self._on_report,
+            *(host.peer_id, rule, codec, self.fragments, self.guard, self.links),
+            ExchangePorts(time.monotonic, _compute, self._on_change, self._on_report),
             first_sequence=1,
         )
-        keeper = RunDoorkeeper(AccessRule(f"{manifest.name}.bench", manifest.hash, "bench"), host.peer_id, "trainer")
-        self.links = Links(
-            host,
-            keeper,
-            limits_of(sizes, codec),
-            self.exchange.on_message,
-            self.exchange.peer_lost,
-            lambda peer_id, what: print(f"refused {peer_id}: {what}", file=sys.stderr),
-            time.monotonic,
-            host.pace_of(ROUND_PROTOCOL) if paces else None,
-        )
-        self.exchange.links = self.links
+        self.exchange.sending.take_part(True)
         self.deadline_seconds = section.round_deadline_seconds
 
     def _fragment(self, index: int, size: int, manifest: RunManifest) -> FragmentRuntime:
@@ -111,8 +107,10 @@ class Member:
         machine = RoundMachine(
             *(self.host.peer_id, manifest.name, index, size, codec.block_size, timing),
             *(self.notary, section.quorum_fraction),
+            anchor_digest=state.digest[:DIGEST_BYTES],
+            objection=partial(self.guard.claim_objection, timing=timing),
+            doubt=partial(self.guard.doubts, timing=timing),
         )
-        machine.anchor_digest = state.digest[:DIGEST_BYTES]
         return FragmentRuntime(index, state, machine, ShardStore(codec, size))
 
     def _on_change(self, fragment: int, change: F32, version: int) -> None:
@@ -151,7 +149,7 @@ class Member:
         offered_at = time.monotonic()
         for fragment in self.fragments:
             fragment.machine.timing.own_pace.observe(offered_at)
-        await asyncio.gather(*(self.exchange.offer(fragment) for fragment in self.fragments))
+        await asyncio.gather(*(self.exchange.sending.offer(fragment) for fragment in self.fragments))
         async with asyncio.timeout(ROUND_SECONDS):
             while len(self.closed) < len(self.fragments):
                 self.changed.clear()

@@ -59,6 +59,10 @@ class Machine:
     days: Counter[int] = field(default_factory=Counter)
     """Days since 1970 (UTC) with a round, and how many."""
 
+    def forget_name(self) -> None:
+        """Its owner withdrew it."""
+        self.name = ""
+
 
 @dataclass(frozen=True, slots=True)
 class Presence:

@@ -135,7 +135,7 @@ class History:
         ]
         for machine in self.ledger.look(present, now):
             if self.ledger.is_withdrawn(machine.peer_id):
-                machine.name = ""
+                machine.forget_name()
             self._batch.machines[machine.peer_id] = machine
         for news in self.trend.look(state, self.ledger.num_rounds, self.ledger.machines):
             self._event(news.kind, news.peer_id, now, state.committed_tokens, news.peer_id in self.ledger.machines)
@@ -170,8 +170,8 @@ class History:
         """Find out what counts now. Once for many commits: one of long ago makes the whole chain after it be followed
         again."""
         bookings = self.ledger.settle()
-        self._batch.released += self.ledger.counting.released()
-        self._batch.bookings += bookings
+        self._batch.released.extend(self.ledger.counting.released())
+        self._batch.bookings.extend(bookings)
         self._facts |= {num: round_facts_of(credit, at) for num, (at, credit, _) in self._news.items()}
         for booking in bookings:
             self._take(booking)
@@ -217,7 +217,7 @@ class History:
         for peer_id in profile.machines:
             machine = self.ledger.machines.get(peer_id)
             if machine is not None and self.ledger.is_withdrawn(peer_id):
-                machine.name = ""
+                machine.forget_name()
                 self._batch.machines[peer_id] = machine
         self._event("profile changed", profile.contributor_id, now, 0, is_kept=False)
         self._view = None
@@ -233,7 +233,7 @@ class History:
         if rows == [row for row in self._missing if row.fragment == fragment]:
             return
         self._missing = sorted([*others, *rows], key=lambda row: (row.fragment, row.first_version))
-        self._batch.missing = list(self._missing)
+        self._batch.replace_missing(self._missing)
         self._view = None
 
     def known(self, fragment: int) -> KnownVersions:

@@ -10,7 +10,7 @@ import contextlib
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
@@ -99,6 +99,10 @@ class Batch:
     missing: list[MissingRounds] | None = None
     """All of them, when they changed."""
     meta: dict[str, float | bytes] = field(default_factory=dict)
+
+    def replace_missing(self, missing: Sequence[MissingRounds]) -> None:
+        """All that is missing now."""
+        self.missing = list(missing)
 
     def absorb(self, later: Batch) -> None:
         """Take in what came after this one, which could not be written."""

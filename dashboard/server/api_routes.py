@@ -181,10 +181,9 @@ async def _proof(request: web.Request, values: Values) -> web.StreamResponse:
 
 async def _export_csv(request: web.Request, values: Values) -> web.StreamResponse:
     site = request.app[SITE]
-    if site.table[0] != site.live.num_published:
-        site.table = site.live.num_published, contributors_csv(site.live.history.contributors).encode()
+    table = site.csv(lambda: contributors_csv(site.live.history.contributors))
     headers = cors(site) | {"Content-Disposition": 'attachment; filename="contributors.csv"'}
-    return web.Response(body=site.table[1], content_type="text/csv", charset="utf-8", headers=headers)
+    return web.Response(body=table, content_type="text/csv", charset="utf-8", headers=headers)
 
 
 async def _export_jsonl(request: web.Request, values: Values) -> web.StreamResponse:

@@ -23,7 +23,7 @@ from dashboard.server.api_routes import add_api, find_contributor, find_row
 from dashboard.server.doors import Doors
 from dashboard.server.live import RETRY_MILLISECONDS, Live
 from dashboard.server.page_access import OPEN_PATHS, PageAccess
-from dashboard.server.site import SITE, Site, problem
+from dashboard.server.site import SITE, Site, plain_line, problem
 
 MAX_VIEWERS: Final = 2000
 """Open event streams; the next one is told to come back later. `benchmarks/bench_dashboard.py` measures 1000. With few
@@ -71,10 +71,8 @@ def make_app(
         doors: who may ask how much; without it there are no limits per address.
     """
     app = web.Application(middlewares=[_guard], client_max_size=1024)
-    site = Site(live, load_assets(), clock, history, reader, access, doors, tuple(join_addresses))
-    if proof_line is not None:
-        site.proof_line = proof_line
-    app[SITE] = site
+    line = proof_line or plain_line
+    app[SITE] = Site(live, load_assets(), clock, history, reader, access, doors, tuple(join_addresses), line)
     app.router.add_get("/", _page)
     app.router.add_get("/c/{id}", _contributor)
     app.router.add_get("/badge/{name}.svg", _badge)
@@ -219,7 +217,7 @@ async def _events(request: web.Request) -> web.StreamResponse:
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no", "Content-Type": "text/event-stream"}
     response = web.StreamResponse(headers=headers | SECURITY_HEADERS)
     version = live.version_of(request.headers.get("Last-Event-ID") or request.query.get("after", ""))
-    site.num_viewers += 1
+    site.viewer_came()
     try:
         await response.prepare(request)
         await response.write(f"retry: {RETRY_MILLISECONDS}\n\n".encode())
@@ -233,7 +231,7 @@ async def _events(request: web.Request) -> web.StreamResponse:
     except (ConnectionResetError, TimeoutError):
         log.debug("a viewer went away")
     finally:
-        site.num_viewers -= 1
+        site.viewer_left()
     return response
 
 

@@ -40,6 +40,11 @@ class Answer:
     etag: str
 
 
+def plain_line(commit: bytes) -> str:
+    """A stored signed commit as a line of JSON."""
+    return json.dumps({"commit": commit.hex()})
+
+
 @dataclass
 class Site:
     """One dashboard as its handlers see it.
@@ -59,18 +64,37 @@ class Site:
     access: PageAccess | None = None
     doors: Doors | None = None
     join_addresses: tuple[str, ...] = ()
-    proof_line: Callable[[bytes], str] = field(default=lambda raw: json.dumps({"commit": raw.hex()}))
+    proof_line: Callable[[bytes], str] = plain_line
     num_viewers: int = 0
     downloads: Counter[str] = field(default_factory=Counter)
     """Under way, by who asked."""
-    table: tuple[int, bytes] = (-1, b"")
-    """All contributors as CSV, and the look that it is of; made once per look for everybody who asks."""
+    _table: tuple[int, bytes] = (-1, b"")
+    """All contributors as CSV, and the look that it is of."""
     num_requests: Counter[str] = field(default_factory=Counter)
     _answers: OrderedDict[str, Answer] = field(default_factory=OrderedDict)
     _answering: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def __post_init__(self) -> None:
         self.metrics = RunMetrics(lambda: (self.live.state, self.live.history, self._serving()))
+
+    def shut_by(self, make: Callable[[], Doors]) -> Doors:
+        """The doors, made now if there are none yet."""
+        self.doors = self.doors or make()
+        return self.doors
+
+    def viewer_came(self) -> None:
+        """An event stream begins."""
+        self.num_viewers += 1
+
+    def viewer_left(self) -> None:
+        """An event stream ends."""
+        self.num_viewers -= 1
+
+    def csv(self, make: Callable[[], str]) -> bytes:
+        """All contributors as CSV, made once per look for everybody who asks."""
+        if self._table[0] != self.live.num_published:
+            self._table = self.live.num_published, make().encode()
+        return self._table[1]
 
     async def answer(self, key: str, make: Callable[[], Awaitable[Mapping[str, Any]]]) -> Answer:
         """What `make` gives, encoded; the same for all who ask for `key` before the next look."""

@@ -62,8 +62,6 @@ class Admission:
         new_nonce: returns 16 random bytes.
         rules: None until the manifest is known: then nobody is admitted to a run that is known to be private.
         is_private: whether the run is known to be private before its manifest is.
-
-    Attributes:
         on_refused: told of every refusal: (remote, rule).
         on_used: told when a one-time ticket was used for the first time: (ticket, PeerId).
     """
@@ -78,10 +76,12 @@ class Admission:
         ticket_pass: bytes = b"",
         rules: MemberRules | None = None,
         is_private: bool = False,
+        on_refused: Callable[[PeerId, str], None] = lambda remote, rule: None,
+        on_used: Callable[[Ticket, PeerId], None] = lambda ticket, peer_id: None,
     ) -> None:
         self.run_id = run_id
-        self.on_refused: Callable[[PeerId, str], None] = lambda remote, rule: None
-        self.on_used: Callable[[Ticket, PeerId], None] = lambda ticket, peer_id: None
+        self._on_refused = on_refused
+        self._on_used = on_used
         self._identity = identity
         self._ticket_pass = ticket_pass
         self._now = now
@@ -238,7 +238,7 @@ class Admission:
             if len(self._users) >= MAX_KNOWN_TICKETS:
                 raise self._refuse(remote, f"is one more than the {MAX_KNOWN_TICKETS} users of one-time invites known")
             self._users[ticket.serial] = remote
-            self.on_used(ticket, remote)
+            self._on_used(ticket, remote)
         elif user != remote:
             raise self._refuse(
                 remote,
@@ -247,5 +247,5 @@ class Admission:
             )
 
     def _refuse(self, remote: PeerId, rule: str, told: str = "") -> NotAdmitted:
-        self.on_refused(remote, rule)
+        self._on_refused(remote, rule)
         return NotAdmitted(remote, rule, told)

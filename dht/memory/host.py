@@ -171,7 +171,7 @@ class MemoryNetwork:
 
     def crash(self, peer_id: PeerId) -> None:
         """The peer's process dies: its handlers stop, its streams break on both sides, nobody can open new ones."""
-        self._line(peer_id).is_up = False
+        self._line(peer_id).go(is_up=False)
         host = self._hosts[peer_id]
         host.cancel_handlers()
         for connection in self._connections_of(peer_id):
@@ -179,17 +179,17 @@ class MemoryNetwork:
 
     def restore(self, peer_id: PeerId) -> None:
         """The crashed peer answers again, with the handlers it had; or make a new MemoryHost with its PeerId."""
-        self._line(peer_id).is_up = True
+        self._line(peer_id).go(is_up=True)
         self._notify()
 
     def stall(self, peer_id: PeerId) -> None:
         """Nothing passes to or from the peer, yet its streams stay open: a slow-loris, or a line gone silent."""
-        self._line(peer_id).is_stalled = True
+        self._line(peer_id).stall(is_stalled=True)
         self._stalled.add(peer_id)
 
     def resume(self, peer_id: PeerId) -> None:
         """End `stall`; what was under way arrives now."""
-        self._line(peer_id).is_stalled = False
+        self._line(peer_id).stall(is_stalled=False)
         self._stalled.discard(peer_id)
         self._notify()
 
@@ -200,7 +200,7 @@ class MemoryNetwork:
         """
         self._sides = {peer_id: number for number, group in enumerate(groups, start=1) for peer_id in group}
         for peer_id, line in self._lines.items():
-            line.group = self._sides.get(peer_id, 0)
+            line.join_side(self._sides.get(peer_id, 0))
         self._num_partitions += 1
         loop = asyncio.get_running_loop()
         seconds = self._partition_break_seconds
@@ -211,7 +211,7 @@ class MemoryNetwork:
         """End the partition. Streams that have not broken yet go on where they were."""
         self._sides = {}
         for line in self._lines.values():
-            line.group = 0
+            line.join_side(0)
         self._num_partitions += 1
         self._notify()
 
@@ -230,15 +230,14 @@ class MemoryNetwork:
             number = len(self._lines) + 1
             line = Line(host.peer_id, number, self._upload_bits_per_second, self._download_bits_per_second)
             self._lines[host.peer_id] = line
-            line.group = self._sides.get(host.peer_id, 0)
-        line.upload_bits_per_second = settings.upload_bits_per_second or line.upload_bits_per_second
-        line.download_bits_per_second = settings.download_bits_per_second or line.download_bits_per_second
-        line.latency_seconds, line.stream_loss, line.site = (
+            line.join_side(self._sides.get(host.peer_id, 0))
+        line.plug_in(
+            settings.upload_bits_per_second,
+            settings.download_bits_per_second,
             settings.latency_seconds,
             settings.stream_loss,
             settings.site,
         )
-        line.is_up = True
         self._hosts[host.peer_id] = host
         if known is not None:
             # Nothing can wait for a peer that was never there, and thousands may begin together.
@@ -275,8 +274,8 @@ class MemoryNetwork:
         )
         connection = _Connection(number, lines, streams, (there, back), latency_seconds)
         drop_unread = self._lose_unread_on_close
-        there.on_finished = lambda: streams[1].remote_finished(drop_unread=drop_unread)
-        back.on_finished = lambda: streams[0].remote_finished(drop_unread=drop_unread)
+        there.watch_end(lambda: streams[1].remote_finished(drop_unread=drop_unread))
+        back.watch_end(lambda: streams[0].remote_finished(drop_unread=drop_unread))
         self._connections[number] = connection
         for line in lines:
             self._numbers_of.setdefault(line.peer_id, set()).add(number)

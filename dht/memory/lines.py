@@ -47,6 +47,27 @@ class Line:
     sent_abroad_bytes: int = 0
     """Those of the sent bytes that went to another site."""
 
+    def join_side(self, group: int) -> None:
+        """Of the partition that begins or ends now."""
+        self.group = group
+
+    def go(self, *, is_up: bool) -> None:
+        """The peer's process begins or ends."""
+        self.is_up = is_up
+
+    def stall(self, *, is_stalled: bool) -> None:
+        """Nothing passes from now on, or everything again."""
+        self.is_stalled = is_stalled
+
+    def plug_in(
+        self, upload_bits: float | None, download_bits: float | None, latency: float | None, loss: float | None, at: str
+    ) -> None:
+        """A host begins on this line: bits per second and seconds; None leaves the rates as they were."""
+        self.upload_bits_per_second = upload_bits or self.upload_bits_per_second
+        self.download_bits_per_second = download_bits or self.download_bits_per_second
+        self.latency_seconds, self.stream_loss, self.site = latency, loss, at
+        self.is_up = True
+
     def reaches(self, other: Line) -> bool:
         """Whether packets pass between the two at the moment."""
         both_move = self.is_up and other.is_up and not self.is_stalled and not other.is_stalled
@@ -77,10 +98,16 @@ class Pipe:
         self._sending = asyncio.Lock()
         self._read_end: str | None = None
         self._write_end: str | None = None
-        self.on_finished: Callable[[], None] = lambda: None
-        """Called when the sender's orderly end has reached the reader's side."""
-        self.on_given_up: Callable[[], None] = lambda: None
-        """Called when a send was cancelled half-way: the rest of its frame can no longer follow."""
+        self._on_finished: Callable[[], None] = lambda: None
+        self._on_given_up: Callable[[], None] = lambda: None
+
+    def watch_end(self, on_finished: Callable[[], None]) -> None:
+        """Call this when the sender's orderly end has reached the reader's side."""
+        self._on_finished = on_finished
+
+    def watch_sender(self, on_given_up: Callable[[], None]) -> None:
+        """Call this when a send was cancelled half-way: the rest of its frame can no longer follow."""
+        self._on_given_up = on_given_up
 
     async def send(self, frame: bytes | bytearray | memoryview) -> int:
         """Put one frame into the window, as it has room; returns the bytes it takes with its header.
@@ -107,7 +134,7 @@ class Pipe:
                     rest -= segment
             except asyncio.CancelledError:
                 if rest < num_bytes:
-                    self.on_given_up()
+                    self._on_given_up()
                 elif self._frames:
                     self._frames.pop()
                 raise
@@ -196,7 +223,7 @@ class Pipe:
     def _arrive(self) -> None:
         segment = self._downloading.popleft()
         if segment is None:
-            self.on_finished()
+            self._on_finished()
         elif self._read_end is None:
             self._target.received_bytes += segment
             self._arrived_bytes += segment
@@ -214,7 +241,7 @@ class MemoryStream:
         self._bytes_received = 0
         self._end: str | None = None
         self._is_closed_by_remote = False
-        outgoing.on_given_up = lambda: on_abort("a send was given up half-way")
+        outgoing.watch_sender(lambda: on_abort("a send was given up half-way"))
 
     @property
     def remote(self) -> PeerId:

@@ -32,10 +32,9 @@ from pydantic import ValidationError
 
 from averaging.arrays import F32, U8, all_finite
 from averaging.codec.blocks import EncodedBlocks
-from averaging.outer.contributions import Sent, Settled
+from averaging.outer.contributions import OwnWork, Sent, Settled
 from averaging.outer.fragment_state import FragmentState
 from averaging.outer.outer_step import anchor_digest
-from averaging.outer.own_work import OwnWork, give_back_own_work, own_work_of
 from dht.host import PeerId
 from peer.checkpoint.commits import write_commits
 from peer.checkpoint.facts import FileFacts, FragmentFacts, Metadata, Totals, TrainerFile, contribution_facts
@@ -114,7 +113,7 @@ class SavedCheckpoint:
         state.adopt(anchor, momentum, facts.version, facts.lineage_tokens, bytes.fromhex(facts.digest))
         if self.is_own:
             state.residual[:] = file.get("residual")
-            give_back_own_work(state, own)
+            state.give_back(own)
         else:
             state.residual.fill(0)
 
@@ -145,7 +144,7 @@ class CheckpointDraft:
         Raises:
             OSError: the disk is full or read-only.
         """
-        own = own_work_of(state)
+        own = state.own_work
         sent: list[Settled | Sent] = [*own.settled]
         if own.under_way is not None:
             sent.append(own.under_way)

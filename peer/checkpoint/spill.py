@@ -19,7 +19,6 @@ from pathlib import Path
 
 from averaging.codec.blocks import Buffer
 from averaging.fragment.runtime import Compute, FragmentRuntime
-from averaging.outer.own_work import move_settled
 from averaging.wire.messages import Commit
 
 LEAST_BYTES = 1 << 20
@@ -59,7 +58,7 @@ class PastRounds:
         fragment.store.move_results(commit.version, dict(zip(results, moved[: len(results)], strict=True)))
         if settled is not None:
             async with fragment.busy:
-                move_settled(fragment.state, settled, *moved[-2:])
+                fragment.state.move_settled(settled, *moved[-2:])
 
 
 class Shelf:

@@ -41,7 +41,7 @@ def _run_seed(config: PeerConfig, owner: Owner) -> int:
         side = NetworkSide(
             spec, owner.show, lambda addresses: owner.note("listening on " + "  ".join(addresses)), make_mailbox
         )
-        owner.on_stop = lambda: loop.call_soon_threadsafe(side.leave, "asked to stop")
+        owner.leave_by(lambda: loop.call_soon_threadsafe(side.leave, "asked to stop"))
         await side.run()
 
     run_network(serve())

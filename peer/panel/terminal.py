@@ -51,15 +51,23 @@ class Owner:
         self._log_lock = threading.Lock()
         self._closed = threading.Event()
         self._is_stopping = False
-        self.on_stop: Callable[[], object] = lambda: None
-        self.on_event: Callable[[Event], object] = lambda event: None
+        self._on_stop: Callable[[], object] = lambda: None
+        self._on_event: Callable[[Event], object] = lambda event: None
 
     def show(self, event: Event) -> None:
         """Show an event and keep it in the log; callable from any thread."""
         with self._log_lock:
             self._log.append(event)
-        self.on_event(event)
+        self._on_event(event)
         self._waiting.append(event)
+
+    def watch(self, on_event: Callable[[Event], object]) -> None:
+        """Give it every event as well."""
+        self._on_event = on_event
+
+    def leave_by(self, on_stop: Callable[[], object]) -> None:
+        """Call this when the owner wants to leave."""
+        self._on_stop = on_stop
 
     def note(self, sentence: str) -> None:
         """Tell the owner something that is no event."""
@@ -81,7 +89,7 @@ class Owner:
                 raise KeyboardInterrupt
             self._is_stopping = True
             self.note("leaving: finishing the step and the round; once more to leave at once")
-            self.on_stop()
+            self._on_stop()
 
         previous = {}
         if threading.current_thread() is threading.main_thread():
@@ -126,7 +134,7 @@ def figures_shown(config: PeerConfig, owner: Owner) -> Iterator[None]:
 
     metrics = PeerMetrics()
     with serving_metrics(metrics, config.metrics_host, config.metrics_port) as port:
-        owner.on_event = metrics.note
+        owner.watch(metrics.note)
         owner.note(f"figures for Prometheus at http://{config.metrics_host}:{port}/metrics")
         yield
 

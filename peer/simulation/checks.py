@@ -67,7 +67,7 @@ def _is_idle(peer: SimulatedPeer) -> bool:
         and mailbox.outbox.num_free() == 2
         and is_delivered
         and all(fragment.state.pending is None and not fragment.state.unsent_tokens for fragment in fragments)
-        and all(fragment.machine.applying is None and not fragment.repairing for fragment in fragments)
+        and all(one.machine.applying is None and not node.exchange.applying.is_repairing(one) for one in fragments)
     )
 
 

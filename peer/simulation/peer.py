@@ -27,8 +27,9 @@ from peer.mailbox.mailbox import Mailbox
 from peer.mailbox.slots import NUM_SLOTS
 from peer.network.membership.doorkeeper import RunDoorkeeper
 from peer.network.membership.revisions import Revisions
-from peer.network.node.node import Node, NodeIdentity, NodePorts
-from peer.simulation.adversaries.insiders import node_type_of, turn_hostile
+from peer.network.node.node import Node
+from peer.network.node.ports import NodeIdentity, NodePorts
+from peer.simulation.adversaries.insiders import node_type_of, round_parts_of, turn_hostile
 from peer.simulation.adversaries.liars import LIES_IN_FRAMES, lying_host
 from peer.simulation.scenarios.spec import SimulationSpec
 from peer.simulation.virtual_sleep import Process
@@ -61,7 +62,7 @@ class World:
     emit: Callable[[int, Event], None]
     over: asyncio.Event
     """Set when the swarm has settled: everybody leaves."""
-    entry: Callable[[Identity], tuple[RunDoorkeeper, Revisions]] | None = None
+    entry: Callable[[Identity], tuple[RunDoorkeeper, Callable[..., Revisions]]] | None = None
     """A peer's membership and the owner's changes; None: everybody is a member of the manifest as it is."""
 
     @staticmethod
@@ -170,6 +171,7 @@ class Life:
         if world.entry is not None:
             doorkeeper, revisions = world.entry(self._identity)
         session = self.randomness.getrandbits(62)
+        friends = frozenset(world.hostile_peers() if self.profile.lie is not None else ())
         who = NodeIdentity(
             self._identity, world.run_id, session, "trainer", "simulated", "", SOFTWARE, site=self.profile.site
         )
@@ -186,11 +188,11 @@ class Life:
             rest=self._rest,
             verified=world.records.verified,
             revisions=revisions,
+            parts=round_parts_of(self.profile.lie, friends, self.randomness),
         )
         self.node = node_type_of(self.profile.lie)(who, spec.manifest, ports, self.mailbox)
         self.running = self._spawn(self._run_node(self.node, host), "network process")
         if self.profile.lie is not None:
-            friends = frozenset(world.hostile_peers())
             harm = turn_hostile(self.node, host, self.profile.lie, friends, self.randomness)
             if harm is not None:
                 harming = self._harming = self._spawn(harm, "harm")

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable
 from contextvars import Context, ContextVar, copy_context
 from functools import partial
+from typing import TypeVar
 
 
 class Process:
@@ -37,6 +38,8 @@ class Process:
         self._due.append((scheduled, context))
 
 
+Handle = TypeVar("Handle", bound=asyncio.Handle)
+
 _process: ContextVar[Process | None] = ContextVar("process", default=None)
 
 
@@ -49,6 +52,11 @@ class Scheduled:
         self._process = process
         self._context = context
         self._act = act
+
+    def held_by(self, handle: Handle) -> Handle:
+        """The loop has scheduled it."""
+        self.handle = handle
+        return handle
 
     def run(self) -> None:
         """Now, or when the process wakes."""

@@ -78,8 +78,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         scheduled = of_a_process(context, callback, args)
         if scheduled is None:
             return super().call_at(when, callback, *args, context=context)
-        scheduled.handle = handle = super().call_at(when, scheduled.run, context=context)
-        return handle
+        return scheduled.held_by(super().call_at(when, scheduled.run, context=context))
 
     def call_soon(
         self,
@@ -90,8 +89,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         scheduled = of_a_process(context, callback, args)
         if scheduled is None:
             return super().call_soon(callback, *args, context=context)
-        scheduled.handle = handle = super().call_soon(scheduled.run, context=context)
-        return handle
+        return scheduled.held_by(super().call_soon(scheduled.run, context=context))
 
     def run_in_executor(
         self, executor: Executor | None, func: Callable[[Unpack[Arguments]], Result], *args: *Arguments

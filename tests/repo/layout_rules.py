@@ -13,6 +13,7 @@ from pathlib import Path
 
 from tests.repo.room_table import (
     GROUND,
+    LIBRARY_OBJECTS,
     MAX_LINES,
     MAX_ROOM_LINES,
     MAX_ROOM_MODULES,
@@ -20,6 +21,8 @@ from tests.repo.room_table import (
     PACKAGES,
     PURE_FILES,
     ROOMS,
+    SHARED_MEMORY,
+    STILL_OUTSIDE,
     TRAINS,
     TRAINS_NOTHING,
 )
@@ -343,6 +346,37 @@ def files_of_others(sources: Sequence[Source]) -> Iterator[str]:
                 yield f"{source.module}:{node.lineno} calls {name}; use dht.regular_files"
 
 
+def own_attributes(sources: Sequence[Source]) -> Iterator[str]:
+    """Nobody sets another object's attributes: what it needs comes in its constructor, what happens is a call.
+
+    A file may change the records (annotated fields) of classes that it defines, and an object of them that it makes.
+    """
+    for source in sources:
+        if source.package not in PACKAGES or source.module in (*LIBRARY_OBJECTS, *STILL_OUTSIDE):
+            continue
+        classes = {node for node in ast.walk(source.tree) if isinstance(node, ast.ClassDef)}
+        names = {one.name for one in classes}
+        fields = {
+            line.target.id
+            for one in classes
+            for line in one.body
+            if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name)
+        }
+        made = {
+            node.targets[0].id
+            for node in ast.walk(source.tree)
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+            if isinstance(node.value, ast.Call) and ast.unparse(node.value.func) in names
+        }
+        for node in ast.walk(source.tree):
+            if not isinstance(node, ast.Attribute) or not isinstance(node.ctx, ast.Store | ast.Del):
+                continue
+            owner = ast.unparse(node.value)
+            last = owner.partition("[")[0].rpartition(".")[2].lstrip("_")
+            if owner not in {"self", "cls", "sys", *made} and node.attr not in fields and last not in SHARED_MEMORY:
+                yield f"{source.module}:{node.lineno} sets {owner}.{node.attr}: use its constructor, or call a method"
+
+
 def size(sources: Sequence[Source]) -> Iterator[str]:
     """A file of 500 lines holds more than one concept, and a room of many files more than one topic."""
     held = defaultdict(list)
@@ -390,6 +424,7 @@ RULES: list[Callable[[Sequence[Source]], Iterator[str]]] = [
     safe_loading,
     own_processes,
     files_of_others,
+    own_attributes,
     size,
     names,
     mirror,

@@ -46,11 +46,11 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         "numpy",
     ),
     "averaging.fragment": (
-        "dht.records averaging.codec averaging.wire averaging.signing averaging.outer averaging.rounds averaging.cells",
+        "averaging.codec averaging.wire averaging.signing averaging.outer averaging.rounds averaging.cells",
         False,
         "numpy",
     ),
-    "averaging.exchange": ("averaging.*", False, "numpy"),
+    "averaging.exchange": ("dht.records averaging.*", False, "numpy"),
     "averaging.transfer": (
         "dht.streams dht.records averaging averaging.codec averaging.wire averaging.signing averaging.outer "
         "averaging.lanes averaging.rounds",
@@ -146,8 +146,8 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
     "peer.simulation.scenarios": ("peer.config", False, "pydantic"),
     "peer.simulation.adversaries": (
         "dht.records dht.memory averaging averaging.codec averaging.wire averaging.signing averaging.outer "
-        "averaging.lanes averaging.rounds averaging.fragment averaging.transfer peer.network.membership "
-        "peer.network.node peer.simulation.scenarios",
+        "averaging.lanes averaging.rounds averaging.fragment averaging.exchange averaging.transfer "
+        "peer.network.membership peer.network.node peer.simulation.scenarios",
         False,
         "numpy",
     ),
@@ -206,3 +206,16 @@ OWN_FILES = (
     *("dht.regular_files", "peer.demo.demo"),
 )
 """They open files that nobody else can have put there."""
+
+LIBRARY_OBJECTS = (
+    "averaging.codec.compiled",  # functions of C are told their types so
+    *("dht.kademlia.gate", "dht.pylibp2p.messages"),  # messages of protobuf
+    *("dht.kademlia.lazy_hivemind", "dht.pylibp2p.protobuf_clash"),  # take a library's part while it is loaded
+    "dht.kademlia.node",  # hivemind's protocol keeps what it is given here
+    "dashboard.server.quiet_log",  # records of logging
+)
+"""They set attributes of objects that a library made and that offer no other way."""
+SHARED_MEMORY = ("network", "trainer", "shared", "states", "counters")
+"""Names of what lies in the memory that trainer and network process share: an assignment is how one tells the other."""
+STILL_OUTSIDE = ("averaging.cells.machine", "averaging.cells.seat")
+"""They change what `averaging.rounds` and `averaging.cells.top_leader` define."""

@@ -23,6 +23,7 @@ from tests.repo.layout_rules import (
     mirror,
     names,
     no_hidden_imports,
+    own_attributes,
     own_processes,
     purity,
     quick_start,
@@ -35,7 +36,7 @@ from tests.repo.layout_rules import (
     tensors_and_bytes_apart,
     torch_where_tensors_are_trained,
 )
-from tests.repo.room_table import OWN_FILES, PACKAGES, PURE_FILES, ROOMS
+from tests.repo.room_table import LIBRARY_OBJECTS, OWN_FILES, PACKAGES, PURE_FILES, ROOMS
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
@@ -48,7 +49,7 @@ def test_sources_are_found() -> None:
     modules = {source.module for source in read_sources(FOLDERS)}
     assert {"dht", "dht.records.signed_records", "averaging", "peer", "tests.repo.test_architecture"} <= modules
     assert set(ROOMS) - {"dashboard.web"} <= modules, "every room has an __init__.py, or is a file"
-    assert {*PURE_FILES, *OWN_FILES} <= modules
+    assert {*PURE_FILES, *OWN_FILES, *LIBRARY_OBJECTS} <= modules
 
 
 def test_no_room_stands_on_one_above_it() -> None:
@@ -134,6 +135,12 @@ BROKEN: list[tuple[Callable[[Sequence[Source]], Iterator[str]], dict[str, str]]]
     (files_of_others, {"peer.x": "from pathlib import Path\nPath('x').read_bytes()"}),
     (files_of_others, {"dashboard.x": "def f(path):\n    return path.open('rb')"}),
     (files_of_others, {"dht.x": "open('x')"}),
+    (own_attributes, {"dht.x": "def f(exchange, links):\n    exchange.links = links"}),
+    (own_attributes, {"peer.x": "class A:\n    def __init__(self, b):\n        self.b = b\n        self.b.limit = 3"}),
+    (own_attributes, {"peer.x": "class A:\n    def f(self):\n        self.on_end = None\ndef f(a):\n    a.on_end = f"}),
+    (own_attributes, {"peer.x": "def f(a):\n    a.count += 1"}),
+    (own_attributes, {"peer.x": "def f(a, b):\n    a.one, (b.two, *c) = 1, (2, 3)"}),
+    (own_attributes, {"peer.x": "def f(a):\n    del a.count"}),
     (size, {"dht.x": "\n" * 501}),
     (size, {f"dht.records.x{number}": "" for number in range(16)}),
     (size, {f"dht.records.x{number}": "\n" * 500 for number in range(6)}),
@@ -164,6 +171,11 @@ def test_rules_allow_what_is_right() -> None:
         "peer.network.node.node": "import numpy\nfrom peer.mailbox import mailbox",
         "peer.mailbox.mailbox": "import numpy",
         "peer.trainer.model.gpt": "import torch\ntorch.load('f', weights_only=True)\nmodel.eval()",
+        "dht.memory.lines": (
+            "class Line:\n    is_up: bool\n    def copy(self):\n        one = Line()\n        one._side = self._side\n"
+            "def f(line):\n    line.is_up = False"
+        ),
+        "peer.network.node.x": "def f(mailbox):\n    mailbox.network.ready = 1\n    mailbox.states[0].version = 2",
         "tests.dht.records.test_profiles": "import dht.records.profiles",
         "tests.peer.trainer.test_gpt": "",
     }

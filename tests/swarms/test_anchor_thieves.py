@@ -6,6 +6,7 @@ import pytest
 
 from peer.events.log import RoundCommitted
 from peer.events.peer_events import AnchorRepaired
+from peer.network.node.node import Node
 from peer.simulation.scenarios.spec import Fault
 from tests.kit.simulated.anchor_thieves import Outcome, Theft, swarm_with_thieves
 from tests.kit.tiers import sampled
@@ -61,10 +62,10 @@ def test_a_newcomer_that_meets_only_liars_at_first_comes_back(
     theft, newcomer = Theft(speaks=False), num_honest - 1
     kept: list[None] = []
 
-    async def keep() -> None:
+    async def keep(_node: Node) -> None:
         kept.append(None)
 
-    monkeypatch.setattr("peer.network.node.repairs._nothing", keep)
+    monkeypatch.setattr(Node, "_keep_lineage", keep)
     thieves = tuple(range(num_honest, num_honest + num_thieves))
     faults = (
         Fault(20.0, "partition", (newcomer, *thieves)),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -17,7 +19,7 @@ from averaging.outer.outer_step import OuterRule, staleness_of
 from averaging.rounds.events import Advanced, Heard, SendMessage, View
 from averaging.rounds.machine import RoundMachine
 from averaging.rounds.timing import RoundTiming
-from averaging.trust.guard import Guard
+from averaging.trust.guard import Guard, GuardPorts
 from averaging.wire.messages import Abandon, Commit, Offer, RosterEntry, ShardResult
 from peer.events.log import Event
 from peer.events.peer_events import AnchorRepaired, RefusedPeer
@@ -52,9 +54,8 @@ def machine_at(version: int, digest: bytes = DIGEST) -> RoundMachine:
 
 def watched(machine: RoundMachine) -> tuple[Guard, Clock, list]:
     clock, reports = Clock(1000.0), []
-    guard = Guard(ME, LIMIT, clock, reports.append)
-    guard.speed_of = lambda peer_id: SPEED
-    machine.objection = lambda sender, offer: guard.claim_objection(sender, offer, machine.timing)
+    guard = Guard(ME, LIMIT, GuardPorts(clock, reports.append, speed_of=lambda peer_id: SPEED))
+    machine.objection = partial(guard.claim_objection, timing=machine.timing)
     return guard, clock, reports
 
 
@@ -136,8 +137,7 @@ def test_no_honest_claim_is_refused_after_a_split(
 ) -> None:
     """One side made `own_rounds` while the other made theirs, `slowness` times slower; then this one gives in."""
     clock, reports = Clock(1000.0), []
-    guard = Guard(ME, LIMIT, clock, reports.append)
-    guard.speed_of = lambda peer_id: SPEED
+    guard = Guard(ME, LIMIT, GuardPorts(clock, reports.append, speed_of=lambda peer_id: SPEED))
     timing = machine_at(0).timing
     began, fork, interval = clock.now, rounds_before, own_interval
     their_interval = own_interval * slowness

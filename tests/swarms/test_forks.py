@@ -10,7 +10,7 @@ import pytest
 from peer.events.log import Event
 from peer.events.peer_events import AnchorDiffered, AnchorRepaired, CatchUpProgressed, CaughtUp, JoinedRun
 from peer.events.round_events import RoundCommitted, SentContribution
-from peer.network.node.fragment_memory import persist, restart_machine
+from peer.network.node.fragment_memory import persist
 from peer.network.node.node import Node
 from peer.simulation.peer import EPOCH_SECONDS, Life
 from peer.simulation.scenarios.spec import Profile
@@ -43,9 +43,9 @@ def fork(node: Node, more_tokens: int) -> None:
     state.anchor += change
     state.lineage_tokens += more_tokens
     state.refresh_digest()
-    fragment.digests = {state.version: state.digest}
     persist(node.mailbox, fragment)
-    restart_machine(fragment)
+    fragment.digests.clear()
+    fragment.restart()
     node.desk.deliver(FRAGMENT, change, state.version)
 
 
@@ -63,7 +63,7 @@ def swarm_with_fork(
             # Not from inside of the commit.
             node = lives[index].node
             fragment = node.fragments[FRAGMENT]
-            node.exchange._spawn(when_idle(fragment.busy, lambda: fork(node, more_tokens)))
+            node.exchange._background.spawn(when_idle(fragment.busy, lambda: fork(node, more_tokens)))
         seen.append((index, event))
 
     spec = SimulationSpec(num_peers, 60, seed, tiny_manifest(seed))

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from averaging.exchange.delivery import Deliveries
+from averaging.exchange.averaging import Averaging, Deliveries
 from averaging.lanes.upload_rate import UploadRate
 from averaging.rounds.line_budget import LineBudget, bytes_each
 from averaging.rounds.shard_plan import plan_shards
 from averaging.rounds.timing import PATIENCE_OF_PACE, RoundTiming
 from averaging.wire.frames import encode
-from averaging.wire.messages import Contribution, Plan, Result, RosterEntry, ShardPlan
+from averaging.wire.messages import HISTORY_COMMITS, Contribution, Plan, Result, RosterEntry, ShardPlan
 from dht.host import PeerId
 from peer.simulation.scenarios.schedule import spec_of
 from peer.simulation.scenarios.spec import Fault
@@ -196,66 +196,78 @@ def test_who_was_seen_to_bring_means_too_late_is_given_none():
 # --- means that somebody else has ---
 
 
-class FakeLinks:
-    def __init__(self):
-        self.posted, self.on_read, self.is_stale = [], None, None
-
-    def post(self, to, parts, lane="control"):
-        self.posted.append((to, tuple(parts)))
-        return 0
-
-
-def delivery_scene(payload, num_members=3):
-    links, version = FakeLinks(), [7]
-    store = SimpleNamespace(own_result=lambda *_: payload)
-    fragment = SimpleNamespace(index=0, store=store, machine=SimpleNamespace(me=ME))
-    roster = tuple(RosterEntry(peer_id, 10, 1, 7, 0) for peer_id in (ME, OTHER, SLOW)[:num_members])
-    plan = Plan(0, 7, 0, bytes(16), roster, (ShardPlan(0, 50, 0),), 5.0, 5.0)
-    deliveries = Deliveries(lambda _index: version[0], 3)
-    deliveries.watch(links)
-    return deliveries, links, fragment, plan, version
+def delivery_scene():
+    version = [7]
+    return Deliveries(lambda _index: version[0]), Result(0, 7, 0, 0, 50), version
 
 
 def test_a_mean_is_reported_when_somebody_else_has_it():
     async def scenario():
-        deliveries, links, fragment, plan, _ = delivery_scene(bytes(9000))
-        reporting = asyncio.ensure_future(deliveries.deliver(links, fragment, plan, 0))
-        await asyncio.sleep(0)
-        assert [to for to, _ in links.posted] == [OTHER, SLOW]
-        assert not reporting.done()
-        header = encode(Result(0, 7, 0, 0, 50))
-        links.on_read(OTHER, (header, bytes(8999) + b"x"))  # that of another attempt
-        await asyncio.sleep(0)
-        assert not reporting.done()
-        links.on_read(OTHER, (header, bytes(9000)))
-        await reporting
+        deliveries, header, _ = delivery_scene()
+        read = deliveries.begin(header, bytes(9000))
+        assert deliveries.has(header, bytes(9000))
+        deliveries.note_read(OTHER, (encode(header), bytes(8999) + b"x"))  # that of another attempt
+        assert not read.is_set()
+        assert not deliveries.has(header, bytes(8999) + b"x")
+        deliveries.note_read(OTHER, (encode(header), bytes(9000)))
+        assert read.is_set()
 
     asyncio.run(scenario())
 
 
-@pytest.mark.parametrize(("payload", "num_members"), [(bytes(9), 3), (bytes(9000), 1)])
-def test_what_nobody_says_they_read_is_not_waited_for(payload, num_members):
+class Remotes:
+    """Links to members that read what they are sent when they are told to."""
+
+    def __init__(self):
+        self.posted, self.on_read = [], None
+
+    def watch(self, on_read, is_stale):
+        self.on_read = on_read
+
+    def send(self, to, message, payload):
+        self.posted.append((to, message))
+
+
+@pytest.mark.parametrize(
+    ("payload", "num_members", "sent_to"),
+    [(bytes(9000), 3, [OTHER, SLOW]), (bytes(9), 3, []), (bytes(9000), 1, [])],
+    ids=["long", "short", "alone"],
+)
+def test_only_what_somebody_says_they_read_is_waited_for(payload, num_members, sent_to):
     async def scenario():
-        deliveries, links, fragment, plan, _ = delivery_scene(payload, num_members)
-        await deliveries.deliver(links, fragment, plan, 0)
+        links = Remotes()
+        store = SimpleNamespace(own_result=lambda *_: payload)
+        fragment = SimpleNamespace(index=0, store=store, machine=SimpleNamespace(version=7))
+        roster = tuple(RosterEntry(peer_id, 10, 1, 7, 0) for peer_id in (ME, OTHER, SLOW)[:num_members])
+        plan = Plan(0, 7, 0, bytes(16), roster, (ShardPlan(0, 50, 0),), 5.0, 5.0)
+        context = SimpleNamespace(me=ME, links=links, fragments=[fragment])
+        averaging = Averaging(context, None, None, None, None)
+        delivering = asyncio.ensure_future(averaging._deliver(fragment, plan, 0))
+        await asyncio.sleep(0)
+        assert [to for to, _ in links.posted] == sent_to
+        assert delivering.done() == (not sent_to)
+        if sent_to:
+            links.on_read(OTHER, (encode(links.posted[0][1]), payload))
+        await delivering
 
     asyncio.run(scenario())
 
 
 def test_nothing_waits_for_a_round_that_is_over():
     async def scenario():
-        deliveries, links, fragment, plan, version = delivery_scene(bytes(9000))
-        reporting = asyncio.ensure_future(deliveries.deliver(links, fragment, plan, 0))
-        await asyncio.sleep(0)
+        deliveries, header, version = delivery_scene()
+        read = deliveries.begin(header, bytes(9000))
+        deliveries.advanced(0, 7)
+        assert not read.is_set()
         deliveries.advanced(0, 8)
-        await reporting
+        assert read.is_set()
         contribution = Contribution(0, 7, 0, OTHER, 0, 1, 0, 50, 10)
-        assert not links.is_stale((encode(contribution), bytes(50)))
+        assert not deliveries.is_stale((encode(contribution), bytes(50)))
         version[0] = 8
-        assert links.is_stale((encode(contribution), bytes(50)))
-        assert not links.is_stale((encode(Result(0, 7, 0, 0, 50)), bytes(50)))
-        version[0] = 11
-        assert links.is_stale((encode(Result(0, 7, 0, 0, 50)), bytes(50)))
+        assert deliveries.is_stale((encode(contribution), bytes(50)))
+        assert not deliveries.is_stale((encode(header), bytes(50)))
+        version[0] = 7 + HISTORY_COMMITS + 1
+        assert deliveries.is_stale((encode(header), bytes(50)))
 
     asyncio.run(scenario())
 
@@ -266,9 +278,10 @@ def test_nothing_waits_for_a_round_that_is_over():
 def test_what_waits_for_a_remote_is_not_queued_again_and_what_is_stale_is_not_sent():
     async def scenario():
         pair = Pair()
-        pair.sending.is_stale = lambda parts: parts[0] == contribution(7)
         read = []
-        pair.sending.on_read = lambda remote, parts: read.append((remote, parts[0]))
+        pair.sending.watch(
+            lambda remote, parts: read.append((remote, parts[0])), lambda parts: parts[0] == contribution(7)
+        )
         for number in (5, 5, 6, 7, 5, 6):
             pair.sending.post(B, [contribution(number), PAYLOAD], "data")
         await pair.sending.flush(60.0)

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from averaging.codec.blocks import EncodedBlocks
-from averaging.rounds.events import Ready
 from peer.events.log import RefusedPeer
 from peer.simulation.peer import Life, simulated_identity
 from peer.simulation.scenarios.spec import plan_churn
@@ -33,31 +32,32 @@ def poison(_codec, encoded):
 
 def lie_in_contributions(lie):
     def spoil(exchange):
-        send_shards = exchange._send_shards
+        sending = exchange.sending
+        post_shards = sending._post_shards
 
         def send_lies(fragment, effect):
             state = fragment.state
             honest = state.pending
             if honest is not None:
-                state.pending = dataclasses.replace(honest, encoded=lie(exchange.codec, honest.encoded))
-            send_shards(fragment, effect)
+                state.pending = dataclasses.replace(honest, encoded=lie(state.codec, honest.encoded))
+            post_shards(fragment, effect)
             state.pending = honest
 
-        exchange._send_shards = send_lies
+        sending._post_shards = send_lies
 
     return spoil
 
 
 def boast(exchange):
     """A thousand times the tokens."""
-    step = exchange._step
+    sending = exchange.sending
+    offer_of = sending._offer_of
 
-    def step_boasting(fragment, event):
-        if isinstance(event, Ready):
-            event = Ready(dataclasses.replace(event.offer, tokens=1000 * event.offer.tokens))
-        step(fragment, event)
+    def boasting(fragment, work):
+        offer = offer_of(fragment, work)
+        return dataclasses.replace(offer, tokens=1000 * offer.tokens)
 
-    exchange._step = step_boasting
+    sending._offer_of = boasting
 
 
 def swarm_with_liar(monkeypatch, spoil, seed=7, **averaging):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 from dht.admission.admission import Admission
@@ -66,7 +67,7 @@ class Swarm:
         )
         rule = AccessRule(self.run_id, self.manifest.hash, SOFTWARE)
         keeper = RunDoorkeeper(rule, identity.peer_id, "trainer", admission)
-        return keeper, Revisions(self.manifest, OWNER.public_key, identity.peer_id, keeper, admission)
+        return keeper, partial(Revisions, self.manifest, OWNER.public_key, identity.peer_id, keeper, admission)
 
     def life(self, index: int) -> Life:
         return self.peers[index].lives[-1]

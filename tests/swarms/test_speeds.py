@@ -73,7 +73,7 @@ def test_a_peer_that_is_in_every_few_rounds_helps_with_its_staleness(every):
                 began_on = base_version
                 base_version = rare.fragments[0].state.version
                 work = asyncio.get_running_loop().create_task(
-                    rare.exchange.work_arrived(
+                    rare.exchange.sending.work_arrived(
                         0, lambda state, values=values, base=began_on: state.receive_work(values, 100 * every, 10, base)
                     )
                 )

@@ -253,8 +253,8 @@ class Fetcher:
         if snapshot is None:
             return None
         # When all of it had been kept, nobody needed to send anything: it is theirs all the same.
-        transfer.given_bytes = transfer.given_bytes or dict.fromkeys(agreed.votes.confirmed_by, 0)
-        givers = tuple(sorted(transfer.given_bytes, key=lambda donor: (-transfer.given_bytes[donor], donor)))
+        given = transfer.given_bytes or dict.fromkeys(agreed.votes.confirmed_by, 0)
+        givers = tuple(sorted(given, key=lambda donor: (-given[donor], donor)))
         commits = await self._commits(fragment, snapshot, [*givers, *donors])
         return Fetched(replace(snapshot, commits=commits), givers, agreed.votes.confirmed_by)
 

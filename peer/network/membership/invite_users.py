@@ -36,24 +36,30 @@ class InviteUse:
     expires_at: int
 
 
-def remember_users(admission: Admission, folder: Path, now: float) -> None:
-    """Tell `admission` who used invites in earlier sessions, and keep on disk who does in this one.
+class InviteUsers:
+    """The file with the users of one-time invites that this peer let in."""
 
-    Uses of invites that have expired by `now` are forgotten: nobody is let in with them.
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / INVITE_USERS_NAME
 
-    Raises:
-        LocalFault: the file cannot be read or written.
-    """
-    path = folder / INVITE_USERS_NAME
-    uses = [use for use in read_users(path) if use.expires_at > now]
-    for use in uses:
-        admission.note_user(use.serial, use.peer_id)
-    if path.exists():
-        _replace(path, uses)
+    def remind(self, admission: Admission, now: float) -> None:
+        """Tell `admission` who used invites in earlier sessions.
 
-    def keep(ticket: Ticket, peer_id: PeerId) -> None:
+        Uses of invites that have expired by `now` are forgotten: nobody is let in with them.
+
+        Raises:
+            LocalFault: the file cannot be read or written.
+        """
+        uses = [use for use in read_users(self._path) if use.expires_at > now]
+        for use in uses:
+            admission.note_user(use.serial, use.peer_id)
+        if self._path.exists():
+            _replace(self._path, uses)
+
+    def keep(self, ticket: Ticket, peer_id: PeerId) -> None:
+        """Write down who used an invite."""
         try:
-            with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as file:
+            with os.fdopen(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as file:
                 file.write(_line(InviteUse(ticket.serial, peer_id, ticket.expires_at)))
                 file.flush()
                 os.fsync(file.fileno())
@@ -61,12 +67,10 @@ def remember_users(admission: Admission, folder: Path, now: float) -> None:
             log.warning(
                 "%s cannot be written (%s); another key could use invite %s after this peer is started again; free "
                 "space, or revoke that invite",
-                path,
+                self._path,
                 error.strerror,
                 ticket.serial.hex(),
             )
-
-    admission.on_used = keep
 
 
 def read_users(path: Path) -> list[InviteUse]:

@@ -67,6 +67,15 @@ class _Suspicion:
     sequence: int
 
 
+@dataclass(frozen=True, slots=True)
+class MemberScope:
+    """Of which run this peer is a member, and at which site; empty: at none that it names."""
+
+    run_id: str
+    manifest_hash: bytes
+    site: str = ""
+
+
 class Membership:
     """This peer's record and its view of the others; `run` keeps both fresh until it is cancelled.
 
@@ -86,6 +95,7 @@ class Membership:
         store: RecordStore,
         doorkeeper: Doorkeeper,
         describe: Callable[[], PeerRecord],
+        scope: MemberScope,
         *,
         announce_seconds: float,
         wall_clock: Callable[[], float],
@@ -108,8 +118,7 @@ class Membership:
         self._on_joined = on_joined
         self._on_left = on_left
         self._on_refused = on_refused
-        own = describe()
-        self._run_id, self._manifest_hash, self._own_site = own.run_id, own.manifest_hash, own.site
+        self._run_id, self._manifest_hash, self._own_site = scope.run_id, scope.manifest_hash, scope.site
         self._verified = VerifiedRecords() if verified is None else verified
         self._sequence = 0
         self._levels = Levels(identity.peer_id)

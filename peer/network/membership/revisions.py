@@ -117,9 +117,10 @@ class Revisions:
         me: PeerId,
         doorkeeper: RunDoorkeeper | None = None,
         admission: Admission | None = None,
+        on_end: Callable[[int], None] = lambda version: None,
     ) -> None:
         self.manifest = manifest
-        self.on_end: Callable[[int], None] = lambda version: None
+        self._on_end = on_end
         self.has_ended = False
         self._owner_public_key = owner_public_key
         self._me = me
@@ -168,7 +169,7 @@ class Revisions:
         if self._admission is not None:
             self._admission.set_rules(rules)
         if self._doorkeeper is not None:
-            self._doorkeeper.minimum_software = minimum_software_at(self.manifest, version)
+            self._doorkeeper.ask_software(minimum_software_at(self.manifest, version))
 
     def _look_at_self(self) -> None:
         if self._version is None:
@@ -188,4 +189,4 @@ class Revisions:
         end = end_version(self.manifest)
         if end is not None and self._version >= end and not self.has_ended:
             self.has_ended = True
-            self.on_end(end)
+            self._on_end(end)

@@ -11,5 +11,6 @@ The files, each built on those above it:
     checkpoint_keeper.py  the network side of a checkpoint: asks for a moment, saves, finds what to restore
     leave.py              how a node leaves
     start.py              where a peer starts from: memory, checkpoint, swarm, initial parameters
+    ports.py              who a node is, and what its owner gives it
     node.py               Node: membership, rounds and state around a mailbox
 """

@@ -17,12 +17,13 @@ from averaging.fragment.shard_store import ShardStore
 from averaging.outer.contributions import Sent
 from averaging.outer.fragment_state import FragmentState
 from averaging.outer.outer_step import OuterRule
+from averaging.rounds.leader import Leading
 from averaging.rounds.shard_plan import MOST_OF_MEDIAN
 from averaging.rounds.timing import RoundTiming
 from averaging.signing.notary import Notary
 from averaging.transfer.client import Snapshot
+from averaging.trust.guard import Guard
 from averaging.trust.leaders import HOSTILE_SHARE
-from averaging.wire.messages import DIGEST_BYTES
 from dht.host import PeerId
 from peer.config.manifest import AveragingSection
 from peer.mailbox.mailbox import Mailbox, SharedFragment
@@ -37,20 +38,23 @@ def build_fragments(
     codec: Codec,
     mailbox: Mailbox,
     notary: Notary,
+    guard: Guard | None = None,
     site_of: Callable[[PeerId], str] = lambda peer_id: "",
+    leading_type: type[Leading] = Leading,
 ) -> list[FragmentRuntime]:
-    """One runtime per fragment; its arrays are those of the mailbox."""
+    """One runtime per fragment; its arrays are those of the mailbox. `guard` checks offers; None: all are taken."""
     cells = CellRule(section.cell_size, site_of if section.cell_by == "site" else None)
     runtimes = []
     for index, (size, shared) in enumerate(zip(mailbox.sizes, mailbox.states, strict=True)):
         state = FragmentState(rule, codec, shared.anchor, shared.momentum, shared.residual)
+        timing = RoundTiming.with_bounds(section.round_deadline_seconds, section.num_fragments)
         machine = CellRoundMachine(
             me,
             run_id,
             index,
             size,
             codec.block_size,
-            RoundTiming.with_bounds(section.round_deadline_seconds, section.num_fragments),
+            timing,
             notary,
             section.quorum_fraction,
             cell_rule=cells,
@@ -58,15 +62,17 @@ def build_fragments(
             weigh=partial(weigh, rule),
             most_of_median=MOST_OF_MEDIAN if rule.is_strict else math.inf,
             least_share=HOSTILE_SHARE if rule.is_strict else 0.0,
+            leading_type=leading_type,
+            objection=(lambda *_: "") if guard is None else partial(guard.claim_objection, timing=timing),
+            doubt=(lambda *_: False) if guard is None else partial(guard.doubts, timing=timing),
         )
-        guard = partial(changing, mailbox, index, state)
         runtimes.append(
             FragmentRuntime(
                 index,
                 state,
                 machine,
                 ShardStore(codec, size),
-                changing=guard,
+                changing=partial(changing, mailbox, index, state),
                 persist=partial(_persist_work, shared, state),
             )
         )
@@ -138,14 +144,6 @@ def _persist_work(shared: SharedFragment, state: FragmentState) -> None:
 
 def _plus_1(version: int | None) -> int:
     return 0 if version is None else version + 1
-
-
-def restart_machine(fragment: FragmentRuntime) -> None:
-    """Let the rounds go on from the state's version."""
-    state, machine = fragment.state, fragment.machine
-    machine.version, machine.lineage_tokens = state.version, state.lineage_tokens
-    machine.anchor_digest = state.digest[:DIGEST_BYTES]
-    fragment.digests[state.version] = state.digest
 
 
 def adopt_snapshot(state: FragmentState, snapshot: Snapshot) -> None:

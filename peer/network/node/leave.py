@@ -52,7 +52,7 @@ class Parting:
         """Let rounds that carry own work finish."""
         end = self.clock() + SETTLE_SECONDS
         while self.clock() < end:
-            await self.desk.take_work(self.exchange.work_arrived)
+            await self.desk.take_work(self.exchange.sending.work_arrived)
             if not any(f.state.pending is not None or f.state.unsent_tokens for f in self.exchange.fragments):
                 break
             await asyncio.sleep(POLL_SECONDS)
@@ -67,7 +67,7 @@ class Parting:
 
     async def keep_work(self) -> None:
         """The last checkpoint: nothing is sent any more."""
-        self.exchange.takes_part = False
+        self.exchange.sending.take_part(False)
         if self.keeper is not None:
             await self.keeper.save(is_last=True)
 
@@ -105,7 +105,7 @@ class Parting:
             asked = self.membership.some_of(staying, MOST_ASKED)
             for record in asked:
                 for index in behind:
-                    self.exchange.audit(index, record.peer_id)
+                    self.exchange.applying.say_version(self.exchange.fragments[index], record.peer_id)
             await asyncio.sleep(min(pause_seconds, end - self.clock()))
             pause_seconds = min(1.5 * pause_seconds, LONGEST_PAUSE_SECONDS)
             # They say how far they are, or that they are leaving too.

@@ -72,6 +72,10 @@ class TrainerDesk:
         self._rebasing = bool(keeps_work)
         self.is_open = True
 
+    def open_without_trainer(self) -> None:
+        """Begin with nobody to hand anything to: a seed's node."""
+        self.is_open = True
+
     async def take_work(self, take: TakeWork) -> None:
         """Pass on what the trainer has posted, oldest first."""
         async with self._taking:

@@ -10,25 +10,23 @@ import asyncio
 import contextlib
 import logging
 import math
-import random
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from functools import partial
 
 from averaging.exchange.background import Background
+from averaging.exchange.context import ExchangePorts
 from averaging.exchange.exchange import Exchange
-from averaging.fragment.runtime import Compute
-from averaging.lanes.links import Doorkeeper, Links
+from averaging.lanes.links import LinkPorts, Links
 from averaging.outer.schedule import effective_sync_every, fastest_believed
 from averaging.rounds.facts import ExchangeReport, PeerRefused, RoundClosed
 from averaging.signing.notary import Notary, Scope
 from averaging.transfer.client import Snapshot, StateServer
+from averaging.trust.guard import Guard, GuardPorts
 from averaging.wire.messages import Commit, Message
 from dht.errors import Incompatible, LocalFault
-from dht.host import Host, PeerId
-from dht.identity.keys import Identity, verify
-from dht.records.signed_records import PeerRecord, VerifiedRecords
-from dht.store import RecordStore
-from dht.streams.pacing import Pace
+from dht.host import PeerId
+from dht.identity.keys import verify
+from dht.records.signed_records import PeerRecord
 from peer.checkpoint.checkpoint import CheckpointFolder
 from peer.checkpoint.facts import Totals
 from peer.checkpoint.partial_downloads import ChunkFiles
@@ -36,22 +34,19 @@ from peer.checkpoint.spill import PastRounds, Shelf
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import INCOMING_NAME
 from peer.config.run_rules import codec_of, limits_of, rule_of
-from peer.events.log import Event
 from peer.mailbox.mailbox import Mailbox
 from peer.network.anchors.fetcher import Fetcher
-from peer.network.membership.membership import Membership
+from peer.network.membership.membership import MemberScope, Membership
 from peer.network.membership.revisions import Revisions
 from peer.network.node.checkpoint_keeper import CheckpointKeeper
 from peer.network.node.fragment_memory import build_fragments, persist
 from peer.network.node.leave import Parting
 from peer.network.node.mailbox_desk import TrainerDesk
+from peer.network.node.ports import NodeIdentity, NodePorts
 from peer.network.node.repairs import Repairs
 from peer.network.node.reporter import Reporter
-from peer.network.node.serving_limits import FREELY, ServingLimits
 from peer.network.node.start import Start
 
-POLL_SECONDS = 0.02
-"""How often the outbox is looked at: far below an inner step of any model worth training over the internet."""
 PACE_SECONDS_PER_MEMBER = 0.005
 """Between two searches for the fastest: in a swarm of thousands they take time, and it hardly changes."""
 REPLAY_SECONDS = 5.0
@@ -61,50 +56,11 @@ whoever takes longer begins with what it has, and the commits come meanwhile."""
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class NodeIdentity:
-    """Who this peer is and what it says about itself."""
-
-    identity: Identity
-    run_id: str
-    session: int
-    role: str
-    device: str
-    name: str
-    software: str
-    contributor_key: bytes = b""
-    site: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class NodePorts:
-    """Everything that differs between real life and simulation."""
-
-    host: Host
-    store: RecordStore
-    doorkeeper: Doorkeeper
-    wall_clock: Callable[[], float]
-    clock: Callable[[], float]
-    compute: Compute
-    emit: Callable[[Event], None]
-    randomness: random.Random
-    poll_seconds: float = POLL_SECONDS
-    rest: Callable[[float], Awaitable[None]] = asyncio.sleep
-    """Waits between two looks into the mailbox; the simulator knows when there is something to see."""
-    verified: VerifiedRecords | None = None
-    """Records known to be good; None begins with none. The peers of a simulation share theirs."""
-    revisions: Revisions | None = None  # None: those of the manifest, and everybody is a member
-    serving: ServingLimits = FREELY
-    line: Pace | None = None  # None: rounds do not pace themselves
-
-
 class Node:
     """See the module docstring. `run` ends when the trainer has finished or `leave` was called.
 
     `checkpoints` is where the state is kept on disk; None keeps nothing (simulation).
     """
-
-    membership: Membership
 
     def __init__(
         self,
@@ -129,78 +85,39 @@ class Node:
         self._moved = asyncio.Event()
         self._leave_reason = "the trainer finished"
         self._state = "joining"
-        self._manifest_hash = manifest.hash
-        notary = Notary(Scope(who.run_id, self._manifest_hash), who.identity.sign, verify, ports.verified)
-        section, site_of = manifest.averaging, lambda peer_id: self.membership.site_of(peer_id)
-        self.fragments = build_fragments(self.me, who.run_id, section, self.rule, self.codec, mailbox, notary, site_of)
+        self.is_dialable = True
+        revisions = ports.revisions or partial(Revisions, manifest, bytes(32), self.me)
+        self.revisions = revisions(on_end=self.reporter.run_ended)
+        self.membership = self._build_membership()
+        guard = self.guard = self._build_guard()
+        notary = Notary(Scope(who.run_id, manifest.hash), who.identity.sign, verify, ports.verified)
+        self.fragments = build_fragments(
+            *(self.me, who.run_id, manifest.averaging, self.rule, self.codec, mailbox, notary, guard),
+            *(self.membership.site_of, ports.parts.leading_type),
+        )
         self.desk = TrainerDesk(
             mailbox, self.fragments, manifest.averaging, ports.clock, ports.poll_seconds, self.reporter.last_send_step
         )
-        self.exchange = Exchange(
-            self.me,
-            self.rule,
-            self.codec,
-            self.fragments,
-            clock=ports.clock,
-            compute=ports.compute,
-            deliver=self.desk.deliver,
-            lend=self.desk.lend,
-            report=self._on_report,
-            first_sequence=int(1000 * self.started_at),
-        )
-        self.exchange.takes_part = False
-        self.is_dialable = True
-        self.exchange.audits.chance = ports.randomness.random
-        self.exchange.audits.signs_of = lambda peer_id: self.membership.signs_of(peer_id)
-        self.revisions = ports.revisions or Revisions(manifest, bytes(32), self.me)
-        self.revisions.on_end = self.reporter.run_ended
-        self.exchange.rule_at = self.revisions.rule_at
+        heard = LinkPorts(self._on_message, self._on_lost, self._on_refused, self.membership.is_abroad)
         self.links = Links(
-            ports.host,
-            ports.doorkeeper,
-            self.limits,
-            self._on_message,
-            self._on_lost,
-            self._on_refused,
-            ports.clock,
-            ports.line,
+            *(ports.host, ports.doorkeeper, self.limits, heard, ports.clock, ports.line, ports.max_queued_bytes)
         )
-        self.exchange.links, self.links.is_abroad = self.links, lambda remote: self.membership.is_abroad(remote)
-        self.links.rate_of = lambda remote: self.membership.upload_bits_per_second(remote)
-        self.membership = Membership(
-            who.identity,
-            ports.host,
-            ports.store,
-            ports.doorkeeper,
-            self._describe,
-            announce_seconds=manifest.network.announce_seconds,
-            wall_clock=ports.wall_clock,
-            randomness=ports.randomness,
-            on_view=self._on_view,
-            on_joined=self.reporter.peer_joined,
-            on_left=self.reporter.peer_left,
-            on_refused=self._on_refused,
-            verified=ports.verified,
-        )
-        guard = self.exchange.guard
-        guard.speed_of, guard.news_seconds = self._speed_of, self.membership.news_seconds
-        guard.known_speeds = self.membership.speeds
+        self.exchange = self._build_exchange()
         kept = None if checkpoints is None else ChunkFiles(checkpoints.path.with_name(INCOMING_NAME))
         self.fetcher = Fetcher(ports.host, ports.doorkeeper, self.limits, self.membership, notary, kept)
-        self.repairs = Repairs(self.exchange, self.fetcher, self.membership, self.reporter)
-        serving = ports.serving
-        StateServer(
-            *(ports.host, ports.doorkeeper, self, len(mailbox.sizes), ports.compute),
-            most_bits_per_second=lambda: serving.now(self.links),
-            max_transfers=serving.max_transfers,
-        )
         self.keeper = self._past = None
         if checkpoints is not None:
             self._past = PastRounds(Shelf(checkpoints.path.parent), ports.compute)
             self.keeper = self._build_keeper(checkpoints, self._past)
-            self.repairs.before_unproven = self.keeper.keep_lineage
-        exchange, keeper = self.exchange, self.keeper
-        self._parting = Parting(exchange, self.links, self.membership, self.desk, mailbox, keeper, ports.clock)
+        self.repairs = Repairs(self.exchange, self.fetcher, self.membership, self.reporter, self._keep_lineage)
+        StateServer(
+            *(ports.host, ports.doorkeeper, self, len(mailbox.sizes), ports.compute),
+            most_bits_per_second=lambda: ports.serving.now(self.links),
+            max_transfers=ports.serving.max_transfers,
+        )
+        self._parting = Parting(
+            self.exchange, self.links, self.membership, self.desk, mailbox, self.keeper, ports.clock
+        )
         self._start = Start(
             self.me,
             mailbox,
@@ -216,6 +133,54 @@ class Node:
             poll_seconds=ports.poll_seconds,
             look_seconds=manifest.network.announce_seconds / 2,
         )
+
+    def _build_membership(self) -> Membership:
+        ports = self.ports
+        return Membership(
+            self.who.identity,
+            ports.host,
+            ports.store,
+            ports.doorkeeper,
+            self._describe,
+            MemberScope(self.who.run_id, self.manifest.hash, self.who.site),
+            announce_seconds=self.manifest.network.announce_seconds,
+            wall_clock=ports.wall_clock,
+            randomness=ports.randomness,
+            on_view=self._on_view,
+            on_joined=self.reporter.peer_joined,
+            on_left=self.reporter.peer_left,
+            on_refused=self._on_refused,
+            verified=ports.verified,
+        )
+
+    def _build_guard(self) -> Guard:
+        membership = self.membership
+        ports = GuardPorts(
+            self.ports.clock,
+            self._on_report,
+            on_exclusion=self._on_exclusion,
+            speed_of=self._speed_of,
+            known_speeds=membership.speeds,
+            news_seconds=membership.news_seconds,
+        )
+        return Guard(self.me, self.rule.staleness_limit, ports, is_strict=self.rule.is_strict)
+
+    def _build_exchange(self) -> Exchange:
+        given, membership = self.ports, self.membership
+        ports = ExchangePorts(
+            given.clock,
+            given.compute,
+            self.desk.deliver,
+            self._on_report,
+            lend=self.desk.lend,
+            rule_at=self.revisions.rule_at,
+            chance=given.randomness.random,
+            signs_of=membership.signs_of,
+            rate_of=membership.upload_bits_per_second,
+            parts=given.parts,
+        )
+        first_sequence = int(1000 * self.started_at)
+        return Exchange(self.me, self.rule, self.codec, self.fragments, self.guard, self.links, ports, first_sequence)
 
     # --------------------------------------------------------------------------------------------------- the run
 
@@ -233,7 +198,7 @@ class Node:
                 self.reporter.left(self._leave_reason)
                 return
             self._state = "training" if self.who.role == "trainer" else "serving"
-            self.exchange.takes_part = self.who.role == "trainer"
+            self.exchange.sending.take_part(self.who.role == "trainer")
             await self.membership.announce()
             self._check_identity()
             self._check_welcome(await self.membership.introduce())
@@ -242,7 +207,7 @@ class Node:
             await self._start.hand_over()
             self.mailbox.network.ready = 1
             for fragment in self.fragments:
-                await self.exchange.offer(fragment)
+                await self.exchange.sending.offer(fragment)
             self.reporter.joined(self.who.run_id, self.who.device, self.versions())
             membership = self.membership
             for work in (membership.run(), membership.show_changes(), self._follow_trainer(), self._audit()):
@@ -292,8 +257,13 @@ class Node:
             for index, peer_id in behind.items():
                 if (index, self.fragments[index].machine.version) not in asked:
                     asked.add((index, self.fragments[index].machine.version))
-                    self.exchange.audit(index, peer_id)
+                    self.exchange.applying.say_version(self.fragments[index], peer_id)
             await asyncio.sleep(REPLAY_SECONDS / 50)
+
+    def note_paths(self, is_dialable: bool, can_reduce: bool) -> None:
+        """Whether others can open connections to this peer, and whether it can be given shards to reduce."""
+        self.is_dialable = is_dialable
+        self.exchange.sending.note_reachable(can_reduce)
 
     def leave(self, reason: str) -> None:
         """End the run in an orderly way."""
@@ -318,13 +288,13 @@ class Node:
         trainer, told_at = self.mailbox.trainer, self.ports.clock()
         paced_at = told_at
         while not self._leaving.is_set():
-            self.exchange.guard.awake()
-            await self.desk.take_work(self.exchange.work_arrived)
+            self.guard.awake()
+            await self.desk.take_work(self.exchange.sending.work_arrived)
             self.revisions.reached(min(self.versions()))
             self.desk.retry()
             self.mailbox.network.heartbeat = self.ports.clock()
             if trainer.finished or trainer.stop_requested:
-                await self.desk.take_work(self.exchange.work_arrived)
+                await self.desk.take_work(self.exchange.sending.work_arrived)
                 if not self._leaving.is_set():  # the trainer may have said meanwhile why it ends
                     self.leave("the trainer finished" if trainer.finished else "asked to stop")
             if self.ports.clock() - told_at >= self.manifest.network.announce_seconds / 2:
@@ -360,8 +330,11 @@ class Node:
         self.membership.suspect(peer_id, reason)
         self.exchange.peer_lost(peer_id, reason)
 
+    def _on_exclusion(self) -> None:
+        self.exchange.exclude()
+
     def _on_refused(self, peer_id: PeerId, reason: str) -> None:
-        self.exchange.guard.blame(peer_id, "malformed", reason)
+        self.guard.blame(peer_id, "malformed", reason)
 
     def _on_view(self) -> None:
         trainers, followers = self.membership.split()
@@ -446,7 +419,7 @@ class Node:
             session=self.who.session,
             sequence=0,
             expires_at=0.0,
-            manifest_hash=self._manifest_hash,
+            manifest_hash=self.manifest.hash,
             state=self._state,  # type: ignore[arg-type]
             role=self.who.role,  # type: ignore[arg-type]
             device=self.who.device,
@@ -471,6 +444,10 @@ class Node:
             newest_round=self.reporter.round_clock.newest,
         )
 
+    async def _keep_lineage(self) -> None:
+        if self.keeper is not None:
+            await self.keeper.keep_lineage()
+
     def _build_keeper(self, checkpoints: CheckpointFolder, past: PastRounds) -> CheckpointKeeper:
         trainer, ports = self.mailbox.trainer, self.ports
 
@@ -482,7 +459,7 @@ class Node:
             checkpoints,
             self.fragments,
             self.mailbox,
-            (self.desk, self.exchange.work_arrived) if self.who.role == "trainer" else None,
+            (self.desk, self.exchange.sending.work_arrived) if self.who.role == "trainer" else None,
             ports.compute,
             totals,
             ports.wall_clock,

@@ -98,15 +98,25 @@ class _Refusal:
 
 
 class Repairs:
-    """Audits and repairs of all fragments of one peer."""
+    """Audits and repairs of all fragments of one peer.
 
-    def __init__(self, exchange: Exchange, fetcher: Fetcher, neighbours: Neighbours, reports: RepairReports) -> None:
+    Args:
+        before_unproven: called before an anchor is taken over to which no signed commits lead from an own one.
+    """
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        fetcher: Fetcher,
+        neighbours: Neighbours,
+        reports: RepairReports,
+        before_unproven: Callable[[], Awaitable[None]],
+    ) -> None:
         self._exchange = exchange
         self._fetcher = fetcher
         self._neighbours = neighbours
         self._reports = reports
-        self.before_unproven: Callable[[], Awaitable[None]] = _nothing
-        """Called before an anchor is taken over to which no signed commits lead from an own one; set by the owner."""
+        self._before_unproven = before_unproven
         self._refused: dict[tuple[PeerId, int], _Refusal] = {}
         self._looking: set[tuple[PeerId, int]] = set()
 
@@ -118,17 +128,17 @@ class Repairs:
     async def audit(self) -> None:
         """Compare announced anchors with our own; cheap as long as they agree."""
         for fragment in self._exchange.fragments:
-            if fragment.repairing:
+            if self._exchange.applying.is_repairing(fragment):
                 continue
             doubts = self._doubts(fragment)
             if doubts.ahead:
-                self._exchange.audit(fragment.index, doubts.ahead[0])
+                self._exchange.applying.say_version(fragment, doubts.ahead[0])
             for peer_id in doubts.against[:MAX_LOOKS]:
                 if await self._look(fragment, peer_id, ""):
                     break
 
     async def repair(self, index: int, peer_id: PeerId, reason: str) -> None:
-        """Look into what `peer_id` claims; `Exchange.repaired` follows in any case."""
+        """Look into what `peer_id` claims; `Applying.repaired` follows in any case."""
         fragment = self._exchange.fragments[index]
         try:
             # The one that knows of a better anchor may be gone by now; whoever has gone on will do as well.
@@ -138,7 +148,7 @@ class Repairs:
                 if await self._look(fragment, name, reason):
                     return
         finally:
-            self._exchange.repaired(index)
+            self._exchange.applying.repaired(fragment)
 
     def _doubts(self, fragment: FragmentRuntime) -> _Doubts:
         state, index, me = fragment.state, fragment.index, self._exchange.me
@@ -181,11 +191,10 @@ class Repairs:
                 # It may be the one that has to give in, and not know it. Or a round of few led there, whose commit was
                 # not followed yet: asked for again, it is by now.
                 fragment.machine.later.forget(peer_id)
-                self._exchange.audit(fragment.index, peer_id)
+                self._exchange.applying.say_version(fragment, peer_id)
                 return False
-            if fragment.repairing and fragment.unfetchable is None:
+            if not self._exchange.applying.begin_repair(fragment):
                 return False  # somebody else's claim was faster
-            fragment.repairing = True
             if found.is_fork:
                 self._reports.anchor_differed(fragment.index, fragment.state.version, len(found.behind))
             reason = reason or f"more weight stands behind that of {len(found.behind)} other members"
@@ -270,15 +279,15 @@ class Repairs:
                 return None
             tokens = weighed.lineage_tokens
             if tokens is None:
-                await self.before_unproven()
+                await self._before_unproven()
             else:
                 found = replace(found, lineage_tokens=min(tokens, MAX_LINEAGE_TOKENS))
             snapshot, shown = found, tuple(commits[version] for version in sorted(commits))
-            await self._exchange.adopt(index, lambda state: adopt_snapshot(state, snapshot), shown)
+            await self._exchange.applying.adopt(fragment, lambda state: adopt_snapshot(state, snapshot), shown)
             self._reports.repaired(index, snapshot.version, reason)
             return True
         finally:
-            self._exchange.repaired(index)
+            self._exchange.applying.repaired(fragment)
 
     async def _weigh_fetched(self, fragment: FragmentRuntime, better: _Better, fetched: Fetched) -> _Better | None:
         """What was weighed, or what its members have gone on to if that counts by itself; None: something else."""
@@ -300,10 +309,6 @@ def _of_one_lineage(weighed: Sequence[Commit], given: Sequence[Commit]) -> dict[
     if any(commits.get(commit.version, commit) != commit for commit in weighed):
         return None
     return commits | {commit.version: commit for commit in weighed}
-
-
-async def _nothing() -> None:
-    pass
 
 
 def holds(record: PeerRecord, fragment: int, lineage_tokens: int) -> bool:

@@ -9,9 +9,8 @@ from functools import partial
 import numpy as np
 
 from averaging.fragment.runtime import Compute, FragmentRuntime
-from averaging.outer.contributions import Ranges
+from averaging.outer.contributions import OwnWork, Ranges, is_fate_known
 from averaging.outer.fragment_state import FragmentState
-from averaging.outer.own_work import is_fate_known, own_work_of
 from averaging.wire.messages import own_ranges
 from dht.host import PeerId
 from peer.checkpoint.checkpoint import SavedCheckpoint
@@ -25,7 +24,6 @@ from peer.network.node.fragment_memory import (
     inherited,
     inherited_returned_since,
     persist,
-    restart_machine,
 )
 from peer.network.node.mailbox_desk import TrainerDesk
 from peer.network.node.reporter import Reporter
@@ -109,7 +107,7 @@ class Start:
     async def hand_over(self) -> None:
         """Give the trainer what the fragments are now, to begin with or to go on with."""
         if not self._trains:
-            self._desk.is_open = True
+            self._desk.open_without_trainer()
             return
         everywhere = bool(self._mailbox.network.ready) or self._mailbox.network.restored_moment > 0
         indices = {fragment.index for fragment in self._fragments}
@@ -120,12 +118,17 @@ class Start:
         state = fragment.state
         if shared.writing or shared.digest == bytes(32) or state.refresh_digest() != shared.digest:
             return False
-        state.version, state.lineage_tokens = shared.version, shared.lineage_tokens
-        state.unsent_tokens, state.unsent_steps = shared.unsent_tokens, shared.unsent_steps
-        state.unsent_base_version = shared.unsent_base_version
-        state.returned_since = inherited_returned_since(shared)
-        state.pending = inherited(shared, state.codec)
-        restart_machine(fragment)
+        state.begin_at(shared.version, shared.lineage_tokens)
+        state.give_back(
+            OwnWork(
+                shared.unsent_tokens,
+                shared.unsent_steps,
+                shared.unsent_base_version,
+                returned_since=inherited_returned_since(shared),
+                under_way=inherited(shared, state.codec),
+            )
+        )
+        fragment.restart()
         return True
 
     async def _take_initial(self, missing: set[int]) -> None:
@@ -142,7 +145,7 @@ class Start:
                     await self._compute(fragment.state.refresh_digest)
                 # Persisted before the slot is released: the trainer posts them only once.
                 self._mailbox.outbox.release(message.slot)
-                restart_machine(fragment)
+                fragment.restart()
                 missing.discard(message.fragment)
             if missing:
                 await asyncio.sleep(self._poll_seconds)
@@ -156,7 +159,7 @@ class Start:
             for fragment in self._fragments:
                 with changing(self._mailbox, fragment.index, fragment.state):
                     await self._compute(partial(saved.restore, fragment.index, fragment.state))
-                restart_machine(fragment)
+                fragment.restart()
                 persist(self._mailbox, fragment)
                 await self._keeper.bring_back_commits(fragment, saved)
         has_trainer = saved is not None and saved.has_trainer
@@ -172,9 +175,9 @@ class Start:
             state = fragment.state
             for values in (state.anchor, state.momentum, state.residual):
                 np.nan_to_num(values, copy=False, nan=0.0, posinf=0.0, neginf=0.0)
-            state.version, state.lineage_tokens = shared.version, 0
+            state.begin_at(shared.version, 0)
             state.refresh_digest()
-            restart_machine(fragment)
+            fragment.restart()
 
     async def _catch_up(self) -> None:
         """Fetch every fragment of which the swarm has something better; a seed waits until somebody has a state."""
@@ -205,8 +208,7 @@ class Start:
         if is_new_session and not self._knows_fate(state, snapshot.version, own):
             # The swarm went on without this peer's unsent work, or with it: it must not come twice.
             num_tokens = state.unsent_tokens + (state.pending.tokens if state.pending is not None else 0)
-            state.pending = None
-            state.drop_waiting()
+            state.give_up_work()
             self._given_up.add(index)
             if num_tokens:
                 self._reporter.work_given_up(index, state.version, snapshot.version - state.version, num_tokens)
@@ -215,13 +217,10 @@ class Start:
             adopt_snapshot(state, snapshot)
         state.settle_in_new_lineage(left_version, own, fragment.common_version(known, snapshot.commits))
         if is_new_session:
-            state.base_ceiling = None  # its trainer begins on this very anchor
+            state.lift_base_ceiling()  # its trainer begins on this very anchor
         persist(self._mailbox, fragment)
-        fragment.digests = {snapshot.version: snapshot.digest}
-        restart_machine(fragment)
-        before = [commit for commit in snapshot.commits if commit.version < snapshot.version]
-        fragment.machine.history = {commit.version: commit for commit in before}
-        fragment.log.replace(before)
+        fragment.begin_lineage(snapshot.commits)
+        fragment.restart([commit for commit in snapshot.commits if commit.version < snapshot.version])
 
     def _knows_fate(self, state: FragmentState, version: int, own: Mapping[int, tuple[int, Ranges]]) -> bool:
         """Whether unsent work of the checkpoint has certainly not been sent in a session after it."""
@@ -229,4 +228,4 @@ class Start:
             return self._mailbox.network.restored_moment <= 0
         if self._saved.is_settled:
             return True
-        return is_fate_known(state.version, version, own_work_of(state).last_sequence, own)
+        return is_fate_known(state.version, version, state.own_work.last_sequence, own)

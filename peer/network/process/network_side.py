@@ -14,6 +14,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -39,13 +40,13 @@ from peer.checkpoint.checkpoint import CheckpointFolder, CheckpointOwner
 from peer.config.layouts import layout_digest_of
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import ADDRESSES_NAME, CHECKPOINTS_NAME, RUN_RECORD_NAME, write_cached_peers
-from peer.config.run_rules import check_site
+from peer.config.run_rules import check_site, codec_of, limits_of
 from peer.events import peer_events as events
 from peer.events.log import Event, ManifestRevised, RunEnded
 from peer.mailbox.mailbox import Mailbox
 from peer.network.membership.doorkeeper import RunDoorkeeper
 from peer.network.membership.invitation import load_pass
-from peer.network.membership.invite_users import remember_users
+from peer.network.membership.invite_users import InviteUsers
 from peer.network.membership.peer_cache import PeerCache
 from peer.network.membership.profile_file import load_contributor
 from peer.network.membership.profile_publisher import Contributing
@@ -53,7 +54,8 @@ from peer.network.membership.reconnect import Company
 from peer.network.membership.revisions import Revisions, go_by, told
 from peer.network.membership.run_finding import Wanted, find_run, local_record
 from peer.network.membership.run_protocol import RUN_RECORD_LIFE_SECONDS, ask_for_run, serve_run
-from peer.network.node.node import Node, NodeIdentity, NodePorts
+from peer.network.node.node import Node
+from peer.network.node.ports import NodeIdentity, NodePorts
 from peer.network.node.serving_limits import ServingLimits, bytes_per_peer
 from peer.network.process.spec import NetworkSpec
 from peer.network.reachability.paths import PathPorts, Paths
@@ -131,9 +133,20 @@ class NetworkSide:
         key_path = Path(spec.contributor_key)
         contributor = load_contributor(key_path, create=True) if spec.contributor_key else None
         local, damage = local_record(folder / RUN_RECORD_NAME, spec.run_id)
-        self._admission = admission = _admission_of(identity, spec.run_id, load_pass(folder), local)
-        admission.on_refused = self._tell_refusal
-        remember_users(admission, folder, time.time())
+        users = InviteUsers(folder)
+        self._admission = admission = Admission(
+            identity,
+            spec.run_id,
+            time.time,
+            lambda: secrets.token_bytes(NONCE_BYTES),
+            ticket_pass=(ticket_pass := load_pass(folder)) or b"",
+            is_private=ticket_pass is not None,
+            on_refused=self._tell_refusal,
+            on_used=users.keep,
+        )
+        if local is not None:
+            go_by(admission, local)
+        users.remind(admission, time.time())
         async with contextlib.AsyncExitStack() as stack:
             host = await stack.enter_async_context(self._make_host(identity))
             store = HivemindStore(host, admission=admission)
@@ -152,9 +165,6 @@ class NetworkSide:
             mailbox, device = await self._make_mailbox(self._record, manifest)
             node = self._build_node(identity, contributor, host, store, manifest, mailbox, device)
             self._node = node
-            allowed = bytes_per_peer(spec.max_memory_mb_per_peer, node.limits.max_frame_bytes)
-            host.memory.raise_to(allowed)
-            node.links.max_queued_bytes = max(allowed, MAX_QUEUED_BYTES)
             # Until a round has measured the line: nobody should be given more to reduce than may be sent.
             node.links.limit(spec.limits.upload_bits_per_second, spec.limits.download_bits_per_second)
             if self._leave_reason is not None:
@@ -219,11 +229,8 @@ class NetworkSide:
             async with probing(host, node.ports.doorkeeper, member, time.monotonic, time.time) as probe:
                 return await probe.dial_back(addresses)
 
-        def tell(is_dialable: bool, can_reduce: bool) -> None:
-            node.is_dialable, node.exchange.reachable = is_dialable, can_reduce
-
         ports = PathPorts(
-            *(node.membership.members, dial_back, check_relay, tell, self._emit, time.monotonic, time.time),
+            *(node.membership.members, dial_back, check_relay, node.note_paths, self._emit, time.monotonic, time.time),
             randomness=random.Random(secrets.randbits(64)),
         )
         spec = self._spec
@@ -259,7 +266,9 @@ class NetworkSide:
         rule = AccessRule(spec.run_id, manifest.hash, SOFTWARE)
         doorkeeper = RunDoorkeeper(rule, identity.peer_id, spec.role, self._admission)
         owner_key = self._record.owner_public_key
-        revisions = Revisions(manifest, owner_key, identity.peer_id, doorkeeper, self._admission)
+        limits = limits_of(mailbox.sizes, codec_of(manifest))
+        allowed = bytes_per_peer(spec.max_memory_mb_per_peer, limits.max_frame_bytes)
+        host.memory.raise_to(allowed)
         ports = NodePorts(
             host,
             store,
@@ -269,11 +278,12 @@ class NetworkSide:
             _in_thread,
             self._emit,
             random.Random(secrets.randbits(64)),
-            revisions=revisions,
+            revisions=partial(Revisions, manifest, owner_key, identity.peer_id, doorkeeper, self._admission),
             serving=ServingLimits(
                 math.inf if spec.serve_limit_mbit is None else 1e6 * spec.serve_limit_mbit, spec.max_transfers
             ),
             line=host.pace_of(ROUND_PROTOCOL),
+            max_queued_bytes=max(allowed, MAX_QUEUED_BYTES),
         )
         owner = CheckpointOwner(
             spec.run_id, identity.peer_id, manifest.hash, layout_digest_of(manifest), tuple(mailbox.sizes)
@@ -425,21 +435,6 @@ class NetworkSide:
     def _tell_refusal(self, remote: PeerId, rule: str) -> None:
         if self._node is not None:
             self._node.reporter.refused(PeerRefused(remote, rule))
-
-
-def _admission_of(identity: Identity, run_id: str, ticket_pass: bytes | None, local: RunRecord | None) -> Admission:
-    """Proofs of membership, as far as this machine knows the run."""
-    admission = Admission(
-        identity,
-        run_id,
-        time.time,
-        lambda: secrets.token_bytes(NONCE_BYTES),
-        ticket_pass=ticket_pass or b"",
-        is_private=ticket_pass is not None,
-    )
-    if local is not None:
-        go_by(admission, local)
-    return admission
 
 
 def _is_training(node: Node) -> bool:

@@ -14,14 +14,13 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from averaging.fragment.runtime import FragmentRuntime
 from averaging.outer.outer_step import anchor_digest
-from averaging.rounds.events import Effect, Event, SendMessage
 from averaging.transfer.snapshots import Snapshot
 from averaging.wire import frames
 from averaging.wire.frames import commit_digest
@@ -62,15 +61,12 @@ class Claimant(Node):
         self._false: dict[int, Snapshot] = {}
         self._kind, self._randomness = kind, randomness
         self._speed = randomness.choice((0.0, *REAL_NUMBERS))
-        if kind == "inflates":
-            for fragment in self.fragments:
-                _exaggerate(fragment, randomness)
 
     async def claim_on(self) -> None:
         """Claim something new now and then, until cancelled."""
         while True:
             await asyncio.sleep(self._randomness.uniform(0.0, PAUSE_SECONDS))
-            if self.exchange.takes_part and self._kind in ("boasts", "pretends"):
+            if self.exchange.sending.takes_part and self._kind in ("boasts", "pretends"):
                 self._claim(self._randomness.choice(self.fragments))
 
     async def snapshot(self, fragment: int) -> Snapshot | None:
@@ -163,18 +159,15 @@ class Claimant(Node):
         }
 
 
-def _exaggerate(fragment: FragmentRuntime, randomness: random.Random) -> None:
+def exaggerating(randomness: random.Random) -> Callable[[Message], Message]:
     """What its own machine knows stays honest: only what goes out is changed."""
-    step = fragment.machine.step
-    # One number for good: who also sends what the wire refuses is soon left out, and proves nothing.
-    tokens = randomness.choice((2**31, 2**40, 2**50))
+    # One number of a fragment for good: who also sends what the wire refuses is soon left out, and proves nothing.
+    tokens: dict[int, int] = {}
 
-    def false(effect: Effect) -> Effect:
-        if isinstance(effect, SendMessage) and isinstance(effect.message, Offer) and randomness.random() < 0.7:
-            return dataclasses.replace(effect, message=dataclasses.replace(effect.message, tokens=tokens))
-        return effect
+    def false(message: Message) -> Message:
+        if not isinstance(message, Offer) or randomness.random() >= 0.7:
+            return message
+        chosen = tokens.setdefault(message.fragment, randomness.choice((2**31, 2**40, 2**50)))
+        return dataclasses.replace(message, tokens=chosen)
 
-    def exaggerating(event: Event, now: float) -> list[Effect]:
-        return [false(effect) for effect in step(event, now)]
-
-    fragment.machine.step = exaggerating  # type: ignore[method-assign]
+    return false

@@ -49,7 +49,7 @@ async def flood(kind: LieKind, node: Node, host: Host, friends: frozenset[PeerId
     while True:
         await asyncio.sleep(PAUSE_SECONDS * randomness.uniform(0.5, 1.5))
         victims = [record.peer_id for record in node.membership.members() if record.peer_id not in friends]
-        if victims and node.exchange.takes_part:
+        if victims and node.exchange.sending.takes_part:
             with contextlib.suppress(PeerFault, TimeoutError):
                 async with asyncio.timeout(OPEN_SECONDS):
                     await attack(randomness.choice(victims))

@@ -22,6 +22,7 @@ import numpy as np
 from averaging.arrays import F32
 from averaging.codec.blocks import EncodedBlocks
 from averaging.codec.codec import Codec
+from averaging.exchange.context import HONEST, RoundParts
 from averaging.fragment.runtime import FragmentRuntime
 from averaging.outer.carried_error import keep_error
 from averaging.outer.combine import ShardContribution
@@ -34,7 +35,7 @@ from averaging.wire.messages import Commit, Plan, Result, RosterEntry, ShardPlan
 from dht.host import Host, PeerId
 from dht.records.signed_records import PeerRecord
 from peer.network.node.node import Node
-from peer.simulation.adversaries.claims import CLAIMS, Claimant
+from peer.simulation.adversaries.claims import CLAIMS, Claimant, exaggerating
 from peer.simulation.adversaries.floods import FLOODS, flood
 from peer.simulation.scenarios.spec import Lie
 
@@ -51,21 +52,27 @@ def node_type_of(lie: Lie | None) -> type[Node]:
     return FalseDonor if lie is not None and lie.kind == "wrong_state" else Node
 
 
+def round_parts_of(lie: Lie | None, friends: frozenset[PeerId], randomness: random.Random) -> RoundParts:
+    """What its rounds are made of."""
+    if lie is not None and lie.kind == "wrong_mean":
+        return RoundParts(reduce=partial(_wrong_mean, lie.scale))
+    if lie is not None and lie.kind == "drops_members":
+        return RoundParts(leading_type=_leading_for(friends))
+    if lie is not None and lie.kind == "inflates":
+        return RoundParts(says=exaggerating(randomness))
+    return HONEST
+
+
 def turn_hostile(
     node: Node, host: Host, lie: Lie, friends: frozenset[PeerId], randomness: random.Random
 ) -> Coroutine[Any, Any, None] | None:
     """Make a node do harm in the way of `lie`; what is to be run beside it, if anything."""
-    if lie.kind == "wrong_mean":
-        node.exchange.reduce = partial(_wrong_mean, lie.scale)
-    elif lie.kind == "drops_members":
-        for fragment in node.fragments:
-            fragment.machine.leading_type = _leading_for(friends)
-    elif lie.kind == "lone_commits":
+    if lie.kind == "lone_commits":
         return _commit_alone(node, lie.scale)
-    elif isinstance(node, Claimant):
+    if isinstance(node, Claimant):
         node.claims(lie.kind, randomness)
         return node.claim_on()
-    elif lie.kind in FLOODS:
+    if lie.kind in FLOODS:
         return flood(lie.kind, node, host, friends, randomness)
     return None
 
@@ -110,7 +117,7 @@ async def _commit_alone(node: Node, scale: float) -> None:
     closed: dict[int, int] = {}
     while True:
         await asyncio.sleep(LOOK_SECONDS)
-        if not node.exchange.takes_part:
+        if not node.exchange.sending.takes_part:
             continue
         for fragment in node.fragments:
             version = fragment.machine.version

@@ -38,13 +38,13 @@ def lie_in_means(peer, factor):
         codec.decode(honest.encoded, values)
         return replace(honest, encoded=codec.encode(factor * values))
 
-    peer.exchange.reduce = wrong
+    peer.reduce = wrong
 
 
 def make_every_mean(peer):
     """Others reduce nothing: they say that nobody reaches them."""
     for other in peer.swarm.live():
-        other.exchange.reachable = other is peer
+        other.exchange.sending.note_reachable(other is peer)
 
 
 @pytest.mark.parametrize("combine", ["mean", "trimmed_mean", "centered_clip", "radial_directional"])
@@ -111,7 +111,7 @@ def test_nor_that_of_a_member_whose_work_came_too_late_for_it(with_earlier_work)
         lie_in_means(liar, -10.0)
         for other in swarm.live():
             if other not in (liar, swarm.live()[0]):  # these two reduce: means can be compared
-                other.exchange.reachable = False
+                other.exchange.sending.note_reachable(False)
         before = {peer.name: len(peer.closed()) for peer in swarm.live()}
         swarm.trainers = [peer for peer in swarm.live() if peer is not late]
         await swarm.train(4, first_seed=5000)
@@ -203,7 +203,7 @@ def test_work_that_is_not_signed_is_in_no_mean():
     async def play():
         swarm = swarm_of(4)
         careless = swarm.live()[1]
-        careless.exchange.audits.signed = lambda header, payload: header
+        careless.exchange.sending._signed = lambda header, payload: header
         await swarm.train(4)
         assert {remote for remote, _, _ in refusals(swarm, careless)} == {careless.name}
         for peer in swarm.live():
@@ -304,13 +304,13 @@ def test_an_auditor_has_a_budget():
         version = fragment.state.recent[-1].version
         size = fragment.machine.num_values
         for _ in range(20):
-            peer.exchange.audits.hear(asker, AuditRequest(0, version, 0, size), memoryview(b""))
+            peer.exchange.audits.hear(fragment, asker, AuditRequest(0, version, 0, size), memoryview(b""), 0)
         assert set(answered) == {asker}
         num_answered = len(answered)
         assert BUDGET / 2 < num_answered <= BUDGET
         # Values that are no shard of that round, and a version that is gone, are nobody's business.
-        peer.exchange.audits.hear(swarm.live()[2].name, AuditRequest(0, version, 0, size - 16), memoryview(b""))
-        peer.exchange.audits.hear(swarm.live()[2].name, AuditRequest(0, version + 9, 0, size), memoryview(b""))
+        for request in (AuditRequest(0, version, 0, size - 16), AuditRequest(0, version + 9, 0, size)):
+            peer.exchange.audits.hear(fragment, swarm.live()[2].name, request, memoryview(b""), 0)
         assert len(answered) == num_answered
         return swarm
 

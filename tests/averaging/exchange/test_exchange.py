@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import random
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from averaging.exchange.bulk_frames import post_stored
+from averaging.exchange.applying import stored_result
 from averaging.lanes.links import DATA_STREAMS, ROUND_PROTOCOL
 from averaging.outer.outer_step import OuterRule
 from averaging.outer.reduction import Reduction
@@ -81,7 +80,7 @@ def test_a_follower_has_every_commit():
     async def play():
         swarm = Swarm(4, num_trainers=3)
         seed = next(peer for peer in swarm.live() if peer not in swarm.trainers)
-        seed.exchange.takes_part = False
+        seed.exchange.sending.take_part(False)
         await swarm.train(4)
         await swarm.settle()
         swarm.assert_agreement(least_version=4)
@@ -231,12 +230,12 @@ def test_work_that_nobody_may_apply_any_more_is_dropped_and_leaves_the_live_para
     async def play():
         swarm = Swarm(2)
         peer = swarm.trainers[0]
-        peer.exchange.takes_part = False
+        peer.exchange.sending.take_part(False)
         await peer.work(0, 1)
         fragment = peer.fragments[0]
         fragment.state.version = fragment.machine.version = 9
-        peer.exchange.takes_part = True
-        await peer.exchange.offer(fragment)
+        peer.exchange.sending.take_part(True)
+        await peer.exchange.sending.offer(fragment)
         assert [report.staleness for report in peer.reports if isinstance(report, WorkExpired)] == [8]
         assert_close(peer.live[0], fragment.state.anchor, 1e-5, 1.3e-6)
         return swarm
@@ -275,19 +274,18 @@ def test_a_result_of_a_commit_that_is_not_followed_is_not_sent_as_one_of_the_com
         await swarm.settle()
         peer, other = swarm.live()[0], swarm.live()[1]
         fragment = peer.fragments[1]
-        version, sent = fragment.state.version - 1, []
+        version = fragment.state.version - 1
         commit = fragment.machine.known_commit(version)
-        links = SimpleNamespace(post=lambda *what: sent.append(what) or 1)
         result = commit.results[0]
         assert len(commit.results) == 2
-        assert post_stored(links, fragment, other.name, ResultRequest(1, version, 0, result.digest))
+        assert stored_result(fragment, other.name, ResultRequest(1, version, 0, result.digest))
         whole = Reduction(peer.codec.encode(np.ones(20_000, dtype=np.float32)), (0,), None, ())
         digest = fragment.store.add_reduction(version, 0, 0, 20_000, whole)
-        assert post_stored(links, fragment, other.name, ResultRequest(1, version, 0, digest))
-        assert sent[1][1][0] == frames.encode(Result(1, version, 0, 0, 20_000))
+        given = stored_result(fragment, other.name, ResultRequest(1, version, 0, digest))
+        assert given is not None
+        assert given[0] == Result(1, version, 0, 0, 20_000)
         fragment.store.settle(commit)
-        assert not post_stored(links, fragment, other.name, ResultRequest(1, version, 0, digest))
-        assert len(sent) == 2
+        assert not stored_result(fragment, other.name, ResultRequest(1, version, 0, digest))
         return swarm
 
     scenario(play)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,6 @@ import pytest
 from averaging.exchange.result_search import MAX_AHEAD, ResultSearch
 from averaging.rounds.later_versions import LaterVersions
 from averaging.rounds.timing import RoundTiming
-from averaging.wire import frames as wire
 from averaging.wire.messages import Commit, ResultRequest, RosterEntry, ShardResult
 from dht.host import PeerId
 from peer.simulation.virtual_time import run_virtual
@@ -19,45 +19,38 @@ from peer.simulation.virtual_time import run_virtual
 ME, MAKER = PeerId("me"), PeerId("maker")
 AHEAD = [PeerId(name) for name in ("also", "knows", "of", "the", "commit", "zebra")]
 DIGEST = bytes(16)
-LIMITS = wire.Limits((8,), 64)
 COMMIT = Commit(0, 5, 0, MAKER, bytes(16), (RosterEntry(MAKER, 1, 1, 5, 1),), (ShardResult(0, 8, 0, DIGEST, (0,)),))
 
 
 class Remotes:
     """Links to those of whom some have the result, and answer at once."""
 
-    def __init__(self, holders: set[PeerId], store: dict[int, bytes], arrived: asyncio.Event) -> None:
+    def __init__(self, holders: set[PeerId], store: dict[int, bytes], on_arrival: Callable[[], None]) -> None:
         self.asked: list[PeerId] = []
-        self._holders, self._store, self._arrived = holders, store, arrived
+        self._holders, self._store, self._on_arrival = holders, store, on_arrival
 
-    def post(self, peer_id: PeerId, frames: list[bytes]) -> None:
-        message, _ = wire.decode(frames[0], ME, LIMITS)
-        assert isinstance(message, ResultRequest)
+    def send(self, peer_id: PeerId, message: ResultRequest) -> None:
         self.asked.append(peer_id)
         if peer_id in self._holders:
             self._store[message.shard] = b"mean"
-            self._arrived.set()
-
-    def rate_of(self, peer_id: PeerId) -> float:
-        return 0.0
+            self._on_arrival()
 
 
 async def search(holders: set[PeerId], ahead: list[PeerId]) -> tuple[Any, list[PeerId]]:
-    later, store, arrived = LaterVersions(), dict[int, bytes](), asyncio.Event()
+    later, store = LaterVersions(), dict[int, bytes]()
     for peer_id in ahead:
         later.note(peer_id, 6)
-    links = Remotes(holders, store, arrived)
+    links = Remotes(holders, store, lambda: looking.note_arrival())
     fragment = SimpleNamespace(
         index=0,
         state=SimpleNamespace(pending=None, codec=SimpleNamespace(encoded_num_bytes=lambda size: size)),
         machine=SimpleNamespace(later=later, timing=RoundTiming.with_bounds(1.0)),
         store=SimpleNamespace(result=lambda version, index, digest: store.get(index)),
-        result_arrived=arrived,
-        is_outrun=False,
-        begin_search=lambda: None,
     )
-    clock = asyncio.get_running_loop().time
-    found = await ResultSearch(fragment, COMMIT, ME, links, clock).run(lambda passed: None)  # type: ignore[arg-type]
+    ports = SimpleNamespace(clock=asyncio.get_running_loop().time, rate_of=lambda peer_id: 0.0)
+    context = SimpleNamespace(me=ME, links=links, ports=ports)
+    looking = ResultSearch(context, fragment, COMMIT)  # type: ignore[arg-type]
+    found = await looking.run(lambda passed: None)
     return found, links.asked
 
 

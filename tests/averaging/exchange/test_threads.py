@@ -17,22 +17,22 @@ NUM_ROUNDS = 2
 def test_rounds_with_threads_agree_and_show_everything(patience, monkeypatch):
     """Without patience, work ahead is cut off by the commit in mid-fragment."""
     if patience == "none":
-        monkeypatch.setattr("averaging.exchange.looking_ahead.CHUNKS_AT_ONCE", 1)
-        monkeypatch.setattr("averaging.exchange.looking_ahead.PAUSES_PER_WORK", 50.0)
+        monkeypatch.setattr("averaging.exchange.applying.CHUNKS_AT_ONCE", 1)
+        monkeypatch.setattr("averaging.exchange.applying.PAUSES_PER_WORK", 50.0)
 
     async def play():
         size = 6 * CHUNK_VALUES + 1000
         swarm = Swarm(3, sizes=(size,), latency_seconds=(0.001, 0.002), upload_bits_per_second=4e8)
         changed = asyncio.Event()
         for peer in swarm.live():
-            peer.exchange._compute = asyncio.to_thread
+            peer.compute = asyncio.to_thread
 
-            def report(said, peer=peer, old=peer.exchange._report):
+            def report(said, peer=peer, old=peer._report):
                 old(said)
                 if isinstance(said, RoundClosed):
                     changed.set()
 
-            peer.exchange._report = report
+            peer._report = report
         async with asyncio.timeout(120):
             for number in range(NUM_ROUNDS):
                 await asyncio.gather(*(peer.work(0, 10 * number + place) for place, peer in enumerate(swarm.live())))

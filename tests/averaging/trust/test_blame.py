@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,9 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from averaging.codec.codec import make_codec
+from averaging.exchange.context import ExchangePorts
 from averaging.exchange.exchange import Exchange
 from averaging.fragment.runtime import FragmentRuntime
 from averaging.fragment.shard_store import ShardStore
+from averaging.lanes.links import Links, Traffic
 from averaging.outer.combine import RefusedMember
 from averaging.outer.fragment_state import FragmentState
 from averaging.outer.outer_step import OuterRule
@@ -30,7 +33,7 @@ from averaging.trust.blame import (
     BlameBook,
     Verdict,
 )
-from averaging.trust.guard import Guard
+from averaging.trust.guard import Guard, GuardPorts
 from averaging.wire import frames
 from averaging.wire.frames import Limits
 from averaging.wire.messages import (
@@ -129,10 +132,9 @@ def test_memory_is_bounded_and_forgets_the_oldest():
 # --- claims ---
 
 
-def guarded(speed=100.0):
+def guarded(speed_of=lambda peer_id: 100.0, **ports):
     clock, reports = Clock(1000.0), []
-    guard = Guard(ME, 4, clock, reports.append)
-    guard.speed_of = lambda peer_id: speed
+    guard = Guard(ME, 4, GuardPorts(clock, reports.append, speed_of=speed_of, **ports))
     timing = RoundTiming.with_bounds(60.0)
     timing.own_pace.observe(0.0)
     timing.own_pace.observe(30.0)
@@ -168,17 +170,18 @@ def test_more_tokens_than_the_speed_allows_are_refused(staleness, interval):
 
 @pytest.mark.parametrize("base_version", [21, 2**53])
 def test_work_on_a_version_of_the_future_is_refused(base_version):
-    guard, _, reports, timing = guarded(speed=0.0)
+    guard, _, reports, timing = guarded(lambda peer_id: 0.0)
     expected = f"claims work on version {base_version} for version 20 of fragment 0"
     assert objection(guard, LIAR, offer_of(20, base_version, 1), timing, 20) == expected
     assert len(reports) == 1
 
 
 def test_nobody_is_judged_on_what_is_not_known():
-    guard, clock, reports, timing = guarded(speed=0.0)
+    speeds = {}
+    guard, clock, reports, timing = guarded(lambda peer_id: speeds.get(peer_id, 0.0))
     follow(guard, clock, timing, range(10, 15), 60.0)
     assert objection(guard, LIAR, offer_of(14, 14, 10**12), timing, 14) == ""  # its speed
-    guard.speed_of = lambda peer_id: 100.0
+    speeds[LIAR] = 100.0
     assert objection(guard, LIAR, offer_of(14, 9, 10**12), timing, 14) == ""  # when its base came
     assert not reports
 
@@ -198,9 +201,8 @@ def test_who_wakes_up_behind_the_others_does_not_blame_them():
 
 
 def test_a_peer_that_keeps_lying_is_left_out_and_told_so():
-    guard, clock, reports, timing = guarded()
     begun = []
-    guard.on_exclusion = lambda: begun.append(clock.now)
+    guard, clock, reports, timing = guarded(on_exclusion=lambda: begun.append(clock.now))
     follow(guard, clock, timing, range(10, 15), 60.0)
     for sequence in range(STRIKES):
         assert not guard.excluded([LIAR, HONEST])
@@ -289,6 +291,12 @@ def test_refused_contributions_are_blamed_once_and_never_on_oneself():
 
 
 class FakeLinks:
+    traffic = Traffic()
+    send = Links.send
+
+    def watch(self, on_read, is_stale):
+        pass
+
     def __init__(self) -> None:
         self.posted = []
         self.traffic = SimpleNamespace(upload_bits_per_second=0.0)
@@ -303,24 +311,24 @@ async def compute(work):
     return work()
 
 
-def exchange_of(clock, reports):
+def exchange_of(clock, reports, speed=0.0):
     rule, codec = OuterRule("sync", 0.7, 0.5), make_codec("fp32", 16)
     state = FragmentState(rule, codec, *np.zeros((3, 50), dtype=np.float32), version=14)
+    timing = RoundTiming.with_bounds(60.0)
+    ports = GuardPorts(clock, reports.append, on_exclusion=lambda: exchange.exclude(), speed_of=lambda peer_id: speed)
+    guard = Guard(ME, rule.staleness_limit, ports)
     machine = RoundMachine(
-        ME, "run", 0, 50, 16, RoundTiming.with_bounds(60.0), notary_of(ME), version=14, anchor_digest=DIGEST
+        *(ME, "run", 0, 50, 16, timing, notary_of(ME)),
+        version=14,
+        anchor_digest=DIGEST,
+        objection=partial(guard.claim_objection, timing=timing),
+        doubt=partial(guard.doubts, timing=timing),
     )
     exchange = Exchange(
-        ME,
-        rule,
-        codec,
-        [FragmentRuntime(0, state, machine, ShardStore(codec, 50))],
-        clock=clock,
-        compute=compute,
-        deliver=lambda *_: None,
-        report=reports.append,
+        *(ME, rule, codec, [FragmentRuntime(0, state, machine, ShardStore(codec, 50))], guard, FakeLinks()),
+        ExchangePorts(clock, compute, lambda *_: None, reports.append),
         first_sequence=0,
     )
-    exchange.links = FakeLinks()
     return exchange
 
 
@@ -331,7 +339,7 @@ def test_whoever_sends_no_numbers_is_out_of_the_next_rounds_and_back_later():
         fragment = exchange.fragments[0]
         exchange.set_view([ME, HONEST, LIAR], [])
         assert fragment.machine.trainers == tuple(sorted((ME, HONEST, LIAR)))
-        good, bad = (exchange.codec.encode(np.ones(50, dtype=np.float32)), b"\xff" * 200)
+        good, bad = (fragment.state.codec.encode(np.ones(50, dtype=np.float32)), b"\xff" * 200)
         for sequence in range(STRIKES):
             plan = Plan(
                 0,
@@ -346,13 +354,13 @@ def test_whoever_sends_no_numbers_is_out_of_the_next_rounds_and_back_later():
             for sender, payload in ((HONEST, b"".join(bytes(part) for part in good.pack())), (LIAR, bad)):
                 message = Contribution(0, 14, sequence, HONEST, 0, sequence, 0, 50, 10)
                 exchange.on_message(sender, message, memoryview(payload), 0)
-            await exchange._reduce(fragment, ReduceShard(plan, HONEST, 0, (0, 1)))
+            await exchange.averaging.make_mean(fragment, ReduceShard(plan, HONEST, 0, (0, 1)))
         assert {report.peer_id for report in reports} == {LIAR}
         assert len(reports) == STRIKES + 1
         assert LIAR not in fragment.machine.trainers
         assert LIAR in fragment.machine.followers
         exchange.on_message(LIAR, offer_of(14, 14, 10), memoryview(b""), 0)
-        to, answer = exchange.links.posted[-1]
+        to, answer = exchange._links.posted[-1]
         assert to == LIAR
         assert isinstance(answer, Abandon)
         assert "left out here for a while" in answer.reason
@@ -360,7 +368,7 @@ def test_whoever_sends_no_numbers_is_out_of_the_next_rounds_and_back_later():
         exchange.set_view([ME, HONEST, LIAR], [])
         assert LIAR in fragment.machine.trainers
         exchange.on_message(LIAR, offer_of(14, 14, 10), memoryview(b""), 0)
-        assert not isinstance(exchange.links.posted[-1][1], Abandon)
+        assert not isinstance(exchange._links.posted[-1][1], Abandon)
         await exchange.close()
 
     asyncio.run(scenario())
@@ -371,8 +379,7 @@ def test_a_lone_commit_with_forged_weight_moves_nobody():
 
     async def scenario():
         clock, reports = Clock(1000.0), []
-        exchange = exchange_of(clock, reports)
-        exchange.guard.speed_of = lambda peer_id: 100.0
+        exchange = exchange_of(clock, reports, speed=100.0)
         fragment = exchange.fragments[0]
         machine, timing = fragment.machine, fragment.machine.timing
         timing.own_pace.observe(0.0)
@@ -400,7 +407,7 @@ def test_reductions_leave_out_whoever_is_left_out():
         clock, reports = Clock(1000.0), []
         exchange = exchange_of(clock, reports)
         fragment = exchange.fragments[0]
-        payload = b"".join(bytes(part) for part in exchange.codec.encode(np.ones(50, dtype=np.float32)).pack())
+        payload = b"".join(bytes(part) for part in fragment.state.codec.encode(np.ones(50, dtype=np.float32)).pack())
         roster = (RosterEntry(HONEST, 10, 1, 14, 0), RosterEntry(LIAR, 10, 1, 14, 0))
         plan = Plan(0, 14, 0, DIGEST, roster, (ShardPlan(0, 50, 0),), 5.0, 5.0)
         for sender in (HONEST, LIAR):

@@ -15,7 +15,7 @@ from averaging.outer.fragment_state import FragmentState
 from averaging.outer.outer_step import OuterRule
 from averaging.rounds.timing import RoundTiming
 from averaging.trust.believed_speeds import FASTEST_OF_MEDIAN, BelievedSpeeds
-from averaging.trust.guard import Guard
+from averaging.trust.guard import Guard, GuardPorts
 from averaging.wire import frames
 from averaging.wire.cell_messages import CellRow, CellsCommit, SliceResult, Upper
 from averaging.wire.frames import Limits
@@ -55,9 +55,13 @@ class Seen:
 
     def __init__(self, speeds, own=TYPICAL, versions=range(10, 15)):
         self.clock, self.reports, self.speeds = Clock(1000.0), [], dict(speeds)
-        self.guard = Guard(ME, 4, self.clock, self.reports.append)
-        self.guard.speed_of = lambda peer_id: own if peer_id == ME else self.speeds.get(peer_id, 0.0)
-        self.guard.known_speeds = lambda: [speed for peer_id, speed in self.speeds.items() if peer_id != ME]
+        ports = GuardPorts(
+            self.clock,
+            self.reports.append,
+            speed_of=lambda peer_id: own if peer_id == ME else self.speeds.get(peer_id, 0.0),
+            known_speeds=lambda: [speed for peer_id, speed in self.speeds.items() if peer_id != ME],
+        )
+        self.guard = Guard(ME, 4, ports)
         self.timing = RoundTiming.with_bounds(60.0)
         self.timing.own_pace.observe(0.0)
         self.timing.own_pace.observe(INTERVAL)

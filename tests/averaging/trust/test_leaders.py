@@ -199,13 +199,13 @@ def test_a_peer_that_closes_every_round_alone_is_not_followed(rule):
     async def play():
         swarm = Swarm(5, rule=rule)
         liar = swarm.live()[4]
-        after = liar.exchange._after_advance
+        go_on = liar.exchange._go_on
 
-        def close_again(fragment, adopted=None):
-            after(fragment, adopted)
+        def close_again(fragment):
+            go_on(fragment)
             _close_alone(_AsNode(liar), fragment, 10.0)
 
-        liar.exchange._after_advance = close_again
+        liar.exchange._go_on = close_again
         for fragment in liar.fragments:
             _close_alone(_AsNode(liar), fragment, 10.0)
         await swarm.train(8)

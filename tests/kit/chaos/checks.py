@@ -174,7 +174,8 @@ class Checks:
             self.blame(
                 "wait",
                 f"peer {peer.number} has waited {waited:.0f} s with work for version {state.version}: "
-                f"{fragment.machine._member} {fragment.machine.applying} repairing {fragment.repairing}",
+                f"{fragment.machine._member} {fragment.machine.applying} repairing "
+                f"{peer.exchange.applying.is_repairing(fragment)}",
             )
 
     def _check_memory(self, peer: ChaosPeer, fragment: FragmentRuntime) -> None:
@@ -267,7 +268,11 @@ class Checks:
         """Whether nothing is under way and all honest peers have the same anchors."""
         peers = self._honest()
         anchors = {tuple((f.state.version, f.state.digest) for f in peer.fragments) for peer in peers}
-        is_idle = all(f.machine.applying is None and not f.repairing for peer in peers for f in peer.fragments)
+        is_idle = all(
+            f.machine.applying is None and not peer.exchange.applying.is_repairing(f)
+            for peer in peers
+            for f in peer.fragments
+        )
         is_in = all(peer.is_open for peer in self._live() if not peer.profile.lie)
         return len(anchors) <= 1 and is_idle and is_in and not any(peer.has_work() for peer in peers)
 
@@ -299,7 +304,7 @@ class Checks:
                     f"peer {peer.number} fragment {fragment.index}: version {state.version} {state.digest.hex()[:8]} "
                     f"{state.lineage_tokens} tokens, unsent {state.unsent_tokens}, under way "
                     f"{state.pending is not None}, applying {fragment.machine.applying is not None}, "
-                    f"repairing {fragment.repairing}"
+                    f"repairing {peer.exchange.applying.is_repairing(fragment)}"
                 )
         return "; ".join(told)
 

@@ -89,7 +89,8 @@ def _signs(peer: Any, size: int) -> Any:
 
 
 def _send_values(peer: Any, values: Any) -> None:
-    send_shards = peer.exchange._send_shards
+    sending = peer.exchange.sending
+    post_shards = sending._post_shards
 
     def lie(encoded: EncodedBlocks) -> EncodedBlocks:
         with np.errstate(over="ignore"):
@@ -103,10 +104,10 @@ def _send_values(peer: Any, values: Any) -> None:
         honest = fragment.state.pending
         if honest is not None:
             fragment.state.pending = replace(honest, encoded=lie(honest.encoded))
-        send_shards(fragment, effect)
+        post_shards(fragment, effect)
         fragment.state.pending = honest
 
-    peer.exchange._send_shards = send_lies
+    sending._post_shards = send_lies
 
 
 # ------------------------------------------------------------------------------------------------- claims of lineages

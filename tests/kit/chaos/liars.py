@@ -10,7 +10,6 @@ import numpy as np
 
 from averaging.codec.blocks import EncodedBlocks
 from averaging.lanes.links import ROUND_PROTOCOL
-from averaging.rounds.events import Ready
 from averaging.wire import frames
 from averaging.wire.messages import (
     DIGEST_BYTES,
@@ -69,35 +68,36 @@ def _reversed(peer: Any, encoded: EncodedBlocks) -> EncodedBlocks:
 
 
 def _send_instead(peer: Any, lie: Any) -> None:
-    send_shards = peer.exchange._send_shards
+    sending = peer.exchange.sending
+    post_shards = sending._post_shards
 
     def send_lies(fragment: Any, effect: Any) -> None:
         honest = fragment.state.pending
         if honest is not None:
             fragment.state.pending = replace(honest, encoded=lie(honest.encoded))
-        send_shards(fragment, effect)
+        post_shards(fragment, effect)
         fragment.state.pending = honest
 
-    peer.exchange._send_shards = send_lies
+    sending._post_shards = send_lies
 
 
 def _claim_old_work(peer: Any) -> None:
     """Offers work of long ago, which an honest peer would have dropped."""
-    step = peer.exchange._step
+    sending = peer.exchange.sending
+    offer_of = sending._offer_of
 
-    def step_late(fragment: Any, event: Any) -> None:
-        if isinstance(event, Ready):
-            event = Ready(replace(event.offer, base_version=max(0, event.offer.base_version - 10)))
-        step(fragment, event)
+    def late_offer(fragment: Any, work: Any) -> Offer:
+        offer = offer_of(fragment, work)
+        return replace(offer, base_version=max(0, offer.base_version - 10))
 
-    peer.exchange._step = step_late
+    sending._offer_of = late_offer
 
 
 def _never_reduce(peer: Any) -> None:
     async def shirk(fragment: Any, effect: Any) -> None:
         return
 
-    peer.exchange._reduce = shirk
+    peer.exchange.averaging.make_mean = shirk
 
 
 async def _forge(peer: Any) -> None:

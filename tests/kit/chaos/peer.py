@@ -9,16 +9,18 @@ import asyncio
 import contextlib
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from averaging.arrays import F32
 from averaging.codec.codec import make_codec
+from averaging.exchange.context import ExchangePorts
 from averaging.exchange.exchange import Exchange
 from averaging.fragment.runtime import FragmentRuntime
 from averaging.fragment.shard_store import ShardStore
-from averaging.lanes.links import Links
+from averaging.lanes.links import LinkPorts, Links
 from averaging.outer.fragment_state import FragmentState
 from averaging.rounds.events import Event
 from averaging.rounds.facts import ExchangeReport, RepairNeeded, RoundBegan, WorkExpired
@@ -26,6 +28,7 @@ from averaging.rounds.machine import RoundMachine, RoundTiming
 from averaging.rounds.shard_plan import MOST_OF_MEDIAN
 from averaging.transfer.server import StateServer
 from averaging.transfer.snapshots import Snapshot
+from averaging.trust.guard import Guard, GuardPorts
 from averaging.trust.leaders import HOSTILE_SHARE
 from averaging.wire import frames
 from averaging.wire.messages import Commit, Message
@@ -37,7 +40,7 @@ from dht.records.signed_records import PeerRecord
 from peer.network.anchors.fetcher import Fetched, Fetcher
 from peer.network.membership.doorkeeper import RunDoorkeeper
 from peer.network.membership.membership import FIRST_SUSPICION_SECONDS, LONGEST_SUSPICION_SECONDS
-from peer.network.node.fragment_memory import adopt_snapshot, restart_machine
+from peer.network.node.fragment_memory import adopt_snapshot
 from peer.network.node.repairs import Repairs
 from tests.kit.chaos.ledger import UNIT, AuditedState, Ledger
 from tests.kit.chaos.liars import spoil
@@ -154,6 +157,14 @@ class ChaosPeer:
         self.company = Company(self)
         self._record_sequence = 0
         self._tasks: set[asyncio.Task[None]] = set()
+        watch = GuardPorts(
+            self.clock,
+            self._report,
+            on_exclusion=lambda: self.exchange.exclude(),
+            speed_of=self._speed_of,
+            known_speeds=lambda: [record.tokens_per_second for record in self.company.members()],
+        )
+        self.guard = Guard(self.name, world.rule.staleness_limit, watch, is_strict=world.rule.is_strict)
         self.fragments = [self._fragment(index, memory) for index in range(len(scenario.sizes))]
         self.live = [fragment.state.shown() for fragment in self.fragments]
         self.not_taken = [np.zeros(size, dtype=np.float32) for size in scenario.sizes]
@@ -161,29 +172,20 @@ class ChaosPeer:
         self.is_unchecked = [True for _ in scenario.sizes]
         self.largest = [0.0 for _ in scenario.sizes]
         """Absolute value that an anchor had."""
+        self.host = MemoryHost(world.network, self.name, upload_bits_per_second=self.profile.upload_bits_per_second)
+        role = "trainer" if self.profile.is_trainer else "seed"
+        self.doorkeeper = doorkeeper = RunDoorkeeper(ACCESS, self.name, role)
+        limits = frames.Limits(scenario.sizes, max(self.codec.encoded_num_bytes(size) for size in scenario.sizes))
+        ports = LinkPorts(self._on_message, self._on_lost, self._on_refused)
+        self.links = Links(self.host, doorkeeper, limits, ports, self.clock)
+        self.links.traffic.upload_bits_per_second = self.profile.upload_bits_per_second
         self.exchange = Exchange(
-            self.name,
-            world.rule,
-            self.codec,
-            self.fragments,
-            clock=self.clock,
-            compute=self._compute,
-            deliver=self._deliver,
-            report=self._report,
+            *(self.name, world.rule, self.codec, self.fragments, self.guard, self.links),
+            ExchangePorts(self.clock, self._compute, self._deliver, self._report),
             first_sequence=10_000 * self.session,
         )
-        self.exchange.takes_part = False
-        self.exchange.guard.speed_of = self._speed_of
-        self.exchange.guard.known_speeds = lambda: [record.tokens_per_second for record in self.company.members()]
-        self.host = MemoryHost(world.network, self.name, upload_bits_per_second=self.profile.upload_bits_per_second)
-        doorkeeper = RunDoorkeeper(ACCESS, self.name, "trainer" if self.profile.is_trainer else "seed")
-        self.doorkeeper = doorkeeper
-        limits = frames.Limits(scenario.sizes, max(self.codec.encoded_num_bytes(size) for size in scenario.sizes))
-        self.links = Links(self.host, doorkeeper, limits, self._on_message, self._on_lost, self._on_refused, self.clock)
-        self.links.traffic.upload_bits_per_second = self.profile.upload_bits_per_second
-        self.exchange.links = self.links
         self.fetcher = Fetcher(self.host, doorkeeper, limits, self.company, CHECKER)
-        self.repairs = Repairs(self.exchange, self.fetcher, self.company, self)
+        self.repairs = Repairs(self.exchange, self.fetcher, self.company, self, _nothing)
         StateServer(self.host, doorkeeper, self, len(scenario.sizes), self._compute)
         for fragment in self.fragments:
             fragment.machine.watch = lambda event, fragment=fragment: world.checks.after_event(self, fragment)
@@ -215,23 +217,26 @@ class ChaosPeer:
             state.unsent_tokens, state.unsent_steps = old.unsent_tokens, old.unsent_steps
             state.unsent_base_version = old.unsent_base_version
             state.audit("the process was restarted")
+        timing = RoundTiming.with_bounds(world.scenario.hard_seconds)
         machine = AuditedMachine(
             self.name,
             RUN_ID,
             index,
             size,
             self.codec.block_size,
-            RoundTiming.with_bounds(world.scenario.hard_seconds),
+            timing,
             notary_of(self.name),
             world.scenario.quorum_fraction,
             most_of_median=MOST_OF_MEDIAN if world.rule.is_strict else math.inf,
             least_share=HOSTILE_SHARE if world.rule.is_strict else 0.0,
+            objection=partial(self.guard.claim_objection, timing=timing),
+            doubt=partial(self.guard.doubts, timing=timing),
         )
         state.committing = lambda: machine.applying
         store = AuditedStore(self.codec, size)
         store.check = lambda entry, shard, blocks: world.checks.check_contribution(index, entry, shard, blocks)
         fragment = FragmentRuntime(index, state, machine, store)
-        restart_machine(fragment)
+        fragment.restart()
         return fragment
 
     # ------------------------------------------------------------------------------------------------------- a life
@@ -267,8 +272,8 @@ class ChaosPeer:
             assert isinstance(state, AuditedState)
             adopt_snapshot(state, found.snapshot)
             state.moved({})
-            fragment.digests = {found.snapshot.version: found.snapshot.digest}
-            restart_machine(fragment)
+            fragment.begin_lineage(())
+            fragment.restart()
 
         await self.fetcher.fetch_better({f.index: f.state for f in self.fragments}, adopt)
         for index, fragment in enumerate(self.fragments):
@@ -277,14 +282,14 @@ class ChaosPeer:
             self.live_version[index] = fragment.state.version
         self.is_open = True
         self.state = "training" if self.profile.is_trainer else "serving"
-        self.exchange.takes_part = self.profile.is_trainer
+        self.exchange.sending.take_part(self.profile.is_trainer)
         self.on_view()
         self.announce()
         self.spawn(self._announce_and_audit())
         if self.profile.is_trainer:
             self.spawn(self._train())
             for fragment in self.fragments:
-                await self.exchange.offer(fragment)
+                await self.exchange.sending.offer(fragment)
 
     async def _announce_and_audit(self) -> None:
         while True:
@@ -371,7 +376,7 @@ class ChaosPeer:
             state.receive_work(values, tokens, max(1, tokens // 10), base_version)
             self.not_taken[index] -= values
 
-        await self.exchange.work_arrived(index, fill)
+        await self.exchange.sending.work_arrived(index, fill)
 
     def check_shown(self, index: int) -> float:
         """How far the live parameters are from A - O - r - L."""
@@ -422,7 +427,7 @@ class ChaosPeer:
 
     def _on_refused(self, peer_id: PeerId, reason: str) -> None:
         self.world.checks.trace(f"peer {self.number} refused {peer_id[-6:]}: {reason}")
-        self.exchange.guard.blame(peer_id, "malformed", reason)
+        self.guard.blame(peer_id, "malformed", reason)
 
     def anchor_differed(self, fragment: int, version: int, num_others: int) -> None:
         self.world.checks.seen["outvoted"] += 1
@@ -480,3 +485,6 @@ class ChaosPeer:
 
     def commit_frames(self, fragment: int, version: int) -> Sequence[bytes]:
         return self.fragments[fragment].log.page(version)
+
+
+async def _nothing() -> None: ...

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from averaging.lanes.links import Links
+from averaging.lanes.links import LinkPorts, Links
 from averaging.wire import frames
 from averaging.wire.messages import Contribution
 from dht.errors import PeerUnreachable
@@ -53,8 +53,9 @@ class Pair:
         here.open_stream = counted
         clock = asyncio.get_running_loop().time
         self.line = Pace(None, clock)
-        self.sending = Links(here, OpenDoor(), LIMITS, self._hear, self._lose, self._lose, clock, self.line)
-        self.receiving = Links(self.there, OpenDoor(), LIMITS, self._hear, self._lose, self._lose, clock)
+        ports = LinkPorts(self._hear, self._lose, self._lose)
+        self.sending = Links(here, OpenDoor(), LIMITS, ports, clock, self.line)
+        self.receiving = Links(self.there, OpenDoor(), LIMITS, ports, clock)
 
     def _hear(self, sender: PeerId, message, payload, num_bytes):
         self.heard.append(message)

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgpack
 
-from averaging.lanes.links import MAX_HELLO_BYTES, Links
+from averaging.lanes.links import MAX_HELLO_BYTES, LinkPorts, Links
 from averaging.wire import frames
 from averaging.wire.messages import DIGEST_BYTES, Commit, Contribution, Message, Offer, Plan, Redirect, VersionIs
 from dht.admission.hello import AccessRule
@@ -111,9 +111,11 @@ class HostileMember:
             self.host,
             self.doorkeeper,
             limits_of(seed_sizes(manifest), codec),
-            lambda sender, message, payload, num_bytes: heard.put_nowait((sender, message)),
-            lambda peer_id, reason: None,
-            lambda peer_id, reason: None,
+            LinkPorts(
+                lambda sender, message, payload, num_bytes: heard.put_nowait((sender, message)),
+                lambda peer_id, reason: None,
+                lambda peer_id, reason: None,
+            ),
         )
         sequence = 0
 

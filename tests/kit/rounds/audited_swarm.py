@@ -15,7 +15,7 @@ def swarm_of(num_peers, rule=RULE, seed=1):
     """Everybody audits by a chance of its own."""
     swarm = Swarm(num_peers, rule=rule, seed=seed)
     for number, peer in enumerate(swarm.live()):
-        peer.exchange.audits.chance = np.random.default_rng(100 * seed + number).random
+        peer.chance = np.random.default_rng(100 * seed + number).random
     return swarm
 
 

@@ -10,16 +10,19 @@ import numpy as np
 
 from averaging.cells.machine import CellRoundMachine
 from averaging.codec.codec import make_codec
+from averaging.exchange.context import ExchangePorts, RoundParts
 from averaging.exchange.exchange import Exchange
 from averaging.fragment.cell_rates import weigh
 from averaging.fragment.runtime import FragmentRuntime
 from averaging.fragment.shard_store import ShardStore
-from averaging.lanes.links import Links
+from averaging.lanes.links import LinkPorts, Links
 from averaging.outer.fragment_state import FragmentState
 from averaging.outer.outer_step import OuterRule
+from averaging.outer.reduction import reduce_shard
 from averaging.rounds.facts import RepairNeeded, RoundClosed
 from averaging.rounds.machine import RoundMachine
 from averaging.rounds.timing import RoundTiming
+from averaging.trust.guard import Guard, GuardPorts
 from averaging.wire import frames
 from averaging.wire.messages import DIGEST_BYTES
 from dht.errors import PeerFault
@@ -78,32 +81,33 @@ class Peer:
     def __init__(self, swarm, number, rule, codec):
         self.swarm, self.name = swarm, named(number)
         self.reports, self.refused = [], []
+        self.compute, self.reduce, self.chance = inline, reduce_shard, lambda: 1.0
         self.codec = make_codec(codec, swarm.block_size)
+        watch = GuardPorts(now, self._report, on_exclusion=lambda: self.exchange.exclude())
+        self.guard = Guard(self.name, rule.staleness_limit, watch, is_strict=rule.is_strict)
         self.fragments = [self._fragment(rule, index, size) for index, size in enumerate(swarm.sizes)]
         self.live = [fragment.state.anchor.copy() for fragment in self.fragments]
-        self.exchange = Exchange(
-            self.name,
-            rule,
-            self.codec,
-            self.fragments,
-            clock=now,
-            compute=inline,
-            deliver=self._deliver,
-            report=self._report,
-            first_sequence=1000 * number,
-        )
         host = MemoryHost(swarm.network, self.name)
         limits = frames.Limits(swarm.sizes, max(self.codec.encoded_num_bytes(size) for size in swarm.sizes))
-        self.links = Links(
-            host,
-            OpenDoor(),
-            limits,
-            self.exchange.on_message,
-            self.exchange.peer_lost,
+        heard = LinkPorts(
+            lambda *message: self.exchange.on_message(*message),
+            lambda remote, reason: self.exchange.peer_lost(remote, reason),
             lambda remote, reason: self.refused.append((remote, reason)),
-            now,
         )
-        self.exchange.links = self.links
+        self.links = Links(host, OpenDoor(), limits, heard, now)
+        self.exchange = Exchange(
+            *(self.name, rule, self.codec, self.fragments, self.guard, self.links),
+            ExchangePorts(
+                now,
+                lambda work: self.compute(work),
+                self._deliver,
+                lambda report: self._report(report),
+                chance=lambda: self.chance(),
+                parts=RoundParts(reduce=lambda *shard: self.reduce(*shard)),
+            ),
+            first_sequence=1000 * number,
+        )
+        self.exchange.sending.take_part(True)
 
     def _fragment(self, rule, index, size):
         anchor = np.random.default_rng(index).standard_normal(size, dtype=np.float32)
@@ -111,12 +115,16 @@ class Peer:
         state.refresh_digest()
         timing = RoundTiming.with_bounds(30.0)
         settings = (self.name, "run", index, size, self.codec.block_size, timing, notary_of(self.name))
+        checks = {
+            "anchor_digest": state.digest[:DIGEST_BYTES],
+            "objection": functools.partial(self.guard.claim_objection, timing=timing),
+            "doubt": functools.partial(self.guard.doubts, timing=timing),
+        }
         if self.swarm.cell_rule is None:
-            machine = RoundMachine(*settings)
+            machine = RoundMachine(*settings, **checks)
         else:
             row = functools.partial(weigh, rule)
-            machine = CellRoundMachine(*settings, cell_rule=self.swarm.cell_rule, weigh=row)
-        machine.anchor_digest = state.digest[:DIGEST_BYTES]
+            machine = CellRoundMachine(*settings, cell_rule=self.swarm.cell_rule, weigh=row, **checks)
         return FragmentRuntime(index, state, machine, ShardStore(self.codec, size), digests={0: state.digest})
 
     def _deliver(self, index, change, version):
@@ -131,7 +139,8 @@ class Peer:
         """What the node does, from the donor's memory."""
         await asyncio.sleep(0.5)
         donor = self.swarm.peers[report.peer_id].fragments[report.fragment]
-        theirs, mine = donor.state, self.fragments[report.fragment].state
+        fragment = self.fragments[report.fragment]
+        theirs, mine = donor.state, fragment.state
         reachable = self.swarm.network.can_reach(self.name, report.peer_id)
         if reachable and (theirs.lineage_tokens, theirs.digest) > (mine.lineage_tokens, mine.digest):
             values = (
@@ -142,8 +151,8 @@ class Peer:
                 theirs.digest,
             )
             commits = [donor.machine.history[version] for version in sorted(donor.machine.history)]
-            await self.exchange.adopt(report.fragment, lambda state: state.adopt(*values), commits)
-        self.exchange.repaired(report.fragment)
+            await self.exchange.applying.adopt(fragment, lambda state: state.adopt(*values), commits)
+        self.exchange.applying.repaired(fragment)
 
     async def work(self, index, seed):
         """Local training of one interval, handed over."""
@@ -151,7 +160,7 @@ class Peer:
         self.live[index] -= values
         state = self.fragments[index].state
         base_version = max(0, state.version - 1)
-        await self.exchange.work_arrived(index, lambda state: state.receive_work(values, 100, 10, base_version))
+        await self.exchange.sending.work_arrived(index, lambda state: state.receive_work(values, 100, 10, base_version))
 
     def closed(self, *indexes):
         reports = [report for report in self.reports if isinstance(report, RoundClosed)]
@@ -203,7 +212,7 @@ class Swarm:
                         mine.state.lineage_tokens,
                         mine.state.digest,
                     ):
-                        peer.exchange.audit(mine.index, other.name)
+                        peer.exchange.applying.say_version(mine, other.name)
         await asyncio.sleep(seconds)
 
     async def close(self):

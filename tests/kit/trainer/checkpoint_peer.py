@@ -29,7 +29,7 @@ from peer.config.manifest import AveragingSection
 from peer.events.log import Event
 from peer.mailbox.mailbox import Mailbox
 from peer.network.node.checkpoint_keeper import CheckpointKeeper
-from peer.network.node.fragment_memory import build_fragments, restart_machine
+from peer.network.node.fragment_memory import build_fragments
 from peer.network.node.mailbox_desk import TrainerDesk
 from peer.trainer.loop.checkpoint_keeper import TrainerKeeper
 from peer.trainer.loop.local_training import LocalTraining
@@ -138,8 +138,8 @@ class Peer:
         for fragment, (live, _) in zip(self.fragments, self._flat(), strict=True):
             fragment.state.anchor[:] = live
             fragment.state.refresh_digest()
-            restart_machine(fragment)
-        self.desk.is_open = True
+            fragment.restart()
+        self.desk.open_without_trainer()
 
     def step(self) -> None:
         positions = self.training.next_positions(BATCH, 0, NUM_SAMPLES)

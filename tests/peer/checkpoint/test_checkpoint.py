@@ -23,7 +23,6 @@ from averaging.fragment.shard_store import ShardStore
 from averaging.outer.contributions import CommittedShard, Ranges
 from averaging.outer.fragment_state import FragmentState
 from averaging.outer.outer_step import OuterRule
-from averaging.outer.own_work import own_work_of
 from averaging.rounds.machine import RoundMachine
 from averaging.rounds.timing import RoundTiming
 from dht.host import PeerId
@@ -131,7 +130,7 @@ def test_work_dropped_as_too_old_does_not_come_twice_after_a_restart(tmp_path: P
     found = empty_state(size)
     newest(folder).restore(0, found)
     assert found.dropped == state.dropped
-    assert own_work_of(found).last_sequence == own_work_of(state).last_sequence == 1
+    assert found.own_work.last_sequence == state.own_work.last_sequence == 1
     for one in (state, found):
         go_to_another_lineage(one, 2, {0: (-1, ()), 1: (1, ((0, size),))})
         assert not one.residual.any()

@@ -27,7 +27,7 @@ from peer.events.log import Event
 from peer.events.peer_events import AnchorRepaired, CaughtUp
 from peer.events.round_events import RoundCommitted
 from peer.network.node.checkpoint_keeper import CheckpointKeeper
-from peer.network.node.fragment_memory import build_fragments, persist, restart_machine
+from peer.network.node.fragment_memory import build_fragments, persist
 from peer.network.node.node import Node
 from peer.network.node.reporter import Reporter
 from peer.network.node.start import Start
@@ -181,7 +181,7 @@ def saved_peer(folder: Path, count: int = COUNT, scope: Scope = SCOPE, version: 
             fragment.state.version = version
             fragment.state.lineage_tokens = 20 * version
             fragment.log.replace(chain_to(version, fragment.index, fragment.state.num_values, count, scope))
-            restart_machine(fragment)
+            fragment.restart()
             persist(peer.mailbox, fragment)
         await peer.save()
         return peer

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from averaging.codec.blocks import encoded_num_bytes
-from averaging.exchange.bulk_frames import post_stored
+from averaging.exchange.applying import stored_result
 from averaging.fragment.shard_store import payload_digest
 from averaging.outer.contributions import RECENT_CONTRIBUTIONS
 from averaging.wire.messages import HISTORY_COMMITS, ResultRequest
@@ -130,12 +130,11 @@ def test_late_members_and_forks_find_what_was_put_away(tmp_path: Path, monkeypat
             assert isinstance(one.sent.encoded.codes, memoryview)
             assert one.sent.encoded.codes.readonly
 
-        sent = []
-        links = SimpleNamespace(post=lambda *what: sent.append(what) or 1)
         version = fragment.state.version - 1
         digest = fragment.machine.known_commit(version).results[0].digest
-        assert post_stored(links, fragment, other.name, ResultRequest(1, version, 0, digest))
-        assert payload_digest(b"".join(sent[0][1][1:])) == digest
+        given = stored_result(fragment, other.name, ResultRequest(1, version, 0, digest))
+        assert given is not None
+        assert payload_digest(given[1]) == digest
         # Rounds go on as before, and what is pruned is forgotten here, too.
         await swarm.train(5)
         await swarm.settle()
@@ -161,17 +160,15 @@ def test_other_bytes_than_were_put_away_are_not_sent() -> None:
         await swarm.settle()
         peer, other = swarm.live()[:2]
         fragment = peer.fragments[1]
-        version, sent = fragment.state.version - 1, []
+        version = fragment.state.version - 1
         commit = fragment.machine.known_commit(version)
         results = fragment.store.results_of(commit)
         key, payload = next(iter(results.items()))
-        links = SimpleNamespace(post=lambda *what: sent.append(what) or 1)
         request = ResultRequest(1, version, *key)
         fragment.store.move_results(version, {key: memoryview(bytes(len(payload)))})
-        assert not post_stored(links, fragment, other.name, request)
+        assert not stored_result(fragment, other.name, request)
         fragment.store.move_results(version, {key: payload})
-        assert post_stored(links, fragment, other.name, request)
-        assert len(sent) == 1
+        assert stored_result(fragment, other.name, request)
         return swarm
 
     scenario(play)

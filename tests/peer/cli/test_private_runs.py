@@ -24,7 +24,7 @@ from dht.errors import LocalFault
 from dht.identity.keys import Identity
 from peer.cli import app
 from peer.config.secret_files import write_secret
-from peer.network.membership.invite_users import INVITE_USERS_NAME, remember_users
+from peer.network.membership.invite_users import INVITE_USERS_NAME, InviteUsers
 from peer.owner.owned_run import DRAFT_NAME, OwnedRun, open_owned_run
 
 FRIEND, OTHER = (Identity.from_seed(bytes([number]) * 32) for number in (7, 8))
@@ -124,8 +124,10 @@ def admission(owned: OwnedRun, folder: Path, now: float, who: Identity = MEMBER)
     """What a member has after each start."""
     numbers = iter(range(1, 1000))
     rules = MemberRules("invite", owned.owner.public_key, frozenset({MEMBER.peer_id}))
-    made = Admission(who, owned.run_id, lambda: now, lambda: next(numbers).to_bytes(16, "big"), rules=rules)
-    remember_users(made, folder, now)
+    users = InviteUsers(folder)
+    nonce = lambda: next(numbers).to_bytes(16, "big")  # noqa: E731
+    made = Admission(who, owned.run_id, lambda: now, nonce, rules=rules, on_used=users.keep)
+    users.remind(made, now)
     return made
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from averaging.trust.blame import FIRST_SECONDS, STRIKES
-from averaging.trust.guard import Guard
+from averaging.trust.guard import Guard, GuardPorts
 from dht.host import PeerId
 from peer.events.line_log import earlier_log
 from peer.events.log import Event, EventLog, JoinedRun, NetworkRestarted, RefusedPeer, from_json, to_json
@@ -30,7 +30,7 @@ class Scene:
         self.events: list[Event] = []
         mailbox = Mailbox.in_process((8,), (32,))
         self.reporter = Reporter(ME, mailbox, lambda: self.now, lambda: self.now, self.events.append)
-        self.guard = Guard(ME, 4, lambda: self.now, self.reporter.refused)  # type: ignore[arg-type]
+        self.guard = Guard(ME, 4, GuardPorts(lambda: self.now, self.reporter.refused))  # type: ignore[arg-type]
 
     def refusals(self) -> list[RefusedPeer]:
         return [event for event in self.events if isinstance(event, RefusedPeer)]

@@ -128,7 +128,7 @@ def test_an_owner_tells_the_figures(tmp_path: Path) -> None:
 
     config = PeerConfig(run_id="tiny.abcdefghij234567abcd", data_dir=tmp_path, metrics_port=0)
     owner, metrics = Owner(config, Blind()), PeerMetrics()
-    owner.on_event = metrics.note
+    owner.watch(metrics.note)
     for event in some_events():
         owner.show(event)
     assert metrics.state.tokens == 700

@@ -52,7 +52,7 @@ def test_the_first_signal_asks_and_the_second_insists(tmp_path: Path, number: si
     view = StuckView()
     owner = Owner(PeerConfig(run_id=RUN_ID, data_dir=tmp_path), view)
     asked = []
-    owner.on_stop = lambda: asked.append(number)
+    owner.leave_by(lambda: asked.append(number))
     before = signal.getsignal(number)
 
     def insist() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from averaging.rounds.timing import RoundTiming
 from averaging.trust.announced_speeds import MAX_PEERS, WINDOW_SECONDS, AnnouncedSpeeds
 from averaging.trust.blame import STRIKES, TOKENS_MARGIN
-from averaging.trust.guard import Guard
+from averaging.trust.guard import Guard, GuardPorts
 from averaging.trust.wakefulness import SETTLE_SECONDS, Wakefulness
 from averaging.wire.messages import Offer
 from dht.clocks import steady_seconds
@@ -87,9 +87,13 @@ class Watch:
         self.now = 1000.0
         self.reports: list = []
         self.announced = AnnouncedSpeeds()
-        self.guard = Guard(ME, 4, lambda: self.now, self.reports.append)
-        self.guard.speed_of = self.announced.fastest
-        self.guard.news_seconds = lambda: news_seconds
+        ports = GuardPorts(
+            lambda: self.now,
+            self.reports.append,
+            speed_of=self.announced.fastest,
+            news_seconds=lambda: news_seconds,
+        )
+        self.guard = Guard(ME, 4, ports)
         self.timing = RoundTiming.with_bounds(60.0)
         self.timing.own_pace.observe(0.0)
         self.timing.own_pace.observe(60.0)

@@ -49,9 +49,8 @@ class Victim:
             state=state,
             log=CommitLog(),
             machine=SimpleNamespace(timing=None, later=LaterVersions()),
-            repairing=False,
         )
-        self.fragment.unfetchable = None
+        self.is_repairing = False
         self.fragment.log.replace(log)
         self.fragment.anchors = self._anchors
         self.fragment.had = lambda version, digest: self._anchors().get(version) == digest[:DIGEST_BYTES]
@@ -59,26 +58,40 @@ class Victim:
             me=named(JOINER),
             fragments=[self.fragment],
             guard=SimpleNamespace(chain_objection=lambda commits, timing: ""),
-            audit=lambda fragment, peer_id: None,
-            adopt=self._adopt,
-            repaired=self._repaired,
+            applying=SimpleNamespace(
+                say_version=lambda fragment, peer_id: None,
+                adopt=self._adopt,
+                is_repairing=lambda fragment: self.is_repairing,
+                begin_repair=self._begin_repair,
+                repaired=self._repaired,
+            ),
         )
         neighbours = SimpleNamespace(
             members=scene.company.members,
             heads=lambda index: {(one.versions[index], one.digests[index]) for one in scene.company.members()},
         )
         reports = SimpleNamespace(anchor_differed=lambda *_: None, repaired=lambda *_: None)
-        self.repairs = Repairs(exchange, scene.fetcher, neighbours, reports)  # type: ignore[arg-type]
+        self.repairs = Repairs(exchange, scene.fetcher, neighbours, reports, nothing)  # type: ignore[arg-type]
 
     def _anchors(self) -> dict[int, bytes]:
         return {**self.fragment.log.anchors(), self.state.version: self.state.digest[:DIGEST_BYTES]}
 
-    async def _adopt(self, index: int, set_state: Callable[[FragmentState], None], commits: Sequence[Commit]) -> None:
+    def _begin_repair(self, fragment: object) -> bool:
+        was_repairing, self.is_repairing = self.is_repairing, True
+        return not was_repairing
+
+    async def _adopt(
+        self, fragment: object, set_state: Callable[[FragmentState], None], commits: Sequence[Commit]
+    ) -> None:
         set_state(self.state)
         self.adopted.append((self.state.version, self.state.digest))
 
-    def _repaired(self, index: int) -> None:
-        self.fragment.repairing = False
+    def _repaired(self, fragment: object) -> None:
+        self.is_repairing = False
+
+
+async def nothing() -> None:
+    pass
 
 
 def show_chain(donor: Donor, *commits: Commit) -> None:
@@ -153,7 +166,7 @@ def test_nothing_else_than_what_was_weighed_is_taken_over(switch: Callable[[Dono
             await asyncio.sleep(0.5)
         assert victim.adopted == []
         assert (victim.state.version, victim.state.digest) == before
-        assert not victim.fragment.repairing, "rounds go on"
+        assert not victim.is_repairing, "rounds go on"
 
     in_scene(1, play)
 

@@ -23,7 +23,7 @@ from dht.records.key_levels import Levels, is_beacon, key_at, keys_for, num_keys
 from dht.records.signed_records import PeerRecord, VerifiedRecords, encode_peer_record
 from dht.store import LEVEL_0_KEYS, PeerKey
 from peer.network.membership.doorkeeper import RunDoorkeeper
-from peer.network.membership.membership import ANSWER_SECONDS, SHOW_SECONDS_PER_MEMBER, Membership
+from peer.network.membership.membership import ANSWER_SECONDS, SHOW_SECONDS_PER_MEMBER, MemberScope, Membership
 from peer.simulation.virtual_time import run_virtual
 from tests.kit.network.memory_networks import fixed_network, now
 from tests.kit.records import make_record
@@ -89,6 +89,7 @@ def membership_of(
         store,
         RunDoorkeeper(rule, identity.peer_id, "trainer"),
         describe or (lambda: described),
+        MemberScope(RUN_ID, described.manifest_hash, described.site),
         announce_seconds=10.0,
         wall_clock=now,
         randomness=random.Random(1),

@@ -61,10 +61,13 @@ def rules(kind: str = "allowlist", **changes: Any) -> MemberRules:
     return dataclasses.replace(MemberRules(kind, OWNER.public_key, listed), **changes)  # type: ignore[arg-type]
 
 
-def side(who: Identity, held: MemberRules | None, ticket_pass: bytes = b"") -> Admission:
+def side(who: Identity, held: MemberRules | None, ticket_pass: bytes = b"", **told: Any) -> Admission:
     nonces = counting()
     return Admission(
-        who, RUN_ID, CLOCK, lambda: next(nonces)[4:] + who.public_key[:4], ticket_pass=ticket_pass, rules=held
+        *(who, RUN_ID, CLOCK, lambda: next(nonces)[4:] + who.public_key[:4]),
+        ticket_pass=ticket_pass,
+        rules=held,
+        **told,
     )
 
 
@@ -174,9 +177,8 @@ def test_garbage_is_refused_without_a_word(data: bytes) -> None:
 
 
 def test_a_stranger_is_told_nothing_and_the_owner_which_rule_it_was() -> None:
-    alice = side(ALICE, rules())
     noted: list[tuple[PeerId, str]] = []
-    alice.on_refused = lambda remote, rule: noted.append((remote, rule))
+    alice = side(ALICE, rules(), on_refused=lambda remote, rule: noted.append((remote, rule)))
     fault = refusal(alice, side(EVE, rules()), EVE.peer_id)
     assert fault.told == ""
     assert noted == [(EVE.peer_id, "is not on the list of the run's keys and has no invite")]
@@ -195,9 +197,8 @@ def test_an_invite_for_a_key_lets_that_key_in_and_no_other() -> None:
 
 
 def test_a_one_time_invite_has_one_user() -> None:
-    door = side(ALICE, rules("invite"))
     used: list[tuple[bytes, PeerId]] = []
-    door.on_used = lambda ticket, peer_id: used.append((ticket.serial, peer_id))
+    door = side(ALICE, rules("invite"), on_used=lambda ticket, peer_id: used.append((ticket.serial, peer_id)))
     eve = side(EVE, rules("invite"), one_time(EVE.peer_id))
     for _ in range(2):
         door.admit(EVE.peer_id, eve.prove(ALICE.peer_id, "stream"), "stream")
@@ -406,8 +407,7 @@ def test_only_later_revisions_that_add_changes_are_followed() -> None:
 
 def test_what_the_owners_changes_mean_for_this_peer() -> None:
     ended: list[int] = []
-    held = Revisions(manifest(), OWNER.public_key, ALICE.peer_id)
-    held.on_end = ended.append
+    held = Revisions(manifest(), OWNER.public_key, ALICE.peer_id, on_end=ended.append)
     held.reached(1)
     held.take(manifest({"at_version": 4, "ends_run": True}, {"at_version": 6, "revoke": [ALICE.peer_id]}, revision=2))
     held.reached(3)

@@ -38,9 +38,9 @@ class Others:
     def members(self) -> list[Any]:
         return self.records
 
-    def audit(self, fragment: int, peer_id: str) -> None:
+    def say_version(self, fragment: Any, peer_id: str) -> None:
         """Told that this peer has something else, a member that is behind asks for it."""
-        self.asked.append((fragment, peer_id))
+        self.asked.append((fragment.index, peer_id))
 
 
 def hand_over(others: Others, *tokens: int, monkeypatch: pytest.MonkeyPatch) -> float:
@@ -51,8 +51,10 @@ def hand_over(others: Others, *tokens: int, monkeypatch: pytest.MonkeyPatch) -> 
         nonlocal now
         now += seconds
 
-    fragments = [SimpleNamespace(state=SimpleNamespace(lineage_tokens=have)) for have in tokens]
-    exchange = SimpleNamespace(fragments=fragments, audit=others.audit)
+    fragments = [
+        SimpleNamespace(index=index, state=SimpleNamespace(lineage_tokens=have)) for index, have in enumerate(tokens)
+    ]
+    exchange = SimpleNamespace(fragments=fragments, applying=others)
     parts = (exchange, None, others, None, None, None, lambda: now)
     monkeypatch.setattr(peer.network.node.leave.asyncio, "sleep", sleep)
     asyncio.run(Parting(*cast(Any, parts)).hand_over())

@@ -16,7 +16,8 @@ from dht.memory.store import MemoryRecords, MemoryStore
 from peer.events.log import Event, JoinedRun, LeftRun
 from peer.mailbox.mailbox import Mailbox
 from peer.network.membership.doorkeeper import RunDoorkeeper
-from peer.network.node.node import Node, NodeIdentity, NodePorts
+from peer.network.node.node import Node
+from peer.network.node.ports import NodeIdentity, NodePorts
 from peer.simulation.simulation import tiny_manifest
 from peer.simulation.virtual_time import run_virtual
 from tests.kit.network.memory_networks import fixed_network

@@ -1,0 +1,476 @@
+"""What moves an anchor at one peer: commits whose results are here, and anchors that the swarm gave.
+
+A commit's results are searched (`result_search.py`) and suspicious means looked at (`audit.py`); then the anchor steps,
+and the trainer is shown the change. The trainer's mailbox lends the memory of a change until it was shown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+
+from averaging.codec.blocks import Buffer
+from averaging.exchange.audit import Audits
+from averaging.exchange.cell_exchange import CellExchange
+from averaging.exchange.context import Context
+from averaging.exchange.result_search import ResultSearch
+from averaging.fragment.cell_rates import own_share_of, rates_of
+from averaging.fragment.lost_work import Receipts
+from averaging.fragment.next_digest import ChunkDigests, DigestAhead, StepKey
+from averaging.fragment.runtime import FragmentRuntime
+from averaging.fragment.shard_store import payload_digest, terms_of
+from averaging.outer.change import Change
+from averaging.outer.contributions import CommittedShard
+from averaging.outer.fragment_state import FragmentState
+from averaging.outer.outer_step import OuterRule
+from averaging.outer.reduction import shard_rates
+from averaging.rounds.events import Apply, ApplyFailed, DeadlinePassed, Repair, ResultArrived
+from averaging.rounds.facts import (
+    CommitApplied,
+    ExchangeReport,
+    RepairNeeded,
+    RoundClosed,
+    WorkForgotten,
+    WorkReturned,
+    report_of,
+)
+from averaging.wire.cell_messages import CellsCommit
+from averaging.wire.messages import (
+    Commit,
+    Plan,
+    Result,
+    ResultRequest,
+    VersionIs,
+    own_entry,
+    own_ranges,
+)
+from dht.host import PeerId
+
+CHUNKS_AT_ONCE = 4
+"""MiB of anchor between two looks at what else the fragment is wanted for: about 10 ms."""
+PAUSES_PER_WORK = 2.0
+"""A round that wants the whole processor for its transfer gets most of it; what is not known then is hashed later."""
+
+
+@dataclass
+class _Anchor:
+    """Of one fragment: its next anchor, and doubts about this one."""
+
+    ahead: DigestAhead
+    receipts: Receipts
+    looks_ahead: bool = False
+    """A task is at work on `ahead`."""
+    is_repairing: bool = False
+    """The anchor is about to be replaced: no round begins."""
+    doubted_by: set[PeerId] = field(default_factory=set)
+    """Members that claim a better anchor, while that is looked into."""
+    unfetchable: Commit | None = None
+    """The commit whose results nobody has, while the repair that this asks for is under way."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Applied:
+    """A commit that was applied.
+
+    Attributes:
+        num_returned: values of own work that travelled and did not get in.
+        own_included: whether own work is in the roster.
+    """
+
+    num_returned: int
+    own_included: bool
+    outer_lr: float
+
+
+class Applying:
+    """Anchors of all fragments of one peer.
+
+    Args:
+        on_advanced: called when a fragment is at another version; with the commits of its lineage if it was fetched.
+        on_free: called when a fragment's anchor is there to stay after it was in doubt.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        audits: Audits,
+        cells: CellExchange,
+        on_advanced: Callable[[FragmentRuntime, tuple[Commit, ...] | None], None],
+        on_free: Callable[[FragmentRuntime], None],
+    ) -> None:
+        self._context = context
+        self._audits = audits
+        self._cells = cells
+        self._on_advanced = on_advanced
+        self._on_free = on_free
+        self._searches: list[ResultSearch] = []
+        self._anchors = [
+            _Anchor(DigestAhead(one.state.codec, one.state.num_values), Receipts(context.me))
+            for one in context.fragments
+        ]
+
+    # ------------------------------------------------------------------------------------------------------ results
+
+    def take_result(
+        self, fragment: FragmentRuntime, sender: PeerId, message: Result, payload: memoryview, frame_bytes: int
+    ) -> bool:
+        """Keep a mean.
+
+        Raises:
+            PeerFault: its payload does not fit, or the sender holds more than its share of memory here.
+        """
+        version = fragment.machine.version
+        if not version <= message.version <= version + 1:
+            return False
+        digest = fragment.store.take_result(sender, message, payload)
+        if digest:
+            fragment.traffic.received(frame_bytes, message.end - message.start)
+            self.result_arrived(fragment)
+            self._cells.relay(fragment, sender, message, payload)
+            if message.version == version:
+                self._expect(fragment, message.shard, digest, sender)
+                self._context.step(fragment, ResultArrived(sender, message.shard))
+        return False
+
+    def mean_made(self, fragment: FragmentRuntime, index: int, digest: bytes) -> None:
+        """An own mean is here."""
+        self.result_arrived(fragment)
+        self._expect(fragment, index, digest, self._context.me)
+
+    def result_arrived(self, fragment: FragmentRuntime) -> None:
+        """A mean is in the fragment's store."""
+        for search in self._searches_for(fragment):
+            search.note_arrival()
+
+    def give_result(
+        self, fragment: FragmentRuntime, to: PeerId, request: ResultRequest, _: memoryview, _frame_bytes: int
+    ) -> bool:
+        """Send a result that is kept here, or say how far this peer is."""
+        found = stored_result(fragment, to, request)
+        if found is None:
+            self.say_version(fragment, to)
+        else:
+            self._context.links.send(to, found[0], [found[1]])
+        return False
+
+    def say_version(self, fragment: FragmentRuntime, to: PeerId) -> None:
+        """Tell a peer which anchor is here."""
+        machine = fragment.machine
+        here = VersionIs(fragment.index, machine.version, machine.anchor_digest, machine.lineage_tokens)
+        self._context.links.send(to, here)
+
+    def hear_version(
+        self, fragment: FragmentRuntime, sender: PeerId, theirs: VersionIs, _: memoryview, _frame_bytes: int
+    ) -> bool:
+        """Another member says how far it is: perhaps nobody keeps any more what is searched here."""
+        for search in self._searches_for(fragment):
+            if search.commit is fragment.machine.applying:
+                search.note_version(sender, theirs)
+        return True
+
+    def _searches_for(self, fragment: FragmentRuntime) -> list[ResultSearch]:
+        return [search for search in self._searches if search.commit.fragment == fragment.index]
+
+    # ------------------------------------------------------------------------------------------------------ commits
+
+    def apply(self, fragment: FragmentRuntime, effect: Apply) -> None:
+        """Fetch what a commit names, and go to the version that it leads to; beside all else."""
+        self._context.spawn(self._fetch_and_apply(fragment, effect.commit))
+
+    async def _fetch_and_apply(self, fragment: FragmentRuntime, commit: Commit) -> None:
+        context, clock = self._context, self._context.ports.clock
+        notary, begun = fragment.machine.notary, clock()
+        is_own = commit.leader == context.me and commit.results is commit.shards
+        search = ResultSearch(context, fragment, commit)
+        self._searches.append(search)
+        # The reducers' signatures are checked while the results arrive.
+        searching = asyncio.ensure_future(search.run(partial(self._report_late, fragment)))
+        try:
+            objection = "" if is_own else await context.ports.compute(lambda: notary.objection(commit))
+            if objection:
+                context.guard.unsigned(commit, objection)
+                self._not_applied(fragment, commit)
+                return
+            payloads = await searching
+        finally:
+            searching.cancel()
+            self._searches.remove(search)
+        if payloads is None:
+            self._anchors[fragment.index].unfetchable = commit
+            self._ask_repair(fragment, commit.leader, "the results of a committed round cannot be fetched")
+            return
+        arrived, leader = clock(), fragment.machine.leader
+        if not await self._audits.passes(fragment, commit, payloads):
+            self._not_applied(fragment, commit)
+            return
+        async with fragment.busy:
+            if fragment.state.version != commit.version or fragment.machine.applying is not commit:
+                return
+            applied = await self._step_and_show(fragment, commit, payloads)
+        for report in _closing_reports(fragment, commit, applied, clock()):
+            context.ports.report(report)
+        context.ports.report(CommitApplied(fragment.index, commit.version, arrived - begun, clock() - arrived))
+        context.guard.closed(commit, leader, fragment.traffic.began_at, fragment.machine.timing)
+        self._on_advanced(fragment, None)
+        await self._audits.applied(fragment, commit, payloads)
+
+    async def _step_and_show(
+        self, fragment: FragmentRuntime, commit: Commit, payloads: Mapping[int, Buffer]
+    ) -> _Applied:
+        """The trainer has the change as soon as it is complete; the digest is still being made then."""
+        shown = asyncio.Event()
+        loop, here = asyncio.get_running_loop(), threading.get_ident()
+        with self._context.lend(fragment) as change:
+
+            def show() -> None:
+                self._context.show(fragment, change)
+                shown.set()
+
+            def on_applied() -> None:
+                if threading.get_ident() == here:
+                    show()
+                else:
+                    loop.call_soon_threadsafe(show)
+
+            applied = await self._step(fragment, commit, payloads, change, on_applied)
+            await shown.wait()
+        return applied
+
+    async def _step(
+        self,
+        fragment: FragmentRuntime,
+        commit: Commit,
+        payloads: Mapping[int, Buffer],
+        change: Change,
+        on_applied: Callable[[], None],
+    ) -> _Applied:
+        """Take the fragment from the version that `commit` leaves to the next; the caller holds `fragment.busy`.
+
+        Args:
+            payloads: per shard that is not void, its encoded mean.
+            change: what to add to the live parameters is written here, float32 [num_values].
+            on_applied: called once it is complete, where `compute` works.
+        """
+        state, rule, anchor = fragment.state, self._context.rule_at(commit.version), self._anchors[fragment.index]
+        own, sent = own_entry(commit.roster, self._context.me), state.pending
+        in_roster = own is not None and sent is not None and own[1].sequence == sent.sequence
+        own_index = own[0] if own is not None and in_roster else -1
+        shards = [
+            _committed_shard(fragment, commit, index, payloads.get(index), own_index, rule)
+            for index in range(len(commit.results))
+        ]
+        if own_index >= 0:
+            state.note_own_share(own_share_of(commit, own_index, rule))
+        known: ChunkDigests = anchor.ahead.known(commit.version, _step_keys(commit, rule))
+
+        def run() -> int:
+            with fragment.changing():
+                _, num_returned = state.apply(shards, commit.tokens, change)
+                on_applied()
+                state.refresh_digest(known)
+            return num_returned
+
+        num_returned = await self._context.ports.compute(run)
+        fragment.store.settle(commit)
+        fragment.note_commit(commit)
+        outer_lr = max((shard.outer_lr for shard in shards), default=0.0)
+        if sent is not None:
+            is_committed = any(shard.own_included for shard in shards)
+            anchor.receipts.note(sent, commit.version, is_committed=is_committed)
+        return _Applied(num_returned if sent is not None else 0, own_index >= 0, outer_lr)
+
+    def _report_late(self, fragment: FragmentRuntime, passed: DeadlinePassed) -> None:
+        report = report_of(fragment.index, fragment.machine.version, passed)
+        assert report is not None
+        self._context.ports.report(report)
+
+    def _not_applied(self, fragment: FragmentRuntime, commit: Commit) -> None:
+        self._context.guard.failed_commits.note(commit, self._context.ports.clock())
+        self._context.step(fragment, ApplyFailed(commit))
+
+    # ----------------------------------------------------------------------------------- anchors of other lineages
+
+    async def adopt(
+        self, fragment: FragmentRuntime, set_state: Callable[[FragmentState], None], commits: Sequence[Commit]
+    ) -> None:
+        """Replace the fragment's anchor by one fetched from the swarm.
+
+        Args:
+            set_state: puts the new anchor into the state.
+            commits: recent ones of its lineage; they tell what became of own contributions there.
+        """
+        context, state, receipts = self._context, fragment.state, self._anchors[fragment.index].receipts
+        async with fragment.busy:
+            # The commit of a two-level round with the part of another cell says nothing about own work.
+            telling = [commit for commit in commits if fragment.tells_of_own_work(commit)]
+            own = {commit.version: own_ranges(commit, context.me) for commit in telling}
+            before = await context.ports.compute(state.shown)
+
+            def replace_anchor() -> list[WorkForgotten]:
+                left_version, left_digest, known = state.version, state.digest, fragment.known_anchors()
+                with fragment.changing():
+                    set_state(state)
+                forgotten = list(receipts.settle(fragment.index, state, left_version, left_digest, telling))
+                state.settle_in_new_lineage(left_version, own, fragment.common_version(known, commits))
+                return forgotten
+
+            forgotten = await context.ports.compute(replace_anchor)
+            after = await context.ports.compute(state.shown)
+            fragment.store.forget_errors()
+            fragment.begin_lineage(commits)
+            context.show(fragment, np.subtract(after, before, out=after))
+        for report in forgotten:
+            context.ports.report(report)
+        self._on_advanced(fragment, tuple(commits))
+
+    def is_repairing(self, fragment: FragmentRuntime) -> bool:
+        """Whether the anchor is about to be replaced: no round begins."""
+        return self._anchors[fragment.index].is_repairing
+
+    def is_settled(self, fragment: FragmentRuntime) -> bool:
+        """Whether a round may begin."""
+        return not self.is_repairing(fragment)
+
+    def begin_repair(self, fragment: FragmentRuntime) -> bool:
+        """Let no round begin until `repaired`; False when somebody else's claim was faster."""
+        anchor = self._anchors[fragment.index]
+        if anchor.is_repairing and anchor.unfetchable is None:
+            return False
+        anchor.is_repairing = True
+        return True
+
+    def ask_repair(self, fragment: FragmentRuntime, effect: Repair) -> None:
+        """Have a claim looked into. Rounds go on meanwhile: whoever claims much must not stop them by that."""
+        self._ask_repair(fragment, effect.peer_id, effect.reason)
+
+    def _ask_repair(self, fragment: FragmentRuntime, peer_id: PeerId, reason: str) -> None:
+        anchor = self._anchors[fragment.index]
+        if anchor.is_repairing or peer_id in anchor.doubted_by:
+            return
+        anchor.doubted_by.add(peer_id)
+        anchor.is_repairing = anchor.unfetchable is not None
+        self._context.ports.report(RepairNeeded(fragment.index, fragment.machine.version, peer_id, reason))
+
+    def repaired(self, fragment: FragmentRuntime) -> None:
+        """The owner finished (or gave up) the repair that a `RepairNeeded` report asked for."""
+        anchor = self._anchors[fragment.index]
+        anchor.is_repairing = False
+        anchor.doubted_by.clear()
+        unfetchable, anchor.unfetchable = anchor.unfetchable, None
+        if unfetchable is not None:  # when nothing better was found either: start over from the same version
+            self._not_applied(fragment, unfetchable)
+        self._on_free(fragment)
+
+    # ------------------------------------------------------------------------------------ the next anchor's digest
+
+    def _expect(self, fragment: FragmentRuntime, index: int, digest: bytes, reducer: PeerId) -> None:
+        """A mean is here: all members will be in it, unless the commit says otherwise."""
+        anchor, plan = self._anchors[fragment.index], fragment.machine.plan
+        if (
+            plan is None
+            or self._cells.is_in_cell(fragment)
+            or index >= len(plan.shards)
+            or not anchor.ahead.is_worth_it
+        ):
+            return
+        shard = plan.shards[index]
+        payload, num_values = fragment.store.result(plan.version, index, digest), shard.end - shard.start
+        is_planned = plan.reducer_of(index) == reducer
+        if payload is None or not is_planned or len(payload) != fragment.state.codec.encoded_num_bytes(num_values):
+            return
+        anchor.ahead.begin(plan.version)
+        rule = self._context.rule_at(plan.version)
+        key = _step_key(plan, shard.start, shard.end, digest, range(len(plan.roster)), rule)
+        anchor.ahead.add(key, fragment.store.unpack(num_values, payload))
+        if not anchor.looks_ahead and anchor.ahead.ready():
+            anchor.looks_ahead = True
+            self._context.spawn(self._look_ahead(fragment, anchor))
+
+    async def _look_ahead(self, fragment: FragmentRuntime, anchor: _Anchor) -> None:
+        """Work until nothing is ready; the anchor does not move meanwhile."""
+        ahead, state, clock = anchor.ahead, fragment.state, self._context.ports.clock
+        try:
+            while True:
+                async with fragment.busy:
+                    began = clock()
+                    chunks = ahead.ready()[:CHUNKS_AT_ONCE]
+                    if not chunks or state.version != ahead.version:
+                        return
+                    await self._context.ports.compute(partial(ahead.work, state, chunks))
+                await asyncio.sleep(PAUSES_PER_WORK * (clock() - began))
+        finally:
+            anchor.looks_ahead = False
+
+
+def stored_result(fragment: FragmentRuntime, to: PeerId, request: ResultRequest) -> tuple[Result, Buffer] | None:
+    """A result that is kept here; None when it is not, or belongs to a commit that is not followed here, or when the
+    remote has got it too often.
+
+    What this peer reduced itself it gives in any case: nobody else may have it, and others may follow that commit.
+    """
+    place = _place_in_commit(fragment, request) or fragment.store.unsettled_place(request.digest)
+    stored = None if place is None else fragment.store.give(request.version, request.shard, request.digest, to)
+    # A disk may have given back other bytes than it took (`peer.checkpoint.spill`).
+    if stored is None or place is None or payload_digest(stored) != request.digest:
+        return None
+    return Result(fragment.index, request.version, request.shard, *place), stored
+
+
+def _place_in_commit(fragment: FragmentRuntime, request: ResultRequest) -> tuple[int, int] | None:
+    """First value of a result of the commit that is followed here, and the value behind its last."""
+    commit = fragment.machine.known_commit(request.version)
+    if commit is None or request.shard >= len(commit.results):
+        return None
+    result = commit.results[request.shard]
+    return (result.start, result.end) if result.digest == request.digest else None
+
+
+def _closing_reports(
+    fragment: FragmentRuntime, commit: Commit, applied: _Applied, now: float
+) -> Iterator[ExchangeReport]:
+    """What happened, for the owner. Bytes of a round that this peer was not in are no bytes of that round."""
+    if applied.num_returned:
+        too_late = "it came too late for the round"
+        reason = "its shard was void or missed the deadline" if applied.own_included else too_late
+        yield WorkReturned(fragment.index, commit.version, reason, applied.num_returned)
+    traffic, counted = fragment.traffic, applied.own_included
+    yield RoundClosed(
+        fragment.index,
+        commit,
+        applied.outer_lr,
+        counted,
+        now - traffic.began_at if counted else 0.0,
+        traffic.up_bytes if counted else 0,
+        traffic.up_values if counted else 0,
+        traffic.down_bytes if counted else 0,
+        traffic.down_values if counted else 0,
+    )
+
+
+def _step_key(
+    round_: Plan | Commit, start: int, end: int, digest: bytes, included: Sequence[int], rule: OuterRule
+) -> StepKey:
+    """What decides the anchor's values [start, end) after this round, if these members are in their mean."""
+    terms = [terms_of(rule, round_, member) for member in included]
+    return StepKey(start, end, digest, *shard_rates(terms, rule))
+
+
+def _step_keys(commit: Commit, rule: OuterRule) -> list[StepKey]:
+    # The slices of a two-level round are not expected ahead.
+    shards = [] if isinstance(commit, CellsCommit) else [shard for shard in commit.shards if shard.digest]
+    return [_step_key(commit, shard.start, shard.end, shard.digest, shard.included, rule) for shard in shards]
+
+
+def _committed_shard(
+    fragment: FragmentRuntime, commit: Commit, index: int, payload: Buffer | None, own_index: int, rule: OuterRule
+) -> CommittedShard:
+    result = commit.results[index]
+    gradient = None if payload is None else fragment.store.unpack(result.end - result.start, payload)
+    outer_lr, outer_momentum = rates_of(commit, index, rule)
+    own_included = own_index in commit.members_in(index)
+    return CommittedShard(result.start, result.end, gradient, outer_lr, own_included, outer_momentum)

@@ -1,0 +1,199 @@
+"""The reducer's side of rounds: contributions that arrive, their mean, and the mean on its way to the members.
+
+A reducer reports a mean to the leader when one other member has read it: what a commit names, somebody holds beside its
+reducer, whose link may be slow, or gone in the next moment. A mean that reaches nobody before the leader closes the
+round leaves its shard void, and the work in it returns to its owners.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from averaging.codec.blocks import Buffer
+from averaging.exchange.audit import Audits
+from averaging.exchange.cell_exchange import CellExchange
+from averaging.exchange.context import Context
+from averaging.exchange.sending import Sending
+from averaging.fragment.runtime import FragmentRuntime
+from averaging.fragment.shard_store import terms_of
+from averaging.lanes.links import ACKNOWLEDGED_BYTES, Parts
+from averaging.outer.combine import ShardContribution
+from averaging.outer.reduction import Reduction
+from averaging.rounds.events import ContributionArrived, ReduceShard, SendResult, ShardReduced
+from averaging.wire import frames
+from averaging.wire.messages import HISTORY_COMMITS, Contribution, Plan, Result, own_entry
+from dht.host import PeerId
+
+
+class Averaging:
+    """Means that this peer makes, for all fragments.
+
+    Args:
+        on_mean: told of an own mean as soon as it is here: (fragment, shard, digest).
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        sending: Sending,
+        audits: Audits,
+        cells: CellExchange,
+        on_mean: Callable[[FragmentRuntime, int, bytes], None],
+    ) -> None:
+        self._context = context
+        self._sending = sending
+        self._audits = audits
+        self._cells = cells
+        self._on_mean = on_mean
+        self._deliveries = Deliveries(lambda index: context.fragments[index].machine.version)
+        context.links.watch(self._deliveries.note_read, self._deliveries.is_stale)
+
+    def take_contribution(
+        self, fragment: FragmentRuntime, sender: PeerId, message: Contribution, payload: memoryview, _: int
+    ) -> bool:
+        """Keep a contribution.
+
+        Raises:
+            PeerFault: its payload does not fit, or the sender holds more than its share of memory here.
+        """
+        machine = fragment.machine
+        if machine.version <= message.version <= machine.version + 1:
+            fragment.store.take_contribution(sender, message, payload)
+        if machine.version - 1 <= message.version <= machine.version:
+            is_late = message.version < machine.version
+            arrived = ContributionArrived(sender, message.attempt, message.leader, message.shard, is_late)
+            self._context.step(fragment, arrived)
+        return False
+
+    def reduce(self, fragment: FragmentRuntime, effect: ReduceShard) -> None:
+        """Make the mean of a shard, beside all else."""
+        self._context.spawn(self.make_mean(fragment, effect))
+
+    async def make_mean(self, fragment: FragmentRuntime, effect: ReduceShard) -> None:
+        """From the contributions that are here to a mean that is reported, or kept for the cells."""
+        context, guard, plan, index = self._context, self._context.guard, effect.plan, effect.shard
+        shard, timing = plan.shards[index], fragment.machine.timing
+        await self._sending.encoded(fragment)
+        members = guard.usable(plan, effect.leader, effect.members, timing)
+        members = await self._audits.proven(fragment, plan, effect.leader, index, members)
+        contributions = fragment.store.contributions(context.rule, plan, effect.leader, index, members)
+        guard.misfits(plan, members, [member for member, _, _ in contributions])
+        contributions = self._with_own(guard.believable(plan, contributions, timing), fragment, plan, index)
+        if self._cells.is_in_cell(fragment):
+            await self._cells.reduce(fragment, effect, contributions)
+            return
+        # What earlier broadcasts lost, nobody else can know: nothing is carried where means are audited.
+        carries = not self._audits.is_on
+        carried = fragment.store.carried_error(shard.start, shard.end) if carries else None
+
+        reduce, num_values = context.ports.parts.reduce, shard.end - shard.start
+
+        def run() -> Reduction | None:
+            return reduce(contributions, context.rule, context.codec, num_values, carried)
+
+        reduction = await context.ports.compute(run)
+        if reduction is not None:
+            guard.refused(plan, reduction.refused)
+        if reduction is None or fragment.machine.version != plan.version:
+            return
+        digest = fragment.store.add_reduction(plan.version, index, shard.start, shard.end, reduction, carries)
+        self._on_mean(fragment, index, digest)
+        if reduction.included and fragment.machine.plan == plan:
+            await self._deliver(fragment, plan, index)
+        context.step(fragment, ShardReduced(plan.attempt, effect.leader, index, digest, reduction.included))
+
+    def send_result(self, fragment: FragmentRuntime, effect: SendResult) -> None:
+        """Send an own mean that was not delivered before."""
+        header, payload = _own_result(fragment, effect.plan, effect.shard)
+        if not self._deliveries.has(header, payload):
+            self._post(effect.to, header, payload)
+
+    def advanced(self, fragment: FragmentRuntime) -> None:
+        """The fragment is at another version."""
+        self._deliveries.advanced(fragment.index, fragment.state.version)
+
+    # ------------------------------------------------------------------------------------------------------ details
+
+    def _with_own(
+        self, contributions: list[ShardContribution], fragment: FragmentRuntime, plan: Plan, index: int
+    ) -> list[ShardContribution]:
+        """The contributions to a shard with this peer's own, if it is in the plan, in roster order."""
+        sent, own, shard = fragment.state.pending, own_entry(plan.roster, self._context.me), plan.shards[index]
+        if sent is None or own is None or own[1].sequence != sent.sequence:
+            return contributions
+        blocks = sent.encoded.slice_blocks(shard.start, shard.end - shard.start)
+        mine = (own[0], terms_of(self._context.rule, plan, own[0]), blocks)
+        return sorted([*contributions, mine], key=lambda one: one[0])
+
+    async def _deliver(self, fragment: FragmentRuntime, plan: Plan, shard: int) -> None:
+        """Send an own mean; returns when another member has read it, or its round is over."""
+        to = tuple(entry.peer_id for entry in plan.roster if entry.peer_id != self._context.me)
+        header, payload = _own_result(fragment, plan, shard)
+        # Nobody says that what is short was read; and it is out at once.
+        if not to or len(frames.encode(header)) + len(payload) <= ACKNOWLEDGED_BYTES:
+            return
+        read = self._deliveries.begin(header, payload)
+        self._post(to, header, payload)
+        await read.wait()
+
+    def _post(self, to: tuple[PeerId, ...], header: Result, payload: Buffer) -> None:
+        for peer_id in to:
+            self._context.links.send(peer_id, header, [payload])
+
+
+class Deliveries:
+    """Own means of one peer that nobody else is known to have.
+
+    Args:
+        version_of: the version that a fragment's anchor is at here.
+    """
+
+    def __init__(self, version_of: Callable[[int], int]) -> None:
+        self._version_of = version_of
+        self._unread: dict[bytes, dict[bytes, asyncio.Event]] = {}
+        """By header and payload: attempts at one round give different means of the same values."""
+        self._rounds: dict[bytes, Result] = {}
+
+    def begin(self, header: Result, payload: Buffer) -> asyncio.Event:
+        """A mean goes out; the event is set when a member has read it, or its round is over."""
+        head = frames.encode(header)
+        self._rounds[head] = header
+        read = self._unread.setdefault(head, {})[bytes(payload)] = asyncio.Event()
+        return read
+
+    def has(self, header: Result, payload: Buffer) -> bool:
+        """Whether this mean went out."""
+        return bytes(payload) in self._unread.get(frames.encode(header), {})
+
+    def advanced(self, fragment: int, version: int) -> None:
+        """The rounds of a fragment before `version` are over."""
+        over = [
+            head for head, round_ in self._rounds.items() if round_.fragment == fragment and round_.version < version
+        ]
+        for head in over:
+            del self._rounds[head]
+            for event in self._unread.pop(head).values():
+                event.set()
+
+    def note_read(self, _remote: PeerId, parts: Parts) -> None:
+        """A remote has read what was made of these parts."""
+        means = self._unread.get(bytes(parts[0]))
+        event = means.get(b"".join(parts[1:])) if means else None
+        if event is not None:
+            event.set()
+
+    def is_stale(self, parts: Parts) -> bool:
+        """Whether nobody has a use any more for what waits: means of past rounds are kept for `HISTORY_COMMITS`."""
+        kind, fragment, version = frames.place_of(parts[0])
+        now = self._version_of(fragment)
+        if kind == Contribution.KIND:
+            return version < now
+        return kind == Result.KIND and version < now - HISTORY_COMMITS
+
+
+def _own_result(fragment: FragmentRuntime, plan: Plan, index: int) -> tuple[Result, Buffer]:
+    """The frame of an own mean."""
+    shard = plan.shards[index]
+    payload = fragment.store.own_result(plan.version, index, shard.start, shard.end)
+    return Result(fragment.index, plan.version, index, shard.start, shard.end), payload

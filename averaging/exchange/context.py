@@ -1,0 +1,109 @@
+"""What the owner of an exchange gives it, and what its roles share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any
+
+from averaging.codec.blocks import EncodedBlocks
+from averaging.codec.codec import Codec
+from averaging.fragment.runtime import Compute, FragmentRuntime
+from averaging.lanes.links import Links
+from averaging.outer.change import Buffers, Change, Deliver, Lend
+from averaging.outer.combine import ShardContribution
+from averaging.outer.outer_step import OuterRule
+from averaging.outer.reduction import Reduction, reduce_shard
+from averaging.rounds.events import Event
+from averaging.rounds.facts import ExchangeReport
+from averaging.rounds.leader import Leading
+from averaging.trust.guard import Guard
+from averaging.wire.messages import Message
+from dht.host import PeerId
+
+Reduce = Callable[
+    [Sequence[ShardContribution], OuterRule, Codec, int, EncodedBlocks | None],
+    Reduction | None,
+]
+"""As `averaging.outer.reduction.reduce_shard`."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundParts:
+    """What rounds are made of, so that the simulator's liars can have others.
+
+    Attributes:
+        reduce: makes a mean.
+        says: what is sent in place of a message.
+        leading_type: how a round is led.
+    """
+
+    reduce: Reduce = reduce_shard
+    says: Callable[[Message], Message] = lambda message: message
+    leading_type: type[Leading] = Leading
+
+
+HONEST = RoundParts()
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangePorts:
+    """The outside world of an exchange.
+
+    Attributes:
+        deliver: takes changes for the live parameters and returns at once.
+        lend: memory for such a change; None: the exchange has its own.
+        rule_at: the outer rule of the commit that leaves a version; None: the same for all.
+        chance: uniform in [0, 1) and known to nobody else; by default no audit begins here.
+        signs_of: counts what was heard of a peer; None: everybody lives on.
+        rate_of: bits per second that a remote says its upload link takes; 0 when that is not known.
+    """
+
+    clock: Callable[[], float]
+    compute: Compute
+    deliver: Deliver
+    report: Callable[[ExchangeReport], None]
+    lend: Lend | None = None
+    rule_at: Callable[[int], OuterRule] | None = None
+    chance: Callable[[], float] = lambda: 1.0
+    signs_of: Callable[[PeerId], int] | None = None
+    rate_of: Callable[[PeerId], float] = lambda remote: 0.0
+    parts: RoundParts = HONEST
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What the roles of one exchange share.
+
+    Attributes:
+        members: those that hear of rounds, as far as this peer sees them.
+        step: gives a fragment's machine an event, and performs what it asks for.
+        spawn: runs something beside all else.
+    """
+
+    me: PeerId
+    rule: OuterRule
+    codec: Codec
+    fragments: Sequence[FragmentRuntime]
+    guard: Guard
+    links: Links
+    ports: ExchangePorts
+    members: Callable[[], Sequence[PeerId]]
+    step: Callable[[FragmentRuntime, Event], None]
+    spawn: Callable[[Coroutine[Any, Any, None]], None]
+    buffers: Buffers = field(default_factory=Buffers)
+
+    def rule_at(self, version: int) -> OuterRule:
+        """The outer rule of the commit that leaves `version`."""
+        return self.rule if self.ports.rule_at is None else self.ports.rule_at(version)
+
+    def lend(self, fragment: FragmentRuntime) -> AbstractContextManager[Change]:
+        """Memory with any content for a change of the live parameters; it is somebody else's when the block ends."""
+        lend = self.ports.lend
+        return self.buffers.lent(fragment.state.num_values) if lend is None else lend(fragment.index)
+
+    def show(self, fragment: FragmentRuntime, change: Change | None) -> None:
+        """Give a change of the live parameters to the trainer; None: there is none."""
+        if change is not None:
+            self.ports.deliver(fragment.index, change, fragment.state.version)

@@ -1,0 +1,63 @@
+"""Who a node is, and what its owner gives it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from averaging.exchange.context import HONEST, RoundParts
+from averaging.fragment.runtime import Compute
+from averaging.lanes.links import MAX_QUEUED_BYTES, Doorkeeper
+from dht.host import Host
+from dht.identity.keys import Identity
+from dht.records.signed_records import VerifiedRecords
+from dht.store import RecordStore
+from dht.streams.pacing import Pace
+from peer.events.log import Event
+from peer.network.membership.revisions import Revisions
+from peer.network.node.serving_limits import FREELY, ServingLimits
+
+POLL_SECONDS = 0.02
+"""How often the outbox is looked at: far below an inner step of any model worth training over the internet."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeIdentity:
+    """Who this peer is and what it says about itself."""
+
+    identity: Identity
+    run_id: str
+    session: int
+    role: str
+    device: str
+    name: str
+    software: str
+    contributor_key: bytes = b""
+    site: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodePorts:
+    """Everything that differs between real life and simulation."""
+
+    host: Host
+    store: RecordStore
+    doorkeeper: Doorkeeper
+    wall_clock: Callable[[], float]
+    clock: Callable[[], float]
+    compute: Compute
+    emit: Callable[[Event], None]
+    randomness: random.Random
+    poll_seconds: float = POLL_SECONDS
+    rest: Callable[[float], Awaitable[None]] = asyncio.sleep
+    """Waits between two looks into the mailbox; the simulator knows when there is something to see."""
+    verified: VerifiedRecords | None = None
+    """Records known to be good; None begins with none. The peers of a simulation share theirs."""
+    revisions: Callable[..., Revisions] | None = None
+    """Makes them, given `on_end`; None: those of the manifest, and everybody is a member."""
+    serving: ServingLimits = FREELY
+    line: Pace | None = None  # None: rounds do not pace themselves
+    max_queued_bytes: int = MAX_QUEUED_BYTES  # per lane to a remote
+    parts: RoundParts = HONEST  # what rounds are made of
