@@ -1,21 +1,18 @@
-"""Badges as SVG: two words on two grounds, without script, font file or link. Pure.
+"""Badges as SVG: two words on two grounds, without script, font file or link.
 
 The text is stretched to the width that was reserved for it (`textLength`), so it fits whatever font the viewer has.
 """
 
 from __future__ import annotations
 
-from html import escape
 from typing import Final
 
 from dashboard.facts import ContributorRow
 from dashboard.observe.state import DashboardState
-from dashboard.page.parts import whole_text
+from dashboard.page.formats import TEMPLATES, whole_text
 from peer.quantities import count_text, plural
 
 MAX_TEXT_LENGTH: Final = 40
-_HEIGHT: Final = 22
-_PADDING: Final = 8
 _NARROW: Final = "ijlI.,:;'|!1 ftr()"
 _WIDE: Final = "mwMW@%"
 
@@ -43,21 +40,8 @@ def badge(label: str, message: str, *, is_lit: bool) -> str:
     """An SVG of `label` on a dark ground and `message` on a coloured one; grey unless `is_lit`."""
     label, message = _bounded(label), _bounded(message)
     left, right = _text_width(label), _text_width(message)
-    split = 20 + left + 2 * _PADDING - 4
-    width = split + right + 2 * _PADDING
-    ground = "#17708f" if is_lit else "#5d6b73"
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{_HEIGHT}" role="img" '
-        f'aria-label="{escape(label)}: {escape(message)}"><title>{escape(label)}: {escape(message)}</title>'
-        f'<clipPath id="r"><rect width="{width}" height="{_HEIGHT}" rx="4"/></clipPath><g clip-path="url(#r)">'
-        f'<rect width="{split}" height="{_HEIGHT}" fill="#26343b"/>'
-        f'<rect x="{split}" width="{width - split}" height="{_HEIGHT}" fill="{ground}"/></g>'
-        '<g fill="none" stroke="#7fd0ea" stroke-width="1.5" stroke-linecap="round" stroke-linejoin="round">'
-        '<path d="M6 10q2.2-2.2 3.9 .6q1.6-2.7 4.4-1.1"/><path d="M10 15q1.7-1.7 3 .4q1.4-2 3.6-.9"/></g>'
-        '<g fill="#fff" font-family="Verdana,DejaVu Sans,Geneva,sans-serif" font-size="11">'
-        f'<text x="{20 + _PADDING - 4}" y="15" textLength="{left}">{escape(label)}</text>'
-        f'<text x="{split + _PADDING}" y="15" textLength="{right}">{escape(message)}</text></g></svg>'
-    )
+    template = TEMPLATES.get_template("badge.svg")
+    return template.render(label=label, message=message, is_lit=is_lit, left=left, right=right)
 
 
 def _bounded(text: str) -> str:

@@ -16,9 +16,7 @@ from dashboard.history.history import History
 from dashboard.history.reading import HistoryReader
 from dashboard.page.assets import load_assets
 from dashboard.page.badge import contributor_badge, run_badge
-from dashboard.page.charts import render_charts
-from dashboard.page.contributor import render_contributor
-from dashboard.page.page import STREAM_PATH, render_page
+from dashboard.page.page import STREAM_PATH, render_contributor, render_page
 from dashboard.server.api_routes import add_api, find_contributor, find_row
 from dashboard.server.doors import Doors
 from dashboard.server.live import RETRY_MILLISECONDS, Live
@@ -144,7 +142,7 @@ async def _page(request: web.Request) -> web.Response:
     html = render_page(
         live.state.run_id,
         live.sections,
-        render_charts(live.history),
+        live.history,
         now=site.clock(),
         snapshot_id=live.snapshot_id,
         assets=site.assets,

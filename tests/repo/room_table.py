@@ -173,7 +173,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         "aiosqlite",
     ),
     "dashboard.collect": ("dht.records dashboard dashboard.observe dashboard.history", False, ""),
-    "dashboard.page": ("peer dashboard dashboard.observe", False, ""),
+    "dashboard.page": ("peer dashboard dashboard.observe", False, "jinja2 markupsafe"),
     "dashboard.server": (
         "dht.observer dashboard dashboard.observe dashboard.history dashboard.page",
         False,

@@ -1,4 +1,4 @@
-// uPlot in the place of the curves that the server drew: axes to choose from, values under the pointer, a table.
+// uPlot in the place of the tables of values: axes to choose from, values under the pointer, the same as a table.
 
 import { html, render } from "htm/preact";
 import { useEffect, useRef, useState } from "preact/hooks";
@@ -287,7 +287,7 @@ function hasCurve(chart, data) {
   return times.length > 1 && chart.series.some(([name]) => data.columns[name]?.some((value) => value !== null));
 }
 
-/** Put a chart in the place of each curve of the server as soon as there is something to draw. */
+/** Put a chart in the place of each table of the server as soon as there is something to draw. */
 export function startCharts(watch = watchPoints) {
   for (const element of document.querySelectorAll("[data-chart]")) {
     const kind = element.dataset.chart;

@@ -46,7 +46,7 @@ async function load() {
     data = { columns: read(answer), marks: answer.marks };
     for (const watcher of watchers) watcher(data);
   } catch {
-    // No network at this moment: the curves that the server drew stay, and the next event tries again.
+    // No network at this moment: the tables of the server stay, and the next event tries again.
   } finally {
     isLoading = false;
   }

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from averaging.wire.messages import Commit, RosterEntry, ShardResult
-from dashboard.facts import HistoryPoint, HistoryView
 from dashboard.observe.observer import Observer
 from dashboard.observe.state import MAX_PEERS, MAX_POINTS, MAX_ROUNDS, DashboardState, Look, fold, label_text
-from dashboard.page.chart import even_ticks
-from dashboard.page.charts import render_charts
 from dashboard.page.page import render_sections
 from dashboard.server.live import history_of
 from tests.kit.clock import Clock
@@ -177,48 +173,3 @@ def test_labels_are_short_printable_and_have_no_towers_of_marks(text: str) -> No
     assert shown.isprintable()
     assert label_text("a" + "\u0301" * 30, 40) == "a\u0301\u0301"
     assert label_text("evil\u202egnp.exe\x1b[2J", 40) == "evilgnp.exe[2J"
-
-
-# Chart
-
-
-@given(st.floats(-50, 50), st.floats(1e-3, 100), st.integers(2, 8))
-def test_ticks_are_even_and_enclose_the_range(low: float, span: float, num_intervals: int) -> None:
-    ticks = even_ticks(low, low + span, num_intervals)
-    steps = [right - left for left, right in itertools.pairwise(ticks)]
-    assert ticks[0] <= low + 1e-6 * span
-    assert ticks[-1] >= low + span - 1e-6 * span
-    assert 2 <= len(ticks) <= num_intervals + 2
-    assert max(steps) - min(steps) < 1e-9 * max(1.0, abs(low))
-
-
-losses = st.none() | st.floats(-1e18, 1e18)
-
-
-rates = st.floats(0, 1e18)
-history_points = st.builds(
-    HistoryPoint,
-    at=st.floats(0, 4e9),
-    tokens=st.integers(0, 10**15),
-    rounds=st.integers(0, 10**9),
-    held_out_loss=losses,
-    train_loss=losses,
-    num_trainers=st.integers(0, 10**6),
-    num_peers=st.integers(0, 10**6),
-    tokens_per_second=rates,
-    upload_bits_per_second=rates,
-    download_bits_per_second=rates,
-)
-
-
-@given(st.lists(history_points, max_size=20))
-def test_whatever_is_reported_can_be_drawn(points: list[HistoryPoint]) -> None:
-    points.sort(key=lambda point: (point.at, point.tokens))
-    tokens = sorted(point.tokens for point in points)
-    grown = tuple(replace(point, tokens=count) for point, count in zip(points, tokens, strict=True))
-    for html in render_charts(HistoryView(NOW, 0.0, points=grown)).values():
-        assert "nan" not in html
-        assert "inf" not in html
-
-
-# Page

@@ -10,9 +10,7 @@ import pytest
 from dashboard.observe.observer import Observer
 from dashboard.observe.state import DashboardState
 from dashboard.page.assets import load_assets
-from dashboard.page.charts import render_charts
-from dashboard.page.page import REFRESH_SECONDS, render_page, render_sections
-from dashboard.page.parts import with_ages
+from dashboard.page.page import REFRESH_SECONDS, render_page, render_sections, with_ages
 from dashboard.server.live import history_of
 from dht.errors import PeerUnreachable
 from dht.identity.keys import Identity, make_run_id
@@ -34,8 +32,8 @@ from tests.kit.dashboard.records import (
 
 def page_of(state: DashboardState, now: float = NOW) -> str:
     history = history_of(state)
-    sections, charts = render_sections(state, history), render_charts(history)
-    return render_page(state.run_id, sections, charts, now=now, snapshot_id="boot-1", assets=load_assets())
+    sections = render_sections(state, history)
+    return render_page(state.run_id, sections, history, now=now, snapshot_id="boot-1", assets=load_assets())
 
 
 def section_of(state: DashboardState, key: str) -> str:

@@ -13,13 +13,10 @@ from hypothesis import strategies as st
 from dashboard.facts import Bandwidth, Gap, HistoryView, MissingRounds
 from dashboard.page.assets import Assets, load_assets
 from dashboard.page.badge import MAX_TEXT_LENGTH, badge, contributor_badge, run_badge
-from dashboard.page.charts import render_charts
-from dashboard.page.contributor import render_contributor
-from dashboard.page.page import render_page, render_sections
-from dashboard.page.parts import age_text, share_text
-from dashboard.page.people import MAX_CONTRIBUTORS_SHOWN
+from dashboard.page.formats import age_text, share_text
+from dashboard.page.page import MAX_CONTRIBUTORS_SHOWN, render_contributor, render_page, render_sections
 from dashboard.page.rounds import LAGS, MAX_LANES, heat
-from tests.kit.dashboard.records import HOSTILE_NAME, NOW, RUN_ID, TextOnly, empty_state
+from tests.kit.dashboard.records import NOW, RUN_ID, TextOnly, empty_state
 from tests.kit.dashboard.scene import contributor_of, contributor_view, history_of_run, peer_id_of, rounds_of, state_of
 
 NOBODY = HistoryView(NOW, NOW)
@@ -38,8 +35,13 @@ def test_every_panel_explains_that_it_is_empty() -> None:
     for key in ("contributors", "timeline", "strip", "health", "bandwidth", "countries", "rounds", "peers"):
         assert "empty" in dict(TextOnly(sections[key]).attributes).values(), key
         assert len(TextOnly(sections[key]).text) > 30, key
-    for key, html in render_charts(NOBODY).items():
-        assert "begins" in TextOnly(html).text, key
+    page = render_page(RUN_ID, sections, NOBODY, now=NOW, snapshot_id="b-1", assets=assets())
+    own = render_contributor(
+        empty_state(), replace(contributor_view(), curve=()), now=NOW, snapshot_id="b", assets=assets()
+    )
+    for html, keys in ((page, ("losses", "swarm", "lines")), (own, ("work",))):
+        begins = re.findall(r'data-chart="(\w+)">\s*<p class="empty">[^<]* begins ', html)
+        assert begins == list(keys)
 
 
 def test_contributors_are_ranked_by_what_others_witnessed_and_say_what_is_only_reported() -> None:
@@ -131,36 +133,6 @@ def test_what_the_page_does_not_know_is_said() -> None:
     assert "fragment 2, versions 5 to 9" in text
 
 
-def test_hostile_labels_stay_text_everywhere() -> None:
-    row = contributor_of(1)
-    machines = tuple(replace(machine, device=HOSTILE_NAME) for machine in row.machines)
-    row = replace(row, name=HOSTILE_NAME, country=HOSTILE_NAME, machines=machines)
-    state = state_of()
-    named = [replace(each, record=replace(each.record, name=HOSTILE_NAME, device=HOSTILE_NAME)) for each in state.peers]
-    state = replace(state, peers=tuple(named))
-    hostile = replace(history_of_run(3), contributors=(row,), countries=((HOSTILE_NAME, 3),), problem=HOSTILE_NAME)
-    hostile = replace(hostile, gaps=(Gap(NOW - 9, NOW, HOSTILE_NAME),), storage=HOSTILE_NAME)
-    rounds = tuple(replace(each, drop_reasons=((HOSTILE_NAME, 1),)) for each in rounds_of())
-    hostile = replace(hostile, rounds=rounds)
-    sections = render_sections(state, hostile)
-    page = render_page(
-        RUN_ID,
-        sections,
-        render_charts(hostile),
-        now=NOW,
-        snapshot_id='"><script>',
-        assets=assets(),
-        join_addresses=(HOSTILE_NAME,),
-    )
-    view = replace(contributor_view(1), row=row, rounds=rounds)
-    own = render_contributor(state, view, now=NOW, snapshot_id='"><script>', assets=assets())
-    for html in (page, own):
-        assert "<script>" not in html
-        seen = TextOnly(html)
-        assert HOSTILE_NAME in seen.text
-        assert not [name for name, _ in seen.attributes if name == "style" or name.startswith("on")]
-
-
 def test_a_contributors_page_has_its_proof_and_its_badge() -> None:
     view = contributor_view(1)
     page = TextOnly(render_contributor(state_of(), view, now=NOW, snapshot_id="b-1", assets=assets()))
@@ -198,9 +170,9 @@ def test_badges_say_who_and_how_much() -> None:
 
 def test_without_addresses_the_join_box_says_where_to_get_one() -> None:
     def page(*addresses: str) -> str:
-        sections, charts = render_sections(state_of(), NOBODY), render_charts(NOBODY)
+        sections = render_sections(state_of(), NOBODY)
         shown = render_page(
-            RUN_ID, sections, charts, now=NOW, snapshot_id="b-1", assets=assets(), join_addresses=addresses
+            RUN_ID, sections, NOBODY, now=NOW, snapshot_id="b-1", assets=assets(), join_addresses=addresses
         )
         return TextOnly(shown).text
 

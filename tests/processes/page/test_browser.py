@@ -321,12 +321,14 @@ def test_without_scripts_the_page_is_complete(in_browser: InBrowser) -> None:
         page = await visit.open(has_scripts=False)
         await expect(page.locator("#contributors tbody tr")).to_have_count(12)
         await expect(page.locator("#status .age")).to_have_text("3 s ago")
-        assert await page.locator('[data-chart="losses"] path.line').count() == 2
-        await page.locator("#losses-table summary").click()
-        await expect(page.locator("#losses-table tbody tr").first).to_be_visible()
+        for key in ("losses", "swarm", "lines"):
+            await expect(page.locator(f"#{key}-table tbody tr")).to_have_count(12)
+            await expect(page.locator(f"#{key}-table tbody tr").first).to_be_visible()
+        await expect(page.locator("#losses-table tbody tr").first).to_contain_text("9.3 M")
         await page.locator("#contributors a.person").first.click()
         await expect(page.locator("#contributor-title")).to_contain_text("Ada")
         await expect(page.locator("#machines tbody tr")).to_have_count(1)
+        await expect(page.locator('[data-chart="work"]')).to_contain_text("begins with the second hour")
 
     in_browser(check)
 

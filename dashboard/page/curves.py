@@ -1,0 +1,86 @@
+"""The curves of a run as tables of their values, for readers without scripts; scripts draw them from the API."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from dashboard.facts import CurvePoint, HistoryPoint, HistoryView
+from dashboard.page.formats import loss_text, moment_text
+from peer.quantities import bit_rate_text, count_text
+
+MAX_ROWS: Final = 12
+MAX_PLAUSIBLE_LOSS: Final = 100.0
+"""A peer with a larger one diverged or lies."""
+
+_Columns = Mapping[str, tuple[str, Callable[[Any], str]]]
+"""(field of a point, its value as text) by label."""
+_LOSSES: Final[_Columns] = {
+    "held-out loss": ("held_out_loss", loss_text),
+    "training loss": ("train_loss", loss_text),
+}
+_SWARM: Final[_Columns] = {"training": ("num_trainers", count_text), "all peers": ("num_peers", count_text)}
+_LINES: Final[_Columns] = {"over all lines, average of a minute": ("upload_bits_per_second", bit_rate_text)}
+_WORK: Final[_Columns] = {
+    "witnessed": ("tokens_witnessed", count_text),
+    "reported": ("tokens_reported", count_text),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Values along `axis` as text, newest first; without rows it has not begun."""
+
+    axis: str
+    labels: Sequence[str]
+    """Of the values of a row."""
+    rows: Sequence[tuple[str, Sequence[str]]]
+
+
+def curves(history: HistoryView) -> dict[str, Curve]:
+    """`losses`, `swarm` and `lines`, as of this history."""
+    points = history.points
+    has_losses = any(_is_plausible(loss) for point in points for loss in (point.held_out_loss, point.train_loss))
+    has_tokens = bool(points) and points[-1].tokens > points[0].tokens
+    has_lines = any(point.upload_bits_per_second > 0 for point in points)
+    return {
+        "losses": Curve(
+            "tokens committed",
+            tuple(_LOSSES),
+            _rows(points, lambda point: count_text(float(point.tokens)), _LOSSES) if has_losses and has_tokens else (),
+        ),
+        "swarm": _over_time(points, _SWARM),
+        "lines": _over_time(points if has_lines else (), _LINES),
+    }
+
+
+def work_curve(points: Sequence[CurvePoint]) -> Curve:
+    """A contributor's tokens over time."""
+    return _over_time(points, _WORK)
+
+
+def _over_time(points: Sequence[HistoryPoint] | Sequence[CurvePoint], columns: _Columns) -> Curve:
+    span = points[-1].at - points[0].at if points else 0.0
+    return Curve(
+        "time (UTC)",
+        tuple(columns),
+        _rows(points, lambda point: moment_text(point.at, span), columns) if span > 0 else (),
+    )
+
+
+def _rows(points: Sequence[Any], place: Callable[[Any], str], columns: _Columns) -> list[tuple[str, list[str]]]:
+    newest_first = points[::-1]
+    step = max(1, -(-len(points) // MAX_ROWS))
+    groups = [newest_first[first : first + step] for first in range(0, len(points), step)]
+    return [(place(group[0]), [text(_newest(group, field)) for field, text in columns.values()]) for group in groups]
+
+
+def _newest(group: Sequence[Any], field: str) -> float | None:
+    """Losses are measured now and then: the newest of a group stands for it."""
+    values = (getattr(point, field) for point in group)
+    return next((value for value in values if "loss" not in field or _is_plausible(value)), None)
+
+
+def _is_plausible(loss: float | None) -> bool:
+    return loss is not None and abs(loss) <= MAX_PLAUSIBLE_LOSS

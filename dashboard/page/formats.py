@@ -1,0 +1,100 @@
+"""Numbers and times as text, beside those of `peer.quantities`, and the templates in which all of them are filters."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Final
+from urllib.parse import quote
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from peer.quantities import bit_rate_text, bytes_text, count_text, plural, seconds_text, short_peer
+
+_DAY_SECONDS: Final = 86_400.0
+
+
+def age_text(seconds: float) -> str:
+    """``3 s ago``, ``12 min ago``: one unit, because nobody needs more of a time that goes on."""
+    return "just now" if seconds < 1 else f"{short_time(seconds)} ago"
+
+
+def long_text(seconds: float) -> str:
+    """A time of work: ``5 h 12 min``; below a minute ``40 s``, zero a dash."""
+    return seconds_text(int(seconds)) if seconds >= 1 else "–"
+
+
+def short_time(seconds: float) -> str:
+    """A time in its largest unit: ``26 h``."""
+    for unit_seconds, unit in ((2 * _DAY_SECONDS, "d"), (3600.0, "h"), (60.0, "min")):
+        if seconds >= unit_seconds:
+            return f"{int(seconds / min(unit_seconds, _DAY_SECONDS))} {unit}"
+    return long_text(seconds)
+
+
+def moment_text(at: float, span_seconds: float) -> str:
+    """A point of a time axis that is `span_seconds` long: the time of day (UTC), or the date."""
+    moment = datetime.fromtimestamp(at, UTC)
+    if span_seconds < 300:
+        return f"{moment:%H:%M:%S}"
+    if span_seconds < 1.5 * _DAY_SECONDS:
+        return f"{moment:%H:%M}"
+    return f"{moment.day} {moment:%b}"
+
+
+def date_text(at: float) -> str:
+    """``3 March 2030, 14:05`` (UTC)."""
+    moment = datetime.fromtimestamp(at, UTC)
+    return f"{moment.day} {moment:%B %Y}, {moment:%H:%M}"
+
+
+def rate_text(per_second: float) -> str:
+    """``1234.5`` -> ``1.23 k``."""
+    return count_text(float(f"{per_second:.3g}"))
+
+
+def whole_text(count: float) -> str:
+    """A count that may be a fraction of a token: exact below ten thousand."""
+    return count_text(round(count)) if count < 10_000 else count_text(float(count))
+
+
+def share_text(share: float) -> str:
+    """``0.1234`` -> ``12.3 %``."""
+    return "100 %" if share >= 0.9995 else "< 0.1 %" if 0 < share < 0.001 else f"{100 * share:.1f} %"
+
+
+def times_text(factor: float) -> str:
+    """Three digits, written out: ``1 380``."""
+    rounded = float(f"{factor:.3g}")
+    return f"{rounded:g}" if rounded < 1000 else f"{rounded:,.0f}".replace(",", "\u202f")
+
+
+def loss_text(loss: float | None) -> str:
+    """Three decimals, as losses are compared; a dash where there is none."""
+    if loss is None:
+        return "–"
+    return f"{loss:.3f}" if abs(loss) < 1000 else f"{loss:.2e}"
+
+
+def contributor_path(contributor_id: str) -> str:
+    """Of the contributor's own page."""
+    return f"/c/{quote(contributor_id, safe='')}"
+
+
+TEMPLATES: Final = Environment(
+    loader=PackageLoader("dashboard.page"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    # A page that is being served stays the same when its files are replaced.
+    auto_reload=False,
+)
+"""Every value is escaped, in SVG too; a name that nobody gave is an error."""
+TEMPLATES.filters.update(
+    {
+        function.__name__: function
+        for function in (
+            *(bit_rate_text, bytes_text, contributor_path, count_text, date_text, long_text, loss_text, plural),
+            *(rate_text, seconds_text, share_text, short_peer, short_time, times_text, whole_text),
+        )
+    }
+)
