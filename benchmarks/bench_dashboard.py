@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import ipaddress
 import json
 import os
@@ -80,8 +81,12 @@ async def measure_viewers(num_viewers: int, num_seconds: int, num_peers: int) ->
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[0]})
     state = full_state(num_peers, time.time())
-    live = Live(state, "boot")
-    runner = await start_site(make_app(live, doors=_behind_proxy()), "127.0.0.1", 0)
+    stack = contextlib.AsyncExitStack()
+    kept = open_history(None, RUN_ID, clock=time.time, warn=print)
+    history, answers = await stack.enter_async_context(kept)
+    history.look(state)
+    live = Live(state, "boot", history.view)
+    runner = await start_site(make_app(live, history, answers, doors=_behind_proxy()), "127.0.0.1", 0)
     command = [sys.executable, "-m", "benchmarks.bench_dashboard", "read", str(bound_port(runner)), str(num_viewers)]
     reader = _reader(command, set(cores[1:] or cores))
     assert reader.stdout is not None
@@ -92,7 +97,8 @@ async def measure_viewers(num_viewers: int, num_seconds: int, num_peers: int) ->
         began, cpu = time.monotonic(), time.process_time()
         state = _changed(state, step)
         version = live.version
-        live.publish(state)
+        history.look(state)
+        live.publish(state, history.view)
         sizes.append(len(live.since(version)))
         await asyncio.sleep(max(0.0, 1.0 - (time.monotonic() - began)))
         used.append(time.process_time() - cpu)
@@ -100,6 +106,7 @@ async def measure_viewers(num_viewers: int, num_seconds: int, num_peers: int) ->
     live.close()
     output = await asyncio.to_thread(lambda: reader.communicate(timeout=START_SECONDS)[0])
     await runner.cleanup()
+    await stack.aclose()
     return {
         "viewers": num_viewers,
         "bytes_per_update": round(statistics.fmean(sizes)),
@@ -198,7 +205,7 @@ async def measure_history(num_peers: int, num_rounds: int, num_requests: int) ->
             began = time.monotonic()
             live.publish(_changed(state, 3), live_view)
             facts["look_ms"] = {"fold_and_view": _ms(looks), "render": round(1000 * (time.monotonic() - began))}
-            app = make_app(live, history=history, reader=reader, doors=_behind_proxy())
+            app = make_app(live, history, reader, doors=_behind_proxy())
             runner = await start_site(app, "127.0.0.1", 0)
             facts["p95_ms"] = await _ask(live, runner_port=bound_port(runner), num_requests=num_requests)
             await runner.cleanup()

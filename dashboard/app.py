@@ -10,27 +10,26 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 from aiohttp import web
 
-from dashboard.collect.commits import Gatherer, SignedCommits
+from dashboard.collect.commits import CommitSource, Gatherer, SignedCommits
 from dashboard.collect.profiles import follow_profiles
-from dashboard.history.history import History, OpenCheck, open_history
+from dashboard.history.history import History, open_history
 from dashboard.keeping_going import keep_going
 from dashboard.observe.observer import Observer
 from dashboard.observe.state import DashboardState
-from dashboard.server.choices import Choices
-from dashboard.server.doors import Doors, own_limits
+from dashboard.server.doors import Doors, Network, own_limits
 from dashboard.server.live import Live
 from dashboard.server.page_access import PageAccess, read_token
 from dashboard.server.quiet_log import OncePerMinute
 from dashboard.server.routes import make_app
 from dashboard.server.site import SITE
 from dht.errors import LocalFault, UsageFault
-from dht.host import Host
 from dht.identity.keys import split_run_id
 from dht.observer.backend import HostBackend
 from dht.observer.network import ObserverEntry, observer_network
@@ -39,27 +38,35 @@ from dht.records.signed_records import RunRecord, encode_run_record
 SHUTDOWN_SECONDS: Final = 5.0
 """For answers in progress; event streams are ended at once."""
 
-OpenCommits = Callable[[Host, RunRecord], SignedCommits]
-"""Composes the host, a doorkeeper and the run's limits. It may take seconds, so it runs in a thread."""
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """What whoever runs a dashboard may choose: its place, files and rules.
+
+    Attributes:
+        db: the history's file; None: in memory.
+        token_file: makes the page private.
+        join_addresses: members' addresses that the page shows to everybody.
+        backend: what carries the connections to the swarm.
+        proxies: reverse proxies in front of the page, whose word on who asks is believed.
+        is_rebuilding: make all credit again from the signed commits in `db` before anything is shown.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8080
+    db: Path | None = None
+    token_file: Path | None = None
+    join_addresses: tuple[str, ...] = ()
+    backend: HostBackend = "p2pd"
+    proxies: tuple[Network, ...] = ()
+    is_rebuilding: bool = False
 
 
-def serve_dashboard(
-    run_id: str,
-    peers: Sequence[str],
-    choices: Choices,
-    *,
-    open_commits: OpenCommits | None = None,
-    open_check: OpenCheck | None = None,
-    proof_line: Callable[[bytes], str] | None = None,
-    entry: ObserverEntry | None = None,
-) -> int:
+def serve_dashboard(run_id: str, peers: Sequence[str], choices: Choices, *, entry: ObserverEntry | None = None) -> int:
     """Serve the page until SIGINT or SIGTERM; returns the exit code, 0. Blocks.
 
     Args:
         peers: multiaddrs of members to dial; while nobody answers, the page says so and it goes on trying.
-        open_commits: how to ask members for signed commits; without it the page shows versions only.
-        open_check: from an encoded run record to the check of its commits, for rebuilding.
-        proof_line: a stored signed commit as a line of a proof.
         entry: for a private run.
 
     Raises:
@@ -68,7 +75,7 @@ def serve_dashboard(
     """
     split_run_id(run_id)
     access = None if choices.token_file is None else PageAccess(read_token(choices.token_file))
-    asyncio.run(_serve(run_id, peers, choices, access, open_commits, open_check, proof_line, entry))
+    asyncio.run(_serve(peers, choices, access, CommitSource(run_id, entry)))
     return 0
 
 
@@ -91,8 +98,7 @@ async def start_site(app: web.Application, host: str, port: int) -> Serving:
     Raises:
         UsageFault: the port is taken, or the address is not of this machine.
     """
-    site = app[SITE]
-    doors = site.shut_by(lambda: Doors(own_limits(), time.monotonic))
+    doors = app[SITE].doors
     options = doors.server_options
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS, **options)
     await runner.setup()
@@ -141,21 +147,13 @@ def _quiet_logs() -> Iterator[None]:
             logger.removeFilter(quiet)
 
 
-async def _serve(
-    run_id: str,
-    peers: Sequence[str],
-    choices: Choices,
-    access: PageAccess | None,
-    open_commits: OpenCommits | None,
-    open_check: OpenCheck | None,
-    proof_line: Callable[[bytes], str] | None,
-    entry: ObserverEntry | None,
-) -> None:
+async def _serve(peers: Sequence[str], choices: Choices, access: PageAccess | None, source: CommitSource) -> None:
     async with contextlib.AsyncExitStack() as stack:
         stopped = asyncio.Event()
         stack.enter_context(_stop_signals(stopped))
         stack.enter_context(_quiet_logs())
-        rebuild_with = open_check if choices.is_rebuilding else None
+        run_id = source.run_id
+        rebuild_with = source.check_of_stored if choices.is_rebuilding else None
         history, reader = await stack.enter_async_context(
             open_history(choices.db, run_id, clock=time.time, warn=_warn, rebuild_with=rebuild_with)
         )
@@ -164,17 +162,17 @@ async def _serve(
         live = Live(state, secrets.token_hex(4), history.view)
         app = make_app(
             live,
-            history=history,
-            reader=reader,
+            history,
+            reader,
             access=access,
-            proof_line=proof_line,
+            proof_line=source.proof_line,
             join_addresses=choices.join_addresses,
             doors=Doors(own_limits(), time.monotonic, choices.proxies),
         )
         serving = await start_site(app, choices.host, choices.port)
         stack.push_async_callback(serving.cleanup)
         _announce(choices, bound_port(serving), is_private=access is not None)
-        watching = asyncio.create_task(_watch(run_id, peers, live, history, open_commits, choices.backend, entry))
+        watching = asyncio.create_task(_watch(peers, choices.backend, source, live, history))
         stopping = asyncio.create_task(stopped.wait(), name="stop signal")
         try:
             await asyncio.wait((watching, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -213,15 +211,10 @@ def _warn(sentence: str) -> None:
 
 
 async def _watch(
-    run_id: str,
-    peers: Sequence[str],
-    live: Live,
-    history: History,
-    open_commits: OpenCommits | None,
-    backend: HostBackend,
-    entry: ObserverEntry | None,
+    peers: Sequence[str], backend: HostBackend, source: CommitSource, live: Live, history: History
 ) -> None:
-    async with observer_network(backend, peers, entry) as (host, store):
+    run_id = source.run_id
+    async with observer_network(backend, peers, source.entry) as (host, store):
         gatherer = Gatherer(history, time.time)
         opened: tuple[RunRecord, SignedCommits] | None = None
 
@@ -231,9 +224,8 @@ async def _watch(
 
         async def gather(record: RunRecord, state: DashboardState) -> None:
             nonlocal opened
-            assert open_commits is not None
             if opened is None or opened[0] != record:
-                opened = record, await asyncio.to_thread(open_commits, host, record)
+                opened = record, await asyncio.to_thread(source.open, host, record)
                 history.keep_run_record(encode_run_record(record))
             await gatherer.gather(opened[1], state)
 
@@ -243,7 +235,7 @@ async def _watch(
             peers,
             wall_clock=time.time,
             on_state=show,
-            gather=None if open_commits is None else gather,
+            gather=gather,
             vouched=lambda: history.ledger.machines,
             withdrawn=lambda: history.withdrawn,
             tell=_warn,

@@ -8,54 +8,11 @@ they are shown. `*_witnessed` is what others in the round signed, `*_reported` w
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 Condition = Literal["here", "left", "silent"]
 """`left` said goodbye; `silent` did not renew its record in time."""
 MarkKind = Literal["join", "leave", "revision"]
-
-
-class MemberCredit(NamedTuple):
-    """What one commit credits one machine with. A tuple: a start reads millions of them."""
-
-    peer_id: str
-    milli_witnessed: int
-    """Thousandths of tokens times the fragment's share of the model's parameters, as far as others than this machine
-    signed them."""
-    milli_reported: int
-    """The same for all that is in the commit, whoever signed it; never less than `milli_witnessed`."""
-    is_included: bool
-    """False: it was in the roster, and nothing of it got in. That is a missed round."""
-
-
-@dataclass(frozen=True, slots=True)
-class CommitCredit:
-    """One signed commit whose signatures were checked: the round that took `fragment` to `version` + 1."""
-
-    fragment: int
-    version: int
-    leader: str
-    tokens: int
-    """Of all members that are in it, undivided."""
-    digest: bytes
-    """SHA-256 of the commit's canonical bytes without signatures: names it."""
-    members: tuple[MemberCredit, ...]
-    """Everyone in the roster."""
-    num_void_shards: int
-    num_shards: int
-    at: float | None = None
-    """When the round closed, if the commit itself says so; else the time at which it was seen counts."""
-    duration_seconds: float | None = None
-    drop_reasons: tuple[tuple[str, int], ...] = ()
-    """(reason in words, how many)."""
-    payload_bytes: int = 0
-    """Encoded values that the round moved from member to member."""
-    data_parallel_bytes: int = 0
-    """What plain data-parallel training would have moved for the same steps of the same part of the model."""
-    previous: bytes = b""
-    """Names the commit before it; empty: its leader, or this history, does not know it."""
-    standing: int | None = None
-    """As in `averaging.signing.credit.Round`; None: what is witnessed of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +81,10 @@ class ContributorRow:
     machines: tuple[MachineRow, ...]
     rank: int = 0
     """From 1, by witnessed tokens; 0: nothing witnessed yet."""
+
+    @property
+    def num_machines(self) -> int:
+        return len(self.machines)
 
     @property
     def tokens_witnessed(self) -> float:
@@ -202,15 +163,18 @@ class RoundFacts:
     fragment: int
     version: int
     seen_at: float
-    leader: str
-    tokens: int
-    contributors: tuple[str, ...]
+    leader: str = ""
+    """Empty: it is told from peer records, and nothing more is known of it."""
+    tokens: int = 0
+    contributors: tuple[str, ...] = ()
     """PeerIds that are in it."""
-    num_missed: int
-    num_void_shards: int
+    num_missed: int = 0
+    num_void_shards: int = 0
     duration_seconds: float | None = None
     drop_reasons: tuple[tuple[str, int], ...] = ()
     lanes: tuple[LaneFacts, ...] = ()
+    num_rounds: int = 1
+    """Rounds since the last version that was seen here; records tell only where a peer stands when it writes one."""
 
 
 @dataclass(frozen=True, slots=True)

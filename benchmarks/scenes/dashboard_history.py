@@ -11,9 +11,11 @@ from typing import Any
 
 import aiosqlite
 
+from averaging.signing.credit import MachineShare
 from averaging.wire.frames import encode
 from averaging.wire.messages import Commit, RosterEntry, ShardResult
-from dashboard.facts import CommitCredit, HistoryPoint, MemberCredit
+from dashboard.credit.credit import CommitCredit
+from dashboard.facts import HistoryPoint
 from dashboard.history.history import History, open_history
 from dashboard.history.rows import Batch
 from dashboard.history.writing import load, prepare, write
@@ -74,12 +76,12 @@ class Rounds:
         )
         raw = encode(Commit(fragment, version, 0, chosen[0], self._chance.randbytes(16), roster, shards))
         raw += self._chance.randbytes(64 * (1 + MEMBERS))
-        credited = tuple(
-            MemberCredit(peer_id, 65_536_000 // FRAGMENTS, 65_536_000 // FRAGMENTS, True) for peer_id in chosen
-        )
+        shares = tuple(MachineShare(peer_id, 65_536_000 // FRAGMENTS, True) for peer_id in chosen)
         at = self._begin_at + number * ROUND_SECONDS
         digest = hashlib.sha256(raw).digest()
-        credit = CommitCredit(fragment, version, chosen[0], MEMBERS * 65_536, digest, credited, 0, MEMBERS, at, 12.5)
+        credit = CommitCredit(
+            *(fragment, version, digest, b"", chosen[0], MEMBERS * 65_536, shares, 10**9, 0, MEMBERS, at, 12.5)
+        )
         return raw, credit
 
 

@@ -9,12 +9,16 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from dataclasses import dataclass, field
 from typing import Final
 
-from dashboard.facts import CommitCredit
+from averaging.signing.receipt_file import line_of, open_receipt
+from dashboard.credit.credit import CommitCredit, checker_of
 from dashboard.history.history import History
 from dashboard.history.writing import CheckCommit
 from dashboard.observe.state import DashboardState
 from dht.errors import PeerFault
-from dht.host import PeerId
+from dht.host import Host, PeerId
+from dht.identity.keys import verify
+from dht.observer.network import ObserverEntry
+from dht.records.signed_records import RunRecord, decode_run_record
 
 MAX_DONORS: Final = 3
 """Asked per fragment and turn."""
@@ -56,6 +60,39 @@ class SignedCommits:
 
     fetch: Callable[[PeerId, int, int], Awaitable[Sequence[bytes]]]
     check: CheckCommit
+
+
+@dataclass(frozen=True, slots=True)
+class CommitSource:
+    """Composes `SignedCommits` of a run. It loads numpy and the kernels, which takes seconds: call it in a thread.
+
+    Attributes:
+        entry: for a private run.
+    """
+
+    run_id: str
+    entry: ObserverEntry | None = None
+
+    def open(self, host: Host, record: RunRecord) -> SignedCommits:
+        """Raises Incompatible: the run's manifest does not fit this software."""
+        from peer.observe.observer import open_log
+
+        return SignedCommits(open_log(host, record, self.entry), self.check_of(record))
+
+    def check_of(self, record: RunRecord) -> CheckCommit:
+        """The check of this run's commits; raises Incompatible likewise."""
+        from peer.observe.observer import codec_bytes, run_frame
+
+        return checker_of(run_frame(record), verify, codec_bytes(record))
+
+    def check_of_stored(self, encoded: bytes) -> CheckCommit:
+        """The same from an encoded run record, for rebuilding; raises PeerFault: it is none."""
+        return self.check_of(decode_run_record(encoded, run_id=self.run_id))
+
+    def proof_line(self, receipt: bytes) -> str:
+        """A stored signed commit as a line of the file that `peer receipts verify` reads."""
+        run, frame = open_receipt(self.run_id, receipt)
+        return line_of(frame, run)
 
 
 class Gatherer:
@@ -186,7 +223,7 @@ class Gatherer:
             is_member, claim = False, 0
             if held is not None:
                 is_member = any(self._history.is_member(credit.leader) for credit in held.values())
-                claim = max(sum(member.milli_witnessed for member in credit.members) for credit in held.values())
+                claim = max(credit.milli_witnessed for credit in held.values())
             rank = len(givers), held is None, is_member, -claim, digest
             best[version] = max(best.get(version, (rank, key)), (rank, key))
         for _, (_, key) in sorted(best.items()):

@@ -11,19 +11,20 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from averaging.signing.credit import Lineage, Link
+from averaging.signing.credit import Lineage, Link, MachineShare, Round, with_shares_of
+from dashboard.credit.credit import CommitCredit
 from dashboard.credit.known_versions import KnownVersions
-from dashboard.facts import CommitCredit, MemberCredit
+from dht.host import PeerId
 
 Outcome = Literal["new", "known", "crowded"]
 """`known`: it says nothing new; `crowded`: there are too many heavier ones of this version."""
 
 
 @dataclass(slots=True, eq=False)
-class Receipt:
+class StoredReceipt:
     """One stored signed commit; of a two-level round there is one per cell.
 
     Attributes:
@@ -43,10 +44,10 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True)
 class Booking:
-    """A receipt begins to count (`sign` 1) or ends to (-1), with these members; the others are in one before it."""
+    """A receipt begins to count (`sign` 1) or ends to (-1), with these machines; the others are in one before it."""
 
-    receipt: Receipt
-    members: tuple[MemberCredit, ...]
+    receipt: StoredReceipt
+    shares: tuple[MachineShare, ...]
     sign: int
     is_first: bool
     """Of its round, which may have several."""
@@ -61,29 +62,25 @@ class Counting:
     num_rounds: int = 0
     """That count."""
     _lineages: dict[int, Lineage] = field(default_factory=dict)
-    _receipts: dict[bytes, list[Receipt]] = field(default_factory=dict)
+    _receipts: dict[bytes, list[StoredReceipt]] = field(default_factory=dict)
     _counted: set[bytes] = field(default_factory=set)
     _released: list[int] = field(default_factory=list)
     _bookings: list[Booking] = field(default_factory=list)
     _unsettled: set[int] = field(default_factory=set)
-    _ids: list[str] = field(default_factory=list)
+    _ids: list[PeerId] = field(default_factory=list)
     _index: dict[str, int] = field(default_factory=dict)
 
     def put(self, credit: CommitCredit, at: float, num: int) -> Outcome:
         """Take in a checked commit; what that changes is told by `settle`."""
         lineage = self._lineages.setdefault(credit.fragment, Lineage())
         held = self._receipts.get(credit.digest)
-        witnessed = sum([member.milli_witnessed for member in credit.members])
+        whole: Round = credit
         if held is not None:
-            members = {member.peer_id: member for one in held for member in self._members(one)}
-            if all(_worth(member) <= _worth(members.get(member.peer_id)) for member in credit.members):
+            known = {share.peer_id: share for one in held for share in self._shares(one)}
+            if all(share.peer_id in known and share.worth <= known[share.peer_id].worth for share in credit.shares):
                 return "known"
-            for member in credit.members:
-                members[member.peer_id] = max(member, members.get(member.peer_id, member), key=_worth)
-            witnessed = sum(member.milli_witnessed for member in members.values())
-        standing = witnessed if credit.standing is None else credit.standing
-        link = Link(credit.version, credit.digest, credit.previous, witnessed, credit.tokens, standing)
-        let_go = lineage.put(link)
+            whole = with_shares_of(credit, replace(credit, shares=tuple(known.values())))
+        let_go = lineage.put(Link.of(whole))
         if let_go == credit.digest:
             return "crowded"
         if let_go is not None:
@@ -94,7 +91,7 @@ class Counting:
         is_counted = credit.digest in self._counted
         if is_counted:
             self._book(credit.digest, -1)
-        receipt = Receipt(
+        receipt = StoredReceipt(
             num,
             credit.fragment,
             credit.version,
@@ -102,7 +99,7 @@ class Counting:
             at,
             credit.payload_bytes,
             credit.data_parallel_bytes,
-            self._pack(credit.members),
+            self._pack(credit.shares),
         )
         self._receipts.setdefault(credit.digest, []).append(receipt)
         if is_counted:
@@ -160,37 +157,30 @@ class Counting:
         """Who is in two cells counts once, where most of it is; of equal ones the first."""
         receipts = self._receipts[digest]
         if len(receipts) == 1:
-            yield Booking(receipts[0], tuple(self._members(receipts[0])), sign, is_first=True)
+            yield Booking(receipts[0], tuple(self._shares(receipts[0])), sign, is_first=True)
             return
-        best: dict[str, tuple[MemberCredit, int]] = {}
+        best: dict[str, tuple[MachineShare, int]] = {}
         for place, receipt in enumerate(receipts):
-            for member in self._members(receipt):
-                if _worth(member) > _worth(best[member.peer_id][0] if member.peer_id in best else None):
-                    best[member.peer_id] = member, place
+            for share in self._shares(receipt):
+                if share.peer_id not in best or share.worth > best[share.peer_id][0].worth:
+                    best[share.peer_id] = share, place
         for place, receipt in enumerate(receipts):
-            members = tuple(member for member, where in best.values() if where == place)
-            yield Booking(receipt, members, sign, is_first=place == 0)
+            shares = tuple(share for share, where in best.values() if where == place)
+            yield Booking(receipt, shares, sign, is_first=place == 0)
 
-    def _pack(self, members: Iterable[MemberCredit]) -> bytes:
+    def _pack(self, shares: Iterable[MachineShare]) -> bytes:
         rows = []
-        for peer_id, witnessed, reported, is_included in members:
+        for peer_id, milli_tokens, is_witnessed in shares:
             number = self._index.get(peer_id)
             if number is None:
                 number = self._index[peer_id] = len(self._ids)
                 self._ids.append(peer_id)
-            rows.append(_ROW.pack(number, witnessed, reported, is_included))
+            rows.append(_ROW.pack(number, milli_tokens, is_witnessed))
         return b"".join(rows)
 
-    def _members(self, receipt: Receipt) -> Iterator[MemberCredit]:
-        for number, witnessed, reported, is_included in _ROW.iter_unpack(receipt.packed):
-            yield MemberCredit(self._ids[number], witnessed, reported, is_included)
+    def _shares(self, receipt: StoredReceipt) -> Iterator[MachineShare]:
+        for number, milli_tokens, is_witnessed in _ROW.iter_unpack(receipt.packed):
+            yield MachineShare(self._ids[number], milli_tokens, is_witnessed)
 
 
-_ROW = struct.Struct("<IQQ?")
-
-
-def _worth(member: MemberCredit | None) -> tuple[int, int, bool]:
-    """What decides between two receipts of one commit about one machine; None: it is in neither yet."""
-    if member is None:
-        return -1, -1, False
-    return member.milli_witnessed, member.milli_reported, member.is_included
+_ROW = struct.Struct("<IQ?")

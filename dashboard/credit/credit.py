@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Final
 
 from averaging.signing.credit import Round, round_of
 from averaging.signing.notary import Verify
-from averaging.signing.receipt_file import ReceiptFault, RunFrame, commit_of, line_of, open_receipt
+from averaging.signing.receipt_file import ReceiptFault, RunFrame, commit_of, open_receipt
 from averaging.wire.messages import Commit
-from dashboard.credit.commit_traffic import data_parallel_bytes, payload_bytes
-from dashboard.facts import CommitCredit, MemberCredit
 from dht.errors import PeerFault
 from dht.host import PeerId
-from dht.records.signed_records import RunRecord
+
+BYTES_PER_GRADIENT: Final = 4
+"""Plain data-parallel training sends float32 gradients."""
+MAX_BYTES: Final = 2**53
+"""Of one commit, 9 petabytes: whoever claims more steps than that gets this, and sums over a history stay exact."""
 
 
-def run_frame(record: RunRecord, fragment_sizes: Sequence[int]) -> RunFrame:
-    """What receipts of this run under this manifest are checked against."""
-    return RunFrame(record.run_id, hashlib.sha256(record.manifest).digest(), tuple(fragment_sizes))
+@dataclass(frozen=True, slots=True)
+class CommitCredit(Round):
+    """A signed commit whose signatures were checked, and what the page shows of it."""
+
+    num_void_shards: int = 0
+    num_shards: int = 0
+    at: float | None = None
+    """When the round closed, if the commit itself says so; else the time at which it was seen counts."""
+    duration_seconds: float | None = None
+    drop_reasons: tuple[tuple[str, int], ...] = ()
+    """(reason in words, how many)."""
+    payload_bytes: int = 0
+    """Encoded values that the round moved from member to member."""
+    data_parallel_bytes: int = 0
+    """What plain data-parallel training would have moved for the same steps of the same part of the model."""
 
 
 def checker_of(
@@ -54,34 +67,14 @@ def checker_of(
     return check
 
 
-def proof_line(run_id: str, receipt: bytes) -> str:
-    """A stored receipt as a line of the file that `peer receipts verify` reads."""
-    run, frame = open_receipt(run_id, receipt)
-    return line_of(frame, run)
-
-
 def credit_of(commit: Commit, num_parameters: int) -> CommitCredit:
     """Whom a commit credits whose signatures were checked."""
-    return commit_credit(round_of(commit, num_parameters), commit)
-
-
-def commit_credit(one: Round, commit: Commit) -> CommitCredit:
-    """The same as the dashboard keeps it."""
+    one = round_of(commit, num_parameters)
     return CommitCredit(
-        fragment=one.fragment,
-        version=one.version,
-        leader=one.leader,
-        tokens=one.tokens,
-        digest=one.digest,
-        members=tuple(
-            MemberCredit(share.peer_id, share.milli_witnessed, share.milli_tokens, share.milli_tokens > 0)
-            for share in one.shares
-        ),
+        **{field.name: getattr(one, field.name) for field in fields(one)},
         num_void_shards=sum(not shard.digest for shard in commit.shards),
         num_shards=len(commit.shards),
         drop_reasons=drop_reasons(commit),
-        previous=one.previous,
-        standing=one.standing,
     )
 
 
@@ -97,28 +90,31 @@ def drop_reasons(commit: Commit) -> tuple[tuple[str, int], ...]:
     return tuple((reason, count) for reason, count in counts.items() if count)
 
 
-@dataclass
-class Collected:
-    """Receipts that were checked, and how many were refused for which reason."""
+def payload_bytes(commit: Commit, encoded_num_bytes: Callable[[int], int]) -> int:
+    """Bytes of encoded values that went from member to member.
 
-    credits: list[CommitCredit] = field(default_factory=list)
-    refused: Counter[str] = field(default_factory=Counter)
+    Each member that is in a shard sent its part to the shard's reducer, and the reducer sent the mean to everybody.
 
-
-def collect(receipts: Iterable[bytes], check: Callable[[bytes], CommitCredit]) -> Collected:
-    """Check many receipts; what proves nothing is counted by its reason and credits nobody."""
-    found = Collected()
-    for receipt in receipts:
-        try:
-            found.credits.append(check(receipt))
-        except PeerFault as fault:
-            found.refused[_reason(fault.what)] += 1
-    return found
+    Args:
+        encoded_num_bytes: bytes of so many encoded values, as the manifest's codec writes them.
+    """
+    total = 0
+    for shard in commit.shards:
+        if shard.digest:
+            num_sent = sum(member != shard.reducer for member in shard.included) + len(commit.roster) - 1
+            total += num_sent * encoded_num_bytes(shard.end - shard.start)
+    return min(total, MAX_BYTES)
 
 
-def _reason(what: str) -> str:
-    if "not signed by its leader" in what:
-        return "not signed by its leader"
-    if "not signed by its reducer" in what:
-        return "a mean that its reducer has not signed"
-    return "no commit of this run's model"
+def data_parallel_bytes(commit: Commit, fragment_size: int) -> int:
+    """Bytes that a ring all-reduce at every inner step would have uploaded for this part of the model.
+
+    With M members, each uploads 2 (M - 1) / M times the gradients at every step (Patarasuk and Yuan,
+    doi:10.1016/j.jpdc.2008.09.002).
+    """
+    included = {index for shard in commit.shards for index in shard.included}
+    if not included:
+        return 0
+    num_steps = sum(commit.roster[index].steps for index in included)
+    total = round(2 * (len(included) - 1) / len(included) * num_steps * BYTES_PER_GRADIENT * fragment_size)
+    return min(total, MAX_BYTES)

@@ -13,15 +13,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from averaging.signing.credit import MachineShare
 from dashboard.credit.counting import Booking, Counting, Outcome
+from dashboard.credit.credit import CommitCredit
 from dashboard.credit.known_versions import KnownVersions
 from dashboard.facts import (
     Bandwidth,
-    CommitCredit,
     Condition,
     ContributorRow,
     MachineRow,
-    MemberCredit,
     ProfileFacts,
 )
 
@@ -37,6 +37,19 @@ MAX_GAP_SECONDS: Final = 30.0
 
 SECONDS_PER_HOUR: Final = 3600
 SECONDS_PER_DAY: Final = 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class Presence:
+    """What a machine's newest record says, text stripped."""
+
+    peer_id: str
+    contributor_key: str
+    device: str
+    name: str
+    condition: Condition
+    first_heard_at: float
+    heard_at: float
 
 
 @dataclass(slots=True)
@@ -59,22 +72,29 @@ class Machine:
     days: Counter[int] = field(default_factory=Counter)
     """Days since 1970 (UTC) with a round, and how many."""
 
+    def credit(self, share: MachineShare, at: float, sign: int) -> None:
+        """Book a share of a round that counts at `at` (`sign` 1), or take it back (-1)."""
+        self.milli_witnessed += sign * share.milli_witnessed
+        self.milli_reported += sign * share.milli_tokens
+        if share.milli_tokens:
+            self.rounds += sign
+            self.days[int(at // SECONDS_PER_DAY)] += sign
+        else:
+            self.rounds_missed += sign
+        self.first_at, self.last_at = min(self.first_at, at), max(self.last_at, at)
+
+    def meet(self, presence: Presence, seconds: float = 0.0) -> bool:
+        """Take over what its record says; it was here for so long. Returns whether that changed anything."""
+        before = (self.device, self.name, self.contributor_key, self.last_at, self.uptime_seconds)
+        self.device, self.name, self.contributor_key = presence.device, presence.name, presence.contributor_key
+        self.first_at = min(self.first_at, presence.first_heard_at)
+        self.last_at = max(self.last_at, presence.heard_at)
+        self.uptime_seconds += seconds
+        return before != (self.device, self.name, self.contributor_key, self.last_at, self.uptime_seconds)
+
     def forget_name(self) -> None:
-        """Its owner withdrew it."""
+        """Its owner has withdrawn it."""
         self.name = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Presence:
-    """What a machine's newest record says, text stripped."""
-
-    peer_id: str
-    contributor_key: str
-    device: str
-    name: str
-    condition: Condition
-    first_heard_at: float
-    heard_at: float
 
 
 @dataclass
@@ -138,11 +158,8 @@ class Ledger:
             if machine is None:
                 continue
             is_here = presence.condition == "here"
-            if is_here and 0 < seconds <= MAX_GAP_SECONDS:
-                machine.uptime_seconds += seconds
-            before = (machine.device, machine.name, machine.contributor_key, machine.last_at)
-            _take_over(machine, presence)
-            if is_here or before != (machine.device, machine.name, machine.contributor_key, machine.last_at):
+            is_changed = machine.meet(presence, seconds if is_here and 0 < seconds <= MAX_GAP_SECONDS else 0.0)
+            if is_here or is_changed:
                 changed.append(machine)
         return changed
 
@@ -166,7 +183,7 @@ class Ledger:
         num_free = max(0, MAX_UNWITNESSED_ROWS - num_unwitnessed)
         for presence in others[:num_free]:
             machine = Machine(presence.peer_id)
-            _take_over(machine, presence)
+            machine.meet(presence)
             listed[presence.peer_id] = machine
         groups: dict[str, list[Machine]] = {}
         for machine in listed.values():
@@ -254,35 +271,17 @@ class Ledger:
         receipt, sign = booking.receipt, booking.sign
         self.payload_bytes += sign * receipt.payload_bytes
         self.data_parallel_bytes += sign * receipt.data_parallel_bytes
-        for member in booking.members:
-            machine = self.machines.get(member.peer_id)
+        for share in booking.shares:
+            machine = self.machines.get(share.peer_id)
             if machine is None:
                 if sign < 0 or len(self.machines) >= MAX_MACHINES:
                     self.num_unlisted += max(0, sign)
                     continue
-                machine = self.machines[member.peer_id] = Machine(member.peer_id)
-                presence = self.present.get(member.peer_id)
+                machine = self.machines[share.peer_id] = Machine(share.peer_id)
+                presence = self.present.get(share.peer_id)
                 if presence is not None:
-                    _take_over(machine, presence)
-            _credit(machine, member, receipt.at, sign)
-
-
-def _credit(machine: Machine, member: MemberCredit, at: float, sign: int) -> None:
-    machine.milli_witnessed += sign * member.milli_witnessed
-    machine.milli_reported += sign * member.milli_reported
-    if member.is_included:
-        machine.rounds += sign
-        machine.days[int(at // SECONDS_PER_DAY)] += sign
-    else:
-        machine.rounds_missed += sign
-    machine.first_at, machine.last_at = min(machine.first_at, at), max(machine.last_at, at)
-
-
-def _take_over(machine: Machine, presence: Presence) -> None:
-    machine.device, machine.name = presence.device, presence.name
-    machine.contributor_key = presence.contributor_key
-    machine.first_at = min(machine.first_at, presence.first_heard_at)
-    machine.last_at = max(machine.last_at, presence.heard_at)
+                    machine.meet(presence)
+            machine.credit(share, receipt.at, sign)
 
 
 def _rank_key(contributor_id: str, machines: Sequence[Machine]) -> tuple[int, int, float, str]:

@@ -20,10 +20,10 @@ from typing import Final, TypeVar
 import aiosqlite
 
 from dashboard.credit.counting import Booking, Outcome
+from dashboard.credit.credit import CommitCredit
 from dashboard.credit.known_versions import KnownVersions
 from dashboard.credit.ledger import Presence, countries, with_rare_countries_withheld
 from dashboard.facts import (
-    CommitCredit,
     ContributorRow,
     Gap,
     HistoryView,
@@ -183,10 +183,10 @@ class History:
 
     def _take(self, booking: Booking) -> None:
         receipt = booking.receipt
-        for member in booking.members:
-            machine = self.ledger.machines.get(member.peer_id)
+        for share in booking.shares:
+            machine = self.ledger.machines.get(share.peer_id)
             if machine is not None:
-                self._batch.machines[member.peer_id] = machine
+                self._batch.machines[share.peer_id] = machine
         if booking.sign < 0:
             self._rounds.pop((receipt.fragment, receipt.version), None)
             return

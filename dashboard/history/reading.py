@@ -11,7 +11,7 @@ import aiosqlite
 
 from dashboard.credit.ledger import SECONDS_PER_HOUR
 from dashboard.facts import CurvePoint, HistoryPoint, RoundFacts
-from dashboard.history.rows import ROUND_COLUMNS, readable, round_facts_of, round_of_row
+from dashboard.history.rows import ROUND_COLUMNS, readable, round_facts_of, round_of_row, whole
 from dashboard.history.writing import points_between
 
 MAX_CURVE_POINTS: Final = 500
@@ -21,14 +21,15 @@ PROOF_PAGE: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class EventRow:
-    """One line of the list of events; `event_id` grows."""
+    """One line of the list of events; `number` grows. `fragment` and `version` are those of a commit."""
 
-    event_id: int
+    number: int
     at: float
     kind: str
     peer_id: str
     tokens: int
-    detail: dict[str, Any]
+    fragment: int | None
+    version: int | None
 
 
 class HistoryReader:
@@ -111,5 +112,7 @@ class HistoryReader:
         return [tuple(row) for row in await self._database.execute_fetchall(query, values)]
 
 
-def _event_of_row(event_id: int, at: float, kind: str, peer_id: str, tokens: int, detail: str) -> EventRow:
-    return EventRow(event_id, float(at), str(kind), str(peer_id), int(tokens), dict(json.loads(detail)))
+def _event_of_row(number: int, at: float, kind: str, peer_id: str, tokens: int, detail: str) -> EventRow:
+    place = dict(json.loads(detail))
+    fragment, version = (whole(place[name]) if name in place else None for name in ("fragment", "version"))
+    return EventRow(number, float(at), str(kind), str(peer_id), int(tokens), fragment, version)

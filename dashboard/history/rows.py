@@ -14,19 +14,19 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, TypeVar
 
-from averaging.signing.credit import MAX_SHARE_MILLI
+from averaging.signing.credit import MAX_SHARE_MILLI, MachineShare
 from dashboard.credit.counting import Booking
+from dashboard.credit.credit import CommitCredit
 from dashboard.credit.ledger import Machine
 from dashboard.facts import (
-    CommitCredit,
     Gap,
     HistoryPoint,
-    MemberCredit,
     MissingRounds,
     ProfileFacts,
     RoundFacts,
 )
 from dashboard.history.trend import mean_point
+from dht.host import PeerId
 
 DIGITS = 6
 """Significant ones of a stored rate or loss."""
@@ -187,26 +187,21 @@ def stored_point(point: HistoryPoint) -> HistoryPoint:
     return point_of_text(round(point.at, 3), point_text(point))
 
 
-def members_text(credit: CommitCredit, nums: Mapping[str, int]) -> str:
-    """Members as JSON rows of (machine number or PeerId, thousandths witnessed, reported, included)."""
+def shares_text(credit: CommitCredit, nums: Mapping[str, int]) -> str:
+    """Shares as JSON rows of (machine number or PeerId, thousandths witnessed, reported, included)."""
     rows = [
-        [
-            nums.get(member.peer_id, member.peer_id),
-            member.milli_witnessed,
-            member.milli_reported,
-            int(member.is_included),
-        ]
-        for member in credit.members
+        [nums.get(share.peer_id, share.peer_id), share.milli_witnessed, share.milli_tokens, int(share.milli_tokens > 0)]
+        for share in credit.shares
     ]
     return json.dumps(rows, separators=(",", ":"))
 
 
-def members_of_text(text: str, peer_id_of: Callable[[int], str]) -> tuple[MemberCredit, ...]:
-    """What `members_text` wrote."""
-    return tuple([_member(peer_id_of, *row) for row in json.loads(text)])
+def shares_of_text(text: str, peer_id_of: Callable[[int], str]) -> tuple[MachineShare, ...]:
+    """What `shares_text` wrote."""
+    return tuple([_share(peer_id_of, *row) for row in json.loads(text)])
 
 
-def _member(peer_id_of: Callable[[int], str], who: Any, witnessed: Any, reported: Any, included: Any) -> MemberCredit:
+def _share(peer_id_of: Callable[[int], str], who: Any, witnessed: Any, reported: Any, included: Any) -> MachineShare:
     if type(witnessed) is not int or type(reported) is not int or witnessed < 0 or reported < 0:
         raise ValueError(f"{witnessed!r:.30} and {reported!r:.30} thousandths; expected whole numbers from 0")
     if type(who) is not int:
@@ -215,9 +210,8 @@ def _member(peer_id_of: Callable[[int], str], who: Any, witnessed: Any, reported
         raise ValueError(f"machine number {who}; expected one from 0")
     else:
         who = peer_id_of(who)
-    if reported > MAX_SHARE_MILLI or witnessed > MAX_SHARE_MILLI:
-        witnessed, reported = min(witnessed, MAX_SHARE_MILLI), min(reported, MAX_SHARE_MILLI)
-    return MemberCredit(who, witnessed, reported, bool(included))
+    # Others witnessed all of it, or nothing.
+    return MachineShare(who, min(reported, MAX_SHARE_MILLI), 0 < reported <= witnessed)
 
 
 ROUND_COLUMNS = (
@@ -241,12 +235,12 @@ def round_row(commit: StoredCommit, nums: Mapping[str, int]) -> tuple[Any, ...]:
         credit.num_shards,
         credit.duration_seconds,
         json.dumps(credit.drop_reasons),
-        members_text(credit, nums),
+        shares_text(credit, nums),
         0,
         stored(credit.payload_bytes),
         stored(credit.data_parallel_bytes),
         credit.previous,
-        None if credit.standing is None else stored(credit.standing),
+        stored(credit.standing),
     )
 
 
@@ -262,25 +256,26 @@ class StoredRound:
 
 def round_of_row(row: tuple[Any, ...], digest: bytes, peer_id_of: Callable[[int], str]) -> StoredRound:
     """A row of `rounds`, in the order of `ROUND_COLUMNS`."""
+    shares = shares_of_text(row[11], peer_id_of)
     credit = CommitCredit(
-        fragment=_whole(row[1]),
-        version=_whole(row[2]),
-        leader=_text(row[5]),
-        tokens=_whole(row[6]),
+        fragment=whole(row[1]),
+        version=whole(row[2]),
+        leader=PeerId(_text(row[5])),
+        tokens=whole(row[6]),
         digest=bytes(digest),
-        members=members_of_text(row[11], peer_id_of),
-        num_void_shards=_whole(row[7]),
-        num_shards=_whole(row[8]),
+        shares=shares,
+        num_void_shards=whole(row[7]),
+        num_shards=whole(row[8]),
         at=_real(row[3]),
         duration_seconds=None if row[9] is None else _real(row[9]),
         drop_reasons=reasons_of(row[10]),
-        payload_bytes=_whole(row[13]),
-        data_parallel_bytes=_whole(row[14]),
+        payload_bytes=whole(row[13]),
+        data_parallel_bytes=whole(row[14]),
         # Files of before do not say it; `peer dashboard --rebuild` reads it from the signed bytes.
         previous=bytes(row[15] or b""),
-        standing=None if row[16] is None else _whole(row[16]),
+        standing=sum([share.milli_witnessed for share in shares]) if row[16] is None else whole(row[16]),
     )
-    return StoredRound(_whole(row[0]), credit, _whole(row[12]))
+    return StoredRound(whole(row[0]), credit, whole(row[12]))
 
 
 def round_facts_of(credit: CommitCredit, at: float) -> RoundFacts:
@@ -291,8 +286,8 @@ def round_facts_of(credit: CommitCredit, at: float) -> RoundFacts:
         seen_at=at,
         leader=credit.leader,
         tokens=credit.tokens,
-        contributors=tuple(member.peer_id for member in credit.members if member.is_included),
-        num_missed=sum(not member.is_included for member in credit.members),
+        contributors=tuple(share.peer_id for share in credit.shares if share.milli_tokens),
+        num_missed=sum(not share.milli_tokens for share in credit.shares),
         num_void_shards=credit.num_void_shards,
         duration_seconds=credit.duration_seconds,
         drop_reasons=credit.drop_reasons,
@@ -310,7 +305,7 @@ def profile_of_text(contributor_id: str, text: str) -> ProfileFacts:
     sequence, issued_at, name, country, is_hidden, machines = json.loads(text)
     return ProfileFacts(
         _text(contributor_id),
-        _whole(sequence),
+        whole(sequence),
         _real(issued_at),
         _text(name),
         _text(country),
@@ -320,7 +315,7 @@ def profile_of_text(contributor_id: str, text: str) -> ProfileFacts:
 
 
 def reasons_of(text: str) -> tuple[tuple[str, int], ...]:
-    return tuple((_text(reason), _whole(count)) for reason, count in json.loads(text))
+    return tuple((_text(reason), whole(count)) for reason, count in json.loads(text))
 
 
 def machine_of_row(num: Any, peer_id: Any, *facts: Any) -> tuple[int, Machine]:
@@ -331,7 +326,7 @@ def machine_of_row(num: Any, peer_id: Any, *facts: Any) -> tuple[int, Machine]:
     for name, value, check in zip(names, facts, (_text, _text, _text, _real, _real, _real), strict=False):
         with contextlib.suppress(ValueError):
             setattr(machine, name, check(value))
-    return _whole(num), machine
+    return whole(num), machine
 
 
 def gap_of_row(begin_at: Any, end_at: Any, reason: Any) -> Gap:
@@ -339,10 +334,10 @@ def gap_of_row(begin_at: Any, end_at: Any, reason: Any) -> Gap:
 
 
 def missing_of_row(fragment: Any, first_version: Any, last_version: Any) -> MissingRounds:
-    return MissingRounds(_whole(fragment), _whole(first_version), _whole(last_version))
+    return MissingRounds(whole(fragment), whole(first_version), whole(last_version))
 
 
-def _whole(value: Any) -> int:
+def whole(value: Any) -> int:
     # A column that took a sum beyond 64 bits holds a real.
     if type(value) is not int and not (type(value) is float and value.is_integer()):
         raise ValueError(f"{value!r:.60}; expected a whole number")

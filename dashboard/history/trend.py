@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from operator import attrgetter
 from typing import Final, Literal
 
 from dashboard.facts import AgeAt, Condition, FragmentAges, HistoryPoint
@@ -147,6 +148,26 @@ _KINDS: Final[dict[tuple[Condition | None, Condition], NewsKind]] = {
     ("here", "silent"): "silent",
     ("silent", "left"): "left",
 }
+
+
+_POINT_COLUMNS: Final[dict[str, Callable[[HistoryPoint], float | None]]] = {
+    "time" if field.name == "at" else field.name: attrgetter(field.name) for field in fields(HistoryPoint)
+}
+
+
+def columns_of(points: Sequence[HistoryPoint], axis: str) -> tuple[list[str], list[list[float | None]]]:
+    """(names, columns), the axis first."""
+    along = _POINT_COLUMNS[axis]
+    kept: list[HistoryPoint] = []
+    for point in points:
+        place = along(point) or 0.0
+        if kept and place <= (along(kept[-1]) or 0.0):
+            if place == (along(kept[-1]) or 0.0):
+                kept[-1] = point
+            continue
+        kept.append(point)
+    names = [axis, *(name for name in _POINT_COLUMNS if name != axis)]
+    return names, [[_POINT_COLUMNS[name](point) for point in kept] for name in names]
 
 
 def thinned(points: Sequence[HistoryPoint], max_points: int) -> tuple[HistoryPoint, ...]:

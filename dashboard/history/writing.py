@@ -13,8 +13,9 @@ from typing import Any, Final
 import aiosqlite
 
 from dashboard.credit.counting import Booking
+from dashboard.credit.credit import CommitCredit
 from dashboard.credit.ledger import SECONDS_PER_DAY, SECONDS_PER_HOUR, Ledger, Machine
-from dashboard.facts import CommitCredit, Condition, Gap, HistoryPoint, MissingRounds
+from dashboard.facts import Condition, Gap, HistoryPoint, MissingRounds
 from dashboard.history.database import APPLICATION_ID, SCHEMA_VERSION, TABLES, UPGRADES
 from dashboard.history.rows import (
     ROUND_COLUMNS,
@@ -347,7 +348,7 @@ async def _write_bookings(database: aiosqlite.Connection, bookings: Iterable[Boo
             await database.execute("DELETE FROM credits WHERE round = ?", (num,))
             await database.execute("UPDATE rounds SET is_counted = 0 WHERE id = ?", (num,))
         else:
-            listed = [nums.by_id[member.peer_id] for member in booking.members if member.peer_id in nums.by_id]
+            listed = [nums.by_id[share.peer_id] for share in booking.shares if share.peer_id in nums.by_id]
             credits = [(machine, num) for machine in listed]
             await database.executemany("INSERT OR IGNORE INTO credits VALUES (?, ?)", credits)
             is_counted = 1 if booking.is_first else 2
@@ -359,14 +360,14 @@ def _hour_rows(booking: Booking, nums: MachineNums) -> list[tuple[int, ...]]:
     hour, sign = int(booking.receipt.at // SECONDS_PER_HOUR), booking.sign
     return [
         (
-            nums.by_id[member.peer_id],
+            nums.by_id[one.peer_id],
             hour,
-            sign * member.milli_witnessed,
-            sign * member.milli_reported,
-            sign * int(member.is_included),
+            sign * one.milli_witnessed,
+            sign * one.milli_tokens,
+            sign * bool(one.milli_tokens),
         )
-        for member in booking.members
-        if member.peer_id in nums.by_id
+        for one in booking.shares
+        if one.peer_id in nums.by_id
     ]
 
 

@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from dashboard.facts import Condition, LaneFacts
+from dashboard.facts import Condition, LaneFacts, RoundFacts
 from dashboard.observe.lanes import merge_lanes
 from dht.fields import clean_text
 from dht.host import PeerId
@@ -23,8 +23,6 @@ MAX_PEERS: Final = 2500
 """Rows kept. Those seen first stay, and those that signed commits list, so a flood of new keys cannot push a
 contributor off the page."""
 MAX_ROUNDS: Final = 60
-MAX_POINTS: Final = 360
-"""Of the loss curve, about one per two pixels. When it is full every second one goes, so it spans the whole watch."""
 MAX_FRAGMENTS_SHOWN: Final = 256
 MAX_MARKS: Final = 2
 """Combining marks on one letter: enough for every living script, too few to paint over the neighbouring rows."""
@@ -87,7 +85,7 @@ class FragmentRow:
     version: int
     """The head: the highest version that more than half of the live, known peers are at or beyond. What a minority
     announces beyond it is somebody's word, whatever the number."""
-    lineage_tokens: int
+    committed_tokens: int
     """Of the anchor that most of them have at that version."""
     num_peers: int
     num_current: int
@@ -95,29 +93,6 @@ class FragmentRow:
     """Versions; part of it is the age of the peers' records."""
     num_forked: int
     """Peers whose anchor differs from that of most others at the same version: a split swarm, or a liar."""
-
-
-@dataclass(frozen=True, slots=True)
-class RoundRow:
-    """The round that took a fragment to `version`, told from peer records: nothing but the version is known."""
-
-    fragment: int
-    version: int
-    seen_at: float
-    num_rounds: int = 1
-    """Rounds since the last version that was seen here; records tell only where a peer stands when it writes one."""
-
-
-@dataclass(frozen=True, slots=True)
-class LossPoint:
-    """Medians over the live trainers at one moment, beside the tokens committed so far."""
-
-    at: float
-    tokens: int
-    held_out_loss: float | None
-    train_loss: float | None
-    num_trainers: int
-    tokens_per_second: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,16 +112,13 @@ class DashboardState:
     num_invalid_records: int = 0
     """Refused in the newest look."""
     fragments: tuple[FragmentRow, ...] = ()
-    rounds: tuple[RoundRow, ...] = ()
-    """Newest first."""
+    rounds: tuple[RoundFacts, ...] = ()
+    """As peer records tell them, newest first."""
     lanes: tuple[LaneFacts, ...] = ()
     """How live peers spent their newest rounds, by their own word."""
     committed_tokens: int = 0
     """Tokens in the anchors. Each fragment counts every contributor's tokens once, so a peer's figure is the mean over
     its fragments; this is the (lower) median over `voters`."""
-    points: tuple[LossPoint, ...] = ()
-    point_stride: int = 1
-    num_points_seen: int = 0
     heard_at: float | None = None
     """When the newest record was first seen here."""
     problem: str = ""
@@ -224,7 +196,7 @@ def fold(state: DashboardState, look: Look) -> DashboardState:
         is_same_kind = any(row.is_vouched for row in state.voters) == any(row.is_vouched for row in after.voters)
         committed_tokens = max(state.committed_tokens if is_same_kind else 0, statistics.median_low(totals))
         after = replace(after, fragments=fragment_rows(live, voters), committed_tokens=committed_tokens)
-    return _with_point(_with_rounds(after, state, look))
+    return _with_rounds(after, state, look)
 
 
 def fragment_rows(records: Sequence[PeerRecord], voters: Sequence[PeerRecord]) -> tuple[FragmentRow, ...]:
@@ -256,7 +228,7 @@ def fragment_rows(records: Sequence[PeerRecord], voters: Sequence[PeerRecord]) -
             FragmentRow(
                 fragment=fragment,
                 version=version,
-                lineage_tokens=tokens,
+                committed_tokens=tokens,
                 num_peers=len(members),
                 num_current=anchors[version][digest],
                 largest_lag=max(0, version - min(anchors)),
@@ -350,33 +322,10 @@ def _with_rounds(after: DashboardState, before: DashboardState, look: Look) -> D
         # The first look only shows where the run stands: those rounds are older than this watch.
         num_rounds = row.version - old_versions.get(row.fragment, row.version)
         if num_rounds > 0:
-            key = (row.fragment, row.version)
-            rounds.setdefault(key, RoundRow(row.fragment, row.version, look.now, num_rounds))
+            facts = RoundFacts(row.fragment, row.version - 1, look.now, num_rounds=num_rounds)
+            rounds.setdefault((facts.fragment, facts.version), facts)
     newest = sorted(rounds.values(), key=lambda row: (-row.seen_at, -row.version, row.fragment))
     return replace(after, rounds=tuple(newest[:MAX_ROUNDS]))
-
-
-def _with_point(state: DashboardState) -> DashboardState:
-    point = LossPoint(
-        at=state.now,
-        tokens=state.committed_tokens,
-        held_out_loss=state.held_out_loss,
-        train_loss=state.train_loss,
-        num_trainers=len(state.trainers),
-        tokens_per_second=state.tokens_per_second,
-    )
-    if point.held_out_loss is None and point.train_loss is None:
-        return state
-    if state.points and replace(point, at=0.0) == replace(state.points[-1], at=0.0):
-        return state
-    points, stride = state.points, state.point_stride
-    if points and (state.num_points_seen - 1) % stride:
-        # The newest point is always the present; it gives way until it is a stride away from the one before it.
-        points = points[:-1]
-    points = (*points, point)
-    if len(points) > MAX_POINTS:
-        points, stride = points[::2], stride * 2
-    return replace(state, points=points, point_stride=stride, num_points_seen=state.num_points_seen + 1)
 
 
 def _median(values: Sequence[float | None]) -> float | None:

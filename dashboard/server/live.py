@@ -14,9 +14,9 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from dashboard.facts import HistoryPoint, HistoryView
+from dashboard.history.trend import columns_of
 from dashboard.observe.state import DashboardState
 from dashboard.page.page import render_sections
-from dashboard.server.api import columns_of
 
 RETRY_MILLISECONDS: Final = 1000
 """Browsers wait three seconds by default before they connect again."""
@@ -33,26 +33,6 @@ class _Section:
     event: bytes
 
 
-def history_of(state: DashboardState) -> HistoryView:
-    """What the state alone tells of the past, for a dashboard that keeps no history."""
-    points = tuple(
-        HistoryPoint(
-            at=point.at,
-            tokens=point.tokens,
-            rounds=0,
-            held_out_loss=point.held_out_loss,
-            train_loss=point.train_loss,
-            num_trainers=point.num_trainers,
-            num_peers=point.num_trainers,
-            tokens_per_second=point.tokens_per_second,
-            upload_bits_per_second=0.0,
-            download_bits_per_second=0.0,
-        )
-        for point in state.points
-    )
-    return HistoryView(now=state.now, started_at=state.started_at, points=points)
-
-
 class Live:
     """The newest state, rendered. `publish` and `close` are called on the event loop and never block.
 
@@ -60,9 +40,9 @@ class Live:
         boot_id: differs between two starts of the dashboard, so that a version of an earlier one is never believed.
     """
 
-    def __init__(self, state: DashboardState, boot_id: str, history: HistoryView | None = None) -> None:
+    def __init__(self, state: DashboardState, boot_id: str, history: HistoryView) -> None:
         self.state = state
-        self.history = history or history_of(state)
+        self.history = history
         self.version = 0
         self.num_published = 0
         self.is_closed = False
@@ -82,10 +62,10 @@ class Live:
     def sections(self) -> dict[str, str]:
         return {key: section.html for key, section in self._sections.items()}
 
-    def publish(self, state: DashboardState, history: HistoryView | None = None) -> None:
+    def publish(self, state: DashboardState, history: HistoryView) -> None:
         """Render `state` and `history` and wake every viewer if that changed anything."""
         self.state = state
-        self.history = history or history_of(state)
+        self.history = history
         self.num_published += 1
         rendered = render_sections(state, self.history)
         changed = {key: html for key, html in rendered.items() if self._html(key) != html}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, get_args
 
@@ -12,82 +12,58 @@ from prometheus_client.registry import Collector
 
 from dashboard.facts import Condition, HistoryView
 from dashboard.observe.state import DashboardState, Phase
+from dashboard.server.site import Site
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
-@dataclass(frozen=True, slots=True)
-class Serving:
-    """What the server itself counts."""
-
-    num_viewers: int
-    num_requests: dict[str, int]
-    """Answers by class of status: ``2xx`` and so on."""
-    look_age_seconds: float
+def metrics_text(site: Site) -> bytes:
+    """The present figures in Prometheus's text format."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Figures(site))
+    return generate_latest(registry)
 
 
-class RunMetrics(Collector):
-    """Reads the present figures whenever somebody asks."""
-
-    def __init__(self, read: Callable[[], tuple[DashboardState, HistoryView, Serving]]) -> None:
-        self._read = read
-        self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(self)
-
-    def text(self) -> bytes:
-        """In Prometheus's text format."""
-        return generate_latest(self._registry)
+@dataclass(frozen=True, slots=True, eq=False)
+class _Figures(Collector):
+    site: Site
 
     def collect(self) -> Iterator[Metric]:
-        state, history, serving = self._read()
-        yield from _swarm(state)
-        yield from _history(history)
-        yield _gauge("dashboard_viewers", "Open event streams.", serving.num_viewers)
-        yield _gauge("dashboard_look_age_seconds", "Since the last look at the swarm.", serving.look_age_seconds)
-        requests = CounterMetricFamily(_name("dashboard_answers"), "HTTP answers.", labels=["status"])
-        for status, count in sorted(serving.num_requests.items()):
-            requests.add_metric([status], count)
-        yield requests
+        yield from _swarm(self.site.live.state)
+        yield from _history(self.site.live.history)
+        yield _gauge("dashboard_viewers", "Open event streams.", self.site.num_viewers)
+        yield _gauge("dashboard_look_age_seconds", "Since the last look at the swarm.", self.site.look_age_seconds)
+        answers = dict(sorted(self.site.num_requests.items()))
+        yield _counter("dashboard_answers", "HTTP answers.", answers, "status")
 
 
 def _swarm(state: DashboardState) -> Iterator[Metric]:
-    phases = GaugeMetricFamily(_name("phase"), "1 for the phase the run is in.", labels=["phase"])
-    for phase in get_args(Phase):
-        phases.add_metric([phase], float(state.phase == phase))
-    yield phases
-    peers = GaugeMetricFamily(_name("peers"), "Peers seen lately, as they report.", labels=["condition"])
-    for condition in get_args(Condition):
-        peers.add_metric([condition], sum(row.condition == condition for row in state.peers))
-    yield peers
+    phases = {phase: float(state.phase == phase) for phase in get_args(Phase)}
+    yield _gauge("phase", "1 for the phase the run is in.", phases, "phase")
+    conditions = {one: sum(row.condition == one for row in state.peers) for one in get_args(Condition)}
+    yield _gauge("peers", "Peers seen lately, as they report.", conditions, "condition")
     here = [row.record for row in state.here]
     yield _gauge("trainers", "Peers that train now.", len(state.trainers))
     yield _gauge("unlisted_peers", "Peers without a row.", state.num_unlisted)
     yield _gauge("invalid_records", "Records refused in the newest look.", state.num_invalid_records)
     yield _gauge("tokens_per_second", "Sum of what trainers report.", state.tokens_per_second)
-    yield _gauge(
-        "line_upload_bits_per_second",
-        "Speed of the lines, as reported.",
-        sum(record.upload_bits_per_second for record in here),
-    )
+    upload = sum(record.upload_bits_per_second for record in here)
+    yield _gauge("line_upload_bits_per_second", "Speed of the lines, as reported.", upload)
     yield _gauge("line_download_bits_per_second", "Likewise.", sum(record.download_bits_per_second for record in here))
     for name, loss in (("held_out_loss", state.held_out_loss), ("train_loss", state.train_loss)):
         if loss is not None:
             yield _gauge(name, "Median of what peers report.", loss)
-    yield _gauge(
-        "largest_lag_versions", "Of any fragment.", max((row.largest_lag for row in state.fragments), default=0)
-    )
-    yield _gauge(
-        "forked_peers", "Peers whose anchor differs.", max((row.num_forked for row in state.fragments), default=0)
-    )
+    rows = state.fragments
+    yield _gauge("largest_lag_versions", "Of any fragment.", max((row.largest_lag for row in rows), default=0))
+    yield _gauge("forked_peers", "Peers whose anchor differs.", max((row.num_forked for row in rows), default=0))
     yield _counter("committed_tokens", "Tokens in the anchors, as peers report.", state.committed_tokens)
     yield _counter("rounds", "Rounds of all fragments, as peers report.", state.num_rounds)
 
 
 def _history(history: HistoryView) -> Iterator[Metric]:
-    contributors = GaugeMetricFamily(_name("contributors"), "Contributors with a row.", labels=["here"])
-    for is_here in (True, False):
-        contributors.add_metric([str(is_here).lower()], sum(row.is_here == is_here for row in history.contributors))
-    yield contributors
+    num_here = sum(row.is_here for row in history.contributors)
+    here = {"true": num_here, "false": len(history.contributors) - num_here}
+    yield _gauge("contributors", "Contributors with a row.", here, "here")
     yield _gauge("unverified_peers", "Peers that no commit lists, without a row.", history.num_unverified)
     yield _counter("witnessed_rounds", "Rounds whose signed commits are kept here.", history.num_rounds)
     yield _counter("witnessed_tokens", "Tokens that others in the round signed.", history.tokens_witnessed)
@@ -97,13 +73,18 @@ def _history(history: HistoryView) -> Iterator[Metric]:
     yield _gauge("missing_rounds", "Rounds whose commits no member remembers.", missing)
 
 
-def _name(name: str) -> str:
-    return f"murmuration_{name}"
+def _gauge(name: str, text: str, value: float | Mapping[str, float], label: str = "") -> Metric:
+    return _filled(GaugeMetricFamily(f"murmuration_{name}", text, labels=[label] if label else []), value)
 
 
-def _gauge(name: str, text: str, value: float) -> Metric:
-    return GaugeMetricFamily(_name(name), text, value=value)
+def _counter(name: str, text: str, value: float | Mapping[str, float], label: str = "") -> Metric:
+    return _filled(CounterMetricFamily(f"murmuration_{name}", text, labels=[label] if label else []), value)
 
 
-def _counter(name: str, text: str, value: float) -> Metric:
-    return CounterMetricFamily(_name(name), text, value=value)
+def _filled(family: GaugeMetricFamily | CounterMetricFamily, value: float | Mapping[str, float]) -> Metric:
+    if isinstance(value, Mapping):
+        for key, one in value.items():
+            family.add_metric([key], one)
+    else:
+        family.add_metric([], value)
+    return family

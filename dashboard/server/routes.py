@@ -18,10 +18,10 @@ from dashboard.page.assets import load_assets
 from dashboard.page.badge import contributor_badge, run_badge
 from dashboard.page.page import STREAM_PATH, render_contributor, render_page
 from dashboard.server.api_routes import add_api, find_contributor, find_row
-from dashboard.server.doors import Doors
+from dashboard.server.doors import Doors, own_limits
 from dashboard.server.live import RETRY_MILLISECONDS, Live
 from dashboard.server.page_access import OPEN_PATHS, PageAccess
-from dashboard.server.site import SITE, Site, plain_line, problem
+from dashboard.server.site import SITE, Site, problem
 
 MAX_VIEWERS: Final = 2000
 """Open event streams; the next one is told to come back later. `benchmarks/bench_dashboard.py` measures 1000. With few
@@ -49,28 +49,20 @@ log = logging.getLogger(__name__)
 
 def make_app(
     live: Live,
+    history: History,
+    reader: HistoryReader,
     *,
     clock: Callable[[], float] = time.time,
-    history: History | None = None,
-    reader: HistoryReader | None = None,
     access: PageAccess | None = None,
-    proof_line: Callable[[bytes], str] | None = None,
+    proof_line: Callable[[bytes], str] = bytes.hex,
     join_addresses: Sequence[str] = (),
     doors: Doors | None = None,
 ) -> web.Application:
-    """The application over one `Live`.
-
-    Args:
-        clock: gives unix seconds.
-        history, reader: without them only the present is known.
-        access: who may read; without it everybody.
-        proof_line: a stored signed commit as a line of a proof.
-        join_addresses: members' addresses that the page shows to everybody.
-        doors: who may ask how much; without it there are no limits per address.
-    """
+    """The application over one `Live`; `Site` explains the arguments. Without `doors` the usual ones."""
+    doors = doors or Doors(own_limits(), time.monotonic)
     app = web.Application(middlewares=[_guard], client_max_size=1024)
-    line = proof_line or plain_line
-    app[SITE] = Site(live, load_assets(), clock, history, reader, access, doors, tuple(join_addresses), line)
+    site = Site(live, load_assets(), history, reader, clock, doors, access, tuple(join_addresses), proof_line)
+    app[SITE] = site
     app.router.add_get("/", _page)
     app.router.add_get("/c/{id}", _contributor)
     app.router.add_get("/badge/{name}.svg", _badge)
@@ -88,7 +80,7 @@ def make_app(
 async def _guard(request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> Any:
     """Who may read; security headers on every answer; errors as a JSON problem (RFC 9457) or one plain sentence."""
     site = request.app[SITE]
-    if site.doors is None or request.path in OPEN_PATHS:
+    if request.path in OPEN_PATHS:
         return await _answered(request, handler, site)
     try:
         if site.doors.begin(request):
@@ -196,40 +188,36 @@ async def _health(request: web.Request) -> web.Response:
     """Whether the observer still looks and the history is written; what they see is another question."""
     site = request.app[SITE]
     state = site.live.state
-    age_seconds = max(0.0, site.clock() - state.now)
-    is_writing = site.history is None or not site.history.problem
-    is_well = age_seconds < STALLED_SECONDS and is_writing
+    is_writing = not site.history.problem
+    is_well = site.look_age_seconds < STALLED_SECONDS and is_writing
     status = "ok" if is_well else "stalled" if is_writing else "history not written"
     content: dict[str, object] = {"status": status}
     if site.access is None or site.access.allows(request):
-        content |= {"phase": state.phase, "last_look_seconds": round(age_seconds, 1)}
+        content |= {"phase": state.phase, "last_look_seconds": round(site.look_age_seconds, 1)}
     return web.json_response(content, status=200 if is_well else 503, headers={"Cache-Control": "no-store"})
 
 
 async def _events(request: web.Request) -> web.StreamResponse:
     site = request.app[SITE]
     live = site.live
-    most = MAX_VIEWERS if site.doors is None else min(MAX_VIEWERS, site.doors.limits.num_viewers)
-    if live.is_closed or site.num_viewers >= most:
+    if live.is_closed or site.num_viewers >= min(MAX_VIEWERS, site.doors.limits.num_viewers):
         raise web.HTTPServiceUnavailable(reason="Too many viewers")
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no", "Content-Type": "text/event-stream"}
     response = web.StreamResponse(headers=headers | SECURITY_HEADERS)
     version = live.version_of(request.headers.get("Last-Event-ID") or request.query.get("after", ""))
-    site.viewer_came()
     try:
-        await response.prepare(request)
-        await response.write(f"retry: {RETRY_MILLISECONDS}\n\n".encode())
-        while not live.is_closed:
-            newest = live.version
-            events = live.since(version)
-            async with asyncio.timeout(SEND_SECONDS):
-                await response.write(events + _tick(site.clock()))
-            version = newest
-            await live.wait_newer(version, PING_SECONDS)
+        with site.viewing():
+            await response.prepare(request)
+            await response.write(f"retry: {RETRY_MILLISECONDS}\n\n".encode())
+            while not live.is_closed:
+                newest = live.version
+                events = live.since(version)
+                async with asyncio.timeout(SEND_SECONDS):
+                    await response.write(events + _tick(site.clock()))
+                version = newest
+                await live.wait_newer(version, PING_SECONDS)
     except (ConnectionResetError, TimeoutError):
         log.debug("a viewer went away")
-    finally:
-        site.viewer_left()
     return response
 
 

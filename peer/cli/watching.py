@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 import sys
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -95,31 +93,9 @@ def dashboard(
     """Serve a web page that shows who contributes to a run and how it learns."""
     target = checked_target(run_id, peers, invite)
     known, backend = target.run_id, _chosen(host_backend)
-    from dashboard.app import serve_dashboard
-    from dashboard.collect.commits import SignedCommits
-    from dashboard.credit.credit import checker_of, proof_line, run_frame
-    from dashboard.facts import CommitCredit
-    from dashboard.server.choices import Choices
-    from dht.host import Host
-    from dht.identity.keys import verify
+    from dashboard.app import Choices, serve_dashboard
     from dht.identity.multiaddr import parse_peer_multiaddr
-    from dht.records.signed_records import RunRecord, decode_run_record
     from peer.observe.entry import observer_entry
-
-    entry = observer_entry(known, target.observer_folder)
-
-    def signed_commits(host: Host, record: RunRecord) -> SignedCommits:
-        from peer.observe.observer import open_log
-
-        return SignedCommits(open_log(host, record, entry), check_of(record))
-
-    def check_of(record: RunRecord) -> Callable[[bytes], CommitCredit]:
-        from peer.observe.observer import codec_bytes, fragment_sizes
-
-        return checker_of(run_frame(record, fragment_sizes(record)), verify, codec_bytes(record))
-
-    def check_of_stored(encoded: bytes) -> Callable[[bytes], CommitCredit]:
-        return check_of(decode_run_record(encoded, run_id=known))
 
     for address in join_address or ():
         parse_peer_multiaddr(address)
@@ -133,15 +109,7 @@ def dashboard(
         proxies=tuple(_network(address) for address in proxy or ()),
         is_rebuilding=rebuild,
     )
-    return serve_dashboard(
-        known,
-        target.addresses,
-        choices,
-        entry=entry,
-        open_commits=signed_commits,
-        open_check=check_of_stored,
-        proof_line=partial(proof_line, known),
-    )
+    return serve_dashboard(known, target.addresses, choices, entry=observer_entry(known, target.observer_folder))
 
 
 def _network(text: str) -> ipaddress.IPv4Network | ipaddress.IPv6Network:

@@ -91,10 +91,9 @@ def open_log(
     Raises:
         Incompatible: the run's manifest does not fit this software.
     """
-    manifest = _manifest_of(record)
-    rule = AccessRule(record.run_id, manifest.hash, SOFTWARE)
+    run = run_frame(record)
+    rule = AccessRule(run.run_id, run.manifest_hash, SOFTWARE)
     doorkeeper = RunDoorkeeper(rule, host.peer_id, "observer", None if entry is None else entry.admission)
-    run = RunFrame(record.run_id, manifest.hash, seed_sizes(manifest))
 
     async def fetch(donor: PeerId, fragment: int, from_version: int) -> list[bytes]:
         frames = await fetch_log(host, doorkeeper, donor, fragment, from_version)
@@ -103,13 +102,14 @@ def open_log(
     return fetch
 
 
-def fragment_sizes(record: RunRecord) -> list[int]:
-    """Parameters per fragment of the run's model.
+def run_frame(record: RunRecord) -> RunFrame:
+    """What receipts of this run under this manifest are checked against.
 
     Raises:
         Incompatible: the run's manifest does not fit this software.
     """
-    return list(seed_sizes(_manifest_of(record)))
+    manifest = _manifest_of(record)
+    return RunFrame(record.run_id, manifest.hash, seed_sizes(manifest))
 
 
 def codec_bytes(record: RunRecord) -> Callable[[int], int]:

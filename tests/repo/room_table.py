@@ -166,18 +166,23 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
     ),
     "dashboard": ("", False, ""),
     "dashboard.observe": ("dht.records peer.config dashboard", False, ""),
-    "dashboard.credit": ("dht.records averaging.wire averaging.signing dashboard", True, ""),
+    "dashboard.credit": ("averaging.wire averaging.signing dashboard", True, ""),
     "dashboard.history": (
         "dht.records averaging.signing dashboard dashboard.observe dashboard.credit",
         False,
         "aiosqlite",
     ),
-    "dashboard.collect": ("dht.records dashboard dashboard.observe dashboard.history", False, ""),
+    "dashboard.collect": (
+        "dht.identity dht.records dht.observer averaging.signing peer.observe dashboard dashboard.observe "
+        "dashboard.credit dashboard.history",
+        False,
+        "",
+    ),
     "dashboard.page": ("peer dashboard dashboard.observe", False, "jinja2 markupsafe"),
     "dashboard.server": (
-        "dht.observer dashboard dashboard.observe dashboard.history dashboard.page",
+        "dht.records dashboard dashboard.observe dashboard.history dashboard.page",
         False,
-        "aiohttp prometheus_client",
+        "aiohttp prometheus_client pydantic",
     ),
     "dashboard.web": ("", False, ""),
     "dashboard.app": ("dht.identity dht.records dht.observer dashboard.*", False, "aiohttp"),

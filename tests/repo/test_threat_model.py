@@ -13,7 +13,8 @@ import pytest
 
 from averaging.wire.cell_messages import CellRow, SliceResult, SliceRow
 from averaging.wire.messages import RosterEntry, ShardPlan, ShardResult, SignedInput
-from dashboard.server.api_schema import ENDPOINTS, PREFIX
+from dashboard.server.api_routes import ENDPOINTS
+from dashboard.server.api_schema import PREFIX
 from dht.admission.hello import Hello
 from dht.records.profiles import Profile
 from dht.records.signed_records import PeerRecord, RunRecord

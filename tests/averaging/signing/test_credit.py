@@ -18,7 +18,8 @@ from averaging.signing.notary import Notary
 from averaging.signing.receipt_file import ReceiptFault, line_of, read_line, read_receipts, receipt_of
 from averaging.wire import frames
 from averaging.wire.messages import DIGEST_BYTES, KEPT_COMMITS, Commit
-from dashboard.credit.credit import checker_of, collect, proof_line
+from dashboard.collect.commits import CommitSource
+from dashboard.credit.credit import checker_of
 from dht.errors import PeerFault
 from dht.identity.keys import verify
 from peer.cli import app
@@ -170,32 +171,29 @@ def test_tampering_is_named_with_its_line(change: dict[str, object], sentence: s
         read_receipts([LINES[0], changed], verify)
 
 
-def test_a_collector_counts_what_proves_nothing_by_its_reason():
+def test_what_proves_nothing_credits_nobody_and_says_why():
     foreign = commit_of(3, scope=replace(SCOPE, run_id="other.abcdefghij234567abcd"))
     unsigned = replace(HISTORY[2].shards[0], signature=bytes(64))
     half = replace(HISTORY[2], shards=(unsigned, *HISTORY[2].shards[1:]))
     half = Notary(SCOPE, BY_ID[half.leader].sign, verify).sign_commit(half)
     kept = [receipt_of(RUN, frames.encode(commit)) for commit in (HISTORY[0], foreign, half)]
-    found = collect([*kept, b"", receipt_of(replace(RUN, fragment_sizes=(60,)), b"")], checker_of(RUN, verify))
-    assert [credit.version for credit in found.credits] == [0]
-    assert found.refused == {
-        "not signed by its leader": 1,
-        "a mean that its reducer has not signed": 1,
-        "no commit of this run's model": 2,
-    }
-    assert proof_line(RUN.run_id, kept[0]) == LINES[0]
-    with pytest.raises(PeerFault, match="proves nothing"):
-        checker_of(RUN, verify)(kept[1])
+    check = checker_of(RUN, verify)
+    assert check(kept[0]).version == 0
+    for receipt, reason in (
+        (kept[1], "not signed by its leader"),
+        (kept[2], "not signed by its reducer"),
+        (b"", "bytes that are no receipt"),
+        (receipt_of(replace(RUN, fragment_sizes=(60,)), b""), "a model with other fragments"),
+    ):
+        with pytest.raises(PeerFault, match=f"gave a commit that proves nothing: .*{reason}"):
+            check(receipt)
+    assert CommitSource(RUN.run_id).proof_line(kept[0]) == LINES[0]
 
 
 def test_a_credit_says_what_the_page_shows():
     receipt = receipt_of(RUN, frames.encode(commit_of(0, (A, B, C), shards=((0, (0, 1)), (1, ()), (2, (0, 1))))))
     credit = checker_of(RUN, verify)(receipt)
-    assert [(m.peer_id, m.milli_witnessed, m.milli_reported, m.is_included) for m in credit.members] == [
-        (A.peer_id, 20_000, 20_000, True),
-        (B.peer_id, 20_000, 20_000, True),
-        (C.peer_id, 0, 0, False),
-    ]
+    assert credit.shares == ((A.peer_id, 20_000, True), (B.peer_id, 20_000, True), (C.peer_id, 0, False))
     assert (credit.num_shards, credit.num_void_shards, credit.tokens) == (3, 1, 200)
     assert dict(credit.drop_reasons) == {
         "planned and nothing of it arrived in time": 1,

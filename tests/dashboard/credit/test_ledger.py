@@ -54,7 +54,7 @@ commits = st.lists(
         st.integers(0, 2),
         st.integers(0, 8),
         st.lists(
-            st.tuples(st.sampled_from(PEERS), st.floats(0, 1e6), st.floats(0, 1e6), st.booleans()),
+            st.tuples(st.sampled_from(PEERS), st.floats(0, 1e6), st.booleans()),
             min_size=1,
             max_size=4,
             unique_by=lambda member: member[0],
@@ -81,7 +81,7 @@ def test_the_heavier_of_two_commits_of_a_round_counts() -> None:
 
 
 def test_a_missed_round_is_one_that_planned_with_a_machine_and_got_nothing() -> None:
-    raw = raw_commit(0, 1, [(PEERS[0], 10, 10, True), (PEERS[1], 0, 0, False)])
+    raw = raw_commit(0, 1, [(PEERS[0], 10, True), (PEERS[1], 0, False)])
     assert totals(ledger_of(raw))[PEERS[1]] == (0, 0, 0, 1)
 
 

@@ -10,7 +10,7 @@ import json
 import random
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 import pytest
@@ -19,14 +19,18 @@ from hypothesis import strategies as st
 
 from averaging.signing.credit import MAX_FORKS, MAX_SHARE_MILLI, MachineShare, Round, counted, milli, totals
 from dashboard.credit.counting import Counting
-from dashboard.credit.credit import credit_of
+from dashboard.credit.credit import CommitCredit, credit_of
 from dashboard.credit.ledger import Ledger
-from dashboard.facts import CommitCredit, MemberCredit
 from dashboard.history.history import History, open_history
 from dashboard.history.reading import HistoryReader
 from dashboard.observe.state import Look, fold
-from dashboard.server.api import contributor_json, run_json
-from dashboard.server.exporting import export_lines
+from dashboard.server.api import Contributor
+from dashboard.server.api import run as run_answer
+from dashboard.server.api_routes import export_lines
+from dashboard.server.api_schema import Query
+from dashboard.server.live import Live
+from dashboard.server.routes import make_app
+from dashboard.server.site import SITE
 from dht.host import PeerId
 from tests.kit.averages.credited_rounds import SIZES, A, B, C, D, after, commit_of, rounds_of
 from tests.kit.dashboard.records import NOW, RUN_ID, empty_state
@@ -104,22 +108,8 @@ class Made:
     @property
     def credit(self) -> CommitCredit:
         one = self.round_
-        return CommitCredit(
-            fragment=one.fragment,
-            version=one.version,
-            leader=one.leader,
-            tokens=one.tokens,
-            digest=one.digest,
-            members=tuple(
-                MemberCredit(share.peer_id, share.milli_witnessed, share.milli_tokens, share.milli_tokens > 0)
-                for share in one.shares
-            ),
-            num_void_shards=0,
-            num_shards=1,
-            at=NOW + 60 * one.version,
-            previous=one.previous,
-            standing=one.standing,
-        )
+        known = {field.name: getattr(one, field.name) for field in fields(one)}
+        return CommitCredit(**known, num_shards=1, at=NOW + 60 * one.version)
 
     @property
     def raw(self) -> bytes:
@@ -227,12 +217,13 @@ def test_page_api_export_and_proof_show_the_same_over_restarts(made: list[Made],
 async def _everywhere(history: History, reader: HistoryReader, by_raw: dict[bytes, Made], expected: Totals) -> None:
     state = fold(empty_state(), Look(now=NOW, num_members=1))
     witnessed = sum(one[0] for one in expected.values())
-    assert run_json(state, history.view)["witnessed_milli_tokens"] == witnessed
-    lines = b"".join([part async for part in export_lines(state, history.view, reader)]).splitlines()
+    site = make_app(Live(state, "boot", history.view), history, reader)[SITE]
+    assert (await run_answer(site, Query())).witnessed_milli_tokens == witnessed
+    lines = b"".join([part async for part in export_lines(site)]).splitlines()
     exported = {one["contributor_id"]: one for one in map(json.loads, lines) if one["kind"] == "contributor"}
     assert set(exported) == {peer_id for peer_id, one in expected.items() if any(one)}
     for row in history.view.contributors:
-        facts = contributor_json(row)
+        facts = Contributor.model_validate(row).model_dump()
         assert facts.items() <= exported[row.contributor_id].items()
         shown = (facts["milli_tokens_witnessed"], facts["milli_tokens_reported"], row.rounds, row.rounds_missed)
         assert shown == expected[row.contributor_id]
@@ -279,7 +270,7 @@ def test_a_flood_of_forks_is_bounded_and_leaves_the_heaviest() -> None:
     for number, one in enumerate(made):
         counting.put(one.credit, NOW, number)
     (booking,) = counting.settle()
-    assert booking.members[0].milli_reported == 1059
+    assert booking.shares[0].milli_tokens == 1059
     released = set(counting.released())
     kept = [number for number, one in enumerate(made) if one.round_.standing >= 1060 - MAX_FORKS]
     assert not released & set(kept)

@@ -16,7 +16,8 @@ from pathlib import Path
 import aiosqlite
 import pytest
 
-from dashboard.facts import CommitCredit, HistoryPoint, HistoryView, ProfileFacts
+from dashboard.credit.credit import CommitCredit
+from dashboard.facts import HistoryPoint, HistoryView, ProfileFacts
 from dashboard.history.database import APPLICATION_ID, SCHEMA_VERSION
 from dashboard.history.history import History, open_history
 from dashboard.history.reading import HistoryReader
@@ -88,8 +89,8 @@ def test_what_is_rebuilt_from_the_signed_commits_equals_what_was_folded(tmp_path
             for raw in (
                 usual_commit(9, IDS[:2], tokens=5000.0),
                 usual_commit(9, IDS[:2], tokens=5000.0),
-                raw_commit(1, 4, [(IDS[0], 10, 12.5, True), (IDS[3], 0, 0, False)], at=NOW + 7200),
-                raw_commit(1, 2, [(IDS[1], 1 / 3, 1 / 3, True)]),
+                raw_commit(1, 4, [(IDS[0], 12.5, False), (IDS[3], 0, False)], at=NOW + 7200),
+                raw_commit(1, 2, [(IDS[1], 1 / 3, True)]),
             ):
                 history.add_commit(raw, check_raw(raw), NOW + 90)
         before = tables(path)
@@ -434,7 +435,7 @@ def test_questions_to_the_file(tmp_path: Path) -> None:
     async def check() -> None:
         async with opened(tmp_path / "run.sqlite") as (history, reader):
             feed(history, range(50))
-            raw = raw_commit(1, 0, [(IDS[2], 5, 5, True)], at=NOW)
+            raw = raw_commit(1, 0, [(IDS[2], 5, True)], at=NOW)
             history.add_commit(raw, check_raw(raw), NOW)
             await asyncio.sleep(0)
         async with opened(tmp_path / "run.sqlite") as (history, reader):
@@ -450,9 +451,9 @@ def test_questions_to_the_file(tmp_path: Path) -> None:
             assert curve[-1].rounds == 51
             assert [raw async for raw in reader.proof(nums)][-1] == raw
             events = await reader.events(0, 1000)
-            assert [event.event_id for event in events] == list(range(1, len(events) + 1))
+            assert [event.number for event in events] == list(range(1, len(events) + 1))
             assert {event.kind for event in events} == {"joined", "committed"}
-            assert (await reader.events(events[9].event_id, 5))[0] == events[10]
+            assert (await reader.events(events[9].number, 5))[0] == events[10]
             assert await reader.num_bytes() > 4096
 
     asyncio.run(check())

@@ -18,9 +18,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from averaging.signing.credit import MAX_SHARE_MILLI
 from averaging.wire.messages import Commit, RosterEntry, ShardResult
-from dashboard.credit.commit_traffic import MAX_BYTES, data_parallel_bytes, payload_bytes
-from dashboard.credit.credit import credit_of
-from dashboard.facts import CommitCredit
+from dashboard.credit.credit import MAX_BYTES, CommitCredit, credit_of, data_parallel_bytes, payload_bytes
 from dashboard.history import history as history_module
 from dashboard.history.database import check_file
 from dashboard.history.history import History, open_history
@@ -69,7 +67,7 @@ def test_the_largest_commits_are_kept_and_read_again(tmp_path: Path) -> None:
             curve = await reader.curve(history.machine_nums(view.contributors[0]))
             assert 0 < curve[-1].milli_witnessed <= view.contributors[0].milli_witnessed
             assert len(await reader.rounds(100, None)) == num_commits
-            app = make_app(Live(_state(history), "b", view), clock=lambda: NOW + 30, history=history, reader=reader)
+            app = make_app(Live(_state(history), "b", view), history, reader, clock=lambda: NOW + 30)
             async with TestClient(TestServer(app)) as client:
                 for place in ("/", "/metrics", "/healthz", "/api/v1/run", "/api/v1/contributors", "/api/v1/export.csv"):
                     assert (await client.get(place)).status == 200, place
@@ -136,7 +134,7 @@ def test_a_bad_row_costs_itself_and_one_sentence(
                 assert len(warnings) == bool(table)
                 assert all(table in sentence for sentence in warnings)
                 live = Live(_state(history), "b", history.view)
-                async with TestClient(TestServer(make_app(live, history=history, reader=reader))) as client:
+                async with TestClient(TestServer(make_app(live, history, reader))) as client:
                     for place in (
                         "",
                         "metrics",
@@ -154,7 +152,7 @@ def test_a_bad_row_costs_itself_and_one_sentence(
 def test_a_file_of_the_first_schema_is_read_by_the_one_rule(tmp_path: Path) -> None:
     path = tmp_path / "run.sqlite"
     # Of two commits of version 2 the old rule counted the one with more tokens, whoever had witnessed them.
-    unwitnessed, witnessed = (raw_commit(0, 2, [(IDS[0], tokens, 400 - tokens, True)], at=NOW) for tokens in (0, 200))
+    unwitnessed, witnessed = (raw_commit(0, 2, [(IDS[0], tokens, tokens == 200)], at=NOW) for tokens in (400, 200))
 
     async def make() -> None:
         async with open_history(path, RUN_ID, clock=lambda: NOW, warn=print) as (history, _):
@@ -222,7 +220,7 @@ def test_whatever_stops_the_writing_is_told_shown_and_tried_again(
         path = tmp_path / "run.sqlite"
         async with open_history(path, RUN_ID, clock=lambda: NOW, warn=warnings.append) as (history, reader):
             live = Live(watched(history), "boot", history.view)
-            app = make_app(live, clock=lambda: NOW + 5, history=history, reader=reader)
+            app = make_app(live, history, reader, clock=lambda: NOW + 5)
             async with TestClient(TestServer(app)) as client:
                 await tried.wait()
                 while len(waits) < 12:

@@ -11,19 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from averaging.signing.credit import MachineShare
 from dashboard.collect.commits import INVENTED_VERSIONS, MAX_TRIES, Gatherer, SignedCommits, donors
-from dashboard.facts import CommitCredit, MemberCredit
+from dashboard.credit.credit import CommitCredit
 from dashboard.history.history import History
 from dashboard.observe.state import DashboardState, Look, fold
 from dashboard.page.page import render_sections
-from dashboard.server.live import history_of
 from dht.host import PeerId
 from dht.identity.keys import Identity
 from dht.records.signed_records import PeerRecord
 from tests.kit.clock import Clock
 from tests.kit.dashboard.history import check_raw, usual_commit
 from tests.kit.dashboard.members import Members, in_history, versions_of
-from tests.kit.dashboard.records import NOW, TextOnly, empty_state, record_of
+from tests.kit.dashboard.records import NOW, TextOnly, empty_state, history_of, record_of
 
 ALL = sorted((Identity.from_seed(bytes([number]) * 32) for number in range(1, 12)), key=lambda one: one.peer_id)
 BOAST = 1_000_000
@@ -298,8 +298,11 @@ def test_the_other_side_of_a_long_fork_is_read_back_to_where_it_began(depth: int
         credits = []
         for version in range(begin, end):
             digest = hashlib.sha256(f"{people} {version}".encode()).digest()
-            members = tuple(MemberCredit(peer_id, 1000 * tokens, 1000 * tokens, True) for peer_id in people)
-            credit = CommitCredit(0, version, people[0], 2 * tokens, digest, members, 0, 1, NOW, previous=last[:16])
+            members = tuple(MachineShare(PeerId(peer_id), 1000 * tokens, True) for peer_id in people)
+            leader, standing = PeerId(people[0]), 2000 * tokens
+            credit = CommitCredit(
+                0, version, digest, last[:16], leader, 2 * tokens, members, standing, num_shards=1, at=NOW
+            )
             credits.append(credit)
             last = digest
         return credits

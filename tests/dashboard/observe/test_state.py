@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from averaging.wire.messages import Commit, RosterEntry, ShardResult
+from dashboard.history.trend import MAX_POINTS, Trend
 from dashboard.observe.observer import Observer
-from dashboard.observe.state import MAX_PEERS, MAX_POINTS, MAX_ROUNDS, DashboardState, Look, fold, label_text
+from dashboard.observe.state import MAX_PEERS, MAX_ROUNDS, DashboardState, Look, fold, label_text
 from dashboard.page.page import render_sections
-from dashboard.server.live import history_of
 from tests.kit.clock import Clock
 from tests.kit.dashboard.records import (
     NOW,
@@ -23,6 +23,7 @@ from tests.kit.dashboard.records import (
     TextOnly,
     bare_record,
     empty_state,
+    history_of,
     record_of,
     state_with,
 )
@@ -130,13 +131,13 @@ def test_rounds_without_receipts_come_from_versions() -> None:
     later = record_of(PEERS[0], sequence=2, now=NOW + 3, versions=(3, 4), lineage_tokens=(9000, 15000))
     state = fold(state, Look(now=NOW + 3, num_members=3, records=[later]))
     (row,) = state.rounds
-    assert (row.fragment, row.version, row.num_rounds, row.seen_at) == (1, 4, 2, NOW + 3)
+    assert (row.fragment, row.version, row.num_rounds, row.seen_at) == (1, 3, 2, NOW + 3)
     assert "2 rounds committed" in TextOnly(render_sections(state, history_of(state))["rounds"]).text
 
 
-def test_rounds_and_loss_points_are_bounded_over_a_long_watch() -> None:
-    state = empty_state()
-    for step in range(4 * MAX_POINTS + 17):
+def test_rounds_and_points_are_bounded_over_a_long_watch() -> None:
+    state, trend = empty_state(), Trend()
+    for step in range(3 * MAX_POINTS + 17):
         now = NOW + step
         record = record_of(
             PEERS[0],
@@ -147,14 +148,15 @@ def test_rounds_and_loss_points_are_bounded_over_a_long_watch() -> None:
             held_out_loss=5.0 / (1 + step),
         )
         state = fold(state, Look(now=now, num_members=1, records=[record]))
-        assert len(state.points) <= MAX_POINTS
+        trend.look(state, 0, {})
+        assert len(trend.points) <= MAX_POINTS
         assert len(state.rounds) <= MAX_ROUNDS
-        assert state.points[-1].tokens == 100 * step
-    tokens = [point.tokens for point in state.points]
+        assert trend.points[-1].tokens == 100 * step
+    tokens = [point.tokens for point in trend.points]
     assert tokens[0] == 0
     assert tokens == sorted(set(tokens))
     # Evenly thinned: no gap is wider than the stride that keeps the whole watch within the limit.
-    assert max(right - left for left, right in itertools.pairwise(tokens)) <= 100 * state.point_stride
+    assert max(right - left for left, right in itertools.pairwise(tokens)) <= 100 * trend.stride
 
 
 def commit_of(fragment: int, version: int) -> Commit:

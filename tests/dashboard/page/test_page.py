@@ -11,7 +11,6 @@ from dashboard.observe.observer import Observer
 from dashboard.observe.state import DashboardState
 from dashboard.page.assets import load_assets
 from dashboard.page.page import REFRESH_SECONDS, render_page, render_sections, with_ages
-from dashboard.server.live import history_of
 from dht.errors import PeerUnreachable
 from dht.identity.keys import Identity, make_run_id
 from dht.records.signed_records import encode_run_record, sign_run_record
@@ -25,6 +24,7 @@ from tests.kit.dashboard.records import (
     FakeStore,
     TextOnly,
     empty_state,
+    history_of,
     record_of,
     state_with,
 )

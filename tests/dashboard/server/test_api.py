@@ -7,40 +7,52 @@ import csv
 import io
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from dashboard.facts import ProfileFacts
+from dashboard.facts import HistoryPoint, HistoryView, ProfileFacts
 from dashboard.history.history import History
 from dashboard.observe.state import Look, fold
-from dashboard.server.api_schema import ANSWERS, ENDPOINTS, MAX_PAGE, PREFIX, openapi
+from dashboard.server.api import MAX_LOSSES
+from dashboard.server.api import run as run_answer
+from dashboard.server.api_routes import ENDPOINTS
+from dashboard.server.api_schema import MAX_PAGE, PREFIX, Query, openapi
 from dashboard.server.live import Live
+from dashboard.server.site import SITE
 from tests.kit.dashboard.history import check_raw, usual_commit
-from tests.kit.dashboard.records import NOW, PEERS, record_of
-from tests.kit.dashboard.serving import IDS, NUM_ROUNDS, Client, in_site, raw_answer, serving, until_tick
+from tests.kit.dashboard.records import NOW, PEERS, empty_state, record_of
+from tests.kit.dashboard.serving import IDS, NUM_ROUNDS, Client, in_memory, in_site, raw_answer, serving, until_tick
+
+SCHEMAS = openapi(ENDPOINTS)["components"]["schemas"]
+PLAIN = {"number": (int, float), "integer": (int,), "string": (str,), "boolean": (bool,), "null": (type(None),)}
 
 
-def complaints(value: Any, word: str, where: str) -> list[str]:
-    """Where an answer differs from its description."""
-    if word.endswith("?"):
-        return [] if value is None else complaints(value, word[:-1], where)
-    if word == "Column":
-        word = "[number?]"
-    if word.startswith("["):
+def complaints(value: Any, schema: dict[str, Any], where: str) -> list[str]:
+    """Where an answer differs from its description, a JSON schema."""
+    if "$ref" in schema:
+        return complaints(value, SCHEMAS[schema["$ref"].removeprefix("#/components/schemas/")], where)
+    if "anyOf" in schema:
+        tries = [complaints(value, choice, where) for choice in schema["anyOf"]]
+        return min(tries, key=len)
+    if "enum" in schema and value not in schema["enum"]:
+        return [f"{where} is {value!r}, none of {schema['enum']}"]
+    if schema["type"] == "array":
         if not isinstance(value, list):
             return [f"{where} is no list"]
-        return [text for index, item in enumerate(value) for text in complaints(item, word[1:-1], f"{where}[{index}]")]
-    plain = {"number": (int, float), "whole": (int,), "text": (str,), "flag": (bool,)}.get(word)
-    if plain is not None:
-        is_right = isinstance(value, plain) and (word == "flag" or not isinstance(value, bool))
-        return [] if is_right else [f"{where} is {value!r}, not {word}"]
-    fields = ANSWERS[word]
-    if not isinstance(value, dict) or set(value) != set(fields):
-        return [f"{where} has other fields than {word}: {set(value) ^ set(fields)}"]
-    return [text for name, kind in fields.items() for text in complaints(value[name], kind, f"{where}.{name}")]
+        items = schema["items"]
+        return [text for index, item in enumerate(value) for text in complaints(item, items, f"{where}[{index}]")]
+    if schema["type"] == "object":
+        fields = schema["properties"]
+        assert set(fields) == set(schema["required"])
+        if not isinstance(value, dict) or set(value) != set(fields):
+            return [f"{where} has other fields than {sorted(fields)}: {value}"]
+        return [text for name, kind in fields.items() for text in complaints(value[name], kind, f"{where}.{name}")]
+    is_right = isinstance(value, PLAIN[schema["type"]]) and (schema["type"] == "boolean") == isinstance(value, bool)
+    return [] if is_right else [f"{where} is {value!r}, not {schema['type']}"]
 
 
 def test_every_answer_is_as_described(tmp_path: Path) -> None:
@@ -51,19 +63,19 @@ def test_every_answer_is_as_described(tmp_path: Path) -> None:
             assert response.status == 200, path
             assert response.content_type == endpoint.media_type
             body = await response.text()
-            if endpoint.answer:
+            if endpoint.answer is not None:
                 answer = json.loads(body)
-                assert not complaints(answer, endpoint.answer, endpoint.name)
+                assert not complaints(answer, SCHEMAS[endpoint.answer.__name__], endpoint.name)
                 # A description of empty lists proves little.
                 empty = [name for name, value in answer.items() if value == []]
                 assert set(empty) <= {"gaps", "losses", "countries"}, path
-        assert json.loads(await (await client.get("/api/v1/openapi.json")).text()) == openapi()
+        assert json.loads(await (await client.get("/api/v1/openapi.json")).text()) == openapi(ENDPOINTS)
 
     in_site(tmp_path, check)
 
 
 def test_the_description_is_closed() -> None:
-    document = openapi()
+    document = openapi(ENDPOINTS)
     known = set(document["components"]["schemas"])
     used = set(re.findall(r'#/components/schemas/(\w+)"', json.dumps(document)))
     assert used == known
@@ -71,11 +83,13 @@ def test_the_description_is_closed() -> None:
 
 
 def test_what_does_not_fit_its_description_is_noticed() -> None:
-    run = {name: None for name in ANSWERS["Country"]}
-    assert complaints(run, "Country", "x")
-    assert complaints({"country": "DE"}, "Country", "x")
-    assert complaints({"country": "DE", "num_contributors": True}, "Country", "x")
-    assert not complaints({"country": "DE", "num_contributors": 3}, "Country", "x")
+    country = SCHEMAS["Country"]
+    assert complaints({"country": None, "num_contributors": None}, country, "x")
+    assert complaints({"country": "DE"}, country, "x")
+    assert complaints({"country": "DE", "num_contributors": True}, country, "x")
+    assert complaints([{"country": "DE", "num_contributors": 3}], country, "x")
+    assert not complaints({"country": "DE", "num_contributors": 3}, country, "x")
+    assert complaints({"countries": [{"country": 3}]}, SCHEMAS["Run"], "x")
 
 
 WRONG = [
@@ -103,7 +117,7 @@ def test_wrong_queries_say_what_was_got_and_what_is_expected(tmp_path: Path) -> 
             response = await client.get(f"/api/v1/{query}")
             assert (response.status, response.content_type) == (400, "application/problem+json"), query
             problem = await response.json()
-            assert not complaints(problem, "Problem", query)
+            assert not complaints(problem, SCHEMAS["Problem"], query)
             assert sentence in problem["detail"], query
         for path in (
             "contributors/nobody0",
@@ -113,7 +127,7 @@ def test_wrong_queries_say_what_was_got_and_what_is_expected(tmp_path: Path) -> 
         ):
             response = await client.get(f"/api/v1/{path}")
             assert response.status == 404, path
-            assert not complaints(await response.json(), "Problem", path)
+            assert not complaints(await response.json(), SCHEMAS["Problem"], path)
 
     in_site(tmp_path, check)
 
@@ -220,6 +234,26 @@ def test_columns_are_ready_for_a_chart(tmp_path: Path) -> None:
             assert along
 
     in_site(tmp_path, check)
+
+
+def test_the_loss_curve_has_a_point_where_something_changed_and_is_bounded() -> None:
+    points = [
+        HistoryPoint(NOW + at, 100 * (at // 3), 0, None if at < 6 else 5.0 / at, None, 3, 3, 1000.0, 0.0, 0.0)
+        for at in range(4 * MAX_LOSSES)
+    ]
+
+    async def times_of(points: Sequence[HistoryPoint]) -> list[float]:
+        view = HistoryView(NOW, NOW, points=tuple(points))
+        async with in_memory(empty_state(), view) as (_, app):
+            return [point.at for point in (await run_answer(app[SITE], Query())).losses]
+
+    async def check() -> None:
+        assert await times_of(points[:10]) == [NOW + 6, NOW + 7, NOW + 8, NOW + 9]
+        assert await times_of([replace(points[6], at=NOW + at) for at in range(50)]) == [NOW]
+        many = await times_of(points)
+        assert (len(many), many[0], many[-1]) == (MAX_LOSSES, NOW + 6, points[-1].at)
+
+    asyncio.run(check())
 
 
 def test_exports_say_what_the_page_says(tmp_path: Path) -> None:

@@ -22,11 +22,11 @@ from dashboard.observe.state import Look, fold
 from dashboard.server.doors import DoorLimits, Doors, client_address, limits_for
 from dashboard.server.live import Live
 from dashboard.server.quiet_log import MAX_REASON_LENGTH, OncePerMinute
-from dashboard.server.routes import make_app
 from dashboard.server.site import SITE
 from tests.kit.clock import Clock
-from tests.kit.dashboard.records import NOW, PEERS, bare_record, record_of, state_with
+from tests.kit.dashboard.records import NOW, PEERS, bare_record, history_of, record_of, state_with
 from tests.kit.dashboard.scene import contributor_of
+from tests.kit.dashboard.serving import in_memory
 
 FEW = DoorLimits(num_connections=8, num_per_address=6, idle_seconds=30.0, send_seconds=30.0)
 GET = b"GET /%s HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
@@ -92,21 +92,20 @@ class Scene:
 
 @contextlib.asynccontextmanager
 async def scene(limits: DoorLimits, **how: object) -> AsyncIterator[Scene]:
-    live = Live(state_with(record_of(PEERS[0])), "boot")
     doors = Doors(limits, asyncio.get_running_loop().time, **how)  # type: ignore[arg-type]
-    app = make_app(live, clock=lambda: NOW, doors=doors)
 
     async def large(request: web.Request) -> web.Response:
         return web.Response(body=LARGE)
 
-    app.router.add_get("/large", large)
-    serving = await start_site(app, "127.0.0.1", 0)
-    found = Scene(serving, doors, live)
-    try:
-        yield found
-    finally:
-        await found.close()
-        await serving.cleanup()
+    async with in_memory(state_with(record_of(PEERS[0])), clock=lambda: NOW, doors=doors) as (live, app):
+        app.router.add_get("/large", large)
+        serving = await start_site(app, "127.0.0.1", 0)
+        found = Scene(serving, doors, live)
+        try:
+            yield found
+        finally:
+            await found.close()
+            await serving.cleanup()
 
 
 def in_scene(check: Callable[[Scene], Awaitable[None]], limits: DoorLimits = FEW, **how: object) -> None:
@@ -207,7 +206,8 @@ def test_who_takes_nothing_is_cut_off(path: str) -> None:
             if path != "large" and step < 400 and page.num_open:
                 now = NOW + step
                 records = [replace(bare_record(f"p{n}", now=now), name=f"{step}" * 10) for n in range(300)]
-                page.live.publish(fold(page.live.state, Look(now=now, num_members=1, records=records)))
+                state = fold(page.live.state, Look(now=now, num_members=1, records=records))
+                page.live.publish(state, history_of(state))
             return not page.num_open
 
         await page.until(is_gone)

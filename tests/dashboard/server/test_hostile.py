@@ -90,7 +90,7 @@ def test_a_thousand_hostile_records() -> None:
                 live.publish(state, history.view)
 
             observer = Observer(RUN_ID, store, [], wall_clock=clock, on_state=show, tell=warnings.append)
-            app = make_app(live, clock=clock, history=history, reader=reader)
+            app = make_app(live, history, reader, clock=clock)
             async with TestClient(TestServer(app)) as client:
                 stream = await client.get("/events/stream")
                 for step in range(3):

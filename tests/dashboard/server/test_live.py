@@ -16,7 +16,7 @@ from dashboard.server.live import MAX_POINTS_KEPT, Live
 from dashboard.server.page_access import PageAccess, read_token
 from dashboard.server.routes import make_app
 from dht.errors import UsageFault
-from tests.kit.dashboard.records import HOSTILE_NAME, NOW, PEERS, RUN_ID, empty_state, record_of
+from tests.kit.dashboard.records import HOSTILE_NAME, NOW, PEERS, RUN_ID, empty_state, history_of, record_of
 from tests.kit.dashboard.serving import IDS, TOKEN, Client, in_site, raw_answer, until_tick, watched
 
 
@@ -99,12 +99,12 @@ def test_curves_grow_over_the_stream_and_resume_where_they_were(tmp_path: Path) 
 
 def test_whoever_was_away_for_long_reads_all_points_again() -> None:
     async def check() -> None:
-        live = Live(empty_state(), "boot")
         state = empty_state()
+        live = Live(state, "boot", history_of(state))
         for step in range(MAX_POINTS_KEPT + 10):
             record = record_of(PEERS[0], sequence=step + 1, now=NOW + step, train_loss=float(step))
             state = fold(state, Look(now=NOW + step, num_members=1, records=[record]))
-            live.publish(state)
+            live.publish(state, history_of(state))
         assert b'"reset":true' in live.since(2)
         assert b'"reset":false' in live.since(live.version - 5)
         assert live.since(live.version - 5) is live.since(live.version - 5)
@@ -117,7 +117,7 @@ def test_a_history_that_cannot_be_read_is_a_503_and_the_page_goes_on(tmp_path: P
         async with open_history(tmp_path / "run.sqlite", RUN_ID, clock=lambda: NOW, warn=print) as (history, reader):
             state = watched(history)
             live = Live(state, "boot", history.view)
-            async with TestClient(TestServer(make_app(live, history=history, reader=reader))) as client:
+            async with TestClient(TestServer(make_app(live, history, reader))) as client:
                 reader._database = _Broken()  # type: ignore[assignment]
                 response = await client.get("/api/v1/rounds")
                 assert response.status == 503
@@ -138,7 +138,7 @@ def test_hostile_names_are_text_in_every_answer(tmp_path: Path) -> None:
         async with open_history(None, RUN_ID, clock=lambda: NOW, warn=print) as (history, reader):
             state = watched(history, HOSTILE_NAME)
             live = Live(state, "boot", history.view)
-            async with TestClient(TestServer(make_app(live, history=history, reader=reader))) as client:
+            async with TestClient(TestServer(make_app(live, history, reader))) as client:
                 for path in ("/", f"/c/{IDS[0]}", f"/badge/{IDS[0]}.svg"):
                     text = await (await client.get(path)).text()
                     assert "<script>alert" not in text

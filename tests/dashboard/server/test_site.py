@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from dashboard.app import _end_of, start_site
 from dashboard.observe.state import Look, fold
 from dashboard.server.live import Live
-from dashboard.server.routes import make_app
 from dht.errors import Incompatible, UsageFault
 from tests.kit.clock import Clock
 from tests.kit.dashboard.records import (
@@ -25,10 +24,11 @@ from tests.kit.dashboard.records import (
     RUN_ID,
     TextOnly,
     empty_state,
+    history_of,
     record_of,
     state_with,
 )
-from tests.kit.dashboard.serving import site
+from tests.kit.dashboard.serving import in_memory, site
 
 
 async def next_event(response: ClientResponse) -> dict[str, str]:
@@ -129,7 +129,8 @@ def test_a_changed_record_reaches_an_open_page() -> None:
             response = await client.get(f"/events?after={snapshot_id}")
             assert (await next_event(response))["event"] == "tick"
             newer = record_of(PEERS[0], sequence=2, now=NOW + 2, name=HOSTILE_NAME)
-            live.publish(fold(state, Look(now=NOW + 2, num_members=3, records=[newer])))
+            later = fold(state, Look(now=NOW + 2, num_members=3, records=[newer]))
+            live.publish(later, history_of(later))
             events: list[dict[str, str]] = []
             while not events or events[-1]["event"] != "tick":
                 events.append(await next_event(response))
@@ -147,8 +148,9 @@ def test_a_changed_record_reaches_an_open_page() -> None:
 def test_an_unchanged_swarm_costs_viewers_nothing() -> None:
     async def check() -> None:
         state = state_with(record_of(PEERS[0]))
-        live = Live(state, "boot")
-        live.publish(fold(state, Look(now=NOW + 2, num_members=3, records=[record_of(PEERS[0])])))
+        live = Live(state, "boot", history_of(state))
+        later = fold(state, Look(now=NOW + 2, num_members=3, records=[record_of(PEERS[0])]))
+        live.publish(later, history_of(later))
         assert live.version == 1
 
     asyncio.run(check())
@@ -157,8 +159,9 @@ def test_an_unchanged_swarm_costs_viewers_nothing() -> None:
 @given(st.text(max_size=30) | st.from_regex(r"boot-[0-9]{0,25}", fullmatch=True))
 def test_a_viewer_resumes_only_from_a_version_that_exists(snapshot_id: str) -> None:
     async def check() -> int:
-        live = Live(empty_state(), "boot")
-        live.publish(state_with(record_of(PEERS[0])))
+        live = Live(empty_state(), "boot", history_of(empty_state()))
+        state = state_with(record_of(PEERS[0]))
+        live.publish(state, history_of(state))
         version = live.version_of(snapshot_id)
         assert bool(live.since(version)) == (version < live.version)
         return version
@@ -168,17 +171,17 @@ def test_a_viewer_resumes_only_from_a_version_that_exists(snapshot_id: str) -> N
 
 def test_shutdown_does_not_wait_for_open_streams() -> None:
     async def check() -> float:
-        live = Live(empty_state(), "boot")
-        client = TestClient(TestServer(make_app(live)))
-        await client.start_server()
-        streams = [await client.get("/events") for _ in range(3)]
-        for stream in streams:
-            await next_event(stream)
-        started_at = asyncio.get_running_loop().time()
-        await client.server.close()
-        seconds = asyncio.get_running_loop().time() - started_at
-        await client.close()
-        return seconds
+        async with in_memory(empty_state()) as (_, app):
+            client = TestClient(TestServer(app))
+            await client.start_server()
+            streams = [await client.get("/events") for _ in range(3)]
+            for stream in streams:
+                await next_event(stream)
+            started_at = asyncio.get_running_loop().time()
+            await client.server.close()
+            seconds = asyncio.get_running_loop().time() - started_at
+            await client.close()
+            return seconds
 
     assert asyncio.run(check()) < 1.0
 
@@ -198,7 +201,8 @@ def test_too_many_viewers_are_told_to_come_back(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_taken_port_is_one_sentence_and_exit_code_2() -> None:
     async def check(port: int) -> None:
-        await start_site(make_app(Live(empty_state(), "boot")), "127.0.0.1", port)
+        async with in_memory(empty_state()) as (_, app):
+            await start_site(app, "127.0.0.1", port)
 
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

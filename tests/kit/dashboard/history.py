@@ -6,7 +6,8 @@ import hashlib
 import json
 from collections.abc import Sequence
 
-from dashboard.facts import CommitCredit, MemberCredit
+from averaging.signing.credit import MachineShare
+from dashboard.credit.credit import CommitCredit
 from dashboard.history.history import History
 from dashboard.observe.state import DashboardState, Look, fold
 from dht.errors import PeerFault
@@ -16,12 +17,12 @@ from tests.kit.dashboard.records import NOW, PEERS, empty_state, record_of
 def raw_commit(
     fragment: int,
     version: int,
-    members: Sequence[tuple[str, float, float, bool]],
+    members: Sequence[tuple[str, float, bool]],
     *,
     at: float | None = None,
     leader: str = "",
 ) -> bytes:
-    """`members`: (PeerId, witnessed, reported, included)."""
+    """`members`: (PeerId, tokens, whether others witnessed them)."""
     return json.dumps([fragment, version, leader or members[0][0], at, list(members)]).encode()
 
 
@@ -35,17 +36,18 @@ def check_raw(raw: bytes) -> CommitCredit:
         fragment, version, leader, at, members = json.loads(raw)
     except ValueError as error:
         raise PeerFault("", "sent a commit that is no JSON") from error
-    rows = tuple(
-        MemberCredit(peer_id, round(1000 * witnessed), round(1000 * reported), is_included)
-        for peer_id, witnessed, reported, is_included in members
+    shares = tuple(
+        MachineShare(peer_id, round(1000 * tokens), is_witnessed) for peer_id, tokens, is_witnessed in members
     )
-    tokens = round(sum(row.milli_reported for row in rows if row.is_included) / 1000)
-    return CommitCredit(fragment, version, leader, tokens, hashlib.sha256(raw).digest(), rows, 0, 2, at)
+    tokens = round(sum(share.milli_tokens for share in shares) / 1000)
+    standing = sum(share.milli_witnessed for share in shares)
+    digest = hashlib.sha256(raw).digest()
+    return CommitCredit(fragment, version, digest, b"", leader, tokens, shares, standing, num_shards=2, at=at)
 
 
 def usual_commit(version: int, peers: Sequence[str], *, fragment: int = 0, tokens: float = 100.0) -> bytes:
     """All of `peers` are in it and witnessed by each other, a minute after the version before it."""
-    members = [(peer_id, tokens + index, tokens + index, True) for index, peer_id in enumerate(peers)]
+    members = [(peer_id, tokens + index, True) for index, peer_id in enumerate(peers)]
     return raw_commit(fragment, version, members, at=NOW + 60 * version)
 
 

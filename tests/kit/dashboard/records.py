@@ -9,6 +9,8 @@ from dataclasses import replace
 from html.parser import HTMLParser
 from typing import Any
 
+from dashboard.facts import HistoryView
+from dashboard.history.trend import Trend
 from dashboard.observe.state import DashboardState, Look, fold
 from dht.errors import PeerFault
 from dht.host import PeerId
@@ -74,6 +76,13 @@ def empty_state(now: float = NOW) -> DashboardState:
 
 def state_with(*records: PeerRecord, now: float = NOW) -> DashboardState:
     return fold(empty_state(now), Look(now=now, num_members=3, records=records))
+
+
+def history_of(state: DashboardState) -> HistoryView:
+    """What a history that begins with this look says."""
+    trend = Trend()
+    trend.look(state, 0, {})
+    return HistoryView(state.now, state.started_at, points=tuple(trend.points))
 
 
 class FakeStore:

@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from aiohttp import ClientResponse
+from aiohttp import ClientResponse, web
 from aiohttp.test_utils import TestClient, TestServer
 
-from dashboard.facts import ProfileFacts
+from dashboard.facts import HistoryView, ProfileFacts
 from dashboard.history.history import History, open_history
 from dashboard.observe.state import DashboardState, Look, fold
 from dashboard.server.live import Live
 from dashboard.server.page_access import PageAccess
 from dashboard.server.routes import make_app
 from tests.kit.dashboard.history import check_raw, usual_commit
-from tests.kit.dashboard.records import (
-    NOW,
-    PEERS,
-    RUN_ID,
-    empty_state,
-    record_of,
-)
+from tests.kit.dashboard.records import NOW, PEERS, RUN_ID, empty_state, history_of, record_of
 
 IDS = [identity.peer_id for identity in PEERS]
 NUM_ROUNDS = 130
@@ -48,6 +43,21 @@ def watched(history: History, name: str = "Ada's box") -> DashboardState:
     return state
 
 
+def hex_line(raw: bytes) -> str:
+    """A stored commit as a line of a proof."""
+    return json.dumps({"commit": raw.hex()})
+
+
+@contextlib.asynccontextmanager
+async def in_memory(
+    state: DashboardState, view: HistoryView | None = None, boot_id: str = "boot", **choices: Any
+) -> AsyncIterator[tuple[Live, web.Application]]:
+    """A page over `state`, whose history begins now; `view` is shown in its place."""
+    async with open_history(None, RUN_ID, clock=lambda: NOW, warn=print) as (history, reader):
+        live = Live(state, boot_id, view or history_of(state))
+        yield live, make_app(live, history, reader, **choices)
+
+
 @contextlib.asynccontextmanager
 async def serving(
     tmp_path: Path, *, access: PageAccess | None = None, profile: ProfileFacts | None = None
@@ -60,7 +70,7 @@ async def serving(
     async with open_history(tmp_path / "run.sqlite", RUN_ID, clock=lambda: NOW, warn=print) as (history, reader):
         state = watched(history)
         live = Live(state, "boot", history.view)
-        app = make_app(live, clock=lambda: NOW + 5, history=history, reader=reader, access=access)
+        app = make_app(live, history, reader, clock=lambda: NOW + 5, access=access, proof_line=hex_line)
         async with TestClient(TestServer(app)) as client:
             yield client, live, history
 
@@ -96,6 +106,5 @@ async def until_tick(response: ClientResponse) -> str:
 async def site(
     state: DashboardState, clock: Callable[[], float] = lambda: NOW
 ) -> AsyncIterator[tuple[Live, TestClient]]:  # type: ignore[type-arg]
-    live = Live(state, "boot")
-    async with TestClient(TestServer(make_app(live, clock=clock))) as client:
+    async with in_memory(state, clock=clock) as (live, app), TestClient(TestServer(app)) as client:
         yield live, client

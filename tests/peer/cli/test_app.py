@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dashboard.app import Choices
 from dht.errors import DeviceFault, Incompatible, LocalFault, MurmurationError, NobodyReachable, PeerFault, UsageFault
 from dht.identity.keys import Identity, fingerprint, make_run_id, split_run_id
 from dht.records.signed_records import decode_run_record
@@ -49,7 +50,9 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, module: str, function: str, action
         calls.append(positional)
         return action(*positional)
 
+    # What else the command takes from there is real.
     fake = types.ModuleType(module)
+    vars(fake).update({"Choices": Choices} if module == "dashboard.app" else {})
     setattr(fake, function, called)
     monkeypatch.setitem(sys.modules, module, fake)
     return calls

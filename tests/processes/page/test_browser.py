@@ -7,6 +7,7 @@ for what is expected. The page's own policy stays in force, so a script that bre
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import shutil
 import socket
@@ -22,9 +23,9 @@ from playwright.async_api import Browser, BrowserContext, Page, Request, async_p
 from dashboard.facts import HistoryView
 from dashboard.observe.state import DashboardState
 from dashboard.server.live import Live
-from dashboard.server.routes import make_app
 from tests.kit.dashboard.records import HOSTILE_NAME, NOW
 from tests.kit.dashboard.scene import DAY, contributor_of, history_of_run, peer_id_of, points_of, state_of
+from tests.kit.dashboard.serving import in_memory
 from tests.kit.web_bundle import require_bundle
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -57,6 +58,7 @@ class Site:
             self.port = int(probe.getsockname()[1])
         self._num_starts = 0
         self._runner: web.AppRunner | None = None
+        self._stack = contextlib.AsyncExitStack()
         self.live = Live(state, "boot0", history)
 
     @property
@@ -65,8 +67,9 @@ class Site:
 
     async def start(self) -> None:
         self._num_starts += 1
-        self.live = Live(self.state, f"boot{self._num_starts}", self.history)
-        self._runner = web.AppRunner(make_app(self.live, clock=lambda: self.now), access_log=None, shutdown_timeout=1)
+        page = in_memory(self.state, self.history, f"boot{self._num_starts}", clock=lambda: self.now)
+        self.live, app = await self._stack.enter_async_context(page)
+        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1)
         await self._runner.setup()
         await web.TCPSite(self._runner, "127.0.0.1", self.port, reuse_address=True).start()
 
@@ -74,6 +77,7 @@ class Site:
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
+        await self._stack.aclose()
 
     def rename_first(self, name: str) -> None:
         """The leading contributor has another name from now on."""
