@@ -22,7 +22,7 @@ settings.load_profile("reproducible")
 CHAOS_SEEDS = (*range(380), *range(FIRST_HOSTILE_SEED, FIRST_HOSTILE_SEED + 80))
 """Hostile swarms, too; one takes half as long again as another scenario."""
 SIMULATION_SEEDS = range(40)
-NUM_KILLS = (6, 30)
+NUM_KILLS = (3, 30)
 """The first in `make test`; multiples of three."""
 
 

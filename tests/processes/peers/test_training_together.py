@@ -38,6 +38,7 @@ from tests.kit.processes.process_swarm import (
     process_swarm,
     wait_until,
 )
+from tests.kit.tiers import sampled
 
 STEPS_SECONDS = 240.0
 """For 300 inner steps of the least urgent process of a busy machine."""
@@ -246,10 +247,14 @@ def test_addresses_of_an_earlier_session_help_when_the_given_one_is_dead(
     assert "Traceback" not in again.stderr
 
 
-@pytest.mark.parametrize(
-    ("name", "number", "twice"),
-    [("interrupted", signal.SIGINT, False), ("impatient", signal.SIGINT, True), ("terminated", signal.SIGTERM, False)],
-)
+SIGNALS = [
+    ("interrupted", signal.SIGINT, False),
+    ("terminated", signal.SIGTERM, False),
+    ("impatient", signal.SIGINT, True),
+]
+
+
+@pytest.mark.parametrize(("name", "number", "twice"), sampled(SIGNALS, one_in=2))
 def test_signals_end_a_peer_and_everything_of_it(
     swarm: ProcessSwarm, first: PeerProcess, name: str, number: signal.Signals, twice: bool
 ) -> None:
