@@ -17,7 +17,7 @@ import sys
 import textwrap
 import types
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ HELP_COLUMNS = 100
 """Width of the help texts; a terminal of 80 columns breaks too many of them."""
 
 
-def table(head: tuple[str, ...], lines: list[tuple[str, ...]]) -> str:
+def table(head: tuple[str, ...], lines: Sequence[tuple[str, ...]]) -> str:
     """A markdown table; cells may hold anything but a line break."""
     escaped = [[cell.replace("|", "\\|") for cell in line] for line in lines]
     return (
