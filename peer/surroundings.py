@@ -1,4 +1,4 @@
-"""What every command needs from whoever started it, put right before anything else is done."""
+"""What every command needs from its surroundings, put right before anything else is done."""
 
 from __future__ import annotations
 

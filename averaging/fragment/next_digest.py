@@ -39,7 +39,7 @@ ChunkDigests = Mapping[int, tuple[bytes, bytes]]
 class DigestAhead:
     """Chunk digests of the next anchor of one fragment; `begin` a version, `add` results, `work`, then `known`.
 
-    `work` may run in another thread meanwhile; whoever calls `begin` makes sure that it does not.
+    `work` may run in another thread meanwhile; the caller of `begin` makes sure that it does not.
     """
 
     def __init__(self, codec: Codec, num_values: int) -> None:

@@ -473,7 +473,7 @@ class Links:
                 self.traffic.received_bytes += len(frame) + 4
                 message, payload = frames.decode(frame, remote, self._limits)
                 self._ports.on_message(remote, message, payload, len(frame) + 4)
-                # Last: whoever has just left can't be told, but what it sent counts.
+                # Last: a remote that has just left gets nothing more, but what it sent counts.
                 if len(frame) > ACKNOWLEDGED_BYTES:
                     await stream.send(read_at)
         except PeerUnreachable:

@@ -90,11 +90,11 @@ def evened(rates: Mapping[int, float]) -> dict[int, float]:
 
 
 def _shares(rates: Mapping[int, float], num_members: int) -> dict[int, float]:
-    """Share of the fragment per reducer, sum 1; who is too slow to reduce anything is left out."""
+    """Share of the fragment per reducer, sum 1; members too slow to reduce anything are excluded."""
     ordered = sorted(rates, key=lambda index: (-rates[index], index))
     extra = num_members - 2
     if extra <= 0:
-        # Both send one encoded fragment, whoever reduces.
+        # Both send one encoded fragment, whichever reduces.
         return _in_proportion({index: rates[index] for index in ordered if rates[index] >= rates[ordered[0]] / 50})
     total, seconds, count = 0.0, 0.0, 0
     for count, index in enumerate(ordered, 1):

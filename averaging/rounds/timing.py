@@ -24,7 +24,7 @@ def patience_factor(attempt: int) -> int:
 
 
 PATIENCE_OF_PACE = 0.9
-"""Of the time between two own sends, shared by all fragments: who needs longer for a contribution cannot keep pace."""
+"""Of the time between two own sends, shared by all fragments: a member that needs longer cannot keep pace."""
 PATIENCE_OF_PAIR = 2.0
 """The same of a single other member, without which the round would be none."""
 
@@ -76,8 +76,8 @@ class RoundTiming:
     ) -> dict[PeerId, float]:
         """How long to wait for each member's contribution: as it takes, but not so that one delays everybody's rounds.
 
-        Who takes longer than a round may, and longer than the others, is given up then. Where most lines are slow,
-        rounds take as long as they take.
+        A member that takes longer than a round may, and longer than the others, is dropped then. Where most lines
+        are slow, rounds take as long as they take.
 
         Args:
             peer_ids: the other members.

@@ -1,4 +1,4 @@
-"""Who signs what about a round, and what can be proved with it: commits, receipts, credit. Pure.
+"""Signatures about a round, and what can be proved with them: commits, receipts, credit. Pure.
 
 The files, each built on those above it:
 

@@ -25,7 +25,7 @@ HOLD_SECONDS = 30.0
 IDLE_SECONDS = 10.0
 """Not asked for during this time, a copy makes room for another one: a joiner asks again within a range or two."""
 DONE_SECONDS = 1.0
-"""The same once all streams that took from it have ended in order: who was told of it meanwhile asks at once."""
+"""The same once all streams that took from it have ended in order: a remote that waits asks again at once."""
 MAX_SNAPSHOTS = 2
 """Two fragments in turn: joiners fetch the fragments in the same order, two at a time."""
 SMALL_BYTES = 32 * 1024 * 1024
@@ -117,7 +117,7 @@ class HeldSnapshot:
         return sum(min(taken, self.num_bytes) for taken in self.taken_bytes.values())
 
     def askers(self, now: float) -> set[PeerId]:
-        """Who has asked for it lately."""
+        """Remotes that asked for it lately."""
         return {remote for remote, at in self.asked.items() if now - at < IDLE_SECONDS}
 
 

@@ -1,4 +1,4 @@
-"""Who sent what had to be refused, and who is left out for it. Pure: time is an argument.
+"""Refusals by sender, and the exclusions that follow. Pure: time is an argument.
 
 Only what a remote proves against itself counts towards leaving it out: bytes on its own authenticated streams, claims
 in its own offers, what it signed; and what it did not answer this very peer. What a third peer can bring about (a

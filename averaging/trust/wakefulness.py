@@ -1,6 +1,6 @@
 """Whether this process slept: a suspended machine, a stopped process, a loop that was held up. Pure: time is given.
 
-What is found on waking came at an unknown time since. Whoever judges others by when something came here asks `since`.
+What is found on waking came at an unknown time since. Code that judges others by when something came asks `since`.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from dht.records.signed_records import MAX_LABEL_LENGTH
 from dht.store import RecordStore
 
 READ_SECONDS: Final = 20.0
-"""Who hides a name is out of sight within this time and the next look."""
+"""A hidden name is out of sight within this time and the next look."""
 MAX_PROFILES: Final = 4096
 """Decoded per reading, 0.3 ms each."""
 

@@ -114,7 +114,7 @@ def read_only(path: Path) -> str:
 
 @contextlib.contextmanager
 def sole_writer(path: Path) -> Iterator[None]:
-    """Hold the history for this process, and make it readable for its owner alone; whoever dies lets go.
+    """Hold the history for this process, and make it readable for its owner alone; a process that dies lets go.
 
     Raises:
         UsageFault: another process holds it, or nothing can be written there.

@@ -1,4 +1,4 @@
-"""Who may read a private page: whoever has its token. Without a token file everybody may who reaches the port."""
+"""Access to a private page: the token opens it. Without a token file everybody who reaches the port may read."""
 
 from __future__ import annotations
 

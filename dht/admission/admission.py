@@ -2,7 +2,7 @@
 
 In an open run everybody is, and no proofs are made. In a private run each side shows the other a proof
 (`dht.admission.proofs`) before anything else: that it holds its key, and that this key is on the owner's list or has
-the owner's ticket. Strangers are told nothing. Who was let in once and is not any more, or has a ticket that cannot be
+the owner's ticket. Strangers get no answer. A former member, or one with a ticket that cannot be
 used, is told why: it knows of the run anyway, and its owner should not have to guess.
 """
 
@@ -41,7 +41,7 @@ class NotAdmitted(PeerFault):
 
 @dataclass(frozen=True, slots=True)
 class MemberRules:
-    """Who may take part, as the manifest says at one moment."""
+    """The keys that may take part, as the manifest says at one moment."""
 
     mode: AccessMode
     owner_public_key: bytes
@@ -100,7 +100,7 @@ class Admission:
 
     @property
     def users(self) -> dict[bytes, PeerId]:
-        """Who used which one-time ticket, as far as this peer saw."""
+        """The user of each one-time ticket, as far as this peer saw."""
         return dict(self._users)
 
     def set_rules(self, rules: MemberRules) -> None:

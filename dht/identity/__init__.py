@@ -1,4 +1,4 @@
-"""Who a peer is and under which addresses: keys, PeerIds, signatures, run ids, multiaddrs.
+"""A peer's identity and addresses: keys, PeerIds, signatures, run ids, multiaddrs.
 
 The files, each built on those above it:
 

@@ -1,4 +1,4 @@
-"""Who a peer is: an Ed25519 key, the PeerId that embeds it, signatures, and run ids that certify themselves.
+"""A peer's identity: an Ed25519 key, the PeerId that embeds it, signatures, and run ids that certify themselves.
 
 The key file is the libp2p protobuf ``PrivateKey{Type: Ed25519, Data: seed || public key}``, so the libp2p daemon
 reads the same file. A PeerId is base58 of ``00 24 08 01 12 20`` and the public key (libp2p peer id specification,
@@ -235,7 +235,7 @@ def fingerprint(public_key: bytes) -> str:
 
 
 def make_run_id(name: str, public_key: bytes) -> str:
-    """``<name>.<fingerprint of the owner's key>``: whoever knows the id can check who owns the run.
+    """``<name>.<fingerprint of the owner's key>``: anybody with the id can check the run's owner.
 
     Raises:
         UsageFault: the name has other characters than a-z, 0-9 and ``-``, or is not 1 to 40 long.

@@ -17,7 +17,7 @@ TEXT, TOKENS = "text:", "tokens:"
 
 
 def names_path(source: str) -> bool:
-    """Whether a manifest's source names a place on whoever's machine reads it."""
+    """Whether a manifest's source names a place on the reader's machine."""
     return source not in (LIBRARY, TEXT, TOKENS)
 
 

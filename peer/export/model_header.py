@@ -1,6 +1,6 @@
 """What a model file says about itself: every field checked, and all of them under one digest. Loads no torch.
 
-The digest tells damage, not malice: whoever writes a whole new file can write its digest, too.
+The digest tells damage, not malice: the writer of a whole new file can write its digest, too.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ def checked_target(
         )
     folder = config.observer_path
     if data_dir is not None and not folder.exists():
-        # Whoever was invited to look before may have been so from the default folder.
+        # An earlier invitation to look may have been used from the default folder.
         with contextlib.suppress(UsageFault):
             folder = load_config({"run_id": config.run_id}).observer_path
     return Target(config.run_id, addresses, folder)

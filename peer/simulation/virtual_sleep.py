@@ -44,7 +44,7 @@ _process: ContextVar[Process | None] = ContextVar("process", default=None)
 
 
 class Scheduled:
-    """A callback of a process; `handle` is the loop's, with which whoever scheduled it can cancel it."""
+    """A callback of a process; `handle` is the loop's, with which its scheduler can cancel it."""
 
     handle: asyncio.Handle
 

@@ -40,8 +40,8 @@ class Votes:
     """What members say about an anchor that a donor has.
 
     Attributes:
-        confirmed_by: who has it, the donor included.
-        num_asked: who said anything, the donor included.
+        confirmed_by: members that have it, the donor included.
+        num_asked: members that answered, the donor included.
         version: of the anchor.
         lineage_tokens: what most of those who have it announce.
         is_refuted: more of them share another anchor of that version, or more than half do.
@@ -84,7 +84,8 @@ class Agreement:
         """What one of the candidates has; None when none of them has what enough members confirm.
 
         Args:
-            voters: who may confirm it, more than half of them; busy ones are not waited for. Empty: every member.
+            voters: members that may confirm it, more than half of them; busy ones are not waited for. Empty:
+                every member.
         """
         for _ in range(MAX_BUSY_ROUNDS):
             num_busy = 0
@@ -117,7 +118,7 @@ class Agreement:
     async def confirm(
         self, fragment: int, donor: PeerId, held: Header | Snapshot, voters: frozenset[PeerId] = frozenset()
     ) -> Votes:
-        """Who has what a donor has; what others refute is not voted on again for a while."""
+        """Members that have what a donor has; what others refute is not voted on again for a while."""
         version, digest = held.version, held.digest
         if voters:
             others = sorted(voters - {donor}, key=lambda name: spread(self._host.peer_id, name))[:MAX_WITNESSES]

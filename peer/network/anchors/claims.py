@@ -1,4 +1,4 @@
-"""What stands behind an anchor that a member has: who else has it, and the signed commits that lead to it.
+"""What stands behind an anchor that a member has: the others that have it, and the signed commits that lead to it.
 
 Everything is asked of the members themselves and checked here. `dht.records.lineages` decides on what was found.
 """
@@ -116,7 +116,7 @@ class Claims:
     async def standing(
         self, fragment: int, member: PeerId, claimed: Chain, known: Mapping[int, bytes], own: tuple[int, bytes]
     ) -> Standing:
-        """Who stands behind the anchor that `member` claims, and who behind the `own` one (version, digest).
+        """Members behind the anchor that `member` claims, and behind the `own` one (version, digest).
 
         Args:
             known: as for `chain`.

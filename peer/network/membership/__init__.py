@@ -1,4 +1,4 @@
-"""Who is in the run: invites, announcements, the view of members, the owner's manifest and revisions.
+"""The members of the run: invites, announcements, the view of members, the owner's manifest and revisions.
 
 The files, each built on those above it:
 

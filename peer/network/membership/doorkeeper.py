@@ -15,7 +15,7 @@ from peer.version import is_older
 
 @dataclass(slots=True)
 class RunDoorkeeper:
-    """Greets with this run's manifest hash and refuses whoever has another run, manifest or protocol version.
+    """Greets with this run's manifest hash and refuses peers of another run, manifest or protocol version.
 
     With an `admission` it also asks for membership, before it reads anything else; without one everybody is a member.
 

@@ -1,4 +1,4 @@
-"""Who is there: announces this peer, folds the others' records into a view, and suspects those that do not answer.
+"""The live members: announces this peer, folds the others' records into a view, and suspects those that do not answer.
 
 Records reach others in two ways: through the DHT every `announce_seconds`, and directly when something changes that
 others should know at once (joining, leaving), so that a newcomer is part of the next round and a leaver is not waited
@@ -146,8 +146,8 @@ class Membership:
     def life_seconds(self) -> float:
         """How long a record lives in a small swarm: three announcements, one look-up, a minute by which clocks differ.
 
-        Who never set its clock is seen all the same; who vanished without a word stays in view for that minute longer,
-        but is suspected as soon as somebody talks to it. In a swarm of many, whose keys are read in turn, a record
+        So a peer that never set its clock is seen. One that vanished without a word stays in view for that minute
+        longer, but is suspected as soon as another peer talks to it. In a swarm of many, whose keys are read in turn, a record
         lives longer by as much as a turn takes.
         """
         wanted = 3 * self._announce_seconds + LOOK_SECONDS + CLOCK_SKEW_SECONDS

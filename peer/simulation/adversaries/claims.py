@@ -161,7 +161,7 @@ class Claimant(Node):
 
 def exaggerating(randomness: random.Random) -> Callable[[Message], Message]:
     """What its own machine knows stays honest: only what goes out is changed."""
-    # One number of a fragment for good: who also sends what the wire refuses is soon left out, and proves nothing.
+    # One number of a fragment for good: a sender of what the wire refuses is soon excluded, and proves nothing.
     tokens: dict[int, int] = {}
 
     def false(message: Message) -> Message:

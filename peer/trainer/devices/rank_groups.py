@@ -301,7 +301,7 @@ def make_ranks(place: Place, store: TCPStore, device: torch.device, is_sharded: 
 
 
 def end_with(stream: Any, end: Callable[[], None]) -> None:
-    """Call `end` when `stream` closes, as it does when whoever holds its other end dies."""
+    """Call `end` when `stream` closes, as it does when the holder of its other end dies."""
 
     def watch() -> None:
         # Not through the stream's buffer: its lock, held by a thread that still reads, aborts the interpreter's end.

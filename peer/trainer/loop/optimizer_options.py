@@ -1,4 +1,4 @@
-"""What an owner chose for an optimizer, and what it chose in the session of a checkpoint: who changes it means it.
+"""What an owner chose for an optimizer, and what it chose in the session of a checkpoint: a change is meant.
 
 A checkpoint has the options of every parameter group as they were, a schedule's learning rate among them, and the
 session goes on with these. But an option that its owner gives otherwise than last time is a choice: it holds.
