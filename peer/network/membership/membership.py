@@ -147,8 +147,8 @@ class Membership:
         """How long a record lives in a small swarm: three announcements, one look-up, a minute by which clocks differ.
 
         So a peer that never set its clock is seen. One that vanished without a word stays in view for that minute
-        longer, but is suspected as soon as another peer talks to it. In a swarm of many, whose keys are read in turn, a record
-        lives longer by as much as a turn takes.
+        longer, but is suspected as soon as another peer talks to it. In a swarm of many, whose keys are read in turn, a
+        record lives longer by as much as a turn takes.
         """
         wanted = 3 * self._announce_seconds + LOOK_SECONDS + CLOCK_SKEW_SECONDS
         return min(wanted, MAX_PEER_RECORD_LIFE_SECONDS - CLOCK_SKEW_SECONDS)
