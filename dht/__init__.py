@@ -7,7 +7,7 @@ Every room may import the files of this folder, the ports and the error tree:
     host.py           ports Host and Stream, PeerId
     store.py          port RecordStore, and the keys under which it holds peer records
     clocks.py         the clock that nobody sets and that goes on while the machine sleeps
-    regular_files.py  opens files without waiting: no pipes, no devices
+    regular_files.py  reads files without waiting: no pipes, no devices; writes them whole
 
 The rooms, from the bottom up:
 

@@ -1,4 +1,4 @@
-"""Files that hold what somebody wrote, opened without waiting: pipes, devices and sockets are refused.
+"""Files: read without waiting, since pipes, devices and sockets are refused, and written whole or not at all.
 
 Opening a named pipe waits for a writer that may never come, and a device such as /dev/zero has no end; both would hang
 or fill a reader that expects a file at that place.
@@ -6,8 +6,10 @@ or fill a reader that expects a file at that place.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import secrets
 import stat
 from io import BufferedReader
 from pathlib import Path
@@ -49,6 +51,28 @@ def read_regular(path: str | Path, max_bytes: int) -> bytes:
     if len(content) > max_bytes:
         raise OSError(errno.EFBIG, f"has more than {max_bytes} bytes", str(path))
     return content
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Put `content` at `path`, on the disk for good; an earlier file survives a crash or a full disk.
+
+    The file has mode 0600 from its first byte on. A missing folder is made with mode 0700.
+
+    Raises:
+        OSError: the folder cannot be made or written, or the disk is full.
+    """
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(draft, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            draft.unlink()
+        raise
 
 
 def _check(mode: int, path: str | Path) -> None:

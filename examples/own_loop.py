@@ -10,8 +10,7 @@ import tempfile
 import torch
 from torch import nn
 
-from peer.join.session import join
-from peer.owner.new_run import create_custom_run
+import murmuration
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--run-id")
@@ -27,8 +26,9 @@ labels = (angles.flatten() * 4 / torch.pi).long()
 model = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3, 2), nn.ReLU(), nn.Flatten(), nn.Linear(288, 4))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
 folder = flags.folder or tempfile.mkdtemp(prefix="own-loop-")
-run_id = flags.run_id or create_custom_run("stripes", model, {"averaging": {"sync_every": 20}}, folder).run_id
-with join(run_id, module=model, optimizer=optimizer, peers=flags.peers, data_dir=folder) as swarm:
+settings = {"averaging": {"sync_every": 20}}
+run_id = flags.run_id or murmuration.create_custom_run("stripes", model, settings, folder).run_id
+with murmuration.join(run_id, module=model, optimizer=optimizer, peers=flags.peers, data_dir=folder) as swarm:
     print("others join with: --run-id", run_id, "--peers", *swarm.addresses, flush=True)
     for indices in swarm.samples(batch_size=32, num_samples=len(images), max_steps=flags.steps):
         loss = nn.functional.cross_entropy(model(images[indices]), labels[indices])

@@ -12,7 +12,7 @@ SAFE_PATH = "PYTHONSAFEPATH"
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
-_PACKAGES = ("dht", "averaging", "peer", "dashboard")
+_PACKAGES = ("dht", "averaging", "peer", "dashboard", "murmuration")
 
 _RUN = (
     "import sys; name, root = sys.argv[1:3]; del sys.argv[1:3]; sys.path.insert(0, root); import peer.import_path; "

@@ -29,30 +29,30 @@ MOST_FILES = 256
 log = logging.getLogger(__name__)
 
 
-def is_shelved(num_bytes: int) -> bool:
+def is_spilled(num_bytes: int) -> bool:
     """Whether what one commit of one fragment leaves behind is worth a file."""
     return num_bytes >= LEAST_BYTES
 
 
-class PastRounds:
-    """Puts what the rounds of one peer leave behind on a shelf, one commit after the other."""
+class RoundSpill:
+    """Moves what the rounds of one peer leave behind from memory to the disk, one commit after the other."""
 
-    def __init__(self, shelf: Shelf, compute: Compute) -> None:
-        self._shelf = shelf
+    def __init__(self, files: SpillFiles, compute: Compute) -> None:
+        self._files = files
         self._compute = compute
         self._turn = asyncio.Lock()
 
     def unload(self) -> None:
         """What was read of it meanwhile takes no memory any more."""
-        self._shelf.unload()
+        self._files.unload()
 
-    async def put_away(self, fragment: FragmentRuntime, commit: Commit) -> None:
+    async def spill(self, fragment: FragmentRuntime, commit: Commit) -> None:
         """Move the results of a commit that was applied, and the own contribution to it, out of memory."""
         async with self._turn:
             results = fragment.store.results_of(commit)
             settled = next((entry for entry in fragment.state.recent if entry.version == commit.version), None)
             own = [] if settled is None else settled.sent.encoded.pack()
-            moved = await self._compute(lambda: self._shelf.keep([*results.values(), *own]))
+            moved = await self._compute(lambda: self._files.keep([*results.values(), *own]))
         if moved is None:
             return
         fragment.store.move_results(commit.version, dict(zip(results, moved[: len(results)], strict=True)))
@@ -61,8 +61,8 @@ class PastRounds:
                 fragment.state.move_settled(settled, *moved[-2:])
 
 
-class Shelf:
-    """Files in one folder. `keep` may be called in any thread, one at a time."""
+class SpillFiles:
+    """Unnamed files in one folder, each mapped. `keep` may be called in any thread, one at a time."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -74,7 +74,7 @@ class Shelf:
         """The same bytes, read-only and on the disk, for as long as somebody refers to them; None: not taken."""
         buffers = [memoryview(part).cast("B") for part in parts]
         num_bytes = sum(len(buffer) for buffer in buffers)
-        if not is_shelved(num_bytes) or len(self._files) >= MOST_FILES:
+        if not is_spilled(num_bytes) or len(self._files) >= MOST_FILES:
             return None
         try:
             # What is written to the file does not count as this process's memory; what is written to a mapping does.

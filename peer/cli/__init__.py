@@ -3,10 +3,9 @@
 The files, each built on those above it:
 
     exit_codes.py     exit codes; one sentence in place of a traceback
-    address_flags.py  several addresses after one flag
-    options.py        flags that several commands share
+    options.py        flags made from the fields of PeerConfig, and those that several commands share
     training.py       init, join, seed
-    owning.py         key, invite, revoke, members, manifest
+    owner.py          key, invite, revoke, members, manifest
     watching.py       status, dashboard
     doctor.py         doctor
     export.py         export, sample, evaluate

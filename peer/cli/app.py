@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 import typer
 
-from peer.cli import doctor, export, owning, profile, receipts, training, trying, watching
-from peer.cli.address_flags import spread_peers
+from peer.cli import doctor, export, owner, profile, receipts, training, trying, watching
+from peer.cli.options import spread_peers
 
 app = typer.Typer(
     name="peer",
@@ -26,7 +26,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-for _module in (*(training, owning, doctor, watching, export, receipts, profile, trying),):
+for _module in (*(training, owner, doctor, watching, export, receipts, profile, trying),):
     app.add_typer(_module.commands)
 
 

@@ -28,7 +28,7 @@ _REFUSED_BY_THE_MACHINE = (
 """A full or broken disk or output, limits on open files, no memory: nothing that this software can do about."""
 
 
-def reporting(command: Callable[..., int | None]) -> Callable[..., None]:
+def exits_with_sentence(command: Callable[..., int | None]) -> Callable[..., None]:
     """Turn what a command raises into one sentence on standard error and an exit code."""
 
     @functools.wraps(command)

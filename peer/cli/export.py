@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from dht.errors import UsageFault
-from peer.cli.exit_codes import reporting
+from peer.cli.exit_codes import exits_with_sentence
 from peer.cli.options import AsJson, Checkpoint, InviteFile, LookTimeout, ModelDevice, ModelPath, Peers, RunId
 from peer.export.model_source import CheckpointSource, ModelFileSource, ModelSource, RunSource
 from peer.observe.target import checked_target
@@ -22,7 +22,7 @@ commands = typer.Typer()
     "              --peers /ip4/203.0.113.5/tcp/4001/p2p/12D3KooW... \\\n"
     "              --out model.safetensors",
 )
-@reporting
+@exits_with_sentence
 def export(
     run_id: RunId = None,
     peers: Peers = None,
@@ -46,7 +46,7 @@ def export(
     short_help="Let a model say something.",
     epilog="\b\nExample:\n  peer sample --model model.safetensors --prompt hello --seed 7",
 )
-@reporting
+@exits_with_sentence
 def sample(
     prompt: Annotated[
         str, typer.Option("--prompt", metavar="TEXT", help="What the model goes on from.", show_default=False)
@@ -79,7 +79,7 @@ def sample(
     short_help="Measure the held-out loss of a model.",
     epilog="\b\nExample:\n  peer evaluate --model model.safetensors --json",
 )
-@reporting
+@exits_with_sentence
 def evaluate(
     model: ModelPath = None,
     run_id: RunId = None,

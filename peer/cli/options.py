@@ -1,11 +1,15 @@
-"""Flags that several commands share, and what follows from them."""
+"""Flags made from the fields of `PeerConfig`, and those that several other commands share."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from dht.errors import UsageFault
 
@@ -27,80 +31,15 @@ InviteFile = Annotated[
     str | None,
     typer.Option("--invite", metavar="FILE", help="An invite to a private run; - reads it from standard input."),
 ]
-Listen = Annotated[
-    list[str] | None,
-    typer.Option("--listen", metavar="MULTIADDR", help="Where to listen; default: everywhere, any free port."),
-]
-Announce = Annotated[
-    list[str] | None,
-    typer.Option("--announce", metavar="MULTIADDR", help="What to tell others, for a forwarded port."),
-]
-DisplayName = Annotated[
-    str | None, typer.Option("--name", metavar="TEXT", help="A name shown to everybody; default: anonymous.")
-]
-Site = Annotated[
-    str | None, typer.Option("--site", metavar="NAME", help="Where this machine is, told to everybody; default: none.")
-]
 ContributorKey = Annotated[
     str | None,
     typer.Option("--contributor-key", metavar="FILE", help="Key file of the person whose machines share one credit."),
-]
-JoinTimeout = Annotated[
-    float | None,
-    typer.Option("--join-timeout", metavar="SECONDS", help="Give up when nobody answers for so long; default 300."),
 ]
 LookTimeout = Annotated[
     float, typer.Option("--timeout", min=0.1, max=3600, metavar="SECONDS", help="How long to look for members.")
 ]
 ModelPath = Annotated[
     Path | None, typer.Option("--model", metavar="FILE", help="A model file that `peer export` wrote.")
-]
-CheckpointMinutes = Annotated[
-    float | None, typer.Option("--checkpoint-minutes", metavar="N", help="Minutes between checkpoints; default 10.")
-]
-CheckpointsKept = Annotated[
-    int | None, typer.Option("--checkpoints-kept", metavar="N", help="Checkpoints that stay on the disk; default 2.")
-]
-UploadLimit = Annotated[
-    float | None,
-    typer.Option("--upload-limit-mbit", metavar="MBIT", help="Most Mbit/s to send; default: what the line carries."),
-]
-DownloadLimit = Annotated[
-    float | None,
-    typer.Option("--download-limit-mbit", metavar="MBIT", help="Most Mbit/s to take; default: what the line carries."),
-]
-IpVersionFlag = Annotated[
-    str | None, typer.Option("--ip-version", metavar="V", help="Without --listen: auto (both), 4 or 6; default auto.")
-]
-PortRange = Annotated[
-    str | None, typer.Option("--port-range", metavar="A-B", help="Ports that port 0 is taken from; default: any.")
-]
-MapPorts = Annotated[
-    bool | None, typer.Option("--map-ports/--no-map-ports", help="Ask the router to forward the port; default: no.")
-]
-Relay = Annotated[
-    bool | None, typer.Option("--relay/--no-relay", help="Be reached through relays if nobody can dial; default: yes.")
-]
-RelayForOthers = Annotated[
-    bool | None,
-    typer.Option("--relay-for-others/--no-relay-for-others", help="Relay for members nobody can dial; default: seeds."),
-]
-StreamsPerPeer = Annotated[
-    int | None,
-    typer.Option("--max-streams-per-peer", metavar="N", help="Streams one remote may open; default 64."),
-]
-MemoryPerPeer = Annotated[
-    int | None,
-    typer.Option(
-        "--max-memory-mb-per-peer", metavar="MB", help="Most kept of what a remote sends; default: as needed."
-    ),
-]
-ServeLimit = Annotated[
-    float | None,
-    typer.Option("--serve-limit-mbit", metavar="MBIT", help="Most Mbit/s of state for others; default: what is left."),
-]
-MaxTransfers = Annotated[
-    int | None, typer.Option("--max-transfers", metavar="N", help="Pieces of state served at once; default 4.")
 ]
 Checkpoint = Annotated[
     Path | None,
@@ -109,13 +48,6 @@ Checkpoint = Annotated[
 ModelDevice = Annotated[str, typer.Option("--device", metavar="DEVICE", help="auto, cpu, cuda, cuda:N or mps.")]
 AsJson = Annotated[bool, typer.Option("--json", help="JSON on standard output.")]
 AsPlain = Annotated[bool, typer.Option("--plain", help="One plain line per event, also on a terminal.")]
-MetricsPort = Annotated[
-    int | None,
-    typer.Option("--metrics-port", metavar="N", help="Serve /metrics for Prometheus at this port; 0 takes a free one."),
-]
-MetricsHost = Annotated[
-    str | None, typer.Option("--metrics-host", metavar="ADDRESS", help="Where to serve it; default 127.0.0.1.")
-]
 Port = Annotated[int, typer.Option("--port", min=0, max=65_535, help="Port of the page; 0 takes a free one.")]
 
 
@@ -124,3 +56,123 @@ def output_of(as_json: bool, plain: bool) -> str | None:
     if as_json and plain:
         raise UsageFault("--json and --plain are given together; expected one of them.")
     return "json" if as_json else "plain" if plain else None
+
+
+def spread_peers(arguments: Sequence[str]) -> list[str]:
+    """Let several addresses follow one `--peers`: repeat the flag before each address but the first.
+
+    `peer plan` takes one file there, and a run file may follow it.
+    """
+    if arguments[:1] == ["plan"]:
+        return list(arguments)
+    spread: list[str] = []
+    among_peers = False
+    for argument in arguments:
+        if among_peers and argument.startswith("/") and spread[-1] != "--peers":
+            spread.append("--peers")
+        elif argument.startswith("-"):
+            among_peers = argument == "--peers" or argument.startswith("--peers=")
+        elif spread[-1:] != ["--peers"]:
+            among_peers = False
+        spread.append(argument)
+    return spread
+
+
+def with_choices(*, only: Iterable[str] = (), excluded: Iterable[str] = ()) -> type[TyperCommand]:
+    """A kind of command that has flags for fields of `PeerConfig` before its own.
+
+    Its function finds what was given in `context.obj`: field name -> value, None where the flag is absent.
+
+    Args:
+        only: names of the fields; empty: all of them.
+        excluded: names of fields that this command has no flag for.
+    """
+    chosen, left_out = frozenset(only), frozenset(excluded)
+
+    class Command(TyperCommand):
+        _own_params: list[Any] | None
+        _params: list[Any]
+
+        # Made when somebody asks for them: pydantic would take most of the time of `peer --help`.
+        @property
+        def params(self) -> list[Any]:
+            if self._own_params is not None:
+                own, self._own_params = self._own_params, None
+                self._params = [*_choice_flags(chosen, left_out), *own]
+            return self._params
+
+        @params.setter
+        def params(self, own: list[Any]) -> None:
+            self._own_params = own
+
+        def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+            rest = super().parse_args(ctx, args)
+            given = {flag.name: ctx.params.pop(flag.name) for flag in _choice_flags(chosen, left_out)}
+            ctx.obj = {name: None if value in ([], ()) else value for name, value in given.items()}
+            return rest
+
+    return Command
+
+
+def chosen_config(flags: Mapping[str, object], config_path: str | None, invite_source: str | None) -> Any:
+    """The `PeerConfig` that flags, file and defaults make together; an invite is used for the key of this peer.
+
+    Raises:
+        UsageFault: a choice, the file or the invite is wrong.
+        LocalFault: key or pass cannot be written.
+    """
+    from peer.config.peer_config import load_config
+
+    if invite_source is None:
+        return load_config(flags, config_path)
+    from dht.identity.keys import Identity
+    from peer.network.membership.invitation import accept_invite, read_invite, with_invite
+
+    invite = read_invite(invite_source)
+    config = load_config(with_invite(flags, invite), config_path)
+    accept_invite(invite, Identity.load_or_create(config.identity), config.data_dir)
+    return config
+
+
+@cache
+def _choice_flags(only: frozenset[str], excluded: frozenset[str]) -> list[Any]:
+    """Parameters as typer makes them of a function's signature, in the order of the fields."""
+    from peer.config.peer_config import PeerConfig
+
+    def command(**choices: object) -> None: ...
+
+    command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_annotation(name, field))
+            for name, field in PeerConfig.model_fields.items()
+            # The kind of output is chosen by --json and --plain.
+            if (not only or name in only) and name not in excluded and name != "output"
+        ]
+    )
+    app = typer.Typer(add_completion=False)
+    app.command()(command)
+    return typer.main.get_command(app).params
+
+
+def _annotation(name: str, field: Any) -> Any:
+    from peer.config.peer_config import Shown, flag_of
+    from peer.config.validation import plain_type
+
+    kind = plain_type(field.annotation)
+    flag = flag_of(name)
+    if kind is bool:
+        flag += flag.replace("--", "/--no-", 1)
+    metavar = next((rule.metavar for rule in field.metadata if isinstance(rule, Shown)), None if kind is bool else "N")
+    python_type: Any = list[str] if kind is tuple else kind if kind in (bool, int, float) else str
+    return Annotated[python_type | None, typer.Option(flag, metavar=metavar, help=_help(field))]
+
+
+def _help(field: Any) -> str:
+    text, default = field.description[0].upper() + field.description[1:], field.default
+    if isinstance(default, bool):
+        text += f"; default: {'yes' if default else 'no'}"
+    elif isinstance(default, int | float):
+        text += f"; default {default:g}"
+    elif isinstance(default, str) and default:
+        text += f"; default {default}"
+    return f"{text}."

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from peer.cli.exit_codes import reporting
+from peer.cli.exit_codes import exits_with_sentence
 from peer.cli.options import AsJson, ContributorKey, Peers, RunId
 
 commands = typer.Typer()
@@ -21,7 +21,7 @@ commands.add_typer(profile, name="profile")
 
 
 @profile.command(short_help="Show it.", epilog="\b\nExample:\n  peer profile show")
-@reporting
+@exits_with_sentence
 def show(contributor_key: ContributorKey = None, as_json: AsJson = False) -> int:
     """Show the contributor's id and what is said about it."""
     from peer.observe.profile import show_profile
@@ -30,7 +30,7 @@ def show(contributor_key: ContributorKey = None, as_json: AsJson = False) -> int
 
 
 @profile.command("set", short_help="Change it.", epilog='\b\nExample:\n  peer profile set --name "Ada" --country NL')
-@reporting
+@exits_with_sentence
 def set_(
     name: Annotated[str | None, typer.Option("--name", metavar="TEXT", help="Shown to everybody; '' for none.")] = None,
     country: Annotated[
@@ -52,7 +52,7 @@ def set_(
 
 
 @profile.command(short_help="Withdraw name and country.", epilog="\b\nExample:\n  peer profile hide")
-@reporting
+@exits_with_sentence
 def hide(contributor_key: ContributorKey = None, run_id: RunId = None, peers: Peers = None) -> int:
     """Withdraw name and country everywhere; what was contributed stays, without a name."""
     from peer.observe.profile import hide_profile

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from peer.cli.exit_codes import reporting
+from peer.cli.exit_codes import exits_with_sentence
 from peer.cli.options import AsJson, RunId
 
 commands = typer.Typer()
@@ -29,7 +29,7 @@ def _receipts() -> None:
     short_help="Check a file of receipts.",
     epilog="\b\nExample:\n  peer receipts verify proof.jsonl --run-id tinybytes.abcdefghij234567abcd",
 )
-@reporting
+@exits_with_sentence
 def verify(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="JSON lines, one signed commit each.")],
     run_id: RunId = None,

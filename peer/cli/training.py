@@ -10,48 +10,20 @@ from typing import Annotated
 
 import typer
 
-from peer.cli.exit_codes import reporting
-from peer.cli.options import (
-    Announce,
-    AsJson,
-    AsPlain,
-    CheckpointMinutes,
-    CheckpointsKept,
-    ConfigFile,
-    ContributorKey,
-    DataDir,
-    DisplayName,
-    DownloadLimit,
-    IdentityFile,
-    InviteFile,
-    IpVersionFlag,
-    JoinTimeout,
-    Listen,
-    MapPorts,
-    MaxTransfers,
-    MemoryPerPeer,
-    MetricsHost,
-    MetricsPort,
-    Peers,
-    PortRange,
-    Relay,
-    RelayForOthers,
-    RunId,
-    ServeLimit,
-    Site,
-    StreamsPerPeer,
-    UploadLimit,
-    output_of,
-)
+from peer.cli.exit_codes import exits_with_sentence
+from peer.cli.options import AsJson, AsPlain, ConfigFile, InviteFile, chosen_config, output_of, with_choices
 
 commands = typer.Typer()
+
+NOT_OF_A_SEED = ("device", "devices", "shard", "offload", "data", "max_steps", "threads")
+"""Fields of `PeerConfig` that are about training."""
 
 
 @commands.command(
     short_help="Make a run: owner key and signed manifest.",
     epilog="\b\nExample:\n  peer init tinybytes\n  peer init tinybytes --config run.toml --out ./tinybytes",
 )
-@reporting
+@exits_with_sentence
 def init(
     name: Annotated[str, typer.Argument(metavar="NAME", help="1 to 40 of a-z, 0-9 and '-'.", show_default=False)],
     config: Annotated[
@@ -113,187 +85,46 @@ def init(
 
 
 @commands.command(
+    cls=with_choices(),
     short_help="Join a run and train.",
     epilog="\b\nExample:\n  peer join --run-id tinybytes.abcdefghij234567abcd \\\n"
     "            --peers /ip4/203.0.113.5/tcp/4001/p2p/12D3KooW... --device cuda",
 )
-@reporting
+@exits_with_sentence
 def join(
-    run_id: RunId = None,
-    peers: Peers = None,
-    device: Annotated[
-        str | None, typer.Option("--device", metavar="DEVICE", help="auto, cpu, cuda, cuda:N or mps; default auto.")
-    ] = None,
-    devices: Annotated[
-        int | None, typer.Option("--devices", metavar="N", help="Train on N GPUs (on cpu: N processes) as one peer.")
-    ] = None,
-    shard: Annotated[
-        bool | None, typer.Option("--shard", help="Leave each device a part of the model (FSDP2), not all of it.")
-    ] = None,
-    offload: Annotated[
-        bool | None, typer.Option("--offload", help="Keep reference copies in host memory; with --shard also the rest.")
-    ] = None,
+    context: typer.Context,
     invite: InviteFile = None,
-    identity: IdentityFile = None,
-    listen: Listen = None,
-    announce: Announce = None,
-    data: Annotated[
-        str | None,
-        typer.Option("--data", metavar="SOURCE", help="Own data: text:PATH, tokens:PATH or stdlib:."),
-    ] = None,
-    data_dir: DataDir = None,
-    max_steps: Annotated[
-        int | None, typer.Option("--max-steps", metavar="N", help="Leave after this many inner steps.")
-    ] = None,
-    name: DisplayName = None,
-    site: Site = None,
-    contributor_key: ContributorKey = None,
-    join_timeout: JoinTimeout = None,
-    threads: Annotated[
-        int | None, typer.Option("--threads", metavar="N", help="CPU threads of the trainer; default: all.")
-    ] = None,
-    checkpoint_minutes: CheckpointMinutes = None,
-    checkpoints_kept: CheckpointsKept = None,
-    metrics_port: MetricsPort = None,
-    metrics_host: MetricsHost = None,
-    upload_limit: UploadLimit = None,
-    download_limit: DownloadLimit = None,
-    serve_limit: ServeLimit = None,
-    max_transfers: MaxTransfers = None,
-    max_streams_per_peer: StreamsPerPeer = None,
-    max_memory_mb_per_peer: MemoryPerPeer = None,
-    ip_version: IpVersionFlag = None,
-    port_range: PortRange = None,
-    map_ports: MapPorts = None,
-    relay: Relay = None,
-    relay_for_others: RelayForOthers = None,
     config: ConfigFile = None,
     as_json: AsJson = False,
     plain: AsPlain = False,
 ) -> int:
     """Join a run and train: find the others, catch up, and share what this machine learns."""
-    flags = {
-        "run_id": run_id,
-        "peers": peers or None,
-        "device": device,
-        "devices": devices,
-        "shard": shard,
-        "offload": offload,
-        "identity": identity,
-        "listen": listen or None,
-        "announce": announce or None,
-        "data": data,
-        "data_dir": data_dir,
-        "max_steps": max_steps,
-        "name": name,
-        "site": site,
-        "contributor_key": contributor_key,
-        "join_timeout_seconds": join_timeout,
-        "threads": threads,
-        "checkpoint_minutes": checkpoint_minutes,
-        "checkpoints_kept": checkpoints_kept,
-        "metrics_port": metrics_port,
-        "metrics_host": metrics_host,
-        "upload_limit_mbit": upload_limit,
-        "download_limit_mbit": download_limit,
-        "serve_limit_mbit": serve_limit,
-        "max_transfers": max_transfers,
-        "max_streams_per_peer": max_streams_per_peer,
-        "max_memory_mb_per_peer": max_memory_mb_per_peer,
-        "ip_version": ip_version,
-        "port_range": port_range,
-        "map_ports": map_ports,
-        "relay": relay,
-        "relay_for_others": relay_for_others,
-        "output": output_of(as_json, plain),
-    }
-    return _run_peer(flags, config, invite, seed_only=False)
+    return _run_peer(context.obj | {"output": output_of(as_json, plain)}, config, invite, seed_only=False)
 
 
 @commands.command(
+    cls=with_choices(excluded=NOT_OF_A_SEED),
     short_help="Help a run without training.",
     epilog="\b\nExample:\n  peer seed --run-id tinybytes.abcdefghij234567abcd \\\n"
     "            --listen /ip4/0.0.0.0/tcp/4001",
 )
-@reporting
+@exits_with_sentence
 def seed(
-    run_id: RunId = None,
-    peers: Peers = None,
+    context: typer.Context,
     invite: InviteFile = None,
-    identity: IdentityFile = None,
-    listen: Listen = None,
-    announce: Announce = None,
-    data_dir: DataDir = None,
-    name: DisplayName = None,
-    site: Site = None,
-    contributor_key: ContributorKey = None,
-    join_timeout: JoinTimeout = None,
-    checkpoint_minutes: CheckpointMinutes = None,
-    checkpoints_kept: CheckpointsKept = None,
-    metrics_port: MetricsPort = None,
-    metrics_host: MetricsHost = None,
-    upload_limit: UploadLimit = None,
-    download_limit: DownloadLimit = None,
-    serve_limit: ServeLimit = None,
-    max_transfers: MaxTransfers = None,
-    max_streams_per_peer: StreamsPerPeer = None,
-    max_memory_mb_per_peer: MemoryPerPeer = None,
-    ip_version: IpVersionFlag = None,
-    port_range: PortRange = None,
-    map_ports: MapPorts = None,
-    relay: Relay = None,
-    relay_for_others: RelayForOthers = None,
     config: ConfigFile = None,
     as_json: AsJson = False,
     plain: AsPlain = False,
 ) -> int:
     """Help a run without training: be an address to join at, and serve its state to newcomers."""
-    flags = {
-        "run_id": run_id,
-        "peers": peers or None,
-        "identity": identity,
-        "listen": listen or None,
-        "announce": announce or None,
-        "data_dir": data_dir,
-        "name": name,
-        "site": site,
-        "contributor_key": contributor_key,
-        "join_timeout_seconds": join_timeout,
-        "checkpoint_minutes": checkpoint_minutes,
-        "checkpoints_kept": checkpoints_kept,
-        "metrics_port": metrics_port,
-        "metrics_host": metrics_host,
-        "upload_limit_mbit": upload_limit,
-        "download_limit_mbit": download_limit,
-        "serve_limit_mbit": serve_limit,
-        "max_transfers": max_transfers,
-        "max_streams_per_peer": max_streams_per_peer,
-        "max_memory_mb_per_peer": max_memory_mb_per_peer,
-        "ip_version": ip_version,
-        "port_range": port_range,
-        "map_ports": map_ports,
-        "relay": relay,
-        "relay_for_others": relay_for_others,
-        "output": output_of(as_json, plain),
-    }
-    return _run_peer(flags, config, invite, seed_only=True)
+    return _run_peer(context.obj | {"output": output_of(as_json, plain)}, config, invite, seed_only=True)
 
 
 def _run_peer(
     flags: Mapping[str, object], config_path: str | None, invite_source: str | None, *, seed_only: bool
 ) -> int:
-    from dht.identity.keys import Identity
-    from peer.config.peer_config import load_config
-
     # Checked before anything heavy is imported: a mistyped flag must not cost seconds.
-    if invite_source is None:
-        config = load_config(flags, config_path)
-    else:
-        from peer.network.membership.invitation import accept_invite, read_invite, with_invite
-
-        invite = read_invite(invite_source)
-        config = load_config(with_invite(flags, invite), config_path)
-        accept_invite(invite, Identity.load_or_create(config.identity), config.data_dir)
+    config = chosen_config(flags, config_path, invite_source)
     if seed_only:
         from peer.join.seed import run_seed
 

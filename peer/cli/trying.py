@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from dht.errors import UsageFault
-from peer.cli.exit_codes import reporting
+from peer.cli.exit_codes import exits_with_sentence
 from peer.cli.options import AsJson, Port
 
 commands = typer.Typer()
@@ -17,7 +17,7 @@ commands = typer.Typer()
 @commands.command(
     short_help="Train with a local swarm of real peers.", epilog="\b\nExample:\n  peer demo --peers 4 --minutes 3"
 )
-@reporting
+@exits_with_sentence
 def demo(
     peers: Annotated[int, typer.Option("--peers", min=2, max=64, metavar="N", help="Peers at the start.")] = 3,
     minutes: Annotated[float, typer.Option("--minutes", min=0.1, max=1440, help="How long to train.")] = 2.0,
@@ -34,7 +34,7 @@ def demo(
 @commands.command(
     short_help="Say what a run will ask of a home.", epilog="\b\nExample:\n  peer plan run.toml --peers homes.toml"
 )
-@reporting
+@exits_with_sentence
 def plan(
     run: Annotated[
         Path | None, typer.Argument(metavar="RUN_FILE", help="A run.toml or a manifest.", show_default=False)
@@ -56,7 +56,7 @@ def plan(
     short_help="Run a swarm in virtual time.",
     epilog="\b\nExample:\n  peer simulate home --seed 7",
 )
-@reporting
+@exits_with_sentence
 def simulate(
     scenario: Annotated[
         str | None,

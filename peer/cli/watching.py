@@ -11,7 +11,7 @@ import typer
 
 from dht.errors import UsageFault
 from dht.observer.backend import HostBackend, choose_backend
-from peer.cli.exit_codes import reporting
+from peer.cli.exit_codes import exits_with_sentence
 from peer.cli.options import AsJson, DataDir, InviteFile, LookTimeout, Peers, Port, RunId
 from peer.observe.target import checked_target
 
@@ -30,7 +30,7 @@ Backend = Annotated[
     epilog="\b\nExample:\n  peer status --run-id tinybytes.abcdefghij234567abcd \\\n"
     "              --peers /ip4/203.0.113.5/tcp/4001/p2p/12D3KooW...",
 )
-@reporting
+@exits_with_sentence
 def status(
     run_id: RunId = None,
     peers: Peers = None,
@@ -55,7 +55,7 @@ def status(
     epilog="\b\nExample:\n  peer dashboard --run-id tinybytes.abcdefghij234567abcd \\\n"
     "                 --peers /ip4/203.0.113.5/tcp/4001/p2p/12D3KooW... --port 8080",
 )
-@reporting
+@exits_with_sentence
 def dashboard(
     run_id: RunId = None,
     peers: Peers = None,

@@ -3,13 +3,11 @@
 The files, each built on those above it:
 
     validation.py         what is wrong with a file or a flag, in sentences
-    listening.py          where a peer listens unless its owner says otherwise
     manifest_sections.py  the manifest's sections on access and on changes in a live run
     data_source.py        which data a manifest may name, and what a volunteer reads instead
     manifest.py           RunManifest
     peer_config.py        PeerConfig: flags, peer.toml, defaults; where files of a peer are
-    model_shapes.py       names and shapes of the model's parameters
-    layouts.py            how a manifest cuts a model into fragments
+    layouts.py            shapes of the model's parameters, and how a manifest cuts a model into fragments
     run_rules.py          what a manifest asks: outer rule, codec, limits
     least_memory.py       refuses a model before it takes all memory
     secret_files.py       files of mode 0600

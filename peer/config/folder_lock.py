@@ -50,7 +50,7 @@ class FolderLock:
         if self._descriptor is None or self._is_same(self._descriptor):
             return None
         self.close()
-        told = (
+        sentence = (
             f"the data folder {self._folder} was deleted or replaced while this peer uses it, and with it its key, "
             "checkpoints and event log; what is saved from now on goes to a new folder there, without the key; end "
             "this peer, bring the folder back from a copy if there is one, and start again"
@@ -59,8 +59,8 @@ class FolderLock:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._take()
         except (OSError, LocalFault) as error:
-            return f"{told} ({error})"
-        return told
+            return f"{sentence} ({error})"
+        return sentence
 
     def _is_same(self, descriptor: int) -> bool:
         try:

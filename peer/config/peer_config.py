@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal, NamedTuple, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from dht.errors import LocalFault, UsageFault
 from dht.identity.keys import split_run_id
 from dht.identity.multiaddr import parse_multiaddr, parse_peer_multiaddr
-from dht.regular_files import open_regular
-from peer.config.listening import default_listen
+from dht.regular_files import open_regular, write_whole
 from peer.config.manifest import read_toml
 from peer.config.validation import explain
 
@@ -24,8 +23,10 @@ RUN_RECORD_NAME = "run.record"
 """The signed manifest in a peer's data folder: made by `peer init`, or kept from the swarm."""
 
 CHECKPOINTS_NAME = "checkpoints"
-OBSERVER_NAME = "observer"
 """The folder of checkpoints in a peer's data folder."""
+
+OBSERVER_NAME = "observer"
+"""The folder of an observer's key and pass in a peer's data folder."""
 
 INCOMING_NAME = "incoming"
 """The folder of unfinished downloads in a peer's data folder."""
@@ -45,6 +46,10 @@ MAX_CACHED_PEERS_BYTES = 64 * 1024
 """`MAX_CACHED_PEERS` addresses of the longest kind, twice."""
 
 DATA_DIR_NAME = "murmuration"
+
+IPV4_ANYWHERE: Final = "/ip4/0.0.0.0/tcp/0"
+IPV6_ANYWHERE: Final = "/ip6/::/tcp/0"
+IpVersion = Literal["auto", "4", "6"]
 
 _Given = TypeVar("_Given")
 _Parsed = TypeVar("_Parsed")
@@ -93,108 +98,121 @@ def _identity_of(validated: dict[str, Any]) -> Path:
     return folder / IDENTITY_NAME
 
 
+class Shown(NamedTuple):
+    """How `--help` writes the value of a field; without it as N for a number."""
+
+    metavar: str
+
+
 class PeerConfig(BaseModel):
-    """One volunteer's choices, frozen. Relative paths start at the working directory."""
+    """One volunteer's choices, frozen. Relative paths start at the working directory.
+
+    A choice is written here alone. Its flag, its key in peer.toml, its help, its checks, its argument of
+    `murmuration.join` and what the network process receives follow from the field.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
-    run_id: str = Field(description="the run to join: NAME.FINGERPRINT")
-    peers: tuple[str, ...] = Field(default=(), strict=False, description="addresses of members to dial first")
-    device: str = Field(
+    run_id: Annotated[str, Shown("RUN")] = Field(description="the run: NAME.FINGERPRINT")
+    peers: Annotated[tuple[str, ...], Shown("MULTIADDR...")] = Field(
+        default=(), strict=False, description="addresses of members to dial first; several may follow"
+    )
+    device: Annotated[str, Shown("DEVICE")] = Field(
         default="auto",
         pattern="^(auto|cpu|mps|cuda(:[0-9]{1,2})?)$",
         examples=["auto", "cpu", "cuda", "cuda:1", "mps"],
-        description="where to train; auto takes the fastest there is",
+        description="where to train: auto (the fastest there is), cpu, cuda, cuda:N or mps",
     )
     devices: int | None = Field(
-        default=None, ge=1, le=64, description="GPUs (or, on cpu, processes) that train as this one peer; default: one"
+        default=None, ge=1, le=64, description="train on N GPUs (on cpu: N processes) as one peer; default: one"
     )
-    shard: bool = Field(default=False, description="leave each device a part of the model (FSDP2) instead of all of it")
+    shard: bool = Field(default=False, description="leave each device a part of the model (FSDP2), not all of it")
     offload: bool = Field(
         default=False,
-        description="keep reference copies in host memory; with shard also parameters and optimizer state",
+        description="keep reference copies in host memory; with --shard also parameters and optimizer state",
     )
-    data_dir: Path = Field(
-        default_factory=_data_dir_of, strict=False, description="key, checkpoints, logs of this peer"
+    data_dir: Annotated[Path, Shown("DIR")] = Field(
+        default_factory=_data_dir_of, strict=False, description="where key, checkpoints and logs are kept"
     )
-    identity: Path = Field(default_factory=_identity_of, strict=False, description="key file; made when it is missing")
-    listen: tuple[str, ...] = Field(
-        default=(), strict=False, description="addresses to listen on; port 0 takes a free one; default: everywhere"
+    identity: Annotated[Path, Shown("FILE")] = Field(
+        default_factory=_identity_of, strict=False, description="key file of this peer; made when it is missing"
     )
-    ip_version: Literal["auto", "4", "6"] = Field(
-        default="auto", description="where to listen without listen: each IP version this machine has, or one"
+    listen: Annotated[tuple[str, ...], Shown("MULTIADDR")] = Field(
+        default=(), strict=False, description="where to listen; port 0 takes a free one; default: everywhere, any port"
     )
-    port_range: str | None = Field(
-        default=None,
-        pattern="^[0-9]{1,5}-[0-9]{1,5}$",
-        examples=["40000-40100"],
-        description="ports that port 0 is taken from, both ends included",
+    announce: Annotated[tuple[str, ...], Shown("MULTIADDR")] = Field(
+        default=(), strict=False, description="addresses to give to others, for a forwarded port; default: found out"
     )
-    map_ports: bool = Field(
-        default=False, description="ask the router to forward the port (UPnP, NAT-PMP): multicast in the local network"
-    )
-    relay: bool = Field(
-        default=True, description="be reached through members that relay, should nobody be able to dial this peer"
-    )
-    relay_for_others: bool | None = Field(
-        default=None, description="relay for members that nobody can dial; default: seeds do; in private runs nobody"
-    )
-    max_streams_per_peer: int = Field(
-        default=64, ge=8, le=4096, description="streams that one remote may have open towards this peer"
-    )
-    max_memory_mb_per_peer: int | None = Field(
-        default=None, ge=4, le=1_000_000, description="most MB kept of what one remote sends; default: as the run needs"
-    )
-    serve_limit_mbit: float | None = Field(
-        default=None, ge=0.2, le=10**6, description="most Mbit/s of state for newcomers; default: what rounds leave"
-    )
-    max_transfers: int = Field(default=4, ge=1, le=64, description="pieces of state served at once")
-    announce: tuple[str, ...] = Field(
-        default=(), strict=False, description="addresses told to others, for a forwarded port; default: found out"
-    )
-    data: str | None = Field(
+    data: Annotated[str | None, Shown("SOURCE")] = Field(
         default=None,
         pattern=r"^(stdlib:|(text|tokens):[^\p{C}]+)$",
         max_length=4096,
         examples=["stdlib:", "text:PATH", "tokens:PATH"],
-        description="local data in place of the run's own source",
+        description="own data: text:PATH, tokens:PATH or stdlib:; default: the run's own source",
     )
     max_steps: int | None = Field(default=None, ge=1, le=10**12, description="leave after this many inner steps")
-    join_timeout_seconds: float = Field(
-        default=300.0, ge=0, le=10**9, description="give up when nobody has answered for so long"
-    )
-    name: str = Field(
+    name: Annotated[str, Shown("TEXT")] = Field(
         default="",
         pattern=r"^[^\p{C}]*$",
         max_length=40,
         examples=["one line of printable text"],
-        description="shown to everybody beside the own work; empty: anonymous",
+        description="a name shown to everybody; default: anonymous",
     )
-    site: str = Field(
+    site: Annotated[str, Shown("NAME")] = Field(
         default="",
         pattern="^[a-z0-9-]{0,40}$",
         examples=["1 to 40 of a-z, 0-9 and -"],
-        description="where this machine is, told to everybody; a run may average inside a site first; empty: none",
+        description="where this machine is, shown to everybody; a run may average inside a site first; default: none",
     )
-    contributor_key: Path | None = Field(
+    contributor_key: Annotated[Path | None, Shown("FILE")] = Field(
         default=None,
         strict=False,
         description="key file of the person whose machines share one credit (`peer profile`); made when it is missing",
     )
+    join_timeout_seconds: Annotated[float, Shown("SECONDS")] = Field(
+        default=300.0, ge=0, le=10**9, description="give up when nobody answers for so long"
+    )
     threads: int | None = Field(default=None, ge=1, le=4096, description="CPU threads of the trainer; default: all")
-    checkpoint_minutes: float = Field(default=10.0, gt=0, le=10**6, description="minutes between two checkpoints")
+    checkpoint_minutes: float = Field(default=10.0, gt=0, le=10**6, description="minutes between checkpoints")
     checkpoints_kept: int = Field(default=2, ge=1, le=1000, description="checkpoints that stay on the disk")
     metrics_port: int | None = Field(
-        default=None, ge=0, le=65_535, description="serve /metrics and /healthz for Prometheus here; 0 takes a free one"
+        default=None,
+        ge=0,
+        le=MAX_PORT,
+        description="serve /metrics and /healthz for Prometheus at this port; 0 takes a free one",
     )
-    metrics_host: str = Field(
+    metrics_host: Annotated[str, Shown("ADDRESS")] = Field(
         default="127.0.0.1", min_length=1, max_length=255, description="address of this machine to serve them at"
     )
-    upload_limit_mbit: float | None = Field(
-        default=None, ge=0.2, le=10**6, description="most Mbit/s that this peer sends; default: what the line carries"
+    upload_limit_mbit: Annotated[float | None, Shown("MBIT")] = Field(
+        default=None, ge=0.2, le=10**6, description="most Mbit/s to send; default: what the line carries"
     )
-    download_limit_mbit: float | None = Field(
-        default=None, ge=0.2, le=10**6, description="most Mbit/s that this peer takes; default: what the line carries"
+    download_limit_mbit: Annotated[float | None, Shown("MBIT")] = Field(
+        default=None, ge=0.2, le=10**6, description="most Mbit/s to receive; default: what the line carries"
+    )
+    serve_limit_mbit: Annotated[float | None, Shown("MBIT")] = Field(
+        default=None, ge=0.2, le=10**6, description="most Mbit/s of state for newcomers; default: what rounds leave"
+    )
+    max_transfers: int = Field(default=4, ge=1, le=64, description="pieces of state served at once")
+    max_streams_per_peer: int = Field(default=64, ge=8, le=4096, description="streams that one remote may open")
+    max_memory_mb_per_peer: Annotated[int | None, Shown("MB")] = Field(
+        default=None, ge=4, le=1_000_000, description="most kept of what one remote sends; default: as the run needs"
+    )
+    ip_version: Annotated[IpVersion, Shown("V")] = Field(
+        default="auto", description="without --listen: auto (each version this machine has), 4 or 6"
+    )
+    port_range: Annotated[str | None, Shown("A-B")] = Field(
+        default=None,
+        pattern="^[0-9]{1,5}-[0-9]{1,5}$",
+        examples=["40000-40100"],
+        description="ports that port 0 is taken from, both ends included; default: any",
+    )
+    map_ports: bool = Field(
+        default=False, description="ask the router to forward the port (UPnP, NAT-PMP: multicast in the local network)"
+    )
+    relay: bool = Field(default=True, description="be reached through members that relay if nobody can dial this peer")
+    relay_for_others: bool | None = Field(
+        default=None, description="relay for members that nobody can dial; default: seeds do; in private runs nobody"
     )
     output: Literal["auto", "panel", "plain", "json"] = Field(
         default="auto", description="auto: the panel on a terminal, else one plain line per event"
@@ -320,6 +338,28 @@ def flag_of(field_name: str) -> str:
     return "--" + field_name.removesuffix("_seconds").replace("_", "-")
 
 
+def default_listen(ip_version: IpVersion) -> tuple[str, ...]:
+    """Multiaddrs with port 0: each IP version that this machine has, or the given one.
+
+    A version that is asked for and missing is returned all the same, so that listening fails with a sentence.
+    """
+    if ip_version == "4":
+        return (IPV4_ANYWHERE,)
+    if ip_version == "6":
+        return (IPV6_ANYWHERE,)
+    return (IPV4_ANYWHERE, IPV6_ANYWHERE) if has_ipv6() else (IPV4_ANYWHERE,)
+
+
+def has_ipv6() -> bool:
+    """Whether this machine has an IPv6 address, if only its own."""
+    try:
+        with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
 def user_data_dir(environ: Mapping[str, str], platform: str, home: Path) -> Path:
     """The folder in which this software keeps what belongs to one user of the machine.
 
@@ -376,17 +416,7 @@ def write_cached_peers(path: Path, addresses: Iterable[str]) -> None:
         OSError: the folder cannot be written or the disk is full.
     """
     kept = list(dict.fromkeys(address for address in addresses if _is_dialable(address)))[:MAX_CACHED_PEERS]
-    path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(kept, file, indent=1)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(draft, path)
-    except OSError:
-        Path(draft).unlink(missing_ok=True)
-        raise
+    write_whole(path, json.dumps(kept, indent=1).encode())
 
 
 def _is_dialable(address: str) -> bool:

@@ -56,7 +56,7 @@ def expectation(field: FieldInfo) -> str:
         return choices[0]
     if choices:
         return "one of " + ", ".join(choices)
-    words = _TYPE_WORDS.get(_plain_type(field.annotation), "another value")
+    words = _TYPE_WORDS.get(plain_type(field.annotation), "another value")
     low, high, above, below, extra = None, None, None, None, ""
     for rule in field.metadata:
         low = getattr(rule, "ge", low)
@@ -66,7 +66,7 @@ def expectation(field: FieldInfo) -> str:
         if getattr(rule, "multiple_of", None) is not None:
             extra += f" and a multiple of {rule.multiple_of}"
         if getattr(rule, "max_length", None) is not None:
-            unit = "entries" if _plain_type(field.annotation) is tuple else "characters"
+            unit = "entries" if plain_type(field.annotation) is tuple else "characters"
             extra += f" of at most {rule.max_length} {unit}"
     if low is not None and high is not None:
         joined = f"from {low} to {high}"
@@ -86,7 +86,8 @@ _TYPE_WORDS: dict[object, str] = {
 }
 
 
-def _plain_type(annotation: Any) -> object:
+def plain_type(annotation: Any) -> object:
+    """The type of a field's values where it is not None; of `tuple[str, ...]` and `Literal[...]` only the outer one."""
     annotation = next((part for part in _alternatives(annotation) if part is not type(None)), annotation)
     return get_origin(annotation) or annotation
 
@@ -113,8 +114,8 @@ def _sentence(detail: dict[str, Any], model: type[BaseModel], name_of: Callable[
         return f"{shown(name)[1:-1]} is missing; expected {wanted}."
     if detail["type"] == "value_error":
         reason = str(detail["ctx"]["error"])
-        told = f"{name}: {reason}" if path else reason
-        return told if told.endswith(".") else f"{told}."
+        sentence = f"{name}: {reason}" if path else reason
+        return sentence if sentence.endswith(".") else f"{sentence}."
     got = shown(detail["input"])
     if not path:
         return f"got {got}; expected a table with the fields {', '.join(model.model_fields)}."

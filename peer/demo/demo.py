@@ -88,7 +88,7 @@ class Demo:
     folder: Path
     run_id: str
     manifest: RunManifest
-    say: PlainConsole
+    console: PlainConsole
     address: str = ""
     peers: list[DemoPeer] = field(default_factory=list)
     page: subprocess.Popen[bytes] | None = None
@@ -165,12 +165,12 @@ def _temporary_folder() -> Path:
 
 def run_demo(num_peers: int, minutes: float, as_json: bool, dashboard: bool, port: int) -> int:
     """Run the demo. Returns 0 only if the swarm really trained together; see `Summary.problems`."""
-    say = PlainConsole(stderr=as_json, highlight=False, soft_wrap=True)
+    console = PlainConsole(stderr=as_json, highlight=False, soft_wrap=True)
     folder = _temporary_folder()
     try:
         (folder / "run.toml").write_text(DEMO_RUN)
         made = create_run("demo", folder / "run.toml", folder / "owner")
-        demo = Demo(folder, made.run_id, made.manifest, say)
+        demo = Demo(folder, made.run_id, made.manifest, console)
         try:
             began = time.monotonic()
             _play(demo, num_peers, minutes, port if dashboard else None)
@@ -191,22 +191,22 @@ def run_demo(num_peers: int, minutes: float, as_json: bool, dashboard: bool, por
     if as_json:
         print(json.dumps(summary.facts()))
     else:
-        _print_summary(say, summary)
+        _print_summary(console, summary)
     for problem in summary.problems():
-        say.print(f"not as it should be: {problem}", style="red")
+        console.print(f"not as it should be: {problem}", style="red")
     return 1 if summary.problems() else 0
 
 
 def _play(demo: Demo, num_peers: int, minutes: float, page_port: int | None) -> None:
-    say = demo.say
-    say.print(f"run {demo.run_id}: {num_peers} peers train for {minutes:g} min on this machine")
+    console = demo.console
+    console.print(f"run {demo.run_id}: {num_peers} peers train for {minutes:g} min on this machine")
     first = demo.start_peer("peer-1")
     _wait_joined(demo, [first])
-    say.print(f"peer-1 {short_peer(first.peer_id)} trains alone; the others join at {demo.address}")
+    console.print(f"peer-1 {short_peer(first.peer_id)} trains alone; the others join at {demo.address}")
     others = [demo.start_peer(f"peer-{number}") for number in range(2, num_peers + 1)]
     if page_port is not None:
         demo.start_page(page_port)
-        say.print(f"dashboard: http://127.0.0.1:{page_port}/")
+        console.print(f"dashboard: http://127.0.0.1:{page_port}/")
     _wait_joined(demo, others)
     began = time.monotonic()
     length = max(60.0 * minutes, 2 * SETTLED_SECONDS)
@@ -215,24 +215,24 @@ def _play(demo: Demo, num_peers: int, minutes: float, page_port: int | None) -> 
     victim.is_killed = True
     os.killpg(victim.process.pid, signal.SIGKILL)
     victim.process.wait()
-    say.print(f"killed {victim.name} {short_peer(victim.peer_id)} with SIGKILL; the others go on")
+    console.print(f"killed {victim.name} {short_peer(victim.peer_id)} with SIGKILL; the others go on")
     late = demo.start_peer(f"peer-{num_peers + 1}", is_late=True)
-    say.print(f"started {late.name} {short_peer(late.peer_id)}, which comes late and must catch up")
+    console.print(f"started {late.name} {short_peer(late.peer_id)}, which comes late and must catch up")
     _wait_joined(demo, [late])
     end = max(began + length, time.monotonic() + SETTLED_SECONDS)
     _train(demo, began, end, end)
 
 
 def _train(demo: Demo, began: float, until: float, end: float) -> None:
-    told_at = 0.0
+    shown_at = 0.0
     while (now := time.monotonic()) < until:
         for peer in demo.peers:
             if not peer.is_alive and not peer.is_killed:
                 raise LocalFault(f"{peer.name} ended by itself:\n{_last_lines(peer)}")
-        if now - told_at >= 10.0:
-            told_at = now
+        if now - shown_at >= 10.0:
+            shown_at = now
             logs = PeerLogs.read([(peer.name, peer.peer_id, peer.folder) for peer in demo.peers])
-            demo.say.print(f"{now - began:4.0f} s of {end - began:.0f}  {logs.progress_line()}")
+            demo.console.print(f"{now - began:4.0f} s of {end - began:.0f}  {logs.progress_line()}")
         time.sleep(0.25)
 
 
@@ -274,7 +274,7 @@ async def _fetch_anchors(demo: Demo, layout: FragmentLayout) -> dict[int, F32]:
                 for fragment in layout.fragments
             }
     except MurmurationError as error:
-        demo.say.print(f"the anchors could not be fetched: {error}")
+        demo.console.print(f"the anchors could not be fetched: {error}")
         return {}
 
 
@@ -303,7 +303,7 @@ def _free_port() -> int:
         return port
 
 
-def _print_summary(say: PlainConsole, summary: Summary) -> None:
+def _print_summary(console: PlainConsole, summary: Summary) -> None:
     facts = summary.facts()
     table = Table(title="What each peer did", box=None, pad_edge=False, title_justify="left")
     for title in ("peer", "inner steps", "tokens", "rounds", "fate"):
@@ -316,15 +316,17 @@ def _print_summary(say: PlainConsole, summary: Summary) -> None:
             str(row.rounds),
             row.fate,
         )
-    say.print(table)
+    console.print(table)
     last = facts["loss_last"]
-    say.print(f"held-out loss on the anchor   {facts['loss_first']:.3f} -> {'?' if last is None else f'{last:.3f}'}")
-    say.print(f"rounds committed / abandoned  {facts['rounds_committed']} / {facts['rounds_failed']}")
-    say.print(
+    console.print(
+        f"held-out loss on the anchor   {facts['loss_first']:.3f} -> {'?' if last is None else f'{last:.3f}'}"
+    )
+    console.print(f"rounds committed / abandoned  {facts['rounds_committed']} / {facts['rounds_failed']}")
+    console.print(
         f"bits per parameter            {facts['bits_per_parameter_up']:.3f} up, "
         f"{facts['bits_per_parameter_down']:.3f} down (contribution there, result back; all framing included)"
     )
-    say.print(f"inner loop held up            {100 * facts['trainer_wait_fraction']:.2f} % of the time")
-    say.print(f"anchors equal on all peers    {'yes' if facts['anchors_equal'] else 'NO'}")
-    say.print(f"late joiner caught up         {'yes' if facts['late_joiner_caught_up'] else 'NO'}")
-    say.print(f"seconds                       {facts['seconds']:.0f}")
+    console.print(f"inner loop held up            {100 * facts['trainer_wait_fraction']:.2f} % of the time")
+    console.print(f"anchors equal on all peers    {'yes' if facts['anchors_equal'] else 'NO'}")
+    console.print(f"late joiner caught up         {'yes' if facts['late_joiner_caught_up'] else 'NO'}")
+    console.print(f"seconds                       {facts['seconds']:.0f}")

@@ -14,7 +14,7 @@ from dht.identity.multiaddr import parse_peer_multiaddr
 from dht.records.signed_records import PeerRecord
 from peer.config.layouts import num_orthogonalised
 from peer.config.peer_config import PeerConfig
-from peer.doctor.facts import DoctorFacts, LineFacts, NeedFacts, RunFacts
+from peer.doctor.facts import DoctorFacts, LineFacts, NeedFacts, ReportedRun
 from peer.doctor.findings import diagnose, exit_code_of
 from peer.doctor.machine import look_at_machine, measure_step_seconds
 from peer.doctor.prediction import OwnHome, Prediction, predict
@@ -23,7 +23,7 @@ from peer.network.membership.revisions import end_version, minimum_software_at
 from peer.network.membership.run_finding import local_record, manifest_of
 from peer.network.reachability.probe import DialBack, Probe, probing
 from peer.observe.entry import observer_entry
-from peer.observe.observer import Observer, observe
+from peer.observe.observer import RunObserver, observe
 from peer.observe.target import Target
 from peer.plan.source import sizes_of
 from peer.trainer.devices.select import select_device
@@ -98,7 +98,7 @@ async def _with_run(facts: DoctorFacts, config: PeerConfig, target: Target, time
     return replace(facts, run=run, line=line, step_seconds=step_seconds, share_of_rounds=share)
 
 
-def _step_seconds(observer: Observer, device_name: str) -> float | None:
+def _step_seconds(observer: RunObserver, device_name: str) -> float | None:
     try:
         return measure_step_seconds(observer.manifest, select_device(device_name))
     except (RuntimeError, MemoryError, DeviceFault):
@@ -107,7 +107,7 @@ def _step_seconds(observer: Observer, device_name: str) -> float | None:
 
 
 def _predicted(
-    observer: Observer, records: Sequence[PeerRecord], line: LineFacts, step_seconds: float | None
+    observer: RunObserver, records: Sequence[PeerRecord], line: LineFacts, step_seconds: float | None
 ) -> Prediction:
     manifest = observer.manifest
     own = OwnHome(
@@ -125,13 +125,13 @@ def _smaller(measured: float | None, limit: float | None) -> float | None:
 
 
 def _run_facts(
-    observer: Observer, records: Sequence[PeerRecord], config: PeerConfig, needs: NeedFacts | None
-) -> RunFacts:
+    observer: RunObserver, records: Sequence[PeerRecord], config: PeerConfig, needs: NeedFacts | None
+) -> ReportedRun:
     manifest = observer.manifest
     version = min((min(record.versions, default=0) for record in records), default=0)
     newer = [record.software for record in records if is_older(SOFTWARE, record.software)]
     ends = end_version(manifest)
-    return RunFacts(
+    return ReportedRun(
         run_id=observer.run_id,
         manifest_hash=manifest.hash.hex(),
         own_manifest_hash=_own_manifest_hash(config),
@@ -155,7 +155,7 @@ def _own_manifest_hash(config: PeerConfig) -> str:
 
 
 async def _ask_members(
-    observer: Observer, records: Sequence[PeerRecord], target: Target, config: PeerConfig
+    observer: RunObserver, records: Sequence[PeerRecord], target: Target, config: PeerConfig
 ) -> LineFacts:
     line = LineFacts(
         own_addresses=tuple(observer.host.addresses()),

@@ -59,7 +59,7 @@ class NeedFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class RunFacts:
+class ReportedRun:
     """The run, as its members tell it.
 
     Attributes:
@@ -117,7 +117,7 @@ class DoctorFacts:
     """
 
     machine: MachineFacts
-    run: RunFacts | None = None
+    run: ReportedRun | None = None
     line: LineFacts = NOT_MEASURED
     step_seconds: float | None = None
     share_of_rounds: float | None = None

@@ -9,7 +9,7 @@ from typing import Final, Literal
 from dht.errors import DeviceFault, Incompatible, LocalFault
 from dht.identity.multiaddr import Multiaddr, parse_multiaddr
 from dht.p2pd.congestion_control import BBR
-from peer.doctor.facts import DoctorFacts, LineFacts, MachineFacts, NeedFacts, RunFacts
+from peer.doctor.facts import DoctorFacts, LineFacts, MachineFacts, NeedFacts, ReportedRun
 from peer.network.membership.membership import CLOCK_SKEW_SECONDS
 from peer.quantities import bit_rate_text, bytes_text, plural, seconds_text, short_peer
 from peer.version import SOFTWARE, is_older
@@ -88,7 +88,7 @@ def _findings(facts: DoctorFacts) -> Iterator[Finding]:
     yield from _rounds(facts, needs)
 
 
-def _software(machine: MachineFacts, run: RunFacts | None) -> Finding:
+def _software(machine: MachineFacts, run: ReportedRun | None) -> Finding:
     shown = ", ".join(f"{name} {version}" for name, version in machine.versions.items() if version)
     missing = [name for name, version in machine.versions.items() if not version]
     if missing:
@@ -164,7 +164,7 @@ def _congestion(name: str) -> Finding:
     )
 
 
-def _manifest(run: RunFacts) -> Finding:
+def _manifest(run: ReportedRun) -> Finding:
     shown = f"{run.manifest_hash[:16]}, {plural(run.num_members, 'member')}"
     if run.has_ended:
         return Finding("manifest", "stop", f"{shown}; its owner has ended the run", "join another run", 4)

@@ -32,17 +32,17 @@ from peer.export.model_file import Anchors, check_writable, facts_of, model_of, 
 from peer.export.model_source import CheckpointSource, ModelFileSource, ModelSource, RunSource
 from peer.network.anchors.fetcher import Fetched, Fetcher, FetchProgress
 from peer.observe.entry import observer_entry
-from peer.observe.observer import Observer, observe
+from peer.observe.observer import RunObserver, observe
 from peer.quantities import bytes_text, count_text, plural
 from peer.trainer.devices.select import select_device
 from peer.trainer.model.data import open_corpus
 from peer.trainer.model.evaluation import held_out_loss
 from peer.trainer.model.gpt import GPT
-from peer.trainer.model.sampling import NUM_BYTES, sample_tokens, say, shown_text
+from peer.trainer.model.sampling import NUM_BYTES, sample_tokens, shown_text, write_pieces
 
 LOOK_SECONDS = 1.0
 """Between two looks for members that have a state."""
-TOLD_SECONDS = 1.0
+SHOWN_SECONDS = 1.0
 """Between two lines of progress on a terminal."""
 
 
@@ -163,7 +163,7 @@ def sample_model(
         sys.stdout.write(text)
         sys.stdout.flush()
 
-    say(shown_text(tokens, begin), write)
+    write_pieces(shown_text(tokens, begin), write)
     return 0
 
 
@@ -302,7 +302,7 @@ async def anchors_of_run(source: RunSource, on_progress: Callable[[FetchProgress
     return Anchors(source.run_id, manifest, tuple(facts), values, origin, loss, version)
 
 
-async def _members_with_state(observer: Observer, timeout_seconds: float) -> list[PeerRecord]:
+async def _members_with_state(observer: RunObserver, timeout_seconds: float) -> list[PeerRecord]:
     loop = asyncio.get_running_loop()
     end = loop.time() + timeout_seconds
     while True:
@@ -319,14 +319,14 @@ async def _members_with_state(observer: Observer, timeout_seconds: float) -> lis
 
 def _teller() -> Callable[[FetchProgress], None]:
     """A line of progress on standard error now and then, for people only."""
-    told_at = time.monotonic()
+    shown_at = time.monotonic()
 
-    def tell(progress: FetchProgress) -> None:
-        nonlocal told_at
+    def show_progress(progress: FetchProgress) -> None:
+        nonlocal shown_at
         now = time.monotonic()
-        if sys.stderr.isatty() and now - told_at >= TOLD_SECONDS:
-            told_at = now
+        if sys.stderr.isatty() and now - shown_at >= SHOWN_SECONDS:
+            shown_at = now
             done, total = bytes_text(progress.done_bytes), bytes_text(progress.total_bytes)
             print(f"fetched {done} of {total}", file=sys.stderr, flush=True)
 
-    return tell
+    return show_progress

@@ -21,10 +21,9 @@ from safetensors.torch import save_file
 from averaging.arrays import F32
 from averaging.outer.outer_step import anchor_digest
 from dht.errors import DeviceFault, Incompatible, LocalFault, UsageFault
-from peer.config.layouts import layout_of
+from peer.config.layouts import layout_of, parameter_shapes
 from peer.config.least_memory import check_memory, free_memory_bytes
 from peer.config.manifest import RunManifest
-from peer.config.model_shapes import parameter_shapes
 from peer.export.model_header import DIGEST_NAME, SCHEMA, ModelHeader, config_digest, read_header
 from peer.trainer.model.evaluation import load_anchors
 from peer.trainer.model.gpt import GPT, build_model, parameters_digest
@@ -34,7 +33,7 @@ CONFIG_NAME = "config.json"
 
 
 @dataclass(frozen=True, slots=True)
-class FragmentFacts:
+class ExportedFragment:
     """One fragment of an exported model.
 
     Attributes:
@@ -56,7 +55,7 @@ class Anchors:
 
     run_id: str
     manifest: RunManifest
-    facts: tuple[FragmentFacts, ...]
+    facts: tuple[ExportedFragment, ...]
     values: Mapping[int, F32]
     origin: str
     held_out_loss: float | None = None
@@ -85,10 +84,10 @@ class ModelFile:
 
 def facts_of(
     index: int, version: int, lineage_tokens: int, anchor: F32, momentum: F32, num_confirmed: int
-) -> FragmentFacts:
+) -> ExportedFragment:
     """Facts about one fragment; its digest is computed from the values, whatever anybody said. Arrays: [n]."""
     digest = anchor_digest(anchor, momentum).hex()
-    return FragmentFacts(index, version, digest, lineage_tokens, anchor.size, num_confirmed)
+    return ExportedFragment(index, version, digest, lineage_tokens, anchor.size, num_confirmed)
 
 
 def model_of(anchors: Anchors) -> GPT:

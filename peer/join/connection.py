@@ -21,7 +21,6 @@ from peer.config.run_rules import sent_bytes_of
 from peer.events.log import Event
 from peer.mailbox.mailbox import Mailbox
 from peer.network.process.child import NetworkChild
-from peer.network.process.spec import network_spec
 from peer.network.process.supervisor import NetworkProcess
 from peer.trainer.devices.ranks import Ranks
 from peer.trainer.devices.select import describe_device
@@ -32,7 +31,7 @@ READY_SECONDS = 600.0
 """For the first anchors: a joiner downloads the whole model before it trains."""
 
 
-class Connection:
+class RunConnection:
     """Call `open`, then `link`; at the end `close`, or `abort` when there is no time for goodbyes.
 
     Args:
@@ -56,7 +55,7 @@ class Connection:
     ) -> None:
         self.identity = Identity.load_or_create(config.identity)
         self._config = config
-        self._network = NetworkProcess(network_spec(config, "trainer"), show, note, child)
+        self._network = NetworkProcess(config, show, note, child)
         self._mailbox: Mailbox | None = None
         self._side: SideStream | None = None
         self._is_open = False

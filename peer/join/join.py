@@ -15,9 +15,9 @@ from peer.config.data_source import source_here
 from peer.config.least_memory import check_memory, free_memory_bytes
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig
-from peer.join.connection import READY_SECONDS, Connection
+from peer.join.connection import READY_SECONDS, RunConnection
 from peer.network.process.child import NetworkChild
-from peer.panel.terminal import Owner, figures_shown
+from peer.panel.terminal import Terminal
 from peer.trainer.devices.rank_groups import (
     Place,
     RankGroup,
@@ -54,18 +54,18 @@ def run_trainer(config: PeerConfig, child: NetworkChild | None = None) -> int:
         check_meeting_place(place)
         if place.rank:
             return follow(place)
-    owner = Owner(config)
-    with figures_shown(config, owner), owner.interruptible():
-        return _run_trainer(config, owner, place, child)
+    terminal = Terminal(config)
+    with terminal.interruptible():
+        return _run_trainer(config, terminal, place, child)
 
 
-def _run_trainer(config: PeerConfig, owner: Owner, place: Place | None, child: NetworkChild | None) -> int:
+def _run_trainer(config: PeerConfig, terminal: Terminal, place: Place | None, child: NetworkChild | None) -> int:
     size = _num_devices(config, place)
     here = place or Place(0, 0, size, "", 0)
     device = device_of(config.device, here) if size > 1 else select_device(config.device)
     if config.threads is not None:
         torch.set_num_threads(config.threads)
-    connection = Connection(config, owner.show, owner.note, child)
+    connection = RunConnection(config, terminal.show, terminal.note, child)
     group = RankGroup(size, place) if size > 1 or config.shard else None
     trainer: Trainer | None = None
     is_orderly = False
@@ -74,17 +74,17 @@ def _run_trainer(config: PeerConfig, owner: Owner, place: Place | None, child: N
         connection.check()
         if group is not None:
             group.check()
-        return owner.stop_asked() or connection.run_has_ended
+        return terminal.stop_asked() or connection.run_has_ended
 
     loading = threading.Thread(target=load_optimizers, name="load-optimizers", daemon=True)
     loading.start()
     try:
         manifest = connection.open(stop)
         if manifest is not None:
-            trainer = _build_trainer(config, manifest, connection, device, group, owner.note)
-            _wait_for_start(manifest.starts_at, owner, stop)
+            trainer = _build_trainer(config, manifest, connection, device, group, terminal.note)
+            _wait_for_start(manifest.starts_at, terminal, stop)
             trainer.run(stop, config.max_steps)
-        reason = "asked to stop" if owner.stop_asked() else "its steps are done"
+        reason = "asked to stop" if terminal.stop_asked() else "its steps are done"
         if connection.run_has_ended:
             reason = "the run has ended"
         connection.close(reason, *([] if trainer is None else [trainer.training.idle]))
@@ -137,10 +137,10 @@ def _num_devices(config: PeerConfig, place: Place | None) -> int:
     return size
 
 
-def _wait_for_start(starts_at: float | None, owner: Owner, stop: Callable[[], bool]) -> None:
+def _wait_for_start(starts_at: float | None, terminal: Terminal, stop: Callable[[], bool]) -> None:
     """Until the manifest's starting time nobody trains; this peer is a member meanwhile."""
     if starts_at is not None and time.time() < starts_at:
-        owner.note(f"this run starts to train at {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(starts_at))}")
+        terminal.note(f"this run starts to train at {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(starts_at))}")
         while time.time() < starts_at and not stop():
             time.sleep(min(0.5, max(0.0, starts_at - time.time())))
 
@@ -148,7 +148,7 @@ def _wait_for_start(starts_at: float | None, owner: Owner, stop: Callable[[], bo
 def _build_trainer(
     config: PeerConfig,
     manifest: RunManifest,
-    connection: Connection,
+    connection: RunConnection,
     device: torch.device,
     group: RankGroup | None,
     note: Callable[[str], None],
@@ -156,7 +156,7 @@ def _build_trainer(
     if manifest.model.kind != "gpt":
         raise Incompatible(
             f"run {config.run_id} trains a model from its owner's own code (kind {manifest.model.kind!r}); expected "
-            "the built-in GPT; join it from that code with peer.join.session.join"
+            "the built-in GPT; join it from that code with murmuration.join"
         )
     source = source_here(manifest.data.source, config.data)
     is_elsewhere = device.type != "cpu"

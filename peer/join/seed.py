@@ -12,8 +12,7 @@ from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig
 from peer.mailbox.mailbox import Mailbox
 from peer.network.process.event_loop import run_network
-from peer.network.process.spec import network_spec
-from peer.panel.terminal import Owner, figures_shown
+from peer.panel.terminal import Terminal
 
 
 def run_seed(config: PeerConfig) -> int:
@@ -22,12 +21,12 @@ def run_seed(config: PeerConfig) -> int:
     Raises:
         LocalFault: what stopped it, with what its owner can do.
     """
-    owner = Owner(config, what="peer seed")
-    with figures_shown(config, owner), owner.interruptible():
-        return _run_seed(config, owner)
+    terminal = Terminal(config, what="peer seed")
+    with terminal.interruptible():
+        return _run_seed(config, terminal)
 
 
-def _run_seed(config: PeerConfig, owner: Owner) -> int:
+def _run_seed(config: PeerConfig, terminal: Terminal) -> int:
     allow_parts_of_hivemind()
     from peer.network.process.network_side import NetworkSide
 
@@ -37,11 +36,12 @@ def _run_seed(config: PeerConfig, owner: Owner) -> int:
 
     async def serve() -> None:
         loop = asyncio.get_running_loop()
-        spec = network_spec(config, "seed")
         side = NetworkSide(
-            spec, owner.show, lambda addresses: owner.note("listening on " + "  ".join(addresses)), make_mailbox
+            *(config, "seed", terminal.show),
+            on_addresses=lambda addresses: terminal.note("listening on " + "  ".join(addresses)),
+            make_mailbox=make_mailbox,
         )
-        owner.leave_by(lambda: loop.call_soon_threadsafe(side.leave, "asked to stop"))
+        terminal.leave_by(lambda: loop.call_soon_threadsafe(side.leave, "asked to stop"))
         await side.run()
 
     run_network(serve())

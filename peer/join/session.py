@@ -1,6 +1,6 @@
 """Train any module with a swarm, from your own loop: any `nn.Module`, any torch optimizer, a script or a notebook.
 
-    with join(run_id, module=model, optimizer=optimizer, peers=[address]) as swarm:
+    with murmuration.join(run_id, module=model, optimizer=optimizer, peers=[address]) as swarm:
         for indices in swarm.samples(batch_size, len(dataset)):
             loss = loss_of(model, dataset[indices])
             optimizer.zero_grad()
@@ -38,7 +38,7 @@ from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig, make_data_dir
 from peer.config.validation import explain
 from peer.events.log import CheckpointFailed, Event, EventLog, NetworkRestarted, SwarmLost, WaitingForPeers
-from peer.join.connection import READY_SECONDS, Connection
+from peer.join.connection import READY_SECONDS, RunConnection
 from peer.owner.new_run import trained_parameters
 from peer.trainer.loop.local_training import LocalTraining
 
@@ -110,7 +110,7 @@ class Swarm:
         self._log: EventLog | None = None
         self._folder: FolderLock | None = None
         self._restore_signal: Callable[[], object] = lambda: None
-        self._connection: Connection | None = None
+        self._connection: RunConnection | None = None
         self._training: LocalTraining | None = None
 
     def __enter__(self) -> Self:
@@ -126,7 +126,7 @@ class Swarm:
         make_data_dir(self._config)
         self._folder = FolderLock(self._config.data_dir, "an own loop")
         try:
-            self._connection = Connection(self._config, self._show, log.info)
+            self._connection = RunConnection(self._config, self._show, log.info)
         except BaseException:
             self._folder.close()
             raise
@@ -139,7 +139,7 @@ class Swarm:
             raise
         return self
 
-    def _enter(self, connection: Connection) -> None:
+    def _enter(self, connection: RunConnection) -> None:
         manifest = connection.open(self._stop)
         if manifest is None:
             raise LocalFault("asked to stop before the run was found; nothing was trained; join again")
@@ -271,9 +271,9 @@ class Swarm:
         with self._lock:
             if self._log is not None:
                 self._log.append(event)
-            told = None if self._folder is None else self._folder.what_happened()
-        if told is not None:
-            log.warning("%s", told)
+            problem = None if self._folder is None else self._folder.what_happened()
+        if problem is not None:
+            log.warning("%s", problem)
         self._on_event(event)
 
 

@@ -76,7 +76,7 @@ async def _learn_rules(admission: Admission, host: Host, addresses: list[str]) -
         Incompatible: a member says why it does not let this observer in.
     """
     # It loads numpy and the kernels, which must not delay the answer to a mistyped flag.
-    from peer.network.membership.revisions import go_by
+    from peer.network.membership.revisions import apply_member_rules
 
     reached, refusals = [], dict[PeerId, str]()
     for address in addresses:
@@ -88,7 +88,7 @@ async def _learn_rules(admission: Admission, host: Host, addresses: list[str]) -
         reached.append(address)
     found = await ask_for_run(host, admission, reached, on_refused=refusals.__setitem__)
     if found is not None:
-        go_by(admission, decode_run_record(found, run_id=admission.run_id))
+        apply_member_rules(admission, decode_run_record(found, run_id=admission.run_id))
     elif refusals:
         reason = next(iter(refusals.values()))
         raise Incompatible(

@@ -31,7 +31,7 @@ _HINT = "; a private run needs --invite FILE"
 
 
 @dataclass(frozen=True, slots=True)
-class Observer:
+class RunObserver:
     """A connected observer of one run."""
 
     run_id: str
@@ -138,7 +138,7 @@ async def observe(
     *,
     listen: Sequence[str] = (),
     announce: Sequence[str] = (),
-) -> AsyncIterator[Observer]:
+) -> AsyncIterator[RunObserver]:
     """Connect to a run as an observer with a throw-away identity.
 
     Args:
@@ -171,7 +171,7 @@ async def observe(
         manifest = _manifest_of(record)
         rule = AccessRule(run_id, manifest.hash, SOFTWARE)
         admission = None if entry is None else entry.admission
-        yield Observer(run_id, manifest, host, store, RunDoorkeeper(rule, host.peer_id, "observer", admission))
+        yield RunObserver(run_id, manifest, host, store, RunDoorkeeper(rule, host.peer_id, "observer", admission))
 
 
 def _why(faults: dict[str, str]) -> str:

@@ -84,7 +84,7 @@ def _facts(receipts: Receipts, rows: Sequence[MachineTotal], num_counted: int) -
 
 
 def _print(receipts: Receipts, rows: Sequence[MachineTotal], num_counted: int) -> None:
-    say = PlainConsole(width=None if sys.stdout.isatty() else 110)
+    console = PlainConsole(width=None if sys.stdout.isatty() else 110)
     table = Table(box=None, pad_edge=False)
     for title in ("machine", "tokens witnessed", "tokens reported", "rounds", "missed"):
         table.add_column(title, justify="left" if title == "machine" else "right", no_wrap=True)
@@ -96,11 +96,11 @@ def _print(receipts: Receipts, rows: Sequence[MachineTotal], num_counted: int) -
             str(row.rounds),
             str(row.rounds_missed),
         )
-    say.print(f"All signatures hold: {plural(len(receipts.rounds), 'receipt')} of run {receipts.run_id}")
-    say.print(table)
+    console.print(f"All signatures hold: {plural(len(receipts.rounds), 'receipt')} of run {receipts.run_id}")
+    console.print(table)
     num_missing = sum(len(part) for parts in missing_versions(receipts.rounds).values() for part in parts)
     num_left_out = len(receipts.rounds) - num_counted
-    say.print(
+    console.print(
         f"{plural(num_counted, 'round')} counted; {num_left_out} twice or of a lighter history; "
         f"{plural(num_missing, 'version')} between them not in this file"
     )

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +12,7 @@ from averaging.outer.layout import build_layout
 from dht.errors import LocalFault, PeerFault, UsageFault
 from dht.identity.keys import Identity, make_run_id
 from dht.records.signed_records import MAX_RUN_RECORD_BYTES, decode_run_record, encode_run_record, sign_run_record
-from dht.regular_files import read_regular
+from dht.regular_files import read_regular, write_whole
 from peer.config.data_source import check_signable
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import IDENTITY_NAME, RUN_RECORD_NAME, user_data_dir_here
@@ -98,7 +96,7 @@ def create_custom_run(
     *,
     replace: bool = False,
 ) -> NewRun:
-    """`create_run` for a module from own code, to be trained with `peer.join.session.join`.
+    """`create_run` for a module from own code, to be trained with `murmuration.join`.
 
     Args:
         module: a `torch.nn.Module`; its parameters with `requires_grad` are averaged, in balanced fragments. Every
@@ -147,7 +145,7 @@ def _write_run(manifest: RunManifest, folder: Path | None, replace: bool, *, kee
         owner = Identity.generate()
         run_id = make_run_id(name, owner.public_key)
         folder = user_data_dir_here() / run_id
-        write_whole(folder / OWNER_KEY_NAME, owner.to_bytes())
+        write_owned(folder / OWNER_KEY_NAME, owner.to_bytes())
         manifest = _with_own_peer(manifest, folder)
     else:
         if not replace and (folder / OWNER_KEY_NAME).exists():
@@ -161,7 +159,7 @@ def _write_run(manifest: RunManifest, folder: Path | None, replace: bool, *, kee
         manifest = _with_own_peer(manifest, folder)
         manifest = _as_next_revision(manifest, folder / RUN_RECORD_NAME, run_id, keeps_combine=keeps_combine)
     record = encode_run_record(sign_run_record(run_id, manifest.to_bytes(), owner))
-    write_whole(folder / RUN_RECORD_NAME, record)
+    write_owned(folder / RUN_RECORD_NAME, record)
     return NewRun(run_id, manifest, folder)
 
 
@@ -216,20 +214,15 @@ def _make_folder(folder: Path) -> None:
         raise _unwritable(folder, error) from error
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """The file appears whole, readable by its owner alone, or not at all."""
-    _make_folder(path.parent)
-    draft: str | None = None
+def write_owned(path: Path, content: bytes) -> None:
+    """The file appears whole, readable by its owner alone, or not at all.
+
+    Raises:
+        LocalFault: the folder cannot be written.
+    """
     try:
-        descriptor, draft = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(draft, path)
+        write_whole(path, content)
     except OSError as error:
-        if draft is not None:
-            Path(draft).unlink(missing_ok=True)
         raise _unwritable(path, error) from error
 
 

@@ -37,7 +37,7 @@ from dht.regular_files import read_regular
 from peer.config.manifest import MAX_MANIFEST_BYTES, RunManifest
 from peer.config.manifest_sections import ChangeSection
 from peer.config.peer_config import ADDRESSES_NAME, RUN_RECORD_NAME, expanded, read_cached_peers, user_data_dir_here
-from peer.owner.new_run import OWNER_KEY_NAME, write_whole
+from peer.owner.new_run import OWNER_KEY_NAME, write_owned
 
 DRAFT_NAME = "manifest.draft"
 """The next revision before it is signed, in the owner's folder."""
@@ -100,7 +100,7 @@ class OwnedRun:
             draft = RunManifest.from_bytes(RunManifest.from_fields(fields).to_bytes())
         except ValueError as error:
             raise UsageFault(f"the manifest cannot hold this change: {error}") from error
-        write_whole(self.folder / DRAFT_NAME, draft.to_bytes())
+        write_owned(self.folder / DRAFT_NAME, draft.to_bytes())
         return draft
 
     def sign(self) -> RunManifest:
@@ -122,7 +122,7 @@ class OwnedRun:
             )
         self.record = sign_run_record(self.run_id, draft.to_bytes(), self.owner)
         self.manifest = draft
-        write_whole(self.folder / RUN_RECORD_NAME, encode_run_record(self.record))
+        write_owned(self.folder / RUN_RECORD_NAME, encode_run_record(self.record))
         (self.folder / DRAFT_NAME).unlink()
         return draft
 

@@ -36,7 +36,7 @@ WIDTH = 80
 """Columns of the smallest terminal that the panel must fit; it needs 19 of its 24 lines."""
 
 
-class View(Protocol):
+class EventView(Protocol):
     """What shows the events of one peer. No method raises, whatever becomes of the output."""
 
     def show(self, event: Event) -> None:
@@ -58,7 +58,7 @@ class View(Protocol):
 
 def make_view(
     output: Literal["auto", "panel", "plain", "json"], stdout: TextIO, stderr: TextIO, environ: Mapping[str, str]
-) -> View:
+) -> EventView:
     """The view for `output`; "auto" is the panel on a capable terminal and plain lines everywhere else."""
     if output == "auto":
         capable = stdout.isatty() and environ.get("TERM") != "dumb" and not environ.get("NO_COLOR")

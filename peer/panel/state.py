@@ -38,7 +38,7 @@ RATE_WINDOW_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Traffic:
+class RoundBytes:
     """What one committed round moved through this peer's line."""
 
     at: float
@@ -74,7 +74,7 @@ class PanelState:
     rounds_contributed: int = 0
     bytes_up: int = 0
     bytes_down: int = 0
-    traffic: tuple[Traffic, ...] = ()
+    traffic: tuple[RoundBytes, ...] = ()
     recent: tuple[tuple[float, str], ...] = ()
     refusals: tuple[Refusals, ...] = ()
 
@@ -158,7 +158,7 @@ def _with_facts(state: PanelState, event: Event) -> PanelState:
 
 
 def _with_round(state: PanelState, event: RoundCommitted) -> PanelState:
-    moved = Traffic(event.at, event.bytes_up, event.bytes_down)
+    moved = RoundBytes(event.at, event.bytes_up, event.bytes_down)
     kept = tuple(one for one in state.traffic if one.at > event.at - RATE_WINDOW_SECONDS)
     return dataclasses.replace(
         state,

@@ -16,7 +16,7 @@ from types import FrameType
 from peer.config.folder_lock import FolderLock
 from peer.config.peer_config import PeerConfig, make_data_dir
 from peer.events.log import Event, EventLog
-from peer.panel.panel import View, make_view
+from peer.panel.panel import EventView, make_view
 
 LOOK_SECONDS = 0.1
 """Between two looks of the view at what is new: below what people notice."""
@@ -28,7 +28,7 @@ FAREWELL_SECONDS = 2.0
 """For the last lines; an output that is still blocked then is left alone."""
 
 
-class Owner:
+class Terminal:
     """Shows events and notes, keeps the log and the data folder, and turns signals into a polite end.
 
     Args:
@@ -42,7 +42,7 @@ class Owner:
     network side. Nothing here that a signal handler calls takes a lock.
     """
 
-    def __init__(self, config: PeerConfig, view: View | None = None, what: str = "peer join") -> None:
+    def __init__(self, config: PeerConfig, view: EventView | None = None, what: str = "peer join") -> None:
         make_data_dir(config)
         self._folder = FolderLock(config.data_dir, what)
         self._view = view or make_view(config.output, sys.stdout, sys.stderr, os.environ)
@@ -51,27 +51,26 @@ class Owner:
         self._log_lock = threading.Lock()
         self._closed = threading.Event()
         self._is_stopping = False
+        self._config = config
+        self._note_in_figures: Callable[[Event], object] = lambda event: None
         self._on_stop: Callable[[], object] = lambda: None
-        self._on_event: Callable[[Event], object] = lambda event: None
 
     def show(self, event: Event) -> None:
         """Show an event and keep it in the log; callable from any thread."""
         with self._log_lock:
             self._log.append(event)
-        self._on_event(event)
+        self._note_in_figures(event)
         self._waiting.append(event)
-
-    def watch(self, on_event: Callable[[Event], object]) -> None:
-        """Give it every event as well."""
-        self._on_event = on_event
-
-    def leave_by(self, on_stop: Callable[[], object]) -> None:
-        """Call this when the owner wants to leave."""
-        self._on_stop = on_stop
 
     def note(self, sentence: str) -> None:
         """Tell the owner something that is no event."""
         self._waiting.append(sentence)
+
+    def leave_by(self, action: Callable[[], object]) -> None:
+        """Call `action` once the owner wants to leave: from a signal handler, or now if that was before."""
+        self._on_stop = action
+        if self._is_stopping:
+            action()
 
     def stop_asked(self) -> bool:
         """Whether the owner wants to leave."""
@@ -79,8 +78,9 @@ class Owner:
 
     @contextmanager
     def interruptible(self) -> Iterator[None]:
-        """The first Ctrl+C, SIGTERM or closed terminal leaves politely, the second at once; the view runs meanwhile.
+        """The first Ctrl+C, SIGTERM or closed terminal leaves politely, the second at once.
 
+        Meanwhile the view runs, and figures for Prometheus are served where the configuration asks for them.
         A background job whose Ctrl+C or hang-up is ignored keeps it so; SIGTERM ends it.
         """
 
@@ -97,7 +97,8 @@ class Owner:
         viewer = threading.Thread(target=self._show_all, name="view", daemon=True)
         viewer.start()
         try:
-            yield
+            with self._figures():
+                yield
         finally:
             self._closed.set()
             viewer.join(FAREWELL_SECONDS)
@@ -106,6 +107,20 @@ class Owner:
             with self._log_lock:
                 self._log.close()
             self._folder.close()
+
+    @contextmanager
+    def _figures(self) -> Iterator[None]:
+        host, port = self._config.metrics_host, self._config.metrics_port
+        if port is None:
+            yield
+            return
+        from peer.panel.metrics import PeerMetrics, serving_metrics
+
+        metrics = PeerMetrics()
+        with serving_metrics(metrics, host, port) as port:
+            self._note_in_figures = metrics.note
+            self.note(f"figures for Prometheus at http://{host}:{port}/metrics")
+            yield
 
     def _show_all(self) -> None:
         for num_looks in itertools.count(1):
@@ -120,23 +135,8 @@ class Owner:
                 self._view.close()
                 return
             self._view.tick(time.time())
-            if num_looks % FOLDER_LOOKS == 0 and (told := self._folder.what_happened()) is not None:
-                self.note(told)
-
-
-@contextmanager
-def figures_shown(config: PeerConfig, owner: Owner) -> Iterator[None]:
-    """Figures for Prometheus meanwhile, where `config` wants them."""
-    if config.metrics_port is None:
-        yield
-        return
-    from peer.panel.metrics import PeerMetrics, serving_metrics
-
-    metrics = PeerMetrics()
-    with serving_metrics(metrics, config.metrics_host, config.metrics_port) as port:
-        owner.watch(metrics.note)
-        owner.note(f"figures for Prometheus at http://{config.metrics_host}:{port}/metrics")
-        yield
+            if num_looks % FOLDER_LOOKS == 0 and (problem := self._folder.what_happened()) is not None:
+                self.note(problem)
 
 
 def _signals() -> list[signal.Signals]:

@@ -10,7 +10,7 @@ from functools import partial
 
 from averaging.codec.blocks import DEFAULT_SCALE
 from peer.config.manifest import AveragingSection
-from peer.plan.round_traffic import BlockFormat, Line, round_traffic
+from peer.plan.round_traffic import MemberLink, ValueFormat, round_traffic
 from peer.plan.utilisation import (
     DATA_PARALLEL,
     GRID_BITS_PER_SECOND,
@@ -79,15 +79,15 @@ def own_bandwidth(model: LayeredModel, sync_every: int, interval_bits: float) ->
 def own_interval_bits(model: LayeredModel) -> float:
     """Bits that each of two peers sends while every fragment has one round: all parameters, all framing."""
     num_fragments = model.num_layers // PUBLISHED_LAYERS_PER_FRAGMENT
-    blocks = BlockFormat(OWN_CODEC, AveragingSection().block_size, DEFAULT_SCALE)
+    blocks = ValueFormat(OWN_CODEC, AveragingSection().block_size, DEFAULT_SCALE)
     cuts = [model.num_parameters * fragment // num_fragments for fragment in range(num_fragments + 1)]
     counts = Counter(end - start for start, end in itertools.pairwise(cuts))
-    lines = [Line(1e9, 1e9)] * 2
+    lines = [MemberLink(1e9, 1e9)] * 2
     return sum(8 * count * round_traffic(size, blocks, lines)[0].bytes_up for size, count in counts.items())
 
 
 @dataclass(frozen=True, slots=True)
-class Agreement:
+class FigureAgreement:
     """How many cells of the paper's rows the model gives as printed (to 0.06 Gbit/s), and within one grid point."""
 
     exact: int
@@ -95,10 +95,10 @@ class Agreement:
     cells: int
 
 
-def agreement(rows: Sequence[TableRow]) -> Agreement:
+def agreement(rows: Sequence[TableRow]) -> FigureAgreement:
     """Of the rows that have a published counterpart."""
     cells = [cell for row in rows if row.published for cell in zip(row.bits_per_second, row.published, strict=True)]
-    return Agreement(
+    return FigureAgreement(
         exact=sum(ours is not None and is_as_printed(ours, listed) for ours, listed in cells),
         near=sum(ours is not None and abs(_grid_point(ours) - _grid_point(listed)) <= 1 for ours, listed in cells),
         cells=len(cells),

@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from dht.errors import UsageFault
 from peer.config.manifest import read_toml
 from peer.config.validation import explain
-from peer.plan.round_traffic import Line
+from peer.plan.round_traffic import MemberLink
 
 MAX_GROUPS = 32
 """More kinds of homes than anyone tells apart; the report has a row for each."""
@@ -33,8 +33,8 @@ class HomeGroup(_Section):
     reachable: bool = Field(default=True, description="whether others can dial it; if not, it reduces nothing")
 
     @property
-    def line(self) -> Line:
-        return Line(
+    def line(self) -> MemberLink:
+        return MemberLink(
             1e6 * self.upload_mbit_per_second,
             1e6 * self.download_mbit_per_second,
             self.round_trip_seconds / 2,

@@ -11,9 +11,9 @@ from dataclasses import astuple, dataclass
 from averaging.outer.carried_error import kept_error_num_bytes
 from averaging.outer.contributions import RECENT_CONTRIBUTIONS
 from averaging.wire.messages import HISTORY_COMMITS
-from peer.checkpoint.spill import is_shelved
+from peer.checkpoint.spill import is_spilled
 from peer.mailbox.mailbox import mailbox_num_bytes
-from peer.plan.round_traffic import BlockFormat, MemberTraffic
+from peer.plan.round_traffic import MemberTraffic, ValueFormat
 
 FLOAT_BYTES = 4
 
@@ -90,7 +90,7 @@ def trainer_memory(num_parameters: int, num_orthogonalised: int = 0) -> TrainerM
 
 
 def network_memory(
-    sizes: Sequence[int], blocks: BlockFormat, mode: str, traffic: Sequence[MemberTraffic], num_members: int
+    sizes: Sequence[int], blocks: ValueFormat, mode: str, traffic: Sequence[MemberTraffic], num_members: int
 ) -> NetworkMemory:
     """Of one peer while rounds of all fragments go on.
 
@@ -98,7 +98,7 @@ def network_memory(
         traffic: of this peer, per fragment.
     """
     encoded = sum(blocks.num_bytes(size) for size in sizes)
-    in_memory = sum(_past_rounds_bytes(blocks.num_bytes(size)) for size in sizes) - _shelved_bytes(sizes, blocks)
+    in_memory = sum(_past_rounds_bytes(blocks.num_bytes(size)) for size in sizes) - _spilled_bytes(sizes, blocks)
     reduced = [size - part.contribution_values for size, part in zip(sizes, traffic, strict=True)]
     return NetworkMemory(
         mailbox_bytes=mailbox_num_bytes(sizes),
@@ -119,13 +119,13 @@ def _past_rounds_bytes(encoded_bytes: int) -> int:
     return (RECENT_CONTRIBUTIONS + HISTORY_COMMITS) * encoded_bytes
 
 
-def _shelved_bytes(sizes: Sequence[int], blocks: BlockFormat) -> int:
+def _spilled_bytes(sizes: Sequence[int], blocks: ValueFormat) -> int:
     """What of that is on the disk: a commit leaves its results and a contribution."""
     encoded = [blocks.num_bytes(size) for size in sizes]
-    return sum(_past_rounds_bytes(one) for one in encoded if is_shelved(2 * one))
+    return sum(_past_rounds_bytes(one) for one in encoded if is_spilled(2 * one))
 
 
-def disk_bytes(sizes: Sequence[int], blocks: BlockFormat, mode: str, num_orthogonalised: int = 0) -> int:
+def disk_bytes(sizes: Sequence[int], blocks: ValueFormat, mode: str, num_orthogonalised: int = 0) -> int:
     """Of the checkpoints that are kept and one being written, and of past rounds (`peer.checkpoint.spill`).
 
     Each has anchors, momentum, residuals and own work on the network side, and parameters, reference copy and the
@@ -134,4 +134,4 @@ def disk_bytes(sizes: Sequence[int], blocks: BlockFormat, mode: str, num_orthogo
     num_copies = 3 + (mode in VELOCITY_MODES) + 2
     encoded = (1 + RECENT_CONTRIBUTIONS) * sum(blocks.num_bytes(size) for size in sizes)
     values_bytes = FLOAT_BYTES * num_copies * sum(sizes) + optimizer_bytes(sum(sizes), num_orthogonalised)
-    return (KEPT_CHECKPOINTS + 1) * (values_bytes + encoded) + _shelved_bytes(sizes, blocks)
+    return (KEPT_CHECKPOINTS + 1) * (values_bytes + encoded) + _spilled_bytes(sizes, blocks)

@@ -20,9 +20,9 @@ from peer.plan.homes import HomeGroup, PlanProfile
 from peer.plan.memory import FLOAT_BYTES, NetworkMemory, TrainerMemory, disk_bytes, network_memory, trainer_memory
 from peer.plan.round_traffic import (
     LINE_SHARE,
-    BlockFormat,
-    Line,
+    MemberLink,
     MemberTraffic,
+    ValueFormat,
     busy_seconds,
     round_seconds,
     round_traffic,
@@ -132,7 +132,7 @@ def plan_run(manifest: RunManifest, profile: PlanProfile, sizes_of: SizesOf, num
     """
     section = manifest.averaging
     sizes = sizes_of(section.num_fragments)
-    blocks = BlockFormat(section.codec, section.block_size, section.scale)
+    blocks = ValueFormat(section.codec, section.block_size, section.scale)
     num_cells = _num_cells(manifest, profile)
     lines, first_members = _members(profile, num_cells)
     rounds = _rounds(sizes, blocks, lines, profile.num_seeds, num_cells)
@@ -216,14 +216,14 @@ def find_settings(manifest: RunManifest, profile: PlanProfile, sizes_of: SizesOf
     """
     section, goal = manifest.averaging, profile.goal
     step = min(group.step_seconds for group in profile.peers)
-    line = Line(
+    line = MemberLink(
         1e6 * goal.upload_mbit_per_second,
         min(group.line.download_bits_per_second for group in profile.peers),
         max(group.line.latency_seconds for group in profile.peers),
     )
     num_cells = _num_cells(manifest, profile)
     lines = [line] * math.ceil(profile.num_peers / num_cells)
-    blocks = BlockFormat(section.codec, section.block_size, section.scale)
+    blocks = ValueFormat(section.codec, section.block_size, section.scale)
     found: list[Setting] = []
     for num_fragments in sorted({*PLANNED_FRAGMENTS, section.num_fragments}):
         try:
@@ -277,7 +277,7 @@ def _num_cells(manifest: RunManifest, profile: PlanProfile) -> int:
 
 
 def _rounds(
-    sizes: Sequence[int], blocks: BlockFormat, lines: Sequence[Line], num_listeners: int, num_cells: int
+    sizes: Sequence[int], blocks: ValueFormat, lines: Sequence[MemberLink], num_listeners: int, num_cells: int
 ) -> list[_Round]:
     made: dict[int, _Round] = {}
     for size in sizes:
@@ -287,7 +287,7 @@ def _rounds(
     return [made[size] for size in sizes]
 
 
-def _members(profile: PlanProfile, num_cells: int) -> tuple[list[Line], list[int]]:
+def _members(profile: PlanProfile, num_cells: int) -> tuple[list[MemberLink], list[int]]:
     """The lines of the members of a cell, and the number of the first member of each group."""
     counts = [group.count for group in profile.peers]
     if num_cells > 1:
@@ -295,7 +295,7 @@ def _members(profile: PlanProfile, num_cells: int) -> tuple[list[Line], list[int
         counts = [max(1, count * size // profile.num_peers) for count in counts]
         while sum(counts) > size:
             counts[counts.index(max(counts))] -= 1
-    lines: list[Line] = []
+    lines: list[MemberLink] = []
     first_members = []
     for group, count in zip(profile.peers, counts, strict=True):
         first_members.append(len(lines))

@@ -53,7 +53,7 @@ _SEQUENCE = 1 << 40
 
 
 @dataclass(frozen=True, slots=True)
-class BlockFormat:
+class ValueFormat:
     """How values are encoded, as the manifest's averaging section says."""
 
     codec: str
@@ -65,13 +65,13 @@ class BlockFormat:
         return encoded_num_bytes(self.codec, self.block_size, num_values, self.scale)
 
     @property
-    def across_cells(self) -> BlockFormat:
+    def across_cells(self) -> ValueFormat:
         """How the means of cells travel."""
-        return BlockFormat(cell_codec_name(self.codec), self.block_size, self.scale)
+        return ValueFormat(cell_codec_name(self.codec), self.block_size, self.scale)
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class MemberLink:
     """What one member brings. Rates are those of the line; latency is one way."""
 
     upload_bits_per_second: float
@@ -111,8 +111,8 @@ class MemberTraffic:
 
 def round_traffic(
     num_values: int,
-    blocks: BlockFormat,
-    lines: Sequence[Line],
+    blocks: ValueFormat,
+    lines: Sequence[MemberLink],
     num_listeners: int = 0,
     seconds: float = 0.0,
     num_cells: int = 1,
@@ -167,7 +167,7 @@ def round_traffic(
     )
 
 
-def round_seconds(traffic: Sequence[MemberTraffic], lines: Sequence[Line]) -> float:
+def round_seconds(traffic: Sequence[MemberTraffic], lines: Sequence[MemberLink]) -> float:
     """From the last offer to the commit: contributions, then results, each as fast as its slowest line, and latency.
 
     Encoding, decoding and averaging are left out; `benchmarks/bench_codec.py` measures them.
@@ -187,12 +187,12 @@ def round_seconds(traffic: Sequence[MemberTraffic], lines: Sequence[Line]) -> fl
     return contributions + results + across + num_messages * max(line.latency_seconds for line in lines)
 
 
-def busy_seconds(member: MemberTraffic, line: Line) -> float:
+def busy_seconds(member: MemberTraffic, line: MemberLink) -> float:
     """How long one round keeps the busier direction of a member's line busy."""
     return _line_seconds(member.bytes_up, member.bytes_down, line)
 
 
-def _line_seconds(num_bytes_up: float, num_bytes_down: float, line: Line) -> float:
+def _line_seconds(num_bytes_up: float, num_bytes_down: float, line: MemberLink) -> float:
     up = 8 * num_bytes_up / LINE_SHARE / line.upload_bits_per_second
     return max(up, 8 * num_bytes_down / LINE_SHARE / line.download_bits_per_second)
 

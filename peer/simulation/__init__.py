@@ -9,7 +9,6 @@ The simulator:
 
     virtual_sleep.py  simulated processes that sleep and wake
     virtual_time.py   an asyncio loop that jumps to the next timer
-    data.py           a language that is quickly learned
     workload.py       what simulated peers learn
     peer.py           one simulated volunteer
     checks.py         what must hold when a swarm has settled

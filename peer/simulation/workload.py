@@ -22,15 +22,17 @@ from averaging.outer.layout import FragmentLayout, build_layout
 from dht.host import PeerId
 from peer.config.manifest import RunManifest
 from peer.mailbox.mailbox import Mailbox
-from peer.simulation.data import markov_corpus
 from peer.trainer.loop.mailbox_link import TrainerLink
 from peer.trainer.loop.trainer import Trainer
-from peer.trainer.model.data import Corpus
+from peer.trainer.model.data import Corpus, TokenStream
 from peer.trainer.model.evaluation import held_out_loss, load_anchors
 from peer.trainer.model.gpt import build_model
 
 NOISE_POOL_VALUES = 65_521
 """Beyond the model's size: each step reads the pool from another offset, so that steps do not repeat their noise."""
+NUM_TOKENS = 40_000
+NUM_SUCCESSORS = 3
+"""Each token is followed by one of so many others, the first of them in two cases of three: about 0.8 nats."""
 CURVATURES = (1.0, 0.25, 0.0625, 0.015625)
 
 
@@ -230,4 +232,22 @@ def _link_of(
         mode=manifest.averaging.mode,
         clock=clock,
         pause=None,
+    )
+
+
+def markov_corpus(seed: int, vocab_size: int) -> Corpus:
+    """Text of a first-order Markov chain; the last tenth is held out."""
+    generator = np.random.Generator(np.random.PCG64(seed))
+    successors = generator.integers(0, vocab_size, (vocab_size, NUM_SUCCESSORS))
+    choices = generator.choice(NUM_SUCCESSORS, NUM_TOKENS, p=(0.7, 0.2, 0.1))
+    jumps = generator.random(NUM_TOKENS) < 0.02  # out of short cycles
+    anywhere = generator.integers(0, vocab_size, NUM_TOKENS)
+    tokens = np.empty(NUM_TOKENS, np.uint16)
+    token = 0
+    for position in range(NUM_TOKENS):
+        token = int(anywhere[position] if jumps[position] else successors[token, choices[position]])
+        tokens[position] = token
+    cut = NUM_TOKENS - NUM_TOKENS // 10
+    return Corpus(
+        TokenStream([("training", tokens[:cut])], vocab_size), TokenStream([("held out", tokens[cut:])], vocab_size)
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 import threading
@@ -12,7 +13,7 @@ import pytest
 
 from dht.errors import LocalFault
 from dht.identity.keys import Identity
-from dht.regular_files import open_regular, read_regular
+from dht.regular_files import open_regular, read_regular, write_whole
 from peer.checkpoint.files import measure_file, read_json
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import load_config, read_cached_peers
@@ -134,3 +135,25 @@ def test_a_file_that_turns_into_a_pipe_meanwhile_is_refused(tmp_path: Path, monk
     monkeypatch.setattr(os, "open", swap)
     with pytest.raises(OSError, match="named pipe"):
         open_regular(path)
+
+
+def test_a_file_is_written_whole_for_its_owner_alone_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "folder" / "file"
+    write_whole(path, b"first")
+    assert path.read_bytes() == b"first"
+    assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    write_whole(path, b"second")
+    assert path.read_bytes() == b"second"
+
+    def no_space(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", no_space)
+    with pytest.raises(OSError, match="No space left"):
+        write_whole(path, b"third")
+    assert path.read_bytes() == b"second"
+    assert [entry.name for entry in path.parent.iterdir()] == ["file"]
+    with pytest.raises(OSError, match="File exists"):
+        write_whole(path / "below a file", b"")

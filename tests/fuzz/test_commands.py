@@ -9,7 +9,7 @@ import pytest
 from dht.errors import LocalFault
 from peer import plain_output
 from peer.observe import status
-from peer.observe.observer import Observer
+from peer.observe.observer import RunObserver
 from tests.fuzz.commands import command_targets
 from tests.fuzz.fuzzer import CORPUS, fuzz, problem_with
 
@@ -61,6 +61,6 @@ def test_the_frame_finds_planted_bugs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_record_of_another_shape_breaks_a_command_that_trusts_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Observer, "has_shape", staticmethod(lambda record, manifest: True))
+    monkeypatch.setattr(RunObserver, "has_shape", staticmethod(lambda record, manifest: True))
     target = TARGETS["peer_status"]
     assert any("IndexError" in problem_with(target, data) for data in target.seeds)

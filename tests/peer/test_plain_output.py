@@ -19,10 +19,10 @@ from rich.table import Table
 from dht.errors import LocalFault, PeerFault
 from dht.fields import printable
 from dht.records.signed_records import PeerRecord
-from peer.cli.exit_codes import reporting
+from peer.cli.exit_codes import exits_with_sentence
 from peer.config.manifest import RunManifest
 from peer.events.peer_events import RefusedPeer
-from peer.observe.observer import Observer
+from peer.observe.observer import RunObserver
 from peer.observe.status import _print_table, status_facts
 from peer.panel.panel import PlainView
 from peer.plain_console import PlainConsole
@@ -90,7 +90,7 @@ def test_no_command_writes_what_a_terminal_obeys(
 ) -> None:
     before = sys.stdout, sys.stderr
     with pytest.raises(typer.Exit):
-        reporting(command)()
+        exits_with_sentence(command)()
     assert (sys.stdout, sys.stderr) == before
     said = capsys.readouterr()
     assert is_plain(said.out + said.err)
@@ -137,7 +137,7 @@ def test_a_record_of_another_shape_is_not_looked_at(num_fragments: int, capsys: 
     hostile = [replace(record, name="[/nope]", device="[red]") for record in records]
     _print_table(good.run_id, manifest, hostile)
     assert "[/nope]" in capsys.readouterr().out
-    assert Observer.has_shape(shaped(3, num_fragments), manifest) == (num_fragments in (0, shape))
+    assert RunObserver.has_shape(shaped(3, num_fragments), manifest) == (num_fragments in (0, shape))
 
 
 def test_only_one_module_makes_consoles() -> None:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-PACKAGES = ("dht", "averaging", "peer", "dashboard")
+PACKAGES = ("dht", "averaging", "peer", "dashboard", "murmuration")
 MAX_LINES = 500
 MAX_ROOM_MODULES = 15
 MAX_ROOM_LINES = 2500
@@ -188,6 +188,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
     "dashboard.app": ("dht.identity dht.records dht.observer dashboard.*", False, "aiohttp"),
     "peer.cli": ("dht.* peer.* dashboard.*", False, "pydantic typer"),
     "peer.__main__": ("peer peer.cli", False, ""),
+    "murmuration": ("peer", False, ""),
 }
 """A room may also import the standard library, its own files and `GROUND`. `x.*` is every row of `x` above this one."""
 

@@ -42,7 +42,7 @@ from tests.kit.documents import (
     section,
 )
 
-PACKAGES = ("dht", "averaging", "peer", "dashboard")
+PACKAGES = ("dht", "averaging", "peer", "dashboard", "murmuration")
 PROTOCOL = ROOT / "docs" / "contributor" / "protocol.md"
 MATHEMATICS = ROOT / "docs" / "contributor" / "mathematics.md"
 

@@ -23,7 +23,7 @@ from averaging.trust.guard import Guard, GuardPorts
 from averaging.wire.messages import Abandon, Commit, Offer, RosterEntry, ShardResult
 from peer.events.log import Event
 from peer.events.peer_events import AnchorRepaired, RefusedPeer
-from peer.simulation.scenarios.spec import Fault, Profile, Quadratic, SimulationSpec, tiny_manifest
+from peer.simulation.scenarios.spec import Fault, PeerSpec, Quadratic, SimulationSpec, tiny_manifest
 from peer.simulation.simulation import simulate
 from tests.kit.clock import Clock
 from tests.kit.notaries import notary_of
@@ -246,8 +246,8 @@ def test_no_peer_of_a_split_swarm_refuses_another_when_it_is_one_again(heal_at: 
     """A fast peer alone, and four slow ones: their versions have other numbers and other times."""
     seen: list[Event] = []
 
-    def profile(step_seconds: float) -> Profile:
-        return Profile("all", "", 2e7, 1e8, 0.03, 0.0, step_seconds)
+    def profile(step_seconds: float) -> PeerSpec:
+        return PeerSpec("all", "", 2e7, 1e8, 0.03, 0.0, step_seconds)
 
     spec = SimulationSpec(
         num_peers=5,

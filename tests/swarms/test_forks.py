@@ -13,7 +13,7 @@ from peer.events.round_events import RoundCommitted, SentContribution
 from peer.network.node.fragment_memory import persist
 from peer.network.node.node import Node
 from peer.simulation.peer import EPOCH_SECONDS, Life
-from peer.simulation.scenarios.spec import Profile
+from peer.simulation.scenarios.spec import PeerSpec
 from peer.simulation.simulation import Fault, SimulationResult, SimulationSpec, simulate, tiny_manifest
 from tests.kit.tiers import sampled
 
@@ -132,8 +132,8 @@ def test_of_two_equal_sides_of_a_split_the_one_with_more_signed_tokens_wins(num_
     half = num_peers // 2
     sides = tuple(range(half)), tuple(range(half, num_peers))
 
-    def profile(index: int) -> Profile:
-        return Profile("all", "", 2e7, 1e8, 0.03, 0.0, 0.4 if index in sides[faster] else 0.8)
+    def profile(index: int) -> PeerSpec:
+        return PeerSpec("all", "", 2e7, 1e8, 0.03, 0.0, 0.4 if index in sides[faster] else 0.8)
 
     seen: list[tuple[int, Event]] = []
     starts = tuple(Fault(1.0 + 0.3 * index, "start", (index,)) for index in range(num_peers))

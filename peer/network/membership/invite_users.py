@@ -17,7 +17,7 @@ from dht.admission.tickets import SERIAL_BYTES, Ticket
 from dht.errors import LocalFault
 from dht.host import PeerId
 from dht.identity.keys import public_key_of
-from dht.regular_files import open_regular
+from dht.regular_files import open_regular, write_whole
 
 INVITE_USERS_NAME = "used_invites.jsonl"
 """In a peer's data folder."""
@@ -114,10 +114,8 @@ def _line(use: InviteUse) -> bytes:
 
 
 def _replace(path: Path, uses: list[InviteUse]) -> None:
-    draft = path.with_suffix(".draft")
     try:
-        draft.write_bytes(b"".join(map(_line, uses)))
-        os.replace(draft, path)
+        write_whole(path, b"".join(map(_line, uses)))
     except OSError as error:
         raise LocalFault(
             f"{path} cannot be written: {error.strerror}; expected a writable folder with free space"

@@ -11,7 +11,7 @@ from dht.errors import UsageFault
 from dht.host import PeerId
 from dht.identity.keys import Identity, public_key_of
 from dht.records.profiles import COUNTRIES, MAX_MACHINES, MAX_PROFILE_LIFE_SECONDS, Profile, clean_name
-from dht.regular_files import open_regular
+from dht.regular_files import open_regular, write_whole
 
 LIFE_SECONDS = MAX_PROFILE_LIFE_SECONDS - 3600.0
 """Just under the longest life that holders accept."""
@@ -76,10 +76,8 @@ def write_choice(path: Path, choice: Choice) -> None:
     Raises:
         UsageFault: it cannot be written.
     """
-    draft = path.with_name(f".{path.name}.draft")
     try:
-        draft.write_text(json.dumps(asdict(choice), indent=2) + "\n", encoding="utf-8")
-        draft.replace(path)
+        write_whole(path, json.dumps(asdict(choice), indent=2).encode() + b"\n")
     except OSError as error:
         raise UsageFault(f"cannot write {path}: {error.strerror}; expected a writable folder") from error
 

@@ -1,4 +1,4 @@
-"""Keeps a peer among others: looks for members, for ever, and says once when they are lost and once when found again.
+"""Keeps a peer connected: looks for members for ever, and reports once when all are lost and once when they are back.
 
 One mechanism for all the ways to lose them: a line that is down for an hour, an address that changed, a laptop that
 slept. After each of them this peer looks at once and is announced at once, instead of when it would have been its turn.
@@ -25,11 +25,11 @@ CONNECTED_SECONDS = 60.0
 ASLEEP_SECONDS = 5.0
 """A tick that took so much longer: this process stood still. Records live longer, so nobody else notices it first."""
 PATIENCE_SECONDS = 10.0
-"""Nobody is told that the swarm is lost when it is back within so long, as after waking up."""
+"""The swarm is not reported as lost when it is back within so long, as after waking up."""
 
 
-class Company:
-    """`run` never ends.
+class ReconnectLoop:
+    """Looks for members for ever; reports once when all are lost and once when they are back. `run` never ends.
 
     Args:
         look: dials, looks around and reads records; returns the number of DHT members it knows afterwards.
@@ -59,7 +59,7 @@ class Company:
         self._look = look
         self._records = records
         self._silent_seconds = silent_seconds
-        self._heard: dict[PeerId, tuple[object, float]] = {}
+        self._last_changes: dict[PeerId, tuple[object, float]] = {}
         self._rejoin = rejoin
         self._emit = emit
         self._wall_clock = wall_clock
@@ -72,7 +72,7 @@ class Company:
         self._must_rejoin = asyncio.Event()
 
     async def run(self) -> None:
-        """Look, count and tell."""
+        """Look, count and report."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self._keep_looking())
             group.create_task(self._keep_rejoining())
@@ -103,7 +103,7 @@ class Company:
                 # Whom it has a record of it may have worked with, even if the first count was still to come.
                 self._has_slept = self._has_met or bool(self._records())
                 # What came just before the sleep says nothing about who is there now.
-                self._heard = {peer_id: (record, -math.inf) for peer_id, record in self._records().items()}
+                self._last_changes = {peer_id: (record, -math.inf) for peer_id, record in self._records().items()}
                 self._patient_from = now
                 self._hurry.set()
             if self._note(self._count(), now):
@@ -112,12 +112,12 @@ class Company:
     def _count(self) -> int:
         """Members that have announced themselves lately."""
         now = self._wall_clock()
-        heard = {}
+        changes = {}
         for peer_id, record in self._records().items():
-            last = self._heard.get(peer_id)
-            heard[peer_id] = last if last is not None and last[0] == record else (record, now)
-        self._heard = heard
-        return sum(now - heard_at <= self._silent_seconds for _, heard_at in heard.values())
+            last = self._last_changes.get(peer_id)
+            changes[peer_id] = last if last is not None and last[0] == record else (record, now)
+        self._last_changes = changes
+        return sum(now - changed_at <= self._silent_seconds for _, changed_at in changes.values())
 
     def _note(self, num_members: int, now: float) -> bool:
         """Whether members are there after nobody was, as far as this peer knows."""

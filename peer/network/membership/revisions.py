@@ -48,7 +48,7 @@ def member_rules(manifest: RunManifest, owner_public_key: bytes, version: int) -
     )
 
 
-def go_by(admission: Admission, record: RunRecord) -> None:
+def apply_member_rules(admission: Admission, record: RunRecord) -> None:
     """Let the manifest decide from now on who is a member; one that cannot be read decides nothing."""
     try:
         manifest = RunManifest.from_bytes(record.manifest)
@@ -80,7 +80,7 @@ def is_successor(newer: RunManifest, held: RunManifest) -> bool:
     return newer.revision > held.revision and newer.hash == held.hash
 
 
-def told(newer: RunManifest, held: RunManifest) -> str:
+def describe_changes(newer: RunManifest, held: RunManifest) -> str:
     """What is new in a revision, in words."""
     return "; ".join(_phrase(change) for change in newer.changes if change not in held.changes)
 

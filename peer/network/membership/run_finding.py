@@ -19,7 +19,7 @@ from dht.regular_files import read_regular
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import RUN_RECORD_NAME, read_cached_peers
 from peer.network.membership.reconnect import ALONE_SECONDS, CONNECTED_SECONDS
-from peer.network.membership.revisions import go_by
+from peer.network.membership.revisions import apply_member_rules
 from peer.network.membership.run_protocol import ask_for_run
 from peer.version import SOFTWARE
 
@@ -86,7 +86,7 @@ async def find_run(
         reached = await _dial(host, addresses, complaints)
         found = await ask_for_run(host, admission, reached, complaints.invalid.append, complaints.refused)
         if found is not None:
-            go_by(admission, decode_run_record(found, run_id=wanted.run_id))
+            apply_member_rules(admission, decode_run_record(found, run_id=wanted.run_id))
         num_members = await store.bootstrap(addresses) if addresses else 0
         if found is None and num_members:
             found = await store.fetch_run(wanted.run_id)
@@ -97,7 +97,7 @@ async def find_run(
             manifest = manifest_of(record)
             if local is not None:
                 refuse_two_manifests(local, record, manifest, wanted.folder / RUN_RECORD_NAME)
-            go_by(admission, record)
+            apply_member_rules(admission, record)
             return record, manifest
         if num_members and local is not None:
             return local, manifest_of(local)

@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Parting:
+class GracefulLeave:
     """The last things a node does; `keeper` is None where nothing is kept."""
 
     exchange: Exchange

@@ -30,7 +30,7 @@ from dht.records.signed_records import PeerRecord
 from peer.checkpoint.checkpoint import CheckpointFolder
 from peer.checkpoint.facts import Totals
 from peer.checkpoint.partial_downloads import ChunkFiles
-from peer.checkpoint.spill import PastRounds, Shelf
+from peer.checkpoint.spill import RoundSpill, SpillFiles
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import INCOMING_NAME
 from peer.config.run_rules import codec_of, limits_of, rule_of
@@ -40,7 +40,7 @@ from peer.network.membership.membership import MemberScope, Membership
 from peer.network.membership.revisions import Revisions
 from peer.network.node.checkpoint_keeper import CheckpointKeeper
 from peer.network.node.fragment_memory import build_fragments, persist
-from peer.network.node.leave import Parting
+from peer.network.node.leave import GracefulLeave
 from peer.network.node.mailbox_desk import TrainerDesk
 from peer.network.node.ports import NodeIdentity, NodePorts
 from peer.network.node.repairs import Repairs
@@ -107,7 +107,7 @@ class Node:
         self.fetcher = Fetcher(ports.host, ports.doorkeeper, self.limits, self.membership, notary, kept)
         self.keeper = self._past = None
         if checkpoints is not None:
-            self._past = PastRounds(Shelf(checkpoints.path.parent), ports.compute)
+            self._past = RoundSpill(SpillFiles(checkpoints.path.parent), ports.compute)
             self.keeper = self._build_keeper(checkpoints, self._past)
         self.repairs = Repairs(self.exchange, self.fetcher, self.membership, self.reporter, self._keep_lineage)
         StateServer(
@@ -115,7 +115,7 @@ class Node:
             most_bits_per_second=lambda: ports.serving.now(self.links),
             max_transfers=ports.serving.max_transfers,
         )
-        self._parting = Parting(
+        self._leave = GracefulLeave(
             self.exchange, self.links, self.membership, self.desk, mailbox, self.keeper, ports.clock
         )
         self._start = Start(
@@ -220,7 +220,7 @@ class Node:
                 for task in done:
                     task.result()
             except Incompatible:
-                await self._parting.keep_work_in_time()
+                await self._leave.keep_work_in_time()
                 raise
             await self._settle()
         finally:
@@ -275,12 +275,12 @@ class Node:
         return tuple(fragment.machine.version for fragment in self.fragments)
 
     async def _settle(self) -> None:
-        await self._parting.finish_rounds()
+        await self._leave.finish_rounds()
         self._state = "leaving"
-        await self._parting.hand_over()
+        await self._leave.hand_over()
         self._state = "left"
-        await self._parting.say_goodbye()
-        await self._parting.keep_work()
+        await self._leave.say_goodbye()
+        await self._leave.keep_work()
 
     # ------------------------------------------------------------------------------------------------- the mailbox
 
@@ -354,7 +354,7 @@ class Node:
             if self.rule.mode == "streaming" and self.desk.is_open:
                 self.desk.deliver_anchor(index)
         if self._past is not None and isinstance(report, RoundClosed):
-            self._background.spawn(self._past.put_away(self.fragments[index], report.commit))
+            self._background.spawn(self._past.spill(self.fragments[index], report.commit))
         repair = self.reporter.wanted_repair(report)
         if repair is not None:
             self._background.spawn(self.repairs.repair(index, repair.peer_id, repair.reason))
@@ -448,7 +448,7 @@ class Node:
         if self.keeper is not None:
             await self.keeper.keep_lineage()
 
-    def _build_keeper(self, checkpoints: CheckpointFolder, past: PastRounds) -> CheckpointKeeper:
+    def _build_keeper(self, checkpoints: CheckpointFolder, past: RoundSpill) -> CheckpointKeeper:
         trainer, ports = self.mailbox.trainer, self.ports
 
         def totals() -> Totals:

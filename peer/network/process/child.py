@@ -34,7 +34,7 @@ ignores them: Python would answer one that comes while it loads with a traceback
 
 @dataclass
 class NetworkChild:
-    """A process that waits for its `NetworkSpec` at the other end of `connection`; see `peer.network.process.main`."""
+    """A process that waits for its `PeerConfig` at the other end of `connection`; see `peer.network.process.main`."""
 
     process: subprocess.Popen[bytes]
     connection: socket.socket

@@ -21,11 +21,11 @@ from dht.errors import DaemonFault, LocalFault, MurmurationError
 from dht.kademlia.lazy_hivemind import allow_parts_of_hivemind
 from dht.records.signed_records import RunRecord, encode_run_record
 from peer.config.manifest import RunManifest
+from peer.config.peer_config import PeerConfig
 from peer.events.log import Event, JoinedRun, to_json
 from peer.mailbox.mailbox import Mailbox
 from peer.network.process.child import OWNERS_SIGNALS
 from peer.network.process.event_loop import run_network
-from peer.network.process.spec import NetworkSpec
 from peer.plain_output import make_plain
 
 MAX_LINE_BYTES = 1 << 20
@@ -103,8 +103,7 @@ async def _run(channel: _Channel) -> None:
         beginning.cancel()
         return
     first, _ = beginning.result()
-    fields: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in first.items()}
-    spec = NetworkSpec(**fields)
+    config = PeerConfig.model_validate_json(first["config"])
 
     async def make_mailbox(record: RunRecord, manifest: RunManifest) -> tuple[Mailbox, str]:
         channel.send("run", record=encode_run_record(record).hex())
@@ -120,7 +119,9 @@ async def _run(channel: _Channel) -> None:
             # everything up for a tenth of a second of processor time; on a crowded machine other peers notice.
             gc.freeze()
 
-    side = NetworkSide(spec, emit, lambda addresses: channel.send("addresses", addresses=addresses), make_mailbox)
+    side = NetworkSide(
+        config, "trainer", emit, lambda addresses: channel.send("addresses", addresses=addresses), make_mailbox
+    )
 
     async def obey() -> None:
         while True:

@@ -34,12 +34,13 @@ from dht.p2pd.fresh_dial import dial_freshly
 from dht.p2pd.host import P2pdHost
 from dht.p2pd.relay_check import check_relay
 from dht.records.signed_records import MAX_RUN_RECORD_BYTES, RunRecord, decode_run_record, encode_run_record
-from dht.regular_files import read_regular
+from dht.regular_files import read_regular, write_whole
+from dht.streams.pacing import RateLimits
 from dht.streams.remote_memory import DEFAULT_BYTES_PER_PEER, RemoteMemory
 from peer.checkpoint.checkpoint import CheckpointFolder, CheckpointOwner
 from peer.config.layouts import layout_digest_of
 from peer.config.manifest import RunManifest
-from peer.config.peer_config import ADDRESSES_NAME, CHECKPOINTS_NAME, RUN_RECORD_NAME, write_cached_peers
+from peer.config.peer_config import ADDRESSES_NAME, RUN_RECORD_NAME, PeerConfig, write_cached_peers
 from peer.config.run_rules import check_site, codec_of, limits_of
 from peer.events import peer_events as events
 from peer.events.log import Event, ManifestRevised, RunEnded
@@ -50,14 +51,13 @@ from peer.network.membership.invite_users import InviteUsers
 from peer.network.membership.peer_cache import PeerCache
 from peer.network.membership.profile_file import load_contributor
 from peer.network.membership.profile_publisher import Contributing
-from peer.network.membership.reconnect import Company
-from peer.network.membership.revisions import Revisions, go_by, told
+from peer.network.membership.reconnect import ReconnectLoop
+from peer.network.membership.revisions import Revisions, apply_member_rules, describe_changes
 from peer.network.membership.run_finding import Wanted, find_run, local_record
 from peer.network.membership.run_protocol import RUN_RECORD_LIFE_SECONDS, ask_for_run, serve_run
 from peer.network.node.node import Node
 from peer.network.node.ports import NodeIdentity, NodePorts
 from peer.network.node.serving_limits import ServingLimits, bytes_per_peer
-from peer.network.process.spec import NetworkSpec
 from peer.network.reachability.paths import PathPorts, Paths
 from peer.network.reachability.probe import DialBack, probing
 from peer.network.reachability.probe_server import ProbeServer
@@ -84,6 +84,8 @@ class NetworkSide:
     """One peer's network side.
 
     Args:
+        config: the volunteer's choices.
+        role: "trainer" or "seed".
         emit: takes every event.
         on_addresses: called with the dialable addresses once the host is up.
         make_mailbox: given the signed manifest, returns the mailbox to work on and the device's name.
@@ -91,12 +93,14 @@ class NetworkSide:
 
     def __init__(
         self,
-        spec: NetworkSpec,
+        config: PeerConfig,
+        role: str,
         emit: Callable[[Event], None],
         on_addresses: Callable[[list[str]], None],
         make_mailbox: Callable[[RunRecord, RunManifest], Awaitable[tuple[Mailbox, str]]],
     ) -> None:
-        self._spec = spec
+        self._config = config
+        self._role = role
         self._tell = emit
         self._on_addresses = on_addresses
         self._make_mailbox = make_mailbox
@@ -117,7 +121,7 @@ class NetworkSide:
 
     def _emit(self, event: Event) -> None:
         self._tell(event)
-        if isinstance(event, RunEnded) and self._spec.role != "trainer":
+        if isinstance(event, RunEnded) and self._role != "trainer":
             # A trainer's process decides for itself, when its step is done.
             self.leave("the run has ended")
 
@@ -127,16 +131,16 @@ class NetworkSide:
         Raises:
             LocalFault: what stopped it, with what its owner can do.
         """
-        spec = self._spec
-        folder = Path(spec.data_dir)
-        identity = Identity.load_or_create(spec.identity)
-        key_path = Path(spec.contributor_key)
-        contributor = load_contributor(key_path, create=True) if spec.contributor_key else None
-        local, damage = local_record(folder / RUN_RECORD_NAME, spec.run_id)
+        config = self._config
+        folder = config.data_dir
+        identity = Identity.load_or_create(config.identity)
+        key_path = config.contributor_key
+        contributor = None if key_path is None else load_contributor(key_path, create=True)
+        local, damage = local_record(config.run_record_path, config.run_id)
         users = InviteUsers(folder)
         self._admission = admission = Admission(
             identity,
-            spec.run_id,
+            config.run_id,
             time.time,
             lambda: secrets.token_bytes(NONCE_BYTES),
             ticket_pass=(ticket_pass := load_pass(folder)) or b"",
@@ -145,7 +149,7 @@ class NetworkSide:
             on_used=users.keep,
         )
         if local is not None:
-            go_by(admission, local)
+            apply_member_rules(admission, local)
         users.remind(admission, time.time())
         async with contextlib.AsyncExitStack() as stack:
             host = await stack.enter_async_context(self._make_host(identity))
@@ -160,13 +164,13 @@ class NetworkSide:
             if found is None:
                 return
             self._record, manifest = found
-            _keep_record(folder / RUN_RECORD_NAME, self._record)
+            _keep_record(config.run_record_path, self._record)
             serve_run(host, admission, self._current_record)
             mailbox, device = await self._make_mailbox(self._record, manifest)
             node = self._build_node(identity, contributor, host, store, manifest, mailbox, device)
             self._node = node
             # Until a round has measured the line: nobody should be given more to reduce than may be sent.
-            node.links.limit(spec.limits.upload_bits_per_second, spec.limits.download_bits_per_second)
+            node.links.limit(self._limits.upload_bits_per_second, self._limits.download_bits_per_second)
             if self._leave_reason is not None:
                 node.leave(self._leave_reason)
 
@@ -185,13 +189,15 @@ class NetworkSide:
             host.add_restart_listener(tell_restart)
             ProbeServer(host, node.ports.doorkeeper, dial_freshly, wall_clock=time.time, clock=time.monotonic)
             work = [
-                self._build_company(store, host, folder, node).run(),
+                self._build_reconnect_loop(store, host, folder, node).run(),
                 self._republish(store),
                 self._follow_revisions(store, host, folder, node),
                 self._build_paths(host, node).run(),
             ]
-            if contributor is not None:
-                work.append(Contributing(store, contributor, key_path, spec.run_id, identity.peer_id, time.time).run())
+            if contributor is not None and key_path is not None:
+                work.append(
+                    Contributing(store, contributor, key_path, config.run_id, identity.peer_id, time.time).run()
+                )
             background = [asyncio.create_task(one) for one in work]
             for task in background:
                 task.add_done_callback(_tell_of_early_end)
@@ -206,23 +212,29 @@ class NetworkSide:
                         await self._cache_peers(host, PeerCache(folder))
 
     def _make_host(self, identity: Identity) -> P2pdHost:
-        spec = self._spec
-        options = DaemonOptions(relays_for_others=self._relays_for_others, map_ports=spec.map_ports)
-        most = spec.max_memory_mb_per_peer
+        config = self._config
+        options = DaemonOptions(relays_for_others=self._relays_for_others, map_ports=config.map_ports)
+        most = config.max_memory_mb_per_peer
         return P2pdHost(
-            *(identity, spec.listen, spec.announce),
+            *(identity, config.listen_addresses, config.announce),
             options=options,
-            limits=spec.limits,
-            memory=RemoteMemory(DEFAULT_BYTES_PER_PEER if most is None else most * 10**6, spec.max_streams_per_peer),
-            max_streams_per_peer=spec.max_streams_per_peer,
-            port_range=None if spec.port_range is None else range(*spec.port_range),
+            limits=self._limits,
+            memory=RemoteMemory(DEFAULT_BYTES_PER_PEER if most is None else most * 10**6, config.max_streams_per_peer),
+            max_streams_per_peer=config.max_streams_per_peer,
+            port_range=config.ports,
         )
+
+    @property
+    def _limits(self) -> RateLimits:
+        """What the volunteer lets the line carry."""
+        limits = self._config.upload_limit_mbit, self._config.download_limit_mbit
+        return RateLimits(*(None if limit is None else 1e6 * limit for limit in limits))
 
     @property
     def _relays_for_others(self) -> bool:
         """Seeds do, unless told not to. Members of a private run do not: a relay does not know who is a stranger."""
-        asked = self._spec.relays_for_others
-        return (self._spec.role == "seed" if asked is None else asked) and not self._admission.is_private
+        asked = self._config.relay_for_others
+        return (self._role == "seed" if asked is None else asked) and not self._admission.is_private
 
     def _build_paths(self, host: P2pdHost, node: Node) -> Paths:
         async def dial_back(member: PeerId, addresses: list[str]) -> DialBack:
@@ -233,9 +245,8 @@ class NetworkSide:
             *(node.membership.members, dial_back, check_relay, node.note_paths, self._emit, time.monotonic, time.time),
             randomness=random.Random(secrets.randbits(64)),
         )
-        spec = self._spec
-        relays = self._relays_for_others
-        return Paths(host, ports, uses_relays=spec.uses_relays, relays=relays, announce=spec.announce)
+        config, relays = self._config, self._relays_for_others
+        return Paths(host, ports, uses_relays=config.relay, relays=relays, announce=config.announce)
 
     def _build_node(
         self,
@@ -247,27 +258,27 @@ class NetworkSide:
         mailbox: Mailbox,
         device: str,
     ) -> Node:
-        spec = self._spec
+        config = self._config
         key = contributor.public_key if contributor is not None else b""
         session = secrets.randbits(62)
-        check_site(manifest, spec.site, trains=spec.role == "trainer")
+        check_site(manifest, config.site, trains=self._role == "trainer")
         who = NodeIdentity(
             identity,
-            spec.run_id,
+            config.run_id,
             session,
-            spec.role,
+            self._role,
             device,
-            spec.name,
+            config.name,
             SOFTWARE,
             contributor_key=key,
-            site=spec.site,
+            site=config.site,
         )
         assert self._record is not None
-        rule = AccessRule(spec.run_id, manifest.hash, SOFTWARE)
-        doorkeeper = RunDoorkeeper(rule, identity.peer_id, spec.role, self._admission)
+        rule = AccessRule(config.run_id, manifest.hash, SOFTWARE)
+        doorkeeper = RunDoorkeeper(rule, identity.peer_id, self._role, self._admission)
         owner_key = self._record.owner_public_key
         limits = limits_of(mailbox.sizes, codec_of(manifest))
-        allowed = bytes_per_peer(spec.max_memory_mb_per_peer, limits.max_frame_bytes)
+        allowed = bytes_per_peer(config.max_memory_mb_per_peer, limits.max_frame_bytes)
         host.memory.raise_to(allowed)
         ports = NodePorts(
             host,
@@ -280,16 +291,16 @@ class NetworkSide:
             random.Random(secrets.randbits(64)),
             revisions=partial(Revisions, manifest, owner_key, identity.peer_id, doorkeeper, self._admission),
             serving=ServingLimits(
-                math.inf if spec.serve_limit_mbit is None else 1e6 * spec.serve_limit_mbit, spec.max_transfers
+                math.inf if config.serve_limit_mbit is None else 1e6 * config.serve_limit_mbit, config.max_transfers
             ),
             line=host.pace_of(ROUND_PROTOCOL),
             max_queued_bytes=max(allowed, MAX_QUEUED_BYTES),
         )
         owner = CheckpointOwner(
-            spec.run_id, identity.peer_id, manifest.hash, layout_digest_of(manifest), tuple(mailbox.sizes)
+            config.run_id, identity.peer_id, manifest.hash, layout_digest_of(manifest), tuple(mailbox.sizes)
         )
-        path, every_seconds = Path(spec.data_dir) / CHECKPOINTS_NAME, 60.0 * spec.checkpoint_minutes
-        folder = CheckpointFolder(path, owner, every_seconds, spec.checkpoints_kept)
+        every_seconds = 60.0 * config.checkpoint_minutes
+        folder = CheckpointFolder(config.checkpoints_path, owner, every_seconds, config.checkpoints_kept)
         return Node(who, manifest, ports, mailbox, folder)
 
     # ---------------------------------------------------------------------------------------------- finding the run
@@ -297,12 +308,12 @@ class NetworkSide:
     async def _find_unless_left(
         self, store: HivemindStore, host: P2pdHost, folder: Path, local: RunRecord | None, damage: str
     ) -> tuple[RunRecord, RunManifest] | None:
-        spec = self._spec
+        config = self._config
 
         def tell(reason: str, seconds: float) -> None:
             self._emit(events.WaitingForPeers(at=time.time(), peer_id=host.peer_id, reason=reason, seconds=seconds))
 
-        wanted = Wanted(spec.run_id, spec.peers, folder, spec.join_timeout_seconds, tell)
+        wanted = Wanted(config.run_id, config.peers, folder, config.join_timeout_seconds, tell)
         finding = asyncio.create_task(find_run(wanted, store, host, self._admission, local, damage))
         leaving = asyncio.create_task(self._leaving.wait())
         try:
@@ -315,11 +326,11 @@ class NetworkSide:
 
     # ------------------------------------------------------------------------------------------------ staying there
 
-    def _build_company(self, store: HivemindStore, host: P2pdHost, folder: Path, node: Node) -> Company:
+    def _build_reconnect_loop(self, store: HivemindStore, host: P2pdHost, folder: Path, node: Node) -> ReconnectLoop:
         cache = PeerCache(folder)
 
         async def look() -> int:
-            addresses = list(dict.fromkeys([*self._spec.peers, *cache.read()]))
+            addresses = list(dict.fromkeys([*self._config.peers, *cache.read()]))
             try:
                 num_members = await store.bootstrap(addresses)
                 if num_members:
@@ -338,7 +349,7 @@ class NetworkSide:
                 await node.membership.announce()
                 await node.membership.introduce()
 
-        return Company(
+        return ReconnectLoop(
             node.me,
             look,
             lambda: {
@@ -364,7 +375,7 @@ class NetworkSide:
         connected = await host.connected_addresses()
         found = [address for peer_id in sorted(connected) for address in connected[peer_id]]
         # A member may not have told its addresses yet; what this peer came by leads there, too.
-        cache.keep([*found, *cache.read(), *self._spec.peers])
+        cache.keep([*found, *cache.read(), *self._config.peers])
 
     async def _republish(self, store: HivemindStore) -> None:
         """Any member keeps the run findable, at once when it meets others; the owner's machine may be away."""
@@ -372,7 +383,7 @@ class NetworkSide:
             self._met_members.clear()
             try:
                 encoded = encode_run_record(self._current_record())
-                await store.publish_run(self._spec.run_id, encoded, time.time() + RUN_RECORD_LIFE_SECONDS)
+                await store.publish_run(self._config.run_id, encoded, time.time() + RUN_RECORD_LIFE_SECONDS)
             except (PeerFault, LocalFault) as fault:
                 log.warning("publishing the run record failed: %s", fault)
             with contextlib.suppress(TimeoutError):
@@ -387,7 +398,7 @@ class NetworkSide:
             pause = LOOKS_PER_REVISION_LOOK * node.manifest.network.announce_seconds
             await asyncio.sleep(pause * random.uniform(0.7, 1.0))
             try:
-                self._take_newer(await store.fetch_run(self._spec.run_id), folder, node)
+                self._take_newer(await store.fetch_run(self._config.run_id), folder, node)
                 if self._admission.is_private:
                     self._take_newer(await self._ask_members(host, folder, node), folder, node)
             except (PeerFault, LocalFault) as fault:
@@ -396,7 +407,7 @@ class NetworkSide:
     async def _ask_members(self, host: P2pdHost, folder: Path, node: Node) -> bytes | None:
         """The manifest from a member itself: whom the DHT does not answer any more hears here why."""
         refusals: dict[PeerId, str] = {}
-        addresses = [*PeerCache(folder).read(), *self._spec.peers]
+        addresses = [*PeerCache(folder).read(), *self._config.peers]
         found = await ask_for_run(
             host, self._admission, _some_of(addresses, host.peer_id), on_refused=refusals.__setitem__
         )
@@ -407,7 +418,7 @@ class NetworkSide:
     def _take_newer(self, found: bytes | None, folder: Path, node: Node) -> None:
         if found is None:
             return
-        record, held = decode_run_record(found, run_id=self._spec.run_id), self._current_record()
+        record, held = decode_run_record(found, run_id=self._config.run_id), self._current_record()
         if record.revision <= max(held.revision, self._refused_revision):
             return
         before = node.revisions.manifest
@@ -422,7 +433,7 @@ class NetworkSide:
         if node.revisions.take(newer):
             self._record = record
             _keep_record(folder / RUN_RECORD_NAME, record)
-            what = told(newer, before)
+            what = describe_changes(newer, before)
             self._met_members.set()
         else:
             self._refused_revision = record.revision
@@ -458,9 +469,7 @@ def _keep_record(path: Path, record: RunRecord) -> None:
     data = encode_run_record(record)
     try:
         if not path.exists() or read_regular(path, MAX_RUN_RECORD_BYTES) != data:
-            draft = path.with_suffix(".draft")
-            draft.write_bytes(data)
-            draft.replace(path)
+            write_whole(path, data)
     except OSError as error:
         log.warning("%s could not be written (%s); the run record will be fetched again next time", path, error)
 

@@ -13,7 +13,6 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from typing import Any
 
 from dht.clocks import steady_seconds
@@ -21,12 +20,12 @@ from dht.errors import DeviceFault, Incompatible, LocalFault, NobodyReachable, U
 from dht.host import PeerId
 from dht.p2pd.directory import remove_stale
 from dht.records.signed_records import RunRecord, decode_run_record
+from peer.config.peer_config import PeerConfig
 from peer.events import peer_events as events
 from peer.events.log import Event, RunEnded, from_json
 from peer.mailbox.mailbox import Mailbox
 from peer.network.process.child import NetworkChild, start_network_child
 from peer.network.process.restarts import MAX_RESTARTS, Restarts
-from peer.network.process.spec import NetworkSpec
 
 STOP_SECONDS = 40.0
 """For an orderly leave: settling the last round (5 s), handing over (15 s), goodbyes, and closing the daemon."""
@@ -50,7 +49,7 @@ class NetworkProcess:
     """One supervised child process; all methods may be called from the trainer's thread.
 
     Args:
-        spec: what the child needs.
+        config: the volunteer's choices, for the child.
         show: takes every event (called from a reader thread).
         note: takes plain sentences for the owner, such as the addresses.
         first: the child to begin with, when it has been started before.
@@ -58,13 +57,13 @@ class NetworkProcess:
 
     def __init__(
         self,
-        spec: NetworkSpec,
+        config: PeerConfig,
         show: Callable[[Event], None],
         note: Callable[[str], None],
         first: NetworkChild | None = None,
     ) -> None:
         self._first = first
-        self._spec = spec
+        self._config = config
         self._show = show
         self._note = note
         self.addresses: tuple[str, ...] = ()
@@ -163,7 +162,7 @@ class NetworkProcess:
         child = self._first.take() if self._first is not None else start_network_child()
         self._first = None
         self._child, self._connection = child.process, child.connection
-        self._send(asdict(self._spec))
+        self._send({"kind": "config", "config": self._config.model_dump_json(exclude_defaults=True)})
 
     def _send(self, message: dict[str, Any]) -> None:
         connection = self._connection
@@ -210,8 +209,8 @@ class NetworkProcess:
                 )
                 break
             is_training = self._mailbox is not None and bool(self._mailbox[0].network.ready)
-            told = events.NetworkRestarted(at=time.time(), peer_id=PeerId(""), reason=reason, is_training=is_training)
-            self._show(told)
+            event = events.NetworkRestarted(at=time.time(), peer_id=PeerId(""), reason=reason, is_training=is_training)
+            self._show(event)
             if self._leaving.wait(pause_seconds):
                 break
             self._spawn()
@@ -238,7 +237,7 @@ class NetworkProcess:
             self.addresses = tuple(message["addresses"])
             self._note("listening on " + "  ".join(self.addresses))
         elif kind == "run":
-            self._record = decode_run_record(bytes.fromhex(message["record"]), run_id=self._spec.run_id)
+            self._record = decode_run_record(bytes.fromhex(message["record"]), run_id=self._config.run_id)
             self._found.set()
             with self._lock:
                 self._send_mailbox()

@@ -71,7 +71,7 @@ class WorkloadSection(_Section):
     )
 
 
-class NetworkSection(_Section):
+class ScenarioNetwork(_Section):
     """The network between the peers, apart from their own lines."""
 
     announce_seconds: float = Field(default=10.0, ge=1, le=600, description="between two records of one peer")
@@ -196,7 +196,7 @@ class Scenario(_Section):
     )
     workload: WorkloadSection = WorkloadSection()
     averaging: AveragingSection = AveragingSection()
-    network: NetworkSection = NetworkSection()
+    network: ScenarioNetwork = ScenarioNetwork()
     model: ModelSection | None = Field(default=None, description="gpt: as in a manifest; absent: a tiny one")
     training: TrainingSection | None = Field(default=None, description="gpt: as in a manifest; absent: a fitting one")
     groups: dict[str, GroupSection] = Field(min_length=1, description="one table for each kind of peer")

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from peer.config.manifest import DataSection, NetworkSection, RunManifest
 from peer.simulation.scenarios.scenario import GroupSection, Scenario
-from peer.simulation.scenarios.spec import Fault, FaultKind, Lie, Profile, Quadratic, SimulationSpec, tiny_manifest
+from peer.simulation.scenarios.spec import Fault, FaultKind, Lie, PeerSpec, Quadratic, SimulationSpec, tiny_manifest
 
 NUM_MEASUREMENTS = 24
 """Points of the loss curve."""
@@ -22,7 +22,7 @@ LIARS_END_BEFORE_SECONDS = 1.0
 
 def spec_of(scenario: Scenario, seed: int) -> SimulationSpec:
     """The simulation that a scenario describes, with this seed in place of its own."""
-    profiles: list[Profile] = []
+    profiles: list[PeerSpec] = []
     faults: list[Fault] = []
     members: dict[str, list[int]] = {}
     manifest = _manifest_of(scenario, seed)
@@ -85,7 +85,7 @@ def _tokens_per_step(scenario: Scenario, manifest: RunManifest) -> int:
     return training.batch_size * training.accumulation_steps * manifest.model.context
 
 
-def _profile(name: str, group: GroupSection, tokens_per_step: int, randomness: random.Random) -> Profile:
+def _profile(name: str, group: GroupSection, tokens_per_step: int, randomness: random.Random) -> PeerSpec:
     upload = 1e6 * _between(group.upload_mbit_per_second, randomness)
     download = 5 * upload
     if group.download_mbit_per_second is not None:
@@ -94,7 +94,7 @@ def _profile(name: str, group: GroupSection, tokens_per_step: int, randomness: r
         step_seconds = tokens_per_step / _between(group.tokens_per_second, randomness)
     else:
         step_seconds = _between(group.step_seconds or (1.0, 1.0), randomness)
-    return Profile(
+    return PeerSpec(
         name,
         group.site,
         upload,

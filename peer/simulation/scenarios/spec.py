@@ -107,7 +107,7 @@ class Lie:
 
 
 @dataclass(frozen=True, slots=True)
-class Profile:
+class PeerSpec:
     """One simulated peer: its line, its speed, its clock and its honesty.
 
     Attributes:
@@ -167,7 +167,7 @@ class SimulationSpec:
     stream_loss: float = 0.0
     record_delay_seconds: float = 0.5
     settle_seconds: float = 180.0
-    profiles: tuple[Profile, ...] = ()
+    profiles: tuple[PeerSpec, ...] = ()
     duration_seconds: float | None = None
     same_site_latency_seconds: float | None = None
     quadratic: Quadratic | None = None
@@ -181,13 +181,13 @@ class SimulationSpec:
             return self.duration_seconds
         return START_SECONDS + self.inner_steps * self.step_seconds[0]
 
-    def profile(self, index: int) -> Profile:
+    def profile(self, index: int) -> PeerSpec:
         """Peer `index` as it is for the whole simulation."""
         if self.profiles:
             return self.profiles[index]
         upload = random.Random(f"{self.seed} line {index}").uniform(*self.upload_bits_per_second)
         step_seconds = random.Random(f"{self.seed} speed {index}").uniform(*self.step_seconds)
-        return Profile("all", "", upload, 5 * upload, None, self.stream_loss, step_seconds)
+        return PeerSpec("all", "", upload, 5 * upload, None, self.stream_loss, step_seconds)
 
 
 def plan_churn(num_peers: int, training_seconds: float, share: float, seed: int) -> tuple[Fault, ...]:

@@ -16,7 +16,7 @@ from torch import Tensor
 log = logging.getLogger(__name__)
 
 
-class Mark(Protocol):
+class StreamEvent(Protocol):
     """A place in a stream; `torch.cuda.Event` is one."""
 
     def query(self) -> bool:
@@ -35,7 +35,7 @@ class SideStream(Protocol):
         """Begin target = source; the source belongs to the copy from now on, and nothing else writes to it."""
         ...
 
-    def mark(self) -> Mark:
+    def mark(self) -> StreamEvent:
         """A mark behind every copy begun so far."""
         ...
 
@@ -76,10 +76,10 @@ class CudaSideStream:
         # Its memory goes back to the computing stream only when this one has read it.
         source.record_stream(self._stream)
 
-    def mark(self) -> Mark:
+    def mark(self) -> StreamEvent:
         event: Any = torch.cuda.Event()  # type: ignore[no-untyped-call]
         event.record(self._stream)
-        marked: Mark = event
+        marked: StreamEvent = event
         return marked
 
     def close(self) -> None:

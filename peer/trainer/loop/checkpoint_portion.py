@@ -21,8 +21,7 @@ from peer.checkpoint.files import read_json
 from peer.checkpoint.tensor_files import ITEM_BYTES, TensorFile, TensorSpec
 from peer.trainer.devices.portion import Part, Portion, is_sharded, part_of
 from peer.trainer.devices.ranks import Ranks
-from peer.trainer.loop.checkpoint_tensors import can_hold, open_tensors, spec_of
-from peer.trainer.loop.finite import all_finite
+from peer.trainer.loop.checkpoint_tensors import all_finite, can_hold, open_tensors, spec_of
 from peer.trainer.loop.frozen import check_frozen, frozen_digests
 from peer.trainer.loop.optimizer_options import as_plain, options_of, take_changed
 

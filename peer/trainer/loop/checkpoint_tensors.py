@@ -3,6 +3,7 @@ it."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -25,6 +26,15 @@ _NAMES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
+
+
+def all_finite(values: Tensor) -> bool:
+    """True when no value is NaN or infinite. values: any floating dtype, shape and device.
+
+    A sum is finite only if every term is; adding is many times as fast as looking at every value, which is left for
+    sums that overflow.
+    """
+    return math.isfinite(float(values.detach().sum())) or bool(torch.isfinite(values).all())
 
 
 def can_hold(tensor: Tensor) -> bool:

@@ -12,7 +12,7 @@ from torch import Tensor
 from averaging.arrays import all_finite
 from dht.errors import LocalFault
 from peer.mailbox.mailbox import Draft, Outbox, WorkKind
-from peer.trainer.devices.side_stream import Mark, SideStream
+from peer.trainer.devices.side_stream import SideStream, StreamEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class WorkSender:
     def __init__(self, outbox: Outbox, side: SideStream | None) -> None:
         self._outbox = outbox
         self.side = side
-        self._under_way: deque[tuple[WorkFacts, Draft, Mark]] = deque()
+        self._under_way: deque[tuple[WorkFacts, Draft, StreamEvent]] = deque()
 
     def try_send(self, facts: WorkFacts, gather: Callable[[Tensor], None]) -> bool:
         """Let `gather` begin to write a fragment's work into a free slot; False at once when there is none.

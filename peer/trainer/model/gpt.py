@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from peer.config.model_shapes import ModelShape, hidden_width
+from peer.config.layouts import ModelShape, hidden_width
 
 ROTARY_BASE = 10_000.0
 

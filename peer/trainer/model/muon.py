@@ -3,6 +3,9 @@
 The iteration and its coefficients are of https://kellerjordan.github.io/posts/muon. The step length and the decoupled
 weight decay are those of arXiv 2502.16982, section 2.2, so that a rate tuned for AdamW fits. As the inner optimizer of
 DiLoCo: arXiv 2505.23725 (MuLoCo), whose outer gradients stand coarse codes better than AdamW's.
+
+`torch.optim.Muon` (torch 2.9) takes the same steps, but iterates in bfloat16, which moves parameters by a percent of
+each step, names its state otherwise, so that checkpoints of live runs would not fit, and takes matrices alone.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 import torch
 from torch import nn
 
-from peer.config.model_shapes import is_hidden_matrix
+from peer.config.layouts import is_hidden_matrix
 from peer.trainer.model.muon import Muon
 
 

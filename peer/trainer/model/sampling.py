@@ -69,7 +69,7 @@ def shown_text(tokens: Iterable[int], prompt: bytes = b"") -> Iterator[str]:
         yield rest
 
 
-def say(pieces: Iterable[str], write: Callable[[str], object]) -> None:
+def write_pieces(pieces: Iterable[str], write: Callable[[str], object]) -> None:
     """Write each piece at once, and a newline at the end when the text has none."""
     last = ""
     for piece in pieces:

@@ -12,7 +12,7 @@ from dht.identity.keys import Identity
 from dht.identity.multiaddr import parse_multiaddr
 from dht.p2pd import host
 from dht.p2pd.host import P2pdHost
-from peer.config.listening import has_ipv6
+from peer.config.peer_config import has_ipv6
 from tests.kit.host_contract import ECHO, echo
 
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"

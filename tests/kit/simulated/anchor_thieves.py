@@ -17,7 +17,7 @@ from averaging.wire.messages import DIGEST_BYTES, VersionIs
 from dht.records.signed_records import PeerRecord
 from peer.events.log import Event
 from peer.network.node.node import Node
-from peer.simulation.scenarios.spec import Fault, Lie, Profile, SimulationSpec, tiny_manifest
+from peer.simulation.scenarios.spec import Fault, Lie, PeerSpec, SimulationSpec, tiny_manifest
 from peer.simulation.simulation import SimulationResult, simulate
 
 CONSTANT = 0.25
@@ -117,7 +117,7 @@ def swarm_with_thieves(
     monkeypatch.setattr("peer.simulation.peer.turn_hostile", lambda node, *_: node.steal())
     num_peers = num_honest + num_thieves
     profiles = [
-        Profile(
+        PeerSpec(
             "honest" if index < num_honest else "thieves",
             "",
             2e7,

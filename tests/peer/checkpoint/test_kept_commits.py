@@ -33,7 +33,7 @@ from peer.network.node.reporter import Reporter
 from peer.network.node.start import Start
 from peer.simulation import peer as simulated_peer
 from peer.simulation.peer import EPOCH_SECONDS, Life
-from peer.simulation.scenarios.spec import Fault, Profile, SimulationSpec, tiny_manifest
+from peer.simulation.scenarios.spec import Fault, PeerSpec, SimulationSpec, tiny_manifest
 from peer.simulation.simulation import SimulationResult, simulate
 from tests.kit.notaries import SCOPE, notary_of, signed
 from tests.kit.tiers import sampled
@@ -91,7 +91,7 @@ def back_from_checkpoints(num_each: int, short_back: float) -> tuple[SimulationR
     long = tuple(range(1, 2 * num_each, 2))
     # The short side is the faster one, so that it signs more once both are back and nothing else decides.
     profiles = tuple(
-        Profile("all", "", 2e7, 1e8, 0.03, 0.0, 0.6 if index in long else 0.4) for index in range(2 * num_each)
+        PeerSpec("all", "", 2e7, 1e8, 0.03, 0.0, 0.6 if index in long else 0.4) for index in range(2 * num_each)
     )
     faults = (
         *(Fault(1.0 + 0.3 * index, "start", (index,)) for index in range(2 * num_each)),

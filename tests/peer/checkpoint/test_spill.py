@@ -18,7 +18,7 @@ from averaging.fragment.shard_store import payload_digest
 from averaging.outer.contributions import RECENT_CONTRIBUTIONS
 from averaging.wire.messages import HISTORY_COMMITS, ResultRequest
 from peer.checkpoint import spill
-from peer.checkpoint.spill import LEAST_BYTES, MOST_FILES, PastRounds, Shelf
+from peer.checkpoint.spill import LEAST_BYTES, MOST_FILES, RoundSpill, SpillFiles
 from peer.config.manifest import RunManifest
 from peer.plan.homes import PlanProfile
 from peer.plan.planning import plan_run
@@ -29,7 +29,7 @@ HALF = LEAST_BYTES // 2
 
 def test_bytes_come_back_as_they_were_and_cannot_be_changed(tmp_path: Path) -> None:
     parts = [os.urandom(HALF + 3), bytearray(os.urandom(HALF)), memoryview(b""), memoryview(os.urandom(10))]
-    kept = Shelf(tmp_path).keep(parts)
+    kept = SpillFiles(tmp_path).keep(parts)
     assert kept is not None
     assert [bytes(one) for one in kept] == [bytes(one) for one in parts]
     assert all(one.readonly for one in kept)
@@ -37,14 +37,14 @@ def test_bytes_come_back_as_they_were_and_cannot_be_changed(tmp_path: Path) -> N
 
 
 def test_little_stays_in_memory(tmp_path: Path) -> None:
-    assert Shelf(tmp_path).keep([bytes(HALF), bytes(HALF - 1)]) is None
+    assert SpillFiles(tmp_path).keep([bytes(HALF), bytes(HALF - 1)]) is None
 
 
 def test_a_folder_that_takes_nothing_is_told_once_and_tried_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = tmp_path / "gone"
-    kept = Shelf(folder)
+    kept = SpillFiles(folder)
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             assert kept.keep([bytes(LEAST_BYTES)]) is None
@@ -67,7 +67,7 @@ def test_a_full_disk_leaves_nothing_half_written(tmp_path: Path, monkeypatch: py
         return write(descriptor, buffer[:1000])
 
     monkeypatch.setattr(os, "write", fill_up)
-    kept = Shelf(tmp_path)
+    kept = SpillFiles(tmp_path)
     assert kept.keep([bytes(LEAST_BYTES)]) is None
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(written[0])
@@ -83,7 +83,7 @@ def test_files_go_with_the_last_reference_and_are_never_too_many(
         gc.collect()
         return len(os.listdir("/proc/self/fd"))
 
-    before, kept = num_open(), Shelf(tmp_path)
+    before, kept = num_open(), SpillFiles(tmp_path)
     held = [kept.keep([os.urandom(8), b"12345678"]) for _ in range(MOST_FILES)]
     assert num_open() == before + MOST_FILES
     assert kept.keep([bytes(8)]) is None
@@ -96,16 +96,16 @@ def test_files_go_with_the_last_reference_and_are_never_too_many(
     assert kept.keep([bytes(8)]) is not None
 
 
-async def put_away_all(swarm, folder):
+async def spill_all(swarm, folder):
     """Every commit that is still known, of every fragment at every peer."""
     for peer in swarm.live():
         for fragment in peer.fragments:
-            past = PastRounds(Shelf(folder), inline)
+            past = RoundSpill(SpillFiles(folder), inline)
             for version in sorted(fragment.machine.history):
-                await past.put_away(fragment, fragment.machine.history[version])
+                await past.spill(fragment, fragment.machine.history[version])
 
 
-def test_late_members_and_forks_find_what_was_put_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_late_members_and_forks_find_what_was_spilled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spill, "LEAST_BYTES", 1)
 
     async def play():
@@ -116,7 +116,7 @@ def test_late_members_and_forks_find_what_was_put_away(tmp_path: Path, monkeypat
         fragment = peer.fragments[1]
         before = {key: bytes(payload) for key, payload in fragment.store._results.items()}
         work = [(one.sent.sequence, one.version, decoded(peer, one)) for one in fragment.state.recent]
-        await put_away_all(swarm, tmp_path)
+        await spill_all(swarm, tmp_path)
         after = fragment.store._results
         assert {key: bytes(payload) for key, payload in after.items()} == before
         commits = fragment.machine.history
@@ -151,7 +151,7 @@ def decoded(peer, settled):
     return values
 
 
-def test_other_bytes_than_were_put_away_are_not_sent() -> None:
+def test_other_bytes_than_were_spilled_are_not_sent() -> None:
     """Whoever got them would blame this peer."""
 
     async def play():
@@ -183,15 +183,15 @@ def test_what_was_forgotten_meanwhile_stays_forgotten(tmp_path: Path, monkeypatc
         await swarm.settle()
         fragment = swarm.live()[0].fragments[0]
         version = fragment.state.version - 1
-        keep = Shelf(tmp_path).keep
+        keep = SpillFiles(tmp_path).keep
 
         def lose_then_keep(parts):
             fragment.store.prune(version + 1, version + 1)
             fragment.state.recent = []
             return keep(parts)
 
-        past = PastRounds(SimpleNamespace(keep=lose_then_keep), inline)
-        await past.put_away(fragment, fragment.machine.history[version])
+        past = RoundSpill(SimpleNamespace(keep=lose_then_keep), inline)
+        await past.spill(fragment, fragment.machine.history[version])
         assert not fragment.store._results
         assert not fragment.state.recent
         return swarm
@@ -221,7 +221,7 @@ def test_what_was_read_takes_no_memory_once_it_is_unloaded(tmp_path: Path) -> No
         return sum(int(one.split("Rss:")[1].split()[0]) for one in mappings)
 
     data = os.urandom(4 * LEAST_BYTES)
-    kept = Shelf(tmp_path)
+    kept = SpillFiles(tmp_path)
     held = kept.keep([data])
     assert held is not None
     assert resident() == 0, "writing it already took memory"

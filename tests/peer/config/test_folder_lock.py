@@ -21,7 +21,7 @@ from peer.config.folder_lock import LOCK_NAME, FolderLock
 from peer.config.peer_config import PeerConfig
 from peer.join import session
 from peer.join.session import Swarm, ending_on_signals, join
-from peer.panel.terminal import Owner
+from peer.panel.terminal import Terminal
 from tests.kit.terminals import StuckView, lost
 
 RUN_ID = "own." + "a" * 20
@@ -55,7 +55,7 @@ def test_a_second_process_is_told_who_is_there_and_what_to_do(tmp_path: Path, ho
     config = PeerConfig(run_id=RUN_ID, data_dir=tmp_path)
     for what in ("peer join", "peer seed"):
         with pytest.raises(LocalFault, match=words):
-            Owner(config, StuckView(), what)
+            Terminal(config, StuckView(), what)
     with pytest.raises(LocalFault, match=words):
         own_loop(tmp_path).__enter__()
     assert not (tmp_path / "identity.key").exists()
@@ -70,14 +70,14 @@ def test_who_was_killed_leaves_nothing_behind(tmp_path: Path, holder: subprocess
 
 def test_two_in_one_process_are_two(tmp_path: Path) -> None:
     config = PeerConfig(run_id=RUN_ID, data_dir=tmp_path)
-    first = Owner(config, StuckView())
+    first = Terminal(config, StuckView())
     with pytest.raises(LocalFault, match=f"in use by process {os.getpid()}"):
-        Owner(config, StuckView())
+        Terminal(config, StuckView())
     view = StuckView()
     view.freed.set()
     with first.interruptible():
         pass
-    Owner(config, view)  # it has let go
+    Terminal(config, view)  # it has let go
 
 
 def test_another_spelling_of_the_folder_is_the_same_folder(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_the_owner_of_a_peer_hears_of_it_and_the_log_goes_on(tmp_path: Path, mon
     monkeypatch.setattr("peer.panel.terminal.FOLDER_LOOKS", 1)
     folder, view = tmp_path / "data", StuckView()
     view.freed.set()
-    owner = Owner(PeerConfig(run_id=RUN_ID, data_dir=folder), view)
+    owner = Terminal(PeerConfig(run_id=RUN_ID, data_dir=folder), view)
     with owner.interruptible():
         owner.show(lost(0))
         shutil.rmtree(folder)

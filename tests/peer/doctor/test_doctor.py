@@ -15,7 +15,7 @@ from dht.host import PeerId
 from dht.records.signed_records import PeerRecord
 from peer.config.layouts import num_orthogonalised
 from peer.doctor.doctor import doctor_json
-from peer.doctor.facts import DoctorFacts, LineFacts, MachineFacts, NeedFacts, RunFacts
+from peer.doctor.facts import DoctorFacts, LineFacts, MachineFacts, NeedFacts, ReportedRun
 from peer.doctor.findings import Finding, diagnose, exit_code_of
 from peer.doctor.prediction import OwnHome, predict
 from peer.doctor.report import print_findings
@@ -49,7 +49,7 @@ NEEDS = NeedFacts(
     round_seconds=30.0,
     round_deadline_seconds=600.0,
 )
-RUN = RunFacts(
+RUN = ReportedRun(
     run_id="tiny.abcdefghij234567abcd",
     manifest_hash="ab" * 32,
     own_manifest_hash="",

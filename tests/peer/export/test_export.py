@@ -29,12 +29,12 @@ from peer.config.peer_config import CHECKPOINTS_NAME, RUN_RECORD_NAME
 from peer.config.run_rules import codec_of, rule_of
 from peer.export import model_file
 from peer.export.export import evaluate_model, export_model, sample_model
-from peer.export.model_file import Anchors, FragmentFacts, ModelFile, facts_of, read_model, write_model
+from peer.export.model_file import Anchors, ExportedFragment, ModelFile, facts_of, read_model, write_model
 from peer.export.model_source import CheckpointSource, ModelFileSource
 from peer.trainer.model.data import open_corpus
 from peer.trainer.model.evaluation import held_out_loss
 from peer.trainer.model.gpt import GPT, build_model, parameters_digest
-from peer.trainer.model.sampling import sample_tokens, say, shown_text
+from peer.trainer.model.sampling import sample_tokens, shown_text, write_pieces
 
 RUN_ID = "tiny.abcdefghij234567abcd"
 NOW = 1.8e9
@@ -119,7 +119,7 @@ def test_a_model_from_own_code_is_written_as_fragments(tmp_path: Path) -> None:
     custom = {"kind": "custom", "num_parameters": 10, "layout_digest": "0" * 64}
     manifest = RunManifest.model_validate({"name": "own", "model": custom, "averaging": {"fragment_by": "balanced"}})
     values = {0: np.arange(6, dtype=np.float32), 1: np.ones(4, dtype=np.float32)}
-    facts = tuple(FragmentFacts(index, 1, "0" * 64, 5, value.size, 1) for index, value in values.items())
+    facts = tuple(ExportedFragment(index, 1, "0" * 64, 5, value.size, 1) for index, value in values.items())
     path = tmp_path / "own.safetensors"
     write_model(Anchors(RUN_ID, manifest, facts, values, "a test"), path, NOW, replace=False)
     tensors = load_file(path)
@@ -316,7 +316,7 @@ def test_likely_tokens_are_drawn_as_often_as_the_model_says() -> None:
 @given(st.binary(max_size=60), st.binary(max_size=10))
 def test_any_bytes_become_text_that_moves_no_cursor(said: bytes, prompt: bytes) -> None:
     pieces: list[str] = []
-    say(shown_text(said, prompt), pieces.append)
+    write_pieces(shown_text(said, prompt), pieces.append)
     text = "".join(pieces)
     assert text.endswith("\n")
     assert all(char.isprintable() or char in "\n\t" for char in text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import queue
 import socket
 import urllib.error
 import urllib.request
@@ -117,18 +118,26 @@ def test_a_taken_port_is_one_sentence() -> None:
         raise AssertionError("served")
 
 
-def test_an_owner_tells_the_figures(tmp_path: Path) -> None:
-    from peer.panel.terminal import Owner
+def test_a_peer_serves_the_figures_of_its_own_events(tmp_path: Path) -> None:
+    from peer.panel.terminal import Terminal
 
-    class Blind:
+    class Noted:
+        def __init__(self) -> None:
+            self.notes: queue.SimpleQueue[str] = queue.SimpleQueue()
+
         def show(self, event: Event) -> None: ...
-        def note(self, sentence: str) -> None: ...
         def tick(self, now: float) -> None: ...
         def close(self) -> None: ...
 
+        def note(self, sentence: str) -> None:
+            self.notes.put(sentence)
+
+    view = Noted()
     config = PeerConfig(run_id="tiny.abcdefghij234567abcd", data_dir=tmp_path, metrics_port=0)
-    owner, metrics = Owner(config, Blind()), PeerMetrics()
-    owner.watch(metrics.note)
-    for event in some_events():
-        owner.show(event)
-    assert metrics.state.tokens == 700
+    terminal = Terminal(config, view)
+    with terminal.interruptible():
+        for event in some_events():
+            terminal.show(event)
+        url = view.notes.get(timeout=30).removeprefix("figures for Prometheus at ")
+        with urllib.request.urlopen(url, timeout=30) as response:
+            assert samples_of(response.read().decode())[("murmuration_peer_tokens_total",)] == 700

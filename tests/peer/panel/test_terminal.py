@@ -11,7 +11,7 @@ import pytest
 from dht.host import PeerId
 from peer.config.peer_config import PeerConfig
 from peer.events.log import LeftRun, read_events
-from peer.panel.terminal import MAX_WAITING, Owner
+from peer.panel.terminal import MAX_WAITING, Terminal
 from tests.kit.terminals import StuckView, lost
 
 RUN_ID = "own." + "a" * 20
@@ -19,14 +19,14 @@ RUN_ID = "own." + "a" * 20
 
 def test_a_stuck_output_holds_up_neither_the_log_nor_whoever_tells(tmp_path: Path) -> None:
     view = StuckView()
-    owner = Owner(PeerConfig(run_id=RUN_ID, data_dir=tmp_path), view)
+    terminal = Terminal(PeerConfig(run_id=RUN_ID, data_dir=tmp_path), view)
     count = MAX_WAITING + 100
-    with owner.interruptible():
-        owner.show(lost(0))
+    with terminal.interruptible():
+        terminal.show(lost(0))
         assert view.stuck.wait(10)
         for number in range(1, count):
-            owner.show(lost(number))
-        owner.note("the last word")
+            terminal.show(lost(number))
+        terminal.note("the last word")
         assert len(list(read_events(tmp_path / "events.jsonl"))) == count
         view.freed.set()
     # It caught up: the newest are shown, the oldest were let go.
@@ -37,11 +37,13 @@ def test_a_stuck_output_holds_up_neither_the_log_nor_whoever_tells(tmp_path: Pat
 
 def test_an_output_that_stays_stuck_does_not_keep_the_process(tmp_path: Path) -> None:
     view = StuckView()
-    owner = Owner(PeerConfig(run_id=RUN_ID, data_dir=tmp_path), view)
-    with owner.interruptible():
-        owner.show(lost(0))
+    terminal = Terminal(PeerConfig(run_id=RUN_ID, data_dir=tmp_path), view)
+    with terminal.interruptible():
+        terminal.show(lost(0))
         assert view.stuck.wait(10)
-        owner.show(LeftRun(at=1.0, peer_id=PeerId("me"), reason="done", inner_steps=1, tokens=1, rounds_contributed=0))
+        terminal.show(
+            LeftRun(at=1.0, peer_id=PeerId("me"), reason="done", inner_steps=1, tokens=1, rounds_contributed=0)
+        )
     assert not view.closed.is_set()
     assert isinstance(list(read_events(tmp_path / "events.jsonl"))[-1], LeftRun)
     view.freed.set()
@@ -50,16 +52,18 @@ def test_an_output_that_stays_stuck_does_not_keep_the_process(tmp_path: Path) ->
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_the_first_signal_asks_and_the_second_insists(tmp_path: Path, number: signal.Signals) -> None:
     view = StuckView()
-    owner = Owner(PeerConfig(run_id=RUN_ID, data_dir=tmp_path), view)
+    terminal = Terminal(PeerConfig(run_id=RUN_ID, data_dir=tmp_path), view)
     asked = []
-    owner.leave_by(lambda: asked.append(number))
+    terminal.leave_by(lambda: asked.append(number))
     before = signal.getsignal(number)
 
     def insist() -> None:
-        with owner.interruptible():
+        with terminal.interruptible():
             os.kill(os.getpid(), number)
-            assert owner.stop_asked()
+            assert terminal.stop_asked()
             assert asked == [number]
+            terminal.leave_by(lambda: asked.append(number))  # it comes late, and is called all the same
+            assert asked == [number, number]
             os.kill(os.getpid(), number)
 
     with pytest.raises(KeyboardInterrupt):

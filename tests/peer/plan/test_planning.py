@@ -29,8 +29,8 @@ from peer.plan import report
 from peer.plan.homes import HomeGroup, PlanProfile, load_profile
 from peer.plan.memory import KEPT_CHECKPOINTS, VELOCITY_MODES
 from peer.plan.planning import MAX_SYNC_EVERY, RECORD_HOLDERS, RECORD_READS, find_settings, plan_run
-from peer.plan.round_traffic import LINE_SHARE, BlockFormat, Line, round_seconds, round_traffic
-from peer.simulation.scenarios.spec import Fault, Profile, Quadratic, SimulationSpec, tiny_manifest
+from peer.plan.round_traffic import LINE_SHARE, MemberLink, ValueFormat, round_seconds, round_traffic
+from peer.simulation.scenarios.spec import Fault, PeerSpec, Quadratic, SimulationSpec, tiny_manifest
 from peer.simulation.simulation import simulate
 from peer.trainer.model.gpt import build_model
 from peer.trainer.model.optimizer import make_optimizer
@@ -38,7 +38,7 @@ from tests.kit.documents import code_blocks, names_in, section
 
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "organiser" / "planning.md").read_text(encoding="utf-8")
 EXAMPLE = Path(__file__).parents[3] / "examples" / "homes.toml"
-INT4 = BlockFormat("int4", 128, "bf16")
+INT4 = ValueFormat("int4", 128, "bf16")
 MILLION = 1 << 20
 
 
@@ -64,8 +64,8 @@ def homes(*groups, **fields):
 )
 @settings(max_examples=60)
 def test_what_is_sent_is_received(num_values, members, codec):
-    lines = [Line(rate, 1e9, reachable=ok) for rate, ok in members]
-    traffic = round_traffic(num_values, BlockFormat(codec, 128, "bf16"), lines)
+    lines = [MemberLink(rate, 1e9, reachable=ok) for rate, ok in members]
+    traffic = round_traffic(num_values, ValueFormat(codec, 128, "bf16"), lines)
     assert sum(part.contribution_bytes_up for part in traffic) == sum(part.contribution_bytes_down for part in traffic)
     assert sum(part.result_bytes_up for part in traffic) == sum(part.result_bytes_down for part in traffic)
     assert sum(part.control_bytes_up for part in traffic) == pytest.approx(
@@ -77,7 +77,7 @@ def test_what_is_sent_is_received(num_values, members, codec):
 @pytest.mark.parametrize("num_members", [2, 4, 16, 128])
 def test_equal_members_send_two_fragments_less_two_shards(num_members):
     payload_bytes = encoded_num_bytes("int4", 128, MILLION)
-    for part in round_traffic(MILLION, INT4, [Line(1e7, 1e8)] * num_members):
+    for part in round_traffic(MILLION, INT4, [MemberLink(1e7, 1e8)] * num_members):
         expected = (num_members - 1) / num_members * payload_bytes
         # Headers (most where shards are small), and shards that begin at whole blocks.
         assert part.contribution_bytes_up == pytest.approx(expected, rel=0.03)
@@ -86,17 +86,17 @@ def test_equal_members_send_two_fragments_less_two_shards(num_members):
 
 
 def test_a_lone_peer_and_an_unreachable_one():
-    (alone,) = round_traffic(MILLION, INT4, [Line(1e7, 1e8)])
+    (alone,) = round_traffic(MILLION, INT4, [MemberLink(1e7, 1e8)])
     assert alone.bytes_up == alone.bytes_down == 0
-    assert round_seconds([alone], [Line(1e7, 1e8, 1.0)]) == 0
-    hidden, open_ = round_traffic(MILLION, INT4, [Line(1e9, 1e9, reachable=False), Line(1e6, 1e9)])
+    assert round_seconds([alone], [MemberLink(1e7, 1e8, 1.0)]) == 0
+    hidden, open_ = round_traffic(MILLION, INT4, [MemberLink(1e9, 1e9, reachable=False), MemberLink(1e6, 1e9)])
     assert hidden.contribution_values == MILLION
     assert hidden.result_bytes_up == 0
     assert open_.contribution_values == 0
 
 
 def test_seeds_hear_of_commits_and_long_rounds_of_leaders():
-    lines = [Line(1e7, 1e8)] * 3
+    lines = [MemberLink(1e7, 1e8)] * 3
     plain, with_seeds, long = (
         round_traffic(MILLION, INT4, lines, *more)[0].control_bytes_up for more in ((), (2,), (0, 9.5))
     )
@@ -105,13 +105,13 @@ def test_seeds_hear_of_commits_and_long_rounds_of_leaders():
 
 
 def test_seconds_are_those_of_the_slowest_line():
-    lines = [Line(1e6, 1e9), Line(1e6, 1e9)]
+    lines = [MemberLink(1e6, 1e9), MemberLink(1e6, 1e9)]
     traffic = round_traffic(MILLION, INT4, lines)
     payload_bits = 8 * encoded_num_bytes("int4", 128, MILLION) / 2
     assert round_seconds(traffic, lines) == pytest.approx(2 * payload_bits / LINE_SHARE / 1e6, rel=0.01)
-    late = [Line(1e6, 1e9, 0.2), Line(1e6, 1e9)]
+    late = [MemberLink(1e6, 1e9, 0.2), MemberLink(1e6, 1e9)]
     assert round_seconds(traffic, late) == pytest.approx(round_seconds(traffic, lines) + 5 * 0.2)
-    throttled = [Line(1e6, 1e5), Line(1e6, 1e9)]
+    throttled = [MemberLink(1e6, 1e5), MemberLink(1e6, 1e9)]
     assert round_seconds(traffic, throttled) == pytest.approx(2 * payload_bits / LINE_SHARE / 1e5, rel=0.01)
 
 
@@ -119,7 +119,7 @@ def test_simulated_peers_send_what_was_counted():
     """Real exchanges: rounds of four peers, to some bytes of headers and the control messages of who leads."""
     num_peers, num_values, rate, latency_seconds = 4, 1 << 18, 8e6, 0.02
     manifest = tiny_manifest(3, sync_every=8, num_fragments=2, block_size=128, fragment_by="balanced", codec="int4")
-    peers = tuple(Profile("all", f"s{index}", rate, rate, latency_seconds / 2, 0.0, 2.0) for index in range(num_peers))
+    peers = tuple(PeerSpec("all", f"s{index}", rate, rate, latency_seconds / 2, 0.0, 2.0) for index in range(num_peers))
     rounds, whole = {}, []
 
     def note(index, event):
@@ -140,7 +140,7 @@ def test_simulated_peers_send_what_was_counted():
     )
     result = simulate(spec, note)
     assert result.violations == ()
-    lines = [Line(rate, rate, latency_seconds)] * num_peers
+    lines = [MemberLink(rate, rate, latency_seconds)] * num_peers
     expected = round_traffic(num_values // 2, INT4, lines, seconds=1.0)
     assert len(whole) >= 20
     for index, event in whole:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from averaging.codec.blocks import encoded_num_bytes
 from peer.plan import utilisation as model_module
-from peer.plan.bandwidth_table import Agreement, agreement, bandwidth_table, own_interval_bits
+from peer.plan.bandwidth_table import FigureAgreement, agreement, bandwidth_table, own_interval_bits
 from peer.plan.utilisation import (
     GRID_BITS_PER_SECOND,
     PUBLISHED_METHODS,
@@ -42,13 +42,13 @@ def test_another_payload_would_not_reproduce_it(monkeypatch, bits):
 
 def test_rows_that_differ_are_counted():
     rows = bandwidth_table()
-    assert agreement([row for row in rows if row.published is None]) == Agreement(0, 0, 0)
+    assert agreement([row for row in rows if row.published is None]) == FigureAgreement(0, 0, 0)
     wrong = [row for row in rows if row.method == "data-parallel"]
     shifted = [
         type(row)(row.model, row.method, tuple(10 * bits for bits in row.bits_per_second), row.published)
         for row in wrong
     ]
-    assert agreement(shifted) == Agreement(0, 0, 15)
+    assert agreement(shifted) == FigureAgreement(0, 0, 15)
 
 
 def test_the_grid_is_the_papers():

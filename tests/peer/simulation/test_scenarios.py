@@ -25,9 +25,9 @@ from peer.simulation.peer import simulated_identity
 from peer.simulation.scenarios.scenario import (
     SHIPPED,
     GroupSection,
-    NetworkSection,
     PartitionSection,
     Scenario,
+    ScenarioNetwork,
     StallSection,
     WorkloadSection,
     load_scenario,
@@ -172,7 +172,7 @@ def shown_default(field):
     [
         ("Top level", Scenario),
         ("`[workload]`", WorkloadSection),
-        ("`[network]`", NetworkSection),
+        ("`[network]`", ScenarioNetwork),
         ("`[groups.NAME]`", GroupSection),
         ("`[partitions.NAME]`", PartitionSection),
         ("`[stalls.NAME]`", StallSection),

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from averaging.outer.layout import build_layout
-from peer.config.model_shapes import parameter_shapes
+from peer.config.layouts import parameter_shapes
 from peer.trainer.model.gpt import GPT, build_model, initialise, parameters_digest
 
 TINY = SimpleNamespace(num_layers=2, d_model=32, num_heads=2, vocab_size=256, context=32, tied_head=True)

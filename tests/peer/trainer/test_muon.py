@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from peer.config.layouts import is_hidden_matrix
 from peer.config.manifest import ModelSection, TrainingSection
-from peer.config.model_shapes import is_hidden_matrix
 from peer.trainer.model.gpt import build_model
 from peer.trainer.model.muon import Muon, orthogonalised
 from peer.trainer.model.optimizer import make_optimizer
@@ -53,6 +53,24 @@ def test_the_update_of_a_matrix_is_that_of_float64(rows: int, columns: int, seed
     np.testing.assert_allclose(
         matrix.detach().numpy(), expected, atol=2e-4 * RATE * math.sqrt(max(rows, columns)) + 1e-6
     )
+
+
+@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="torch has it from 2.9 on")
+@pytest.mark.parametrize("shape", [(24, 8), (8, 24), (16, 16)])
+def test_torch_s_own_takes_the_same_steps_within_bfloat16(shape: tuple[int, int]) -> None:
+    """It iterates in bfloat16 and names its velocity otherwise, so that it cannot go on from our checkpoints."""
+    start = parameter(*shape)
+    mine, theirs = (nn.Parameter(start.detach().clone()) for _ in range(2))
+    ours = Muon([mine], lr=RATE, weight_decay=DECAY)
+    torchs = torch.optim.Muon([theirs], lr=RATE, weight_decay=DECAY, adjust_lr_fn="match_rms_adamw")
+    for step in range(5):
+        mine.grad = parameter(*shape, seed=100 + step).detach()
+        theirs.grad = mine.grad.clone()
+        ours.step()
+        torchs.step()
+    difference = float((mine - theirs).detach().norm() / (mine - start).detach().norm())
+    assert 0 < difference < 0.02
+    assert set(ours.state[mine]) != set(torchs.state[theirs])
 
 
 def test_what_is_no_matrix_is_trained_as_torch_s_adamw_does() -> None:

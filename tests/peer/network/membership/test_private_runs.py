@@ -32,7 +32,14 @@ from dht.host import PeerId
 from dht.identity.keys import Identity, make_run_id
 from peer.config.manifest import RunManifest
 from peer.network.membership.doorkeeper import RunDoorkeeper
-from peer.network.membership.revisions import WHEN_JOINING, Revisions, end_version, member_rules, outer_lr_at, told
+from peer.network.membership.revisions import (
+    WHEN_JOINING,
+    Revisions,
+    describe_changes,
+    end_version,
+    member_rules,
+    outer_lr_at,
+)
 from tests.kit.clock import Clock
 
 OWNER, ALICE, BOB, EVE = (Identity.from_seed(bytes([number]) * 32) for number in range(4))
@@ -384,7 +391,7 @@ def test_changes_count_from_their_version() -> None:
     assert members == [{ALICE.peer_id}, {ALICE.peer_id, BOB.peer_id}, {BOB.peer_id}]
     assert member_rules(changed, OWNER.public_key, WHEN_JOINING).revoked_tickets == {bytes(8)}
     assert end_version(changed) == 9
-    assert "outer_lr 0.3 from version 5" in told(changed, manifest())
+    assert "outer_lr 0.3 from version 5" in describe_changes(changed, manifest())
 
 
 def test_who_was_revoked_can_be_admitted_again() -> None:

@@ -9,7 +9,13 @@ from itertools import pairwise
 
 from dht.host import PeerId
 from peer.events.log import Event, SwarmFound, SwarmLost
-from peer.network.membership.reconnect import ALONE_SECONDS, CONNECTED_SECONDS, PATIENCE_SECONDS, TICK_SECONDS, Company
+from peer.network.membership.reconnect import (
+    ALONE_SECONDS,
+    CONNECTED_SECONDS,
+    PATIENCE_SECONDS,
+    TICK_SECONDS,
+    ReconnectLoop,
+)
 from peer.simulation.virtual_time import run_virtual
 
 HOUR = 3600.0
@@ -56,7 +62,7 @@ class Scene:
                 self.announced += 1
 
     def start(self) -> list[asyncio.Task[None]]:
-        company = Company(
+        loop = ReconnectLoop(
             PeerId("me"),
             self.look,
             self.records,
@@ -67,7 +73,7 @@ class Scene:
             randomness=random.Random(1),
             is_training=lambda: self.is_training,
         )
-        return [asyncio.create_task(company.run()), asyncio.create_task(self.read_records())]
+        return [asyncio.create_task(loop.run()), asyncio.create_task(self.read_records())]
 
 
 async def end(tasks: list[asyncio.Task[None]]) -> None:

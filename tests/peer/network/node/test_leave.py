@@ -11,7 +11,7 @@ import pytest
 
 import peer.network.node.leave
 from dht.records.signed_records import PeerState
-from peer.network.node.leave import HAND_OVER_SECONDS, MOST_ASKED, Parting
+from peer.network.node.leave import HAND_OVER_SECONDS, MOST_ASKED, GracefulLeave
 
 
 def member(name: str, state: PeerState, *tokens: int) -> Any:
@@ -57,7 +57,7 @@ def hand_over(others: Others, *tokens: int, monkeypatch: pytest.MonkeyPatch) -> 
     exchange = SimpleNamespace(fragments=fragments, applying=others)
     parts = (exchange, None, others, None, None, None, lambda: now)
     monkeypatch.setattr(peer.network.node.leave.asyncio, "sleep", sleep)
-    asyncio.run(Parting(*cast(Any, parts)).hand_over())
+    asyncio.run(GracefulLeave(*cast(Any, parts)).hand_over())
     return now
 
 

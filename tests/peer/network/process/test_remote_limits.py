@@ -20,8 +20,7 @@ from dht.p2pd.daemon import claim_ports
 from dht.streams.framing import FramedStream
 from dht.streams.pacing import URGENT_BYTES
 from dht.streams.remote_memory import RemoteMemory
-from peer.config.listening import IPV4_ANYWHERE, IPV6_ANYWHERE, default_listen
-from peer.config.peer_config import load_config
+from peer.config.peer_config import IPV4_ANYWHERE, IPV6_ANYWHERE, default_listen, load_config
 from peer.network.node.serving_limits import ServingLimits, bytes_per_peer
 from tests.kit.network.memory_networks import named
 

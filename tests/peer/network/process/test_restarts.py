@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dht.errors import DaemonFault, LocalFault, NobodyReachable
+from peer.config.peer_config import PeerConfig
 from peer.events.log import NetworkRestarted
 from peer.network.process import main
 from peer.network.process.child import NetworkChild
@@ -25,10 +26,9 @@ from peer.network.process.restarts import (
     WINDOW_SECONDS,
     Restarts,
 )
-from peer.network.process.spec import NetworkSpec
 from peer.network.process.supervisor import NetworkProcess
 
-SPEC = NetworkSpec("run.id", "trainer", (), "", "", (), (), 1.0, "", 1.0, 1, None, None)
+CONFIG = PeerConfig(run_id="run.aaaaaaaaaaaaaaaaaaaa", data_dir="here")
 
 
 def test_a_session_of_any_length_outlives_any_number_of_rare_deaths():
@@ -106,7 +106,7 @@ def test_a_death_before_the_run_was_found_is_no_end(monkeypatch, death):
     found = said({"kind": "fault", "message": "this one got as far as it was let", "exit_code": 3})
     children = Children(monkeypatch, [death, death, found])
     events = []
-    network = NetworkProcess(SPEC, events.append, lambda sentence: None)
+    network = NetworkProcess(CONFIG, events.append, lambda sentence: None)
     network.start()
     assert isinstance(ended(network), NobodyReachable)
     assert children.num_started == 3
@@ -115,7 +115,7 @@ def test_a_death_before_the_run_was_found_is_no_end(monkeypatch, death):
 
 def test_a_daemon_that_never_comes_up_ends_it_with_the_daemons_own_sentence(monkeypatch):
     children = Children(monkeypatch, [fault_of("the daemon ended at once: it went wrong", may_pass=True)] * 9)
-    network = NetworkProcess(SPEC, lambda event: None, lambda sentence: None)
+    network = NetworkProcess(CONFIG, lambda event: None, lambda sentence: None)
     network.start()
     assert str(ended(network)) == "the daemon ended at once: it went wrong"
     assert children.num_started == 1 + MAX_RESTARTS_AT_START
@@ -128,7 +128,7 @@ def test_who_leaves_while_a_dead_child_waits_to_be_started_has_left(monkeypatch)
     monkeypatch.setattr("peer.network.process.restarts.FIRST_PAUSE_SECONDS", 3600.0)
     monkeypatch.setattr("peer.network.process.restarts.LONGEST_PAUSE_SECONDS", 3600.0)
     has_died = threading.Event()
-    network = NetworkProcess(SPEC, lambda event: has_died.set(), lambda sentence: None)
+    network = NetworkProcess(CONFIG, lambda event: has_died.set(), lambda sentence: None)
     network.start()
     assert has_died.wait(60)
     network.leave("asked to stop")

@@ -10,17 +10,17 @@ import sys
 
 import pytest
 
+from peer.config.peer_config import PeerConfig
 from peer.network.process.child import CHILD_ENVIRONMENT, OWNERS_SIGNALS, early_network_child
-from peer.network.process.spec import NetworkSpec
 from peer.network.process.supervisor import NetworkProcess
 
-SPEC = NetworkSpec("run.id", "trainer", (), "", "", (), (), 1.0, "", 1.0, 1, None, None)
+CONFIG = PeerConfig(run_id="run.aaaaaaaaaaaaaaaaaaaa", data_dir="here")
 
 
 def test_a_child_that_dies_with_orders_unread_has_ended_like_any_other():
     """A reset is not an end of file, but the thread that supervises must go on to the restart all the same."""
     notes: list[str] = []
-    network = NetworkProcess(SPEC, lambda event: None, notes.append)
+    network = NetworkProcess(CONFIG, lambda event: None, notes.append)
     ours, theirs = socket.socketpair()
     network._connection = ours
     ours.sendall(b"an order\n")

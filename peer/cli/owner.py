@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from dht.errors import UsageFault
-from peer.cli.exit_codes import reporting
+from peer.cli.exit_codes import exits_with_sentence
 from peer.cli.options import AsJson, DataDir, IdentityFile, LookTimeout, Peers, RunId
 
 commands = typer.Typer()
@@ -28,7 +28,7 @@ Key = Annotated[str | None, typer.Option("--key", metavar="PEERID", help="The in
     short_help="Print this machine's key for a run.",
     epilog="\b\nExample:\n  peer key --data-dir ./site-b\n  peer key --run-id tinybytes.abcdefghij234567abcd",
 )
-@reporting
+@exits_with_sentence
 def key(run_id: RunId = None, data_dir: DataDir = None, identity: IdentityFile = None) -> None:
     """Print the public key (PeerId) that a peer here will have; the key file is made when it is missing."""
     from dht.identity.keys import Identity
@@ -48,7 +48,7 @@ def key(run_id: RunId = None, data_dir: DataDir = None, identity: IdentityFile =
     epilog="\b\nExample:\n  peer invite --data-dir ./owner --one-time --expires 7d --out friend.invite\n"
     "  peer invite --data-dir ./owner --key 12D3KooW... --out site-b.invite",
 )
-@reporting
+@exits_with_sentence
 def invite(
     run_id: RunId = None,
     data_dir: DataDir = None,
@@ -124,7 +124,7 @@ def invite(
     if not made.addresses:
         print("            It names no address; give --peers to `peer join`, or to this command.")
     if published is not None:
-        print(f"Listed      in revision {owned.manifest.revision}{_told(published)}")
+        print(f"Listed      in revision {owned.manifest.revision}{_and_published(published)}")
     print(f"Use it:     peer join --invite {name}")
 
 
@@ -133,7 +133,7 @@ def invite(
     epilog="\b\nExample:\n  peer revoke --data-dir ./owner --key 12D3KooW...\n"
     "  peer revoke --data-dir ./owner --invite 0123456789abcdef",
 )
-@reporting
+@exits_with_sentence
 def revoke(
     run_id: RunId = None,
     data_dir: DataDir = None,
@@ -163,14 +163,14 @@ def revoke(
     owned.change_now(ChangeSection(at_version=at_version, revoke=keys, revoke_invites=serials))
     published = _published(owned, peers or owned.known_addresses(), timeout)
     print(f"Revoked     {key or f'invite {invite}'}, {f'from version {at_version}' if at_version else 'at once'}")
-    print(f"Signed      as revision {owned.manifest.revision}{_told(published)}")
+    print(f"Signed      as revision {owned.manifest.revision}{_and_published(published)}")
 
 
 @commands.command(
     short_help="Who may take part in a run, and who does.",
     epilog="\b\nExample:\n  peer members --data-dir ./owner",
 )
-@reporting
+@exits_with_sentence
 def members(
     run_id: RunId = None,
     data_dir: DataDir = None,
@@ -195,10 +195,10 @@ def members(
     short_help="The manifest in the owner's folder.",
     epilog="\b\nExample:\n  peer manifest show --data-dir ./owner",
 )
-@reporting
+@exits_with_sentence
 def show(run_id: RunId = None, data_dir: DataDir = None, as_json: AsJson = False) -> None:
     """Show the signed manifest and the draft that is not signed yet."""
-    from peer.network.membership.revisions import told
+    from peer.network.membership.revisions import describe_changes
     from peer.owner.owned_run import open_owned_run
 
     owned = open_owned_run(run_id, data_dir)
@@ -210,10 +210,10 @@ def show(run_id: RunId = None, data_dir: DataDir = None, as_json: AsJson = False
     print(f"Run         {owned.run_id}")
     print(f"Revision    {manifest.revision}, hash {manifest.hash.hex()[:16]}")
     print(f"Access      {manifest.access.mode}, {len(manifest.access.members)} listed keys when the run was made")
-    for change in told(manifest, manifest.model_copy(update={"changes": ()})).split("; "):
+    for change in describe_changes(manifest, manifest.model_copy(update={"changes": ()})).split("; "):
         print(f"Change      {change or 'none'}")
     if draft is not None:
-        print(f"Draft       revision {draft.revision}, not signed: {told(draft, manifest)}")
+        print(f"Draft       revision {draft.revision}, not signed: {describe_changes(draft, manifest)}")
 
 
 @manifest_commands.command(
@@ -222,7 +222,7 @@ def show(run_id: RunId = None, data_dir: DataDir = None, as_json: AsJson = False
     epilog="\b\nExample:\n  peer manifest edit --data-dir ./owner --outer-lr 0.4 --at-version 500\n"
     "  peer manifest edit --data-dir ./owner --end --at-version 2000",
 )
-@reporting
+@exits_with_sentence
 def edit(
     run_id: RunId = None,
     data_dir: DataDir = None,
@@ -243,7 +243,7 @@ def edit(
 
     from peer.config.manifest_sections import ChangeSection
     from peer.config.validation import explain
-    from peer.network.membership.revisions import told
+    from peer.network.membership.revisions import describe_changes
     from peer.owner.owned_run import checked_key, open_owned_run
 
     given = {
@@ -265,23 +265,23 @@ def edit(
         raise UsageFault(explain(error, ChangeSection, lambda name: "--" + name.replace("_", "-"))) from error
     owned = open_owned_run(run_id, data_dir)
     draft = owned.edit(change)
-    print(f"Draft       revision {draft.revision}, not signed: {told(draft, owned.manifest)}")
+    print(f"Draft       revision {draft.revision}, not signed: {describe_changes(draft, owned.manifest)}")
     print("Next:       peer manifest sign, then peer manifest publish")
 
 
 @manifest_commands.command(
     "sign", short_help="Sign the draft.", epilog="\b\nExample:\n  peer manifest sign --data-dir ./owner"
 )
-@reporting
+@exits_with_sentence
 def sign(run_id: RunId = None, data_dir: DataDir = None) -> None:
     """Sign the draft with the owner's key: it becomes the next revision."""
-    from peer.network.membership.revisions import told
+    from peer.network.membership.revisions import describe_changes
     from peer.owner.owned_run import open_owned_run
 
     owned = open_owned_run(run_id, data_dir)
     before = owned.manifest
     signed = owned.sign()
-    print(f"Signed      revision {signed.revision}: {told(signed, before)}")
+    print(f"Signed      revision {signed.revision}: {describe_changes(signed, before)}")
     print("Next:       peer manifest publish")
 
 
@@ -290,7 +290,7 @@ def sign(run_id: RunId = None, data_dir: DataDir = None) -> None:
     short_help="Give the signed manifest to all members.",
     epilog="\b\nExample:\n  peer manifest publish --data-dir ./owner",
 )
-@reporting
+@exits_with_sentence
 def publish(run_id: RunId = None, data_dir: DataDir = None, peers: Peers = None, timeout: LookTimeout = 20.0) -> None:
     """Give the signed manifest to members, who pass it on; every peer follows it without a restart."""
     from peer.owner.owned_run import open_owned_run
@@ -318,7 +318,7 @@ def _published(owned: Any, addresses: list[str], timeout: float) -> bool:
     return True
 
 
-def _told(published: bool) -> str:
+def _and_published(published: bool) -> str:
     return " and published" if published else "; run `peer manifest publish` when a member is online"
 
 

@@ -1,0 +1,17 @@
+from dht.errors import DeviceFault as DeviceFault
+from dht.errors import Incompatible as Incompatible
+from dht.errors import LocalFault as LocalFault
+from dht.errors import MurmurationError as MurmurationError
+from dht.errors import NobodyReachable as NobodyReachable
+from dht.errors import UsageFault as UsageFault
+from peer.config.manifest import RunManifest as RunManifest
+from peer.events.log import Event as Event
+from peer.export.model_file import ModelFile as ModelFile
+from peer.export.model_file import read_model as read_model
+from peer.join.session import Swarm as Swarm
+from peer.join.session import join as join
+from peer.owner.new_run import NewRun as NewRun
+from peer.owner.new_run import create_custom_run as create_custom_run
+from peer.owner.new_run import create_run as create_run
+
+__version__: str

@@ -1,0 +1,155 @@
+"""Flags that follow from the fields of `PeerConfig`: none is forgotten, each arrives, a new one needs no other file."""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from pydantic import Field
+
+from dht.identity.keys import Identity, make_run_id
+from peer.cli import app, options
+from peer.cli.training import NOT_OF_A_SEED
+from peer.config import peer_config
+from peer.config.peer_config import PeerConfig, flag_of
+
+OWNER = Identity.generate()
+RUN_ID = make_run_id("demo", OWNER.public_key)
+ADDRESS = f"/ip4/203.0.113.5/tcp/4001/p2p/{OWNER.peer_id}"
+GIVEN: dict[str, object] = {
+    "run_id": RUN_ID,
+    "peers": (ADDRESS,),
+    "device": "cuda:1",
+    "devices": 2,
+    "shard": True,
+    "offload": True,
+    "data_dir": Path("here"),
+    "identity": Path("me.key"),
+    "listen": ("/ip4/0.0.0.0/tcp/4001", "/ip6/::/tcp/4001"),
+    "announce": ("/ip4/203.0.113.9/tcp/4001",),
+    "data": "text:books",
+    "max_steps": 9,
+    "name": "Ada",
+    "site": "home-1",
+    "contributor_key": Path("ada.key"),
+    "join_timeout_seconds": 5.0,
+    "threads": 2,
+    "checkpoint_minutes": 1.5,
+    "checkpoints_kept": 3,
+    "metrics_port": 0,
+    "metrics_host": "::1",
+    "upload_limit_mbit": 3.5,
+    "download_limit_mbit": 20.0,
+    "serve_limit_mbit": 1.0,
+    "max_transfers": 2,
+    "max_streams_per_peer": 32,
+    "max_memory_mb_per_peer": 100,
+    "ip_version": "4",
+    "port_range": "4000-4002",
+    "map_ports": True,
+    "relay": False,
+    "relay_for_others": False,
+    "output": "plain",
+}
+"""Of every field a value that is not its default."""
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The user's data folder of these tests; flags of other fields do not outlive one."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("RANK", "1")  # no network process is started early
+    monkeypatch.chdir(tmp_path)
+    options._choice_flags.cache_clear()
+    yield tmp_path
+    options._choice_flags.cache_clear()
+
+
+def started(monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> Any:
+    """The configuration with which a command starts a peer."""
+    configs: list[Any] = []
+    for module, function in (("peer.join.join", "run_trainer"), ("peer.join.seed", "run_seed")):
+        fake = types.ModuleType(module)
+        setattr(fake, function, lambda config: configs.append(config) or 0)
+        monkeypatch.setitem(sys.modules, module, fake)
+    assert app.run(arguments) == 0
+    (config,) = configs
+    return config
+
+
+def as_arguments(given: dict[str, object]) -> list[str]:
+    """The flags that say `given`."""
+    arguments: list[str] = []
+    for name, value in given.items():
+        if name == "output":
+            arguments.append(f"--{value}")
+        elif isinstance(value, bool):
+            arguments.append(flag_of(name) if value else flag_of(name).replace("--", "--no-"))
+        else:
+            for one in value if isinstance(value, tuple) else (value,):
+                arguments += [flag_of(name), str(one)]
+    return arguments
+
+
+def flags_of(command: str) -> set[str]:
+    parameters: list[Any] = typer.main.get_command(app.app).commands[command].params  # type: ignore[attr-defined]
+    return {parameter.name for parameter in parameters} & set(PeerConfig.model_fields)
+
+
+def test_every_choice_is_a_flag_and_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert set(GIVEN) == set(PeerConfig.model_fields)
+    assert all(GIVEN[name] != field.default for name, field in PeerConfig.model_fields.items())
+    assert started(monkeypatch, ["join", *as_arguments(GIVEN)]) == PeerConfig.model_validate(GIVEN)
+
+
+def test_a_seed_has_all_flags_but_those_about_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert flags_of("join") == set(PeerConfig.model_fields) - {"output"}
+    assert flags_of("seed") == flags_of("join") - set(NOT_OF_A_SEED)
+    given = {name: value for name, value in GIVEN.items() if name not in NOT_OF_A_SEED}
+    assert started(monkeypatch, ["seed", *as_arguments(given)]) == PeerConfig.model_validate(given)
+
+
+def test_what_is_not_given_leaves_the_file_and_the_defaults_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("peer.toml").write_text(f'run_id = "{RUN_ID}"\npeers = ["{ADDRESS}"]\nshard = true\nmetrics_port = 7\n')
+    config = started(monkeypatch, ["join", "--config", "peer.toml", "--no-shard"])
+    assert config == PeerConfig(run_id=RUN_ID, peers=(ADDRESS,), metrics_port=7)
+    assert config.model_fields_set == {"run_id", "peers", "shard", "metrics_port"}
+
+
+def test_help_names_the_value_and_the_default(capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.run(["join", "--help"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "--join-timeout SECONDS Give up when nobody answers for so long; default 300." in text
+    assert "--map-ports / --no-map-ports Ask the router" in text
+    assert "--max-transfers N Pieces of state served at once; default 4." in text
+    assert "--name TEXT A name shown to everybody; default: anonymous." in text
+    assert "PydanticUndefined" not in text
+    assert "None" not in text
+
+
+@pytest.mark.parametrize("given", [GIVEN, {"run_id": RUN_ID}])
+def test_the_network_process_receives_the_same_choices(given: dict[str, object]) -> None:
+    config = PeerConfig.model_validate(given)
+    assert PeerConfig.model_validate_json(config.model_dump_json(exclude_defaults=True)) == config
+
+
+def test_a_new_choice_is_one_field(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    class Longer(PeerConfig):
+        pause_minutes: float = Field(default=2.0, ge=0, le=60, description="rest after a night")
+
+    monkeypatch.setattr(peer_config, "PeerConfig", Longer)
+    join = ["join", "--run-id", RUN_ID]
+    assert started(monkeypatch, [*join, "--pause-minutes", "3"]).pause_minutes == 3.0
+    Path("peer.toml").write_text("pause_minutes = 4.0\n")
+    config = started(monkeypatch, ["seed", "--run-id", RUN_ID, "--config", "peer.toml"])
+    assert Longer.model_validate_json(config.model_dump_json(exclude_defaults=True)).pause_minutes == 4.0
+    capsys.readouterr()
+    assert app.run([*join, "--pause-minutes", "99"]) == 2
+    assert "--pause-minutes is 99.0; expected a finite number from 0 to 60." in capsys.readouterr().err
+    assert app.run(["join", "--help"]) == 0
+    assert "--pause-minutes N               Rest after a night; default 2." in capsys.readouterr().out
