@@ -108,7 +108,9 @@ def with_choices(*, only: Iterable[str] = (), excluded: Iterable[str] = ()) -> t
         def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
             rest = super().parse_args(ctx, args)
             given = {flag.name: ctx.params.pop(flag.name) for flag in _choice_flags(chosen, left_out)}
-            ctx.obj = {name: None if value in ([], ()) else value for name, value in given.items()}
+            ctx.ensure_object(dict).update(
+                {name: None if value in ([], ()) else value for name, value in given.items()}
+            )
             return rest
 
     return Command
@@ -141,7 +143,7 @@ def _choice_flags(only: frozenset[str], excluded: frozenset[str]) -> list[Any]:
 
     def command(**choices: object) -> None: ...
 
-    command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+    vars(command)["__signature__"] = inspect.Signature(
         [
             inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_annotation(name, field))
             for name, field in PeerConfig.model_fields.items()
