@@ -9,10 +9,10 @@ from peer.mailbox.slots import Inbox
 from peer.simulation import checks
 from peer.simulation.scenarios.spec import plan_churn
 from peer.simulation.simulation import SimulationSpec, simulate, tiny_manifest
+from tests.kit.tiers import sampled
 
 
-@pytest.mark.parametrize("codec", ["fp32", "int4"])
-@pytest.mark.parametrize("churn", [0.0, 0.5])
+@pytest.mark.parametrize(("churn", "codec"), sampled([(0.0, "fp32"), (0.0, "int4"), (0.5, "fp32"), (0.5, "int4")], 3))
 def test_live_parameters_do_not_drift_from_the_anchors(monkeypatch, codec, churn):
     monkeypatch.setattr(checks, "TOLERANCE", 0.0)
     manifest = tiny_manifest(3, mode="sync", codec=codec, sync_every=2)

@@ -114,7 +114,7 @@ ROLES = [leader, reducer, member_before_sending, member_after_sending]
     ("choose", "how", "num_values"),
     [
         *((choose, how, NUM_VALUES // SCALE) for choose in ROLES for how in ("crash", "stall")),
-        (leader, "stall", NUM_VALUES),
+        pytest.param(leader, "stall", NUM_VALUES, marks=pytest.mark.nightly),
     ],
     ids=lambda value: getattr(value, "__name__", value),
 )
