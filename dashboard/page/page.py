@@ -57,6 +57,9 @@ def render_sections(state: DashboardState, history: HistoryView) -> dict[str, st
     values = _round_values(state, history.rounds)
     values |= {
         "history": history,
+        "found": history.contributors,
+        "sort": "tokens",
+        "limit": MAX_CONTRIBUTORS_SHOWN,
         "peers": sorted(state.peers, key=_order),
         "timeline": timeline(state, history, values["names"]),
         "strip": strip(history),
@@ -103,6 +106,12 @@ def render_contributor(
         "milestones": _milestones(row),
     }
     return _document("contributor.html", values, now, snapshot_id, assets)
+
+
+def render_people(found: Sequence[ContributorRow], num_contributors: int, *, sort: str, limit: int, now: float) -> str:
+    """The ranking as far as somebody searched for it: the first `limit` rows of `found`, which is sorted by `sort`."""
+    values = {"found": found, "num_contributors": num_contributors, "sort": sort, "limit": limit}
+    return with_ages(TEMPLATES.get_template("people.html").render(values), now)
 
 
 def with_ages(html: str, now: float) -> str:

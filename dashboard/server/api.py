@@ -361,9 +361,7 @@ async def rounds(site: Site, query: RoundsQuery) -> Rounds:
 async def contributors(site: Site, query: ContributorsQuery) -> Contributors:
     """Contributors with what others witnessed of them."""
     history = site.live.history
-    rows = [row for row in history.contributors if not query.search or _matches(row, query.search.casefold())]
-    if query.sort != "tokens":
-        rows.sort(key=_SORT_KEYS[query.sort])
+    rows = found_contributors(history, query)
     end = query.offset + query.limit
     return _answer(
         Contributors,
@@ -374,6 +372,12 @@ async def contributors(site: Site, query: ContributorsQuery) -> Contributors:
         contributors=rows[query.offset : end],
         next_offset=end if end < len(rows) else None,
     )
+
+
+def found_contributors(history: HistoryView, query: ContributorsQuery) -> list[ContributorRow]:
+    """All that `query` searches for, in its order."""
+    rows = [row for row in history.contributors if not query.search or _matches(row, query.search.casefold())]
+    return rows if query.sort == "tokens" else sorted(rows, key=_SORT_KEYS[query.sort])
 
 
 def contributor(site: Site, view: ContributorView) -> ContributorPage:

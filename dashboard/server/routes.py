@@ -16,8 +16,10 @@ from dashboard.history.history import History
 from dashboard.history.reading import HistoryReader
 from dashboard.page.assets import load_assets
 from dashboard.page.badge import contributor_badge, run_badge
-from dashboard.page.page import STREAM_PATH, render_contributor, render_page
+from dashboard.page.page import STREAM_PATH, render_contributor, render_page, render_people
+from dashboard.server.api import found_contributors
 from dashboard.server.api_routes import add_api, find_contributor, find_row
+from dashboard.server.api_schema import BadQuery, ContributorsQuery, read_query
 from dashboard.server.doors import Doors, own_limits
 from dashboard.server.live import RETRY_MILLISECONDS, Live
 from dashboard.server.page_access import OPEN_PATHS, PageAccess
@@ -65,6 +67,7 @@ def make_app(
     app[SITE] = site
     app.router.add_get("/", _page)
     app.router.add_get("/c/{id}", _contributor)
+    app.router.add_get("/people", _people)
     app.router.add_get("/badge/{name}.svg", _badge)
     app.router.add_get("/events", _events)
     app.router.add_get(STREAM_PATH, _events)
@@ -152,6 +155,23 @@ async def _contributor(request: web.Request) -> web.Response:
         site.live.state, view, now=site.clock(), snapshot_id=site.live.snapshot_id, assets=site.assets
     )
     return web.Response(text=html, content_type="text/html", headers={"Cache-Control": "no-cache"})
+
+
+async def _people(request: web.Request) -> web.Response:
+    """Contributors that a viewer searches for or sorts, as the page shows them; made once per look."""
+    site = request.app[SITE]
+    try:
+        query = read_query(ContributorsQuery, request.query.items())
+    except BadQuery as error:
+        return problem(request, 400, "Bad Request", str(error))
+
+    async def make() -> str:
+        history = site.live.history
+        found, number = found_contributors(history, query), len(history.contributors)
+        return render_people(found, number, sort=query.sort, limit=query.limit, now=site.clock())
+
+    people = await site.answer(f"{request.path} {query!r}", make)
+    return web.Response(body=people.content, content_type="text/html", charset="utf-8")
 
 
 async def _badge(request: web.Request) -> web.Response:

@@ -30,37 +30,11 @@ export function lossText(loss) {
   return Math.abs(loss) < 1000 ? loss.toFixed(3) : loss.toExponential(2);
 }
 
-export function shareText(share) {
-  if (share >= 0.9995) return "100 %";
-  return share > 0 && share < 0.001 ? "< 0.1 %" : `${(100 * share).toFixed(1)} %`;
-}
-
-function pair(large, largeUnit, small, smallUnit) {
-  return small ? `${large} ${largeUnit} ${small} ${smallUnit}` : `${large} ${largeUnit}`;
-}
-
-export function secondsText(seconds) {
-  const whole = Math.floor(seconds);
-  if (whole < 60) return `${whole} s`;
-  const minutes = Math.floor(whole / 60);
-  if (minutes < 60) return pair(minutes, "min", whole % 60, "s");
-  const hours = Math.floor(minutes / 60);
-  return hours < 48 ? pair(hours, "h", minutes % 60, "min") : pair(Math.floor(hours / 24), "d", hours % 24, "h");
-}
-
 export function ageText(seconds) {
   if (seconds < 1) return "just now";
   if (seconds < 60) return `${Math.floor(seconds)} s ago`;
   if (seconds < 3600) return `${Math.floor(seconds / 60)} min ago`;
   return seconds < 172_800 ? `${Math.floor(seconds / 3600)} h ago` : `${Math.floor(seconds / 86_400)} d ago`;
-}
-
-export function daysText(days) {
-  return days ? `${countText(days)} day${days === 1 ? "" : "s"}` : "–";
-}
-
-export function plural(count, noun) {
-  return `${countText(count)} ${noun}${count === 1 ? "" : "s"}`;
 }
 
 let regions = null;

@@ -55,15 +55,17 @@ export function replaceSection(key, html) {
   const focused = active && { id: active.closest("details")?.id, sort: active.closest("[data-sort]")?.dataset.sort };
   const href = active?.getAttribute("href");
   section.innerHTML = html;
-  for (const id of open) document.getElementById(id)?.setAttribute("open", "");
+  // The same row may be in the ranking and among those that were searched for.
+  const again = (id) => section.querySelector(`[id="${CSS.escape(id)}"]`);
+  for (const id of open) again(id)?.setAttribute("open", "");
   improve(section);
   if (!focused) return;
-  const again = focused.id
-    ? document.getElementById(focused.id)?.querySelector("summary")
+  const next = focused.id
+    ? again(focused.id)?.querySelector("summary")
     : focused.sort
       ? section.querySelector(`[data-sort="${focused.sort}"] button`)
       : href && [...section.querySelectorAll("a")].find((link) => link.getAttribute("href") === href);
-  again?.focus({ preventScroll: true });
+  next?.focus({ preventScroll: true });
 }
 
 function heard() {

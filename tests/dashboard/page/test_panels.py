@@ -14,7 +14,7 @@ from dashboard.facts import Bandwidth, Gap, HistoryView, MissingRounds
 from dashboard.page.assets import Assets, load_assets
 from dashboard.page.badge import MAX_TEXT_LENGTH, badge, contributor_badge, run_badge
 from dashboard.page.formats import age_text, share_text
-from dashboard.page.page import MAX_CONTRIBUTORS_SHOWN, render_contributor, render_page, render_sections
+from dashboard.page.page import MAX_CONTRIBUTORS_SHOWN, render_contributor, render_page, render_people, render_sections
 from dashboard.page.rounds import LAGS, MAX_LANES, heat
 from tests.kit.dashboard.records import NOW, RUN_ID, TextOnly, empty_state
 from tests.kit.dashboard.scene import contributor_of, contributor_view, history_of_run, peer_id_of, rounds_of, state_of
@@ -62,6 +62,18 @@ def test_a_long_list_is_cut_and_says_so() -> None:
     html = render_sections(state_of(80), history_of_run(80))
     assert html["contributors"].count("<tr") == 1 + MAX_CONTRIBUTORS_SHOWN
     assert f"{80 - MAX_CONTRIBUTORS_SHOWN} more contributors" in html["contributors"]
+
+
+def test_what_was_searched_for_is_shown_like_the_ranking() -> None:
+    people = history_of_run(80).contributors
+    html = render_people(people[30:70], 80, sort="name", limit=30, now=NOW)
+    assert 'data-found="40 of 80 contributors"' in html
+    assert html.count("<tr") == 1 + 30
+    assert "10 more contributors" in html
+    assert re.findall(r'data-sort="(\w+)" aria-sort="(\w+)"', html) == [("name", "ascending")]
+    nobody = render_people((), 80, sort="tokens", limit=30, now=NOW)
+    assert 'data-found="0 of 80 contributors"' in nobody
+    assert "Nobody is called that" in nobody
 
 
 def test_machines_are_listed_under_their_owner() -> None:

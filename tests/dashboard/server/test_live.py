@@ -22,7 +22,7 @@ from tests.kit.dashboard.serving import IDS, TOKEN, Client, in_site, raw_answer,
 
 def test_a_private_page_opens_to_its_token_only(tmp_path: Path) -> None:
     async def check(client: Client, live: Live, history: History) -> None:
-        for path in ("/", "/api/v1/run", "/metrics", "/events/stream", "/badge/run.svg", f"/c/{IDS[0]}", "/nowhere"):
+        for path in ("/", "/api/v1/run", "/metrics", "/events/stream", "/badge/run.svg", f"/c/{IDS[0]}", "/people"):
             response = await client.get(path)
             assert response.status == 401, path
             assert RUN_ID.partition(".")[0] not in await response.text()
@@ -65,6 +65,20 @@ def test_token_files_that_hold_no_token(tmp_path: Path, content: bytes, sentence
         read_token(path)
     path.write_bytes(TOKEN.encode() + b"\n")
     assert read_token(path) == TOKEN
+
+
+def test_people_are_found_by_the_rules_of_the_api(tmp_path: Path) -> None:
+    async def check(client: Client, live: Live, history: History) -> None:
+        shown = await (await client.get("/people?sort=name&limit=1")).text()
+        answer = await (await client.get("/api/v1/contributors?sort=name&limit=1")).json()
+        assert f"/c/{answer['contributors'][0]['contributor_id']}" in shown
+        assert "3 more contributors" in shown
+        assert "Nobody is called that" in await (await client.get("/people?search=nobody")).text()
+        refused = await client.get("/people?sort=share")
+        assert refused.status == 400
+        assert "sort" in await refused.text()
+
+    in_site(tmp_path, check)
 
 
 def test_curves_grow_over_the_stream_and_resume_where_they_were(tmp_path: Path) -> None:
@@ -139,7 +153,7 @@ def test_hostile_names_are_text_in_every_answer(tmp_path: Path) -> None:
             state = watched(history, HOSTILE_NAME)
             live = Live(state, "boot", history.view)
             async with TestClient(TestServer(make_app(live, history, reader))) as client:
-                for path in ("/", f"/c/{IDS[0]}", f"/badge/{IDS[0]}.svg"):
+                for path in ("/", f"/c/{IDS[0]}", f"/badge/{IDS[0]}.svg", "/people?search=ALERT"):
                     text = await (await client.get(path)).text()
                     assert "<script>alert" not in text
                     assert "alert" in text
