@@ -21,7 +21,7 @@ from dashboard.collect.commits import CommitSource, Gatherer, SignedCommits
 from dashboard.collect.profiles import follow_profiles
 from dashboard.history.history import History, open_history
 from dashboard.keeping_going import keep_going
-from dashboard.observe.observer import Observer
+from dashboard.observe.observer import SwarmObserver
 from dashboard.observe.state import DashboardState
 from dashboard.server.doors import Doors, Network, own_limits
 from dashboard.server.live import Live
@@ -229,7 +229,7 @@ async def _watch(
                 history.keep_run_record(encode_run_record(record))
             await gatherer.gather(opened[1], state)
 
-        observer = Observer(
+        observer = SwarmObserver(
             run_id,
             store,
             peers,

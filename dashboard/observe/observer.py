@@ -1,4 +1,4 @@
-"""`Observer`: looks at the swarm every few seconds and folds what it sees. It publishes nothing about itself."""
+"""`SwarmObserver`: looks at the swarm every few seconds and folds what it sees. It publishes nothing about itself."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import Any, Final
 
 from dashboard.keeping_going import keep_going
-from dashboard.observe.state import DashboardState, Look, RunFacts, fold, label_text
+from dashboard.observe.state import DashboardState, Look, RunSummary, fold, label_text
 from dht.errors import LocalFault, PeerFault
 from dht.records.key_levels import Levels
 from dht.records.signed_records import PeerRecord, RunRecord, VerifiedRecords, decode_peer_record, decode_run_record
@@ -38,7 +38,7 @@ def nobody() -> Collection[str]:
 log = logging.getLogger(__name__)
 
 
-class Observer:
+class SwarmObserver:
     """Watches one run through a `RecordStore`; `run` goes on until it is cancelled.
 
     Args:
@@ -76,7 +76,7 @@ class Observer:
         self._verified = VerifiedRecords(MAX_RECORDS)
         self._levels = Levels()
         self._run_record: RunRecord | None = None
-        self._run_facts: RunFacts | None = None
+        self._run_facts: RunSummary | None = None
         self._num_members = 0
         self._next_run_at = 0.0
         self._next_bootstrap_at = 0.0
@@ -163,11 +163,11 @@ class Observer:
             await asyncio.sleep(LOOK_SECONDS)
 
 
-def run_facts(record: RunRecord) -> RunFacts:
+def run_facts(record: RunRecord) -> RunSummary:
     """What the page shows of a verified run record. Fields that are missing or of another kind are left out."""
     manifest = json.loads(record.manifest)
     description = manifest.get("description")
-    return RunFacts(
+    return RunSummary(
         name=record.run_id.partition(".")[0],
         description=label_text(description, 500) if isinstance(description, str) else "",
         revision=record.revision,

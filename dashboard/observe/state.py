@@ -31,7 +31,7 @@ Phase = Literal["starting", "looking", "no run", "empty", "live", "silent"]
 
 
 @dataclass(frozen=True, slots=True)
-class RunFacts:
+class RunSummary:
     """What the owner signed, as far as the page shows it."""
 
     name: str
@@ -52,7 +52,7 @@ class Look:
     """Members of the DHT that answered."""
     records: Sequence[PeerRecord] = ()
     num_invalid_records: int = 0
-    run: RunFacts | None = None
+    run: RunSummary | None = None
     problem: str = ""
     """Why this look saw nothing, as a sentence."""
     vouched: Collection[str] = ()
@@ -106,7 +106,7 @@ class DashboardState:
     has_looked: bool = False
     """Whether the first look is over; before it nothing is known, not even that nobody is there."""
     num_members: int = 0
-    run: RunFacts | None = None
+    run: RunSummary | None = None
     peers: tuple[PeerRow, ...] = ()
     num_unlisted: int = 0
     num_invalid_records: int = 0
@@ -254,7 +254,7 @@ def label_text(text: str, max_length: int) -> str:
     return "".join(shown)
 
 
-def _merge_peers(old: tuple[PeerRow, ...], look: Look, run: RunFacts | None) -> tuple[tuple[PeerRow, ...], int]:
+def _merge_peers(old: tuple[PeerRow, ...], look: Look, run: RunSummary | None) -> tuple[tuple[PeerRow, ...], int]:
     newest: dict[PeerId, PeerRecord] = {}
     for record in look.records:
         if record.peer_id not in newest or _order(record) > _order(newest[record.peer_id]):
@@ -292,7 +292,7 @@ def _merge_peers(old: tuple[PeerRow, ...], look: Look, run: RunFacts | None) -> 
     return tuple(rows), num_unlisted
 
 
-def _row(record: PeerRecord, first_heard_at: float, heard_at: float, look: Look, run: RunFacts | None) -> PeerRow:
+def _row(record: PeerRecord, first_heard_at: float, heard_at: float, look: Look, run: RunSummary | None) -> PeerRow:
     condition: Condition = "here"
     if record.state == "left":
         condition = "left"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dashboard.collect.commits import RETRY_SECONDS, Gatherer
 from dashboard.history.history import History
-from dashboard.observe.observer import Observer
+from dashboard.observe.observer import SwarmObserver
 from dashboard.observe.state import MAX_PEERS, DashboardState, Look, fold
 from dht.records.signed_records import RunRecord
 from tests.kit.clock import Clock
@@ -121,7 +121,7 @@ def test_the_observer_gathers_once_it_knows_the_run() -> None:
             assert state.fragments
             gathered.set()
 
-        observer = Observer(RUN_ID, store, [], wall_clock=Clock(NOW), on_state=lambda state: None, gather=gather)
+        observer = SwarmObserver(RUN_ID, store, [], wall_clock=Clock(NOW), on_state=lambda state: None, gather=gather)
         watching = asyncio.create_task(observer.run())
         async with asyncio.timeout(30):
             await gathered.wait()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from averaging.wire.messages import Commit, RosterEntry, ShardResult
 from dashboard.history.trend import MAX_POINTS, Trend
-from dashboard.observe.observer import Observer
+from dashboard.observe.observer import SwarmObserver
 from dashboard.observe.state import MAX_PEERS, MAX_ROUNDS, DashboardState, Look, fold, label_text
 from dashboard.page.page import render_sections
 from tests.kit.clock import Clock
@@ -62,7 +62,7 @@ def test_each_empty_state_has_its_words(num_members: int, run: bool, phase: str)
         store = FakeStore()
         store.num_members = num_members
         store.run = store.run if run else None
-        observer = Observer(RUN_ID, store, ["/a"], wall_clock=Clock(NOW), on_state=lambda state: None)
+        observer = SwarmObserver(RUN_ID, store, ["/a"], wall_clock=Clock(NOW), on_state=lambda state: None)
         await observer.look()
         return observer.state
 
@@ -107,7 +107,7 @@ def test_peers_of_another_manifest_are_listed_and_not_counted() -> None:
         store = FakeStore()
         store.put(PEERS[0])
         store.put(PEERS[1], manifest_hash=b"x" * 32)
-        observer = Observer(RUN_ID, store, [], wall_clock=Clock(NOW), on_state=lambda state: None)
+        observer = SwarmObserver(RUN_ID, store, [], wall_clock=Clock(NOW), on_state=lambda state: None)
         await observer.look()
         return observer.state
 

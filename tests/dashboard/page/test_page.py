@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dashboard.observe.observer import Observer
+from dashboard.observe.observer import SwarmObserver
 from dashboard.observe.state import DashboardState
 from dashboard.page.assets import load_assets
 from dashboard.page.page import REFRESH_SECONDS, render_page, render_sections, with_ages
@@ -89,7 +89,7 @@ def test_the_observer_counts_what_it_refuses_and_survives_a_broken_network() -> 
         good = store.peers[PEERS[0].peer_id]
         store.peers["forged"] = bytes([good[0] ^ 1]) + good[1:]
         seen: list[DashboardState] = []
-        observer = Observer(RUN_ID, store, ["/addr"], wall_clock=clock, on_state=seen.append)
+        observer = SwarmObserver(RUN_ID, store, ["/addr"], wall_clock=clock, on_state=seen.append)
         await observer.look()
         assert (len(observer.state.peers), observer.state.num_invalid_records) == (1, 2)
         store.fault = PeerUnreachable(PEERS[0].peer_id, "is gone; expected an answer; it is tried again")
@@ -109,7 +109,7 @@ def test_a_run_record_of_another_owner_is_never_believed() -> None:
         store = FakeStore()
         other = Identity.generate()
         store.run = encode_run_record(sign_run_record(make_run_id("tinybytes", other.public_key), MANIFEST, other))
-        observer = Observer(RUN_ID, store, [], wall_clock=Clock(NOW), on_state=lambda state: None)
+        observer = SwarmObserver(RUN_ID, store, [], wall_clock=Clock(NOW), on_state=lambda state: None)
         await observer.look()
         assert observer.state.run is None
         assert "run record" in observer.state.problem
@@ -121,7 +121,7 @@ def test_nobody_reachable_is_dialled_again_at_every_look() -> None:
     async def watch() -> None:
         store, clock = FakeStore(), Clock(NOW)
         store.num_members = 0
-        observer = Observer(RUN_ID, store, ["/addr"], wall_clock=clock, on_state=lambda state: None)
+        observer = SwarmObserver(RUN_ID, store, ["/addr"], wall_clock=clock, on_state=lambda state: None)
         for _ in range(3):
             await observer.look()
         assert store.dialled == [["/addr"]] * 3

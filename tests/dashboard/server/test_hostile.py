@@ -12,7 +12,7 @@ from aiohttp.test_utils import TestClient, TestServer
 
 from dashboard.history.history import open_history
 from dashboard.keeping_going import keep_going
-from dashboard.observe.observer import Observer
+from dashboard.observe.observer import SwarmObserver
 from dashboard.observe.state import DashboardState
 from dashboard.server.live import Live
 from dashboard.server.routes import make_app
@@ -90,7 +90,7 @@ def test_a_thousand_hostile_records() -> None:
                 history.look(state)
                 live.publish(state, history.view)
 
-            observer = Observer(RUN_ID, store, [], wall_clock=clock, on_state=show, tell=warnings.append)
+            observer = SwarmObserver(RUN_ID, store, [], wall_clock=clock, on_state=show, tell=warnings.append)
             app = make_app(live, history, reader, clock=clock)
             async with TestClient(TestServer(app)) as client:
                 stream = await client.get("/events/stream")
@@ -175,7 +175,9 @@ def test_a_fault_of_ours_is_told_and_the_page_goes_on(part: str, monkeypatch: py
             if num_gathered > 6 and num_looks > 6:
                 ended.set()
 
-        observer = Observer(RUN_ID, store, [], wall_clock=Clock(NOW), on_state=show, gather=gather, tell=told.append)
+        observer = SwarmObserver(
+            RUN_ID, store, [], wall_clock=Clock(NOW), on_state=show, gather=gather, tell=told.append
+        )
         monkeypatch.setattr("asyncio.sleep", sleep)
         running = asyncio.create_task(observer.run())
         async with asyncio.timeout(30):

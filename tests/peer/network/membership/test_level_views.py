@@ -11,7 +11,7 @@ from functools import cache
 
 import pytest
 
-from dashboard.observe.observer import Observer as DashboardObserver
+from dashboard.observe.observer import SwarmObserver
 from dht.admission.hello import AccessRule
 from dht.errors import PeerFault
 from dht.host import PeerId
@@ -301,7 +301,7 @@ def test_the_dashboard_sees_everybody_after_a_turn() -> None:
     async def main() -> None:
         records = await crowded_records()
         store = CountingStore(records, MemoryHost(records.network, PeerId("observer")))
-        observer = DashboardObserver(RUN_ID, store, [], wall_clock=now, on_state=lambda state: None)
+        observer = SwarmObserver(RUN_ID, store, [], wall_clock=now, on_state=lambda state: None)
         num_looks = 0
         while len(observer.state.peers) < NUM_PEERS:
             await observer.look()
