@@ -59,7 +59,7 @@ test-nightly: check
 	$(REAL) -m network
 	$(BIN)/python -m tests.fuzz --seconds 600
 
-# Pages that the code already says: commands, configuration, manifest, events, limits.
+# Pages that the code already says: commands, configuration, manifest, events, limits, library.
 docs: venv
 	$(BIN)/python -m docs.generate
 

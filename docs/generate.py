@@ -1,4 +1,4 @@
-"""Writes the pages of docs/ that the code already says: commands, configuration, manifest, events, limits.
+"""Writes the pages of docs/ that the code already says: commands, configuration, manifest, events, limits, library.
 
     python -m docs.generate            writes them all
     python -m docs.generate --check    names those that differ from the code, and ends with exit code 1
@@ -375,6 +375,77 @@ def limits_page() -> str:
     return "\n\n".join(parts)
 
 
+# --- developer/library.md ---
+
+
+def signature_of(function: Any, name: str) -> str:
+    """How it is called, as its source says."""
+    node = ast.parse(inspect.getsource(function)).body[0]
+    assert isinstance(node, ast.FunctionDef)
+    returned = f" -> {ast.unparse(node.returns)}" if node.returns else ""
+    whole = f"{name}({ast.unparse(node.args)}){returned}"
+    return textwrap.fill(
+        whole,
+        HELP_COLUMNS,
+        subsequent_indent="    ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def first_words(thing: Any) -> str:
+    """The first sentence of its docstring."""
+    return sentence_of(one_line(inspect.getdoc(thing)).partition(". ")[0])
+
+
+def library_page() -> str:
+    import murmuration
+
+    parts = [
+        "# The library",
+        prose(
+            "What a program of yours may import. Everything else can move between versions. Each name is loaded when "
+            "it is first used, so `import murmuration` takes no torch. [Own loops](own-loop.md) shows them at work."
+        ),
+        table(
+            ("name", "what it is"),
+            [
+                (
+                    f"[`{name}`](#{name.lower()})",
+                    first_words(getattr(murmuration, name)),
+                )
+                for name in murmuration.__all__
+            ],
+        ),
+    ]
+    for name in murmuration.__all__:
+        thing = getattr(murmuration, name)
+        text = [inspect.getdoc(thing) or ""]
+        if inspect.isfunction(thing):
+            text.insert(0, signature_of(thing, f"murmuration.{name}") + "\n")
+        parts += [f"## `{name}`", "```text\n" + "\n".join(text).strip() + "\n```"]
+        if name in WITH_MEMBERS:
+            members = [member for member in vars(thing) if not member.startswith("_")]
+            rows = [
+                (f"`{member}`", first_words(inspect.getattr_static(thing, member)))
+                for member in members
+                if callable(getattr(thing, member)) or isinstance(inspect.getattr_static(thing, member), property)
+            ]
+            parts.append(table(("member", "what it does"), rows))
+    parts.append(
+        prose(
+            "Other programs can use the commands: most take `--json`, and the exit codes are "
+            "[fixed](../reference/cli.md). The [dashboard's API](../organiser/dashboard.md#api) is versioned. A model "
+            "file is plain safetensors beside a `config.json`."
+        )
+    )
+    return "\n\n".join(parts)
+
+
+WITH_MEMBERS = ("Swarm",)
+"""Classes whose methods a program calls."""
+
+
 # --- all of them ---
 
 PAGES: dict[str, tuple[str, Callable[[], str]]] = {
@@ -383,6 +454,7 @@ PAGES: dict[str, tuple[str, Callable[[], str]]] = {
     "docs/reference/limits.md": ("the constants in dht, averaging and peer/network", limits_page),
     "docs/organiser/manifest.md": ("peer/config/manifest.py", manifest_page),
     "docs/developer/events.md": ("peer/events", events_page),
+    "docs/developer/library.md": ("murmuration", library_page),
 }
 
 

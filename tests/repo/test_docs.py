@@ -14,6 +14,7 @@ from typing import Any, get_args
 import pytest
 import typer
 
+import murmuration
 from averaging.codec.blocks import CODE_FORMATS
 from averaging.outer.outer_step import Mode
 from averaging.wire.cell_messages import CellRow
@@ -136,6 +137,7 @@ def test_generated_pages_miss_nothing() -> None:
     assert all(f"\n## `{name}`\n" in texts["docs/developer/events.md"] for name in EVENT_TYPES)
     command: Any = typer.main.get_command(app)
     assert all(f"\n## peer {name}\n" in texts["docs/reference/cli.md"] for name in command.commands)
+    assert all(f"\n## `{name}`\n" in texts["docs/developer/library.md"] for name in murmuration.__all__)
     limits = texts["docs/reference/limits.md"]
     for name, value in [("MAX_HEADER_BYTES", "128 000"), ("MAX_VERSION", "2^53"), ("MAX_DEPTH", "8")]:
         assert re.search(rf"^\| `{name}` \| {re.escape(value)} \|", limits, re.MULTILINE)
