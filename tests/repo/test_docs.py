@@ -160,8 +160,11 @@ def test_every_finding_of_the_doctor_has_a_remedy() -> None:
 
 
 def commands_in(path: Path) -> Iterator[str]:
-    """Every `peer ...` of code blocks and inline code, continuation lines joined, without comments and pipes."""
-    text = path.read_text(encoding="utf-8")
+    """Every `peer ...` of code blocks and inline code, continuation lines joined, without comments and pipes.
+
+    Blocks of ``text`` hold docstrings.
+    """
+    text = re.sub(r"^```text\n.*?^```", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     lines = [line for block in code_blocks(text) for line in re.sub(r"\\\n\s*", " ", block).splitlines()]
     prose = re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
     lines += re.findall(r"`([^`\n]+)`", prose)
