@@ -17,8 +17,8 @@ import pytest
 TESTS = Path(__file__).parents[1]
 REAL_FOLDERS = ("processes", "dht/p2pd")
 """In tests/: real daemons, real `peer` processes, a real browser."""
-NIGHTLY_FOLDERS = ("benchmarks",)
-"""No volunteer runs a benchmark, and no release waits for one."""
+NIGHTLY_FOLDERS = ("benchmarks", "processes/night")
+"""No volunteer runs a benchmark, and no release waits for one; what takes minutes waits for the night, too."""
 SLOW_FILES = (
     "processes/commands/test_private_runs.py",
     "processes/peers/test_joining.py",

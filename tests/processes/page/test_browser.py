@@ -26,6 +26,7 @@ from dashboard.server.live import Live
 from tests.kit.dashboard.records import HOSTILE_NAME, NOW
 from tests.kit.dashboard.scene import DAY, contributor_of, history_of_run, peer_id_of, points_of, state_of
 from tests.kit.dashboard.serving import in_memory
+from tests.kit.tiers import sampled
 from tests.kit.web_bundle import require_bundle
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -40,6 +41,14 @@ STICKS_OUT = """[...document.querySelectorAll(".card td, .card th, .card p, .car
     .map((each) => each.textContent)"""
 """What reaches over the edge of its card; cells of one pixel are for screen readers only."""
 DESK = {"width": 1240, "height": 900}
+LOOKS: list[tuple[Literal["light", "dark"], dict[str, int]]] = [
+    ("light", DESK),
+    *(("light", {"width": width, "height": 800}) for width in (320, 480, 640)),
+    ("dark", DESK),
+    *(("light", {"width": width, "height": 900}) for width in (768, 1024, 1920)),
+    ("light", PHONE),
+]
+"""Schemes and sizes of windows; every fourth is looked at in `make test`."""
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here; apt-get install chromium")
 
@@ -265,7 +274,7 @@ def test_contributors_are_sorted_searched_and_opened(in_browser: InBrowser) -> N
     in_browser(check, num_people=60)
 
 
-@pytest.mark.parametrize(("scheme", "size"), [("light", DESK), ("dark", DESK), ("light", PHONE)])
+@pytest.mark.parametrize(("scheme", "size"), sampled(LOOKS, one_in=4))
 def test_everybody_can_use_it(in_browser: InBrowser, scheme: Literal["light", "dark"], size: dict[str, int]) -> None:
     async def check(visit: Visit) -> None:
         page = await visit.open(scheme=scheme, size=size)
