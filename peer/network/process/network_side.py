@@ -40,7 +40,7 @@ from dht.streams.remote_memory import DEFAULT_BYTES_PER_PEER, RemoteMemory
 from peer.checkpoint.checkpoint import CheckpointFolder, CheckpointOwner
 from peer.config.layouts import layout_digest_of
 from peer.config.manifest import RunManifest
-from peer.config.peer_config import ADDRESSES_NAME, RUN_RECORD_NAME, PeerConfig, write_cached_peers
+from peer.config.peer_config import ADDRESSES_NAME, PeerConfig, write_cached_peers
 from peer.config.run_rules import check_site, codec_of, limits_of
 from peer.events import peer_events as events
 from peer.events.log import Event, ManifestRevised, RunEnded
@@ -101,7 +101,7 @@ class NetworkSide:
     ) -> None:
         self._config = config
         self._role = role
-        self._tell = emit
+        self._on_event = emit
         self._on_addresses = on_addresses
         self._make_mailbox = make_mailbox
         self._leave_reason: str | None = None
@@ -120,7 +120,7 @@ class NetworkSide:
             self._node.leave(reason)
 
     def _emit(self, event: Event) -> None:
-        self._tell(event)
+        self._on_event(event)
         if isinstance(event, RunEnded) and self._role != "trainer":
             # A trainer's process decides for itself, when its step is done.
             self.leave("the run has ended")
@@ -145,7 +145,7 @@ class NetworkSide:
             lambda: secrets.token_bytes(NONCE_BYTES),
             ticket_pass=(ticket_pass := load_pass(folder)) or b"",
             is_private=ticket_pass is not None,
-            on_refused=self._tell_refusal,
+            on_refused=self._report_refusal,
             on_used=users.keep,
         )
         if local is not None:
@@ -156,11 +156,11 @@ class NetworkSide:
             store = HivemindStore(host, admission=admission)
             await store.start()
             stack.push_async_callback(store.close)
-            self._show_addresses(host, folder)
+            self._show_addresses(host)
             if local is not None:
                 self._record = local
                 serve_run(host, admission, self._current_record)
-            found = await self._find_unless_left(store, host, folder, local, damage)
+            found = await self._find_unless_left(store, host, local, damage)
             if found is None:
                 return
             self._record, manifest = found
@@ -176,22 +176,22 @@ class NetworkSide:
 
             shown, num_restarts = host.addresses(), host.num_restarts
 
-            async def tell_restart() -> None:
+            async def report_restart() -> None:
                 nonlocal shown, num_restarts
                 if host.addresses() != shown:
                     shown = host.addresses()
-                    self._show_addresses(host, folder)
+                    self._show_addresses(host)
                 if host.num_restarts > num_restarts:
                     num_restarts, seconds = host.num_restarts, host.last_downtime_seconds
-                    told = events.DaemonRestarted(at=time.time(), peer_id=host.peer_id, seconds=seconds)
-                    self._emit(replace(told, is_training=_is_training(node)))
+                    event = events.DaemonRestarted(at=time.time(), peer_id=host.peer_id, seconds=seconds)
+                    self._emit(replace(event, is_training=_is_training(node)))
 
-            host.add_restart_listener(tell_restart)
+            host.add_restart_listener(report_restart)
             ProbeServer(host, node.ports.doorkeeper, dial_freshly, wall_clock=time.time, clock=time.monotonic)
             work = [
-                self._build_reconnect_loop(store, host, folder, node).run(),
+                self._build_reconnect_loop(store, host, node).run(),
                 self._republish(store),
-                self._follow_revisions(store, host, folder, node),
+                self._follow_revisions(store, host, node),
                 self._build_paths(host, node).run(),
             ]
             if contributor is not None and key_path is not None:
@@ -200,7 +200,7 @@ class NetworkSide:
                 )
             background = [asyncio.create_task(one) for one in work]
             for task in background:
-                task.add_done_callback(_tell_of_early_end)
+                task.add_done_callback(_log_early_end)
             try:
                 await node.run()
             finally:
@@ -232,7 +232,7 @@ class NetworkSide:
 
     @property
     def _relays_for_others(self) -> bool:
-        """Seeds do, unless told not to. Members of a private run do not: a relay does not know who is a stranger."""
+        """Seeds do unless their owner says no. In a private run nobody does: a relay does not know strangers from members."""
         asked = self._config.relay_for_others
         return (self._role == "seed" if asked is None else asked) and not self._admission.is_private
 
@@ -306,14 +306,14 @@ class NetworkSide:
     # ---------------------------------------------------------------------------------------------- finding the run
 
     async def _find_unless_left(
-        self, store: HivemindStore, host: P2pdHost, folder: Path, local: RunRecord | None, damage: str
+        self, store: HivemindStore, host: P2pdHost, local: RunRecord | None, damage: str
     ) -> tuple[RunRecord, RunManifest] | None:
         config = self._config
 
-        def tell(reason: str, seconds: float) -> None:
+        def report_wait(reason: str, seconds: float) -> None:
             self._emit(events.WaitingForPeers(at=time.time(), peer_id=host.peer_id, reason=reason, seconds=seconds))
 
-        wanted = Wanted(config.run_id, config.peers, folder, config.join_timeout_seconds, tell)
+        wanted = Wanted(config.run_id, config.peers, config.data_dir, config.join_timeout_seconds, report_wait)
         finding = asyncio.create_task(find_run(wanted, store, host, self._admission, local, damage))
         leaving = asyncio.create_task(self._leaving.wait())
         try:
@@ -326,8 +326,8 @@ class NetworkSide:
 
     # ------------------------------------------------------------------------------------------------ staying there
 
-    def _build_reconnect_loop(self, store: HivemindStore, host: P2pdHost, folder: Path, node: Node) -> ReconnectLoop:
-        cache = PeerCache(folder)
+    def _build_reconnect_loop(self, store: HivemindStore, host: P2pdHost, node: Node) -> ReconnectLoop:
+        cache = PeerCache(self._config.data_dir)
 
         async def look() -> int:
             addresses = list(dict.fromkeys([*self._config.peers, *cache.read()]))
@@ -365,16 +365,16 @@ class NetworkSide:
             is_training=lambda: _is_training(node),
         )
 
-    def _show_addresses(self, host: P2pdHost, folder: Path) -> None:
+    def _show_addresses(self, host: P2pdHost) -> None:
         self._on_addresses(host.addresses())
         with contextlib.suppress(OSError):
             # Only a convenience for this machine's owner, who may have a full disk.
-            write_cached_peers(folder / ADDRESSES_NAME, host.addresses())
+            write_cached_peers(self._config.data_dir / ADDRESSES_NAME, host.addresses())
 
     async def _cache_peers(self, host: P2pdHost, cache: PeerCache) -> None:
         connected = await host.connected_addresses()
         found = [address for peer_id in sorted(connected) for address in connected[peer_id]]
-        # A member may not have told its addresses yet; what this peer came by leads there, too.
+        # A member may not have announced its addresses yet; what this peer came by leads there, too.
         cache.keep([*found, *cache.read(), *self._config.peers])
 
     async def _republish(self, store: HivemindStore) -> None:
@@ -392,22 +392,22 @@ class NetworkSide:
 
     # ------------------------------------------------------------------------------------------- the owner's changes
 
-    async def _follow_revisions(self, store: HivemindStore, host: P2pdHost, folder: Path, node: Node) -> None:
+    async def _follow_revisions(self, store: HivemindStore, host: P2pdHost, node: Node) -> None:
         """Look for later revisions of the manifest, take them over, and pass them on."""
         while True:
             pause = LOOKS_PER_REVISION_LOOK * node.manifest.network.announce_seconds
             await asyncio.sleep(pause * random.uniform(0.7, 1.0))
             try:
-                self._take_newer(await store.fetch_run(self._config.run_id), folder, node)
+                self._take_newer(await store.fetch_run(self._config.run_id), node)
                 if self._admission.is_private:
-                    self._take_newer(await self._ask_members(host, folder, node), folder, node)
+                    self._take_newer(await self._ask_members(host, node), node)
             except (PeerFault, LocalFault) as fault:
                 log.warning("looking for a revision of the manifest failed: %s", fault)
 
-    async def _ask_members(self, host: P2pdHost, folder: Path, node: Node) -> bytes | None:
+    async def _ask_members(self, host: P2pdHost, node: Node) -> bytes | None:
         """The manifest from a member itself: whom the DHT does not answer any more hears here why."""
         refusals: dict[PeerId, str] = {}
-        addresses = [*PeerCache(folder).read(), *self._config.peers]
+        addresses = [*PeerCache(self._config.data_dir).read(), *self._config.peers]
         found = await ask_for_run(
             host, self._admission, _some_of(addresses, host.peer_id), on_refused=refusals.__setitem__
         )
@@ -415,7 +415,7 @@ class NetworkSide:
             node.revisions.refused(next(iter(refusals.values())))
         return found
 
-    def _take_newer(self, found: bytes | None, folder: Path, node: Node) -> None:
+    def _take_newer(self, found: bytes | None, node: Node) -> None:
         if found is None:
             return
         record, held = decode_run_record(found, run_id=self._config.run_id), self._current_record()
@@ -432,7 +432,7 @@ class NetworkSide:
             what = f"it counts once this peer is started again, because it is another run in effect ({reason})"
         if node.revisions.take(newer):
             self._record = record
-            _keep_record(folder / RUN_RECORD_NAME, record)
+            _keep_record(self._config.run_record_path, record)
             what = describe_changes(newer, before)
             self._met_members.set()
         else:
@@ -443,7 +443,7 @@ class NetworkSide:
         assert self._record is not None
         return self._record
 
-    def _tell_refusal(self, remote: PeerId, rule: str) -> None:
+    def _report_refusal(self, remote: PeerId, rule: str) -> None:
         if self._node is not None:
             self._node.reporter.refused(PeerRefused(remote, rule))
 
@@ -474,7 +474,7 @@ def _keep_record(path: Path, record: RunRecord) -> None:
         log.warning("%s could not be written (%s); the run record will be fetched again next time", path, error)
 
 
-def _tell_of_early_end(task: asyncio.Task[None]) -> None:
+def _log_early_end(task: asyncio.Task[None]) -> None:
     """What runs beside the node ends with it; a bug in it must be seen, though the node goes on."""
     if not task.cancelled() and (error := task.exception()) is not None:
         log.error("a part of this peer ended: %s", error, exc_info=error)
