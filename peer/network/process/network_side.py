@@ -232,7 +232,7 @@ class NetworkSide:
 
     @property
     def _relays_for_others(self) -> bool:
-        """Seeds do unless their owner says no. In a private run nobody does: a relay does not know strangers from members."""
+        """Seeds do unless their owner says no. In a private run nobody does: it cannot know strangers from members."""
         asked = self._config.relay_for_others
         return (self._role == "seed" if asked is None else asked) and not self._admission.is_private
 
