@@ -283,3 +283,10 @@ class HistoryView:
     @property
     def tokens_witnessed(self) -> float:
         return self.milli_witnessed / 1000
+
+    def contributor(self, contributor_id: str) -> ContributorRow | None:
+        """A row by its id, or by the id of one of its machines."""
+        for row in self.contributors:
+            if row.contributor_id == contributor_id or any(one.peer_id == contributor_id for one in row.machines):
+                return row
+        return None

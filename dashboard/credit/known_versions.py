@@ -27,12 +27,7 @@ class KnownVersions:
         return self._ends[-1] if self._ends else 0
 
     def add(self, version: int) -> None:
-        self.add_range(version, version + 1)
-
-    def add_range(self, begin: int, end: int) -> None:
-        """Add `begin` to `end`, exclusive."""
-        if begin >= end:
-            return
+        begin, end = version, version + 1
         first = bisect.bisect_left(self._ends, begin)
         last = bisect.bisect_right(self._begins, end)
         if first < last:

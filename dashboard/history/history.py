@@ -279,13 +279,6 @@ class History:
             self._view = self._make_view()
         return self._view
 
-    def contributor(self, contributor_id: str) -> ContributorRow | None:
-        """A row by its id, or by the id of one of its machines."""
-        for row in self.view.contributors:
-            if row.contributor_id == contributor_id or any(one.peer_id == contributor_id for one in row.machines):
-                return row
-        return None
-
     def machine_nums(self, row: ContributorRow) -> list[int]:
         """What the contributor's machines are called in the file."""
         return [self._nums.by_id[machine.peer_id] for machine in row.machines if machine.peer_id in self._nums.by_id]

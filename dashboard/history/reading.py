@@ -81,11 +81,6 @@ class HistoryReader:
             for after, raw in rows:  # noqa: B007 (the next page begins after the last row)
                 yield raw
 
-    async def profile(self, contributor_id: str) -> bytes | None:
-        """A contributor's signed profile as it was published."""
-        found = await self._rows("SELECT raw FROM profiles WHERE contributor_id = ?", (contributor_id,))
-        return found[0][0] if found else None
-
     async def events(self, after: int, limit: int) -> list[EventRow]:
         """What happened after event number `after`, oldest first."""
         query = "SELECT id, at, kind, peer_id, tokens, detail FROM events WHERE id > ? ORDER BY id LIMIT ?"
@@ -94,12 +89,6 @@ class HistoryReader:
     async def points(self, begin_at: float, max_points: int) -> list[HistoryPoint]:
         """About `max_points` of the run since `begin_at`, oldest first."""
         return await points_between(self._database, begin_at, max_points)
-
-    async def num_bytes(self) -> int:
-        """Of the file, without what still waits in its log."""
-        ((pages,),) = await self._rows("PRAGMA page_count", ())
-        ((size,),) = await self._rows("PRAGMA page_size", ())
-        return int(pages * size)
 
     def _round_facts(self, rows: list[tuple[Any, ...]]) -> list[tuple[int, RoundFacts]]:
         def facts_of(*row: Any) -> tuple[int, RoundFacts]:

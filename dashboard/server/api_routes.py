@@ -77,12 +77,7 @@ async def find_contributor(site: Site, contributor_id: str) -> ContributorView |
 
 def find_row(site: Site, contributor_id: str) -> ContributorRow | None:
     """A contributor by its id or by one of its machines."""
-    if not _ID.fullmatch(contributor_id):
-        return None
-    for row in site.live.history.contributors:
-        if row.contributor_id == contributor_id or any(one.peer_id == contributor_id for one in row.machines):
-            return row
-    return None
+    return site.live.history.contributor(contributor_id) if _ID.fullmatch(contributor_id) else None
 
 
 def cors(site: Site) -> dict[str, str]:

@@ -173,7 +173,7 @@ def test_a_file_of_the_first_schema_is_read_by_the_one_rule(tmp_path: Path) -> N
     async def check() -> None:
         for _ in range(2):
             async with open_history(path, RUN_ID, clock=lambda: NOW, warn=print) as (history, reader):
-                row = history.contributor(IDS[0])
+                row = history.view.contributor(IDS[0])
                 assert row is not None
                 assert (row.milli_witnessed, row.milli_reported) == (300_000, 300_000)
                 nums = history.machine_nums(row)

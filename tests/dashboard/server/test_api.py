@@ -316,7 +316,7 @@ def test_who_hides_is_nowhere(tmp_path: Path) -> None:
         live.publish(state, history.view)
         after = await everything(client, live)
         assert SECRET not in after
-        row = history.contributor("Ada1")
+        row = history.view.contributor("Ada1")
         assert row is not None
         assert row.tokens_witnessed == 100.0 * NUM_ROUNDS
 
