@@ -30,7 +30,7 @@ NEEDED_BYTES_PER_PARAMETER = 80
 BARE = {
     "numpy": "import numpy",
     "network process": (
-        "from dht.kademlia.lazy_hivemind import allow_parts_of_hivemind; allow_parts_of_hivemind(); "
+        "from dht.p2pd.lazy_hivemind import allow_parts_of_hivemind; allow_parts_of_hivemind(); "
         "import peer.network.process.main, peer.network.process.network_side"
     ),
     "trainer process": "import peer.cli.app, peer.join.join",

@@ -39,8 +39,8 @@ from pathlib import Path
 # The harness that starts peers is the tests'.
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from averaging.rounds.facts import RoundCommitted, WorkDropped, WorkLost
 from benchmarks.machine import machine
-from peer.events.log import RoundCommitted, WorkDropped, WorkLost
 from peer.events.peer_events import TrainingProgressed
 from tests.kit.processes.process_swarm import PeerProcess, ProcessSwarm, process_swarm
 
@@ -173,13 +173,13 @@ def judge(arm: str, seconds: float, good: Sequence[PeerProcess], third: PeerProc
     for peer, mark in zip(good, marks, strict=True):
         events = peer.events()
         for event in events[mark:]:
-            if isinstance(event, RoundCommitted):
+            if isinstance(event.fact, RoundCommitted):
                 applied += 1
-                own += peer.peer_id in event.contributors
-                commits.setdefault((event.fragment, event.version), set()).update(event.contributors)
-            lost += isinstance(event, WorkDropped | WorkLost)
-        progress = [event.inner_steps for event in events[mark:] if isinstance(event, TrainingProgressed)]
-        before = [event.inner_steps for event in events[:mark] if isinstance(event, TrainingProgressed)]
+                own += peer.peer_id in event.fact.contributors
+                commits.setdefault((event.fact.fragment, event.fact.version), set()).update(event.fact.contributors)
+            lost += isinstance(event.fact, WorkDropped | WorkLost)
+        progress = [event.fact.inner_steps for event in events[mark:] if isinstance(event.fact, TrainingProgressed)]
+        before = [event.fact.inner_steps for event in events[:mark] if isinstance(event.fact, TrainingProgressed)]
         steps += max(progress, default=0) - max(before, default=0)
     both = {peer.peer_id for peer in good}
     return Verdict(

@@ -19,8 +19,9 @@ import subprocess
 import sys
 from typing import Any, get_args
 
+from averaging.rounds.facts import RoundCommitted
 from benchmarks.machine import machine
-from peer.events.log import Event, LeftRun, RefusedPeer, RoundCommitted
+from peer.events.peer_events import Event, LeftRun, RefusedPeer
 from peer.simulation.scenarios.scenario import Scenario
 from peer.simulation.scenarios.schedule import spec_of
 from peer.simulation.scenarios.spec import LieKind
@@ -87,18 +88,18 @@ def run_one(kind: str, options: argparse.Namespace) -> dict[str, Any]:
         ids[index] = event.peer_id
         if index >= num_first:
             return
-        if isinstance(event, RoundCommitted):
-            key = (event.fragment, event.version)
+        if isinstance(event.fact, RoundCommitted):
+            key = (event.fact.fragment, event.fact.version)
             rounds.add(key)
-            for peer_id in event.contributors:
+            for peer_id in event.fact.contributors:
                 parts.setdefault(peer_id, set()).add(key)
-        elif isinstance(event, RefusedPeer):
-            if event.left_out_until is not None:
-                left_out[event.remote] = left_out.get(event.remote, 0) + 1
+        elif isinstance(event.fact, RefusedPeer):
+            if event.fact.left_out_until is not None:
+                left_out[event.fact.remote] = left_out.get(event.fact.remote, 0) + 1
             else:
-                reasons[event.reason[:60]] = reasons.get(event.reason[:60], 0) + 1
-        elif isinstance(event, LeftRun):
-            raise RuntimeError(f"peer {index} left: {event.reason}")
+                reasons[event.fact.reason[:60]] = reasons.get(event.fact.reason[:60], 0) + 1
+        elif isinstance(event.fact, LeftRun):
+            raise RuntimeError(f"peer {index} left: {event.fact.reason}")
 
     result = simulate(spec_of(scenario, options.seed), note)
     honest = {ids[index] for index in range(num_first)}

@@ -21,11 +21,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from averaging.rounds.facts import RoundCommitted, SentContribution
 from benchmarks.bench_footprint import BARE
 from benchmarks.lines.home_lines import MAX_HOSTS, home_lines, numbers
 from benchmarks.machine import machine
 from benchmarks.members.real_swarm import RealSwarm, real_swarm
-from peer.events.log import CaughtUp, Event, JoinedRun, RoundCommitted, SentContribution, from_json
+from peer.events.log import from_json
+from peer.events.peer_events import CaughtUp, Event, JoinedRun
 
 JOIN_SECONDS = 300.0
 LOOK_SECONDS = 0.02
@@ -77,7 +79,7 @@ def wait_for_commit(shown: Path, process: subprocess.Popen[bytes]) -> list[Event
     end = time.monotonic() + JOIN_SECONDS
     while time.monotonic() < end:
         events = [from_json(line) for line in shown.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
-        if any(isinstance(event, RoundCommitted) and event.peer_id in event.contributors for event in events):
+        if any(isinstance(event.fact, RoundCommitted) and event.peer_id in event.fact.contributors for event in events):
             return events
         if process.poll() is not None:
             raise SystemExit(f"`peer join` ended with {process.returncode}; its words are above")
@@ -89,13 +91,17 @@ def marks(events: list[Event], began: float) -> dict[str, float]:
     """Seconds since `began` of the first event of each kind."""
     found: dict[str, float] = {}
     for event in events:
-        if isinstance(event, CaughtUp) and "caught_up" not in found:
-            found |= {"caught_up": event.at - began, "fetch": event.seconds, "fetched_mb": event.num_bytes / 1e6}
-        elif isinstance(event, JoinedRun):
+        if isinstance(event.fact, CaughtUp) and "caught_up" not in found:
+            found |= {
+                "caught_up": event.at - began,
+                "fetch": event.fact.seconds,
+                "fetched_mb": event.fact.num_bytes / 1e6,
+            }
+        elif isinstance(event.fact, JoinedRun):
             found.setdefault("joined", event.at - began)
-        elif isinstance(event, SentContribution):
+        elif isinstance(event.fact, SentContribution):
             found.setdefault("sent", event.at - began)
-        elif isinstance(event, RoundCommitted) and event.peer_id in event.contributors:
+        elif isinstance(event.fact, RoundCommitted) and event.peer_id in event.fact.contributors:
             found.setdefault("committed", event.at - began)
     if "fetch" not in found:
         raise SystemExit("the newcomer fetched nothing: the donors were still at version 0; run it again")

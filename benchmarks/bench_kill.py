@@ -27,7 +27,8 @@ from pathlib import Path
 # The harness that starts peers is the tests'.
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from peer.events.log import AppliedCommit, DeadlineExpired, JoinedRun, RoundCommitted, RoundStarted
+from averaging.rounds.facts import AppliedCommit, DeadlineExpired, RoundCommitted, RoundStarted
+from peer.events.peer_events import JoinedRun
 from tests.kit.processes.process_swarm import PeerProcess, ProcessSwarm, process_swarm
 
 RUN = """
@@ -84,23 +85,25 @@ def bench(role: str, how: str, num_learning_rounds: int) -> Trial:
         victim, started, died_at = kill_in_round(peers, role, how)
         survivors = [peer for peer in peers if peer is not victim]
         commits = [wait_commit(peer, started) for peer in survivors]
-        if max(commit.at for commit, _ in commits) <= died_at:
+        if max(at for at, _, _ in commits) <= died_at:
             raise SystemExit("the round was over before the peer died; expected a death in mid-round; run it again")
         expired = [
             event.sentence()
             for peer in survivors
             for event in peer.events()
-            if isinstance(event, DeadlineExpired) and event.at > died_at and event.fragment == started.fragment
-            if event.version == started.version
+            if isinstance(event.fact, DeadlineExpired)
+            and event.at > died_at
+            and event.fact.fragment == started.fragment
+            if event.fact.version == started.version
         ]
         return Trial(
             role,
             how,
             joined[0].num_parameters,
-            max(commit.at for commit, _ in commits) - died_at,
-            len({digest for _, digest in commits}) == 1,
-            len(commits[0][0].contributors),
-            commits[0][0].num_void_shards,
+            max(at for at, _, _ in commits) - died_at,
+            len({digest for _, _, digest in commits}) == 1,
+            len(commits[0][1].contributors),
+            commits[0][1].num_void_shards,
             tuple(expired),
         )
 
@@ -120,7 +123,9 @@ def wait_for_rounds(peers: list[PeerProcess], num_rounds: int) -> None:
         counts: list[int] = []
         for peer in peers:
             full = [
-                e.fragment for e in peer.events() if isinstance(e, RoundStarted) and e.num_contributors == NUM_PEERS
+                e.fact.fragment
+                for e in peer.events()
+                if isinstance(e.fact, RoundStarted) and e.fact.num_contributors == NUM_PEERS
             ]
             counts.append(min(full.count(fragment) for fragment in range(4)))
         if min(counts) >= num_rounds:
@@ -139,19 +144,19 @@ def kill_in_round(peers: list[PeerProcess], role: str, how: str) -> tuple[PeerPr
         for peer in peers:
             for event in peer.events()[marks[peer.name] :]:
                 marks[peer.name] += 1
-                if isinstance(event, RoundStarted) and event.num_contributors == NUM_PEERS:
-                    others = [other for other in peers if other.peer_id != event.leader]
-                    victim = by_id[event.leader] if role == "leader" else others[0]
+                if isinstance(event.fact, RoundStarted) and event.fact.num_contributors == NUM_PEERS:
+                    others = [other for other in peers if other.peer_id != event.fact.leader]
+                    victim = by_id[event.fact.leader] if role == "leader" else others[0]
                     died_at = time.time()
                     for pid in families[victim.name]:
                         os.kill(pid, signal.SIGKILL if how == "kill" else signal.SIGSTOP)
-                    return victim, event, died_at
+                    return victim, event.fact, died_at
         time.sleep(LOOK_SECONDS)
     raise SystemExit("no round of all four peers started in time")
 
 
-def wait_commit(peer: PeerProcess, started: RoundStarted) -> tuple[RoundCommitted, str]:
-    """The survivor's commit of that version, and the digest of its anchor afterwards."""
+def wait_commit(peer: PeerProcess, started: RoundStarted) -> tuple[float, RoundCommitted, str]:
+    """When the survivor committed that version, what, and the digest of its anchor afterwards."""
     commit = peer.wait_for(
         RoundCommitted,
         lambda event: (event.fragment, event.version) == (started.fragment, started.version),
@@ -160,7 +165,8 @@ def wait_commit(peer: PeerProcess, started: RoundStarted) -> tuple[RoundCommitte
     applied = peer.wait_for(
         AppliedCommit, lambda event: (event.fragment, event.version) == (started.fragment, started.version + 1)
     )
-    return commit, applied.digest
+    at = next(event.at for event in peer.events() if event.fact is commit)
+    return at, commit, applied.digest
 
 
 def simulated(num_values: int, bits_per_second: float) -> list[Trial]:

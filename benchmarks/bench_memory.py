@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from averaging.rounds.facts import LeaderChanged, RoundAborted, RoundBegan, RoundClosed
+from averaging.rounds.facts import LeaderReplaced, RoundAbandoned, RoundCommitted, RoundStarted
 from benchmarks.machine import machine
 from tests.kit.rounds.exchange_swarm import Swarm, now, scenario
 
@@ -46,9 +46,9 @@ class Curve:
     def note(self, swarm: Any, number: int) -> None:
         """Count what the peers reported of round `number` (from 1), and forget it."""
         for peer in swarm.peers.values():
-            self.num_failures += sum(isinstance(report, RoundAborted | LeaderChanged) for report in peer.reports)
+            self.num_failures += sum(isinstance(report, RoundAbandoned | LeaderReplaced) for report in peer.reports)
         first = next(iter(swarm.peers.values()))
-        self.num_committed += sum(isinstance(report, RoundClosed) for report in first.reports)
+        self.num_committed += sum(isinstance(report, RoundCommitted) for report in first.reports)
         for peer in swarm.peers.values():
             peer.reports.clear()
         swarm.tasks = [task for task in swarm.tasks if not task.done()]
@@ -97,7 +97,7 @@ async def failed_rounds(swarm: Any, curve: Curve) -> None:
 
 
 def _has_begun(swarm: Any) -> bool:
-    return any(isinstance(report, RoundBegan) for peer in swarm.peers.values() for report in peer.reports)
+    return any(isinstance(report, RoundStarted) for peer in swarm.peers.values() for report in peer.reports)
 
 
 def main() -> int:

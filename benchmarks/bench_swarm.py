@@ -26,9 +26,9 @@ from pathlib import Path
 # The harness that starts peers is the tests'.
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from averaging.rounds.facts import AppliedCommit, RoundAbandoned, RoundCommitted, WorkReturned
 from benchmarks.machine import machine
-from peer.events.log import AppliedCommit, RefusedPeer, RoundAbandoned, RoundCommitted, WorkReturned
-from peer.events.peer_events import TrainingProgressed
+from peer.events.peer_events import RefusedPeer, TrainingProgressed
 from tests.kit.processes.process_swarm import PeerProcess, ProcessSwarm, process_swarm
 
 RUN = """
@@ -126,21 +126,21 @@ def judge(peers: list[PeerProcess], marks: list[int], abroad_before: list[int], 
         events = peer.events()[mark:]
         verdict.ended += not peer.is_alive
         for event in events:
-            if isinstance(event, RoundCommitted):
-                key = (event.fragment, event.version)
-                contributors.setdefault(key, set()).update(event.contributors)
-                cells[key] = event.num_cells
-                if event.seconds > 0:
-                    seconds.append(event.seconds)
-            elif isinstance(event, AppliedCommit):
-                digests.setdefault((event.fragment, event.version), set()).add(event.digest)
-            elif isinstance(event, RoundAbandoned):
+            if isinstance(event.fact, RoundCommitted):
+                key = (event.fact.fragment, event.fact.version)
+                contributors.setdefault(key, set()).update(event.fact.contributors)
+                cells[key] = event.fact.num_cells
+                if event.fact.seconds > 0:
+                    seconds.append(event.fact.seconds)
+            elif isinstance(event.fact, AppliedCommit):
+                digests.setdefault((event.fact.fragment, event.fact.version), set()).add(event.fact.digest)
+            elif isinstance(event.fact, RoundAbandoned):
                 verdict.abandoned += 1
-                reasons[_plain(event.reason)] += 1
-            elif isinstance(event, RefusedPeer):
+                reasons[_plain(event.fact.reason)] += 1
+            elif isinstance(event.fact, RefusedPeer):
                 verdict.refused += 1
-                reasons[_plain(event.reason)] += 1
-            verdict.returned += isinstance(event, WorkReturned)
+                reasons[_plain(event.fact.reason)] += 1
+            verdict.returned += isinstance(event.fact, WorkReturned)
         abroad += abroad_of(peer) - before
     verdict.commits = len(contributors)
     verdict.cells = {str(number): count for number, count in sorted(Counter(cells.values()).items())}
@@ -154,7 +154,10 @@ def judge(peers: list[PeerProcess], marks: list[int], abroad_before: list[int], 
 
 def abroad_of(peer: PeerProcess) -> int:
     """Bytes to other sites so far, as last reported."""
-    return max((event.sent_abroad_bytes for event in peer.events() if isinstance(event, TrainingProgressed)), default=0)
+    return max(
+        (event.fact.sent_abroad_bytes for event in peer.events() if isinstance(event.fact, TrainingProgressed)),
+        default=0,
+    )
 
 
 def _plain(reason: str) -> str:

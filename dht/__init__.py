@@ -3,6 +3,7 @@
 Every room may import the files of this folder, the ports and the error tree:
 
     fields.py         strict checks of single values (pure)
+    quantities.py     numbers as people read them (pure)
     errors.py         the error tree, drawn once
     host.py           ports Host and Stream, PeerId
     store.py          port RecordStore, and the keys under which it holds peer records

@@ -272,7 +272,6 @@ def events_page() -> str:
             "\n".join(
                 prose(f"- `{field}`: {kind_text(hints[field])}" + f". {under.get(field, '')}".rstrip(". "))
                 for field in fields
-                if field not in ("at", "peer_id")
             )
         )
     return "\n\n".join(filter(None, parts))
@@ -453,7 +452,7 @@ PAGES: dict[str, tuple[str, Callable[[], str]]] = {
     "docs/reference/config.md": ("peer/config/peer_config.py", config_page),
     "docs/reference/limits.md": ("the constants in dht, averaging and peer/network", limits_page),
     "docs/organiser/manifest.md": ("peer/config/manifest.py", manifest_page),
-    "docs/developer/events.md": ("peer/events", events_page),
+    "docs/developer/events.md": ("averaging/rounds/facts.py and peer/events", events_page),
     "docs/developer/library.md": ("murmuration", library_page),
 }
 

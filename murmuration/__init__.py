@@ -21,7 +21,7 @@ _HOMES = {
     # Training with a swarm
     "join": "peer.join.session",
     "Swarm": "peer.join.session",
-    "Event": "peer.events.log",
+    "Event": "peer.events.peer_events",
     # Making a run
     "create_run": "peer.owner.new_run",
     "create_custom_run": "peer.owner.new_run",

@@ -3,7 +3,6 @@
 The files of this folder stand under all rooms, but for the entry point:
 
     version.py        version of this software
-    quantities.py     numbers as people read them (pure)
     import_path.py    where our processes take code from: never from the working folder
     surroundings.py   closed streams, a user without a name: put right before anything else
     plain_output.py   text of others on its way to a terminal: nothing that a terminal would obey

@@ -28,11 +28,11 @@ from averaging.rounds.events import (
     Heard,
     PartialArrived,
     Repair,
-    RoundFailed,
     SendPartials,
     SendSlice,
     SliceReduced,
 )
+from averaging.rounds.facts import RoundAbandoned
 from averaging.rounds.timing import HEARTBEAT_SECONDS, patience_factor
 from averaging.wire.cell_messages import (
     MAX_CELLS,
@@ -249,7 +249,7 @@ class CellRoundMachine(CellSeat):
     def _next_top(self, bid: Bid, reason: str) -> None:
         self._given_up.add(bid.top)
         bid.attempt += 1
-        self._effects.append(RoundFailed(bid.attempt, reason))
+        self._effects.append(RoundAbandoned(self.fragment, self.version, bid.attempt, reason))
         self._offer_cell(bid, self._tops()[0])
 
     def _top_silent_at(self, bid: Bid) -> float:

@@ -44,14 +44,14 @@ from averaging.codec.blocks import (
     codes_num_bytes,
     encoded_num_bytes,
 )
-from averaging.codec.compiled_kernels import CompiledKernels
+from averaging.codec.compiled import CompiledKernels
 from averaging.codec.numpy_kernels import (
     BLOCK_FORMATS,
     CHUNK_VALUES,
     DROPPED_SCALE_BITS,
     MAX_MAGNITUDE,
     SMALLEST_SCALE_BITS,
-    BlockFormat,
+    CodeLevels,
     NumpyKernels,
     noise_seed,
 )
@@ -402,7 +402,7 @@ def make_codec(
     return BlockCodec(name, block_size, kernels, scale, rounding)
 
 
-def _choose_kernels(block_format: BlockFormat, choice: KernelChoice) -> Kernels:
+def _choose_kernels(block_format: CodeLevels, choice: KernelChoice) -> Kernels:
     library = None if choice == "numpy" else compiled.kernels()
     return NumpyKernels(block_format) if library is None else CompiledKernels(block_format, library)
 

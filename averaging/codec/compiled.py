@@ -1,4 +1,4 @@
-"""The kernels of `kernels.c`: found, loaded, and called with numpy arrays.
+"""The kernels of `kernels.c`: found, loaded, and called with numpy arrays; the bits are those of `numpy_kernels.py`.
 
 They were compiled when the package was installed (`build_kernels.py`). Where they were not, or were compiled from
 another source than the one that lies beside them, `missing_reason` says why and callers use numpy: the bits are the
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from averaging.arrays import F32, U8, U32
 from averaging.codec.build_kernels import BUILT_LIBRARY, SOURCE, source_mark
-from averaging.codec.numpy_kernels import BlockFormat
+from averaging.codec.numpy_kernels import CodeLevels
 
 _INT, _FLOAT, _POINTER = ctypes.c_int64, ctypes.c_float, ctypes.c_void_p
 
@@ -55,7 +55,7 @@ class KernelLibrary:
         self,
         values: F32,
         block_size: int,
-        block_format: BlockFormat,
+        block_format: CodeLevels,
         scales: U32,
         codes: U8,
         keep_residual: bool,
@@ -85,7 +85,7 @@ class KernelLibrary:
         scales: F32,
         codes: U8,
         block_size: int,
-        block_format: BlockFormat,
+        block_format: CodeLevels,
         weight: float | None,
         out: F32,
     ) -> None:
@@ -137,3 +137,27 @@ def _found() -> tuple[KernelLibrary | None, str]:
         return KernelLibrary(BUILT_LIBRARY, source_mark(SOURCE)), ""
     except KernelsMissing as reason:
         return None, str(reason)
+
+
+class CompiledKernels:
+    """Encode and decode whole blocks; arguments are those of `NumpyKernels`."""
+
+    name = "compiled"
+
+    def __init__(self, block_format: CodeLevels, library: KernelLibrary) -> None:
+        self._format = block_format
+        self._library = library
+
+    def encode(
+        self, values: F32, block_size: int, scales: U32, codes: U8, keep_residual: bool, first_value: int, noise: int
+    ) -> int:
+        """As `NumpyKernels.encode`."""
+        return self._library.encode(values, block_size, self._format, scales, codes, keep_residual, first_value, noise)
+
+    def decode(self, scales: F32, codes: U8, block_size: int, out: F32) -> None:
+        """As `NumpyKernels.decode`."""
+        self._library.decode(scales, codes, block_size, self._format, None, out)
+
+    def decode_accumulate(self, scales: F32, codes: U8, block_size: int, weight: float, out: F32) -> None:
+        """As `NumpyKernels.decode_accumulate`."""
+        self._library.decode(scales, codes, block_size, self._format, weight, out)

@@ -40,7 +40,7 @@ SMALLEST_LEVEL = 2.0**-6
 
 
 @dataclass(frozen=True, slots=True)
-class BlockFormat:
+class CodeLevels:
     """A code of `bits` bits whose largest value is `top_code` scales: integers, or powers of two down from 1.
 
     A scale is a float32 without its lowest `dropped_bits` bits.
@@ -77,10 +77,10 @@ class BlockFormat:
 
 
 BLOCK_FORMATS = {
-    "int4": BlockFormat(4, 7, exponential=False),
-    "e3m0": BlockFormat(4, 1, exponential=True),
-    "int8": BlockFormat(8, 127, exponential=False),
-    "int2": BlockFormat(2, 1, exponential=False),
+    "int4": CodeLevels(4, 7, exponential=False),
+    "e3m0": CodeLevels(4, 1, exponential=True),
+    "int8": CodeLevels(8, 127, exponential=False),
+    "int2": CodeLevels(2, 1, exponential=False),
 }
 
 DROPPED_SCALE_BITS = {"bf16": 16, "fp32": 0, "pow2": MANTISSA_BITS}
@@ -113,7 +113,7 @@ class NumpyKernels:
 
     name = "numpy"
 
-    def __init__(self, block_format: BlockFormat) -> None:
+    def __init__(self, block_format: CodeLevels) -> None:
         self._format = block_format
         self._scratch = _Scratch()
         self._tables = _exponent_tables() if block_format.exponential else None

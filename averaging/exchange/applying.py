@@ -20,7 +20,7 @@ from averaging.exchange.cell_exchange import CellExchange
 from averaging.exchange.context import Context
 from averaging.exchange.result_search import ResultSearch
 from averaging.fragment.cell_rates import own_share_of, rates_of
-from averaging.fragment.lost_work import Receipts
+from averaging.fragment.lost_work import LostWork
 from averaging.fragment.next_digest import ChunkDigests, DigestAhead, StepKey
 from averaging.fragment.runtime import FragmentRuntime
 from averaging.fragment.shard_store import payload_digest, terms_of
@@ -29,16 +29,8 @@ from averaging.outer.contributions import CommittedShard
 from averaging.outer.fragment_state import FragmentState
 from averaging.outer.outer_step import OuterRule
 from averaging.outer.reduction import shard_rates
-from averaging.rounds.events import Apply, ApplyFailed, DeadlinePassed, Repair, ResultArrived
-from averaging.rounds.facts import (
-    CommitApplied,
-    ExchangeReport,
-    RepairNeeded,
-    RoundClosed,
-    WorkForgotten,
-    WorkReturned,
-    report_of,
-)
+from averaging.rounds.events import Apply, ApplyFailed, Repair, ResultArrived
+from averaging.rounds.facts import CommitTaken, Fact, RepairNeeded, RoundCommitted, WorkLost, WorkReturned
 from averaging.wire.cell_messages import CellsCommit
 from averaging.wire.messages import (
     Commit,
@@ -62,7 +54,7 @@ class _Anchor:
     """Of one fragment: its next anchor, and doubts about this one."""
 
     ahead: DigestAhead
-    receipts: Receipts
+    lost_work: LostWork
     looks_ahead: bool = False
     """A task is at work on `ahead`."""
     is_repairing: bool = False
@@ -110,7 +102,7 @@ class Applying:
         self._on_free = on_free
         self._searches: list[ResultSearch] = []
         self._anchors = [
-            _Anchor(DigestAhead(one.state.codec, one.state.num_values), Receipts(context.me))
+            _Anchor(DigestAhead(one.state.codec, one.state.num_values), LostWork(context.me))
             for one in context.fragments
         ]
 
@@ -189,7 +181,7 @@ class Applying:
         search = ResultSearch(context, fragment, commit)
         self._searches.append(search)
         # The reducers' signatures are checked while the results arrive.
-        searching = asyncio.ensure_future(search.run(partial(self._report_late, fragment)))
+        searching = asyncio.ensure_future(search.run(context.ports.report))
         try:
             objection = "" if is_own else await context.ports.compute(lambda: notary.objection(commit))
             if objection:
@@ -212,9 +204,9 @@ class Applying:
             if fragment.state.version != commit.version or fragment.machine.applying is not commit:
                 return
             applied = await self._step_and_show(fragment, commit, payloads)
-        for report in _closing_reports(fragment, commit, applied, clock()):
-            context.ports.report(report)
-        context.ports.report(CommitApplied(fragment.index, commit.version, arrived - begun, clock() - arrived))
+        for fact in _closing_facts(fragment, commit, applied, clock()):
+            context.ports.report(fact)
+        context.ports.report(CommitTaken(commit, applied.own_included, arrived - begun, clock() - arrived))
         context.guard.closed(commit, leader, fragment.traffic.began_at, fragment.machine.timing)
         self._on_advanced(fragment, None)
         await self._audits.applied(fragment, commit, payloads)
@@ -281,13 +273,8 @@ class Applying:
         outer_lr = max((shard.outer_lr for shard in shards), default=0.0)
         if sent is not None:
             is_committed = any(shard.own_included for shard in shards)
-            anchor.receipts.note(sent, commit.version, is_committed=is_committed)
+            anchor.lost_work.note(sent, commit.version, is_committed=is_committed)
         return _Applied(num_returned if sent is not None else 0, own_index >= 0, outer_lr)
-
-    def _report_late(self, fragment: FragmentRuntime, passed: DeadlinePassed) -> None:
-        report = report_of(fragment.index, fragment.machine.version, passed)
-        assert report is not None
-        self._context.ports.report(report)
 
     def _not_applied(self, fragment: FragmentRuntime, commit: Commit) -> None:
         self._context.guard.failed_commits.note(commit, self._context.ports.clock())
@@ -304,18 +291,18 @@ class Applying:
             set_state: puts the new anchor into the state.
             commits: recent ones of its lineage; they tell what became of own contributions there.
         """
-        context, state, receipts = self._context, fragment.state, self._anchors[fragment.index].receipts
+        context, state, lost_work = self._context, fragment.state, self._anchors[fragment.index].lost_work
         async with fragment.busy:
             # The commit of a two-level round with the part of another cell says nothing about own work.
             telling = [commit for commit in commits if fragment.tells_of_own_work(commit)]
             own = {commit.version: own_ranges(commit, context.me) for commit in telling}
             before = await context.ports.compute(state.shown)
 
-            def replace_anchor() -> list[WorkForgotten]:
+            def replace_anchor() -> list[WorkLost]:
                 left_version, left_digest, known = state.version, state.digest, fragment.known_anchors()
                 with fragment.changing():
                     set_state(state)
-                forgotten = list(receipts.settle(fragment.index, state, left_version, left_digest, telling))
+                forgotten = list(lost_work.settle(fragment.index, state, left_version, left_digest, telling))
                 state.settle_in_new_lineage(left_version, own, fragment.common_version(known, commits))
                 return forgotten
 
@@ -430,25 +417,27 @@ def _place_in_commit(fragment: FragmentRuntime, request: ResultRequest) -> tuple
     return (result.start, result.end) if result.digest == request.digest else None
 
 
-def _closing_reports(
-    fragment: FragmentRuntime, commit: Commit, applied: _Applied, now: float
-) -> Iterator[ExchangeReport]:
+def _closing_facts(fragment: FragmentRuntime, commit: Commit, applied: _Applied, now: float) -> Iterator[Fact]:
     """What happened, for the owner. Bytes of a round that this peer was not in are no bytes of that round."""
     if applied.num_returned:
         too_late = "it came too late for the round"
         reason = "its shard was void or missed the deadline" if applied.own_included else too_late
         yield WorkReturned(fragment.index, commit.version, reason, applied.num_returned)
     traffic, counted = fragment.traffic, applied.own_included
-    yield RoundClosed(
-        fragment.index,
-        commit,
-        applied.outer_lr,
-        counted,
-        now - traffic.began_at if counted else 0.0,
-        traffic.up_bytes if counted else 0,
-        traffic.up_values if counted else 0,
-        traffic.down_bytes if counted else 0,
-        traffic.down_values if counted else 0,
+    included = sorted({index for shard in commit.shards for index in shard.included})
+    yield RoundCommitted(
+        fragment=fragment.index,
+        version=commit.version,
+        contributors=tuple(commit.roster[index].peer_id for index in included),
+        outer_lr=applied.outer_lr,
+        tokens=commit.tokens,
+        num_void_shards=sum(not result.digest for result in commit.results),
+        num_cells=len(commit.upper.cells) if isinstance(commit, CellsCommit) else 0,
+        seconds=now - traffic.began_at if counted else 0.0,
+        bytes_up=traffic.up_bytes if counted else 0,
+        bytes_down=traffic.down_bytes if counted else 0,
+        contribution_values_sent=traffic.up_values if counted else 0,
+        result_values_received=traffic.down_values if counted else 0,
     )
 
 

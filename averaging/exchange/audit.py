@@ -31,8 +31,7 @@ from averaging.fragment.runtime import FragmentRuntime
 from averaging.fragment.shard_store import payload_digest, terms_of
 from averaging.outer.contributions import Sent
 from averaging.trust.audit_budgets import BUDGET, OWN_BUDGET, AuditBudgets
-from averaging.trust.mean_checks import OwnWork, suspicious
-from averaging.trust.recomputing import is_wrong
+from averaging.trust.mean_checks import ComparedWork, is_wrong, suspicious
 from averaging.wire import frames
 from averaging.wire.cell_messages import CellsCommit
 from averaging.wire.messages import (
@@ -459,10 +458,10 @@ def _sent_for(fragment: FragmentRuntime, version: int) -> Sent | None:
     return kept[-1] if kept else state.pending if version == state.version else None
 
 
-def _own_work(fragment: FragmentRuntime, commit: Commit, me: PeerId) -> OwnWork | None:
+def _own_work(fragment: FragmentRuntime, commit: Commit, me: PeerId) -> ComparedWork | None:
     """What was contributed to this commit, else the latest work that is here."""
     state, entry, sent = fragment.state, own_entry(commit.roster, me), _sent_for(fragment, commit.version)
     if entry is not None and sent is not None and entry[1].sequence == sent.sequence:
-        return OwnWork(sent.encoded, sent.steps, entry[0])
+        return ComparedWork(sent.encoded, sent.steps, entry[0])
     latest = state.pending or (state.recent[-1].sent if state.recent else None)
-    return None if latest is None else OwnWork(latest.encoded, latest.steps, None)
+    return None if latest is None else ComparedWork(latest.encoded, latest.steps, None)

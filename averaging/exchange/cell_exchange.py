@@ -20,10 +20,9 @@ from averaging.codec.blocks import EncodedBlocks
 from averaging.exchange.context import Context
 from averaging.fragment.runtime import FragmentRuntime
 from averaging.fragment.shard_store import payload_digest
-from averaging.outer.carried_error import add_error, keep_error
 from averaging.outer.combine import Combined, ShardContribution, bounded_weights, combine, pairwise_sum
 from averaging.outer.outer_step import raw_weight
-from averaging.outer.reduction import Reduction
+from averaging.outer.reduction import Reduction, add_error, keep_error
 from averaging.rounds.events import (
     PartialArrived,
     ReduceShard,

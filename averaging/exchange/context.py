@@ -16,7 +16,7 @@ from averaging.outer.combine import ShardContribution
 from averaging.outer.outer_step import OuterRule
 from averaging.outer.reduction import Reduction, reduce_shard
 from averaging.rounds.events import Event
-from averaging.rounds.facts import ExchangeReport
+from averaging.rounds.facts import Report
 from averaging.rounds.leader import Leading
 from averaging.trust.guard import Guard
 from averaging.wire.messages import Message
@@ -63,7 +63,7 @@ class ExchangePorts:
     clock: Callable[[], float]
     compute: Compute
     deliver: Deliver
-    report: Callable[[ExchangeReport], None]
+    report: Callable[[Report], None]
     lend: Lend | None = None
     rule_at: Callable[[int], OuterRule] | None = None
     chance: Callable[[], float] = lambda: 1.0

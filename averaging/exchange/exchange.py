@@ -25,7 +25,7 @@ from averaging.lanes.links import Links
 from averaging.outer.outer_step import OuterRule
 from averaging.rounds import events
 from averaging.rounds.events import Advanced, ContributionArrived, Event, Heard, Lost, Tick, View
-from averaging.rounds.facts import AnchorMoved, report_of
+from averaging.rounds.facts import AppliedCommit, Fact
 from averaging.trust.guard import Guard
 from averaging.wire import messages
 from averaging.wire.messages import DIGEST_BYTES, HISTORY_COMMITS, Abandon, Commit, Message, Offer
@@ -89,7 +89,7 @@ class Exchange:
             events.Apply: applying.apply,
             events.Repair: applying.ask_repair,
             events.WronglySigned: lambda _, effect: guard.blame(effect.peer_id, "misfit", effect.what),
-            object: self._report,
+            Fact: lambda _, fact: ports.report(fact),
         }
 
     def set_view(self, trainers: Sequence[PeerId], followers: Sequence[PeerId], num_known: int = 0) -> None:
@@ -169,10 +169,6 @@ class Exchange:
         if fragment.machine.is_offering and not isinstance(effect.message, Commit | messages.Plan):
             fragment.traffic.sent(num_bytes)
 
-    def _report(self, fragment: FragmentRuntime, effect: events.Effect) -> None:
-        if (report := report_of(fragment.index, fragment.machine.version, effect)) is not None:
-            self._ports.report(report)
-
     def _go_on(self, fragment: FragmentRuntime) -> None:
         self._background.spawn(self.sending.offer(fragment))
 
@@ -183,7 +179,7 @@ class Exchange:
         self.averaging.advanced(fragment)
         timing, is_adopted = fragment.machine.timing, adopted is not None
         guard.advanced(fragment.index, state.version, timing, is_adopted=is_adopted)
-        self._ports.report(AnchorMoved(fragment.index, state.version, state.digest))
+        self._ports.report(AppliedCommit(fragment.index, state.version, state.digest.hex()))
         passed_over = frozenset(guard.leaders.passed_over(self._ports.clock()))
         head = (state.version, state.digest[:DIGEST_BYTES], state.lineage_tokens)
         self._step(fragment, Advanced(*head, adopted, passed_over))

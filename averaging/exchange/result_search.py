@@ -15,7 +15,7 @@ from averaging.cells.machine import CellRoundMachine
 from averaging.codec.blocks import Buffer
 from averaging.exchange.context import Context
 from averaging.fragment.runtime import FragmentRuntime
-from averaging.rounds.events import DeadlinePassed
+from averaging.rounds.facts import DeadlineExpired
 from averaging.wire.messages import HISTORY_COMMITS, Commit, ResultRequest, VersionIs, own_entry
 from dht.host import PeerId
 from dht.records.lineages import is_majority
@@ -44,7 +44,7 @@ class ResultSearch:
         ahead = [peer_id for peer_id in fragment.machine.later.ahead(context.me) if peer_id not in in_roster]
         self._ahead = ahead[:MAX_AHEAD]
 
-    async def run(self, on_expired: Callable[[DeadlinePassed], None]) -> dict[int, Buffer] | None:
+    async def run(self, on_expired: Callable[[DeadlineExpired], None]) -> dict[int, Buffer] | None:
         """All result payloads by shard, or None when nobody has them (any more)."""
         fragment, commit = self._fragment, self.commit
         own, sent = own_entry(commit.roster, self._me), fragment.state.pending
@@ -76,7 +76,8 @@ class ResultSearch:
             for holder in late:
                 fragment.machine.timing.result.missed(holder)
             if late:
-                on_expired(DeadlinePassed("result", late, self._clock() - began, longest.num_arrivals))
+                seconds, arrivals = self._clock() - began, longest.num_arrivals
+                on_expired(DeadlineExpired(fragment.index, commit.version, "result", late, seconds, arrivals))
         return None
 
     def note_arrival(self) -> None:

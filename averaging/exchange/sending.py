@@ -14,7 +14,7 @@ from averaging.outer.contributions import Announced, Sent
 from averaging.outer.fragment_state import FragmentState
 from averaging.outer.outer_step import staleness_of
 from averaging.rounds.events import Ready, SendShards
-from averaging.rounds.facts import ContributionSent, WorkExpired
+from averaging.rounds.facts import SentContribution, WorkDropped
 from averaging.rounds.line_budget import LineBudget, bytes_each
 from averaging.wire.messages import Contribution, Offer, own_entry
 
@@ -123,7 +123,7 @@ class Sending:
         staleness = staleness_of(context.rule.mode, state.version, state.unsent_base_version)
         if staleness <= context.rule.staleness_limit:
             return False
-        report = WorkExpired(fragment.index, state.version, staleness, state.unsent_tokens)
+        report = WorkDropped(fragment.index, state.version, staleness, state.unsent_tokens)
         context.show(fragment, await context.ports.compute(state.drop_waiting))
         fragment.persist()
         context.ports.report(report)
@@ -203,4 +203,4 @@ class Sending:
             fragment.traffic.sent(num_bytes, shard.end - shard.start)
         late = staleness_of(context.rule.mode, plan.version, entry[1].base_version)
         up_bytes = fragment.traffic.up_bytes
-        context.ports.report(ContributionSent(fragment.index, plan.version, up_bytes, sent.tokens, sent.steps, late))
+        context.ports.report(SentContribution(fragment.index, plan.version, up_bytes, sent.tokens, sent.steps, late))

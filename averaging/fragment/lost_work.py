@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from averaging.outer.contributions import Sent
 from averaging.outer.fragment_state import FragmentState
-from averaging.rounds.facts import WorkForgotten
+from averaging.rounds.facts import WorkLost
 from averaging.wire.messages import DIGEST_BYTES, Commit, own_ranges
 from dht.host import PeerId
 
@@ -22,7 +22,7 @@ KEPT_RECEIPTS = 16
 
 
 @dataclass(frozen=True, slots=True)
-class Receipt:
+class PastWork:
     """An own contribution of an earlier round, and whether any of it got in."""
 
     sequence: int
@@ -32,19 +32,19 @@ class Receipt:
 
 
 @dataclass
-class Receipts:
+class LostWork:
     """The last own contributions of one fragment; `me` is whose."""
 
     me: PeerId
-    _kept: deque[Receipt] = field(default_factory=lambda: deque(maxlen=KEPT_RECEIPTS))
+    _kept: deque[PastWork] = field(default_factory=lambda: deque(maxlen=KEPT_RECEIPTS))
 
     def note(self, sent: Sent, version: int, *, is_committed: bool) -> None:
         """A round is over that this contribution travelled for."""
-        self._kept.append(Receipt(sent.sequence, version, sent.tokens, is_committed))
+        self._kept.append(PastWork(sent.sequence, version, sent.tokens, is_committed))
 
     def settle(
         self, fragment: int, state: FragmentState, left_version: int, left_digest: bytes, commits: Sequence[Commit]
-    ) -> Iterator[WorkForgotten]:
+    ) -> Iterator[WorkLost]:
         """What a new anchor lacks of own work, or has twice, beyond what the state itself sets right.
 
         Args:
@@ -80,4 +80,4 @@ class Receipts:
             (doubled, True, "it had come back and was sent again, but the new lineage has the first sending too"),
         ):
             if tokens:
-                yield WorkForgotten(fragment, state.version, tokens, is_doubled, reason)
+                yield WorkLost(fragment, state.version, tokens, is_doubled, reason)

@@ -166,7 +166,7 @@ class ShardStore:
 
     def carried_error(self, start: int, end: int) -> EncodedBlocks | None:
         """What committed broadcasts of these values by this peer lost in encoding; see
-        `averaging/outer/carried_error.py`."""
+        `averaging/outer/reduction.py`."""
         return self._errors.get((start, end))
 
     def add_reduction(

@@ -6,8 +6,7 @@ The files, each built on those above it:
     schedule.py        who sends what when, and who leads
     outer_step.py      weights, staleness, outer step, overlay, digest of the anchor
     combine.py         combinations that a minority cannot steer; limits on norms
-    carried_error.py   what a reducer's mean lost in encoding, kept at 8 bits for the next one
-    reduction.py       a shard's contributions to its encoded mean, and the rates that follow
+    reduction.py       a shard's contributions to its encoded mean, what that lost, and the rates that follow
     contributions.py   a peer's own contributions: announced, in flight, and what commits made of them
     change.py          the memory into which changes for the live parameters are written
     fragment_state.py  anchor, momentum, residual, work in flight, and what a commit does to them

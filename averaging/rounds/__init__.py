@@ -2,8 +2,8 @@
 
 The files, each built on those above it:
 
+    facts.py           what happened in a round, with its sentence; what an exchange reports to its owner
     events.py          what a round machine is told (events) and what it asks for (effects)
-    facts.py           what an exchange reports to its owner about rounds
     deadlines.py       deadlines learned from what was seen, per link
     timing.py          which durations of a round are learned
     line_budget.py     how much of a contribution a slow line brings in time

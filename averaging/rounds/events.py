@@ -1,10 +1,10 @@
-"""What a round machine is told (events) and what it asks for (effects). Values only."""
+"""What a round machine is told (events), and what it asks for or has to report (effects). Values only."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
+from averaging.rounds.facts import Fact
 from averaging.wire.cell_messages import Cross
 from averaging.wire.messages import Commit, Message, Offer, Plan
 from dht.host import PeerId
@@ -226,52 +226,6 @@ class Repair:
 
 
 @dataclass(frozen=True, slots=True)
-class RoundStarted:
-    leader: PeerId
-    num_members: int
-
-
-@dataclass(frozen=True, slots=True)
-class RoundFailed:
-    attempt: int
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class LeaderReplaced:
-    attempt: int
-    old: PeerId
-    new: PeerId
-    reason: str
-
-
-Awaited = Literal["offer", "contribution", "first mean", "mean", "result"]
-"""What a deadline was for: a trainer's offer or a member's contribution, the first mean of any reducer or all of them,
-a holder's result."""
-
-
-@dataclass(frozen=True, slots=True)
-class DeadlinePassed:
-    """`waited_for` were waited for in vain for `seconds`; the time was learned from `num_arrivals` arrivals."""
-
-    awaited: Awaited
-    waited_for: tuple[PeerId, ...]
-    seconds: float
-    num_arrivals: int
-
-
-@dataclass(frozen=True, slots=True)
-class QuorumAwaited:
-    """Too few offers are in; the round begins without the others `seconds` from now at the latest."""
-
-    num_offers: int
-    quorum: int
-    missing: tuple[PeerId, ...]
-    seconds: float
-    num_arrivals: int
-
-
-@dataclass(frozen=True, slots=True)
 class WronglySigned:
     """A member sent something that must be signed by it and is not."""
 
@@ -289,10 +243,7 @@ Effect = (
     | SendSlice
     | Apply
     | Repair
-    | RoundStarted
-    | RoundFailed
-    | LeaderReplaced
-    | DeadlinePassed
-    | QuorumAwaited
     | WronglySigned
+    | Fact
 )
+"""What must be done, or, as a `Fact`, what happened."""

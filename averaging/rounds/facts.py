@@ -1,32 +1,48 @@
-"""What an exchange tells its owner: past-tense facts about rounds. Values only."""
+"""What happened in a round, as past-tense values; each says in one English sentence what it means for the peer's owner.
+
+A machine puts facts among its effects, the exchange adds its own, and `peer.events.log` writes those that are a `Fact`
+down: class name and fields are the JSON of the log. A new fact is a class here and the place where it happens.
+
+`version` is the version that the round leaves (it takes the fragment to ``version + 1``); in `AppliedCommit` and
+`WorkLost` it is the one that is now held.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from averaging.rounds.events import (
-    Awaited,
-    DeadlinePassed,
-    Effect,
-    LeaderReplaced,
-    QuorumAwaited,
-    RoundFailed,
-    RoundStarted,
-)
 from averaging.wire.messages import Commit
 from dht.host import PeerId
+from dht.quantities import bytes_text, count_text, plural, seconds_text, short_peer
 
 
 @dataclass(frozen=True, slots=True)
-class RoundBegan:
-    fragment: int
-    version: int
-    leader: PeerId
-    num_members: int
+class Fact:
+    """Base of everything that is written into the event log."""
+
+    def sentence(self) -> str:
+        """One plain sentence, without the time and the reporter."""
+        raise NotImplementedError
+
+
+def bare(reason: str) -> str:
+    """To be put into a sentence."""
+    return reason.strip().rstrip(".")
+
+
+def _peers(peer_ids: tuple[PeerId, ...]) -> str:
+    names = ", ".join(short_peer(peer_id) for peer_id in peer_ids[:4])
+    return f"{names} and {len(peer_ids) - 4} others" if len(peer_ids) > 4 else names or "members that do not answer"
+
+
+def _learned(num_arrivals: int) -> str:
+    return f"learned from {plural(num_arrivals, 'arrival')}" if num_arrivals else "nothing was learned yet"
 
 
 @dataclass(frozen=True, slots=True)
-class ContributionSent:
+class SentContribution(Fact):
+    """Own work left for a round."""
+
     fragment: int
     version: int
     num_bytes: int
@@ -34,53 +50,82 @@ class ContributionSent:
     steps: int
     staleness: int
 
+    def sentence(self) -> str:
+        late = f", {plural(self.staleness, 'version')} late" if self.staleness else ""
+        return (
+            f"Sent {plural(self.steps, 'step')} of work on fragment {self.fragment} for version {self.version + 1} "
+            f"({bytes_text(self.num_bytes)}, {count_text(self.tokens)} tokens{late})."
+        )
+
 
 @dataclass(frozen=True, slots=True)
-class RoundClosed:
-    """A commit was applied here.
+class RoundStarted(Fact):
+    """A leader's plan arrived."""
 
-    `up_*` count this peer's contribution (payload and all framing, offers included) and the values it covers;
-    `down_*` the results it received and their values. Both are 0 when this peer was not in the round.
+    fragment: int
+    version: int
+    leader: PeerId
+    num_contributors: int
+
+    def sentence(self) -> str:
+        return (
+            f"A round for version {self.version + 1} of fragment {self.fragment} started with "
+            f"{plural(self.num_contributors, 'peer')}, led by {short_peer(self.leader)}."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RoundCommitted(Fact):
+    """A round closed. Bytes count payload and all framing of this peer; values count what those bytes stood for.
+
+    Bytes up are those of this peer's contribution (offers included), bytes down those of the results that it received.
+    All are 0 when this peer was not in the round.
     """
 
     fragment: int
-    commit: Commit
+    version: int
+    contributors: tuple[PeerId, ...]
     outer_lr: float
-    own_included: bool
+    tokens: int
+    num_void_shards: int
     seconds: float
-    up_bytes: int
-    up_values: int
-    down_bytes: int
-    down_values: int
+    bytes_up: int
+    bytes_down: int
+    contribution_values_sent: int
+    result_values_received: int
+    num_cells: int = 0
+    """Of a two-level round, whose `contributors` are those of the own cell; 0 in a flat round."""
+
+    def sentence(self) -> str:
+        void = f", {plural(self.num_void_shards, 'shard')} void" if self.num_void_shards else ""
+        void += f", {plural(self.num_cells, 'cell')} in all" if self.num_cells else ""
+        return (
+            f"Fragment {self.fragment} reached version {self.version + 1}: {count_text(self.tokens)} tokens from "
+            f"{plural(len(self.contributors), 'peer')} in {seconds_text(self.seconds)}, "
+            f"{bytes_text(self.bytes_up)} up, {bytes_text(self.bytes_down)} down{void}."
+        )
 
 
 @dataclass(frozen=True, slots=True)
-class CommitApplied:
-    """The commit that left `version`: its results came within `receive_seconds`, then it was applied."""
+class RoundAbandoned(Fact):
+    """This peer gave up an attempt at a round; its work is kept."""
 
-    fragment: int
-    version: int
-    receive_seconds: float
-    apply_seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class AnchorMoved:
-    fragment: int
-    version: int
-    digest: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class RoundAborted:
     fragment: int
     version: int
     attempt: int
     reason: str
 
+    def sentence(self) -> str:
+        return (
+            f"Gave up attempt {self.attempt + 1} at version {self.version + 1} of fragment {self.fragment}: "
+            f"{bare(self.reason)}; the work goes to the next round."
+        )
+
 
 @dataclass(frozen=True, slots=True)
-class LeaderChanged:
+class LeaderReplaced(Fact):
+    """The next in rank took over a round; `attempt` is the new one."""
+
     fragment: int
     version: int
     attempt: int
@@ -88,22 +133,45 @@ class LeaderChanged:
     new: PeerId
     reason: str
 
+    def sentence(self) -> str:
+        return (
+            f"Peer {short_peer(self.new)} took over version {self.version + 1} of fragment {self.fragment} from "
+            f"{short_peer(self.old)}: {bare(self.reason)}."
+        )
+
 
 @dataclass(frozen=True, slots=True)
-class DeadlineExpired:
-    """`waited_for` were waited for in vain for `seconds`; the time was learned from `num_arrivals` arrivals."""
+class DeadlineExpired(Fact):
+    """`waited_for` were waited for in vain for `seconds`; that time was learned from `num_arrivals` earlier arrivals.
+
+    `awaited` is what for: a trainer's "offer", a member's "contribution", the "first mean" of any reducer or the "mean"
+    of all of them, a holder's "result".
+    """
 
     fragment: int
     version: int
-    awaited: Awaited
+    awaited: str
     waited_for: tuple[PeerId, ...]
     seconds: float
     num_arrivals: int
 
+    def sentence(self) -> str:
+        consequence = {
+            "offer": "the round began without",
+            "contribution": "its shard was averaged without",
+            "first mean": "as giving up would send everything again, they get as long once more",
+            "mean": "those shards are void and their work goes to the next round",
+            "result": "somebody else is asked for it",
+        }.get(self.awaited, "the round went on")
+        return (
+            f"Waited {seconds_text(self.seconds)} for the {self.awaited} of {_peers(self.waited_for)} to version "
+            f"{self.version + 1} of fragment {self.fragment} ({_learned(self.num_arrivals)}): {consequence}."
+        )
+
 
 @dataclass(frozen=True, slots=True)
-class QuorumMissing:
-    """A round led here has too few offers; it begins without the `missing` in `seconds` at the latest."""
+class QuorumAwaited(Fact):
+    """A round led here has fewer offers than it needs; it begins without `missing` after `seconds` at the latest."""
 
     fragment: int
     version: int
@@ -113,36 +181,95 @@ class QuorumMissing:
     seconds: float
     num_arrivals: int
 
+    def sentence(self) -> str:
+        return (
+            f"Version {self.version + 1} of fragment {self.fragment} has {self.num_offers} of {self.quorum} offers; "
+            f"waiting for {_peers(self.missing)}, at most {seconds_text(self.seconds)} more "
+            f"({_learned(self.num_arrivals)})."
+        )
+
 
 @dataclass(frozen=True, slots=True)
-class WorkReturned:
-    """Own work did not get into a round and waits again."""
+class AppliedCommit(Fact):
+    """The own anchor moved to `version`, by a commit or to what was fetched; `digest` is hexadecimal."""
+
+    fragment: int
+    version: int
+    digest: str
+
+    def sentence(self) -> str:
+        return f"Applied version {self.version} of fragment {self.fragment} (digest {self.digest[:8]})."
+
+
+@dataclass(frozen=True, slots=True)
+class WorkReturned(Fact):
+    """Sent work was not committed and went back into the error feedback; nothing is lost."""
 
     fragment: int
     version: int
     reason: str
     num_values: int
 
+    def sentence(self) -> str:
+        return (
+            f"Work on fragment {self.fragment} ({plural(self.num_values, 'value')}) came back from version "
+            f"{self.version + 1}: {bare(self.reason)}; the next send carries it."
+        )
+
 
 @dataclass(frozen=True, slots=True)
-class WorkExpired:
-    """Own work is older than the staleness limit allows anyone to apply, and was dropped."""
+class WorkDropped(Fact):
+    """Own work waited for longer than the run's staleness limit and was given up."""
 
     fragment: int
     version: int
     staleness: int
     tokens: int
 
+    def sentence(self) -> str:
+        return (
+            f"Dropped work of {count_text(self.tokens)} tokens on fragment {self.fragment}: it was "
+            f"{plural(self.staleness, 'version')} late, more than the run allows."
+        )
+
 
 @dataclass(frozen=True, slots=True)
-class WorkForgotten:
-    """Own work of `tokens` is not in the lineage that was adopted at `version`, or is in it twice, for `reason`."""
+class WorkLost(Fact):
+    """Own work of `tokens` is not in the anchor that was taken over, and is not remembered any more to send it again.
+
+    Or the other way round (`is_doubled`): it had been sent again, and is in that anchor twice.
+    """
 
     fragment: int
     version: int
     tokens: int
     is_doubled: bool
     reason: str
+
+    def sentence(self) -> str:
+        what = "counts twice in" if self.is_doubled else "is lost to"
+        return (
+            f"Work of {count_text(self.tokens)} tokens {what} fragment {self.fragment} at version {self.version}: "
+            f"{bare(self.reason)}."
+        )
+
+
+# ------------------------------------------------------------------------------- for the owner of the exchange alone
+
+
+@dataclass(frozen=True, slots=True)
+class CommitTaken:
+    """What the owner of an exchange learns of a commit that was applied, beside `RoundCommitted`.
+
+    Attributes:
+        own_included: whether own work is in its roster.
+        receive_seconds: until its results were here; then it was applied in `apply_seconds`.
+    """
+
+    commit: Commit
+    own_included: bool
+    receive_seconds: float
+    apply_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,35 +301,5 @@ class PeerRefused:
         return self.left_out_seconds > 0
 
 
-ExchangeReport = (
-    RoundBegan
-    | ContributionSent
-    | RoundClosed
-    | CommitApplied
-    | AnchorMoved
-    | RoundAborted
-    | LeaderChanged
-    | DeadlineExpired
-    | QuorumMissing
-    | WorkReturned
-    | WorkExpired
-    | WorkForgotten
-    | RepairNeeded
-    | PeerRefused
-)
-
-
-def report_of(fragment: int, version: int, effect: Effect) -> ExchangeReport | None:
-    """What the owner is told when a round machine at `version` says `effect`; None for what must be done instead."""
-    match effect:
-        case RoundStarted(leader, num_members):
-            return RoundBegan(fragment, version, leader, num_members)
-        case RoundFailed(attempt, reason):
-            return RoundAborted(fragment, version, attempt, reason)
-        case LeaderReplaced(attempt, old, new, reason):
-            return LeaderChanged(fragment, version, attempt, old, new, reason)
-        case DeadlinePassed(awaited, waited_for, seconds, num_arrivals):
-            return DeadlineExpired(fragment, version, awaited, waited_for, seconds, num_arrivals)
-        case QuorumAwaited(num_offers, quorum, missing, seconds, num_arrivals):
-            return QuorumMissing(fragment, version, num_offers, quorum, missing, seconds, num_arrivals)
-    return None
+Report = Fact | CommitTaken | RepairNeeded | PeerRefused
+"""What an exchange reports to its owner."""

@@ -10,7 +10,8 @@ import math
 from collections.abc import Callable, Collection, Sequence, Set
 from dataclasses import dataclass, field, replace
 
-from averaging.rounds.events import DeadlinePassed, QuorumAwaited, WronglySigned
+from averaging.rounds.events import WronglySigned
+from averaging.rounds.facts import DeadlineExpired, Fact, QuorumAwaited
 from averaging.rounds.timing import HEARTBEAT_SECONDS, RoundTiming
 from averaging.signing.notary import Notary
 from averaging.wire.messages import (
@@ -67,7 +68,7 @@ class Leading:
     least_share: float = 0.0
     """A round of no more than this share of the trainers is not followed by the others, so it is no quorum."""
     max_roster: int = MAX_ROSTER
-    tell: Callable[[DeadlinePassed | QuorumAwaited | WronglySigned], None] = lambda effect: None
+    tell: Callable[[Fact | WronglySigned], None] = lambda effect: None
     is_held: bool = False
     """It plans nothing: its owner is in another leader's plan, whose commit those who wait here will get, too."""
     attempt: int = 0
@@ -235,7 +236,9 @@ class Leading:
             arrivals = self.timing.offer.longest(self._missing).num_arrivals
             left = max(0.0, self._start_at() - now)
             quorum = self.quorum(self._num_trainers)
-            self.tell(QuorumAwaited(len(self.offers), quorum, self._missing, left, arrivals))
+            num_offers = len(self.offers)
+            awaited = QuorumAwaited(self.fragment, self.version, num_offers, quorum, self._missing, left, arrivals)
+            self.tell(awaited)
 
     def _start(self, now: float) -> None:
         offers = [self.offers[peer_id] for peer_id in sorted(self.offers)]
@@ -284,9 +287,12 @@ class Leading:
         late = tuple(peer_id for peer_id in self._missing if not self.timing.offer.is_absent(peer_id))
         if late:
             arrivals = self.timing.offer.longest(late).num_arrivals
-            self.tell(DeadlinePassed("offer", late, now - self.first_at, arrivals))
+            self._tell_expired("offer", late, now - self.first_at, arrivals)
         for peer_id in self._missing:
             self.timing.offer.missed(peer_id)
+
+    def _tell_expired(self, awaited: str, waited_for: tuple[PeerId, ...], seconds: float, num_arrivals: int) -> None:
+        self.tell(DeadlineExpired(self.fragment, self.version, awaited, waited_for, seconds, num_arrivals))
 
     def _heartbeat(self, now: float) -> None:
         if now < self.heartbeat_at:
@@ -310,7 +316,7 @@ class Leading:
             return now
         silent = self._silent(plan)
         arrivals = self.timing.reduced.longest(silent).num_arrivals
-        self.tell(DeadlinePassed("first mean", silent, now - self.planned_at, arrivals))
+        self._tell_expired("first mean", silent, now - self.planned_at, arrivals)
         return end
 
     def _silent(self, plan: Plan) -> tuple[PeerId, ...]:
@@ -325,7 +331,7 @@ class Leading:
             arrivals = self.timing.reduced.longest(silent).num_arrivals
             for peer_id in silent:
                 self.timing.reduced.missed(peer_id)
-            self.tell(DeadlinePassed("mean", silent, now - self.planned_at, arrivals))
+            self._tell_expired("mean", silent, now - self.planned_at, arrivals)
         shards = tuple(
             self.results.get(index) or ShardResult(shard.start, shard.end, shard.reducer, b"", ())
             for index, shard in enumerate(self.plan.shards)

@@ -31,19 +31,17 @@ from averaging.rounds.events import (
     Effect,
     Event,
     Heard,
-    LeaderReplaced,
     Lost,
     Ready,
     Repair,
     ResultArrived,
-    RoundFailed,
-    RoundStarted,
     SendMessage,
     SendResult,
     SendShards,
     ShardReduced,
     View,
 )
+from averaging.rounds.facts import LeaderReplaced, RoundAbandoned, RoundStarted
 from averaging.rounds.later_versions import LaterVersions
 from averaging.rounds.leader import Leading
 from averaging.rounds.reducer import Reducing
@@ -225,7 +223,7 @@ class RoundMachine:
                 self.timing.leader_silence.observe(sender, now - self._member.heard_at)
                 self._member.hear(now)
             elif isinstance(message, Abandon):
-                self._effects.append(RoundFailed(message.attempt, message.reason))
+                self._effects.append(RoundAbandoned(self.fragment, self.version, message.attempt, message.reason))
                 self._take_over(message.reason, now)
             elif isinstance(message, Redirect):
                 self._follow_redirect(self._member, message, now)
@@ -277,7 +275,8 @@ class RoundMachine:
         old = member.leader
         self._join_round(member.attempt + 1, now)
         assert self._member is not None
-        self._effects.append(LeaderReplaced(self._member.attempt, old, self._member.leader, reason))
+        new, attempt = self._member.leader, self._member.attempt
+        self._effects.append(LeaderReplaced(self.fragment, self.version, attempt, old, new, reason))
 
     def _follow_redirect(self, member: Membership, message: Redirect, now: float) -> None:
         if member.redirect() <= 2 and message.leader not in self._avoid and message.leader != member.leader:
@@ -296,7 +295,7 @@ class RoundMachine:
         if not mine or mine[0].sequence != self._offer.sequence or member.plan == plan:
             return
         member.follow(plan, now)
-        self._effects.append(RoundStarted(sender, len(plan.roster)))
+        self._effects.append(RoundStarted(self.fragment, plan.version, sender, len(plan.roster)))
         self._effects.append(SendShards(plan, sender))
         self._reducing.on_plan(plan, sender, now)
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from averaging.rounds.events import DeadlinePassed, Effect, ReduceShard
+from averaging.rounds.events import Effect, ReduceShard
+from averaging.rounds.facts import DeadlineExpired
 from averaging.rounds.timing import RoundTiming
 from averaging.wire.messages import Plan
 from dht.host import PeerId
@@ -19,7 +20,7 @@ Key = tuple[int, PeerId, int]
 
 
 @dataclass
-class Reduction:
+class PendingReduction:
     """One shard of one plan that this peer averages; `until` is when each member is no longer waited for."""
 
     plan: Plan
@@ -48,7 +49,7 @@ class Reducing:
     timing: RoundTiming
     num_trainers: int = 0
     """Live ones, as far as is known."""
-    reductions: dict[Key, Reduction] = field(default_factory=dict)
+    reductions: dict[Key, PendingReduction] = field(default_factory=dict)
     arrived: dict[Key, set[PeerId]] = field(default_factory=dict)
     _missed: set[tuple[int, PeerId, PeerId]] = field(default_factory=set)
     _past: dict[Key, float] = field(default_factory=dict)
@@ -72,7 +73,7 @@ class Reducing:
                     self.timing.contribution.observe(entry.peer_id, 0.0)
                 elif entry.peer_id != self.me:
                     until[entry.peer_id] = now + min(patience[entry.peer_id], plan.contribution_deadline_seconds)
-            self.reductions[key] = Reduction(plan, leader, index, now, until)
+            self.reductions[key] = PendingReduction(plan, leader, index, now, until)
 
     def on_arrived(self, sender: PeerId, key: Key, now: float) -> None:
         """A contribution for the current version is here."""
@@ -109,7 +110,8 @@ class Reducing:
                 arrivals = self.timing.contribution.longest(expired).num_arrivals
                 for peer_id in expired:
                     self.timing.contribution.missed(peer_id)
-                effects.append(DeadlinePassed("contribution", expired, now - reduction.planned_at, arrivals))
+                plan, seconds = reduction.plan, now - reduction.planned_at
+                effects.append(DeadlineExpired(plan.fragment, plan.version, "contribution", expired, seconds, arrivals))
             members = tuple(
                 index
                 for index, entry in enumerate(reduction.plan.roster)
@@ -118,7 +120,7 @@ class Reducing:
             effects.append(ReduceShard(reduction.plan, reduction.leader, reduction.shard, members))
         return effects
 
-    def _expired(self, reduction: Reduction) -> tuple[PeerId, ...]:
+    def _expired(self, reduction: PendingReduction) -> tuple[PeerId, ...]:
         """Members that are late for the first of this plan's shards: one silence is one miss, whatever it costs."""
         found = []
         for peer_id in sorted(reduction.until):

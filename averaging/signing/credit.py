@@ -196,7 +196,7 @@ class Link:
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class Settlement:
     """What changed: digests of commits that count no longer, and of those that do now, by version."""
 
     dropped: list[bytes] = field(default_factory=list)
@@ -278,11 +278,11 @@ class Lineage:
         del self._links[least.link.digest]
         return least.link.digest
 
-    def settle(self) -> Settled:
+    def settle(self) -> Settlement:
         """Follow the heaviest chain again, after whatever was put in since the last time."""
         changed_from, self._changed_from = self._changed_from, None
         if changed_from is None:
-            return Settled()
+            return Settlement()
         for place in range(bisect_left(self._versions, changed_from), len(self._versions)):
             self._weigh(place)
         fresh: list[_Chain] = []
@@ -301,7 +301,7 @@ class Lineage:
         for chain in fresh:
             chain.is_counted = True
             self._counted[chain.link.version] = chain
-        return Settled([chain.link.digest for chain in dropped], [chain.link.digest for chain in taken])
+        return Settlement([chain.link.digest for chain in dropped], [chain.link.digest for chain in taken])
 
     def _change(self, version: int) -> None:
         self._changed_from = version if self._changed_from is None else min(version, self._changed_from)

@@ -4,8 +4,7 @@ The files, each built on those above it:
 
     messages.py     what both sides share: requests, answers, digests of chunks
     snapshots.py    copies that a donor keeps while somebody fetches them
-    kept_chunks.py  port: chunks that outlive the process that fetched them
-    chunks.py       which chunks come from whom (pure)
+    chunks.py       which chunks come from whom; port: chunks that outlive the process that fetched them (pure)
     server.py       the donor's side
     client.py       single requests to one donor
     transfer.py     one fragment from many donors at once

@@ -15,9 +15,8 @@ from itertools import accumulate
 from averaging.codec.digests import digest_of
 from averaging.lanes.links import Doorkeeper
 from averaging.rounds.deadlines import LearnedDeadline
-from averaging.transfer.chunks import ChunkQueue
+from averaging.transfer.chunks import ChunkQueue, KeptChunks
 from averaging.transfer.client import ChunkStream, FragmentValues
-from averaging.transfer.kept_chunks import KeptChunks
 from averaging.transfer.messages import FRAME_SECONDS, MAX_RANGE_CHUNKS, Header, chunk_lengths
 from averaging.transfer.snapshots import Snapshot
 from dht.errors import PeerFault, PeerUnreachable

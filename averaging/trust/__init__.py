@@ -9,7 +9,6 @@ The files, each built on those above it:
     blame.py             who sent bad input, and for how long that peer is excluded
     leaders.py           whose commits are followed among strangers, and leaders that exclude members
     guard.py             which claims of others are believed
-    recomputing.py       whether a mean is what its contributions give
-    mean_checks.py       which means of a commit look wrong to whoever is about to apply it
+    mean_checks.py       which means of a commit look wrong, and which are wrong beside their contributions
     audit_budgets.py     how many means one peer may look at
 """

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 from averaging.outer.combine import RefusedMember, ShardContribution
 from averaging.outer.schedule import MOST_OF_MEDIAN_SPEED
-from averaging.rounds.facts import ExchangeReport, PeerRefused
+from averaging.rounds.facts import PeerRefused
 from averaging.rounds.machine import RoundMachine
 from averaging.rounds.timing import RoundTiming
 from averaging.signing.commit_log import MAX_LOGGED_COMMITS
@@ -66,7 +66,7 @@ class GuardPorts:
     """
 
     clock: Callable[[], float]
-    report: Callable[[ExchangeReport], None]
+    report: Callable[[PeerRefused], None]
     on_exclusion: Callable[[], None] = lambda: None
     speed_of: Callable[[PeerId], float] = lambda peer_id: 0.0
     known_speeds: Callable[[], Sequence[float]] = tuple

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +17,8 @@ import numpy as np
 from averaging.arrays import F64, inner_product, length
 from averaging.codec.blocks import EncodedBlocks
 from averaging.codec.codec import Codec
+from averaging.outer.combine import ShardContribution, combine
+from averaging.outer.outer_step import OuterRule
 from averaging.wire.messages import Commit
 
 AGAINST = -0.25
@@ -24,10 +26,14 @@ AGAINST = -0.25
 FAR_LONGER = 4.0
 """Length of a mean over that of the own work; a mean of honest work is shorter than most of it. Also that of one mean
 over the median of the commit's."""
+WRONG_RATIO = 0.1
+"""Of the mean's length: processors may round the last bit of a sum differently, and then a few codes differ by one."""
+WRONG_RATIO_BY_CHANCE = 0.5
+"""Where codes are rounded by chance, which follows from the last bits."""
 
 
 @dataclass(frozen=True, slots=True)
-class OwnWork:
+class ComparedWork:
     """Work of this peer on the whole fragment, as it was encoded.
 
     Attributes:
@@ -39,7 +45,7 @@ class OwnWork:
     member: int | None
 
 
-def suspicious(commit: Commit, means: Mapping[int, EncodedBlocks], own: OwnWork | None, codec: Codec) -> list[int]:
+def suspicious(commit: Commit, means: Mapping[int, EncodedBlocks], own: ComparedWork | None, codec: Codec) -> list[int]:
     """The numbers of those `means` of a flat round (number -> what its reducer made of it) that look wrong here."""
     if own is None:
         return _far_longer_than_others({index: _length(mean, codec) for index, mean in means.items()})
@@ -88,3 +94,17 @@ def _decoded(blocks: EncodedBlocks, codec: Codec) -> F64:
     values = np.empty(blocks.num_values, dtype=np.float32)
     codec.decode(blocks, values)
     return values.astype(np.float64)
+
+
+def is_wrong(contributions: Sequence[ShardContribution], mean: EncodedBlocks, rule: OuterRule, codec: Codec) -> bool:
+    """Whether `mean` is not what `contributions` (in roster order) give."""
+    combined = combine(contributions, rule, codec, mean.num_values)
+    claimed, right = (np.empty(mean.num_values, dtype=np.float32) for _ in range(2))
+    codec.decode(mean, claimed)
+    try:
+        codec.decode(codec.encode(combined.values), right)
+    except ValueError:
+        return True
+    most = WRONG_RATIO_BY_CHANCE if codec.rounding == "stochastic" else WRONG_RATIO
+    expected = right.astype(np.float64)
+    return not length(claimed - expected) <= most * length(expected) + 1e-30

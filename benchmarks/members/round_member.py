@@ -35,7 +35,7 @@ from averaging.fragment.runtime import FragmentRuntime
 from averaging.fragment.shard_store import ShardStore
 from averaging.lanes.links import ROUND_PROTOCOL, LinkPorts, Links
 from averaging.outer.fragment_state import FragmentState
-from averaging.rounds.facts import AnchorMoved, ExchangeReport, RoundClosed, WorkReturned
+from averaging.rounds.facts import AppliedCommit, CommitTaken, Report, RoundCommitted, WorkReturned
 from averaging.rounds.machine import RoundMachine
 from averaging.rounds.timing import RoundTiming
 from averaging.signing.notary import Notary, Scope
@@ -70,8 +70,9 @@ class Member:
     ) -> None:
         self.host = host
         self.sizes = sizes
-        self.closed: dict[int, RoundClosed] = {}
-        self.moved: list[AnchorMoved] = []
+        self.closed: dict[int, RoundCommitted] = {}
+        self.taken: dict[int, CommitTaken] = {}
+        self.moved: list[AppliedCommit] = []
         self.has_returned = False
         self.work: list[F32] = []
         self.shown_at: dict[int, float] = {}
@@ -116,11 +117,13 @@ class Member:
     def _on_change(self, fragment: int, change: F32, version: int) -> None:
         self.shown_at[fragment] = time.monotonic()
 
-    def _on_report(self, report: ExchangeReport) -> None:
-        if isinstance(report, RoundClosed):
+    def _on_report(self, report: Report) -> None:
+        if isinstance(report, RoundCommitted):
             self.closed[report.fragment] = report
+        elif isinstance(report, CommitTaken):
+            self.taken[report.commit.fragment] = report
             self.changed.set()
-        elif isinstance(report, AnchorMoved):
+        elif isinstance(report, AppliedCommit):
             self.moved.append(report)
         elif isinstance(report, WorkReturned):
             self.has_returned = True
@@ -144,6 +147,7 @@ class Member:
     async def round(self) -> dict[str, Any]:
         """Offer all fragments at once and wait until every one of them was applied."""
         self.closed.clear()
+        self.taken.clear()
         self.has_returned = False
         before = self.usage()
         offered_at = time.monotonic()
@@ -151,23 +155,23 @@ class Member:
             fragment.machine.timing.own_pace.observe(offered_at)
         await asyncio.gather(*(self.exchange.sending.offer(fragment) for fragment in self.fragments))
         async with asyncio.timeout(ROUND_SECONDS):
-            while len(self.closed) < len(self.fragments):
+            while len(self.taken) < len(self.fragments):
                 self.changed.clear()
                 await self.changed.wait()
         settled_at = time.monotonic()
         after = self.usage()
-        closed = list(self.closed.values())
+        closed, taken = list(self.closed.values()), list(self.taken.values())
         return {
             "offered_at": offered_at,
             "applied_at": max(self.shown_at.values()),
             "settled_at": settled_at,
-            "digests": [(moved.fragment, moved.version, moved.digest.hex()) for moved in self.take_moved()],
+            "digests": [(moved.fragment, moved.version, moved.digest) for moved in self.take_moved()],
             "has_returned": self.has_returned,
-            "members": min(len(report.commit.roster) for report in closed),
-            "void_shards": sum(not shard.digest for report in closed for shard in report.commit.shards),
-            "in_all": all(report.own_included for report in closed),
-            "up_bytes": sum(report.up_bytes for report in closed),
-            "down_bytes": sum(report.down_bytes for report in closed),
+            "members": min(len(report.commit.roster) for report in taken),
+            "void_shards": sum(not shard.digest for report in taken for shard in report.commit.shards),
+            "in_all": all(report.own_included for report in taken),
+            "up_bytes": sum(report.bytes_up for report in closed),
+            "down_bytes": sum(report.bytes_down for report in closed),
             "cpu_seconds": after["cpu_seconds"] - before["cpu_seconds"],
             "daemon_cpu_seconds": after.get("daemon_cpu_seconds", 0.0) - before.get("daemon_cpu_seconds", 0.0),
             "pace_mbit": (self.links.pace_bytes_per_second or 0.0) * 8e-6,
@@ -175,7 +179,7 @@ class Member:
             "received_bytes": self.links.traffic.received_bytes,
         }
 
-    def take_moved(self) -> list[AnchorMoved]:
+    def take_moved(self) -> list[AppliedCommit]:
         """All versions that were reached since it was asked last."""
         taken, self.moved = self.moved, []
         return taken

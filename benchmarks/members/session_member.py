@@ -31,9 +31,10 @@ from typing import Any
 
 import torch
 
+from averaging.rounds.facts import RoundCommitted
 from benchmarks.members.processes import family, role
 from peer.config.manifest import RunManifest
-from peer.events.log import Event, RoundCommitted
+from peer.events.peer_events import Event
 from peer.join.session import Swarm, join
 from peer.trainer.devices.select import select_device
 from peer.trainer.model.gpt import build_model
@@ -143,9 +144,9 @@ class Member:
         return {"wait_seconds": counters.wait_seconds, "exchange_seconds": counters.exchange_seconds}
 
     def _on_event(self, event: Event) -> None:
-        if isinstance(event, RoundCommitted):
+        if isinstance(event.fact, RoundCommitted):
             with self._lock:
-                self._commits.append(event)
+                self._commits.append(event.fact)
 
     def _take_commits(self) -> list[RoundCommitted]:
         with self._lock:

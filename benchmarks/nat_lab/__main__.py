@@ -27,10 +27,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from averaging.rounds.facts import Fact, RoundCommitted
 from benchmarks.machine import machine
 from benchmarks.nat_lab.spaces import NATS, NatLab, what_is_missing
 from dht.identity.keys import Identity
-from peer.events.log import Event, PathFound, ReachabilityFound, RelayChecked, RelayFound, RoundCommitted, from_json
+from peer.events.log import from_json
+from peer.events.path_events import PathFound, ReachabilityFound, RelayChecked, RelayFound
+from peer.events.peer_events import Event
 from peer.owner.new_run import create_run
 
 RUN = """
@@ -91,8 +94,8 @@ class Member:
                 self.events.append(from_json(line))
         return self.events
 
-    def last(self, kind: type[Event]) -> Any:
-        return next((event for event in reversed(self.events) if isinstance(event, kind)), None)
+    def last(self, kind: type[Fact]) -> Any:
+        return next((event.fact for event in reversed(self.events) if isinstance(event.fact, kind)), None)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -255,8 +258,10 @@ def facts_of(members: Sequence[Member]) -> dict[str, Any]:
     rounds: dict[tuple[int, int], Counter[str]] = {}
     for member in members:
         for event in member.events:
-            if isinstance(event, RoundCommitted) and len(event.contributors) > 1:
-                rounds[event.fragment, event.version] = Counter(names.get(one, "?") for one in event.contributors)
+            if isinstance(event.fact, RoundCommitted) and len(event.fact.contributors) > 1:
+                rounds[event.fact.fragment, event.fact.version] = Counter(
+                    names.get(one, "?") for one in event.fact.contributors
+                )
     contributed = sum(rounds.values(), Counter[str]())
     return {
         "relays": Counter(
@@ -292,12 +297,12 @@ def _home_facts(home: Member, contributed: Counter[str], names: dict[Any, str]) 
 def _path(one: Member, other: Member) -> str:
     """The last word of either side."""
     told = [
-        event
+        (event.at, event.fact.path)
         for member, remote in ((one, other), (other, one))
         for event in member.events
-        if isinstance(event, PathFound) and event.remote == remote.identity.peer_id
+        if isinstance(event.fact, PathFound) and event.fact.remote == remote.identity.peer_id
     ]
-    return max(told, key=lambda event: event.at).path if told else "none"
+    return max(told)[1] if told else "none"
 
 
 def print_facts(command: str, facts: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ from typing import Final
 from dashboard.facts import ContributorRow
 from dashboard.observe.state import DashboardState
 from dashboard.page.formats import TEMPLATES, whole_text
-from peer.quantities import count_text, plural
+from dht.quantities import count_text, plural
 
 MAX_TEXT_LENGTH: Final = 40
 _NARROW: Final = "ijlI.,:;'|!1 ftr()"

@@ -1,4 +1,4 @@
-"""Numbers and times as text, beside those of `peer.quantities`, and the templates in which all of them are filters."""
+"""Numbers and times as text, beside those of `dht.quantities`, and the templates in which all of them are filters."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from peer.quantities import bit_rate_text, bytes_text, count_text, plural, seconds_text, short_peer
+from dht.quantities import bit_rate_text, bytes_text, count_text, plural, seconds_text, short_peer
 
 _DAY_SECONDS: Final = 86_400.0
 

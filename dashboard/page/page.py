@@ -17,7 +17,7 @@ from dashboard.page.assets import LICENSES, Assets
 from dashboard.page.curves import curves, work_curve
 from dashboard.page.formats import TEMPLATES, age_text, contributor_path
 from dashboard.page.rounds import health, strip, timeline
-from peer.quantities import plural
+from dht.quantities import plural
 
 REFRESH_SECONDS: Final = 5
 """How often browsers without scripts load the page again."""

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from dashboard.facts import AgeAt, FragmentAges, HistoryView, LaneFacts, RoundFacts
 from dashboard.observe.state import DashboardState
-from peer.quantities import plural, seconds_text, short_peer
+from dht.quantities import plural, seconds_text, short_peer
 
 MAX_LANES: Final = 16
 MAX_TIMELINE_ROUNDS: Final = 40

@@ -2,7 +2,6 @@
 
 The files, each built on those above it:
 
-    lazy_hivemind.py  hivemind's DHT without the rest of hivemind
     storage.py        what a member keeps for others, within limits
     gate.py           who may speak DHT with us, and which records are let in
     rpc.py            how DHTNode's calls travel: through the daemon, or over streams of a Libp2pHost

@@ -25,7 +25,7 @@ from dht.admission.admission import Admission
 from dht.errors import LocalFault
 from dht.host import PeerId
 from dht.kademlia.gate import AdmitPeer, Gate, SignedRecords, node_id_of
-from dht.kademlia.rpc import Line
+from dht.kademlia.rpc import RpcTransport
 from dht.kademlia.storage import BoundedStorage
 
 NUM_REPLICAS: Final = 5
@@ -113,7 +113,7 @@ class HivemindNode:
     def __init__(
         self,
         host: DhtHost,
-        open_line: Callable[[], Awaitable[Line]],
+        open_line: Callable[[], Awaitable[RpcTransport]],
         admit: AdmitPeer,
         now: Callable[[], float],
         records: SignedRecords,
@@ -134,7 +134,7 @@ class HivemindNode:
         self._now = now
         self._records = records
         self._node: Any = None
-        self._line: Line | None = None
+        self._line: RpcTransport | None = None
         self._ready = asyncio.Event()
         self._closed = False
         self._holders: dict[DHTID, _Holders] = {}

@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 ByteHandler = Callable[[Any, PeerId], Awaitable[None]]
 
 
-class Line(Protocol):
+class RpcTransport(Protocol):
     """hivemind's `P2P`, as far as DHTNode uses it, and its end."""
 
     peer_id: PeerID
@@ -61,7 +61,7 @@ class ByteHost(Protocol):
     async def open_bytes(self, peer_id: PeerId, protocol: str, timeout_seconds: float) -> Any: ...
 
 
-async def attach_to_daemon(host: P2pdHost) -> Line:
+async def attach_to_daemon(host: P2pdHost) -> RpcTransport:
     """hivemind's `P2P` on the daemon of `host`.
 
     Raises:
@@ -69,7 +69,7 @@ async def attach_to_daemon(host: P2pdHost) -> Line:
     """
     # hivemind puts its sockets into /tmp and leaves them after a crash; here they vanish with the host's.
     private_p2p: Any = type("_PrivateP2P", (P2P,), {"_UNIX_SOCKET_PREFIX": f"/unix{host.socket_directory}/"})
-    p2p: Line = await private_p2p.replicate(Multiaddr(f"/unix{host.control_socket}"))
+    p2p: RpcTransport = await private_p2p.replicate(Multiaddr(f"/unix{host.control_socket}"))
     control = p2p._client.control  # type: ignore[attr-defined]
     for task in (control._read_task, control._write_task):
         task.add_done_callback(_note_end)

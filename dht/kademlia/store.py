@@ -3,7 +3,7 @@
 Reads and writes go to remembered holders of a key directly: 5 KiB instead of 200 for one refresh, because a search
 downloads the whole dictionary from everyone it passes. A search is the fallback.
 
-Importing this module loads hivemind: all of it, torch included, where `dht.kademlia.lazy_hivemind` was not asked
+Importing this module loads hivemind: all of it, torch included, where `dht.p2pd.lazy_hivemind` was not asked
 before.
 """
 
@@ -36,7 +36,7 @@ from dht.kademlia.node import (
     DhtHost,
     HivemindNode,
 )
-from dht.kademlia.rpc import ByteHost, Line, StreamCalls, attach_to_daemon
+from dht.kademlia.rpc import ByteHost, RpcTransport, StreamCalls, attach_to_daemon
 from dht.p2pd.host import P2pdHost
 from dht.records.key_levels import key_at, peers_key
 from dht.records.profiles import profile_shard_of, profiles_key
@@ -289,8 +289,8 @@ class HivemindStore:
         return [(None, pack_value(*item.value), item.expiration_time)]
 
 
-def _lines_of(host: P2pdHost | StreamHost) -> Callable[[], Awaitable[Line]]:
-    async def open_line() -> Line:
+def _lines_of(host: P2pdHost | StreamHost) -> Callable[[], Awaitable[RpcTransport]]:
+    async def open_line() -> RpcTransport:
         return await attach_to_daemon(host) if isinstance(host, P2pdHost) else StreamCalls(host)
 
     return open_line

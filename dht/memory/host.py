@@ -18,7 +18,7 @@ from itertools import islice
 from dht.errors import PeerFault, PeerUnreachable
 from dht.host import PeerId, Stream, StreamHandler
 from dht.identity.multiaddr import parse_peer_multiaddr
-from dht.memory.lines import Line, MemoryStream, Pipe
+from dht.memory.lines import MemoryStream, Pipe, SimulatedLine
 
 STREAM_LOSS_WITHIN_SECONDS = 5.0
 
@@ -46,7 +46,7 @@ class LineSettings:
 @dataclass(frozen=True, slots=True)
 class _Connection:
     number: int
-    lines: tuple[Line, Line]
+    lines: tuple[SimulatedLine, SimulatedLine]
     streams: tuple[MemoryStream, MemoryStream]
     pipes: tuple[Pipe, Pipe]
     latency_seconds: float
@@ -95,7 +95,7 @@ class MemoryNetwork:
         self._lose_unread_on_close = lose_unread_on_close
         self._partition_break_seconds = partition_break_seconds
         self._same_site_latency_seconds = same_site_latency_seconds
-        self._lines: dict[PeerId, Line] = {}
+        self._lines: dict[PeerId, SimulatedLine] = {}
         self._hosts: dict[PeerId, MemoryHost] = {}
         self._latencies: dict[tuple[PeerId, PeerId], float] = {}
         self._connections: dict[int, _Connection] = {}
@@ -217,7 +217,7 @@ class MemoryNetwork:
 
     # What hosts and stores need; not for tests.
 
-    def register(self, host: MemoryHost, settings: LineSettings) -> Line:
+    def register(self, host: MemoryHost, settings: LineSettings) -> SimulatedLine:
         old = self._hosts.get(host.peer_id)
         if old is not None and old.is_live:
             raise ValueError(
@@ -228,7 +228,7 @@ class MemoryNetwork:
         known = line = self._lines.get(host.peer_id)
         if line is None:
             number = len(self._lines) + 1
-            line = Line(host.peer_id, number, self._upload_bits_per_second, self._download_bits_per_second)
+            line = SimulatedLine(host.peer_id, number, self._upload_bits_per_second, self._download_bits_per_second)
             self._lines[host.peer_id] = line
             line.join_side(self._sides.get(host.peer_id, 0))
         line.plug_in(
@@ -292,12 +292,12 @@ class MemoryNetwork:
         for connection in self._connections_of(peer_id):
             connection.streams[connection.lines.index(self._line(peer_id))].finish()
 
-    def _line(self, peer_id: PeerId) -> Line:
+    def _line(self, peer_id: PeerId) -> SimulatedLine:
         if peer_id not in self._lines:
             raise ValueError(f"no MemoryHost was ever made for {peer_id}; expected one of {len(self._lines)} peers")
         return self._lines[peer_id]
 
-    def _is_cut(self, one: Line, other: Line) -> bool:
+    def _is_cut(self, one: SimulatedLine, other: SimulatedLine) -> bool:
         return one.group != other.group or one.is_stalled or other.is_stalled
 
     def _live_connections(self) -> list[_Connection]:

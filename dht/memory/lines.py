@@ -23,7 +23,7 @@ SEGMENT_BYTES = 64 * 1024
 
 
 @dataclass(eq=False)
-class Line:
+class SimulatedLine:
     """One peer's connection to the network. Rates in bits per second; times in seconds of the running loop."""
 
     peer_id: PeerId
@@ -68,7 +68,7 @@ class Line:
         self.latency_seconds, self.stream_loss, self.site = latency, loss, at
         self.is_up = True
 
-    def reaches(self, other: Line) -> bool:
+    def reaches(self, other: SimulatedLine) -> bool:
         """Whether packets pass between the two at the moment."""
         both_move = self.is_up and other.is_up and not self.is_stalled and not other.is_stalled
         return both_move and self.group == other.group
@@ -77,7 +77,9 @@ class Line:
 class Pipe:
     """One direction of a stream: frames in, in order, whole frames out. Its timers run in `context`."""
 
-    def __init__(self, source: Line, target: Line, latency_seconds: float, window_bytes: int, context: Context) -> None:
+    def __init__(
+        self, source: SimulatedLine, target: SimulatedLine, latency_seconds: float, window_bytes: int, context: Context
+    ) -> None:
         self._source = source
         self._target = target
         self._latency_seconds = latency_seconds

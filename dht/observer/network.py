@@ -15,8 +15,8 @@ from dht.admission.admission import Admission
 from dht.errors import LocalFault
 from dht.host import Host
 from dht.identity.keys import Identity
-from dht.kademlia.lazy_hivemind import allow_parts_of_hivemind
 from dht.observer.backend import INSTALL, HostBackend
+from dht.p2pd.lazy_hivemind import allow_parts_of_hivemind
 from dht.pylibp2p.protobuf_clash import make_room_for_libp2p
 from dht.store import RecordStore
 

@@ -3,6 +3,7 @@
 The files, each built on those above it:
 
     directory.py           the private folder of the daemon's sockets
+    lazy_hivemind.py       parts of hivemind (the daemon's messages, the DHT) without the rest of it
     control.py             the daemon's control protocol
     daemon.py              one run of the daemon: its flags, its start, its end
     supervisor.py          keeps the daemon alive, with the same key and port

@@ -2,8 +2,8 @@
 
 The daemon (go-libp2p-daemon, ``pb/p2pd.proto``) takes length-prefixed protobuf requests, one connection per request;
 a connection that opened a stream then carries that stream's bytes. hivemind's own client leaks the connection of a
-failed or cancelled open, reads with 64 KiB buffers and drops bursts beyond a backlog of 100, so the few messages
-needed here are written out by hand. This also keeps hivemind out of processes that have a host and no DHT.
+failed or cancelled open, reads with 64 KiB buffers and drops bursts beyond a backlog of 100, so only its messages are
+used here.
 """
 
 from __future__ import annotations
@@ -11,18 +11,32 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import base58
+from google.protobuf.message import DecodeError
 
 from dht.host import PeerId
 from dht.identity.keys import public_key_of
 from dht.identity.multiaddr import Multiaddr, decode_varint, encode_varint, multiaddr_from_bytes
+from dht.p2pd.lazy_hivemind import allow_parts_of_hivemind
 from dht.streams.byte_stream import ByteStream
 from dht.streams.framing import READ_BUFFER_BYTES, ByteReader
+
+allow_parts_of_hivemind()
+from hivemind.proto.p2pd_pb2 import (  # noqa: E402
+    ConnectRequest,
+    DHTRequest,
+    DisconnectRequest,
+    Request,
+    Response,
+    StreamHandlerRequest,
+    StreamInfo,
+    StreamOpenRequest,
+)
 
 MAX_CONTROL_BYTES: Final = 4 * 1024 * 1024
 """The daemon's own limit for one control message; a list of 10 000 connections is far below."""
@@ -30,16 +44,13 @@ MAX_CONTROL_BYTES: Final = 4 * 1024 * 1024
 LISTEN_BACKLOG: Final = 1024
 """Incoming streams waiting to be accepted: the daemon drops a stream when the queue is full, and 100 was too few."""
 
-_IDENTIFY, _CONNECT, _STREAM_OPEN, _STREAM_HANDLER, _DHT, _LIST_PEERS = 0, 1, 2, 3, 4, 5
-_DISCONNECT, _PERSISTENT_CONN_UPGRADE = 7, 9
-
 
 class ControlError(Exception):
     """The daemon answered with an error, garbled, or not at all; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
-class Connection:
+class ConnectedPeer:
     """One live connection of the daemon and the remote's end of it."""
 
     peer_id: PeerId
@@ -59,47 +70,57 @@ class P2pdControl:
 
     async def identify(self) -> tuple[PeerId, list[Multiaddr]]:
         """The daemon's PeerId and the addresses it tells others."""
-        fields = await self._request(_IDENTIFY)
-        identity = _Fields(fields.bytes_of(4))
-        return _peer_id(identity.bytes_of(1)), _known_addresses(identity.all_bytes_of(2))
+        identity = _field_of(await self._request(Request(type=Request.IDENTIFY)), "identify")
+        return _peer_id(identity.id), _known_addresses(identity.addrs)
 
     async def connect(self, peer_id: PeerId, address: Multiaddr, timeout_seconds: float) -> None:
         """Dial `address` and make sure that `peer_id` answers there."""
-        body = _bytes_field(1, _peer_bytes(peer_id)) + _bytes_field(2, address.to_bytes())
-        await self._request(_CONNECT, _bytes_field(2, body + _seconds_field(timeout_seconds)))
+        addresses, seconds = [address.to_bytes()], _whole_seconds(timeout_seconds)
+        connect = ConnectRequest(peer=_peer_bytes(peer_id), addrs=addresses, timeout=seconds)
+        await self._request(Request(type=Request.CONNECT, connect=connect))
 
-    async def list_connections(self) -> list[Connection]:
+    async def list_connections(self) -> list[ConnectedPeer]:
         """All live connections whose address is of a known kind."""
-        fields = await self._request(_LIST_PEERS)
+        response = await self._request(Request(type=Request.LIST_PEERS))
         connections = []
-        for content in fields.all_bytes_of(6):
-            peer = _Fields(content)
+        for peer in response.peers:
             with contextlib.suppress(ValueError):
-                peer_id = _peer_id(peer.bytes_of(1))
-                connections += [Connection(peer_id, address) for address in _known_addresses(peer.all_bytes_of(2))]
+                peer_id = _peer_id(peer.id)
+                connections += [ConnectedPeer(peer_id, address) for address in _known_addresses(peer.addrs)]
         return connections
 
     async def disconnect(self, peer_id: PeerId) -> None:
         """Close all connections to a peer, with the streams on them."""
-        await self._request(_DISCONNECT, _bytes_field(7, _bytes_field(1, _peer_bytes(peer_id))))
+        disconnect = DisconnectRequest(peer=_peer_bytes(peer_id))
+        await self._request(Request(type=Request.DISCONNECT, disconnect=disconnect))
 
     async def find_peer(self, peer_id: PeerId) -> list[Multiaddr]:
         """Addresses under which a peer says it can be dialled; for a connected one they are known already."""
-        body = _varint_field(1, 0) + _bytes_field(2, _peer_bytes(peer_id)) + _varint_field(7, 1)
-        fields = await self._request(_DHT, _bytes_field(5, body))
-        peer = _Fields(_Fields(fields.bytes_of(5)).bytes_of(2))
-        return _known_addresses(peer.all_bytes_of(2))
+        asked = DHTRequest(type=DHTRequest.FIND_PEER, peer=_peer_bytes(peer_id), timeout=1)
+        response = await self._request(Request(type=Request.DHT, dht=asked))
+        return _known_addresses(_field_of(_field_of(response, "dht"), "peer").addrs)
 
     async def add_stream_handler(self, protocol: str, socket_path: Path) -> None:
         """Have the daemon hand incoming streams of `protocol` to the unix socket at `socket_path`."""
         address = Multiaddr((("unix", str(socket_path)),))
-        body = _bytes_field(1, address.to_bytes()) + _bytes_field(2, protocol.encode()) + _varint_field(3, 0)
-        await self._request(_STREAM_HANDLER, _bytes_field(4, body))
+        handler = StreamHandlerRequest(addr=address.to_bytes(), proto=[protocol], balanced=False)
+        await self._request(Request(type=Request.STREAM_HANDLER, streamHandler=handler))
 
     async def open_stream(self, peer_id: PeerId, protocol: str, timeout_seconds: float) -> ByteStream:
         """Open a stream; the connection to the daemon becomes the stream."""
-        body = _bytes_field(1, _peer_bytes(peer_id)) + _bytes_field(2, protocol.encode())
-        request = _request_bytes(_STREAM_OPEN, _bytes_field(3, body + _seconds_field(timeout_seconds)))
+        seconds = _whole_seconds(timeout_seconds)
+        wanted = StreamOpenRequest(peer=_peer_bytes(peer_id), proto=[protocol], timeout=seconds)
+        return await self._open_for(Request(type=Request.STREAM_OPEN, streamOpen=wanted))
+
+    async def open_lifeline(self) -> ByteStream:
+        """A connection that keeps the daemon alive: it exits by itself when the last one of these is gone.
+
+        The operating system closes it with our process, however that ends, so no daemon is ever left behind.
+        """
+        return await self._open_for(Request(type=Request.PERSISTENT_CONN_UPGRADE))
+
+    async def _open_for(self, request: Request) -> ByteStream:
+        """The connection on which `request` was granted."""
         stream = await self._open()
         try:
             await _exchange(stream, request)
@@ -108,23 +129,10 @@ class P2pdControl:
             raise
         return stream
 
-    async def open_lifeline(self) -> ByteStream:
-        """A connection that keeps the daemon alive: it exits by itself when the last one of these is gone.
-
-        The operating system closes it with our process, however that ends, so no daemon is ever left behind.
-        """
+    async def _request(self, request: Request) -> Response:
         stream = await self._open()
         try:
-            await _exchange(stream, _request_bytes(_PERSISTENT_CONN_UPGRADE))
-        except BaseException:
-            stream.transport.abort()
-            raise
-        return stream
-
-    async def _request(self, kind: int, body: bytes = b"") -> _Fields:
-        stream = await self._open()
-        try:
-            return await _exchange(stream, _request_bytes(kind, body))
+            return await _exchange(stream, request)
         finally:
             stream.transport.abort()
 
@@ -147,63 +155,30 @@ async def listen_for_streams(
 
 async def read_stream_header(reader: ByteReader) -> tuple[PeerId, str]:
     """(authenticated remote, protocol) of an incoming stream; raises ControlError, EOFError, OSError or ValueError."""
-    header = _Fields(await _read_delimited(reader))
-    return _peer_id(header.bytes_of(1)), header.bytes_of(3).decode("utf-8")
+    header = StreamInfo()
+    _parse(header, await _read_delimited(reader))
+    return _peer_id(header.peer), header.proto
 
 
-class _Fields:
-    """The fields of one protobuf message, by number; unknown ones are kept and ignored.
-
-    Raises ControlError when the bytes are no protobuf message or a required field is missing.
-    """
-
-    def __init__(self, data: bytes) -> None:
-        self._varints: dict[int, int] = {}
-        self._contents: dict[int, list[bytes]] = {}
-        try:
-            position = 0
-            while position < len(data):
-                position = self._read_field(data, position)
-        except ValueError as error:
-            raise ControlError(f"a garbled message from the network daemon ({error})") from error
-
-    def _read_field(self, data: bytes, position: int) -> int:
-        tag, position = decode_varint(data, position)
-        number, wire_type = tag >> 3, tag & 7
-        if wire_type == 0:
-            self._varints[number], position = decode_varint(data, position)
-            return position
-        if wire_type != 2:
-            raise ValueError(f"wire type {wire_type}; expected 0 or 2")
-        num_bytes, position = decode_varint(data, position)
-        if position + num_bytes > len(data):
-            raise ValueError("a field that is cut off")
-        self._contents.setdefault(number, []).append(data[position : position + num_bytes])
-        return position + num_bytes
-
-    def varint_of(self, number: int) -> int:
-        return self._varints.get(number, 0)
-
-    def all_bytes_of(self, number: int) -> list[bytes]:
-        return self._contents.get(number, [])
-
-    def bytes_of(self, number: int) -> bytes:
-        if number not in self._contents:
-            raise ControlError(f"an answer of the network daemon without field {number}")
-        return self._contents[number][-1]
-
-
-async def _exchange(stream: ByteStream, request: bytes) -> _Fields:
-    stream.write(request)
+async def _exchange(stream: ByteStream, request: Request) -> Response:
+    message = request.SerializeToString()
+    stream.write(encode_varint(len(message)) + message)
     await stream.drain()
+    response = Response()
     try:
-        response = _Fields(await _read_delimited(stream))
+        _parse(response, await _read_delimited(stream))
     except EOFError as error:
         raise ControlError("the network daemon went away before it answered") from error
-    if response.varint_of(1) != 0:
-        message = _Fields(response.bytes_of(2)).bytes_of(1)
-        raise ControlError(" ".join(message.decode("utf-8", errors="replace").split()))
+    if response.type != Response.OK:
+        raise ControlError(" ".join(response.error.msg.split()))
     return response
+
+
+def _parse(message: Response | StreamInfo, data: bytes) -> None:
+    try:
+        message.ParseFromString(data)
+    except DecodeError as error:
+        raise ControlError(f"a garbled message from the network daemon ({error})") from error
 
 
 async def _read_delimited(reader: ByteReader) -> bytes:
@@ -218,21 +193,14 @@ async def _read_delimited(reader: ByteReader) -> bytes:
     return await reader.readexactly(num_bytes)
 
 
-def _request_bytes(kind: int, body: bytes = b"") -> bytes:
-    message = _varint_field(1, kind) + body
-    return encode_varint(len(message)) + message
+def _field_of(answer: Any, name: str) -> Any:
+    if not answer.HasField(name):
+        raise ControlError(f"an answer of the network daemon without its field {name}")
+    return getattr(answer, name)
 
 
-def _varint_field(number: int, value: int) -> bytes:
-    return encode_varint(number << 3) + encode_varint(value)
-
-
-def _bytes_field(number: int, content: bytes) -> bytes:
-    return encode_varint(number << 3 | 2) + encode_varint(len(content)) + content
-
-
-def _seconds_field(timeout_seconds: float) -> bytes:
-    return _varint_field(3, max(1, math.ceil(timeout_seconds)))
+def _whole_seconds(timeout_seconds: float) -> int:
+    return max(1, math.ceil(timeout_seconds))
 
 
 def _peer_bytes(peer_id: PeerId) -> bytes:
@@ -246,7 +214,7 @@ def _peer_id(content: bytes) -> PeerId:
     return PeerId(text)
 
 
-def _known_addresses(contents: list[bytes]) -> list[Multiaddr]:
+def _known_addresses(contents: Iterable[bytes]) -> list[Multiaddr]:
     addresses = []
     for content in contents:
         # Newer transports announce addresses this software cannot dial; they are nobody's mistake.

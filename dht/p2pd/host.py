@@ -22,7 +22,7 @@ from dht.host import PeerId, Stream, StreamHandler
 from dht.identity.keys import Identity, public_key_of
 from dht.identity.multiaddr import Multiaddr, parse_multiaddr, parse_peer_multiaddr
 from dht.p2pd.congestion_control import BBR, congestion_control
-from dht.p2pd.control import Connection, ControlError, P2pdControl, listen_for_streams, read_stream_header
+from dht.p2pd.control import ConnectedPeer, ControlError, P2pdControl, listen_for_streams, read_stream_header
 from dht.p2pd.daemon import START_SECONDS, DaemonOptions
 from dht.p2pd.supervisor import CONTROL_SECONDS, P2pdSupervisor
 from dht.streams.byte_stream import ByteStream
@@ -350,7 +350,7 @@ class P2pdHost:
         for peer_id, addresses in self._dialable.items():
             self._remember(peer_id, addresses)
 
-    async def _find_addresses(self, connection: Connection) -> None:
+    async def _find_addresses(self, connection: ConnectedPeer) -> None:
         # The other end of a connection that came in is a passing port; where the peer listens, it has told the daemon.
         try:
             found = await self._supervisor.control.find_peer(connection.peer_id)

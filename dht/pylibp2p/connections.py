@@ -19,7 +19,7 @@ from typing import Final
 from dht.errors import LocalFault, UsageFault
 from dht.host import PeerId
 from dht.identity.multiaddr import Multiaddr
-from dht.pylibp2p.handshake import ByteStream, HandshakeError, Securer, SocketStream
+from dht.pylibp2p.handshake import HandshakeError, RawStream, Securer, SocketStream
 from dht.pylibp2p.yamux import Yamux, YamuxStream
 
 MAX_CONNECTIONS: Final = 192
@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(eq=False, slots=True)
-class Connection:
+class MuxedConnection:
     """One encrypted connection to `remote`."""
 
     remote: PeerId
@@ -52,8 +52,8 @@ class Connection:
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
 
-OnConnection = Callable[[Connection], None]
-OnStream = Callable[[Connection, YamuxStream], None]
+OnConnection = Callable[[MuxedConnection], None]
+OnStream = Callable[[MuxedConnection, YamuxStream], None]
 
 
 class Connections:
@@ -69,18 +69,18 @@ class Connections:
         self._securer = securer
         self._on_connection = on_connection
         self._on_stream = on_stream
-        self._live: dict[PeerId, list[Connection]] = {}
+        self._live: dict[PeerId, list[MuxedConnection]] = {}
         self._servers: list[asyncio.Server] = []
         self._accepted: set[asyncio.StreamWriter] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._num_handshakes = 0
         self._is_closed = False
 
-    def live(self) -> list[Connection]:
+    def live(self) -> list[MuxedConnection]:
         """All connections, one entry each."""
         return [connection for connections in self._live.values() for connection in connections]
 
-    def get(self, peer_id: PeerId) -> Connection | None:
+    def get(self, peer_id: PeerId) -> MuxedConnection | None:
         """An open connection to `peer_id`; the newest, because an older one may have died unnoticed."""
         connections = [connection for connection in self._live.get(peer_id, ()) if connection.muxer.is_open]
         if not connections:
@@ -115,7 +115,7 @@ class Connections:
             bound += [own.with_port(port) for own in _own_addresses(address)]
         return bound
 
-    async def dial(self, peer_id: PeerId, address: Multiaddr) -> Connection:
+    async def dial(self, peer_id: PeerId, address: Multiaddr) -> MuxedConnection:
         """Open a connection to `peer_id` at a TCP address; the caller sets the deadline.
 
         Raises:
@@ -126,7 +126,7 @@ class Connections:
         reader, writer = await asyncio.open_connection(host, port, family=family, limit=SOCKET_BUFFER_BYTES)
         return await self._dialled(SocketStream(reader, writer), peer_id, _is_from_here(writer), writer.transport.abort)
 
-    async def dial_through(self, stream: YamuxStream, peer_id: PeerId) -> Connection:
+    async def dial_through(self, stream: YamuxStream, peer_id: PeerId) -> MuxedConnection:
         """The same through a stream that a relay has connected with `peer_id`."""
         return await self._dialled(stream, peer_id, False, stream.abort)
 
@@ -147,8 +147,8 @@ class Connections:
             self._abort(writer)
 
     async def _dialled(
-        self, stream: ByteStream, peer_id: PeerId, is_loopback: bool, abort: Callable[[], None]
-    ) -> Connection:
+        self, stream: RawStream, peer_id: PeerId, is_loopback: bool, abort: Callable[[], None]
+    ) -> MuxedConnection:
         try:
             channel = await self._securer.dial(stream, peer_id)
             if self._is_closed or not self._has_room():
@@ -197,14 +197,14 @@ class Connections:
 
     def _add(
         self, remote: PeerId, muxer: Yamux, is_incoming: bool, is_loopback: bool, abort: Callable[[], None]
-    ) -> Connection:
-        connection = Connection(remote, muxer, is_incoming, is_loopback, asyncio.get_running_loop().time())
+    ) -> MuxedConnection:
+        connection = MuxedConnection(remote, muxer, is_incoming, is_loopback, asyncio.get_running_loop().time())
         self._live.setdefault(remote, []).append(connection)
         self._spawn(self._run(connection, abort))
         self._on_connection(connection)
         return connection
 
-    async def _run(self, connection: Connection, abort: Callable[[], None]) -> None:
+    async def _run(self, connection: MuxedConnection, abort: Callable[[], None]) -> None:
         try:
             reason = await connection.muxer.run(lambda stream: self._on_stream(connection, stream))
             logger.debug("the connection to %s ended: %s", connection.remote, reason)

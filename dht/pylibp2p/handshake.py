@@ -52,7 +52,7 @@ class HandshakeError(Exception):
     """The remote speaks something else, or is somebody else; the text says which."""
 
 
-class ByteStream(Protocol):
+class RawStream(Protocol):
     """What asyncio's stream pairs, the encrypted channel and multiplexed streams have in common."""
 
     async def readexactly(self, num_bytes: int, /) -> bytes: ...
@@ -64,7 +64,7 @@ class ByteStream(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SocketStream:
-    """A TCP connection as a `ByteStream`, and as the raw connection that py-libp2p's Noise reads and writes."""
+    """A TCP connection as a `RawStream`, and as the raw connection that py-libp2p's Noise reads and writes."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -137,7 +137,7 @@ class Securer:
         keys = KeyPair(private_key, Ed25519PublicKey.from_bytes(identity.public_key))
         self._transport: Any = NoiseTransport(keys, noise_privkey=create_new_key_pair().private_key)
 
-    async def dial(self, stream: ByteStream, expected: PeerId) -> SecureChannel:
+    async def dial(self, stream: RawStream, expected: PeerId) -> SecureChannel:
         """Secure a connection that this side opened.
 
         Raises:
@@ -157,7 +157,7 @@ class Securer:
         await propose(channel, YAMUX_PROTOCOL)
         return channel
 
-    async def accept(self, stream: ByteStream) -> SecureChannel:
+    async def accept(self, stream: RawStream) -> SecureChannel:
         """Secure a connection that the remote opened; raises as `dial`."""
         await choose(stream, (str(NOISE_PROTOCOL),))
         try:
@@ -169,7 +169,7 @@ class Securer:
         return channel
 
 
-async def propose(stream: ByteStream, protocol: str) -> None:
+async def propose(stream: RawStream, protocol: str) -> None:
     """Agree on `protocol`, as the side that asks.
 
     Raises:
@@ -185,7 +185,7 @@ async def propose(stream: ByteStream, protocol: str) -> None:
             raise HandshakeError(f"{what}, asked for {expected}")
 
 
-async def choose(stream: ByteStream, protocols: Collection[str]) -> str:
+async def choose(stream: RawStream, protocols: Collection[str]) -> str:
     """Agree on one of `protocols`, as the side that is asked; raises as `propose`."""
     stream.write(_line(MULTISTREAM))
     await stream.drain()
@@ -201,7 +201,7 @@ async def choose(stream: ByteStream, protocols: Collection[str]) -> str:
     raise HandshakeError(f"it speaks none of {', '.join(protocols)}")
 
 
-async def read_varint(stream: ByteStream) -> int:
+async def read_varint(stream: RawStream) -> int:
     """An unsigned LEB128 number of at most 32 bits.
 
     Raises:
@@ -216,7 +216,7 @@ async def read_varint(stream: ByteStream) -> int:
     raise HandshakeError("a length of more than 32 bits")
 
 
-async def _read_line(stream: ByteStream) -> str:
+async def _read_line(stream: RawStream) -> str:
     num_bytes = await read_varint(stream)
     if not 1 <= num_bytes <= MAX_NAME_BYTES:
         raise HandshakeError(f"a protocol name of {num_bytes} bytes; expected 1 to {MAX_NAME_BYTES}")
@@ -247,7 +247,7 @@ def _channel_of(session: Any) -> SecureChannel:
 class _RawConnection:
     """What py-libp2p's Noise reads and writes, in place of a trio socket."""
 
-    def __init__(self, stream: ByteStream) -> None:
+    def __init__(self, stream: RawStream) -> None:
         self._stream = stream
 
     async def read(self, num_bytes: int | None = None) -> bytes:

@@ -25,7 +25,7 @@ from dht.errors import LocalFault, PeerFault, PeerUnreachable
 from dht.host import PeerId, Stream, StreamHandler
 from dht.identity.keys import Identity, public_key_of
 from dht.identity.multiaddr import Multiaddr, encode_varint, parse_multiaddr, parse_peer_multiaddr
-from dht.pylibp2p.connections import Connection, Connections
+from dht.pylibp2p.connections import Connections, MuxedConnection
 from dht.pylibp2p.handshake import HandshakeError, Securer, choose, propose, read_varint
 from dht.pylibp2p.messages import (
     HOP_PROTOCOL,
@@ -247,7 +247,7 @@ class Libp2pHost:
             lock = self._dialling[peer_id] = asyncio.Lock()
         return lock
 
-    async def _reach(self, peer_id: PeerId, *, may_search: bool) -> Connection:
+    async def _reach(self, peer_id: PeerId, *, may_search: bool) -> MuxedConnection:
         async with self._dial_lock(peer_id):
             connection = self._connections.get(peer_id)
             if connection is not None:
@@ -260,7 +260,7 @@ class Libp2pHost:
                 return await self._dial_one_of(peer_id, [address for address in found if address not in tried])
             raise HandshakeError("no address of it answers")
 
-    async def _dial_one_of(self, peer_id: PeerId, addresses: Iterable[Multiaddr]) -> Connection:
+    async def _dial_one_of(self, peer_id: PeerId, addresses: Iterable[Multiaddr]) -> MuxedConnection:
         # Relays last: what they carry is limited.
         for address in sorted(addresses, key=lambda address: address.is_relayed):
             try:
@@ -270,12 +270,12 @@ class Libp2pHost:
                 logger.debug("%s is not at %s: %s", peer_id, address, error or type(error).__name__)
         raise HandshakeError("no address of it is known, or none answers")
 
-    async def _dial(self, peer_id: PeerId, address: Multiaddr) -> Connection:
+    async def _dial(self, peer_id: PeerId, address: Multiaddr) -> MuxedConnection:
         if address.is_relayed:
             return await self._dial_through_relay(peer_id, address)
         return await self._connections.dial(peer_id, address)
 
-    async def _dial_through_relay(self, peer_id: PeerId, address: Multiaddr) -> Connection:
+    async def _dial_through_relay(self, peer_id: PeerId, address: Multiaddr) -> MuxedConnection:
         end = [name for name, _ in address.parts].index("p2p-circuit")
         relay = Multiaddr(address.parts[:end])
         relay_id = relay.peer_id
@@ -293,7 +293,7 @@ class Libp2pHost:
             raise
         return await self._connections.dial_through(stream, peer_id)
 
-    async def _open(self, connection: Connection, protocol: str) -> YamuxStream:
+    async def _open(self, connection: MuxedConnection, protocol: str) -> YamuxStream:
         stream = await connection.muxer.open()
         try:
             await propose(stream, protocol)
@@ -304,10 +304,10 @@ class Libp2pHost:
 
     # Who is where
 
-    def _on_connection(self, connection: Connection) -> None:
+    def _on_connection(self, connection: MuxedConnection) -> None:
         self._spawn(self._identify(connection))
 
-    async def _identify(self, connection: Connection) -> None:
+    async def _identify(self, connection: MuxedConnection) -> None:
         try:
             async with asyncio.timeout(ASK_SECONDS):
                 stream = await self._open(connection, IDENTIFY_PROTOCOL)
@@ -370,7 +370,7 @@ class Libp2pHost:
 
     # Incoming streams
 
-    def _on_stream(self, connection: Connection, stream: YamuxStream) -> None:
+    def _on_stream(self, connection: MuxedConnection, stream: YamuxStream) -> None:
         remote = connection.remote
         if (
             self._is_closed

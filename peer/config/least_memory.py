@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Literal
 
 from dht.errors import DeviceFault
+from dht.quantities import bytes_text, count_text
 from peer.config.layouts import seed_sizes, shapes_of
 from peer.config.manifest import RunManifest
 from peer.mailbox.mailbox import mailbox_num_bytes
-from peer.quantities import bytes_text, count_text
 
 FLOAT_BYTES, POSITION_BYTES = 4, 8
 

@@ -27,6 +27,7 @@ from averaging.outer.layout import FragmentLayout
 from dht.errors import LocalFault, MurmurationError
 from dht.host import PeerId
 from dht.identity.keys import Identity
+from dht.quantities import count_text, short_peer
 from peer.config.layouts import layout_of
 from peer.config.manifest import RunManifest
 from peer.demo.summary import PeerLogs, Summary, summarise
@@ -34,7 +35,6 @@ from peer.import_path import python_command, python_environment
 from peer.observe.observer import observe
 from peer.owner.new_run import create_run
 from peer.plain_console import PlainConsole
-from peer.quantities import count_text, short_peer
 from peer.trainer.model.data import open_corpus
 from peer.trainer.model.evaluation import held_out_loss, load_anchors
 from peer.trainer.model.gpt import GPT, build_model

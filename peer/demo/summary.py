@@ -8,20 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from averaging.rounds.facts import AppliedCommit, RoundAbandoned, RoundCommitted
 from dht.host import PeerId
+from dht.quantities import count_text
 from peer.events.line_log import earlier_log
-from peer.events.log import (
-    AppliedCommit,
-    CaughtUp,
-    Evaluated,
-    Event,
-    LeftRun,
-    RoundAbandoned,
-    RoundCommitted,
-    TrainingProgressed,
-    read_events,
-)
-from peer.quantities import count_text
+from peer.events.log import read_events
+from peer.events.peer_events import CaughtUp, Evaluated, Event, LeftRun, TrainingProgressed
 
 CLEARLY_BELOW = 0.95
 """Held-out loss must fall below this share of the first one: a model that learned nothing wobbles by about 1 %."""
@@ -45,22 +37,22 @@ class PeerLog:
 
     def take(self, event: Event) -> None:
         """Fold one event."""
-        if isinstance(event, TrainingProgressed):
-            self.inner_steps, self.tokens = event.inner_steps, event.tokens
-            self.wait_fraction = event.wait_fraction
-        elif isinstance(event, RoundCommitted):
-            self.rounds[(event.fragment, event.version)] = event
-        elif isinstance(event, AppliedCommit):
-            self.digests[(event.fragment, event.version)] = event.digest
-        elif isinstance(event, RoundAbandoned):
-            self.abandoned.add((event.fragment, event.version, event.attempt))
-        elif isinstance(event, Evaluated):
-            self.held_out_loss = event.held_out_loss
-        elif isinstance(event, CaughtUp):
+        if isinstance(event.fact, TrainingProgressed):
+            self.inner_steps, self.tokens = event.fact.inner_steps, event.fact.tokens
+            self.wait_fraction = event.fact.wait_fraction
+        elif isinstance(event.fact, RoundCommitted):
+            self.rounds[(event.fact.fragment, event.fact.version)] = event.fact
+        elif isinstance(event.fact, AppliedCommit):
+            self.digests[(event.fact.fragment, event.fact.version)] = event.fact.digest
+        elif isinstance(event.fact, RoundAbandoned):
+            self.abandoned.add((event.fact.fragment, event.fact.version, event.fact.attempt))
+        elif isinstance(event.fact, Evaluated):
+            self.held_out_loss = event.fact.held_out_loss
+        elif isinstance(event.fact, CaughtUp):
             self.has_caught_up = True
-        elif isinstance(event, LeftRun):
+        elif isinstance(event.fact, LeftRun):
             self.has_left = True
-            self.inner_steps, self.tokens = event.inner_steps, event.tokens
+            self.inner_steps, self.tokens = event.fact.inner_steps, event.fact.tokens
 
 
 @dataclass(frozen=True)

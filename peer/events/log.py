@@ -12,44 +12,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
+from averaging.rounds import facts
+from averaging.rounds.facts import Fact
 from dht.regular_files import open_regular
+from peer.events import path_events, peer_events
 from peer.events.line_log import LineLog
-from peer.events.path_events import PathFound, ReachabilityFound, RelayChecked, RelayFound, RelayLost
-from peer.events.peer_events import (
-    AnchorDiffered,
-    AnchorRepaired,
-    CatchUpProgressed,
-    CaughtUp,
-    CheckpointFailed,
-    CheckpointSaved,
-    DaemonRestarted,
-    Evaluated,
-    Event,
-    JoinedRun,
-    LeftRun,
-    NetworkRestarted,
-    PeerJoined,
-    PeerLeft,
-    RefusedPeer,
-    SwarmFound,
-    SwarmLost,
-    TrainingProgressed,
-    WaitingForPeers,
-)
-from peer.events.revision_events import ManifestRevised, RunEnded
-from peer.events.round_events import (
-    AppliedCommit,
-    DeadlineExpired,
-    LeaderReplaced,
-    QuorumAwaited,
-    RoundAbandoned,
-    RoundCommitted,
-    RoundStarted,
-    SentContribution,
-    WorkDropped,
-    WorkLost,
-    WorkReturned,
-)
+from peer.events.peer_events import Event
 
 SCHEMA = 1
 """Version of the JSON form. Adding an event, or a field with a default, keeps it; any other change raises it."""
@@ -57,105 +25,23 @@ SCHEMA = 1
 MAX_LINE_BYTES = 256 * 1024
 """A commit of a thousand contributors takes about 60 kB; a longer line is not ours."""
 
-EVENT_TYPES: dict[str, type[Event]] = {
-    event_type.__name__: event_type
-    for event_type in (
-        JoinedRun,
-        WaitingForPeers,
-        PeerJoined,
-        PeerLeft,
-        TrainingProgressed,
-        SentContribution,
-        RoundStarted,
-        RoundCommitted,
-        RoundAbandoned,
-        LeaderReplaced,
-        DeadlineExpired,
-        QuorumAwaited,
-        AppliedCommit,
-        WorkDropped,
-        WorkLost,
-        WorkReturned,
-        CatchUpProgressed,
-        CaughtUp,
-        AnchorDiffered,
-        AnchorRepaired,
-        Evaluated,
-        RefusedPeer,
-        ManifestRevised,
-        RunEnded,
-        ReachabilityFound,
-        RelayFound,
-        RelayLost,
-        RelayChecked,
-        PathFound,
-        DaemonRestarted,
-        NetworkRestarted,
-        SwarmLost,
-        SwarmFound,
-        CheckpointSaved,
-        CheckpointFailed,
-        LeftRun,
-    )
+EVENT_TYPES: dict[str, type[Fact]] = {
+    name: kind
+    for module in (facts, peer_events, path_events)
+    for name, kind in vars(module).items()
+    if isinstance(kind, type) and issubclass(kind, Fact) and kind is not Fact
 }
+"""All facts by the name that they have in the log."""
 
 # Annotations are text (PEP 563) and few; resolving them would build typing objects only to take them apart.
-_FIELD_KINDS = {
-    name: {field.name: str(field.type) for field in dataclasses.fields(event_type)}
-    for name, event_type in EVENT_TYPES.items()
+_FIELDS = {
+    name: {
+        field.name: (str(field.type), field.default is not dataclasses.MISSING) for field in dataclasses.fields(kind)
+    }
+    for name, kind in EVENT_TYPES.items()
 }
-_OPTIONAL = {
-    name: {field.name for field in dataclasses.fields(event_type) if field.default is not dataclasses.MISSING}
-    for name, event_type in EVENT_TYPES.items()
-}
-
-__all__ = [
-    "EVENT_TYPES",
-    "MAX_LINE_BYTES",
-    "SCHEMA",
-    "AnchorDiffered",
-    "AnchorRepaired",
-    "AppliedCommit",
-    "CatchUpProgressed",
-    "CaughtUp",
-    "CheckpointFailed",
-    "CheckpointSaved",
-    "DaemonRestarted",
-    "DeadlineExpired",
-    "Evaluated",
-    "Event",
-    "EventLog",
-    "JoinedRun",
-    "LeaderReplaced",
-    "LeftRun",
-    "ManifestRevised",
-    "NetworkRestarted",
-    "PathFound",
-    "PeerJoined",
-    "PeerLeft",
-    "QuorumAwaited",
-    "ReachabilityFound",
-    "RefusedPeer",
-    "RelayChecked",
-    "RelayFound",
-    "RelayLost",
-    "RoundAbandoned",
-    "RoundCommitted",
-    "RoundStarted",
-    "RunEnded",
-    "SentContribution",
-    "SwarmFound",
-    "SwarmLost",
-    "TrainingProgressed",
-    "WaitingForPeers",
-    "WorkDropped",
-    "WorkLost",
-    "WorkReturned",
-    "describe",
-    "from_json",
-    "read_events",
-    "to_json",
-]
+"""Of each kind, the fields of the fact: annotation, and whether it may be left out."""
+_ENVELOPE = {"at": ("float", False), "peer_id": ("PeerId", False)}
 
 
 def describe(event: Event) -> str:
@@ -165,14 +51,16 @@ def describe(event: Event) -> str:
 
 
 def to_json(event: Event) -> str:
-    """One line of JSON without a newline: ``schema``, ``event``, ``at``, ``peer_id`` and the event's own fields.
+    """One line of JSON without a newline: ``schema``, ``event``, ``at``, ``peer_id`` and the fields of its fact.
 
     Infinity and NaN, which JSON cannot say, become null.
     """
-    fields: dict[str, Any] = {"schema": SCHEMA, "event": type(event).__name__}
-    for field in dataclasses.fields(event):
-        value = getattr(event, field.name)
-        fields[field.name] = None if isinstance(value, float) and not math.isfinite(value) else value
+    name = type(event.fact).__name__
+    fields: dict[str, Any] = {"schema": SCHEMA, "event": name, "at": event.at, "peer_id": event.peer_id}
+    fields.update((field, getattr(event.fact, field)) for field in _FIELDS[name])
+    for field, value in fields.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            fields[field] = None
     return json.dumps(fields, separators=(",", ":"), allow_nan=False)
 
 
@@ -198,13 +86,12 @@ def from_json(line: str | bytes) -> Event:
     if not isinstance(name, str) or name not in EVENT_TYPES:
         raise ValueError(f"event line of unknown kind {name!r}; expected one of {', '.join(EVENT_TYPES)}")
     values: dict[str, Any] = {}
-    for field_name, kind in _FIELD_KINDS[name].items():
-        if field_name not in fields:
-            if field_name in _OPTIONAL[name]:
-                continue
-            raise ValueError(f"{name} without the field {field_name}")
-        values[field_name] = _checked(fields[field_name], kind, f"{name}.{field_name}")
-    return EVENT_TYPES[name](**values)
+    for field, (kind, is_optional) in (_ENVELOPE | _FIELDS[name]).items():
+        if field in fields:
+            values[field] = _checked(fields[field], kind, f"{name}.{field}")
+        elif not is_optional:
+            raise ValueError(f"{name} without the field {field}")
+    return Event(values.pop("at"), values.pop("peer_id"), EVENT_TYPES[name](**values))
 
 
 class EventLog:

@@ -1,12 +1,12 @@
-"""How others reach this peer and this peer reaches others, as events. Import them from `peer.events.log`."""
+"""How others reach this peer and this peer reaches others, as facts."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from averaging.rounds.facts import Fact
 from dht.host import PeerId
-from peer.events.peer_events import Event
-from peer.quantities import seconds_text, short_peer
+from dht.quantities import seconds_text, short_peer
 
 _PATHS = {
     "direct": "directly",
@@ -20,8 +20,8 @@ _RELAYING = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReachabilityFound(Event):
+@dataclass(frozen=True, slots=True)
+class ReachabilityFound(Fact):
     """A member without a connection to this peer dialled it; `addresses` are those where it did or did not answer."""
 
     asked: PeerId
@@ -38,8 +38,8 @@ class ReachabilityFound(Event):
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RelayFound(Event):
+@dataclass(frozen=True, slots=True)
+class RelayFound(Fact):
     """This peer can be reached through relays now."""
 
     relays: tuple[PeerId, ...]
@@ -48,8 +48,8 @@ class RelayFound(Event):
         return f"Others reach this peer through {', '.join(map(short_peer, self.relays)) or 'a relay'}."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RelayLost(Event):
+@dataclass(frozen=True, slots=True)
+class RelayLost(Fact):
     """The relay that led to this peer is gone, or none could be had, `seconds` ago."""
 
     seconds: float
@@ -58,8 +58,8 @@ class RelayLost(Event):
         return f"No relay has led to this peer for {seconds_text(self.seconds)}; another one is looked for."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PathFound(Event):
+@dataclass(frozen=True, slots=True)
+class PathFound(Fact):
     """How this peer talks to another one: direct, punched or relayed."""
 
     remote: PeerId
@@ -69,8 +69,8 @@ class PathFound(Event):
         return f"Talks to {short_peer(self.remote)} {_PATHS.get(self.path, 'in an unknown way')}."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RelayChecked(Event):
+@dataclass(frozen=True, slots=True)
+class RelayChecked(Fact):
     """This peer tried its own relay: full, limited or none."""
 
     relaying: str

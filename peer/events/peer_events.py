@@ -1,37 +1,32 @@
-"""What can happen to a peer, as past-tense events; each says in one English sentence what it means for its owner.
+"""What can happen to a peer beside its rounds (`averaging.rounds.facts`) and paths, and the event that wraps all facts.
 
-Every event carries `at` (unix seconds) and `peer_id` (who reports). In events about rounds and work `version` is the
-version the round leaves (it takes the fragment to ``version + 1``); in events about anchors it is the version that
-is now held. Import them from `peer.events.log`.
+In facts about anchors `version` is the version that is now held.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from averaging.rounds.facts import Fact, bare
 from dht.host import PeerId
-from peer.quantities import bit_rate_text, bytes_text, count_text, plural, seconds_text, short_peer
+from dht.quantities import bit_rate_text, bytes_text, count_text, plural, seconds_text, short_peer
 
 
-def bare(reason: str) -> str:
-    """To be put into a sentence."""
-    return reason.strip().rstrip(".")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Event:
-    """Base of all events."""
+    """A fact, when it happened (unix seconds) and who reports it."""
 
     at: float
     peer_id: PeerId
+    fact: Fact
 
     def sentence(self) -> str:
-        """One plain sentence, without the time and the reporter."""
-        raise NotImplementedError
+        """What happened, without the time and the reporter."""
+        return self.fact.sentence()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JoinedRun(Event):
+@dataclass(frozen=True, slots=True)
+class JoinedRun(Fact):
     """This peer became a member; `versions` of its anchors per fragment."""
 
     run_id: str
@@ -46,8 +41,8 @@ class JoinedRun(Event):
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WaitingForPeers(Event):
+@dataclass(frozen=True, slots=True)
+class WaitingForPeers(Fact):
     """Nobody of the run has answered yet, `seconds` after the start."""
 
     reason: str
@@ -57,8 +52,8 @@ class WaitingForPeers(Event):
         return f"Waiting for peers since {seconds_text(self.seconds)}: {bare(self.reason)}."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PeerJoined(Event):
+@dataclass(frozen=True, slots=True)
+class PeerJoined(Fact):
     """Another member came into view."""
 
     remote: PeerId
@@ -67,8 +62,8 @@ class PeerJoined(Event):
         return f"Peer {short_peer(self.remote)} joined."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PeerLeft(Event):
+@dataclass(frozen=True, slots=True)
+class PeerLeft(Fact):
     """Another member said goodbye or went silent."""
 
     remote: PeerId
@@ -78,8 +73,8 @@ class PeerLeft(Event):
         return f"Peer {short_peer(self.remote)} left: {bare(self.reason)}."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingProgressed(Event):
+@dataclass(frozen=True, slots=True)
+class TrainingProgressed(Fact):
     """Totals of the inner loop since the process started; `wait_fraction` of its wall time went to waiting."""
 
     inner_steps: int
@@ -98,8 +93,8 @@ class TrainingProgressed(Event):
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CatchUpProgressed(Event):
+@dataclass(frozen=True, slots=True)
+class CatchUpProgressed(Fact):
     """So much of the anchors has been downloaded; about once a second. `seconds_left` at the present rate."""
 
     done_bytes: int
@@ -119,8 +114,8 @@ class CatchUpProgressed(Event):
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CaughtUp(Event):
+@dataclass(frozen=True, slots=True)
+class CaughtUp(Fact):
     """Anchors and momentum of `fragments` were downloaded and their digests checked.
 
     `donors` sent them, those who sent most first; `donor` is the first of them.
@@ -140,8 +135,8 @@ class CaughtUp(Event):
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnchorDiffered(Event):
+@dataclass(frozen=True, slots=True)
+class AnchorDiffered(Fact):
     """The own anchor is not the one that most weight stands behind: `num_others` members have another lineage."""
 
     fragment: int
@@ -155,8 +150,8 @@ class AnchorDiffered(Event):
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnchorRepaired(Event):
+@dataclass(frozen=True, slots=True)
+class AnchorRepaired(Fact):
     """The own anchor differed from the swarm's and was replaced; unsent work is kept."""
 
     fragment: int
@@ -167,8 +162,8 @@ class AnchorRepaired(Event):
         return f"Replaced the anchor of fragment {self.fragment}, now version {self.version}: {bare(self.reason)}."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluated(Event):
+@dataclass(frozen=True, slots=True)
+class Evaluated(Fact):
     """Loss of the anchors on held-out text; `version_sum` adds the versions of all fragments."""
 
     held_out_loss: float | None
@@ -179,8 +174,8 @@ class Evaluated(Event):
         return f"Held-out loss {loss} after {plural(self.version_sum, 'commit')}."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RefusedPeer(Event):
+@dataclass(frozen=True, slots=True)
+class RefusedPeer(Fact):
     """A remote was turned away, or something it sent was.
 
     `num_times` says how often each of `kinds` (`averaging.trust.blame.Offence`) was counted of it since it was last
@@ -202,8 +197,8 @@ def _went_on(is_training: bool) -> str:
     return "; training went on" if is_training else ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DaemonRestarted(Event):
+@dataclass(frozen=True, slots=True)
+class DaemonRestarted(Fact):
     """The libp2p daemon died and is back with the same identity; `seconds` without it."""
 
     seconds: float
@@ -213,8 +208,8 @@ class DaemonRestarted(Event):
         return f"The libp2p daemon died and is back after {seconds_text(self.seconds)}{_went_on(self.is_training)}."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NetworkRestarted(Event):
+@dataclass(frozen=True, slots=True)
+class NetworkRestarted(Fact):
     """The network process died and is back with the same identity."""
 
     reason: str
@@ -224,8 +219,8 @@ class NetworkRestarted(Event):
         return f"The network process was started again: {bare(self.reason)}{_went_on(self.is_training)}."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SwarmLost(Event):
+@dataclass(frozen=True, slots=True)
+class SwarmLost(Fact):
     """No other member has answered for `seconds`."""
 
     seconds: float
@@ -237,8 +232,8 @@ class SwarmLost(Event):
         return f"No other peer has answered for {seconds_text(self.seconds)}; {what}."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SwarmFound(Event):
+@dataclass(frozen=True, slots=True)
+class SwarmFound(Fact):
     """Other members answer again after `seconds` without any; `peers` of them."""
 
     peers: int
@@ -248,8 +243,8 @@ class SwarmFound(Event):
         return f"Found the swarm again after {seconds_text(self.seconds)}: {plural(self.peers, 'peer')}."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointSaved(Event):
+@dataclass(frozen=True, slots=True)
+class CheckpointSaved(Fact):
     """The own state is on disk."""
 
     path: str
@@ -259,8 +254,8 @@ class CheckpointSaved(Event):
         return f"Saved a checkpoint at versions {' '.join(map(str, self.versions))} to {self.path}."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointFailed(Event):
+@dataclass(frozen=True, slots=True)
+class CheckpointFailed(Fact):
     """The own state could not be written; the earlier checkpoint is untouched."""
 
     reason: str
@@ -269,8 +264,8 @@ class CheckpointFailed(Event):
         return f"The checkpoint could not be saved: {bare(self.reason)}; the earlier one stays and training goes on."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LeftRun(Event):
+@dataclass(frozen=True, slots=True)
+class LeftRun(Fact):
     """This peer ended; totals of its session."""
 
     reason: str
@@ -283,3 +278,25 @@ class LeftRun(Event):
             f"Left the run ({bare(self.reason)}) after {plural(self.inner_steps, 'inner step')}, "
             f"{count_text(self.tokens)} tokens and {plural(self.rounds_contributed, 'round')} contributed to."
         )
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestRevised(Fact):
+    """The run's owner published another revision of the manifest."""
+
+    revision: int
+    changes: str
+
+    def sentence(self) -> str:
+        changes = bare(self.changes) or "nothing else differs"
+        return f"Took revision {self.revision} of the manifest: {changes}."
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnded(Fact):
+    """The run's owner ended the run at `version`, and this peer has reached it."""
+
+    version: int
+
+    def sentence(self) -> str:
+        return f"The run's owner ended the run at version {self.version}; this peer saves and stops."

@@ -15,11 +15,11 @@ from typing import Any, get_args
 
 from averaging.trust.blame import OFFENCE_TEXT, Offence
 from dht.host import PeerId
+from dht.quantities import seconds_text, short_peer
 from dht.regular_files import open_regular
 from peer.events.line_log import earlier_log
 from peer.events.log import MAX_LINE_BYTES, from_json
 from peer.events.peer_events import Event, JoinedRun, NetworkRestarted, RefusedPeer
-from peer.quantities import seconds_text, short_peer
 
 MAX_REMOTES = 64
 """As many as anybody looks through; those refused last stay."""
@@ -71,16 +71,17 @@ class Refusals:
 
 def with_refusal(known: tuple[Refusals, ...], event: Event) -> tuple[Refusals, ...]:
     """The books after `event`, the newest refusal first. Another network process begins with empty ones."""
-    if isinstance(event, JoinedRun | NetworkRestarted):
+    if isinstance(event.fact, JoinedRun | NetworkRestarted):
         return ()
-    if not isinstance(event, RefusedPeer) or not event.kinds:
+    refused = event.fact
+    if not isinstance(refused, RefusedPeer) or not refused.kinds:
         return known
-    before = next((one for one in known if one.remote == event.remote), None)
-    until = event.left_out_until
+    before = next((one for one in known if one.remote == refused.remote), None)
+    until = refused.left_out_until
     if until is None and before is not None:
         until = before.left_out_until
-    new = Refusals(event.remote, tuple(zip(event.kinds, event.num_times, strict=False)), until, event.at)
-    return (new, *(one for one in known if one.remote != event.remote))[:MAX_REMOTES]
+    new = Refusals(refused.remote, tuple(zip(refused.kinds, refused.num_times, strict=False)), until, event.at)
+    return (new, *(one for one in known if one.remote != refused.remote))[:MAX_REMOTES]
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from averaging.signing.notary import Checker, Scope
 from dht.errors import Incompatible, LocalFault, NobodyReachable, PeerFault, UsageFault
 from dht.host import PeerId
 from dht.identity.keys import peer_id_of, verify
+from dht.quantities import bytes_text, count_text, plural
 from dht.records.signed_records import MAX_RUN_RECORD_BYTES, PeerRecord, decode_run_record
 from dht.regular_files import read_regular
 from peer.checkpoint.checkpoint import CheckpointFolder, CheckpointOwner
@@ -33,7 +34,6 @@ from peer.export.model_source import CheckpointSource, ModelFileSource, ModelSou
 from peer.network.anchors.fetcher import Fetched, Fetcher, FetchProgress
 from peer.observe.entry import observer_entry
 from peer.observe.observer import RunObserver, observe
-from peer.quantities import bytes_text, count_text, plural
 from peer.trainer.devices.select import select_device
 from peer.trainer.model.data import open_corpus
 from peer.trainer.model.evaluation import held_out_loss

@@ -18,7 +18,7 @@ from peer.config.layouts import layout_digest_of, layout_of
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig
 from peer.config.run_rules import sent_bytes_of
-from peer.events.log import Event
+from peer.events.peer_events import Event
 from peer.mailbox.mailbox import Mailbox
 from peer.network.process.child import NetworkChild
 from peer.network.process.supervisor import NetworkProcess

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from dht.kademlia.lazy_hivemind import allow_parts_of_hivemind
+from dht.p2pd.lazy_hivemind import allow_parts_of_hivemind
 from dht.records.signed_records import RunRecord
 from peer.config.layouts import seed_sizes
 from peer.config.least_memory import check_memory, free_memory_bytes

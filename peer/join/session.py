@@ -37,7 +37,8 @@ from peer.config.folder_lock import FolderLock
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig, make_data_dir
 from peer.config.validation import explain
-from peer.events.log import CheckpointFailed, Event, EventLog, NetworkRestarted, SwarmLost, WaitingForPeers
+from peer.events.log import EventLog
+from peer.events.peer_events import CheckpointFailed, Event, NetworkRestarted, SwarmLost, WaitingForPeers
 from peer.join.connection import READY_SECONDS, RunConnection
 from peer.owner.new_run import trained_parameters
 from peer.trainer.loop.local_training import LocalTraining
@@ -301,4 +302,4 @@ def ending_on_signals() -> Callable[[], object]:
 
 
 def _log_event(event: Event) -> None:
-    log.log(logging.WARNING if isinstance(event, _WORTH_A_WARNING) else logging.INFO, "%s", event.sentence())
+    log.log(logging.WARNING if isinstance(event.fact, _WORTH_A_WARNING) else logging.INFO, "%s", event.sentence())

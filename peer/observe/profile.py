@@ -10,6 +10,7 @@ from pathlib import Path
 
 from dht.host import PeerId
 from dht.identity.keys import Identity
+from dht.quantities import plural
 from dht.records.profiles import encode_profile
 from peer.network.membership.profile_file import (
     Choice,
@@ -23,7 +24,6 @@ from peer.network.membership.profile_file import (
 from peer.observe.entry import observer_entry
 from peer.observe.observer import observe
 from peer.observe.target import Target, checked_target
-from peer.quantities import plural
 
 PUBLISH_SECONDS = 30.0
 

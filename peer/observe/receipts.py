@@ -15,9 +15,9 @@ from averaging.signing.credit import MachineTotal, counted, missing_versions, to
 from averaging.signing.receipt_file import MAX_LINE_BYTES, ReceiptFault, Receipts, read_receipts
 from dht.errors import LocalFault, UsageFault
 from dht.identity.keys import split_run_id, verify
+from dht.quantities import count_text, plural
 from dht.regular_files import open_regular
 from peer.plain_console import PlainConsole
-from peer.quantities import count_text, plural
 
 
 class ReceiptsRefused(LocalFault):

@@ -12,6 +12,7 @@ from typing import Any
 from rich.table import Table
 
 from dht.observer.backend import HostBackend
+from dht.quantities import count_text, seconds_text, short_peer
 from dht.records.signed_records import PeerRecord
 from dht.records.swarm_view import SwarmView
 from peer.config.manifest import RunManifest
@@ -20,7 +21,6 @@ from peer.observe.entry import observer_entry
 from peer.observe.observer import observe
 from peer.observe.target import Target
 from peer.plain_console import PlainConsole
-from peer.quantities import count_text, seconds_text, short_peer
 
 
 def show_status(target: Target, as_json: bool, timeout_seconds: float, backend: HostBackend, event_log: Path) -> int:

@@ -22,7 +22,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from dht.errors import UsageFault
-from peer.events.log import Event
+from peer.events.peer_events import Event
 from peer.panel.state import PanelState, fold
 
 REQUEST_SECONDS: Final = 5.0
@@ -53,7 +53,7 @@ class PeerMetrics(Collector):
         """Take in an event."""
         with self._lock:
             self._state = fold(self._state, event)
-            self._num_events[type(event).__name__] += 1
+            self._num_events[type(event.fact).__name__] += 1
 
     def text(self) -> bytes:
         """In Prometheus's text format."""

@@ -19,10 +19,11 @@ from rich.table import Table
 from rich.text import Text
 
 from dht.fields import printable
-from peer.events.log import CatchUpProgressed, Event, TrainingProgressed, describe, to_json
+from dht.quantities import bit_rate_text, bytes_text, count_text, plural, seconds_text, short_peer
+from peer.events.log import describe, to_json
+from peer.events.peer_events import CatchUpProgressed, Event, TrainingProgressed
 from peer.panel.state import NUM_RECENT, PanelState, fold
 from peer.plain_console import PlainConsole
-from peer.quantities import bit_rate_text, bytes_text, count_text, plural, seconds_text, short_peer
 
 CATCH_UP_SECONDS = 5.0
 """Between two plain lines about a download."""
@@ -80,8 +81,8 @@ class PlainView:
         self._state = fold(self._state, event)
         # Progress comes every few steps; the heartbeat carries it.
         spoke_at = -math.inf if self._spoke_at is None else self._spoke_at
-        is_soon = isinstance(event, CatchUpProgressed) and event.at - spoke_at < CATCH_UP_SECONDS
-        if not isinstance(event, TrainingProgressed) and not is_soon:
+        is_soon = isinstance(event.fact, CatchUpProgressed) and event.at - spoke_at < CATCH_UP_SECONDS
+        if not isinstance(event.fact, TrainingProgressed) and not is_soon:
             self._print(event.at, describe(event))
 
     def tick(self, now: float) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
+from averaging.rounds.facts import AppliedCommit, RoundCommitted, RoundStarted, SentContribution
 from dht.host import PeerId
-from peer.events.log import (
+from peer.events.log import describe
+from peer.events.peer_events import (
     AnchorRepaired,
-    AppliedCommit,
     CatchUpProgressed,
     CaughtUp,
     CheckpointSaved,
@@ -18,18 +19,16 @@ from peer.events.log import (
     LeftRun,
     PeerJoined,
     PeerLeft,
-    RoundCommitted,
-    RoundStarted,
-    SentContribution,
     SwarmFound,
     SwarmLost,
     TrainingProgressed,
     WaitingForPeers,
-    describe,
 )
 from peer.events.refusals import Refusals, with_refusal
 
 NUM_RECENT = 5
+SHOWN_AS_NUMBERS = (TrainingProgressed, RoundStarted, SentContribution, AppliedCommit, CatchUpProgressed)
+"""These come all the time and are on the panel already."""
 NUM_LOSSES = 240
 """Points of the loss curve; when it is full every second one goes, so that it always spans the whole session."""
 
@@ -95,8 +94,7 @@ def fold(state: PanelState, event: Event) -> PanelState:
     """The state after `event`. Events of one peer, in the order in which they happened."""
     state = dataclasses.replace(_with_facts(state, event), refusals=with_refusal(state.refusals, event))
     recent = state.recent
-    # These come all the time and are on the panel as numbers already.
-    if not isinstance(event, TrainingProgressed | RoundStarted | SentContribution | AppliedCommit | CatchUpProgressed):
+    if not isinstance(event.fact, SHOWN_AS_NUMBERS):
         recent = (*recent, (event.at, describe(event)))[-NUM_RECENT:]
     started_at = event.at if state.started_at is None else state.started_at
     return dataclasses.replace(
@@ -106,28 +104,28 @@ def fold(state: PanelState, event: Event) -> PanelState:
 
 def _with_facts(state: PanelState, event: Event) -> PanelState:
     replace = dataclasses.replace
-    match event:
+    match fact := event.fact:
         case JoinedRun():
             return replace(
                 state,
                 phase="training",
                 catch_up=None,
-                run_id=event.run_id,
-                device=event.device,
-                num_parameters=event.num_parameters,
-                versions=event.versions,
+                run_id=fact.run_id,
+                device=fact.device,
+                num_parameters=fact.num_parameters,
+                versions=fact.versions,
             )
         case WaitingForPeers():
             return replace(state, phase="waiting for peers")
         case CatchUpProgressed():
-            return replace(state, phase="catching up", catch_up=event)
+            return replace(state, phase="catching up", catch_up=fact)
         case CaughtUp():
             return replace(state, phase="starting" if state.phase == "catching up" else state.phase, catch_up=None)
         case PeerJoined():
             phase = "training" if state.phase == "training alone" else state.phase
-            return replace(state, phase=phase, others=(state.others | {event.remote}) - {event.peer_id})
+            return replace(state, phase=phase, others=(state.others | {fact.remote}) - {event.peer_id})
         case PeerLeft():
-            return replace(state, others=state.others - {event.remote})
+            return replace(state, others=state.others - {fact.remote})
         case SwarmLost():
             return replace(state, phase="training alone", others=frozenset())
         case SwarmFound():
@@ -137,36 +135,36 @@ def _with_facts(state: PanelState, event: Event) -> PanelState:
                 replace(
                     state,
                     phase="training" if state.phase in ("starting", "waiting for peers") else state.phase,
-                    inner_steps=event.inner_steps,
-                    tokens=event.tokens,
-                    tokens_per_second=event.tokens_per_second,
-                    wait_fraction=event.wait_fraction,
+                    inner_steps=fact.inner_steps,
+                    tokens=fact.tokens,
+                    tokens_per_second=fact.tokens_per_second,
+                    wait_fraction=fact.wait_fraction,
                 ),
-                event.train_loss,
+                fact.train_loss,
             )
         case RoundCommitted():
-            return _with_round(state, event)
+            return _with_round(state, event, fact)
         case AppliedCommit() | AnchorRepaired():
-            return replace(state, versions=_with_version(state.versions, event.fragment, event.version))
+            return replace(state, versions=_with_version(state.versions, fact.fragment, fact.version))
         case CheckpointSaved():
-            return replace(state, versions=event.versions)
+            return replace(state, versions=fact.versions)
         case Evaluated():
-            return replace(state, held_out_loss=event.held_out_loss)
+            return replace(state, held_out_loss=fact.held_out_loss)
         case LeftRun():
-            return replace(state, phase="left", inner_steps=event.inner_steps, tokens=event.tokens)
+            return replace(state, phase="left", inner_steps=fact.inner_steps, tokens=fact.tokens)
     return state
 
 
-def _with_round(state: PanelState, event: RoundCommitted) -> PanelState:
-    moved = RoundBytes(event.at, event.bytes_up, event.bytes_down)
+def _with_round(state: PanelState, event: Event, fact: RoundCommitted) -> PanelState:
+    moved = RoundBytes(event.at, fact.bytes_up, fact.bytes_down)
     kept = tuple(one for one in state.traffic if one.at > event.at - RATE_WINDOW_SECONDS)
     return dataclasses.replace(
         state,
         last_round_at=event.at,
         rounds_committed=state.rounds_committed + 1,
-        rounds_contributed=state.rounds_contributed + (event.peer_id in event.contributors),
-        bytes_up=state.bytes_up + event.bytes_up,
-        bytes_down=state.bytes_down + event.bytes_down,
+        rounds_contributed=state.rounds_contributed + (event.peer_id in fact.contributors),
+        bytes_up=state.bytes_up + fact.bytes_up,
+        bytes_down=state.bytes_down + fact.bytes_down,
         traffic=(*kept, moved),
     )
 

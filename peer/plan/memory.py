@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
-from averaging.outer.carried_error import kept_error_num_bytes
 from averaging.outer.contributions import RECENT_CONTRIBUTIONS
+from averaging.outer.reduction import kept_error_num_bytes
 from averaging.wire.messages import HISTORY_COMMITS
 from peer.checkpoint.spill import is_spilled
 from peer.mailbox.mailbox import mailbox_num_bytes
@@ -105,7 +105,7 @@ def network_memory(
         # Each fragment has one contribution under way.
         encoded_bytes=encoded + in_memory,
         velocity_bytes=FLOAT_BYTES * sum(sizes) if mode in VELOCITY_MODES else 0,
-        # What broadcasts lost is kept at 8 bits (`averaging.outer.carried_error`), and as much again while rounds are
+        # What broadcasts lost is kept at 8 bits (`averaging.outer.reduction`), and as much again while rounds are
         # open.
         reducing_bytes=max((num_members - 1) * blocks.num_bytes(own) + FLOAT_BYTES * own for own in reduced)
         + 2 * sum(kept_error_num_bytes(own) for own in reduced),

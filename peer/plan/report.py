@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from dht.errors import UsageFault
+from dht.quantities import bytes_text, count_text, plural, seconds_text
 from peer.config.layouts import layout_of, num_orthogonalised, shapes_of
 from peer.config.manifest import RunManifest
 from peer.plain_console import PlainConsole
@@ -21,7 +22,6 @@ from peer.plan.memory import NetworkMemory, TrainerMemory
 from peer.plan.planning import RunPlan, plan_run
 from peer.plan.source import load_planned_run, sizes_of
 from peer.plan.utilisation import TARGETS
-from peer.quantities import bytes_text, count_text, plural, seconds_text
 
 HOURS_PER_DAY = 24
 

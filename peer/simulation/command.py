@@ -8,7 +8,7 @@ import sys
 import time
 
 from dht.errors import EXIT_INTERRUPTED
-from peer.quantities import plural, seconds_text
+from dht.quantities import plural, seconds_text
 from peer.simulation.result import SimulationResult, summary_of
 from peer.simulation.scenarios.scenario import SHIPPED, load_scenario
 from peer.simulation.scenarios.schedule import spec_of

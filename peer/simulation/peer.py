@@ -22,7 +22,7 @@ from dht.identity.keys import Identity, verify
 from dht.memory.host import LineSettings, MemoryHost, MemoryNetwork
 from dht.memory.store import MemoryRecords, MemoryStore
 from peer.config.run_rules import codec_of, limits_of, sent_bytes_of
-from peer.events.log import Event
+from peer.events.peer_events import Event
 from peer.mailbox.mailbox import Mailbox
 from peer.mailbox.slots import NUM_SLOTS
 from peer.network.membership.doorkeeper import RunDoorkeeper

@@ -16,12 +16,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from averaging.rounds.facts import RoundStarted
+from dht.host import PeerId
 from dht.identity.keys import make_run_id
 from dht.memory.host import MemoryNetwork
 from dht.memory.store import MemoryRecords
 from dht.records.signed_records import VerifiedRecords
-from peer.events.log import Event
-from peer.events.round_events import RoundStarted
+from peer.events.peer_events import Event
 from peer.simulation.checks import anchors_are_equal, has_settled, honest_live, violations
 from peer.simulation.peer import EPOCH_SECONDS, SimulatedPeer, World, anchors_of, simulated_identity, workload_of
 from peer.simulation.result import Durations, GroupResult, Loss, SimulationResult
@@ -317,22 +318,22 @@ class _Simulation:
     def _emit(self, index: int, event: Event) -> None:
         self._trace.add(index, event)
         self._on_event(index, event)
-        if isinstance(event, RoundStarted) and event.num_contributors >= 3:
+        if isinstance(event.fact, RoundStarted) and event.fact.num_contributors >= 3:
             for ambush in list(self._ambushes):
-                victim = self._victim(ambush, event)
+                victim = self._victim(ambush, event.peer_id, event.fact)
                 if victim is not None:
                     self._ambushes.remove(ambush)
                     # Not from inside the victim's own call.
                     asyncio.get_running_loop().call_soon(victim.crash)
 
-    def _victim(self, ambush: Fault, event: RoundStarted) -> SimulatedPeer | None:
+    def _victim(self, ambush: Fault, peer_id: PeerId, round_: RoundStarted) -> SimulatedPeer | None:
         by_id = {peer.identity.peer_id: peer for peer in self.peers}
         if ambush.kind == "crash_leader":
-            return by_id[event.leader]
-        reporter = by_id[event.peer_id]
+            return by_id[round_.leader]
+        reporter = by_id[peer_id]
         assert reporter.life is not None
-        reduces = reporter.life.node.exchange.fragments[event.fragment].machine.is_reducing
-        return reporter if reduces and event.leader != event.peer_id else None
+        reduces = reporter.life.node.exchange.fragments[round_.fragment].machine.is_reducing
+        return reporter if reduces and round_.leader != peer_id else None
 
     def _unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, object]) -> None:
         self._blamed.append(f"nobody handled: {context.get('message')}: {context.get('exception')!r}")

@@ -13,10 +13,9 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+from averaging.rounds.facts import AppliedCommit, RoundAbandoned, RoundCommitted, RoundStarted, SentContribution
 from dht.host import PeerId
-from peer.events.log import Event
-from peer.events.peer_events import Evaluated, RefusedPeer, TrainingProgressed
-from peer.events.round_events import AppliedCommit, RoundAbandoned, RoundCommitted, RoundStarted, SentContribution
+from peer.events.peer_events import Evaluated, Event, RefusedPeer, TrainingProgressed
 
 FROM_TENSORS = {
     AppliedCommit: ("digest",),
@@ -63,19 +62,19 @@ class Trace:
 
     def add(self, index: int, event: Event) -> None:
         """Peer `index` reported an event."""
-        kind = type(event)
+        kind = type(event.fact)
         self.kinds[kind.__name__] += 1
         self.note(self._line(index, event))
-        if isinstance(event, SentContribution):
-            self.staleness[event.staleness] += 1
-        elif isinstance(event, RoundStarted):
-            self._started[index, event.fragment] = (event.version, event.at)
-        elif isinstance(event, RoundCommitted):
-            self._add_commit(index, event)
-        elif isinstance(event, RoundAbandoned):
-            self._abandoned.add((event.fragment, event.version, event.attempt))
-        elif isinstance(event, RefusedPeer):
-            self.refusals[_class_of(event.reason)] += 1
+        if isinstance(event.fact, SentContribution):
+            self.staleness[event.fact.staleness] += 1
+        elif isinstance(event.fact, RoundStarted):
+            self._started[index, event.fact.fragment] = (event.fact.version, event.at)
+        elif isinstance(event.fact, RoundCommitted):
+            self._add_commit(index, event.at, event.fact)
+        elif isinstance(event.fact, RoundAbandoned):
+            self._abandoned.add((event.fact.fragment, event.fact.version, event.fact.attempt))
+        elif isinstance(event.fact, RefusedPeer):
+            self.refusals[_class_of(event.fact.reason)] += 1
 
     def note(self, line: str) -> None:
         """Something that is no event, e.g. a fault."""
@@ -100,43 +99,35 @@ class Trace:
         """Part of the committed rounds that the peers of a group were in, of those during which they trained."""
         return self._part[group] / self._chances[group] if self._chances[group] else 0.0
 
-    def _add_commit(self, index: int, event: RoundCommitted) -> None:
-        version, began_at = self._started.get((index, event.fragment), (-1, 0.0))
-        if version == event.version:
-            self.round_seconds.append(event.at - began_at)
-        if event.seconds > 0:
-            self.wait_seconds.append(event.seconds)
+    def _add_commit(self, index: int, at: float, fact: RoundCommitted) -> None:
+        version, began_at = self._started.get((index, fact.fragment), (-1, 0.0))
+        if version == fact.version:
+            self.round_seconds.append(at - began_at)
+        if fact.seconds > 0:
+            self.wait_seconds.append(fact.seconds)
         # Members of different cells of one round know it by what all cells have in common.
-        common = event.tokens if event.num_cells else event.contributors
-        seen = self._seen_in.setdefault((event.fragment, event.version, common), set())
+        common = fact.tokens if fact.num_cells else fact.contributors
+        seen = self._seen_in.setdefault((fact.fragment, fact.version, common), set())
         if not seen:
-            counted = self._counted[event.fragment, event.version, common] = {
+            counted = self._counted[fact.fragment, fact.version, common] = {
                 peer for peer in range(len(self._group_of)) if self._is_training(peer)
             }
             self._chances.update(self._group_of[peer] for peer in counted)
-        counted = self._counted[event.fragment, event.version, common]
-        for peer in {self._index_of[peer_id] for peer_id in event.contributors} - seen:
+        counted = self._counted[fact.fragment, fact.version, common]
+        for peer in {self._index_of[peer_id] for peer_id in fact.contributors} - seen:
             seen.add(peer)
             self._part[self._group_of[peer]] += 1
             if peer not in counted:
                 counted.add(peer)
                 self._chances[self._group_of[peer]] += 1
-        self.contributors.update(event.contributors)
+        self.contributors.update(fact.contributors)
 
     def _line(self, index: int, event: Event) -> str:
-        left_out = FROM_TENSORS.get(type(event), ())
-        values = [getattr(event, name) for name in _names_of(type(event)) if name not in left_out]
-        return f"{index} {type(event).__name__} {values}"
-
-
-_NAMES: dict[type[Event], tuple[str, ...]] = {}
-
-
-def _names_of(kind: type[Event]) -> tuple[str, ...]:
-    names = _NAMES.get(kind)
-    if names is None:
-        names = _NAMES[kind] = tuple(field.name for field in dataclasses.fields(kind) if field.name != "peer_id")
-    return names
+        kind = type(event.fact)
+        left_out = FROM_TENSORS.get(kind, ())
+        names = [field.name for field in dataclasses.fields(kind) if field.name not in left_out]
+        values = [getattr(event.fact, name) for name in names]
+        return f"{index} {kind.__name__} {[event.at, *values]}"
 
 
 def _class_of(reason: str) -> str:

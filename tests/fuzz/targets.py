@@ -51,7 +51,8 @@ from peer.checkpoint.facts import Metadata
 from peer.checkpoint.files import read_json, write_json
 from peer.checkpoint.tensor_files import TensorSpec, open_arrays, write_raw
 from peer.config.manifest import RunManifest
-from peer.events.log import ManifestRevised, from_json, to_json
+from peer.events.log import from_json, to_json
+from peer.events.peer_events import Event, ManifestRevised
 from peer.export.model_header import DIGEST_NAME, config_digest, read_header
 from peer.network.membership.invite_users import INVITE_USERS_NAME, read_users
 from tests.fuzz.messages import one_of_each_kind
@@ -324,7 +325,7 @@ def _files() -> list[Target]:
     write_json(folder / "good.json", facts)
     spec = TensorSpec("live.a", "F32", (2, 2))
     write_raw(folder / "good.safetensors", [spec], [np.zeros(spec.num_bytes, dtype=np.uint8)])
-    event = ManifestRevised(at=NOW, peer_id=ALICE.peer_id, revision=2, changes="nothing")
+    event = Event(NOW, ALICE.peer_id, ManifestRevised(revision=2, changes="nothing"))
     use = {"serial": "00" * 8, "peer_id": ALICE.peer_id, "expires_at": 2**40}
 
     commit = next(one for one in one_of_each_kind(*sorted((ALICE.peer_id, BOB.peer_id))) if isinstance(one, Commit))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from dht.host import PeerId
-from peer.events.log import Event, SwarmLost
+from peer.events.peer_events import Event, SwarmLost
 
 
 class StuckView:
@@ -32,5 +32,5 @@ class StuckView:
         self.closed.set()
 
 
-def lost(at: float) -> SwarmLost:
-    return SwarmLost(at=at, peer_id=PeerId("me"), seconds=0.0)
+def lost(at: float) -> Event:
+    return Event(at, PeerId("me"), SwarmLost(seconds=0.0))

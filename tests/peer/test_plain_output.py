@@ -21,7 +21,7 @@ from dht.fields import printable
 from dht.records.signed_records import PeerRecord
 from peer.cli.exit_codes import exits_with_sentence
 from peer.config.manifest import RunManifest
-from peer.events.peer_events import RefusedPeer
+from peer.events.peer_events import Event, RefusedPeer
 from peer.observe.observer import RunObserver
 from peer.observe.status import _print_table, status_facts
 from peer.panel.panel import PlainView
@@ -114,7 +114,7 @@ def test_markup_and_emoji_codes_are_text() -> None:
 
 def test_a_view_shows_events_of_others_in_one_plain_line() -> None:
     output = io.StringIO()
-    event = RefusedPeer(at=1.0, peer_id=named(1), remote=named(2), reason=f"{HOSTILE}\nforged line")
+    event = Event(1.0, named(1), RefusedPeer(remote=named(2), reason=f"{HOSTILE}\nforged line"))
     PlainView(output).show(event)
     assert is_plain(output.getvalue())
     assert output.getvalue().count("\n") == 1

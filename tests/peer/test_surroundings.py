@@ -21,8 +21,7 @@ import pytest
 
 from dht.errors import LocalFault, NobodyReachable, PeerUnreachable, UsageFault
 from dht.identity.keys import Identity, make_run_id
-from dht.kademlia import lazy_hivemind
-from dht.p2pd import directory
+from dht.p2pd import directory, lazy_hivemind
 from dht.records.signed_records import RunRecord, decode_run_record, encode_run_record, sign_run_record
 from peer.cli import exit_codes
 from peer.config.manifest import RunManifest

@@ -25,6 +25,7 @@ from tests.repo.room_table import (
     STILL_OUTSIDE,
     TRAINS,
     TRAINS_NOTHING,
+    TWO_MEANINGS,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -321,7 +322,7 @@ def own_processes(sources: Sequence[Source]) -> Iterator[str]:
             if isinstance(node, ast.Attribute) and ast.unparse(node) == "sys.executable":
                 yield f"{source.module}:{node.lineno} starts Python itself; use peer.import_path.python_command"
             # That one looks whether locks can be made, and starts nothing.
-            is_free = source.module != "dht.kademlia.lazy_hivemind"
+            is_free = source.module != "dht.p2pd.lazy_hivemind"
             if (
                 is_free
                 and isinstance(node, ast.Import | ast.ImportFrom)
@@ -401,6 +402,19 @@ def names(sources: Sequence[Source]) -> Iterator[str]:
             yield f"{source.module} says nothing about its content; name it after its concept"
 
 
+def one_meaning(sources: Sequence[Source]) -> Iterator[str]:
+    """A public class has a name of its own."""
+    homes = defaultdict(list)
+    for source in sources:
+        if source.package in PACKAGES:
+            for node in source.tree.body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    homes[node.name].append(source.module)
+    for name, modules in homes.items():
+        if len(modules) > 1 and name not in TWO_MEANINGS:
+            yield f"class {name} is in {' and in '.join(modules)}; give one of them another name"
+
+
 def mirror(sources: Sequence[Source]) -> Iterator[str]:
     """Tests of a package stand in folders that are called like its rooms."""
     for source in sources:
@@ -427,5 +441,6 @@ RULES: list[Callable[[Sequence[Source]], Iterator[str]]] = [
     own_attributes,
     size,
     names,
+    one_meaning,
     mirror,
 ]

@@ -19,7 +19,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
     "dht.streams": ("", False, ""),
     "dht.records": ("dht.identity", True, "msgpack"),
     "dht.admission": ("dht.identity dht.records", True, "msgpack"),
-    "dht.p2pd": ("dht.identity dht.streams", False, "base58"),
+    "dht.p2pd": ("dht.identity dht.streams", False, "base58 google hivemind"),
     "dht.pylibp2p": ("dht.identity dht.streams", False, "base58 cryptography google libp2p noise"),
     "dht.memory": ("dht.identity dht.records", False, ""),
     "dht.kademlia": (
@@ -64,7 +64,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         False,
         "pydantic",
     ),
-    "peer.events": ("averaging.trust peer", False, ""),
+    "peer.events": ("averaging.rounds averaging.trust peer", False, ""),
     "peer.checkpoint": (
         "averaging averaging.codec averaging.wire averaging.signing averaging.outer averaging.fragment "
         "averaging.transfer peer",
@@ -106,7 +106,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         False,
         "uvloop",
     ),
-    "peer.panel": ("peer peer.config peer.events", False, "prometheus_client rich"),
+    "peer.panel": ("averaging.rounds peer peer.config peer.events", False, "prometheus_client rich"),
     "peer.observe": (
         "dht.identity dht.records dht.admission dht.kademlia dht.observer averaging.signing averaging.transfer peer "
         "peer.config peer.events peer.network.membership",
@@ -126,7 +126,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         "pydantic rich",
     ),
     "peer.join": (
-        "dht.identity dht.records dht.kademlia averaging.outer peer peer.mailbox peer.config peer.events "
+        "dht.identity dht.records dht.p2pd averaging.outer peer peer.mailbox peer.config peer.events "
         "peer.checkpoint peer.trainer.* peer.network.process peer.panel peer.owner",
         False,
         "numpy pydantic torch",
@@ -152,15 +152,15 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         "numpy",
     ),
     "peer.simulation": (
-        "dht.identity dht.records dht.admission dht.memory averaging averaging.signing averaging.outer peer "
-        "peer.mailbox peer.config peer.events peer.trainer.model peer.trainer.loop peer.network.membership "
-        "peer.network.node peer.simulation.*",
+        "dht.identity dht.records dht.admission dht.memory averaging averaging.signing averaging.outer "
+        "averaging.rounds peer peer.mailbox peer.config peer.events peer.trainer.model peer.trainer.loop "
+        "peer.network.membership peer.network.node peer.simulation.*",
         False,
         "numpy torch",
     ),
     "peer.demo": (
-        "dht.identity averaging averaging.outer peer peer.config peer.events peer.trainer.model peer.observe "
-        "peer.owner",
+        "dht.identity averaging averaging.outer averaging.rounds peer peer.config peer.events peer.trainer.model "
+        "peer.observe peer.owner",
         False,
         "rich",
     ),
@@ -178,7 +178,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         False,
         "",
     ),
-    "dashboard.page": ("peer dashboard dashboard.observe", False, "jinja2 markupsafe"),
+    "dashboard.page": ("dashboard dashboard.observe", False, "jinja2 markupsafe"),
     "dashboard.server": (
         "dht.records dashboard dashboard.observe dashboard.history dashboard.page",
         False,
@@ -193,7 +193,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
 """A room may also import the standard library, its own files and `GROUND`. `x.*` is every row of `x` above this one."""
 
 PURE_FILES = (
-    *("dht.fields", "averaging.codec.codec", "averaging.codec.blocks"),
+    *("dht.fields", "dht.quantities", "averaging.codec.codec", "averaging.codec.blocks"),
     *("peer.network.membership.tally", "peer.network.node.round_clock", "peer.network.reachability.probe_messages"),
     *("peer.doctor.facts", "peer.doctor.findings", "peer.doctor.prediction"),
     *("dashboard.facts", "dashboard.observe.state", "dashboard.observe.lanes"),
@@ -206,6 +206,12 @@ TRAINS = ("peer.trainer", "peer.join", "peer.export", "peer.doctor", "peer.simul
 TRAINS_NOTHING = ("peer.join.seed", "peer.simulation.scenarios", "peer.simulation.adversaries")
 """In a room that may, and does not."""
 
+TWO_MEANINGS = {
+    *("Agreement", "FragmentFacts", "Mark", "Membership", "NetworkSection", "Observer", "Profile", "RunFacts"),
+    *("Serving", "View"),
+}
+"""Public classes of one name in two modules, until one of them has another name."""
+
 OWN_FILES = (
     *("dht.p2pd.congestion_control", "peer.config.least_memory"),  # of the kernel
     *("averaging.codec.build_kernels", "dashboard.page.assets", "dashboard.web.build"),  # of this software
@@ -216,7 +222,7 @@ OWN_FILES = (
 LIBRARY_OBJECTS = (
     "averaging.codec.compiled",  # functions of C are told their types so
     *("dht.kademlia.gate", "dht.pylibp2p.messages"),  # messages of protobuf
-    *("dht.kademlia.lazy_hivemind", "dht.pylibp2p.protobuf_clash"),  # take a library's part while it is loaded
+    *("dht.p2pd.lazy_hivemind", "dht.pylibp2p.protobuf_clash"),  # take a library's part while it is loaded
     "dht.kademlia.node",  # hivemind's protocol keeps what it is given here
     "dashboard.server.quiet_log",  # records of logging
 )

@@ -5,7 +5,8 @@ A file that does not exist yet breaks no rule. `room_table.py` has the plan, `la
 
 from __future__ import annotations
 
-from collections import defaultdict
+import ast
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
@@ -23,6 +24,7 @@ from tests.repo.layout_rules import (
     mirror,
     names,
     no_hidden_imports,
+    one_meaning,
     own_attributes,
     own_processes,
     purity,
@@ -36,7 +38,7 @@ from tests.repo.layout_rules import (
     tensors_and_bytes_apart,
     torch_where_tensors_are_trained,
 )
-from tests.repo.room_table import LIBRARY_OBJECTS, OWN_FILES, PACKAGES, PURE_FILES, ROOMS
+from tests.repo.room_table import LIBRARY_OBJECTS, OWN_FILES, PACKAGES, PURE_FILES, ROOMS, TWO_MEANINGS
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
@@ -75,6 +77,13 @@ def test_the_table_allows_nothing_that_no_file_needs() -> None:
         if not name.endswith(".*") and name not in used[room]
     }
     assert spare == set()
+
+
+def test_names_with_two_meanings_are_listed_only_as_long_as_there_are_two() -> None:
+    homes = Counter(
+        node.name for source in read_sources(PACKAGES) for node in source.tree.body if isinstance(node, ast.ClassDef)
+    )
+    assert {name for name in TWO_MEANINGS if homes[name] < 2} == set()
 
 
 BROKEN: list[tuple[Callable[[Sequence[Source]], Iterator[str]], dict[str, str]]] = [
@@ -145,6 +154,7 @@ BROKEN: list[tuple[Callable[[Sequence[Source]], Iterator[str]], dict[str, str]]]
     (size, {f"dht.records.x{number}": "" for number in range(16)}),
     (size, {f"dht.records.x{number}": "\n" * 500 for number in range(6)}),
     (names, {"averaging.utils": ""}),
+    (one_meaning, {"dht.a": "class Line: ...", "peer.panel.b": "class Line: ..."}),
     (mirror, {"tests.dht.attic.test_x": ""}),
 ]
 

@@ -60,7 +60,15 @@ def test_the_scenarios_meet_what_they_are_for():
     """Forks, repairs, expired and returned work, deaths in mid-round and refusals all happen in a few dozen seeds."""
     seeds = range(0, 320, 8)
     seen = sum((SEEN.get(seed) or run_seed(seed).seen for seed in seeds), Counter())
-    for what in ("forked", "repaired", "WorkExpired", "WorkReturned", "LeaderChanged", "RoundAborted", "PeerRefused"):
+    for what in (
+        "forked",
+        "repaired",
+        "WorkDropped",
+        "WorkReturned",
+        "LeaderReplaced",
+        "RoundAbandoned",
+        "PeerRefused",
+    ):
         assert seen[what] >= 2, what
     for what in ("crash", "return_with_state", "stall", "partition", "leave", "held", "duplicated", "ambushed"):
         assert seen[what] >= 2, what

@@ -6,7 +6,8 @@ import dataclasses
 
 import pytest
 
-from peer.events.log import RefusedPeer, RoundCommitted
+from averaging.rounds.facts import RoundCommitted
+from peer.events.peer_events import RefusedPeer
 from peer.simulation.peer import simulated_identity
 from peer.simulation.simulation import Fault, SimulationSpec, simulate, tiny_manifest
 
@@ -21,9 +22,9 @@ def test_a_peer_whose_clock_is_off_by_a_minute_takes_part(skew_seconds):
     commits, refused = {}, []
 
     def on_event(index, event):
-        if isinstance(event, RoundCommitted) and event.version >= 2:
-            commits[(event.fragment, event.version, index)] = event.contributors
-        elif isinstance(event, RefusedPeer):
+        if isinstance(event.fact, RoundCommitted) and event.fact.version >= 2:
+            commits[(event.fact.fragment, event.fact.version, index)] = event.fact.contributors
+        elif isinstance(event.fact, RefusedPeer):
             refused.append(event)
 
     result = simulate(spec, on_event)

@@ -21,8 +21,7 @@ from averaging.rounds.machine import RoundMachine
 from averaging.rounds.timing import RoundTiming
 from averaging.trust.guard import Guard, GuardPorts
 from averaging.wire.messages import Abandon, Commit, Offer, RosterEntry, ShardResult
-from peer.events.log import Event
-from peer.events.peer_events import AnchorRepaired, RefusedPeer
+from peer.events.peer_events import AnchorRepaired, Event, RefusedPeer
 from peer.simulation.scenarios.spec import Fault, PeerSpec, Quadratic, SimulationSpec, tiny_manifest
 from peer.simulation.simulation import simulate
 from tests.kit.clock import Clock
@@ -261,5 +260,5 @@ def test_no_peer_of_a_split_swarm_refuses_another_when_it_is_one_again(heal_at: 
     )
     result = simulate(spec, lambda index, event: seen.append(event))
     assert result.violations == ()
-    assert [event for event in seen if isinstance(event, AnchorRepaired)], "the sides never differed"
-    assert [event.reason for event in seen if isinstance(event, RefusedPeer)] == []
+    assert [event for event in seen if isinstance(event.fact, AnchorRepaired)], "the sides never differed"
+    assert [event.fact.reason for event in seen if isinstance(event.fact, RefusedPeer)] == []

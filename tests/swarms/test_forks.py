@@ -7,9 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from peer.events.log import Event
-from peer.events.peer_events import AnchorDiffered, AnchorRepaired, CatchUpProgressed, CaughtUp, JoinedRun
-from peer.events.round_events import RoundCommitted, SentContribution
+from averaging.rounds.facts import Fact, RoundCommitted, SentContribution
+from peer.events.peer_events import AnchorDiffered, AnchorRepaired, CatchUpProgressed, CaughtUp, Event, JoinedRun
 from peer.network.node.fragment_memory import persist
 from peer.network.node.node import Node
 from peer.simulation.peer import EPOCH_SECONDS, Life
@@ -57,7 +56,8 @@ def swarm_with_fork(
     waiting = set(forked)
 
     def on_event(index: int, event: Event) -> None:
-        is_moment = isinstance(event, RoundCommitted) and (event.fragment, event.version) == (FRAGMENT, 2)
+        fact = event.fact
+        is_moment = isinstance(fact, RoundCommitted) and (fact.fragment, fact.version) == (FRAGMENT, 2)
         if is_moment and index in waiting:
             waiting.discard(index)
             # Not from inside of the commit.
@@ -77,8 +77,8 @@ async def when_idle(busy: object, work: Callable[[], None]) -> None:
         work()
 
 
-def of(seen: list[tuple[int, Event]], kind: type[Event]) -> list[tuple[int, Event]]:
-    return [(index, event) for index, event in seen if isinstance(event, kind)]
+def of(seen: list[tuple[int, Event]], kind: type[Fact]) -> list[tuple[int, Event]]:
+    return [(index, event) for index, event in seen if isinstance(event.fact, kind)]
 
 
 def after_fork(
@@ -86,9 +86,9 @@ def after_fork(
 ) -> list[tuple[int, int]]:
     """(peer, fragment); two leaders may have closed the very first rounds before, which is not the matter here."""
     return [
-        (index, event.fragment)
+        (index, event.fact.fragment)
         for index, event in seen
-        if isinstance(event, kind) and event.version > 2 and event.fragment == FRAGMENT
+        if isinstance(event.fact, kind) and event.fact.version > 2 and event.fact.fragment == FRAGMENT
     ]
 
 
@@ -106,7 +106,9 @@ def test_a_lone_fork_gives_in_whatever_its_tokens(lives: dict[int, Life], more_t
         began = next(
             event.at
             for index, event in seen
-            if index == FORKED and isinstance(event, RoundCommitted) and (event.fragment, event.version) == (1, 2)
+            if index == FORKED
+            and isinstance(event.fact, RoundCommitted)
+            and (event.fact.fragment, event.fact.version) == (1, 2)
         )
         assert repaired[-1][1].at - began < 20.0
 
@@ -152,9 +154,9 @@ def test_of_two_equal_sides_of_a_split_the_one_with_more_signed_tokens_wins(num_
     # Whoever gives in first, of each fragment; right afterwards two leaders may close one round each.
     first: dict[int, int] = {}
     for index, event in of(seen, AnchorRepaired):
-        assert isinstance(event, AnchorRepaired)
+        assert isinstance(event.fact, AnchorRepaired)
         if event.at > EPOCH_SECONDS + 60.0:
-            first.setdefault(event.fragment, index)
+            first.setdefault(event.fact.fragment, index)
     assert first.keys() == {0, 1}
     assert set(first.values()) <= set(sides[1 - faster])
 
@@ -173,34 +175,34 @@ def test_a_joiner_is_ready_with_the_newest_versions_and_in_the_next_round_with_w
     result = simulate(spec, lambda index, event: seen.append((index, event)))
     assert result.violations == ()
     (caught_up,) = [event for index, event in of(seen, CaughtUp) if index == 3]
-    assert isinstance(caught_up, CaughtUp)
-    assert caught_up.donor == caught_up.donors[0]
-    progress = [event for index, event in of(seen, CatchUpProgressed) if index == 3]
+    assert isinstance(caught_up.fact, CaughtUp)
+    assert caught_up.fact.donor == caught_up.fact.donors[0]
+    progress = [event.fact for index, event in of(seen, CatchUpProgressed) if index == 3]
     assert isinstance(progress[-1], CatchUpProgressed)
     assert (progress[-1].share, progress[-1].seconds_left) == (1.0, 0.0)
     assert caught_up.at > EPOCH_SECONDS + 15.0
     (joined,) = [event for index, event in of(seen, JoinedRun) if index == 3]
     for fragment in range(spec.manifest.averaging.num_fragments):
         rounds = {
-            event.version + 1: event.at
+            event.fact.version + 1: event.at
             for index, event in of(seen, RoundCommitted)
-            if index == 0 and isinstance(event, RoundCommitted) and event.fragment == fragment
+            if index == 0 and isinstance(event.fact, RoundCommitted) and event.fact.fragment == fragment
         }
         first = next(
             event
             for index, event in seen
-            if index == 3 and isinstance(event, SentContribution) and event.fragment == fragment
+            if index == 3 and isinstance(event.fact, SentContribution) and event.fact.fragment == fragment
         )
         # Ready with the newest version but for a round that closes just then; the first work is in the round after it.
-        assert isinstance(joined, JoinedRun)
-        assert joined.versions[fragment] >= max(version for version, at in rounds.items() if at < joined.at - 1.0)
-        assert first.staleness == 0
-        assert first.version == max(version for version, at in rounds.items() if at < first.at)
+        assert isinstance(joined.fact, JoinedRun)
+        assert joined.fact.versions[fragment] >= max(version for version, at in rounds.items() if at < joined.at - 1.0)
+        assert first.fact.staleness == 0
+        assert first.fact.version == max(version for version, at in rounds.items() if at < first.at)
         contributors = [
-            event.contributors
+            event.fact.contributors
             for index, event in of(seen, RoundCommitted)
             if index == 0
-            and isinstance(event, RoundCommitted)
-            and (event.fragment, event.version) == (fragment, first.version)
+            and isinstance(event.fact, RoundCommitted)
+            and (event.fact.fragment, event.fact.version) == (fragment, first.fact.version)
         ]
         assert all(lives[3].node.me in names for names in contributors)

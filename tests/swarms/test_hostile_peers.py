@@ -8,8 +8,9 @@ from typing import get_args
 
 import pytest
 
+from averaging.rounds.facts import RoundCommitted
 from dht.errors import UsageFault
-from peer.events.log import RefusedPeer, RoundCommitted
+from peer.events.peer_events import RefusedPeer
 from peer.simulation.adversaries.claims import CLAIMS
 from peer.simulation.adversaries.floods import FLOODS
 from peer.simulation.adversaries.liars import LIES_IN_FRAMES
@@ -37,11 +38,11 @@ def test_honest_peers_go_on_beside_every_kind(together):
     def note(index, event):
         if index >= NUM_HONEST:
             return
-        if isinstance(event, RefusedPeer) and event.left_out_until is not None:
-            left_out.add(event.remote)
-        if isinstance(event, RoundCommitted):
-            for peer_id in event.contributors:
-                rounds.setdefault(peer_id, set()).add(event.version)
+        if isinstance(event.fact, RefusedPeer) and event.fact.left_out_until is not None:
+            left_out.add(event.fact.remote)
+        if isinstance(event.fact, RoundCommitted):
+            for peer_id in event.fact.contributors:
+                rounds.setdefault(peer_id, set()).add(event.fact.version)
 
     result = simulate(spec_of(scenario_of(kinds), 5), note)
     ids = [simulated_identity(5, index).peer_id for index in range(NUM_HONEST + len(kinds))]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from averaging.codec.blocks import EncodedBlocks
-from peer.events.log import RefusedPeer
+from peer.events.peer_events import RefusedPeer
 from peer.simulation.peer import Life, simulated_identity
 from peer.simulation.scenarios.spec import plan_churn
 from peer.simulation.simulation import Fault, SimulationSpec, simulate, tiny_manifest
@@ -73,8 +73,8 @@ def swarm_with_liar(monkeypatch, spoil, seed=7, **averaging):
     refusals = []
 
     def on_event(index, event):
-        if isinstance(event, RefusedPeer) and index != LIAR:
-            refusals.append(event)
+        if isinstance(event.fact, RefusedPeer) and index != LIAR:
+            refusals.append(event.fact)
 
     spec = SimulationSpec(4, 200, seed, tiny_manifest(seed, **averaging))
     # Before training ends: with nobody else at work, its lone commits would be the heaviest.
@@ -133,7 +133,9 @@ def test_nobody_honest_is_refused(seed, combine):
     )
     spec = SimulationSpec(8, 100, seed, manifest, faults, step_seconds=(0.4, 4.0), stream_loss=0.05)
     refusals = []
-    result = simulate(spec, lambda index, event: refusals.append(event) if isinstance(event, RefusedPeer) else None)
+    result = simulate(
+        spec, lambda index, event: refusals.append(event) if isinstance(event.fact, RefusedPeer) else None
+    )
     assert result.rounds_committed > 0
     assert len(refusals) <= 1
-    assert all(event.kinds == ("evasive",) and event.left_out_until is None for event in refusals)
+    assert all(event.fact.kinds == ("evasive",) and event.fact.left_out_until is None for event in refusals)

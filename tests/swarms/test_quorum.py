@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from averaging.rounds.facts import QuorumMissing
-from peer.events.log import PeerLeft, QuorumAwaited, RoundCommitted
+from averaging.rounds.facts import QuorumAwaited, RoundCommitted
+from peer.events.peer_events import PeerLeft
 from peer.simulation.peer import simulated_identity
 from peer.simulation.simulation import Fault, SimulationSpec, simulate, tiny_manifest
 from tests.kit.rounds.exchange_swarm import Swarm, scenario
@@ -22,7 +22,7 @@ def test_a_minority_says_whom_it_waits_for_before_it_goes_on():
         await swarm.train(1, 4.0, first_seed=900)
         assert alone.fragments[0].state.version == version
         assert max(peer.fragments[0].state.version for peer in swarm.live()) == version + 1
-        (told,) = [report for report in alone.reports if isinstance(report, QuorumMissing)]
+        (told,) = [report for report in alone.reports if isinstance(report, QuorumAwaited)]
         assert (told.num_offers, told.quorum, told.missing) == (1, 2, ())
         await swarm.train(2, 4.0, first_seed=1000)
         assert alone.fragments[0].state.version > version  # at last it goes on, as one side of a split
@@ -37,9 +37,9 @@ def test_survivors_of_a_mass_death_go_on_within_learned_times():
     events = []
     result = simulate(spec, lambda index, event: events.append((index, event)))
     assert result.violations == ()
-    died_at = max(event.at for _, event in events if isinstance(event, PeerLeft)) - 1.0
+    died_at = max(event.at for _, event in events if isinstance(event.fact, PeerLeft)) - 1.0
     me = simulated_identity(3, 0).peer_id
-    lone = [event for _, event in events if isinstance(event, RoundCommitted) and event.contributors == (me,)]
+    lone = [event for _, event in events if isinstance(event.fact, RoundCommitted) and event.fact.contributors == (me,)]
     assert lone
     assert lone[0].at - died_at < 20.0
-    assert any(isinstance(event, QuorumAwaited) for _, event in events)
+    assert any(isinstance(event.fact, QuorumAwaited) for _, event in events)

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Any
 
+from averaging.rounds.facts import AppliedCommit, RoundCommitted
 from dht.admission.admission import Admission
 from dht.admission.hello import AccessRule
 from dht.identity.keys import Identity, make_run_id
@@ -14,7 +15,7 @@ from dht.memory.host import MemoryNetwork
 from dht.memory.store import MemoryRecords
 from dht.records.signed_records import VerifiedRecords
 from peer.config.manifest import RunManifest
-from peer.events.log import AppliedCommit, Event, RefusedPeer, RoundCommitted, RunEnded
+from peer.events.peer_events import Event, RefusedPeer, RunEnded
 from peer.network.membership.doorkeeper import RunDoorkeeper
 from peer.network.membership.revisions import WHEN_JOINING, Revisions, member_rules
 from peer.simulation.peer import EPOCH_SECONDS, SOFTWARE, Life, SimulatedPeer, World, simulated_identity, workload_of
@@ -87,7 +88,11 @@ class Swarm:
             await asyncio.sleep(1.0)
 
     def digests(self, index: int) -> dict[tuple[int, int], str]:
-        return {(e.fragment, e.version): e.digest for e in self.events[index] if isinstance(e, AppliedCommit)}
+        return {
+            (e.fact.fragment, e.fact.version): e.fact.digest
+            for e in self.events[index]
+            if isinstance(e.fact, AppliedCommit)
+        }
 
     async def end(self) -> None:
         for peer in self.peers:
@@ -115,15 +120,15 @@ def test_listed_keys_train_together_and_a_stranger_alone() -> None:
         await swarm.until(lambda: all(swarm.version(index) >= 6 for index in range(4)))
         stranger = swarm.peers[3].identity.peer_id
         for index in range(4):
-            commits = [event for event in swarm.events[index] if isinstance(event, RoundCommitted)]
+            commits = [event.fact for event in swarm.events[index] if isinstance(event.fact, RoundCommitted)]
             assert commits
             expected = set(MEMBERS) if index < 3 else {stranger}
             assert all(set(commit.contributors) <= expected for commit in commits)
-        together = [e for e in swarm.events[0] if isinstance(e, RoundCommitted) and len(e.contributors) == 3]
+        together = [e for e in swarm.events[0] if isinstance(e.fact, RoundCommitted) and len(e.fact.contributors) == 3]
         assert together
-        refused = [e for index in range(3) for e in swarm.events[index] if isinstance(e, RefusedPeer)]
-        assert {event.remote for event in refused} == {stranger}
-        assert any("is not on the list" in event.reason for event in refused)
+        refused = [e.fact for index in range(3) for e in swarm.events[index] if isinstance(e.fact, RefusedPeer)]
+        assert {fact.remote for fact in refused} == {stranger}
+        assert any("is not on the list" in fact.reason for fact in refused)
 
     run(scene, num_peers=4)
 
@@ -161,7 +166,7 @@ def test_the_run_ends_at_one_version_on_every_peer() -> None:
         await swarm.revise(listed({"at_version": end, "ends_run": True}, revision=2), 1, 2, 0)
         await swarm.until(lambda: all(swarm.life(index).node.revisions.has_ended for index in range(3)))
         for index in range(3):
-            assert [e.version for e in swarm.events[index] if isinstance(e, RunEnded)] == [end]
+            assert [e.fact.version for e in swarm.events[index] if isinstance(e.fact, RunEnded)] == [end]
             assert swarm.version(index) >= end
 
     run(scene)
@@ -178,7 +183,7 @@ def test_who_is_revoked_or_too_old_stops_at_the_version_and_says_why() -> None:
         assert swarm.life(2).mailbox.network.stop == 1
         reached = swarm.version(0)
         await swarm.until(lambda: swarm.version(0) >= reached + 3)
-        late = [e for e in swarm.events[0] if isinstance(e, RoundCommitted) and e.version > at + 1]
+        late = [e.fact for e in swarm.events[0] if isinstance(e.fact, RoundCommitted) and e.fact.version > at + 1]
         assert late
         assert all(MEMBERS[2] not in commit.contributors for commit in late)
 

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from peer.events.log import RefusedPeer
+from peer.events.peer_events import RefusedPeer
 from peer.simulation.scenarios.scenario import load_scenario
 from peer.simulation.scenarios.schedule import spec_of
 from peer.simulation.simulation import Fault, SimulationSpec, simulate, tiny_manifest
@@ -16,8 +16,10 @@ from tests.kit.tiers import sampled
 def refusals_of(spec):
     """(result, what honest peers held against honest peers)."""
     refusals = []
-    result = simulate(spec, lambda index, event: refusals.append(event) if isinstance(event, RefusedPeer) else None)
-    return result, [event.reason for event in refusals]
+    result = simulate(
+        spec, lambda index, event: refusals.append(event) if isinstance(event.fact, RefusedPeer) else None
+    )
+    return result, [event.fact.reason for event in refusals]
 
 
 NIGHTS = [

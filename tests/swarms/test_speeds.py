@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from averaging.outer.outer_step import OuterRule, staleness_factor
-from averaging.rounds.facts import ContributionSent, WorkExpired
-from peer.events.log import RoundCommitted, WorkDropped
+from averaging.rounds.facts import RoundCommitted, SentContribution, WorkDropped
 from peer.simulation.peer import simulated_identity
 from peer.simulation.simulation import Fault, SimulationSpec, simulate, tiny_manifest
 from tests.kit.rounds.exchange_swarm import Swarm, scenario
@@ -25,9 +24,9 @@ def shares_of_rounds(spec, *, after=6):
     commits, dropped = {}, []
 
     def on_event(index, event):
-        if isinstance(event, RoundCommitted) and event.version >= after:
-            commits[(event.fragment, event.version)] = set(event.contributors)
-        elif isinstance(event, WorkDropped):
+        if isinstance(event.fact, RoundCommitted) and event.fact.version >= after:
+            commits[(event.fact.fragment, event.fact.version)] = set(event.fact.contributors)
+        elif isinstance(event.fact, WorkDropped):
             dropped.append(index)
 
     result = simulate(spec, on_event)
@@ -83,8 +82,8 @@ def test_a_peer_that_is_in_every_few_rounds_helps_with_its_staleness(every):
         await swarm.settle()
         swarm.assert_agreement()
         swarm.assert_shown()
-        assert not any(isinstance(report, WorkExpired) for report in rare.reports)
-        sent = [report for report in rare.reports if isinstance(report, ContributionSent)]
+        assert not any(isinstance(report, WorkDropped) for report in rare.reports)
+        sent = [report for report in rare.reports if isinstance(report, SentContribution)]
         included = [closed for closed in rare.closed() if closed.own_included]
         assert len(included) == len(sent) == 4
         assert [report.staleness for report in sent][1:] == [every - 1] * 3

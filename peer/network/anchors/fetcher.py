@@ -14,8 +14,8 @@ from typing import Protocol
 
 from averaging.lanes.links import Doorkeeper
 from averaging.signing.notary import Checker
+from averaging.transfer.chunks import KeptChunks
 from averaging.transfer.client import Header, fetch_commits, fetch_digest, fetch_state
-from averaging.transfer.kept_chunks import KeptChunks
 from averaging.transfer.messages import chunk_lengths
 from averaging.transfer.snapshots import Snapshot
 from averaging.transfer.transfer import Transfer

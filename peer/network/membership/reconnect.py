@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Mapping
 
 from dht.host import PeerId
 from peer.events import peer_events as events
-from peer.events.log import Event
+from peer.events.peer_events import Event
 
 TICK_SECONDS = 1.0
 """Between two counts of the members; costs nothing."""
@@ -125,7 +125,7 @@ class ReconnectLoop:
             was_away = self._is_lost or self._has_slept
             if was_away:
                 seconds = max(0.0, now - self._seen_at)
-                self._emit(events.SwarmFound(at=now, peer_id=self._me, peers=num_members, seconds=seconds))
+                self._emit(Event(now, self._me, events.SwarmFound(peers=num_members, seconds=seconds)))
             is_first = not self._has_met
             self._seen_at = self._patient_from = now
             self._has_met, self._is_lost, self._has_slept = True, False, False
@@ -133,6 +133,6 @@ class ReconnectLoop:
         if self._has_met and not self._is_lost and now - self._patient_from >= PATIENCE_SECONDS:
             self._is_lost = True
             seconds, is_training = now - self._seen_at, self._is_training()
-            self._emit(events.SwarmLost(at=now, peer_id=self._me, seconds=seconds, is_training=is_training))
+            self._emit(Event(now, self._me, events.SwarmLost(seconds=seconds, is_training=is_training)))
             self._hurry.set()
         return False

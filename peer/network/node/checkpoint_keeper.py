@@ -19,7 +19,7 @@ from peer.checkpoint.checkpoint import CheckpointDraft, CheckpointFolder, SavedC
 from peer.checkpoint.commits import read_commits
 from peer.checkpoint.facts import Totals
 from peer.events import peer_events as events
-from peer.events.log import Event
+from peer.events.peer_events import Event
 from peer.mailbox.mailbox import Mailbox
 from peer.network.node.mailbox_desk import TakeWork, TrainerDesk
 
@@ -119,9 +119,7 @@ class CheckpointKeeper:
                 if not self._is_failing:
                     reason = _reason(error, str(self._folder.path), self._desk is not None)
                     self._emit(
-                        events.CheckpointFailed(
-                            at=self._wall_clock(), peer_id=self._folder.owner.peer_id, reason=reason
-                        )
+                        Event(self._wall_clock(), self._folder.owner.peer_id, events.CheckpointFailed(reason=reason))
                     )
                 self._is_failing = True
             else:
@@ -145,11 +143,13 @@ class CheckpointKeeper:
             await self._compute(draft.discard)
             raise
         self._emit(
-            events.CheckpointSaved(
-                at=self._wall_clock(),
-                peer_id=self._folder.owner.peer_id,
-                path=str(path),
-                versions=draft.versions,
+            Event(
+                self._wall_clock(),
+                self._folder.owner.peer_id,
+                events.CheckpointSaved(
+                    path=str(path),
+                    versions=draft.versions,
+                ),
             )
         )
 

@@ -18,7 +18,7 @@ from averaging.exchange.context import ExchangePorts
 from averaging.exchange.exchange import Exchange
 from averaging.lanes.links import LinkPorts, Links
 from averaging.outer.schedule import effective_sync_every, fastest_believed
-from averaging.rounds.facts import ExchangeReport, PeerRefused, RoundClosed
+from averaging.rounds.facts import AppliedCommit, CommitTaken, PeerRefused, RepairNeeded, Report
 from averaging.signing.notary import Notary, Scope
 from averaging.transfer.client import Snapshot, StateServer
 from averaging.trust.guard import Guard, GuardPorts
@@ -109,7 +109,7 @@ class Node:
         if checkpoints is not None:
             self._past = RoundSpill(SpillFiles(checkpoints.path.parent), ports.compute)
             self.keeper = self._build_keeper(checkpoints, self._past)
-        self.repairs = Repairs(self.exchange, self.fetcher, self.membership, self.reporter, self._keep_lineage)
+        self.repairs = Repairs(self.exchange, self.fetcher, self.membership, self.reporter.report, self._keep_lineage)
         StateServer(
             *(ports.host, ports.doorkeeper, self, len(mailbox.sizes), ports.compute),
             most_bits_per_second=lambda: ports.serving.now(self.links),
@@ -342,22 +342,22 @@ class Node:
         num_known = len(trainers) + self.membership.num_suspected_trainers() + len(own)
         self.exchange.set_view([*trainers, *own], followers, num_known)
 
-    def _on_report(self, report: ExchangeReport) -> None:
+    def _on_report(self, report: Report) -> None:
         if isinstance(report, PeerRefused):
             self.reporter.refused(report)
-            return
-        self.reporter.round_report(report)
-        index = report.fragment
-        if self.reporter.moved(report):
-            persist(self.mailbox, self.fragments[index])
-            self._moved.set()
-            if self.rule.mode == "streaming" and self.desk.is_open:
-                self.desk.deliver_anchor(index)
-        if self._past is not None and isinstance(report, RoundClosed):
-            self._background.spawn(self._past.spill(self.fragments[index], report.commit))
-        repair = self.reporter.wanted_repair(report)
-        if repair is not None:
-            self._background.spawn(self.repairs.repair(index, repair.peer_id, repair.reason))
+        elif isinstance(report, RepairNeeded):
+            self._background.spawn(self.repairs.repair(report.fragment, report.peer_id, report.reason))
+        elif isinstance(report, CommitTaken):
+            self.reporter.commit_taken(report)
+            if self._past is not None:
+                self._background.spawn(self._past.spill(self.fragments[report.commit.fragment], report.commit))
+        else:
+            self.reporter.in_round(report)
+            if isinstance(report, AppliedCommit):
+                persist(self.mailbox, self.fragments[report.fragment])
+                self._moved.set()
+                if self.rule.mode == "streaming" and self.desk.is_open:
+                    self.desk.deliver_anchor(report.fragment)
 
     def _check_welcome(self, refusal: str) -> None:
         if refusal:

@@ -15,7 +15,7 @@ from dht.identity.keys import Identity
 from dht.records.signed_records import VerifiedRecords
 from dht.store import RecordStore
 from dht.streams.pacing import Pace
-from peer.events.log import Event
+from peer.events.peer_events import Event
 from peer.network.membership.revisions import Revisions
 from peer.network.node.serving_limits import FREELY, ServingLimits
 

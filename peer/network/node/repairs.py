@@ -17,11 +17,13 @@ from typing import Protocol
 
 from averaging.exchange.exchange import Exchange
 from averaging.fragment.runtime import FragmentRuntime
+from averaging.rounds.facts import Fact
 from averaging.signing.chains import Chain, newest_run
 from averaging.wire.messages import Commit
 from dht.host import PeerId
 from dht.records.lineages import MAX_LINEAGE_TOKENS, Side, replaces
 from dht.records.signed_records import PeerRecord
+from peer.events.peer_events import AnchorDiffered, AnchorRepaired
 from peer.network.anchors.fetcher import Fetched, Fetcher
 from peer.network.node.fragment_memory import adopt_snapshot
 
@@ -51,14 +53,6 @@ class Neighbours(Protocol):
         Those of this peer, or of suspected ones alone, may be among them.
         """
         ...
-
-
-class RepairReports(Protocol):
-    """Port: who is told; `peer.network.node.reporter.Reporter` is one."""
-
-    def anchor_differed(self, fragment: int, version: int, num_others: int) -> None: ...
-
-    def repaired(self, fragment: int, version: int, reason: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,13 +103,13 @@ class Repairs:
         exchange: Exchange,
         fetcher: Fetcher,
         neighbours: Neighbours,
-        reports: RepairReports,
+        report: Callable[[Fact], None],
         before_unproven: Callable[[], Awaitable[None]],
     ) -> None:
         self._exchange = exchange
         self._fetcher = fetcher
         self._neighbours = neighbours
-        self._reports = reports
+        self._report = report
         self._before_unproven = before_unproven
         self._refused: dict[tuple[PeerId, int], _Refusal] = {}
         self._looking: set[tuple[PeerId, int]] = set()
@@ -196,7 +190,7 @@ class Repairs:
             if not self._exchange.applying.begin_repair(fragment):
                 return False  # somebody else's claim was faster
             if found.is_fork:
-                self._reports.anchor_differed(fragment.index, fragment.state.version, len(found.behind))
+                self._report(AnchorDiffered(fragment.index, fragment.state.version, len(found.behind)))
             reason = reason or f"more weight stands behind that of {len(found.behind)} other members"
             is_replaced = await self._replace(fragment, found, reason)
             if is_replaced is None:
@@ -284,7 +278,7 @@ class Repairs:
                 found = replace(found, lineage_tokens=min(tokens, MAX_LINEAGE_TOKENS))
             snapshot, shown = found, tuple(commits[version] for version in sorted(commits))
             await self._exchange.applying.adopt(fragment, lambda state: adopt_snapshot(state, snapshot), shown)
-            self._reports.repaired(index, snapshot.version, reason)
+            self._report(AnchorRepaired(index, snapshot.version, reason))
             return True
         finally:
             self._exchange.applying.repaired(fragment)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from averaging.rounds.facts import CommitApplied, RoundBegan
+from averaging.rounds.facts import CommitTaken, RoundStarted
 from dht.records.signed_records import RoundTimes
 
 
@@ -14,25 +14,25 @@ class RoundClock:
         self._ended_at = started_at
         self._began: dict[int, tuple[int, float]] = {}
 
-    def began(self, report: RoundBegan, at: float) -> None:
+    def began(self, fact: RoundStarted, at: float) -> None:
         """A plan came. A later attempt at the same round belongs to it."""
-        if self._began.get(report.fragment, (-1, 0.0))[0] != report.version:
-            self._began[report.fragment] = (report.version, at)
+        if self._began.get(fact.fragment, (-1, 0.0))[0] != fact.version:
+            self._began[fact.fragment] = (fact.version, at)
 
-    def applied(self, report: CommitApplied, at: float) -> None:
+    def applied(self, taken: CommitTaken, at: float) -> None:
         """A commit was applied; one of a round that passed this peer by tells nothing about it."""
-        version, began_at = self._began.pop(report.fragment, (-1, 0.0))
-        if version != report.version:
+        version, began_at = self._began.pop(taken.commit.fragment, (-1, 0.0))
+        if version != taken.commit.version:
             return
         # A clock that was set back makes nothing negative. Rounds of several fragments may run at one time.
         compute_seconds = max(0.0, began_at - self._ended_at)
         self.newest = RoundTimes(
-            fragment=report.fragment,
-            version=report.version,
+            fragment=taken.commit.fragment,
+            version=version,
             started_at=max(0.0, began_at - compute_seconds),
             compute_seconds=compute_seconds,
-            send_seconds=max(0.0, at - began_at - report.receive_seconds - report.apply_seconds),
-            receive_seconds=report.receive_seconds,
-            apply_seconds=report.apply_seconds,
+            send_seconds=max(0.0, at - began_at - taken.receive_seconds - taken.apply_seconds),
+            receive_seconds=taken.receive_seconds,
+            apply_seconds=taken.apply_seconds,
         )
         self._ended_at = max(self._ended_at, at)

@@ -9,7 +9,7 @@ from typing import Final
 from averaging.lanes.links import Links
 from averaging.transfer.messages import MAX_TRANSFERS
 from dht.errors import UsageFault
-from peer.quantities import bytes_text
+from dht.quantities import bytes_text
 
 SERVING_SHARE: Final = 0.5
 """Of the measured upload rate: a newcomer has other donors, and a round that is late costs everybody."""

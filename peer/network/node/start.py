@@ -11,9 +11,11 @@ import numpy as np
 from averaging.fragment.runtime import Compute, FragmentRuntime
 from averaging.outer.contributions import OwnWork, Ranges, is_fate_known
 from averaging.outer.fragment_state import FragmentState
+from averaging.rounds.facts import WorkDropped
 from averaging.wire.messages import own_ranges
 from dht.host import PeerId
 from peer.checkpoint.checkpoint import SavedCheckpoint
+from peer.events.peer_events import WaitingForPeers
 from peer.mailbox.mailbox import Mailbox, WorkKind
 from peer.network.anchors.fetcher import Fetched, Fetcher
 from peer.network.membership.membership import Membership
@@ -186,7 +188,7 @@ class Start:
             await self._fetch_better()
             if self._trains or all(fragment.state.digest for fragment in self._fragments):
                 return
-            self._reporter.waiting("no trainer has a state yet", self._clock() - began)
+            self._reporter.report(WaitingForPeers("no trainer has a state yet", self._clock() - began))
             await asyncio.sleep(self._look_seconds)
             await self._membership.look()
 
@@ -211,7 +213,8 @@ class Start:
             state.give_up_work()
             self._given_up.add(index)
             if num_tokens:
-                self._reporter.work_given_up(index, state.version, snapshot.version - state.version, num_tokens)
+                staleness = snapshot.version - state.version
+                self._reporter.report(WorkDropped(index, state.version, staleness, num_tokens))
         left_version, known = state.version, fragment.known_anchors()
         with changing(self._mailbox, index, state):
             adopt_snapshot(state, snapshot)

@@ -18,11 +18,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from dht.errors import DaemonFault, LocalFault, MurmurationError
-from dht.kademlia.lazy_hivemind import allow_parts_of_hivemind
+from dht.p2pd.lazy_hivemind import allow_parts_of_hivemind
 from dht.records.signed_records import RunRecord, encode_run_record
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig
-from peer.events.log import Event, JoinedRun, to_json
+from peer.events.log import to_json
+from peer.events.peer_events import Event, JoinedRun
 from peer.mailbox.mailbox import Mailbox
 from peer.network.process.child import OWNERS_SIGNALS
 from peer.network.process.event_loop import run_network
@@ -114,7 +115,7 @@ async def _run(channel: _Channel) -> None:
 
     def emit(event: Event) -> None:
         channel.send("event", event=to_json(event))
-        if isinstance(event, JoinedRun):
+        if isinstance(event.fact, JoinedRun):
             # All modules are loaded by now. A full collection would walk through all that they made, which holds
             # everything up for a tenth of a second of processor time; on a crowded machine other peers notice.
             gc.freeze()

@@ -13,7 +13,6 @@ import random
 import secrets
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -43,7 +42,7 @@ from peer.config.manifest import RunManifest
 from peer.config.peer_config import ADDRESSES_NAME, PeerConfig, write_cached_peers
 from peer.config.run_rules import check_site, codec_of, limits_of
 from peer.events import peer_events as events
-from peer.events.log import Event, ManifestRevised, RunEnded
+from peer.events.peer_events import Event, ManifestRevised, RunEnded
 from peer.mailbox.mailbox import Mailbox
 from peer.network.membership.doorkeeper import RunDoorkeeper
 from peer.network.membership.invitation import load_pass
@@ -121,7 +120,7 @@ class NetworkSide:
 
     def _emit(self, event: Event) -> None:
         self._on_event(event)
-        if isinstance(event, RunEnded) and self._role != "trainer":
+        if isinstance(event.fact, RunEnded) and self._role != "trainer":
             # A trainer's process decides for itself, when its step is done.
             self.leave("the run has ended")
 
@@ -183,8 +182,8 @@ class NetworkSide:
                     self._show_addresses(host)
                 if host.num_restarts > num_restarts:
                     num_restarts, seconds = host.num_restarts, host.last_downtime_seconds
-                    event = events.DaemonRestarted(at=time.time(), peer_id=host.peer_id, seconds=seconds)
-                    self._emit(replace(event, is_training=_is_training(node)))
+                    restarted = events.DaemonRestarted(seconds, is_training=_is_training(node))
+                    self._emit(Event(time.time(), host.peer_id, restarted))
 
             host.add_restart_listener(report_restart)
             ProbeServer(host, node.ports.doorkeeper, dial_freshly, wall_clock=time.time, clock=time.monotonic)
@@ -311,7 +310,7 @@ class NetworkSide:
         config = self._config
 
         def report_wait(reason: str, seconds: float) -> None:
-            self._emit(events.WaitingForPeers(at=time.time(), peer_id=host.peer_id, reason=reason, seconds=seconds))
+            self._emit(Event(time.time(), host.peer_id, events.WaitingForPeers(reason=reason, seconds=seconds)))
 
         wanted = Wanted(config.run_id, config.peers, config.data_dir, config.join_timeout_seconds, report_wait)
         finding = asyncio.create_task(find_run(wanted, store, host, self._admission, local, damage))
@@ -437,7 +436,7 @@ class NetworkSide:
             self._met_members.set()
         else:
             self._refused_revision = record.revision
-        self._emit(ManifestRevised(at=time.time(), peer_id=node.me, revision=record.revision, changes=what))
+        self._emit(Event(time.time(), node.me, ManifestRevised(revision=record.revision, changes=what)))
 
     def _current_record(self) -> RunRecord:
         assert self._record is not None

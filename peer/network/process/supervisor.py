@@ -22,7 +22,8 @@ from dht.p2pd.directory import remove_stale
 from dht.records.signed_records import RunRecord, decode_run_record
 from peer.config.peer_config import PeerConfig
 from peer.events import peer_events as events
-from peer.events.log import Event, RunEnded, from_json
+from peer.events.log import from_json
+from peer.events.peer_events import Event, RunEnded
 from peer.mailbox.mailbox import Mailbox
 from peer.network.process.child import NetworkChild, start_network_child
 from peer.network.process.restarts import MAX_RESTARTS, Restarts
@@ -209,8 +210,8 @@ class NetworkProcess:
                 )
                 break
             is_training = self._mailbox is not None and bool(self._mailbox[0].network.ready)
-            event = events.NetworkRestarted(at=time.time(), peer_id=PeerId(""), reason=reason, is_training=is_training)
-            self._show(event)
+            restarted = events.NetworkRestarted(reason, is_training=is_training)
+            self._show(Event(time.time(), PeerId(""), restarted))
             if self._leaving.wait(pause_seconds):
                 break
             self._spawn()
@@ -231,7 +232,7 @@ class NetworkProcess:
         kind = message["kind"]
         if kind == "event":
             event = from_json(message["event"])
-            self.run_has_ended |= isinstance(event, RunEnded)
+            self.run_has_ended |= isinstance(event.fact, RunEnded)
             self._show(event)
         elif kind == "addresses":
             self.addresses = tuple(message["addresses"])

@@ -21,7 +21,8 @@ from dht.identity.multiaddr import Multiaddr, parse_multiaddr
 from dht.p2pd.daemon import DaemonOptions
 from dht.p2pd.relay_check import Relaying
 from dht.records.signed_records import PeerRecord
-from peer.events.log import Event, PathFound, ReachabilityFound, RelayChecked, RelayFound, RelayLost
+from peer.events.path_events import PathFound, ReachabilityFound, RelayChecked, RelayFound, RelayLost
+from peer.events.peer_events import Event
 from peer.network.reachability.path_kinds import (
     PathKind,
     choose_relays,
@@ -217,12 +218,14 @@ class Paths:
 
     def _emit_reachability(self, member: PeerId, addresses: tuple[str, ...]) -> None:
         self._ports.emit(
-            ReachabilityFound(
-                at=self._ports.wall_clock(),
-                peer_id=self._host.peer_id,
-                asked=member,
-                reachable=self._is_dialable is True,
-                addresses=addresses,
+            Event(
+                self._ports.wall_clock(),
+                self._host.peer_id,
+                ReachabilityFound(
+                    asked=member,
+                    reachable=self._is_dialable is True,
+                    addresses=addresses,
+                ),
             )
         )
 
@@ -246,7 +249,7 @@ class Paths:
             if relaying != "limited":
                 break
             await self._host.change(options)
-        self._ports.emit(RelayChecked(at=self._ports.wall_clock(), peer_id=self._host.peer_id, relaying=relaying))
+        self._ports.emit(Event(self._ports.wall_clock(), self._host.peer_id, RelayChecked(relaying=relaying)))
 
     def _announced_with(self, forwarded: Sequence[str]) -> list[str]:
         """What others are told; nothing: what the daemon finds out."""
@@ -287,12 +290,12 @@ class Paths:
                 self._is_lost_told = True
                 at = self._ports.wall_clock()
                 seconds = now - self._relay_missed_at
-                self._ports.emit(RelayLost(at=at, peer_id=self._host.peer_id, seconds=seconds))
+                self._ports.emit(Event(at, self._host.peer_id, RelayLost(seconds=seconds)))
             await self._go_behind_relays()
         self._led_by = led_by
 
     def _emit_relay(self, led_by: tuple[PeerId, ...]) -> None:
-        self._ports.emit(RelayFound(at=self._ports.wall_clock(), peer_id=self._host.peer_id, relays=led_by))
+        self._ports.emit(Event(self._ports.wall_clock(), self._host.peer_id, RelayFound(relays=led_by)))
 
     # -------------------------------------------------------------------------------------------------- paths to others
 
@@ -307,7 +310,7 @@ class Paths:
             kinds[record.peer_id] = kind
             if self._kinds.get(record.peer_id) != kind:
                 at = self._ports.wall_clock()
-                self._ports.emit(PathFound(at=at, peer_id=self._host.peer_id, remote=record.peer_id, path=kind))
+                self._ports.emit(Event(at, self._host.peer_id, PathFound(remote=record.peer_id, path=kind)))
             if kind == "relayed":
                 self._relayed.setdefault(record.peer_id, _RelayedPeer(now))
             else:

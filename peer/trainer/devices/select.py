@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from dht.errors import DeviceFault
-from peer.quantities import plural
+from dht.quantities import plural
 
 
 def select_device(name: str) -> torch.device:

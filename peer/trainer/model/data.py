@@ -18,8 +18,8 @@ import torch
 from numpy.typing import NDArray
 
 from dht.errors import UsageFault
+from dht.quantities import bytes_text, plural
 from peer.config.data_source import LIBRARY, reads_bytes
-from peer.quantities import bytes_text, plural
 from peer.trainer.model.data_files import Tokens, chosen_files, library_files
 
 MIN_FILES_TO_SPLIT_BY_FILE = 20

@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dht.errors import UsageFault
+from dht.quantities import bytes_text
 from dht.regular_files import open_regular, read_regular
 from peer.config.peer_config import expanded
-from peer.quantities import bytes_text
 
 MAX_MEMORY_SHARE = 4
 """A fourth of the machine's memory, at most, holds what is read and not mapped."""

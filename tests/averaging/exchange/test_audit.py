@@ -12,8 +12,7 @@ from averaging.fragment.shard_store import payload_digest
 from averaging.outer.outer_step import Terms
 from averaging.outer.reduction import reduce_shard
 from averaging.trust.audit_budgets import BUDGET
-from averaging.trust.mean_checks import OwnWork, suspicion, suspicious
-from averaging.trust.recomputing import is_wrong
+from averaging.trust.mean_checks import ComparedWork, is_wrong, suspicion, suspicious
 from averaging.wire.messages import Accusation, AuditRequest, Commit, Contribution, RosterEntry, ShardResult
 from tests.kit.network.memory_networks import named
 from tests.kit.notaries import notary_of
@@ -274,12 +273,12 @@ def test_whoever_has_no_work_in_a_round_looks_at_its_means_too():
         return {index: codec.encode(factor * work[512 * index :][:512]) for index, factor in enumerate(factors)}
 
     honest, lies = means((0.3, 0.3, 0.3)), means((0.3, -0.3, 3.0))
-    own = OwnWork(codec.encode(work), 10, None)
+    own = ComparedWork(codec.encode(work), 10, None)
     assert suspicious(commit, honest, own, codec) == []
     assert suspicious(commit, lies, own, codec) == [1, 2]
     assert suspicious(commit, lies, replace(own, member=0), codec) == [1]
     assert suspicious(commit, means((0.3, -0.3, 8.0)), own, codec) == [1, 2]
-    other = OwnWork(codec.encode(normal(2, 1536)), 10, None)
+    other = ComparedWork(codec.encode(normal(2, 1536)), 10, None)
     assert suspicious(commit, honest, other, codec) == []
     assert suspicious(commit, lies, other, codec) == [2]
     assert suspicious(commit, means((8.0, 0.3, 8.0)), replace(own, member=1), codec) == [0, 2]

@@ -12,7 +12,7 @@ from averaging.exchange.applying import stored_result
 from averaging.lanes.links import DATA_STREAMS, ROUND_PROTOCOL
 from averaging.outer.outer_step import OuterRule
 from averaging.outer.reduction import Reduction
-from averaging.rounds.facts import CommitApplied, RepairNeeded, RoundBegan, WorkExpired
+from averaging.rounds.facts import CommitTaken, RepairNeeded, RoundStarted, WorkDropped
 from averaging.wire import frames
 from averaging.wire.messages import DIGEST_BYTES, Contribution, Result, ResultRequest, VersionIs
 from dht.errors import PeerFault
@@ -45,16 +45,16 @@ def test_bytes_on_the_wire_are_few():
         swarm = Swarm(4)
         await swarm.train(4)
         await swarm.settle()
-        closed = [closed for peer in swarm.live() for closed in peer.closed(1) if closed.own_included]
+        closed = [one for peer in swarm.live() for one in peer.committed() if one.fragment == 1 and one.bytes_up]
         assert len(closed) >= 12
         payload_bits = swarm.live()[0].codec.bits_per_value
-        up = 8 * sum(one.up_bytes for one in closed) / sum(one.up_values for one in closed)
-        down = 8 * sum(one.down_bytes for one in closed) / sum(one.down_values for one in closed)
+        up = 8 * sum(one.bytes_up for one in closed) / sum(one.contribution_values_sent for one in closed)
+        down = 8 * sum(one.bytes_down for one in closed) / sum(one.result_values_received for one in closed)
         assert payload_bits < up < 1.2 * payload_bits
         assert payload_bits < down < 1.2 * payload_bits
         for peer in swarm.live():
             # Every applied commit says how long its results took to come, and to be applied.
-            applied = [report for report in peer.reports if isinstance(report, CommitApplied)]
+            applied = [report for report in peer.reports if isinstance(report, CommitTaken)]
             assert len(applied) == len(peer.closed())
             assert all(report.receive_seconds >= 0 and report.apply_seconds >= 0 for report in applied)
         return swarm
@@ -95,7 +95,7 @@ async def when_round_begins(swarm, index, choose):
     while True:
         for peer in swarm.live():
             for report in peer.reports:
-                if isinstance(report, RoundBegan) and report.fragment == index and report.num_members == 4:
+                if isinstance(report, RoundStarted) and report.fragment == index and report.num_contributors == 4:
                     return choose(peer, report)
         await asyncio.sleep(0.005)
 
@@ -236,7 +236,7 @@ def test_work_that_nobody_may_apply_any_more_is_dropped_and_leaves_the_live_para
         fragment.state.version = fragment.machine.version = 9
         peer.exchange.sending.take_part(True)
         await peer.exchange.sending.offer(fragment)
-        assert [report.staleness for report in peer.reports if isinstance(report, WorkExpired)] == [8]
+        assert [report.staleness for report in peer.reports if isinstance(report, WorkDropped)] == [8]
         assert_close(peer.live[0], fragment.state.anchor, 1e-5, 1.3e-6)
         return swarm
 

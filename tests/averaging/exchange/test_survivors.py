@@ -10,7 +10,7 @@ import asyncio
 
 import pytest
 
-from averaging.rounds.facts import ContributionSent, DeadlineExpired, LeaderChanged, RoundBegan, WorkReturned
+from averaging.rounds.facts import DeadlineExpired, LeaderReplaced, RoundStarted, SentContribution, WorkReturned
 from averaging.wire.messages import own_ranges
 from tests.kit.rounds.exchange_swarm import Swarm, assert_close, now, scenario
 
@@ -25,11 +25,11 @@ SURVIVORS_SECONDS = 5.0
 
 
 def began(peer, version):
-    return [report for report in peer.reports if isinstance(report, RoundBegan) and report.version == version]
+    return [report for report in peer.reports if isinstance(report, RoundStarted) and report.version == version]
 
 
 def has_sent(peer, version):
-    return any(isinstance(report, ContributionSent) and report.version == version for report in peer.reports)
+    return any(isinstance(report, SentContribution) and report.version == version for report in peer.reports)
 
 
 def leader(swarm, version):
@@ -140,7 +140,7 @@ def test_who_was_waited_for_in_vain_is_said_by_whoever_waited():
         assert {report.waited_for for report in told} == {(dead,)}
         assert sorted(report.awaited for report in told) == ["contribution"] * 3 + ["mean"]
         assert all(report.num_arrivals >= 3 and 1.0 <= report.seconds < SURVIVORS_SECONDS for report in told)
-        replaced = [report for peer in survivors for report in peer.reports if isinstance(report, LeaderChanged)]
+        replaced = [report for peer in survivors for report in peer.reports if isinstance(report, LeaderReplaced)]
         assert all(report.old == dead and "silent for" in report.reason for report in replaced)
         return swarm
 

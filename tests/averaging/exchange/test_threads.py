@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from averaging.fragment.next_digest import CHUNK_VALUES
-from averaging.rounds.facts import RoundClosed
+from averaging.rounds.facts import RoundCommitted
 from tests.kit.rounds.exchange_swarm import Swarm
 
 NUM_ROUNDS = 2
@@ -29,7 +29,7 @@ def test_rounds_with_threads_agree_and_show_everything(patience, monkeypatch):
 
             def report(said, peer=peer, old=peer._report):
                 old(said)
-                if isinstance(said, RoundClosed):
+                if isinstance(said, RoundCommitted):
                     changed.set()
 
             peer._report = report

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from averaging.codec.codec import make_codec
-from averaging.fragment.lost_work import KEPT_RECEIPTS, Receipts
+from averaging.fragment.lost_work import KEPT_RECEIPTS, LostWork
 from averaging.outer.contributions import RECENT_CONTRIBUTIONS, Sent, Settled
 from averaging.outer.fragment_state import FragmentState
 from averaging.outer.outer_step import OuterRule
-from averaging.rounds.facts import AnchorMoved, RoundClosed, WorkForgotten
+from averaging.rounds.facts import AppliedCommit, WorkLost
 from averaging.wire.messages import DIGEST_BYTES, Commit, RosterEntry, ShardResult
 from tests.kit.network.memory_networks import named
 from tests.kit.rounds.exchange_swarm import Swarm, scenario
@@ -47,7 +47,7 @@ def settled(receipts, new_version, commits, *, left_version=8, pending=None, who
 
 def receipts_of(committed, returned=()):
     """Contributions named by the version they travelled for."""
-    receipts = Receipts(ME)
+    receipts = LostWork(ME)
     for version in sorted((*committed, *returned)):
         receipts.note(sent_of(version), version, is_committed=version in committed)
     return receipts
@@ -88,8 +88,8 @@ def test_what_nobody_can_tell_is_said_to_be_so():
 
 
 def test_work_under_way_that_is_given_up_is_said():
-    assert settled(Receipts(ME), 30, [commit_of(29, None)], pending=sent_of(8, 70)) == [(70, False, UNKNOWN)]
-    assert settled(Receipts(ME), 9, [commit_of(8, None)], pending=sent_of(8, 70)) == []  # it waits again
+    assert settled(LostWork(ME), 30, [commit_of(29, None)], pending=sent_of(8, 70)) == [(70, False, UNKNOWN)]
+    assert settled(LostWork(ME), 9, [commit_of(8, None)], pending=sent_of(8, 70)) == []  # it waits again
 
 
 def test_what_came_back_and_is_there_after_all_counts_twice():
@@ -126,7 +126,7 @@ def test_two_halves_that_were_apart_for_long_say_what_it_cost(num_rounds):
         swarm.assert_agreement()
         swarm.assert_shown()
         tokens = [
-            sum(report.tokens for report in peer.reports if isinstance(report, WorkForgotten)) for peer in swarm.live()
+            sum(report.tokens for report in peer.reports if isinstance(report, WorkLost)) for peer in swarm.live()
         ]
         # 100 tokens per round; the lighter half keeps the last few of its own contributions whole.
         expected = [100 * max(0, rounds - RECENT_CONTRIBUTIONS) for rounds in own]
@@ -146,11 +146,11 @@ def test_bytes_of_rounds_of_others_are_not_counted():
         swarm.set_views()
         await swarm.train(3, first_seed=500)
         await swarm.settle()
-        assert any(isinstance(report, AnchorMoved) for report in idle.reports)
+        assert any(isinstance(report, AppliedCommit) for report in idle.reports)
         for peer in swarm.live():
-            for closed in (report for report in peer.reports if isinstance(report, RoundClosed)):
-                counts = (closed.up_bytes, closed.up_values, closed.down_bytes, closed.down_values)
-                assert closed.own_included or counts == (0, 0, 0, 0)
+            for closed, said in zip(peer.closed(), peer.committed(), strict=True):
+                values = (said.contribution_values_sent, said.result_values_received)
+                assert closed.own_included or (said.bytes_up, said.bytes_down, *values) == (0, 0, 0, 0)
         assert not all(closed.own_included for closed in idle.closed())
         return swarm
 

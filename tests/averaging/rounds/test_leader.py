@@ -13,7 +13,7 @@ from averaging.rounds.deadlines import (
     FEWEST_ARRIVALS,
     MISSES_OF_ABSENT,
 )
-from averaging.rounds.events import DeadlinePassed, QuorumAwaited
+from averaging.rounds.facts import DeadlineExpired, QuorumAwaited
 from averaging.rounds.leader import (
     FIRST_GRACE_SECONDS,
     FIRST_QUORUM_INTERVALS,
@@ -168,8 +168,8 @@ def test_it_says_once_whom_it_waits_for_and_then_that_it_did_in_vain():
     awaited, passed = leader.told
     missing = tuple(PEERS[1:4])
     # The grace window is over after 7 s, and after twice the interval nobody else will come.
-    assert awaited == QuorumAwaited(1, 2, missing, 13.0, 0)
-    assert passed == DeadlinePassed("offer", missing, 20.0, 0)
+    assert awaited == QuorumAwaited(0, 3, 1, 2, missing, 13.0, 0)
+    assert passed == DeadlineExpired(0, 3, "offer", missing, 20.0, 0)
     assert len(leader.got(Plan)[0].roster) == 1
 
 
@@ -384,7 +384,7 @@ def test_a_silent_reducer_leaves_a_void_shard_at_the_deadline():
     assert at == pytest.approx(START + deadline)
     assert isinstance(commit, Commit)
     assert [bool(shard.digest) for shard in commit.shards] == [True, False]
-    assert leader.told == [DeadlinePassed("mean", (PEERS[1],), deadline, 0)]
+    assert leader.told == [DeadlineExpired(0, 3, "mean", (PEERS[1],), deadline, 0)]
 
 
 def test_without_a_single_mean_it_waits_once_more_as_long():
@@ -392,7 +392,7 @@ def test_without_a_single_mean_it_waits_once_more_as_long():
     deadline = leader.got(Plan)[0].commit_deadline_seconds
     leader.run_until(START + 1.5 * deadline)
     assert not leader.leading.closed
-    assert leader.told == [DeadlinePassed("first mean", (PEERS[0], PEERS[1]), deadline, 0)]
+    assert leader.told == [DeadlineExpired(0, 3, "first mean", (PEERS[0], PEERS[1]), deadline, 0)]
     leader.reduced(0, PEERS[0])
     leader.reduced(1, PEERS[1])
     commit = leader.check(START + 1.5 * deadline)

@@ -13,6 +13,7 @@ from averaging.codec.codec import make_codec
 from averaging.outer.contributions import CommittedShard
 from averaging.outer.fragment_state import FragmentState
 from averaging.outer.outer_step import OuterRule
+from averaging.rounds.facts import RoundCommitted
 from averaging.rounds.timing import RoundTiming
 from averaging.trust.believed_speeds import FASTEST_OF_MEDIAN, BelievedSpeeds
 from averaging.trust.guard import Guard, GuardPorts
@@ -32,7 +33,6 @@ from averaging.wire.messages import (
 from dht.errors import PeerFault
 from dht.host import PeerId
 from dht.records.lineages import MAX_LINEAGE_TOKENS
-from peer.events.log import RoundCommitted
 from peer.network.node.node import Node
 from peer.simulation import peer
 from peer.simulation.peer import simulated_identity
@@ -250,9 +250,9 @@ def test_noise_with_any_tokens_of_peers_without_a_speed_is_in_no_honest_commit(m
 
     def note(index, event):
         nonlocal largest
-        if index < num_honest and isinstance(event, RoundCommitted):
-            largest = max(largest, event.tokens)
-            contributors.update(event.contributors)
+        if index < num_honest and isinstance(event.fact, RoundCommitted):
+            largest = max(largest, event.fact.tokens)
+            contributors.update(event.fact.contributors)
 
     ids = [simulated_identity(5, index).peer_id for index in range(num_honest + 2)]
     result = simulate(spec_of(scenario, 5), note)

@@ -7,7 +7,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from averaging.rounds.facts import CommitApplied, RoundBegan
+from averaging.rounds.facts import CommitTaken, RoundStarted
+from averaging.wire.messages import Commit
 from dashboard.facts import LaneFacts
 from dashboard.observe.lanes import KEPT_SECONDS, MAX_LANE_PEERS, MAX_LANES_PER_PEER, lane_end, merge_lanes
 from dht.records.signed_records import RoundTimes, decode_peer_record, encode_peer_record
@@ -19,23 +20,27 @@ reals = st.floats(0, 1e18)
 times = st.builds(RoundTimes, st.integers(0, 3), st.integers(0, 99), reals, reals, reals, reals, reals)
 
 
+def taken(fragment: int, version: int, receive_seconds: float, apply_seconds: float) -> CommitTaken:
+    return CommitTaken(Commit(fragment, version, 0, LEADER, b"", (), (), b""), True, receive_seconds, apply_seconds)
+
+
 def test_phases_follow_one_another_from_one_round_to_the_next() -> None:
     clock = RoundClock(NOW)
-    clock.began(RoundBegan(0, 4, LEADER, 3), NOW + 10)
-    clock.applied(CommitApplied(0, 4, 1.5, 0.5), NOW + 16)
+    clock.began(RoundStarted(0, 4, LEADER, 3), NOW + 10)
+    clock.applied(taken(0, 4, 1.5, 0.5), NOW + 16)
     assert clock.newest == RoundTimes(0, 4, NOW, 10.0, 4.0, 1.5, 0.5)
-    clock.began(RoundBegan(1, 9, LEADER, 3), NOW + 20)
+    clock.began(RoundStarted(1, 9, LEADER, 3), NOW + 20)
     # A second attempt at the same round is part of it.
-    clock.began(RoundBegan(1, 9, LEADER, 3), NOW + 25)
-    clock.applied(CommitApplied(1, 9, 1.0, 1.0), NOW + 30)
+    clock.began(RoundStarted(1, 9, LEADER, 3), NOW + 25)
+    clock.applied(taken(1, 9, 1.0, 1.0), NOW + 30)
     assert clock.newest == RoundTimes(1, 9, NOW + 16, 4.0, 8.0, 1.0, 1.0)
 
 
 def test_a_round_that_passed_by_tells_nothing() -> None:
     clock = RoundClock(NOW)
-    clock.applied(CommitApplied(0, 4, 1.0, 1.0), NOW + 5)
-    clock.began(RoundBegan(0, 6, LEADER, 3), NOW + 6)
-    clock.applied(CommitApplied(0, 5, 1.0, 1.0), NOW + 9)
+    clock.applied(taken(0, 4, 1.0, 1.0), NOW + 5)
+    clock.began(RoundStarted(0, 6, LEADER, 3), NOW + 6)
+    clock.applied(taken(0, 5, 1.0, 1.0), NOW + 9)
     assert clock.newest is None
 
 

@@ -10,7 +10,7 @@ import pytest
 from tests.kit.fresh_interpreter import HEAVY, run
 
 PARTS = """
-from dht.kademlia.lazy_hivemind import allow_parts_of_hivemind
+from dht.p2pd.lazy_hivemind import allow_parts_of_hivemind
 allow_parts_of_hivemind()
 """
 

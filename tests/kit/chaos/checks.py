@@ -12,7 +12,7 @@ from averaging.codec.blocks import EncodedBlocks
 from averaging.fragment.runtime import FragmentRuntime
 from averaging.outer.contributions import RECENT_CONTRIBUTIONS
 from averaging.outer.outer_step import OuterRule
-from averaging.rounds.facts import PeerRefused, RoundBegan
+from averaging.rounds.facts import PeerRefused, RoundStarted
 from averaging.rounds.leader import Leading
 from averaging.rounds.reducer import Reducing
 from averaging.trust.leaders import LEAST_PATIENCE_SECONDS, PATIENCE_PACES
@@ -64,7 +64,7 @@ class Checks:
         self._forked_at: dict[tuple[int, int], float] = {}
         self._waiting: dict[tuple[int, int], tuple[float, int]] = {}
 
-    def on_round_began(self, report: RoundBegan) -> None:
+    def on_round_began(self, report: RoundStarted) -> None:
         self._began_at.setdefault((report.fragment, report.version, report.leader), now())
 
     def check_weight(self, commit: Commit) -> None:

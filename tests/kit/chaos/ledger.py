@@ -10,7 +10,7 @@ fragment follow its work, after every change of its state:
   killed process had under way; a contribution under way of whose version the new lineage's commit is not known; what
   only a lineage that was left had committed longer ago than `RECENT_CONTRIBUTIONS` contributions; and contributions
   of which a part had returned and was sent again, when it is not known where that part is. Twice there may be what had
-  returned longer ago than that, and was found in the lineage that was gone back to; `WorkForgotten.is_doubled` tells.
+  returned longer ago than that, and was found in the lineage that was gone back to; `WorkLost.is_doubled` tells.
 """
 
 from __future__ import annotations

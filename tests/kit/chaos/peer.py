@@ -23,7 +23,7 @@ from averaging.fragment.shard_store import ShardStore
 from averaging.lanes.links import LinkPorts, Links
 from averaging.outer.fragment_state import FragmentState
 from averaging.rounds.events import Event
-from averaging.rounds.facts import ExchangeReport, RepairNeeded, RoundBegan, WorkExpired
+from averaging.rounds.facts import Fact, RepairNeeded, Report, RoundStarted, WorkDropped
 from averaging.rounds.machine import RoundMachine, RoundTiming
 from averaging.rounds.shard_plan import MOST_OF_MEDIAN
 from averaging.transfer.server import StateServer
@@ -37,6 +37,7 @@ from dht.errors import PeerFault
 from dht.host import PeerId
 from dht.memory.host import MemoryHost
 from dht.records.signed_records import PeerRecord
+from peer.events.peer_events import AnchorRepaired
 from peer.network.anchors.fetcher import Fetched, Fetcher
 from peer.network.membership.doorkeeper import RunDoorkeeper
 from peer.network.membership.membership import FIRST_SUSPICION_SECONDS, LONGEST_SUSPICION_SECONDS
@@ -185,7 +186,7 @@ class ChaosPeer:
             first_sequence=10_000 * self.session,
         )
         self.fetcher = Fetcher(self.host, doorkeeper, limits, self.company, CHECKER)
-        self.repairs = Repairs(self.exchange, self.fetcher, self.company, self, _nothing)
+        self.repairs = Repairs(self.exchange, self.fetcher, self.company, self._on_repair, _nothing)
         StateServer(self.host, doorkeeper, self, len(scenario.sizes), self._compute)
         for fragment in self.fragments:
             fragment.machine.watch = lambda event, fragment=fragment: world.checks.after_event(self, fragment)
@@ -429,17 +430,9 @@ class ChaosPeer:
         self.world.checks.trace(f"peer {self.number} refused {peer_id[-6:]}: {reason}")
         self.guard.blame(peer_id, "malformed", reason)
 
-    def anchor_differed(self, fragment: int, version: int, num_others: int) -> None:
-        self.world.checks.seen["outvoted"] += 1
-        self.world.checks.trace(
-            f"peer {self.number} fragment {fragment}: {num_others} have another anchor of {version}"
-        )
-
-    def repaired(self, fragment: int, version: int, reason: str) -> None:
-        self.world.checks.seen["repaired"] += 1
-        self.world.checks.trace(
-            f"peer {self.number} fragment {fragment}: now at version {version} of the others, {reason}"
-        )
+    def _on_repair(self, fact: Fact) -> None:
+        self.world.checks.seen["repaired" if isinstance(fact, AnchorRepaired) else "outvoted"] += 1
+        self.world.checks.trace(f"peer {self.number}: {fact}")
 
     def on_view(self) -> None:
         if self.is_dead or not hasattr(self, "exchange"):
@@ -453,13 +446,13 @@ class ChaosPeer:
     def _speed_of(self, peer_id: PeerId) -> float:
         return float(TOKENS_PER_SECOND) if peer_id == self.name else self.company.tokens_per_second(peer_id)
 
-    def _report(self, report: ExchangeReport) -> None:
+    def _report(self, report: Report) -> None:
         if self.is_dead:
             return
         self.world.on_report(self, report)
-        if isinstance(report, WorkExpired):
+        if isinstance(report, WorkDropped):
             self.num_expired += 1
-        elif isinstance(report, RoundBegan):
+        elif isinstance(report, RoundStarted):
             self.world.on_round_began(self, report)
         elif isinstance(report, RepairNeeded):
             self.spawn(self.repairs.repair(report.fragment, report.peer_id, report.reason))

@@ -17,7 +17,7 @@ import averaging.outer.outer_step
 import averaging.rounds.shard_plan
 from averaging.arrays import F32
 from averaging.outer.outer_step import OuterRule
-from averaging.rounds.facts import ExchangeReport, PeerRefused, RoundBegan
+from averaging.rounds.facts import PeerRefused, Report, RoundStarted
 from averaging.wire.messages import Message
 from dht.host import PeerId
 from dht.memory.host import MemoryNetwork
@@ -266,7 +266,7 @@ class World:
             return [0.0, delay]
         return None
 
-    def on_report(self, peer: ChaosPeer, report: ExchangeReport) -> None:
+    def on_report(self, peer: ChaosPeer, report: Report) -> None:
         self.checks.seen[type(report).__name__] += 1
         if isinstance(report, PeerRefused) and report.is_left_out:
             self.checks.on_left_out(peer, report)
@@ -275,9 +275,9 @@ class World:
             f"peer {peer.number}: {text if len(text) < 200 else type(report).__name__ + f' {text[:60]}...'}"
         )
 
-    def on_round_began(self, peer: ChaosPeer, report: RoundBegan) -> None:
+    def on_round_began(self, peer: ChaosPeer, report: RoundStarted) -> None:
         self.checks.on_round_began(report)
-        if self._ambushes and report.num_members >= 2:
+        if self._ambushes and report.num_contributors >= 2:
             fault = self._ambushes[0]
             machine = peer.fragments[report.fragment].machine
             victim = next((other for other in self.live() if other.name == report.leader), None)

@@ -25,16 +25,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from averaging.rounds.facts import AppliedCommit, Fact, RoundCommitted
 from dht.host import PeerId
 from dht.identity.keys import Identity
-from peer.events.log import (
-    AppliedCommit,
-    Event,
-    JoinedRun,
-    RoundCommitted,
-    TrainingProgressed,
-    from_json,
-)
+from peer.events.log import from_json
+from peer.events.peer_events import Event, JoinedRun, TrainingProgressed
 from peer.owner.new_run import NewRun, create_run
 
 TINY_RUN = """
@@ -68,7 +63,7 @@ WORKERS = 4
 PORTS = list(range(12_000 + int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]) % WORKERS, 32_000, WORKERS))
 """For peers that must listen at a port known beforehand: each of a few workers has its own, and gives each out once."""
 
-E = TypeVar("E", bound=Event)
+F = TypeVar("F", bound=Fact)
 RoundKey = tuple[int, int, tuple[PeerId, ...], int]
 """(fragment, version, contributors, tokens): the same round in two logs. Forks share versions, not rounds."""
 
@@ -161,21 +156,21 @@ class PeerProcess:
 
     def wait_for(
         self,
-        kind: type[E],
-        matches: Callable[[E], bool] = lambda event: True,
+        kind: type[F],
+        matches: Callable[[F], bool] = lambda fact: True,
         *,
         after: int = 0,
         seconds: float = WAIT_SECONDS,
-    ) -> E:
-        """The first such event behind the first `after` ones; fails the test when the process ends or time is up."""
+    ) -> F:
+        """The first such fact behind the first `after` events; fails the test when the process ends or time is up."""
         end = time.monotonic() + seconds
         position = after
         while True:
             is_alive = self.is_alive
             events = self.events()
             for event in events[position:]:
-                if isinstance(event, kind) and matches(event):
-                    return event
+                if isinstance(event.fact, kind) and matches(event.fact):
+                    return event.fact
             position = max(after, len(events))
             if not is_alive:
                 code = self.process.returncode
@@ -188,7 +183,7 @@ class PeerProcess:
         """The end of its event log and of its standard error, for a failed test."""
         counts: dict[str, int] = {}
         for event in self.events():
-            counts[type(event).__name__] = counts.get(type(event).__name__, 0) + 1
+            counts[type(event.fact).__name__] = counts.get(type(event.fact).__name__, 0) + 1
         lines = [event.sentence() for event in self.events()[-12:]]
         return "\n".join([str(counts), *lines, "stderr:", self.stderr[-3000:]])
 
@@ -198,23 +193,25 @@ class PeerProcess:
 
     def inner_steps(self) -> int:
         """Inner steps as last reported."""
-        return max((event.inner_steps for event in self.events() if isinstance(event, TrainingProgressed)), default=0)
+        return max(
+            (event.fact.inner_steps for event in self.events() if isinstance(event.fact, TrainingProgressed)), default=0
+        )
 
     def versions(self) -> dict[int, int]:
         """The newest version of each fragment that it applied."""
-        applied = [event for event in self.events() if isinstance(event, AppliedCommit)]
-        return {event.fragment: event.version for event in applied}
+        applied = [event.fact for event in self.events() if isinstance(event.fact, AppliedCommit)]
+        return {fact.fragment: fact.version for fact in applied}
 
     def outcomes(self) -> dict[RoundKey, str]:
         """The anchor digest after every round that it saw committed."""
         outcomes: dict[RoundKey, str] = {}
         last: dict[int, RoundCommitted] = {}
         for event in self.events():
-            if isinstance(event, RoundCommitted):
-                last[event.fragment] = event
-            elif isinstance(event, AppliedCommit) and event.fragment in last:
-                commit = last.pop(event.fragment)
-                outcomes[(commit.fragment, commit.version, commit.contributors, commit.tokens)] = event.digest
+            if isinstance(event.fact, RoundCommitted):
+                last[event.fact.fragment] = event.fact
+            elif isinstance(event.fact, AppliedCommit) and event.fact.fragment in last:
+                commit = last.pop(event.fact.fragment)
+                outcomes[(commit.fragment, commit.version, commit.contributors, commit.tokens)] = event.fact.digest
         return outcomes
 
     def wait_joined(self, after: int = 0, seconds: float = WAIT_SECONDS) -> JoinedRun:
@@ -227,7 +224,7 @@ class PeerProcess:
         """Wait for a commit that this peer and all `others` contributed to."""
         wanted = {self.peer_id, *others}
         return self.wait_for(
-            RoundCommitted, lambda event: wanted <= set(event.contributors), after=after, seconds=seconds
+            RoundCommitted, lambda fact: wanted <= set(fact.contributors), after=after, seconds=seconds
         )
 
     # ---------------------------------------------------------------------------------------------------- its life

@@ -19,7 +19,7 @@ from averaging.lanes.links import LinkPorts, Links
 from averaging.outer.fragment_state import FragmentState
 from averaging.outer.outer_step import OuterRule
 from averaging.outer.reduction import reduce_shard
-from averaging.rounds.facts import RepairNeeded, RoundClosed
+from averaging.rounds.facts import CommitTaken, RepairNeeded, RoundCommitted
 from averaging.rounds.machine import RoundMachine
 from averaging.rounds.timing import RoundTiming
 from averaging.trust.guard import Guard, GuardPorts
@@ -163,8 +163,11 @@ class Peer:
         await self.exchange.sending.work_arrived(index, lambda state: state.receive_work(values, 100, 10, base_version))
 
     def closed(self, *indexes):
-        reports = [report for report in self.reports if isinstance(report, RoundClosed)]
-        return [report for report in reports if report.fragment in (indexes or range(len(self.fragments)))]
+        reports = [report for report in self.reports if isinstance(report, CommitTaken)]
+        return [report for report in reports if report.commit.fragment in (indexes or range(len(self.fragments)))]
+
+    def committed(self):
+        return [report for report in self.reports if isinstance(report, RoundCommitted)]
 
 
 class Swarm:

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 
 from averaging.outer.outer_step import anchor_digest
+from averaging.rounds.facts import Fact
 from averaging.transfer.snapshots import Snapshot
 from averaging.wire.frames import encode
 from averaging.wire.messages import DIGEST_BYTES, VersionIs
 from dht.records.signed_records import PeerRecord
-from peer.events.log import Event
+from peer.events.peer_events import Event
 from peer.network.node.node import Node
 from peer.simulation.scenarios.spec import Fault, Lie, PeerSpec, SimulationSpec, tiny_manifest
 from peer.simulation.simulation import SimulationResult, simulate
@@ -97,8 +98,8 @@ class Outcome:
     result: SimulationResult
     events: list[tuple[int, Event]]
 
-    def of(self, kind: type[Event]) -> list[tuple[int, Any]]:
-        return [(index, event) for index, event in self.events if isinstance(event, kind)]
+    def of(self, kind: type[Fact]) -> list[tuple[int, Any]]:
+        return [(index, event.fact) for index, event in self.events if isinstance(event.fact, kind)]
 
 
 def swarm_with_thieves(

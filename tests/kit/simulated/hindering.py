@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from peer.events.log import RoundCommitted, WorkDropped, WorkLost
+from averaging.rounds.facts import RoundCommitted, WorkDropped, WorkLost
+from peer.events.peer_events import Event
 from peer.simulation.peer import EPOCH_SECONDS, Life, simulated_identity
 from peer.simulation.scenarios.scenario import Scenario
 from peer.simulation.scenarios.schedule import spec_of
@@ -59,13 +60,13 @@ def play(spec: SimulationSpec) -> Outcome:
     """Simulate, and look at the good peers from `STARTING_SECONDS` until training ends."""
     third, outcome = simulated_identity(SEED, NUM_GOOD).peer_id, Outcome()
 
-    def note(index: int, event: object) -> None:
+    def note(index: int, event: Event) -> None:
         if index >= NUM_GOOD or not STARTING_SECONDS <= event.at - EPOCH_SECONDS <= STARTING_SECONDS + MEASURED_SECONDS:
             return
-        if isinstance(event, RoundCommitted):
+        if isinstance(event.fact, RoundCommitted):
             outcome.rounds[index] += 1
-            outcome.num_with_third += third in event.contributors
-        outcome.num_lost += isinstance(event, WorkDropped | WorkLost)
+            outcome.num_with_third += third in event.fact.contributors
+        outcome.num_lost += isinstance(event.fact, WorkDropped | WorkLost)
 
     outcome.violations = simulate(spec, note).violations
     return outcome

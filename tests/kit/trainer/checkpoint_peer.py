@@ -26,7 +26,7 @@ from peer.checkpoint.checkpoint import (
 from peer.checkpoint.facts import Totals
 from peer.checkpoint.files import open_new
 from peer.config.manifest import AveragingSection
-from peer.events.log import Event
+from peer.events.peer_events import Event
 from peer.mailbox.mailbox import Mailbox
 from peer.network.node.checkpoint_keeper import CheckpointKeeper
 from peer.network.node.fragment_memory import build_fragments

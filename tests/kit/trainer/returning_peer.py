@@ -14,7 +14,7 @@ from averaging.outer.outer_step import anchor_digest
 from averaging.transfer.snapshots import Snapshot
 from averaging.wire.messages import Commit
 from dht.host import PeerId
-from peer.events.log import Event
+from peer.events.peer_events import Event
 from peer.network.anchors.fetcher import Fetched, FetchProgress
 from peer.network.node.reporter import Reporter
 from peer.network.node.start import Start

@@ -35,11 +35,7 @@ from peer.checkpoint.checkpoint import (
 )
 from peer.checkpoint.facts import Totals
 from peer.checkpoint.files import open_new
-from peer.events.log import (
-    CheckpointFailed,
-    CheckpointSaved,
-    Event,
-)
+from peer.events.peer_events import CheckpointFailed, CheckpointSaved, Event
 from peer.mailbox.mailbox import Mailbox
 from peer.network.node.checkpoint_keeper import CheckpointKeeper
 from tests.kit.notaries import notary_of
@@ -385,7 +381,7 @@ def test_a_full_disk_is_told_once_and_harms_nothing(tmp_path: Path, num_writes: 
         for _ in range(3):
             await keeper.save()
             disk.room = num_writes
-        assert [type(event) for event in seen] == [CheckpointSaved, CheckpointFailed]
+        assert [type(event.fact) for event in seen] == [CheckpointSaved, CheckpointFailed]
         assert "No space left on device" in seen[1].sentence()
         assert len(list(folder.path.iterdir())) == 1
         assert restored(folder)[0].version == 1
@@ -396,14 +392,19 @@ def test_a_full_disk_is_told_once_and_harms_nothing(tmp_path: Path, num_writes: 
         await keeper.save()
 
     asyncio.run(scene())
-    assert [type(event) for event in seen] == [CheckpointSaved, CheckpointFailed, CheckpointSaved, CheckpointFailed]
+    assert [type(event.fact) for event in seen] == [
+        CheckpointSaved,
+        CheckpointFailed,
+        CheckpointSaved,
+        CheckpointFailed,
+    ]
 
 
 def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "checkpoints").write_text("a file")
     seen: list[Event] = []
     asyncio.run(keeper_of(folder_at(tmp_path / "checkpoints"), runtimes_of(states_of(1)), seen).save())
-    assert [type(event) for event in seen] == [CheckpointFailed]
+    assert [type(event.fact) for event in seen] == [CheckpointFailed]
     assert str(tmp_path / "checkpoints") in seen[0].sentence()
 
 

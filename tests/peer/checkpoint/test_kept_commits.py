@@ -14,6 +14,7 @@ import pytest
 
 from averaging.codec.codec import make_codec
 from averaging.fragment.runtime import FragmentRuntime
+from averaging.rounds.facts import RoundCommitted
 from averaging.signing.commit_log import MAX_LOGGED_COMMITS
 from averaging.signing.notary import Scope
 from averaging.wire.frames import Limits, commit_digest, decode, encode
@@ -23,9 +24,7 @@ from dht.identity.keys import peer_id_of
 from peer.checkpoint.checkpoint import CheckpointFolder, CheckpointOwner, list_checkpoints
 from peer.checkpoint.commits import MAX_COMMITS_FILE_BYTES, commits_path
 from peer.checkpoint.facts import Totals
-from peer.events.log import Event
-from peer.events.peer_events import AnchorRepaired, CaughtUp
-from peer.events.round_events import RoundCommitted
+from peer.events.peer_events import AnchorRepaired, CaughtUp, Event
 from peer.network.node.checkpoint_keeper import CheckpointKeeper
 from peer.network.node.fragment_memory import build_fragments, persist
 from peer.network.node.node import Node
@@ -118,8 +117,8 @@ def who_gave_in(seen: list[tuple[int, Event]]) -> dict[int, int]:
     """Fragment -> index of the first peer that took over another anchor of it, once all were back."""
     first: dict[int, int] = {}
     for index, event in seen:
-        if isinstance(event, (AnchorRepaired, CaughtUp)) and event.at > EPOCH_SECONDS + BACK:
-            fragments = (event.fragment,) if isinstance(event, AnchorRepaired) else event.fragments
+        if isinstance(event.fact, (AnchorRepaired, CaughtUp)) and event.at > EPOCH_SECONDS + BACK:
+            fragments = (event.fact.fragment,) if isinstance(event.fact, AnchorRepaired) else event.fact.fragments
             for fragment in fragments:
                 first.setdefault(fragment, index)
     return first
@@ -127,9 +126,9 @@ def who_gave_in(seen: list[tuple[int, Event]]) -> dict[int, int]:
 
 def newest_version(seen: list[tuple[int, Event]], index: int, before: float) -> int:
     return max(
-        event.version
+        event.fact.version
         for name, event in seen
-        if name == index and isinstance(event, RoundCommitted) and event.at < EPOCH_SECONDS + before
+        if name == index and isinstance(event.fact, RoundCommitted) and event.at < EPOCH_SECONDS + before
     )
 
 

@@ -21,7 +21,7 @@ from peer.checkpoint.checkpoint import (
     list_checkpoints,
 )
 from peer.checkpoint.files import open_new
-from peer.events.log import CheckpointFailed, CheckpointSaved
+from peer.events.peer_events import CheckpointFailed, CheckpointSaved
 from peer.mailbox.mailbox import Mailbox
 from peer.trainer.loop.checkpoint_keeper import TrainerKeeper
 from peer.trainer.loop.mailbox_link import TrainerLink
@@ -76,7 +76,7 @@ def test_nothing_is_lost_or_counted_twice_when_it_is_saved_in_mid_training(tmp_p
         for rounds in range(6):
             await peer.steps(3 + rounds)
             await peer.save()
-            assert isinstance(peer.seen[-1], CheckpointSaved)
+            assert isinstance(peer.seen[-1].fact, CheckpointSaved)
             assert max(float(one.abs().max()) for one in peer.sums()) < 1e-6
             again = resumed(tmp_path)
             assert max(float(one.abs().max()) for one in again.sums()) < 1e-6
@@ -217,7 +217,7 @@ def test_a_full_disk_on_either_side_is_told_once_and_leaves_the_pair_before(
         await peer.save()
 
     run(scene())
-    assert [type(event) for event in peer.seen] == [CheckpointSaved, CheckpointFailed, CheckpointSaved]
+    assert [type(event.fact) for event in peer.seen] == [CheckpointSaved, CheckpointFailed, CheckpointSaved]
     assert "No space left on device" in peer.seen[1].sentence()
     again = resumed(tmp_path)
     assert max(float(one.abs().max()) for one in again.sums()) < 1e-6

@@ -14,25 +14,18 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from averaging.rounds.facts import AppliedCommit, Fact, RoundCommitted
 from dht.host import PeerId
 from peer.events.line_log import MAX_PENDING_LINES, LineLog
-from peer.events.log import (
-    EVENT_TYPES,
-    MAX_LINE_BYTES,
-    AppliedCommit,
+from peer.events.log import EVENT_TYPES, MAX_LINE_BYTES, EventLog, describe, from_json, read_events, to_json
+from peer.events.peer_events import (
     DaemonRestarted,
     Evaluated,
     Event,
-    EventLog,
     NetworkRestarted,
     PeerLeft,
-    RoundCommitted,
     SwarmLost,
     TrainingProgressed,
-    describe,
-    from_json,
-    read_events,
-    to_json,
 )
 
 COUNTS = st.integers(0, 2**60)
@@ -51,15 +44,64 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
 }
 
 
-def any_of(event_type: type[Event]) -> st.SearchStrategy[Event]:
-    return st.builds(event_type, **{field.name: VALUES[str(field.type)] for field in dataclasses.fields(event_type)})
+def any_of(kind: type[Fact]) -> st.SearchStrategy[Event]:
+    fact = st.builds(kind, **{field.name: VALUES[str(field.type)] for field in dataclasses.fields(kind)})
+    return st.builds(Event, FLOATS, TEXTS, fact)
 
 
-events = st.one_of([any_of(event_type) for event_type in EVENT_TYPES.values()])
+events = st.one_of([any_of(kind) for kind in EVENT_TYPES.values()])
 
 
-def left(reason: str) -> PeerLeft:
-    return PeerLeft(at=1.5, peer_id=PeerId("me"), remote=PeerId("12D3KooWabcdefgh"), reason=reason)
+GOLDEN = Path(__file__).parents[2] / "golden" / "events.jsonl"
+"""Of each kind a line with all fields, one without those that have a default, and the words that are drawn from a
+list; below each line its sentence."""
+WORDS = {
+    "awaited": ("offer", "contribution", "first mean", "mean", "result"),
+    "path": ("direct", "punched", "relayed"),
+    "relaying": ("full", "limited", "none"),
+}
+
+
+def sample(kind: type[Fact], *, with_defaults: bool) -> Fact:
+    """One fact of a kind, with different values in all fields."""
+    values: dict[str, Any] = {}
+    for number, field in enumerate(dataclasses.fields(kind), start=2):
+        if field.default is not dataclasses.MISSING and not with_defaults:
+            continue
+        peers = (f"12D3KooW{field.name:>08}", f"12D3KooW{number:08}")
+        values[field.name] = {
+            "int": 3 + number,
+            "bool": with_defaults,
+            "str": field.name,
+            "PeerId": peers[0],
+            "float": 1.25 + number,
+            "float | None": None if with_defaults else 2.5 + number,
+            "tuple[int, ...]": (number, 9),
+            "tuple[PeerId, ...]": peers,
+            "tuple[str, ...]": (f"/ip4/1.2.3.4/tcp/{number}/p2p/x", field.name),
+        }[str(field.type)]
+    return kind(**values)
+
+
+def test_lines_and_sentences_stay_as_they_are(regenerate_golden: bool) -> None:
+    samples: list[Fact] = []
+    for _, kind in sorted(EVENT_TYPES.items()):
+        whole = sample(kind, with_defaults=True)
+        samples += dict.fromkeys([whole, sample(kind, with_defaults=False)])
+        drawn = [field.name for field in dataclasses.fields(kind) if field.name in WORDS]
+        samples += [dataclasses.replace(whole, **{name: word}) for name in drawn for word in WORDS[name]]
+    told = [Event(1.25, PeerId("12D3KooW0peer_id"), fact) for fact in samples]
+    found = [line for event in told for line in (to_json(event), describe(event))]
+    if regenerate_golden:
+        GOLDEN.write_text("\n".join(found) + "\n")
+    assert GOLDEN.read_text().splitlines() == found
+    for line, sentence in zip(found[::2], found[1::2], strict=True):
+        event = from_json(line)
+        assert (to_json(event), describe(event)) == (line, sentence)
+
+
+def left(reason: str) -> Event:
+    return Event(1.5, PeerId("me"), PeerLeft(remote=PeerId("12D3KooWabcdefgh"), reason=reason))
 
 
 @given(events)
@@ -69,7 +111,7 @@ def test_json_round_trip_on_one_line(event: Event) -> None:
     assert from_json(line) == event
     assert from_json(line.encode()) == event
     fields = json.loads(line)
-    assert (fields["schema"], fields["event"], fields["at"]) == (1, type(event).__name__, event.at)
+    assert (fields["schema"], fields["event"], fields["at"]) == (1, type(event.fact).__name__, event.at)
 
 
 @given(events)
@@ -81,44 +123,48 @@ def test_every_event_is_one_sentence(event: Event) -> None:
 
 
 def test_the_list_of_types_is_complete() -> None:
-    described = {event_type.__name__ for event_type in Event.__subclasses__()}
+    described = {event_type.__name__ for event_type in Fact.__subclasses__()}
     assert set(EVENT_TYPES) == described
     assert len(EVENT_TYPES) == 36
 
 
 def test_numbers_that_json_cannot_say_become_null() -> None:
-    progress = TrainingProgressed(
-        at=1.0,
-        peer_id=PeerId("me"),
-        inner_steps=1,
-        tokens=8,
-        train_loss=math.nan,
-        tokens_per_second=math.inf,
-        wait_fraction=0.0,
+    progress = Event(
+        1.0,
+        PeerId("me"),
+        TrainingProgressed(
+            inner_steps=1,
+            tokens=8,
+            train_loss=math.nan,
+            tokens_per_second=math.inf,
+            wait_fraction=0.0,
+        ),
     )
     read = from_json(to_json(progress))
-    assert isinstance(read, TrainingProgressed)
-    assert read.train_loss is None
-    assert math.isnan(read.tokens_per_second)
+    assert isinstance(read.fact, TrainingProgressed)
+    assert read.fact.train_loss is None
+    assert math.isnan(read.fact.tokens_per_second)
     assert "loss not a number" in describe(read)
     assert "unknown tokens/s" in describe(read)
 
 
 def test_sentences_read_well() -> None:
-    commit = RoundCommitted(
-        at=1.0,
-        peer_id=PeerId("me"),
-        fragment=2,
-        version=4,
-        contributors=(PeerId("a"), PeerId("b"), PeerId("c")),
-        outer_lr=0.7,
-        tokens=24_576,
-        num_void_shards=1,
-        seconds=1.234,
-        bytes_up=1_500_000,
-        bytes_down=999_950,
-        contribution_values_sent=1,
-        result_values_received=1,
+    commit = Event(
+        1.0,
+        PeerId("me"),
+        RoundCommitted(
+            fragment=2,
+            version=4,
+            contributors=(PeerId("a"), PeerId("b"), PeerId("c")),
+            outer_lr=0.7,
+            tokens=24_576,
+            num_void_shards=1,
+            seconds=1.234,
+            bytes_up=1_500_000,
+            bytes_down=999_950,
+            contribution_values_sent=1,
+            result_values_received=1,
+        ),
     )
     assert describe(commit) == (
         "Fragment 2 reached version 5: 24.6 k tokens from 3 peers in 1.23 s, 1.5 MB up, 1 MB down, 1 shard void."
@@ -141,8 +187,8 @@ def test_a_wrong_field_is_named(event: Event, data: st.DataObject) -> None:
     fields[name] = data.draw(st.sampled_from(wrong))
     with pytest.raises(ValueError, match=rf"{fields['event']}\.{name} is"):
         from_json(json.dumps(fields))
-    default = next(field.default for field in dataclasses.fields(event) if field.name == name)
-    assume(default is dataclasses.MISSING)  # others may be left out, by older software
+    optional = {field.name for field in dataclasses.fields(event.fact) if field.default is not dataclasses.MISSING}
+    assume(name not in optional)  # these may be left out, by older software
     del fields[name]
     with pytest.raises(ValueError, match=f"without the field {name}"):
         from_json(json.dumps(fields))
@@ -234,9 +280,9 @@ def test_an_unwritable_folder_keeps_the_newest_events(tmp_path: Path) -> None:
 
 
 def test_applied_commit_and_evaluation_show_what_matters() -> None:
-    applied = AppliedCommit(at=0.0, peer_id=PeerId("me"), fragment=1, version=7, digest="0123456789abcdef")
+    applied = Event(0.0, PeerId("me"), AppliedCommit(fragment=1, version=7, digest="0123456789abcdef"))
     assert describe(applied) == "Applied version 7 of fragment 1 (digest 01234567)."
-    evaluated = Evaluated(at=0.0, peer_id=PeerId("me"), held_out_loss=2.5, version_sum=1)
+    evaluated = Event(0.0, PeerId("me"), Evaluated(held_out_loss=2.5, version_sum=1))
     assert describe(evaluated) == "Held-out loss 2.5000 after 1 commit."
 
 
@@ -296,18 +342,18 @@ def test_a_pipe_in_place_of_the_log_holds_nothing_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("event", "training", "waiting"),
+    ("kind", "training", "waiting"),
     [
         (SwarmLost, "training goes on alone", "it looks for them again and again"),
         (NetworkRestarted, "training went on", "killed"),
         (DaemonRestarted, "training went on", "is back"),
     ],
 )
-def test_nobody_says_that_training_goes_on_while_a_peer_catches_up_or_seeds(event, training, waiting):
-    more = {"reason": "it was killed"} if event is NetworkRestarted else {"seconds": 90.0}
-    told = event(at=1.0, peer_id=PeerId("me"), **more)
+def test_nobody_says_that_training_goes_on_while_a_peer_catches_up_or_seeds(kind, training, waiting):
+    more = {"reason": "it was killed"} if kind is NetworkRestarted else {"seconds": 90.0}
+    told = Event(1.0, PeerId("me"), kind(**more))
     assert training in told.sentence()
-    idle = from_json(to_json(dataclasses.replace(told, is_training=False)))
+    idle = from_json(to_json(Event(1.0, PeerId("me"), kind(**more, is_training=False))))
     assert "training" not in idle.sentence()
     assert waiting in idle.sentence()
     # What earlier software wrote.

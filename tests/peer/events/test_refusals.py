@@ -11,7 +11,8 @@ from averaging.trust.blame import FIRST_SECONDS, STRIKES
 from averaging.trust.guard import Guard, GuardPorts
 from dht.host import PeerId
 from peer.events.line_log import earlier_log
-from peer.events.log import Event, EventLog, JoinedRun, NetworkRestarted, RefusedPeer, from_json, to_json
+from peer.events.log import EventLog, from_json, to_json
+from peer.events.peer_events import Event, JoinedRun, NetworkRestarted, RefusedPeer
 from peer.events.refusals import LOG_TAIL_BYTES, MAX_REMOTES, refusals_in_log, with_refusal
 from peer.mailbox.mailbox import Mailbox
 from peer.network.node.reporter import REFUSAL_SECONDS, Reporter
@@ -33,16 +34,16 @@ class Scene:
         self.guard = Guard(ME, 4, GuardPorts(lambda: self.now, self.reporter.refused))  # type: ignore[arg-type]
 
     def refusals(self) -> list[RefusedPeer]:
-        return [event for event in self.events if isinstance(event, RefusedPeer)]
+        return [event.fact for event in self.events if isinstance(event.fact, RefusedPeer)]
 
 
-def refused(at: float, remote: PeerId = LIAR, **fields: object) -> RefusedPeer:
+def refused(at: float, remote: PeerId = LIAR, **fields: object) -> Event:
     named = {"kinds": ("malformed",), "num_times": (1,), **fields}
-    return RefusedPeer(at=at, peer_id=ME, remote=remote, reason="sent nonsense", **named)  # type: ignore[arg-type]
+    return Event(at, ME, RefusedPeer(remote=remote, reason="sent nonsense", **named))  # type: ignore[arg-type]
 
 
-def joined(at: float) -> JoinedRun:
-    return JoinedRun(at=at, peer_id=ME, run_id="demo.abc", device="cpu", num_parameters=8, versions=(0,))
+def joined(at: float) -> Event:
+    return Event(at, ME, JoinedRun(run_id="demo.abc", device="cpu", num_parameters=8, versions=(0,)))
 
 
 def test_events_count_per_remote_and_kind_and_say_until_when_it_is_left_out() -> None:
@@ -51,25 +52,25 @@ def test_events_count_per_remote_and_kind_and_say_until_when_it_is_left_out() ->
         scene.now += REFUSAL_SECONDS
         scene.guard.blame(LIAR, "undecodable" if number else "implausible", "sent nan", number)
         scene.guard.blame(OTHER, "misfit", "sent another shard", number)
-    *_, exclusion = [event for event in scene.refusals() if event.remote == LIAR]
+    *_, exclusion = [fact for fact in scene.refusals() if fact.remote == LIAR]
     assert dict(zip(exclusion.kinds, exclusion.num_times, strict=True)) == {"implausible": 1, "undecodable": 2}
     assert exclusion.left_out_until == scene.now + FIRST_SECONDS
-    last = [event for event in scene.refusals() if event.remote == OTHER][-1]
+    last = [fact for fact in scene.refusals() if fact.remote == OTHER][-1]
     assert (last.kinds, last.num_times, last.left_out_until) == (("misfit",), (STRIKES,), None)
-    assert from_json(to_json(exclusion)) == exclusion
+    assert from_json(to_json(Event(scene.now, ME, exclusion))).fact == exclusion
 
 
 def test_a_flood_is_told_rarely_and_counted_in_full() -> None:
     scene = Scene()
     for number in range(40):
         scene.guard.blame(LIAR, "misfit", "sent another shard", number)
-    assert [event.num_times for event in scene.refusals()] == [(1,)]
+    assert [fact.num_times for fact in scene.refusals()] == [(1,)]
     scene.reporter.progress()
     assert len(scene.refusals()) == 1
     scene.now += REFUSAL_SECONDS
     for _ in range(3):
         scene.reporter.progress()
-    assert [event.num_times for event in scene.refusals()] == [(1,), (40,)]
+    assert [fact.num_times for fact in scene.refusals()] == [(1,), (40,)]
 
 
 def test_what_a_remote_does_for_the_first_time_is_said_at_once() -> None:
@@ -88,10 +89,10 @@ def test_books_are_bounded_and_begin_anew_with_another_network_process() -> None
         known = with_refusal(known, refused(float(number), PeerId(f"12D3KooWpeer{number:03}")))
     assert len(known) == MAX_REMOTES
     assert known[0].remote.endswith(f"{MAX_REMOTES + 8:03}")
-    assert with_refusal(known, NetworkRestarted(at=1.0, peer_id=ME, reason="it died")) == ()
+    assert with_refusal(known, Event(1.0, ME, NetworkRestarted(reason="it died"))) == ()
     assert with_refusal(known, joined(1.0)) == ()
     # Events of earlier software count nothing.
-    assert with_refusal(known, RefusedPeer(at=0.0, peer_id=ME, remote=LIAR, reason="x")) == known
+    assert with_refusal(known, Event(0.0, ME, RefusedPeer(remote=LIAR, reason="x"))) == known
 
 
 def test_who_is_left_out_stays_so_through_later_refusals() -> None:

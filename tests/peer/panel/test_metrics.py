@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from averaging.rounds.facts import RoundCommitted
 from dht.errors import UsageFault
 from dht.host import PeerId
 from peer.config.peer_config import PeerConfig
-from peer.events.log import EVENT_TYPES, Evaluated, Event, JoinedRun, PeerJoined, RoundCommitted, TrainingProgressed
+from peer.events.log import EVENT_TYPES
+from peer.events.peer_events import Evaluated, Event, JoinedRun, PeerJoined, TrainingProgressed
 from peer.panel.metrics import PeerMetrics, serving_metrics
 
 ME, OTHER = PeerId("12D3KooWMe"), PeerId("12D3KooWOther")
@@ -23,26 +25,30 @@ ME, OTHER = PeerId("12D3KooWMe"), PeerId("12D3KooWOther")
 
 def some_events() -> list[Event]:
     return [
-        JoinedRun(at=10.0, peer_id=ME, run_id="tiny.x", device="cpu", num_parameters=1000, versions=(1, 2)),
-        PeerJoined(at=11.0, peer_id=ME, remote=OTHER),
-        TrainingProgressed(
-            at=12.0, peer_id=ME, inner_steps=7, tokens=700, tokens_per_second=70.0, train_loss=2.5, wait_fraction=0.25
+        Event(10.0, ME, JoinedRun(run_id="tiny.x", device="cpu", num_parameters=1000, versions=(1, 2))),
+        Event(11.0, ME, PeerJoined(remote=OTHER)),
+        Event(
+            12.0,
+            ME,
+            TrainingProgressed(inner_steps=7, tokens=700, tokens_per_second=70.0, train_loss=2.5, wait_fraction=0.25),
         ),
-        Evaluated(at=13.0, peer_id=ME, held_out_loss=2.75, version_sum=3),
-        RoundCommitted(
-            at=14.0,
-            peer_id=ME,
-            fragment=0,
-            version=1,
-            contributors=(ME, OTHER),
-            outer_lr=0.5,
-            tokens=900,
-            num_void_shards=0,
-            seconds=1.5,
-            bytes_up=600,
-            bytes_down=1200,
-            contribution_values_sent=5,
-            result_values_received=5,
+        Event(13.0, ME, Evaluated(held_out_loss=2.75, version_sum=3)),
+        Event(
+            14.0,
+            ME,
+            RoundCommitted(
+                fragment=0,
+                version=1,
+                contributors=(ME, OTHER),
+                outer_lr=0.5,
+                tokens=900,
+                num_void_shards=0,
+                seconds=1.5,
+                bytes_up=600,
+                bytes_down=1200,
+                contribution_values_sent=5,
+                result_values_received=5,
+            ),
         ),
     ]
 

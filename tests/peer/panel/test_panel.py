@@ -11,9 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from averaging.rounds.facts import AppliedCommit, RoundCommitted
 from dht.host import PeerId
-from peer.events.log import (
-    AppliedCommit,
+from dht.quantities import bit_rate_text, bytes_text, count_text, seconds_text
+from peer.events.log import from_json
+from peer.events.peer_events import (
     CatchUpProgressed,
     CaughtUp,
     Evaluated,
@@ -22,12 +24,10 @@ from peer.events.log import (
     LeftRun,
     PeerJoined,
     PeerLeft,
-    RoundCommitted,
     SwarmFound,
     SwarmLost,
     TrainingProgressed,
     WaitingForPeers,
-    from_json,
 )
 from peer.panel.panel import (
     HEARTBEAT_SECONDS,
@@ -40,43 +40,46 @@ from peer.panel.panel import (
     sparkline,
 )
 from peer.panel.state import NUM_LOSSES, PanelState, fold
-from peer.quantities import bit_rate_text, bytes_text, count_text, seconds_text
 
 ME = PeerId("12D3KooWabcdefgh")
 OTHER = PeerId("12D3KooWzyxwvuts")
 
 
-def joined(at: float = 0.0) -> JoinedRun:
-    return JoinedRun(at=at, peer_id=ME, run_id="demo.abc", device="cpu", num_parameters=860_000, versions=(0, 0, 0))
+def joined(at: float = 0.0) -> Event:
+    return Event(at, ME, JoinedRun(run_id="demo.abc", device="cpu", num_parameters=860_000, versions=(0, 0, 0)))
 
 
-def progressed(at: float, loss: float | None = 2.0) -> TrainingProgressed:
-    return TrainingProgressed(
-        at=at,
-        peer_id=ME,
-        inner_steps=int(at),
-        tokens=int(at) * 1000,
-        train_loss=loss,
-        tokens_per_second=1000.0,
-        wait_fraction=0.001,
+def progressed(at: float, loss: float | None = 2.0) -> Event:
+    return Event(
+        at,
+        ME,
+        TrainingProgressed(
+            inner_steps=int(at),
+            tokens=int(at) * 1000,
+            train_loss=loss,
+            tokens_per_second=1000.0,
+            wait_fraction=0.001,
+        ),
     )
 
 
-def committed(at: float, contributors: tuple[PeerId, ...] = (ME, OTHER)) -> RoundCommitted:
-    return RoundCommitted(
-        at=at,
-        peer_id=ME,
-        fragment=1,
-        version=4,
-        contributors=contributors,
-        outer_lr=0.7,
-        tokens=24_000,
-        num_void_shards=0,
-        seconds=1.0,
-        bytes_up=75_000,
-        bytes_down=150_000,
-        contribution_values_sent=1,
-        result_values_received=1,
+def committed(at: float, contributors: tuple[PeerId, ...] = (ME, OTHER)) -> Event:
+    return Event(
+        at,
+        ME,
+        RoundCommitted(
+            fragment=1,
+            version=4,
+            contributors=contributors,
+            outer_lr=0.7,
+            tokens=24_000,
+            num_void_shards=0,
+            seconds=1.0,
+            bytes_up=75_000,
+            bytes_down=150_000,
+            contribution_values_sent=1,
+            result_values_received=1,
+        ),
     )
 
 
@@ -90,14 +93,14 @@ def folded(*events: Event) -> PanelState:
 def test_totals_follow_the_events() -> None:
     state = folded(
         joined(),
-        PeerJoined(at=1.0, peer_id=ME, remote=OTHER),
-        PeerJoined(at=1.0, peer_id=ME, remote=ME),
+        Event(1.0, ME, PeerJoined(remote=OTHER)),
+        Event(1.0, ME, PeerJoined(remote=ME)),
         progressed(10.0),
         committed(20.0),
         committed(30.0, contributors=(OTHER,)),
-        AppliedCommit(at=30.0, peer_id=ME, fragment=1, version=5, digest="ab"),
-        AppliedCommit(at=30.0, peer_id=ME, fragment=9, version=5, digest="ab"),
-        Evaluated(at=31.0, peer_id=ME, held_out_loss=1.5, version_sum=5),
+        Event(30.0, ME, AppliedCommit(fragment=1, version=5, digest="ab")),
+        Event(30.0, ME, AppliedCommit(fragment=9, version=5, digest="ab")),
+        Event(31.0, ME, Evaluated(held_out_loss=1.5, version_sum=5)),
     )
     assert (state.num_peers, state.inner_steps, state.tokens) == (2, 10, 10_000)
     assert (state.rounds_committed, state.rounds_contributed) == (2, 1)
@@ -108,15 +111,15 @@ def test_totals_follow_the_events() -> None:
 
 
 def test_phases() -> None:
-    state = folded(WaitingForPeers(at=0.0, peer_id=ME, reason="nobody answers", seconds=5.0))
+    state = folded(Event(0.0, ME, WaitingForPeers(reason="nobody answers", seconds=5.0)))
     assert state.phase == "waiting for peers"
     state = fold(state, joined())
     assert state.phase == "training"
-    state = fold(fold(state, PeerJoined(at=1.0, peer_id=ME, remote=OTHER)), SwarmLost(at=2.0, peer_id=ME, seconds=60.0))
+    state = fold(fold(state, Event(1.0, ME, PeerJoined(remote=OTHER))), Event(2.0, ME, SwarmLost(seconds=60.0)))
     assert (state.phase, state.num_peers) == ("training alone", 1)
-    state = fold(state, SwarmFound(at=3.0, peer_id=ME, peers=2, seconds=60.0))
+    state = fold(state, Event(3.0, ME, SwarmFound(peers=2, seconds=60.0)))
     assert state.phase == "training"
-    state = fold(state, LeftRun(at=4.0, peer_id=ME, reason="asked to", inner_steps=7, tokens=9, rounds_contributed=1))
+    state = fold(state, Event(4.0, ME, LeftRun(reason="asked to", inner_steps=7, tokens=9, rounds_contributed=1)))
     assert (state.phase, state.inner_steps) == ("left", 7)
 
 
@@ -143,7 +146,7 @@ HOSTILE = "\x1b[2J[red]\u202e" + "x" * 300
 @given(
     st.lists(
         st.sampled_from(
-            [joined(), progressed(5.0), committed(6.0), PeerLeft(at=7.0, peer_id=ME, remote=OTHER, reason=HOSTILE)]
+            [joined(), progressed(5.0), committed(6.0), Event(7.0, ME, PeerLeft(remote=OTHER, reason=HOSTILE))]
         )
     )
 )
@@ -156,7 +159,7 @@ def test_the_panel_fits_eighty_by_twenty_four(events: list[Event]) -> None:
 
 
 def test_the_panel_says_what_matters() -> None:
-    state = folded(joined(), PeerJoined(at=1.0, peer_id=ME, remote=OTHER), progressed(10.0, 2.5), committed(20.0))
+    state = folded(joined(), Event(1.0, ME, PeerJoined(remote=OTHER)), progressed(10.0, 2.5), committed(20.0))
     text = render_text(state, now=32.0)
     for part in (
         "demo.abc · training · 32 s",
@@ -174,7 +177,7 @@ def test_the_panel_says_what_matters() -> None:
 
 
 def test_markup_in_names_is_shown_and_not_obeyed() -> None:
-    state = folded(PeerLeft(at=7.0, peer_id=ME, remote=OTHER, reason="[red]bye[/red] \x1b[31m"))
+    state = folded(Event(7.0, ME, PeerLeft(remote=OTHER, reason="[red]bye[/red] \x1b[31m")))
     text = render_text(state, now=8.0)
     assert "[red]bye[/red]" in text
     assert "\x1b" not in text
@@ -212,7 +215,7 @@ def test_json_lines_are_events_and_notes_go_elsewhere() -> None:
     view.note("the disk is full")
     view.tick(1000.0)
     lines = stdout.getvalue().splitlines()
-    assert [type(from_json(line)) for line in lines] == [type(event) for event in events]
+    assert [type(from_json(line).fact) for line in lines] == [type(event.fact) for event in events]
     assert json.loads(lines[1])["train_loss"] is None
     assert stderr.getvalue() == "the disk is full\n"
 
@@ -304,8 +307,8 @@ def test_quantities_have_no_exponent(value: float) -> None:
 
 
 def test_a_download_shows_a_bar_with_rate_and_time_left() -> None:
-    progress = CatchUpProgressed(
-        at=2.0, peer_id=ME, done_bytes=430, total_bytes=1000, bits_per_second=12_000.0, seconds_left=20.0
+    progress = Event(
+        2.0, ME, CatchUpProgressed(done_bytes=430, total_bytes=1000, bits_per_second=12_000.0, seconds_left=20.0)
     )
     state = fold(PanelState(), progress)
     shown = render_text(state, 3.0)
@@ -313,7 +316,7 @@ def test_a_download_shows_a_bar_with_rate_and_time_left() -> None:
     assert "43% of 1 kB" in shown
     assert "12 kbit/s, 20 s left" in shown
     assert shown.count("█") == 17
-    done = CaughtUp(at=4.0, peer_id=ME, fragments=(0,), donor=OTHER, num_bytes=1000, seconds=3.0, donors=(OTHER, ME))
+    done = Event(4.0, ME, CaughtUp(fragments=(0,), donor=OTHER, num_bytes=1000, seconds=3.0, donors=(OTHER, ME)))
     after = fold(state, done)
     assert after.catch_up is None
     assert "█░" not in render_text(after, 5.0)
@@ -325,8 +328,10 @@ def test_plain_lines_about_a_download_come_now_and_then() -> None:
     view = PlainView(out)
     for second in range(12):
         view.show(
-            CatchUpProgressed(
-                at=float(second), peer_id=ME, done_bytes=second, total_bytes=12, bits_per_second=8.0, seconds_left=1.0
+            Event(
+                float(second),
+                ME,
+                CatchUpProgressed(done_bytes=second, total_bytes=12, bits_per_second=8.0, seconds_left=1.0),
             )
         )
     assert out.getvalue().count("Catching up") == 3

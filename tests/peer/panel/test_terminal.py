@@ -10,7 +10,8 @@ import pytest
 
 from dht.host import PeerId
 from peer.config.peer_config import PeerConfig
-from peer.events.log import LeftRun, read_events
+from peer.events.log import read_events
+from peer.events.peer_events import Event, LeftRun
 from peer.panel.terminal import MAX_WAITING, Terminal
 from tests.kit.terminals import StuckView, lost
 
@@ -41,11 +42,9 @@ def test_an_output_that_stays_stuck_does_not_keep_the_process(tmp_path: Path) ->
     with terminal.interruptible():
         terminal.show(lost(0))
         assert view.stuck.wait(10)
-        terminal.show(
-            LeftRun(at=1.0, peer_id=PeerId("me"), reason="done", inner_steps=1, tokens=1, rounds_contributed=0)
-        )
+        terminal.show(Event(1.0, PeerId("me"), LeftRun(reason="done", inner_steps=1, tokens=1, rounds_contributed=0)))
     assert not view.closed.is_set()
-    assert isinstance(list(read_events(tmp_path / "events.jsonl"))[-1], LeftRun)
+    assert isinstance(list(read_events(tmp_path / "events.jsonl"))[-1].fact, LeftRun)  # type: ignore[union-attr]
     view.freed.set()
 
 

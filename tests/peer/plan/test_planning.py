@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from averaging.codec.blocks import CODE_FORMATS, encoded_num_bytes
 from averaging.outer.layout import build_layout
 from averaging.outer.outer_step import OuterRule, uses_velocity
+from averaging.rounds.facts import RoundCommitted
 from dht.kademlia.node import NUM_REPLICAS
 from dht.store import NUM_HOLDERS_READ
 from peer.checkpoint.checkpoint import CheckpointFolder
 from peer.cli.app import run
 from peer.config.layouts import num_orthogonalised
 from peer.config.manifest import RunManifest, TrainingSection
-from peer.events.log import RoundCommitted
 from peer.mailbox.mailbox import mailbox_num_bytes
 from peer.owner.new_run import create_run
 from peer.plan import report
@@ -123,9 +123,9 @@ def test_simulated_peers_send_what_was_counted():
     rounds, whole = {}, []
 
     def note(index, event):
-        if isinstance(event, RoundCommitted):
-            rounds[(event.fragment, event.version)] = len(event.contributors)
-            if len(event.contributors) == num_peers and event.contribution_values_sent:
+        if isinstance(event.fact, RoundCommitted):
+            rounds[(event.fact.fragment, event.fact.version)] = len(event.fact.contributors)
+            if len(event.fact.contributors) == num_peers and event.fact.contribution_values_sent:
                 whole.append((index, event))
 
     spec = SimulationSpec(
@@ -145,11 +145,11 @@ def test_simulated_peers_send_what_was_counted():
     assert len(whole) >= 20
     for index, event in whole:
         part = expected[index]
-        assert event.contribution_values_sent == part.contribution_values
+        assert event.fact.contribution_values_sent == part.contribution_values
         # Numbers of a young run take some bytes less in headers; an event's bytes include its offer and reports.
-        assert -60 < event.bytes_up - part.contribution_bytes_up < 300
-        if event.result_values_received == part.result_values:
-            assert -60 < event.bytes_down - part.result_bytes_down < 4000
+        assert -60 < event.fact.bytes_up - part.contribution_bytes_up < 300
+        if event.fact.result_values_received == part.result_values:
+            assert -60 < event.fact.bytes_down - part.result_bytes_down < 4000
     # Who was not in a round asks for all of its result.
     payload_bytes = INT4.num_bytes(num_values // 2)
     in_all = sum(
@@ -160,8 +160,8 @@ def test_simulated_peers_send_what_was_counted():
     # Beside rounds, peers greet each other and compare digests.
     assert sum(result.bytes_up) == pytest.approx(in_all, rel=0.05)
     # An event counts from its peer's offer, the count from the last one.
-    fastest = min(event.seconds for _, event in whole)
-    assert fastest < 1.5 * round_seconds(expected, lines) < 2 * median(event.seconds for _, event in whole)
+    fastest = min(event.fact.seconds for _, event in whole)
+    assert fastest < 1.5 * round_seconds(expected, lines) < 2 * median(event.fact.seconds for _, event in whole)
 
 
 # --- plans ---

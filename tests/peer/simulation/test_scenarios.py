@@ -8,6 +8,7 @@ import re
 import signal
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from pydantic import BaseModel
 
 from averaging.codec import compiled
 from dht.errors import UsageFault
-from peer.events.peer_events import CaughtUp, JoinedRun, LeftRun, RefusedPeer
+from peer.events.peer_events import CaughtUp, Event, JoinedRun, LeftRun, RefusedPeer
 from peer.simulation import command
 from peer.simulation import workload as simulated_workload
 from peer.simulation.command import list_scenarios, run_scenario
@@ -269,13 +270,13 @@ def test_the_hash_notices_time_and_faults():
 
 
 def test_each_event_has_its_own_line_in_the_hash():
-    fields = {"at": 1.0, "peer_id": "a", "fragments": (0,), "donor": "b", "num_bytes": 8, "seconds": 1.0}
+    fact = CaughtUp(fragments=(0,), donor="b", num_bytes=8, seconds=1.0)
     hashes = set()
-    for change in ({}, {"num_bytes": 9}, {"at": 2.0}):
+    for event in (Event(1.0, "a", fact), Event(1.0, "a", replace(fact, num_bytes=9)), Event(2.0, "a", fact)):
         trace = Trace(["all"])
-        trace.add(0, CaughtUp(**{**fields, **change}))
+        trace.add(0, event)
         hashes.add(trace.hash)
-    trace.add(0, CaughtUp(**fields))
+    trace.add(0, Event(1.0, "a", fact))
     assert len(hashes | {trace.hash}) == 4
 
 
@@ -324,7 +325,9 @@ def test_bytes_between_sites_are_counted_apart():
 def test_peers_say_goodbye_and_come_back():
     events = []
     groups = {"all": {"count": 3}, "evening": {"count": 1, "online_minutes": 0.5, "offline_minutes": 0.01}}
-    result = run(on_event=lambda index, event: events.append((index, type(event))), groups=groups, duration_minutes=2)
+    result = run(
+        on_event=lambda index, event: events.append((index, type(event.fact))), groups=groups, duration_minutes=2
+    )
     assert result.violations == ()
     assert events.count((3, LeftRun)) >= 2
     assert events.count((3, JoinedRun)) > events.count((3, LeftRun)) - 1
@@ -346,7 +349,7 @@ def test_liars_are_refused_and_the_others_learn(lie, extra, reason):
     refused = []
 
     def note(index, event):
-        if isinstance(event, RefusedPeer) and index < 4:
+        if isinstance(event.fact, RefusedPeer) and index < 4:
             refused.append(event)
 
     liar = {"count": 1, "lie": lie, "lie_scale": extra.get("lie_scale", 10.0), "step_seconds": 0.6}
@@ -357,10 +360,10 @@ def test_liars_are_refused_and_the_others_learn(lie, extra, reason):
     assert result.loss_last < 0.4 * result.loss_first
     liar_id = simulated_identity(7, 4).peer_id
     # An honest leader that cannot tell lets forged tokens into a commit, which the others refuse and do not punish.
-    assert {event.remote for event in refused if not event.reason.startswith("made a commit")} == {liar_id}
-    assert all(event.remote == liar_id for event in refused if event.reason.startswith("left out"))
-    assert any(reason in event.reason for event in refused)
-    assert any(event.reason.startswith("left out of rounds here") for event in refused)
+    assert {event.fact.remote for event in refused if not event.fact.reason.startswith("made a commit")} == {liar_id}
+    assert all(event.fact.remote == liar_id for event in refused if event.fact.reason.startswith("left out"))
+    assert any(reason in event.fact.reason for event in refused)
+    assert any(event.fact.reason.startswith("left out of rounds here") for event in refused)
     assert sum(count for text, count in result.refusals.items() if reason in text) > 0
 
 

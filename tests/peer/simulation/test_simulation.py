@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peer.events.log import RoundAbandoned, RoundCommitted
+from averaging.rounds.facts import RoundAbandoned, RoundCommitted
 from peer.simulation import peer as simulated_peer
 from peer.simulation.command import run_simulation
 from peer.simulation.scenarios.spec import Lie, plan_churn
@@ -97,15 +97,17 @@ def test_leader_and_reducer_die_in_mid_round_and_one_comes_late():
     assert result.loss_last < result.loss_first - 1.5
     assert result.events["LeaderReplaced"] > 0
     assert result.events["CaughtUp"] == 1
-    hurt = [event for event in events if isinstance(event, RoundCommitted) and event.num_void_shards]
-    assert hurt or any(isinstance(event, RoundAbandoned) for event in events)
+    hurt = [event for event in events if isinstance(event.fact, RoundCommitted) and event.fact.num_void_shards]
+    assert hurt or any(isinstance(event.fact, RoundAbandoned) for event in events)
 
 
 def test_both_sides_of_a_partition_go_on_and_become_one_again():
     """Long enough for streams to break, and for both sides to commit rounds of their own."""
     repaired = []
     spec = spec_of(6, 100, 2, Fault(10.0, "partition", (1, 3, 5)), Fault(40.0, "heal"))
-    result = simulate(spec, lambda index, event: repaired.append(index) if "Repaired" in type(event).__name__ else None)
+    result = simulate(
+        spec, lambda index, event: repaired.append(index) if "Repaired" in type(event.fact).__name__ else None
+    )
     assert_well(result)
     assert result.num_live_peers == 6
     assert repaired, "both sides had the same anchors; the partition was too short to test anything"

@@ -17,12 +17,13 @@ import msgpack
 import pytest
 
 from averaging.lanes.links import ROUND_PROTOCOL
+from averaging.rounds.facts import RoundCommitted
 from averaging.transfer.client import STATE_PROTOCOL
 from averaging.wire import frames
 from dht.admission.hello import PROTOCOL_VERSION, make_refusal
 from dht.identity.keys import Identity, make_run_id
 from dht.records.signed_records import encode_run_record, sign_run_record
-from peer.events.log import CheckpointFailed, CheckpointSaved, LeftRun, RefusedPeer, RoundCommitted, TrainingProgressed
+from peer.events.peer_events import CheckpointFailed, CheckpointSaved, LeftRun, RefusedPeer, TrainingProgressed
 from peer.network.membership.membership import RECORD_PROTOCOL
 from peer.network.membership.run_protocol import RUN_PROTOCOL
 from tests.kit.processes.hostile_member import answering, hostile_member
@@ -305,8 +306,10 @@ def test_contributions_that_are_no_numbers_are_left_out(
 
             def is_refused() -> bool:
                 new = first.events()[marks[0] :] + second.events()[marks[1] :]
-                refused = [e for e in new if isinstance(e, RefusedPeer) and e.remote == member.identity.peer_id]
-                return any("no numbers" in event.reason for event in refused)
+                refused = [
+                    e for e in new if isinstance(e.fact, RefusedPeer) and e.fact.remote == member.identity.peer_id
+                ]
+                return any("no numbers" in event.fact.reason for event in refused)
 
             async with asyncio.timeout(60):
                 await member.contribute_nonsense(first.peer_id, is_refused)

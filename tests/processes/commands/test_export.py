@@ -8,7 +8,7 @@ import shlex
 import signal
 from pathlib import Path
 
-from peer.events.log import AppliedCommit
+from averaging.rounds.facts import AppliedCommit
 from tests.kit.processes.process_swarm import PeerProcess, ProcessSwarm, assert_one_sentence, process_swarm
 
 
@@ -56,8 +56,8 @@ def take_home(swarm: ProcessSwarm, first: PeerProcess, tmp_path: Path) -> None:
     facts = json.loads(exported.stdout)
     assert [fragment["num_confirmed"] for fragment in facts["fragments"]] == [2, 2]
     # The digests are those that the trainers said they had at these versions.
-    applied = [event for event in first.events() if isinstance(event, AppliedCommit)]
-    digests = {(event.fragment, event.version): event.digest for event in applied}
+    applied = [event.fact for event in first.events() if isinstance(event.fact, AppliedCommit)]
+    digests = {(fact.fragment, fact.version): fact.digest for fact in applied}
     for fragment in facts["fragments"]:
         said_then = digests[fragment["index"], fragment["version"]]
         assert len(said_then) >= 16

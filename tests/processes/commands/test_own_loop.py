@@ -10,20 +10,24 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 import torch
 from torch import nn
 
+from averaging.rounds.facts import AppliedCommit, Fact, RoundCommitted
 from dht.errors import Incompatible, UsageFault
 from dht.identity.keys import Identity
 from peer.checkpoint.checkpoint import list_checkpoints, saved_totals
-from peer.events.log import AppliedCommit, Event, JoinedRun, LeftRun, RoundCommitted, from_json
+from peer.events.log import from_json
+from peer.events.peer_events import Event, JoinedRun, LeftRun
 from peer.join.connection import fitting_layout
 from peer.join.session import join
 from peer.owner.new_run import create_custom_run, create_run
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "own_loop.py"
+F = TypeVar("F", bound=Fact)
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
 WAIT_SECONDS = 120.0
 QUICK = {"averaging": {"sync_every": 5, "num_fragments": 2}, "network": {"announce_seconds": 1.0}}
@@ -56,13 +60,13 @@ class Loop:
             return []
         return [from_json(line.decode()) for line in lines]
 
-    def wait_for(self, kind: type[Event], matches: Callable[[Event], bool] = lambda event: True) -> Event:
+    def wait_for(self, kind: type[F], matches: Callable[[F], bool] = lambda fact: True) -> F:
         end = time.monotonic() + WAIT_SECONDS
         while time.monotonic() < end:
             is_alive = self.process.poll() is None
             for event in self.events():
-                if isinstance(event, kind) and matches(event):
-                    return event
+                if isinstance(event.fact, kind) and matches(event.fact):
+                    return event.fact
             assert is_alive, self.output.read_text()
             time.sleep(0.05)
         raise AssertionError(f"no such {kind.__name__} within {WAIT_SECONDS:.0f} s:\n{self.output.read_text()}")
@@ -77,7 +81,9 @@ class Loop:
         return self.output.read_text().partition("others join with: ")[2].splitlines()[0].split()
 
     def digests(self) -> dict[tuple[int, int], str]:
-        return {(e.fragment, e.version): e.digest for e in self.events() if isinstance(e, AppliedCommit)}
+        return {
+            (e.fact.fragment, e.fact.version): e.fact.digest for e in self.events() if isinstance(e.fact, AppliedCommit)
+        }
 
     def children(self) -> list[int]:
         """Everything alive in its session: no descendant starts another one but the daemon, which has its own."""
@@ -126,9 +132,8 @@ def test_one_process_makes_a_run_and_trains_alone(start: Callable[..., Loop]) ->
     assert len(losses) == 4
     assert losses[-1] < 0.5  # nats; guessing among four classes costs 1.39
     left = loop.wait_for(LeftRun)
-    assert isinstance(left, LeftRun)
     assert left.inner_steps == 400
-    assert left.rounds_contributed == len([e for e in loop.events() if isinstance(e, RoundCommitted)]) > 0
+    assert left.rounds_contributed == len([e for e in loop.events() if isinstance(e.fact, RoundCommitted)]) > 0
     assert loop.children() == []
 
 
@@ -141,19 +146,16 @@ def test_two_processes_train_together_and_end_with_equal_anchors(start: Callable
         for fragment in range(4):
             loop.wait_for(
                 RoundCommitted,
-                lambda e, wanted=fragment: (  # type: ignore[misc]
-                    isinstance(e, RoundCommitted) and e.fragment == wanted and ids <= set(e.contributors)
-                ),
+                lambda fact, wanted=fragment: fact.fragment == wanted and ids <= set(fact.contributors),  # type: ignore[misc]
             )
     # The last thing that a round does is to be applied by the loop.
     for fragment in range(4):
-        second.wait_for(AppliedCommit, lambda e, wanted=fragment: isinstance(e, AppliedCommit) and e.fragment == wanted)  # type: ignore[misc]
+        second.wait_for(AppliedCommit, lambda fact, wanted=fragment: fact.fragment == wanted)  # type: ignore[misc]
     # An exception in the loop, as Ctrl+C is one, leaves in good order.
     second.process.send_signal(signal.SIGINT)
     assert second.end() != 0
     assert "KeyboardInterrupt" in second.output.read_text()
     left = second.wait_for(LeftRun)
-    assert isinstance(left, LeftRun)
     assert "KeyboardInterrupt" in left.reason
     assert second.children() == []
     mine = second.digests()
@@ -162,9 +164,8 @@ def test_two_processes_train_together_and_end_with_equal_anchors(start: Callable
     for fragment, version in last.items():
         same = first.wait_for(
             AppliedCommit,
-            lambda e, key=(fragment, version): isinstance(e, AppliedCommit) and (e.fragment, e.version) == key,  # type: ignore[misc]
+            lambda fact, key=(fragment, version): (fact.fragment, fact.version) == key,  # type: ignore[misc]
         )
-        assert isinstance(same, AppliedCommit)
         assert same.digest == mine[fragment, version]
     assert mine.items() & first.digests().items() >= {(key, mine[key]) for key in last.items()}
     first.process.send_signal(signal.SIGINT)
@@ -178,7 +179,6 @@ def test_sigterm_leaves_in_good_order(start: Callable[..., Loop]) -> None:
     loop.process.send_signal(signal.SIGTERM)
     assert loop.end() == 128 + signal.SIGTERM
     left = loop.wait_for(LeftRun)
-    assert isinstance(left, LeftRun)
     assert "SystemExit" in left.reason
     assert loop.children() == []
     me = Identity.load(loop.folder / "identity.key").peer_id
@@ -220,15 +220,15 @@ def test_a_lone_peer_that_returns_goes_on_where_it_was(tmp_path: Path) -> None:
     me = Identity.load(tmp_path / "identity.key").peer_id
     totals = saved_totals(tmp_path / "checkpoints", run.run_id, me)
     assert (totals.inner_steps, totals.tokens) == (num_steps, 8 * num_steps)
-    left = seen[-1]
+    left = seen[-1].fact
     assert isinstance(left, LeftRun)
     assert left.rounds_contributed == totals.rounds_contributed >= 6
-    applied = {event.fragment: event.version for event in seen if isinstance(event, AppliedCommit)}
+    applied = {event.fact.fragment: event.fact.version for event in seen if isinstance(event.fact, AppliedCommit)}
     seen.clear()
     again, read_again = train(1)
     assert again > num_steps
     assert read_again[:8] != read[:8]
-    joined = next(event for event in seen if isinstance(event, JoinedRun))
+    joined = next(event.fact for event in seen if isinstance(event.fact, JoinedRun))
     assert joined.versions == (applied[0], applied[1])
     assert saved_totals(tmp_path / "checkpoints", run.run_id, me).rounds_contributed > totals.rounds_contributed
     assert len(list_checkpoints(tmp_path / "checkpoints")) == 2
@@ -244,7 +244,7 @@ def test_an_exception_in_the_loop_is_the_one_that_is_seen(tmp_path: Path) -> Non
     )
     with pytest.raises(ZeroDivisionError), swarm:
         raise ZeroDivisionError
-    assert [event for event in seen if isinstance(event, LeftRun)]
+    assert [event for event in seen if isinstance(event.fact, LeftRun)]
     assert not optimizer._optimizer_step_post_hooks
     with pytest.raises(UsageFault, match="entered before"), swarm:
         pass

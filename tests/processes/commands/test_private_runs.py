@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 
+from averaging.rounds.facts import RoundCommitted
 from dht.identity.keys import Identity
 from peer.cli import app
-from peer.events.log import CheckpointSaved, LeftRun, ManifestRevised, RefusedPeer, RoundCommitted, RunEnded
+from peer.events.peer_events import CheckpointSaved, LeftRun, ManifestRevised, RefusedPeer, RunEnded
 from tests.kit.processes.process_swarm import TINY_RUN, assert_one_sentence, process_swarm, wait_until
 
 RUN = TINY_RUN + '[access]\nmode = "invite"\n'
@@ -81,7 +82,7 @@ def test_an_invited_peer_trains_strangers_hear_nothing_and_a_revocation_is_follo
         trainer.wait_for(ManifestRevised, lambda event: event.revision == 2, seconds=SOON_SECONDS)
         assert friend.wait_end(SOON_SECONDS) == 4
         assert_one_sentence(friend.stderr, r"the owner of the run revoked this (peer's )?key", "ask the owner")
-        assert any(isinstance(event, CheckpointSaved) for event in friend.events())
+        assert any(isinstance(event.fact, CheckpointSaved) for event in friend.events())
         assert not friend.family()
         again = swarm.call("join", "--run-id", swarm.run_id, "--data-dir", str(swarm.folder_of("friend")), *LOCAL)
         assert again.returncode == 4
@@ -96,7 +97,7 @@ def test_an_invited_peer_trains_strangers_hear_nothing_and_a_revocation_is_follo
         assert trainer.wait_end(SOON_SECONDS) == 0, trainer.last_words()
         assert seed.wait_end(SOON_SECONDS) == 0
         for peer in (trainer, seed):
-            assert [event.version for event in peer.events() if isinstance(event, RunEnded)] == [end]
-            left = [event for event in peer.events() if isinstance(event, LeftRun)]
+            assert [event.fact.version for event in peer.events() if isinstance(event.fact, RunEnded)] == [end]
+            left = [event.fact for event in peer.events() if isinstance(event.fact, LeftRun)]
             assert left[-1].reason == "the run has ended"
         assert not swarm.processes()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import signal
 
-from peer.events.log import Event, SwarmFound, SwarmLost
+from averaging.rounds.facts import Fact
+from peer.events.peer_events import SwarmFound, SwarmLost
 from tests.kit.network.network_spaces import line_between_two_machines
 from tests.kit.processes.process_swarm import PeerProcess, process_swarm
 
@@ -12,9 +13,9 @@ AWAY_SECONDS = 120.0
 """For a peer to be given up (24 s in the tiny run), or to be back among the others."""
 
 
-def lines_about_company(peer: PeerProcess, after: int) -> list[type[Event]]:
+def lines_about_company(peer: PeerProcess, after: int) -> list[type[Fact]]:
     """What it told its owner of losing and finding the swarm."""
-    return [type(event) for event in peer.events()[after:] if isinstance(event, (SwarmLost, SwarmFound))]
+    return [type(event.fact) for event in peer.events()[after:] if isinstance(event.fact, (SwarmLost, SwarmFound))]
 
 
 def test_a_laptop_that_slept_until_others_gave_it_up_is_back_with_one_line() -> None:

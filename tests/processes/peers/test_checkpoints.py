@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 
+from averaging.rounds.facts import SentContribution
 from peer.checkpoint.checkpoint import METADATA_NAME, TRAINER_FACTS_NAME, list_checkpoints
-from peer.events.log import CaughtUp, CheckpointSaved, SentContribution, TrainingProgressed
+from peer.events.peer_events import CaughtUp, CheckpointSaved, TrainingProgressed
 from tests.kit.processes.process_swarm import ProcessSwarm, process_swarm, wait_until
 
 OFTEN = ("--checkpoint-minutes", "0.01")
@@ -31,8 +32,8 @@ def test_a_lone_peer_that_was_killed_goes_on_from_its_checkpoint() -> None:
         assert again.wait_joined(after=mark).versions == versions
         again.wait_for(SentContribution, after=mark)
         assert again.wait_end() == 0
-        progress = [event for event in again.events()[mark:] if isinstance(event, TrainingProgressed)]
-        assert all(inner_steps <= event.inner_steps <= inner_steps + 40 for event in progress)
+        progress = [event.fact for event in again.events()[mark:] if isinstance(event.fact, TrainingProgressed)]
+        assert all(inner_steps <= fact.inner_steps <= inner_steps + 40 for fact in progress)
         assert newest_facts(swarm, "lone")[1] == inner_steps + 40
         path = list_checkpoints(swarm.folder / "lone" / "checkpoints")[0]
         trainer = json.loads((path / TRAINER_FACTS_NAME).read_text())["content"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
-from peer.events.log import CheckpointSaved, LeftRun, TrainingProgressed
+from peer.events.peer_events import CheckpointSaved, LeftRun, TrainingProgressed
 from tests.kit.processes.process_swarm import PeerProcess, ProcessInfo, assert_one_sentence, process_swarm, wait_until
 
 SOON_SECONDS = 180.0
@@ -34,8 +34,8 @@ def test_a_sharded_peer_trains_with_an_ordinary_one_comes_back_and_dies_as_a_who
         assert pair.wait_end(SOON_SECONDS) == 0, pair.last_words()
         assert not pair.family()
         assert "Traceback" not in pair.stderr
-        assert any(isinstance(event, CheckpointSaved) for event in pair.events())
-        assert [event.reason for event in pair.events() if isinstance(event, LeftRun)] == ["asked to stop"]
+        assert any(isinstance(event.fact, CheckpointSaved) for event in pair.events())
+        assert [event.fact.reason for event in pair.events() if isinstance(event.fact, LeftRun)] == ["asked to stop"]
         before = pair.inner_steps()
 
         # It comes back with the whole model on each device: a checkpoint does not depend on how it was held.

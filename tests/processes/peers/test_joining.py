@@ -19,6 +19,7 @@ from functools import partial
 import numpy as np
 import pytest
 
+from averaging.rounds.facts import AppliedCommit, RoundCommitted
 from averaging.signing.receipt_file import open_receipt
 from averaging.transfer.client import fetch_digest
 from averaging.transfer.server import StateServer
@@ -29,7 +30,7 @@ from dht.host import PeerId, Stream
 from dht.observer.backend import HostBackend
 from dht.records.signed_records import decode_run_record
 from peer.config.layouts import seed_sizes
-from peer.events.log import AppliedCommit, CaughtUp, RoundCommitted
+from peer.events.peer_events import CaughtUp
 from peer.network.membership.run_protocol import RUN_PROTOCOL
 from peer.observe.observer import observe, open_log
 from tests.kit.processes.hostile_member import HostileMember, answering, hostile_member

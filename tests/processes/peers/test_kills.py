@@ -13,18 +13,14 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from averaging.rounds.facts import AppliedCommit, Fact, RoundCommitted, RoundStarted, SentContribution
 from dht.host import PeerId
-from peer.events.log import (
+from peer.events.peer_events import (
     AnchorRepaired,
-    AppliedCommit,
     DaemonRestarted,
-    Event,
     JoinedRun,
     LeftRun,
     NetworkRestarted,
-    RoundCommitted,
-    RoundStarted,
-    SentContribution,
     TrainingProgressed,
 )
 from tests.kit.processes.process_swarm import PeerProcess, ProcessSwarm, process_swarm, wait_until
@@ -33,7 +29,7 @@ SEED = 4
 FRAGMENTS = (0, 1)
 BACK_SECONDS = 180.0
 """For a killed trainer to be started again and to contribute, while the other processes want the cores too."""
-MOMENTS: tuple[type[Event], ...] = (RoundStarted, SentContribution, RoundCommitted, AppliedCommit, TrainingProgressed)
+MOMENTS: tuple[type[Fact], ...] = (RoundStarted, SentContribution, RoundCommitted, AppliedCommit, TrainingProgressed)
 
 
 @dataclass
@@ -49,15 +45,15 @@ class Witness:
         """Take in what is new."""
         events = self.peer.events()
         for event in events[self.num_read :]:
-            if isinstance(event, AppliedCommit):
-                self._is_at(event.fragment, event.version)
-                self.digests[event.fragment, event.version] = event.digest
-            elif isinstance(event, AnchorRepaired):
+            if isinstance(event.fact, AppliedCommit):
+                self._is_at(event.fact.fragment, event.fact.version)
+                self.digests[event.fact.fragment, event.fact.version] = event.fact.digest
+            elif isinstance(event.fact, AnchorRepaired):
                 # It was on a side branch of its own, or had missed something: what led there counts no longer.
-                self._forget(event.fragment)
-                self.newest[event.fragment] = event.version
-            elif isinstance(event, JoinedRun):
-                for fragment, version in enumerate(event.versions):
+                self._forget(event.fact.fragment)
+                self.newest[event.fact.fragment] = event.fact.version
+            elif isinstance(event.fact, JoinedRun):
+                for fragment, version in enumerate(event.fact.versions):
                     self._is_at(fragment, version)
         self.num_read = len(events)
         return self
@@ -145,7 +141,7 @@ class Trial:
             (
                 witness.peer.name,
                 witness.newest[fragment],
-                [event.sentence() for event in witness.peer.events() if isinstance(event, AnchorRepaired)][-3:],
+                [event.sentence() for event in witness.peer.events() if isinstance(event.fact, AnchorRepaired)][-3:],
             )
             for witness in self.witnesses
         ]

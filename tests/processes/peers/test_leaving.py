@@ -11,8 +11,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from averaging.rounds.facts import RoundCommitted
 from dht.identity.keys import Identity
-from peer.events.log import LeftRun, RoundCommitted, WaitingForPeers
+from peer.events.peer_events import LeftRun, WaitingForPeers
 from tests.kit.processes.process_swarm import PeerProcess, ProcessSwarm, process_swarm, wait_until
 
 SOON_SECONDS = 60.0

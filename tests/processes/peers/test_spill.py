@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
-from peer.events.log import CheckpointSaved, NetworkRestarted
+from peer.events.peer_events import CheckpointSaved, NetworkRestarted
 from tests.kit.processes.process_swarm import TINY_RUN, PeerProcess, process_swarm, wait_until
 
 RUN = TINY_RUN.replace("num_layers = 1", "num_layers = 4").replace("d_model = 32", "d_model = 256")

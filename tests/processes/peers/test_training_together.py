@@ -13,20 +13,20 @@ from pathlib import Path
 
 import pytest
 
+from averaging.rounds.facts import RoundCommitted
 from averaging.signing.receipt_file import open_receipt
 from averaging.wire.frames import decode
 from averaging.wire.messages import Commit
 from dashboard.collect.commits import CommitSource
 from dht.host import PeerId
 from dht.records.signed_records import decode_run_record
-from peer.events.log import (
+from peer.events.peer_events import (
     CaughtUp,
     DaemonRestarted,
     LeftRun,
     NetworkRestarted,
     PeerJoined,
     PeerLeft,
-    RoundCommitted,
     TrainingProgressed,
 )
 from peer.observe.observer import observe, open_log
@@ -139,7 +139,7 @@ def test_status_shows_the_run_and_is_not_counted(swarm: ProcessSwarm, first: Pee
     assert first.peer_id[-8:] in table.stdout
     assert second.peer_id[-8:] in table.stdout
     first.wait_common_round(second.peer_id, after=mark)
-    seen = {event.remote for event in first.events()[mark:] if isinstance(event, PeerJoined)}
+    seen = {event.fact.remote for event in first.events()[mark:] if isinstance(event.fact, PeerJoined)}
     assert seen <= {peer.peer_id for peer in swarm.peers}
 
 

@@ -70,8 +70,7 @@ class Victim:
             members=scene.company.members,
             heads=lambda index: {(one.versions[index], one.digests[index]) for one in scene.company.members()},
         )
-        reports = SimpleNamespace(anchor_differed=lambda *_: None, repaired=lambda *_: None)
-        self.repairs = Repairs(exchange, scene.fetcher, neighbours, reports, nothing)  # type: ignore[arg-type]
+        self.repairs = Repairs(exchange, scene.fetcher, neighbours, lambda fact: None, nothing)  # type: ignore[arg-type]
 
     def _anchors(self) -> dict[int, bytes]:
         return {**self.fragment.log.anchors(), self.state.version: self.state.digest[:DIGEST_BYTES]}

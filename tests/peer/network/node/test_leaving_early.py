@@ -13,7 +13,7 @@ from dht.admission.hello import AccessRule
 from dht.identity.keys import Identity
 from dht.memory.host import MemoryHost
 from dht.memory.store import MemoryRecords, MemoryStore
-from peer.events.log import Event, JoinedRun, LeftRun
+from peer.events.peer_events import Event, JoinedRun, LeftRun
 from peer.mailbox.mailbox import Mailbox
 from peer.network.membership.doorkeeper import RunDoorkeeper
 from peer.network.node.node import Node
@@ -62,4 +62,4 @@ def test_it_leaves_at_once(role: str) -> None:
         return loop.time() - began
 
     assert run_virtual(scene()) < 1.0
-    assert [type(event) for event in seen if isinstance(event, JoinedRun | LeftRun)] == [LeftRun]
+    assert [type(event.fact) for event in seen if isinstance(event.fact, JoinedRun | LeftRun)] == [LeftRun]

@@ -16,10 +16,10 @@ from averaging.codec.codec import make_codec
 from averaging.fragment.runtime import FragmentRuntime
 from averaging.outer.contributions import CommittedShard
 from averaging.outer.outer_step import OuterRule
+from averaging.rounds.facts import WorkDropped
 from averaging.wire.messages import Commit, RosterEntry, ShardResult
 from dht.host import PeerId
 from peer.checkpoint.facts import Totals
-from peer.events.log import WorkDropped
 from peer.mailbox.mailbox import MergeKind
 from peer.network.node.checkpoint_keeper import CheckpointKeeper
 from peer.network.node.fragment_memory import build_fragments, persist
@@ -85,7 +85,7 @@ def test_unsent_work_and_error_feedback_survive_a_polite_absence_of_any_length(s
     peer, seen = return_to(saved.folder.path, swarm_of(saved, 3))
     np.testing.assert_allclose(waiting(peer), before, rtol=0, atol=1e-6)
     assert peer.fragments[1].state.pending is None
-    assert not [event for event in seen if isinstance(event, WorkDropped)]
+    assert not [event for event in seen if isinstance(event.fact, WorkDropped)]
     assert max(float(one.abs().max()) for one in peer.sums()) < 1e-6
 
 
@@ -125,8 +125,8 @@ def test_a_checkpoint_that_was_gone_on_from_keeps_only_what_the_swarm_cannot_hav
     for index in (0, 2):
         assert np.array_equal(peer.fragments[index].state.residual, saved.fragments[index].state.residual)
         torch.testing.assert_close(peer.link.unsent(index), saved.link.unsent(index), rtol=0, atol=1e-6)
-    dropped = [event for event in seen if isinstance(event, WorkDropped)]
-    assert [(event.fragment, event.tokens > 0) for event in dropped] == ([] if is_kept else [(1, True)])
+    dropped = [event.fact for event in seen if isinstance(event.fact, WorkDropped)]
+    assert [(fact.fragment, fact.tokens > 0) for fact in dropped] == ([] if is_kept else [(1, True)])
     assert max(float(one.abs().max()) for one in peer.sums()) < 1e-6
 
 

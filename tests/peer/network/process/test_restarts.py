@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from dht.errors import DaemonFault, LocalFault, NobodyReachable
 from peer.config.peer_config import PeerConfig
-from peer.events.log import NetworkRestarted
+from peer.events.peer_events import NetworkRestarted
 from peer.network.process import main
 from peer.network.process.child import NetworkChild
 from peer.network.process.restarts import (
@@ -110,7 +110,7 @@ def test_a_death_before_the_run_was_found_is_no_end(monkeypatch, death):
     network.start()
     assert isinstance(ended(network), NobodyReachable)
     assert children.num_started == 3
-    assert [type(event) for event in events] == [NetworkRestarted, NetworkRestarted]
+    assert [type(event.fact) for event in events] == [NetworkRestarted, NetworkRestarted]
 
 
 def test_a_daemon_that_never_comes_up_ends_it_with_the_daemons_own_sentence(monkeypatch):

@@ -63,7 +63,7 @@ def test_a_process_that_trains_nothing_loads_no_torch(entry):
 import sys
 import numpy
 import {entry}
-from dht.kademlia.lazy_hivemind import allow_parts_of_hivemind
+from dht.p2pd.lazy_hivemind import allow_parts_of_hivemind
 allow_parts_of_hivemind()
 import peer.network.process.network_side
 from peer.config.layouts import layout_digest_of

@@ -8,13 +8,15 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
+from averaging.rounds.facts import Fact
 from dht.errors import LocalFault, PeerUnreachable
 from dht.host import PeerId, Stream
 from dht.identity.multiaddr import Multiaddr, parse_multiaddr
 from dht.p2pd.daemon import DaemonOptions
 from dht.p2pd.relay_check import Relaying
 from dht.records.signed_records import PeerRecord
-from peer.events.log import Event, PathFound, ReachabilityFound, RelayChecked, RelayFound, RelayLost
+from peer.events.path_events import PathFound, ReachabilityFound, RelayChecked, RelayFound, RelayLost
+from peer.events.peer_events import Event
 from peer.network.reachability.path_kinds import (
     PUNCH_AFTER_SECONDS,
     PUNCH_AGAIN_SECONDS,
@@ -143,11 +145,15 @@ class Scene:
 
         run_virtual(main())
 
-    def kinds(self) -> list[type[Event]]:
-        return [type(event) for event in self.events if not isinstance(event, PathFound)]
+    def kinds(self) -> list[type[Fact]]:
+        return [type(event.fact) for event in self.events if not isinstance(event.fact, PathFound)]
 
     def paths_to(self, peer_id: PeerId) -> list[str]:
-        return [event.path for event in self.events if isinstance(event, PathFound) and event.remote == peer_id]
+        return [
+            event.fact.path
+            for event in self.events
+            if isinstance(event.fact, PathFound) and event.fact.remote == peer_id
+        ]
 
 
 async def pause(seconds: float = 3 * TICK_SECONDS) -> None:
@@ -160,7 +166,7 @@ def test_who_cannot_be_dialled_goes_behind_seeds() -> None:
     async def script(scene: Scene) -> None:
         await pause()
         assert len(scene.asked) == 2, "one member's word is not enough where another can be asked"
-        (found,) = [event for event in scene.events if isinstance(event, ReachabilityFound)]
+        (found,) = [event.fact for event in scene.events if isinstance(event.fact, ReachabilityFound)]
         assert (found.reachable, found.addresses) == (False, (OUTSIDE,))
         ((options, announce),) = scene.host.changes
         assert (options.reachability, options.relays_for_others, announce) == ("private", False, [])
@@ -242,7 +248,7 @@ def test_a_seed_starts_its_daemon_again_until_its_relay_lets_enough_pass() -> No
         await pause()
         assert [options.reachability for options, _ in scene.host.changes] == ["public"] * 3
         assert all(options.relays_for_others for options, _ in scene.host.changes)
-        (checked,) = [event for event in scene.events if isinstance(event, RelayChecked)]
+        (checked,) = [event.fact for event in scene.events if isinstance(event.fact, RelayChecked)]
         assert checked.relaying == "full"
         assert checked.sentence() == "This peer relays for members that nobody can dial."
 
@@ -259,7 +265,7 @@ def test_a_relay_that_cannot_be_tried_and_a_daemon_that_comes_back_late_are_trie
 
     async def script(scene: Scene) -> None:
         await pause(10.0)
-        (checked,) = [event for event in scene.events if isinstance(event, RelayChecked)]
+        (checked,) = [event.fact for event in scene.events if isinstance(event.fact, RelayChecked)]
         assert checked.relaying == "full"
         assert ReachabilityFound in scene.kinds()
 
@@ -274,7 +280,7 @@ def test_a_relay_that_stays_limited_is_told() -> None:
 
     async def script(scene: Scene) -> None:
         await pause()
-        (checked,) = [event for event in scene.events if isinstance(event, RelayChecked)]
+        (checked,) = [event.fact for event in scene.events if isinstance(event.fact, RelayChecked)]
         assert checked.relaying == "limited"
         assert "128 KiB" in checked.sentence()
 
