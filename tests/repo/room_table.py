@@ -208,7 +208,8 @@ TRAINS_NOTHING = ("peer.join.seed", "peer.simulation.scenarios", "peer.simulatio
 
 TWO_MEANINGS = {
     *("Agreement", "FragmentFacts", "Mark", "Membership", "NetworkSection", "Observer", "Profile", "RunFacts"),
-    *("Serving", "View"),
+    *("View",),
+    *("Bandwidth", "CurvePoint", "Event", "Fragment", "Loss", "Machine", "Round"),  # names of the dashboard's API
 }
 """Public classes of one name in two modules, until one of them has another name."""
 
