@@ -207,8 +207,8 @@ TRAINS_NOTHING = ("peer.join.seed", "peer.simulation.scenarios", "peer.simulatio
 """In a room that may, and does not."""
 
 TWO_MEANINGS = {
-    *("Agreement", "FragmentFacts", "Mark", "Membership", "NetworkSection", "Observer", "Profile", "RunFacts"),
-    *("View",),
+    "Mark",
+    "Membership",
     *("Bandwidth", "CurvePoint", "Event", "Fragment", "Loss", "Machine", "Round"),  # names of the dashboard's API
 }
 """Public classes of one name in two modules, until one of them has another name."""
