@@ -167,8 +167,8 @@ def config_page() -> str:
 def manifest_page() -> str:
     from pydantic import BaseModel
 
+    from peer.config.access_sections import ChangeSection
     from peer.config.manifest import RunManifest
-    from peer.config.manifest_sections import ChangeSection
 
     def rows_of(model: type[BaseModel], prefix: str = "") -> list[tuple[str, ...]]:
         return [

@@ -7,5 +7,5 @@ The files, each built on those above it:
     chunks.py       which chunks come from whom; port: chunks that outlive the process that fetched them (pure)
     server.py       the donor's side
     client.py       single requests to one donor
-    transfer.py     one fragment from many donors at once
+    many_donors.py  one fragment from many donors at once
 """

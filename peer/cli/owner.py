@@ -68,7 +68,7 @@ def invite(
 ) -> None:
     """Write an invite to a private run: for one key, or for whoever uses it first."""
     from dht.admission.tickets import encode_invite
-    from peer.config.manifest_sections import ChangeSection
+    from peer.config.access_sections import ChangeSection
     from peer.network.membership.revisions import WHEN_JOINING, member_rules
     from peer.owner.owned_run import checked_key, open_owned_run, seconds_of
 
@@ -148,7 +148,7 @@ def revoke(
     timeout: LookTimeout = 20.0,
 ) -> None:
     """Take a key or an invite back: signs the next revision of the manifest and publishes it."""
-    from peer.config.manifest_sections import ChangeSection
+    from peer.config.access_sections import ChangeSection
     from peer.owner.owned_run import checked_key, checked_serial, open_owned_run
 
     if (key is None) == (invite is None):
@@ -241,7 +241,7 @@ def edit(
     """Add a change to the draft of the next revision; nothing counts before it is signed and published."""
     from pydantic import ValidationError
 
-    from peer.config.manifest_sections import ChangeSection
+    from peer.config.access_sections import ChangeSection
     from peer.config.validation import explain
     from peer.network.membership.revisions import describe_changes
     from peer.owner.owned_run import checked_key, open_owned_run

@@ -3,7 +3,7 @@
 The files, each built on those above it:
 
     validation.py         what is wrong with a file or a flag, in sentences
-    manifest_sections.py  the manifest's sections on access and on changes in a live run
+    access_sections.py    the manifest's sections on access and on changes in a live run
     data_source.py        which data a manifest may name, and what a volunteer reads instead
     manifest.py           RunManifest
     peer_config.py        PeerConfig: flags, peer.toml, defaults; where files of a peer are

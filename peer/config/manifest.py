@@ -18,7 +18,7 @@ from pydantic import Field, ValidationError, field_validator, model_validator
 from averaging.wire.messages import MAX_NUM_ROUNDS
 from dht.errors import UsageFault
 from dht.regular_files import read_regular
-from peer.config.manifest_sections import MAX_CHANGES, MAX_WHOLE_NUMBER, AccessSection, ChangeSection, Section
+from peer.config.access_sections import MAX_CHANGES, MAX_WHOLE_NUMBER, AccessSection, ChangeSection, Section
 from peer.config.validation import explain, shown
 
 MAX_MANIFEST_BYTES = 12 * 1024

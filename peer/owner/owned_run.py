@@ -34,8 +34,8 @@ from dht.records.signed_records import (
     sign_run_record,
 )
 from dht.regular_files import read_regular
+from peer.config.access_sections import ChangeSection
 from peer.config.manifest import MAX_MANIFEST_BYTES, RunManifest
-from peer.config.manifest_sections import ChangeSection
 from peer.config.peer_config import ADDRESSES_NAME, RUN_RECORD_NAME, expanded, read_cached_peers, user_data_dir_here
 from peer.owner.new_run import OWNER_KEY_NAME, write_owned
 

@@ -18,7 +18,7 @@ from dashboard.server.api_schema import PREFIX
 from dht.admission.hello import Hello
 from dht.records.profiles import Profile
 from dht.records.signed_records import PeerRecord, RunRecord
-from peer.config.manifest_sections import ChangeSection
+from peer.config.access_sections import ChangeSection
 from tests.fuzz.targets import all_targets
 from tests.kit.documents import MESSAGES, ROOT, manifest_fields, names_in, rows, section
 

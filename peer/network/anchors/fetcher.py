@@ -1,7 +1,7 @@
 """Fetches anchors from the swarm: what the swarm has, who gives it, and what happens to donors that fail.
 
 Per fragment: what enough members confirm (`peer.network.anchors.agreement`) is fetched from everyone who has it
-(`averaging.transfer.transfer`). When all of them have moved on to another version, only that fragment begins again.
+(`averaging.transfer.many_donors`). When all of them have moved on to another version, only that fragment begins again.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from averaging.lanes.links import Doorkeeper
 from averaging.signing.notary import Checker
 from averaging.transfer.chunks import KeptChunks
 from averaging.transfer.client import Header, fetch_commits, fetch_digest, fetch_state
+from averaging.transfer.many_donors import Transfer
 from averaging.transfer.messages import chunk_lengths
 from averaging.transfer.snapshots import Snapshot
-from averaging.transfer.transfer import Transfer
 from averaging.wire.frames import Limits
 from averaging.wire.messages import HISTORY_COMMITS, KEPT_COMMITS, Commit
 from dht.errors import PeerFault

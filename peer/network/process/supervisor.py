@@ -26,7 +26,7 @@ from peer.events.log import from_json
 from peer.events.peer_events import Event, RunEnded
 from peer.mailbox.mailbox import Mailbox
 from peer.network.process.child import NetworkChild, start_network_child
-from peer.network.process.restarts import MAX_RESTARTS, Restarts
+from peer.network.process.restart_pauses import MAX_RESTARTS, Restarts
 
 STOP_SECONDS = 40.0
 """For an orderly leave: settling the last round (5 s), handing over (15 s), goodbyes, and closing the daemon."""

@@ -15,8 +15,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from dht.errors import UsageFault
+from peer.config.access_sections import MAX_WHOLE_NUMBER
 from peer.config.manifest import AveragingSection, ModelSection, TrainingSection, read_toml
-from peer.config.manifest_sections import MAX_WHOLE_NUMBER
 from peer.config.validation import explain, shown
 from peer.simulation.scenarios.spec import LieKind
 
