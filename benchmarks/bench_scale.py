@@ -2,7 +2,7 @@
 
     python -m benchmarks.bench_scale [--peers 32,128,512,2048,4096] [--values 4194304] [--mbit 50] [--json]
 
-What is real: every peer's `CellRoundMachine` with its effects, and every frame's bytes, made by the real encoder
+What is real: every peer's `RoundMachine` with its effects, and every frame's bytes, made by the real encoder
 (headers) and counted by the codec's sizes (payloads). What is modelled: a line that sends one frame after the other at
 its upload rate and takes them at five times that, and a fixed one-way latency. What is left out: tensors, computing,
 TCP, libp2p's framing and handshakes, signatures (64 bytes that prove nothing), losses, churn. All peers offer within
@@ -30,7 +30,7 @@ from functools import partial
 from typing import Any
 
 from averaging.cells.formation import CellRule, cell_codec_of, depth_for, hash_cell
-from averaging.cells.machine import CellRoundMachine
+from averaging.cells.scope import CellScope
 from averaging.cells.top_leader import CellTiming
 from averaging.codec.codec import make_codec
 from averaging.fragment.cell_rates import weigh
@@ -57,11 +57,12 @@ from averaging.rounds.events import (
     Tick,
     View,
 )
+from averaging.rounds.machine import RoundMachine
 from averaging.rounds.timing import RoundTiming
 from averaging.signing.notary import Notary, Scope
 from averaging.wire import frames
-from averaging.wire.cell_messages import Partial, Upper
-from averaging.wire.messages import Commit, Contribution, Message, Offer, Result
+from averaging.wire.cell_messages import Partial
+from averaging.wire.messages import Commit, Contribution, Message, Offer, Result, TopCommit
 from benchmarks.machine import machine
 from dht.host import PeerId
 
@@ -139,8 +140,8 @@ class ScaleSwarm:
         self.machines = {name: self._machine(name, notary) for name in self.names}
         self._set_views()
 
-    def _machine(self, name: PeerId, notary: Notary) -> CellRoundMachine:
-        found = CellRoundMachine(
+    def _machine(self, name: PeerId, notary: Notary) -> RoundMachine:
+        found = RoundMachine(
             name,
             "scale",
             0,
@@ -148,13 +149,13 @@ class ScaleSwarm:
             BLOCK_SIZE,
             RoundTiming.with_bounds(60.0),
             notary,
-            cell_rule=CellRule(CELL_SIZE),
-            cell_timing=CellTiming.with_bounds(60.0),
-            weigh=partial(weigh, RULE),
+            scope_of=partial(
+                CellScope, rule=CellRule(CELL_SIZE), timing=CellTiming.with_bounds(60.0), weigh=partial(weigh, RULE)
+            ),
         )
         found.anchor_digest = DIGEST
         # As a commit before this round would say it.
-        found._hint = (0, self.depth)
+        found.scope._seat._hint = (0, self.depth)
         return found
 
     def _set_views(self) -> None:
@@ -254,7 +255,7 @@ class ScaleSwarm:
 
     def _perform(self, name: PeerId, effect: Effect) -> None:
         if isinstance(effect, SendMessage):
-            if isinstance(effect.message, Commit | Upper):
+            if isinstance(effect.message, Commit | TopCommit):
                 self.leaders.add(name)
             self._send(name, effect.to, effect.message, 0)
         elif isinstance(effect, SendShards):
@@ -277,19 +278,19 @@ class ScaleSwarm:
                 self._send(name, to, header, CODEC.encoded_num_bytes(shard.end - shard.start))
             self._check(name)
         elif isinstance(effect, SendPartials):
-            cross = effect.cross
-            for number, row in zip(cross.numbers, cross.slices, strict=True):
+            order = effect.order
+            for number, row in zip(order.numbers, order.slices, strict=True):
                 if row.owner != name:
                     partial_ = Partial(
-                        *(0, 0, cross.attempt, cross.leader, number, row.start, row.end, cross.cell, 1.0),
-                        *(cross.run_start, cross.run_end, cross.credential),
+                        *(0, 0, order.attempt, order.leader, number, row.start, row.end, order.cell, 1.0),
+                        *(order.run_start, order.run_end, order.credential),
                     )
                     self._send(name, row.owner, partial_, CELL_CODEC.encoded_num_bytes(row.end - row.start))
         elif isinstance(effect, ReduceSlice):
-            digest = self._digest("slice", effect.cross.leader, effect.cross.numbers[effect.position])
-            self._at(self.now, name, SliceReduced(effect.cross, effect.position, digest, effect.cells))
+            digest = self._digest("slice", effect.order.leader, effect.order.numbers[effect.position])
+            self._at(self.now, name, SliceReduced(effect.order, effect.position, digest, effect.cells))
         elif isinstance(effect, SendSlice):
-            row, number = effect.cross.slices[effect.position], effect.cross.numbers[effect.position]
+            row, number = effect.order.slices[effect.position], effect.order.numbers[effect.position]
             header = Result(0, 0, number, row.start, row.end)
             self.early[name].add(number)
             for to in effect.to:

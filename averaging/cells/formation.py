@@ -20,8 +20,8 @@ from itertools import pairwise, repeat
 
 from averaging.codec.codec import Codec, make_codec
 from averaging.rounds.shard_plan import MIN_SHARD_VALUES, plan_shards
-from averaging.wire.cell_messages import MAX_CELLS, MAX_GRID_SHARDS, MAX_SLICES, CellRow, CellsCommit, SliceRow
-from averaging.wire.messages import Commit, ShardPlan
+from averaging.wire.cell_messages import MAX_CELLS, MAX_GRID_SHARDS, MAX_SLICES, SliceRow
+from averaging.wire.messages import CellRow, Commit, ShardPlan
 from dht.host import PeerId
 from dht.records.key_levels import prefix_of
 
@@ -78,10 +78,9 @@ def depth_for(num_members: int, depth: int, cell_size: int) -> int:
 
 def depth_after(commit: Commit, cell_size: int) -> int:
     """The depth of the round after `commit`: the same for everybody who knows it."""
-    if isinstance(commit, CellsCommit):
-        cells = commit.upper.cells
-        before = depth_of(cells[0].name)
-        return depth_for(sum(row.num_members for row in cells), before, cell_size)
+    cells = commit.cells
+    if cells:
+        return depth_for(sum(row.num_members for row in cells), depth_of(cells[0].name), cell_size)
     return depth_for(len(commit.roster), 0, cell_size)
 
 

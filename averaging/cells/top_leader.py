@@ -1,7 +1,7 @@
 """What happens above the cells of one round: gathering them, planning the slices, averaging those, closing. Sans-I/O.
 
 `TopLeading` exists on a peer that was offered a cell. `SliceReducing` waits, at the owner of a slice, for the other
-cells' means of it. Both know time as an argument only, and are driven by `machine.CellRoundMachine`.
+cells' means of it. Both know time as an argument only, and are driven by `scope.CellScope`.
 """
 
 from __future__ import annotations
@@ -18,18 +18,15 @@ from averaging.rounds.timing import HEARTBEAT_SECONDS, LEAST_GRACE_SECONDS, Roun
 from averaging.signing.notary import Notary
 from averaging.wire.cell_messages import (
     CellOffer,
-    CellRow,
     CellsCommit,
-    Cross,
-    Crossed,
-    CrossPlan,
-    SliceResult,
+    SliceOrder,
+    SlicePlan,
+    SliceReport,
     SliceRow,
-    Upper,
     with_upper,
 )
-from averaging.wire.frames import upper_digest
-from averaging.wire.messages import Abandon, Commit, Message, Redirect, Wait
+from averaging.wire.frames import closing_digest
+from averaging.wire.messages import Abandon, CellRow, Commit, Message, Redirect, SliceResult, TopCommit, Wait
 from dht.host import PeerId
 
 
@@ -40,12 +37,12 @@ class CellTiming:
     Attributes:
         ready: from the first cell that was offered until this one was.
         partial: from the plan until a cell's mean of a slice was at its owner.
-        crossed: from the plan until an owner's report was at the top leader.
+        reported: from the plan until an owner's report was at the top leader.
     """
 
     ready: LinkDeadlines
     partial: LinkDeadlines
-    crossed: LinkDeadlines
+    reported: LinkDeadlines
 
     @classmethod
     def with_bounds(cls, hard_seconds: float) -> CellTiming:
@@ -76,7 +73,7 @@ class TopLeading:
     attempt: int = 0
     offers: dict[str, tuple[PeerId, CellOffer]] = field(default_factory=dict)
     late: set[PeerId] = field(default_factory=set)
-    plan: CrossPlan | None = None
+    plan: SlicePlan | None = None
     first_at: float = 0.0
     planned_at: float = 0.0
     closes_at: float = math.inf
@@ -126,7 +123,7 @@ class TopLeading:
                 if row.owner == peer_id and index not in self.results:
                     self.results[index] = SliceResult(row.start, row.end, row.cell, row.owner, b"", ())
 
-    def on_crossed(self, sender: PeerId, message: Crossed, now: float) -> None:
+    def on_report(self, sender: PeerId, message: SliceReport, now: float) -> None:
         """An owner's report; one that does not belong to this plan or is not signed counts nothing."""
         plan = self.plan
         if plan is None or message.attempt != plan.attempt or message.slice >= len(plan.slices):
@@ -141,9 +138,9 @@ class TopLeading:
         self.results[message.slice] = SliceResult(
             row.start, row.end, row.cell, row.owner, message.digest, included, message.signature
         )
-        self.cell_timing.crossed.observe(PeerId(plan.cells[row.cell].name), now - self.planned_at)
+        self.cell_timing.reported.observe(PeerId(plan.cells[row.cell].name), now - self.planned_at)
 
-    def check(self, expected: Collection[str], now: float) -> Upper | Abandon | None:
+    def check(self, expected: Collection[str], now: float) -> TopCommit | Abandon | None:
         """Send what is due; returns the commit of all cells, or why there is none, when the round closes.
 
         Args:
@@ -203,9 +200,9 @@ class TopLeading:
         slices = self.slices_for([offer.reducers for offer in ordered])
         names = [PeerId(row.name) for row in cells]
         partial = self.cell_timing.partial.longest(names).seconds * patience_factor(self.attempt)
-        mean = self.cell_timing.crossed.longest(names).seconds
+        mean = self.cell_timing.reported.longest(names).seconds
         partial = max(partial, mean)
-        plan = CrossPlan(
+        plan = SlicePlan(
             self.fragment,
             self.version,
             self.attempt,
@@ -216,7 +213,7 @@ class TopLeading:
             partial,
             partial + max(LEAST_AVERAGING_SECONDS, AVERAGING_OF_MEAN * mean),
         )
-        self.plan = self.notary.sign_cross_plan(plan)
+        self.plan = self.notary.sign_slices(plan)
         self.planned_at, self.closes_at = now, now + plan.commit_deadline_seconds
         for index, row in enumerate(slices):
             if not row.owner:
@@ -227,21 +224,21 @@ class TopLeading:
     def _wait(self, num_expected: int) -> Wait:
         return Wait(self.fragment, self.version, self.attempt, len(self.offers), num_expected)
 
-    def _close(self) -> Upper | Abandon:
+    def _close(self) -> TopCommit | Abandon:
         assert self.plan is not None
         self.closed = True
         plan = self.plan
         silent = {plan.cells[row.cell].name for index, row in enumerate(plan.slices) if index not in self.results}
         for name in sorted(silent):
-            self.cell_timing.crossed.missed(PeerId(name))
+            self.cell_timing.reported.missed(PeerId(name))
         slices = tuple(
             self.results.get(index) or SliceResult(row.start, row.end, row.cell, row.owner, b"", ())
             for index, row in enumerate(plan.slices)
         )
         if not any(result.digest for result in slices):
             return Abandon(self.fragment, self.version, self.attempt, "no owner of a slice finished in time")
-        return self.notary.sign_upper(
-            Upper(
+        return self.notary.sign_slices(
+            TopCommit(
                 self.fragment,
                 self.version,
                 self.attempt,
@@ -271,7 +268,26 @@ class Bid:
     heartbeat_at: float
     is_planned: bool = False
 
-    def crosses(self, plan: CrossPlan, notary: Notary) -> Iterator[tuple[PeerId, Cross]]:
+    def begin(self, top: PeerId, now: float) -> None:
+        """It is offered to this top leader."""
+        self.top, self.heard_at, self.is_planned = top, now, False
+
+    def hear(self, now: float, *, is_planned: bool = False) -> None:
+        """The top leader gave a sign of life, or planned."""
+        self.heard_at, self.is_planned = now, self.is_planned or is_planned
+
+    def fail(self) -> None:
+        """The next offer is another attempt."""
+        self.attempt += 1
+
+    def beats(self, now: float) -> bool:
+        """Whether members hear a sign of life now."""
+        is_due = now >= self.heartbeat_at
+        if is_due:
+            self.heartbeat_at = now + HEARTBEAT_SECONDS
+        return is_due
+
+    def orders(self, plan: SlicePlan, notary: Notary) -> Iterator[tuple[PeerId, SliceOrder]]:
         """What each reducer of the cell needs of a plan; nothing when the cell is not in it."""
         numbers = [number for number, row in enumerate(plan.cells) if row.digest == self.row.digest]
         shards_of: dict[PeerId, list[tuple[int, int]]] = {}
@@ -288,7 +304,7 @@ class Bid:
             ]
             yield (
                 reducer,
-                Cross(
+                SliceOrder(
                     plan.fragment,
                     plan.version,
                     plan.attempt,
@@ -310,9 +326,9 @@ class ClosedRounds:
     """The last rounds that this peer closed as top leader, with all parts: whoever missed that of its cell gets it."""
 
     def __init__(self) -> None:
-        self._held: dict[int, tuple[Upper, dict[str, Commit]]] = {}
+        self._held: dict[int, tuple[TopCommit, dict[str, Commit]]] = {}
 
-    def add(self, upper: Upper, parts: dict[str, Commit]) -> None:
+    def add(self, upper: TopCommit, parts: dict[str, Commit]) -> None:
         """A round was closed here."""
         self._held[upper.version] = (upper, parts)
 
@@ -333,7 +349,7 @@ class ClosedRounds:
         self._held = {
             version: held
             for version, held in self._held.items()
-            if version >= keep_from and upper_digest(held[0]) == digest_of(version)
+            if version >= keep_from and closing_digest(held[0]) == digest_of(version)
         }
 
 
@@ -343,7 +359,7 @@ SliceKey = tuple[int, PeerId, int]
 
 @dataclass
 class _Waiting:
-    cross: Cross
+    order: SliceOrder
     leader: PeerId
     position: int
     since: float
@@ -360,19 +376,19 @@ class SliceReducing:
     slices: dict[SliceKey, _Waiting] = field(default_factory=dict)
     arrived: dict[SliceKey, dict[int, PeerId]] = field(default_factory=dict)
 
-    def on_cross(self, cross: Cross, leader: PeerId, now: float) -> None:
+    def on_order(self, order: SliceOrder, leader: PeerId, now: float) -> None:
         """Begin to wait for the other cells' means of the slices that are ours."""
-        for position, row in enumerate(cross.slices):
-            key = (cross.attempt, cross.leader, cross.numbers[position])
+        for position, row in enumerate(order.slices):
+            key = (order.attempt, order.leader, order.numbers[position])
             if row.owner != self.me or key in self.slices:
                 continue
             here = self.arrived.get(key, {})
             until = {}
-            for cell, of_cell in enumerate(cross.cells):
-                if cell != cross.cell and cell not in here:
+            for cell, of_cell in enumerate(order.cells):
+                if cell != order.cell and cell not in here:
                     patience = self.timing.partial.allowance(PeerId(of_cell.name)).seconds
-                    until[cell] = now + min(patience * patience_factor(cross.attempt), cross.partial_deadline_seconds)
-            self.slices[key] = _Waiting(cross, leader, position, now, until)
+                    until[cell] = now + min(patience * patience_factor(order.attempt), order.partial_deadline_seconds)
+            self.slices[key] = _Waiting(order, leader, position, now, until)
 
     def on_partial(self, sender: PeerId, key: SliceKey, cell: int, now: float) -> None:
         """A cell's mean of a slice is here."""
@@ -383,7 +399,7 @@ class SliceReducing:
         waiting = self.slices.get(key)
         if waiting is not None and cell in waiting.until:
             del waiting.until[cell]
-            self.timing.partial.observe(PeerId(waiting.cross.cells[cell].name), now - waiting.since)
+            self.timing.partial.observe(PeerId(waiting.order.cells[cell].name), now - waiting.since)
 
     def check(self, now: float) -> list[ReduceSlice]:
         """What must be averaged at `now`."""
@@ -393,9 +409,9 @@ class SliceReducing:
                 continue
             waiting.started = True
             for cell in sorted(waiting.until):
-                self.timing.partial.missed(PeerId(waiting.cross.cells[cell].name))
-            cells = tuple(sorted({waiting.cross.cell, *self.arrived.get(key, {})}))
-            effects.append(ReduceSlice(waiting.cross, waiting.leader, waiting.position, cells))
+                self.timing.partial.missed(PeerId(waiting.order.cells[cell].name))
+            cells = tuple(sorted({waiting.order.cell, *self.arrived.get(key, {})}))
+            effects.append(ReduceSlice(waiting.order, waiting.leader, waiting.position, cells))
         return effects
 
     @property

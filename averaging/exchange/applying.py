@@ -31,7 +31,6 @@ from averaging.outer.outer_step import OuterRule
 from averaging.outer.reduction import shard_rates
 from averaging.rounds.events import Apply, ApplyFailed, Repair, ResultArrived
 from averaging.rounds.facts import CommitTaken, Fact, RepairNeeded, RoundCommitted, WorkLost, WorkReturned
-from averaging.wire.cell_messages import CellsCommit
 from averaging.wire.messages import (
     Commit,
     Plan,
@@ -432,7 +431,7 @@ def _closing_facts(fragment: FragmentRuntime, commit: Commit, applied: _Applied,
         outer_lr=applied.outer_lr,
         tokens=commit.tokens,
         num_void_shards=sum(not result.digest for result in commit.results),
-        num_cells=len(commit.upper.cells) if isinstance(commit, CellsCommit) else 0,
+        num_cells=len(commit.cells),
         seconds=now - traffic.began_at if counted else 0.0,
         bytes_up=traffic.up_bytes if counted else 0,
         bytes_down=traffic.down_bytes if counted else 0,
@@ -451,7 +450,7 @@ def _step_key(
 
 def _step_keys(commit: Commit, rule: OuterRule) -> list[StepKey]:
     # The slices of a two-level round are not expected ahead.
-    shards = [] if isinstance(commit, CellsCommit) else [shard for shard in commit.shards if shard.digest]
+    shards = [shard for shard in commit.shards if shard.digest] if commit.names_everyone else []
     return [_step_key(commit, shard.start, shard.end, shard.digest, shard.included, rule) for shard in shards]
 
 

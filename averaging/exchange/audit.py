@@ -33,7 +33,6 @@ from averaging.outer.contributions import Sent
 from averaging.trust.audit_budgets import BUDGET, OWN_BUDGET, AuditBudgets
 from averaging.trust.mean_checks import ComparedWork, is_wrong, suspicious
 from averaging.wire import frames
-from averaging.wire.cell_messages import CellsCommit
 from averaging.wire.messages import (
     Accusation,
     AuditRequest,
@@ -209,7 +208,7 @@ class Audits:
 
     def _can_audit(self, commit: Commit) -> bool:
         # A mean over cells has cells' means in it, which nobody but their reducers can work out again.
-        return self.is_on and len(commit.roster) > 1 and not isinstance(commit, CellsCommit)
+        return self.is_on and len(commit.roster) > 1 and commit.names_everyone
 
     def _remember(self, fragment: FragmentRuntime, commit: Commit, payloads: Mapping[int, Buffer]) -> None:
         """From now on its means can be looked at here, and own work in it is shown to others."""

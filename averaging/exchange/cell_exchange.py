@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 
 from averaging.cells.formation import cell_codec_of
-from averaging.cells.machine import CellRoundMachine
 from averaging.codec.blocks import EncodedBlocks
 from averaging.exchange.context import Context
 from averaging.fragment.runtime import FragmentRuntime
@@ -32,14 +31,21 @@ from averaging.rounds.events import (
     ShardReduced,
     SliceReduced,
 )
-from averaging.wire.cell_messages import CellOffer, Cross, CrossPlan, Partial, Upper
-from averaging.wire.messages import CellLevel, Plan, Result
+from averaging.signing.notary import LedMessage
+from averaging.wire.cell_messages import CellOffer, Partial, SliceOrder, SlicePlan
+from averaging.wire.messages import CellLevel, Result, TopCommit
 from dht.errors import PeerFault
 from dht.host import PeerId
 
 CellEffect = SendPartials | ReduceSlice | SendSlice
 Key = tuple[int, int, PeerId, int]
 """(version, attempt, leader, shard or slice)."""
+_SIGNED_IN: dict[type, Callable[[Any], Sequence[LedMessage]]] = {
+    CellOffer: lambda offer: offer.part.signed,
+    SlicePlan: lambda plan: (plan,),
+    TopCommit: lambda commit: (commit,),
+}
+"""What leaders must have signed in a message."""
 
 
 @dataclass
@@ -73,7 +79,7 @@ class CellExchange:
 
     def is_in_cell(self, fragment: FragmentRuntime) -> bool:
         """Whether rounds of the current version run on two levels."""
-        return isinstance(fragment.machine, CellRoundMachine) and bool(fragment.machine.cell)
+        return not fragment.machine.scope.is_flat
 
     def take(self, fragment: FragmentRuntime, sender: PeerId, message: CellLevel, payload: memoryview) -> bool:
         """Keep a cell's mean, check what must be signed; returns whether the message is dealt with.
@@ -82,14 +88,11 @@ class CellExchange:
             PeerFault: wrong size, too many bytes, or a leader's statement that the leader has not signed.
         """
         notary = fragment.machine.notary
-        is_forged = (isinstance(message, Upper) and not notary.is_tops(message)) or (
-            isinstance(message, CellOffer) and not notary.is_leaders(message.part)
-        )
-        is_forged |= isinstance(message, CrossPlan) and not notary.is_planned(message)
-        if is_forged and sender != self.me:
+        signed = _SIGNED_IN[type(message)](message) if type(message) in _SIGNED_IN else ()
+        if sender != self.me and not all(map(notary.is_signed, signed)):
             raise PeerFault(sender, f"sent a {message.KIND} that its leader has not signed; expected a signed one")
         if not isinstance(message, Partial):
-            return not isinstance(fragment.machine, CellRoundMachine)
+            return False
         if fragment.machine.version <= message.version <= fragment.machine.version + 1:
             self._keep(fragment, sender, message, payload)
             if message.version == fragment.machine.version:
@@ -103,11 +106,11 @@ class CellExchange:
         elif isinstance(effect, ReduceSlice):
             self._spawn(self._reduce_slice(fragment, effect))
         else:
-            cross, number = effect.cross, effect.cross.numbers[effect.position]
-            row = cross.slices[effect.position]
-            payload = fragment.store.own_result(cross.version, number, row.start, row.end)
+            order, number = effect.order, effect.order.numbers[effect.position]
+            row = order.slices[effect.position]
+            payload = fragment.store.own_result(order.version, number, row.start, row.end)
             for peer_id in effect.to:
-                self._post(peer_id, Result(fragment.index, cross.version, number, row.start, row.end), [payload])
+                self._post(peer_id, Result(fragment.index, order.version, number, row.start, row.end), [payload])
 
     async def reduce(
         self, fragment: FragmentRuntime, effect: ReduceShard, contributions: Sequence[ShardContribution]
@@ -138,9 +141,8 @@ class CellExchange:
 
     def relay(self, fragment: FragmentRuntime, sender: PeerId, message: Result, payload: memoryview) -> None:
         """Pass the mean of a slice on to the own cell, when its owner sent it."""
-        machine = fragment.machine
-        if isinstance(machine, CellRoundMachine) and machine.cell and message.version == machine.version:
-            for peer_id in machine.relays(sender, message.shard):
+        if message.version == fragment.machine.version:
+            for peer_id in fragment.machine.scope.relays(sender, message.shard):
                 self._post(peer_id, message, [payload])
 
     def advanced(self, fragment: FragmentRuntime) -> None:
@@ -176,51 +178,49 @@ class CellExchange:
         key = (message.version, message.attempt, message.leader, message.slice)
         held.partials.setdefault(key, {})[message.cell, sender] = (message, bytes(payload))
 
-    def _own_slice(self, fragment: FragmentRuntime, cross: Cross, leader: PeerId, position: int) -> tuple[Any, float]:
+    def _own_slice(
+        self, fragment: FragmentRuntime, order: SliceOrder, leader: PeerId, position: int
+    ) -> tuple[Any, float]:
         """(blocks, weight) of the own cell's mean of a slice; (None, 0) when it is not here."""
-        row = cross.slices[position]
-        plan = self._plan(fragment, cross, leader)
+        row = order.slices[position]
+        plan = fragment.machine.plan_under(order.cell_attempt, leader)
         for index, shard in enumerate(plan.shards if plan is not None else ()):
             if shard.start <= row.start < shard.end:
-                key = (cross.version, cross.cell_attempt, leader, index)
+                key = (order.version, order.cell_attempt, leader, index)
                 encoded, weight = self._held(fragment).own.get(key, (None, 0.0))
                 if encoded is not None:
                     return encoded.slice_blocks(row.start - shard.start, row.end - row.start), weight
         return None, 0.0
 
-    def _plan(self, fragment: FragmentRuntime, cross: Cross, leader: PeerId) -> Plan | None:
-        assert isinstance(fragment.machine, CellRoundMachine)
-        return fragment.machine.plan_of(cross, leader)
-
     def _send_partials(self, fragment: FragmentRuntime, effect: SendPartials) -> None:
-        cross = effect.cross
-        for position, (number, row) in enumerate(zip(cross.numbers, cross.slices, strict=True)):
+        order = effect.order
+        for position, (number, row) in enumerate(zip(order.numbers, order.slices, strict=True)):
             if row.owner == self.me:
                 continue
-            blocks, weight = self._own_slice(fragment, cross, effect.leader, position)
+            blocks, weight = self._own_slice(fragment, order, effect.leader, position)
             if blocks is None:
                 continue
             header = Partial(
                 fragment.index,
-                cross.version,
-                cross.attempt,
-                cross.leader,
+                order.version,
+                order.attempt,
+                order.leader,
                 number,
                 row.start,
                 row.end,
-                cross.cell,
+                order.cell,
                 weight,
-                cross.run_start,
-                cross.run_end,
-                cross.credential,
+                order.run_start,
+                order.run_end,
+                order.credential,
             )
             fragment.traffic.sent(self._post(row.owner, header, blocks.pack()))
 
     async def _reduce_slice(self, fragment: FragmentRuntime, effect: ReduceSlice) -> None:
-        cross, position = effect.cross, effect.position
-        number, row = cross.numbers[position], cross.slices[position]
-        key = (cross.version, cross.attempt, cross.leader, number)
-        own, own_weight = self._own_slice(fragment, cross, effect.leader, position)
+        order, position = effect.order, effect.position
+        number, row = order.numbers[position], order.slices[position]
+        key = (order.version, order.attempt, order.leader, number)
+        own, own_weight = self._own_slice(fragment, order, effect.leader, position)
         arrived = dict(self._held(fragment).partials.get(key, {}))
         carried = fragment.store.carried_error(row.start, row.end)
         notary = fragment.machine.notary
@@ -228,18 +228,18 @@ class CellExchange:
         def run() -> Reduction | None:
             parts: dict[int, tuple[EncodedBlocks, float]] = {}
             if own is not None:
-                parts[cross.cell] = (own, own_weight)
+                parts[order.cell] = (own, own_weight)
             for (cell, sender), (message, payload) in sorted(arrived.items(), key=lambda item: item[0]):
                 is_fit = (
                     cell in effect.cells
                     and cell not in parts
-                    and cell < len(cross.cells)
+                    and cell < len(order.cells)
                     and (message.start, message.end) == (row.start, row.end)
-                    and 0 < message.weight <= cross.cells[cell].weight * (1 + 1e-9)
+                    and 0 < message.weight <= order.cells[cell].weight * (1 + 1e-9)
                     and notary.is_reducer_of(
-                        cross.cells[cell],
-                        cross.fragment,
-                        cross.version,
+                        order.cells[cell],
+                        order.fragment,
+                        order.version,
                         sender,
                         (message.run_start, message.run_end),
                         message.credential,
@@ -251,11 +251,11 @@ class CellExchange:
             return self._mean_of(parts, row.end - row.start, carried)
 
         reduction = await self._compute(run)
-        if reduction is None or fragment.machine.version != cross.version:
+        if reduction is None or fragment.machine.version != order.version:
             return
-        digest = fragment.store.add_reduction(cross.version, number, row.start, row.end, reduction)
+        digest = fragment.store.add_reduction(order.version, number, row.start, row.end, reduction)
         self._on_mean(fragment)
-        self._step(fragment, SliceReduced(cross, position, digest, reduction.included))
+        self._step(fragment, SliceReduced(order, position, digest, reduction.included))
 
     def _mean_of(
         self, parts: dict[int, tuple[EncodedBlocks, float]], num_values: int, carried: EncodedBlocks | None

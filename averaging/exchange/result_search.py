@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from averaging.cells.machine import CellRoundMachine
 from averaging.codec.blocks import Buffer
 from averaging.exchange.context import Context
 from averaging.fragment.runtime import FragmentRuntime
@@ -144,8 +143,7 @@ class ResultSearch:
 
     def _asks_first(self, index: int) -> bool:
         """Whether this peer asks before others of its cell had the time to get it for all of them."""
-        machine = self._fragment.machine
-        return not isinstance(machine, CellRoundMachine) or machine.fetches(index)
+        return self._fragment.machine.scope.fetches(index)
 
     def _ask(self, holders: dict[int, PeerId]) -> None:
         for index, holder in holders.items():

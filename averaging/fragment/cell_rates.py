@@ -14,9 +14,8 @@ from averaging.outer.outer_step import (
     weights_of,
 )
 from averaging.outer.reduction import shard_rates
-from averaging.wire.cell_messages import CellRow, CellsCommit
 from averaging.wire.frames import commit_digest_whole
-from averaging.wire.messages import Commit
+from averaging.wire.messages import CellRow, Commit
 
 
 def weigh(rule: OuterRule, name: str, commit: Commit) -> CellRow:
@@ -39,9 +38,9 @@ def weigh(rule: OuterRule, name: str, commit: Commit) -> CellRow:
 
 def rates_of(commit: Commit, index: int, rule: OuterRule) -> tuple[float, float]:
     """(outer learning rate, outer momentum) of result `index`; of a slice from the sums of the cells that are in it."""
-    if not isinstance(commit, CellsCommit):
+    cells = commit.cells_in(index)
+    if not commit.cells:
         return shard_rates([terms_of(rule, commit, member) for member in commit.members_in(index)], rule)
-    cells = [commit.upper.cells[cell] for cell in commit.upper.slices[index].included]
     tokens = sum(row.fresh_tokens for row in cells)
     if not tokens:
         return outer_lr_of(0.0, 0.0, rule), outer_momentum_of(0.0, rule)
@@ -54,7 +53,7 @@ def own_share_of(commit: Commit, own_index: int, rule: OuterRule) -> float:
     """Share of roster member `own_index` in the weights of the whole round."""
     terms = [terms_of(rule, commit, member) for member in range(len(commit.roster))]
     share = weights_of(terms, rule)[own_index]
-    if not isinstance(commit, CellsCommit):
+    if not commit.cells:
         return share
-    total = math.fsum(row.weight for row in commit.upper.cells)
+    total = math.fsum(row.weight for row in commit.cells)
     return raw_weight(terms[own_index], rule) / total if total > 0 else 0.0

@@ -8,7 +8,6 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
-from averaging.cells.machine import CellRoundMachine
 from averaging.fragment.shard_store import ShardStore
 from averaging.outer.fragment_state import FragmentState
 from averaging.rounds.machine import RoundMachine
@@ -87,7 +86,7 @@ class FragmentRuntime:
 
     def tells_of_own_work(self, commit: Commit) -> bool:
         """Whether a commit says what became of own work."""
-        return not isinstance(self.machine, CellRoundMachine) or self.machine.knows_own_part(commit)
+        return self.machine.scope.knows_own_part(commit)
 
     def known_anchors(self) -> dict[int, bytes]:
         """Per version that is remembered here, the digest of its anchor, as messages have it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from averaging.rounds.facts import Fact
-from averaging.wire.cell_messages import Cross
+from averaging.wire.cell_messages import SliceOrder
 from averaging.wire.messages import Commit, Message, Offer, Plan
 from dht.host import PeerId
 
@@ -119,9 +119,9 @@ class PartialArrived:
 
 @dataclass(frozen=True, slots=True)
 class SliceReduced:
-    """The own averaging of slice `cross.numbers[position]` across cells finished; `included` are cells."""
+    """The own averaging of slice `order.numbers[position]` across cells finished; `included` are cells."""
 
-    cross: Cross
+    order: SliceOrder
     position: int
     digest: bytes
     included: tuple[int, ...]
@@ -187,15 +187,15 @@ class SendResult:
 class SendPartials:
     """Send the own cell's means of these slices to their owners; `leader` is the cell's."""
 
-    cross: Cross
+    order: SliceOrder
     leader: PeerId
 
 
 @dataclass(frozen=True, slots=True)
 class ReduceSlice:
-    """Average these cells' means of slice `cross.numbers[position]`, encode, report `SliceReduced`."""
+    """Average these cells' means of slice `order.numbers[position]`, encode, report `SliceReduced`."""
 
-    cross: Cross
+    order: SliceOrder
     leader: PeerId
     position: int
     cells: tuple[int, ...]
@@ -205,7 +205,7 @@ class ReduceSlice:
 class SendSlice:
     """Stream the encoded mean of a slice of which this peer is the owner."""
 
-    cross: Cross
+    order: SliceOrder
     position: int
     to: tuple[PeerId, ...]
 

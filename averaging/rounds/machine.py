@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from averaging.outer.schedule import rank_leaders
-from averaging.rounds.attempt import Membership
+from averaging.rounds.attempt import LaterVersions, RoundAttempt
 from averaging.rounds.events import (
     Advanced,
     Apply,
@@ -42,10 +42,9 @@ from averaging.rounds.events import (
     View,
 )
 from averaging.rounds.facts import LeaderReplaced, RoundAbandoned, RoundStarted
-from averaging.rounds.later_versions import LaterVersions
 from averaging.rounds.leader import Leading
 from averaging.rounds.reducer import Reducing
-from averaging.rounds.shard_plan import plan_shards
+from averaging.rounds.scope import FlatScope, ScopeOf
 from averaging.rounds.timing import RoundTiming, patience_factor
 from averaging.signing.notary import Notary
 from averaging.wire.frames import commit_digest
@@ -61,7 +60,6 @@ from averaging.wire.messages import (
     Plan,
     Redirect,
     Reduced,
-    ShardPlan,
     ShardResult,
     VersionIs,
     Wait,
@@ -84,21 +82,21 @@ class RoundMachine:
     version: int = 0
     anchor_digest: bytes = b""
     lineage_tokens: int = 0
-    trainers: tuple[PeerId, ...] = ()
     followers: tuple[PeerId, ...] = ()
-    num_known: int = 0
     objection: Callable[[PeerId, Offer], str] = lambda sender, offer: ""
     """Why a remote's offer on the anchor that is here is not taken; empty when it is."""
     doubt: Callable[[PeerId, Offer], bool] = lambda sender, offer: False
     """Whether such an offer, with nothing against it, has to wait for a later version."""
     leading_type: type[Leading] = Leading
+    scope_of: ScopeOf = FlatScope
     most_of_median: float = math.inf  # see `plan_shards`
     least_share: float = 0.0  # see `Leading`
     history: dict[int, Commit] = field(default_factory=dict)
     applying: Commit | None = None
+    leading: Leading | None = None
+    scope: FlatScope = field(init=False)
     _offer: Offer | None = None
-    _member: Membership | None = None
-    _leading: Leading | None = None
+    _member: RoundAttempt | None = None
     _reducing: Reducing = field(init=False)
     _avoid: set[PeerId] = field(default_factory=set)
     _silent: set[PeerId] = field(default_factory=set)
@@ -111,6 +109,7 @@ class RoundMachine:
 
     def __post_init__(self) -> None:
         self._reducing = Reducing(self.me, self.timing)
+        self.scope = self.scope_of(self)
 
     def restart(self, version: int, digest: bytes, lineage_tokens: int, commits: Sequence[Commit] | None) -> None:
         """Begin at an anchor that was restored or fetched. `commits` led there; None: those that are known."""
@@ -133,11 +132,17 @@ class RoundMachine:
         """When to call `step(Tick())` at the latest; infinity when only an event can change anything."""
         times = [self._reducing.next_time]
         if self.applying is None:
-            if self._leading is not None:
-                times.append(self._leading.next_time)
+            times.append(self.scope.next_time)
+            if self.leading is not None:
+                times.append(self.leading.next_time)
             if self._member is not None:
                 times.append(self._silent_at(self._member))
         return min(times)
+
+    @property
+    def trainers(self) -> tuple[PeerId, ...]:
+        """Live trainers that are in rounds with this peer."""
+        return self.scope.trainers
 
     @property
     def is_offering(self) -> bool:
@@ -170,6 +175,8 @@ class RoundMachine:
     # ----------------------------------------------------------------------------------------------- dispatch
 
     def _take(self, event: Event, now: float) -> None:
+        if self.scope.take(event, now):
+            return
         if isinstance(event, Heard):
             self._hear(event.sender, event.message, now)
         elif isinstance(event, Ready):
@@ -178,10 +185,10 @@ class RoundMachine:
             if self.applying is None:
                 self._join_round(0, now)
         elif isinstance(event, View):
-            self.trainers, self.followers = event.trainers, event.followers
-            self.num_known = max(len(self.trainers), event.num_known)
-            self._reducing.expect(self.num_known)
-            self._silent.intersection_update(self.trainers)
+            self.followers = event.followers
+            self._reducing.expect(max(len(event.trainers), event.num_known))
+            self._silent.intersection_update(event.trainers)
+            self.scope.see(event, now)
         elif isinstance(event, Lost):
             self._lose(event.peer_id, event.reason, now)
         elif isinstance(event, ContributionArrived):
@@ -196,28 +203,30 @@ class RoundMachine:
         elif isinstance(event, Advanced):
             self._advance(event, now)
         elif isinstance(event, ApplyFailed) and event.commit is self.applying:
-            self._start_over(now)
+            self.start_over(now)
 
     def _hear(self, sender: PeerId, message: Message, now: float) -> None:
+        if self.scope.hear(sender, message, now):
+            return
         self._silent.discard(sender)
         if isinstance(message, Offer):
             self._hear_offer(sender, message, now)
         elif isinstance(message, CommitRequest):
-            self._tell_outcome(sender, message.version)
+            self.tell_outcome(sender, message.version)
         elif isinstance(message, Commit):
-            self._hear_commit(sender, message)
+            self.take_commit(sender, message, now)
         elif isinstance(message, VersionIs):
             self._hear_version(sender, message)
         elif isinstance(message, Plan) and message.version < self.version + (self.applying is not None):
             # Its leader would wait for contributions and means of those who have left its round.
-            self._tell_outcome(sender, message.version)
+            self.tell_outcome(sender, message.version)
         elif getattr(message, "version", -1) != self.version or self.applying is not None:
             return
         elif isinstance(message, Plan):
             self._hear_plan(sender, message, now)
         elif isinstance(message, Reduced):
-            if self._leading is not None:
-                self._leading.on_reduced(sender, message, now)
+            if self.leading is not None:
+                self.leading.on_reduced(sender, message, now)
         elif self._member is not None and self._member.leader == sender:
             if isinstance(message, Wait):
                 self.timing.leader_silence.observe(sender, now - self._member.heard_at)
@@ -232,25 +241,21 @@ class RoundMachine:
         self._effects += self._reducing.check(now)
         if self.applying is not None:
             return
-        if self._leading is not None:
-            self._leading.hold(self.plan is not None and self.leader != self.me)
-            closing = self._leading.check(self.trainers, self._avoid - {self.me}, now, self.num_known)
+        if self.leading is not None:
+            self.leading.hold(self.plan is not None and self.leader != self.me)
+            closing = self.leading.check(self.trainers, self._avoid - {self.me}, now, self.scope.num_known)
             if isinstance(closing, Commit):
-                self._publish(closing)
+                self.scope.close(closing, now)
             elif closing is not None:
-                waiting, self._leading = self._leading.waiting, None
-                for peer_id in waiting:
-                    self._send(peer_id, closing)
+                for peer_id in self.stop_leading():
+                    self.send(peer_id, closing)
         member = self._member
         if member is not None and now >= self._silent_at(member):
             self._silent.add(member.leader)
             arrivals = self.timing.leader_silence.allowance(member.leader).num_arrivals
             silence = f"the leader was silent for {now - member.heard_at:.1f} s"
             self._take_over(f"{silence} (allowed: learned from {arrivals} signs of life)", now)
-
-    def _publish(self, commit: Commit) -> None:
-        for peer_id in sorted({self.me, *self.trainers, *self.followers, *(entry.peer_id for entry in commit.roster)}):
-            self._send(peer_id, commit)
+        self.scope.check(now)
 
     # ------------------------------------------------------------------------------------------------- member
 
@@ -258,10 +263,10 @@ class RoundMachine:
         assert self._offer is not None
         chosen = leader or next(iter(self._ranked()), self.me)
         redirects = self._member.redirects if self._member is not None else 0
-        self._member = Membership(attempt, chosen, now, now, redirects=redirects)
-        self._send(chosen, replace(self._offer, attempt=attempt))
+        self._member = RoundAttempt(attempt, chosen, now, now, redirects=redirects)
+        self.send(chosen, replace(self._offer, attempt=attempt))
 
-    def _silent_at(self, member: Membership) -> float:
+    def _silent_at(self, member: RoundAttempt) -> float:
         if member.leader == self.me:
             return math.inf
         patience = self.timing.leader_silence.allowance(member.leader).seconds
@@ -278,7 +283,7 @@ class RoundMachine:
         new, attempt = self._member.leader, self._member.attempt
         self._effects.append(LeaderReplaced(self.fragment, self.version, attempt, old, new, reason))
 
-    def _follow_redirect(self, member: Membership, message: Redirect, now: float) -> None:
+    def _follow_redirect(self, member: RoundAttempt, message: Redirect, now: float) -> None:
         if member.redirect() <= 2 and message.leader not in self._avoid and message.leader != member.leader:
             self._join_round(member.attempt, now, leader=message.leader)
         else:
@@ -289,7 +294,7 @@ class RoundMachine:
         if member is None or member.leader != sender or self._offer is None:
             return
         if plan.anchor_digest != self.anchor_digest:
-            self._send(sender, self._version_is())
+            self.send(sender, self.version_is())
             return
         mine = [entry for entry in plan.roster if entry.peer_id == self.me]
         if not mine or mine[0].sequence != self._offer.sequence or member.plan == plan:
@@ -304,6 +309,8 @@ class RoundMachine:
         member, plan = self._member, self.plan
         if member is None or plan is None or event.shard >= len(plan.shards) or member.leader == self.me:
             return
+        if not self.scope.is_flat:
+            return  # means come from owners of slices through a reducer, which says little about either
         if plan.roster[plan.shards[event.shard].reducer].peer_id == event.sender:
             self.timing.reduced.observe(event.sender, now - member.planned_at)
 
@@ -318,9 +325,10 @@ class RoundMachine:
         result = ShardResult(shard.start, shard.end, shard.reducer, event.digest, included)
         signature = self.notary.sign_result(plan, event.leader, result)
         report = Reduced(self.fragment, plan.version, event.attempt, event.shard, event.digest, included, signature)
-        self._send(event.leader, report)
-        to = tuple(entry.peer_id for entry in plan.roster if entry.peer_id != self.me)
-        self._effects.append(SendResult(plan, event.shard, to))
+        self.send(event.leader, report)
+        if self.scope.is_flat:  # in a cell the mean stays here until the cells have averaged
+            to = tuple(entry.peer_id for entry in plan.roster if entry.peer_id != self.me)
+            self._effects.append(SendResult(plan, event.shard, to))
 
     # ------------------------------------------------------------------------------------------------- leader
 
@@ -328,46 +336,50 @@ class RoundMachine:
         if offer.version > self.version:
             if len(self._early) < MAX_ROSTER:
                 self._early[sender] = offer
-                self._note_ahead(sender, offer.version)
+                self.note_ahead(sender, offer.version)
             return
         if self.applying is not None and offer.version == self.version:
             if sender != self.me:
-                self._send(sender, self.applying)
+                self.send(sender, self.applying)
             return
         if offer.version < self.version:
             if offer.version == self.version - 1 and self._previous_began_at is not None:
                 self.timing.offer.observe(sender, now - self._previous_began_at)
-            self._tell_outcome(sender, offer.version)
+            self.tell_outcome(sender, offer.version)
             return
         if offer.anchor_digest != self.anchor_digest:
-            self._send(sender, self._version_is())
+            self.send(sender, self.version_is())
+            return
+        if sender != self.me and (refusal := self.scope.refusal(sender, offer)):
+            self.send(sender, refusal)
             return
         if sender != self.me and (reason := self.objection(sender, offer)):
-            self._send(sender, Abandon(self.fragment, self.version, offer.attempt, reason))
+            self.send(sender, Abandon(self.fragment, self.version, offer.attempt, reason))
             return
         ranked = self._ranked()
         if offer.attempt == 0 and sender != self.me and ranked and ranked[0] not in (self.me, sender):
-            self._send(sender, Redirect(self.fragment, self.version, ranked[0]))
+            self.send(sender, Redirect(self.fragment, self.version, ranked[0]))
             return
-        if self._leading is None:
-            self._leading = self.leading_type(
+        if self.leading is None:
+            self.leading = self.leading_type(
                 self.me,
                 self.fragment,
                 self.version,
                 self.anchor_digest,
                 self.timing,
-                self._send,
-                self._shards_for,
+                self.send,
+                self.scope.plan_shards,
                 self.quorum_fraction,
                 self.notary,
-                previous=commit_digest(previous) if (previous := self.history.get(self.version - 1)) else b"",
+                previous=self.digest_before,
                 not_before=self._earliest_start(),
                 least_share=self.least_share,
-                tell=self._tell,
+                max_roster=self.scope.max_roster,
+                tell=self.tell,
             )
         self._began_at = now if self._began_at is None else self._began_at
         is_doubtful = sender != self.me and self.doubt(sender, offer)
-        self._leading.on_offer(sender, offer, self.num_known, now, is_doubtful=is_doubtful)
+        self.leading.on_offer(sender, offer, self.scope.num_known, now, is_doubtful=is_doubtful)
 
     def _earliest_start(self) -> float:
         """One interval and a little after the previous round began, unless everyone has offered.
@@ -380,80 +392,81 @@ class RoundMachine:
             return 0.0
         return self._previous_began_at + 1.2 * pace
 
-    def _shards_for(self, offers: Sequence[Offer]) -> tuple[ShardPlan, ...]:
-        return plan_shards(
-            self.num_values,
-            self.block_size,
-            [offer.upload_bits_per_second for offer in offers],
-            [offer.reachable for offer in offers],
-            self.most_of_median,
-        )
-
     # --------------------------------------------------------------------------------- commits, forks, catching up
 
-    def _hear_commit(self, sender: PeerId, commit: Commit) -> None:
+    def take_commit(self, sender: PeerId, commit: Commit, now: float) -> None:
+        """A commit came: apply it, or compare it with the one that counts here."""
+        own = self.scope.own_commit(sender, commit, now)
+        if own is None:
+            return
+        commit = own
         if commit.version == self.version:
             if self.applying is not None:
                 return
             if commit.anchor_digest != self.anchor_digest:
-                self._send(sender, self._version_is())
+                self.send(sender, self.version_is())
                 return
             self.applying = commit
             self._effects.append(Apply(commit))
+            self.scope.begins_to_apply(sender, commit)
         elif commit.version > self.version:
-            self._note_ahead(sender, commit.version + 1)
+            self.note_ahead(sender, commit.version + 1)
         elif (mine := self.history.get(commit.version)) is not None and mine != commit:
             theirs_weigh, mine_weigh = ((other.tokens, commit_digest(other)) for other in (commit, mine))
             if commit.anchor_digest != mine.anchor_digest:
-                self._send(sender, self._version_is())
+                self.send(sender, self.version_is())
             elif theirs_weigh > mine_weigh:
                 self._effects.append(Repair(sender, f"a heavier commit of version {commit.version} exists"))
             elif theirs_weigh < mine_weigh:  # else it was signed twice
-                self._send(sender, mine)
+                self.send(sender, mine)
 
     def _hear_version(self, sender: PeerId, theirs: VersionIs) -> None:
         if (theirs.version, theirs.anchor_digest) == (self.version, self.anchor_digest) or self.applying is not None:
             return
         is_lighter = (theirs.lineage_tokens, theirs.anchor_digest) < (self.lineage_tokens, self.anchor_digest)
         if is_lighter:
-            self._send(sender, self._version_is())
+            self.send(sender, self.version_is())
         if theirs.version > self.version and not is_lighter and not self.later.was_asked(sender):
-            self._note_ahead(sender, theirs.version)
+            self.note_ahead(sender, theirs.version)
         elif theirs.version >= self.version or not is_lighter:  # fewer tokens are a claim as much as more
             what = "another anchor" if is_lighter else "more committed tokens"
             reason = f"it has version {theirs.version} with {what}, this peer version {self.version}"
             self._effects.append(Repair(sender, reason))
 
-    def _note_ahead(self, sender: PeerId, version: int) -> None:
+    def note_ahead(self, sender: PeerId, version: int) -> None:
+        """A peer is at a later version: it is asked, once, for the commit that leads there."""
         self.later.note(sender, version)
         if self.applying is None and not self.later.was_asked(sender):
             self.later.ask(sender)
-            self._send(sender, CommitRequest(self.fragment, self.version))
+            self.send(sender, CommitRequest(self.fragment, self.version))
 
-    def _tell_outcome(self, to: PeerId, version: int) -> None:
+    def tell_outcome(self, to: PeerId, version: int) -> None:
         """The commit that left `version`, or where this peer is."""
         commit = self.known_commit(version)
-        self._send(to, commit if commit is not None else self._version_is())
+        self.send(to, commit if commit is not None else self.version_is())
 
-    def _version_is(self) -> VersionIs:
+    def version_is(self) -> VersionIs:
+        """Where this peer is."""
         return VersionIs(self.fragment, self.version, self.anchor_digest, self.lineage_tokens)
 
-    def _start_over(self, now: float) -> None:
+    def start_over(self, now: float) -> None:
         """The round goes on as if the commit had not come; somebody else may lead to one that can be applied."""
-        self.applying = self._leading = None
+        self.scope.restart()
+        self.applying = self.leading = None
         if self._offer is not None:
             self._join_round(self._member.attempt + 1 if self._member is not None else 0, now)
 
     def _advance(self, event: Advanced, now: float) -> None:
+        self.scope.leave(self.applying if event.adopted is None else None)
         if event.adopted is not None:
             self.history = {commit.version: commit for commit in event.adopted if commit.version < event.version}
         elif self.applying is not None and event.version == self.applying.version + 1:
             self.history[self.applying.version] = self.applying
-            if self._leading is not None and not self._leading.closed:
+            if self.leading is not None and not self.leading.closed:
                 # Somebody else's round was faster; whoever waits for this one must not wait until it looks dead.
-                for peer_id in self._leading.waiting:
+                for peer_id in self.leading.waiting:
                     if peer_id != self.me:
-                        self._send(peer_id, self.applying)
+                        self.send(peer_id, self.applying)
         else:
             self.history.clear()
         for version in sorted(self.history)[:-KEPT_COMMITS]:
@@ -461,7 +474,7 @@ class RoundMachine:
         self.version, self.anchor_digest = event.version, event.anchor_digest
         self.lineage_tokens = event.lineage_tokens
         self._previous_began_at, self._began_at = self._began_at or now, None
-        self.applying = self._offer = self._member = self._leading = None
+        self.applying = self._offer = self._member = self.leading = None
         self._reducing.advance()
         # A leader that was silent is not asked again for the next version before it was heard of.
         self._avoid = {*self._silent, *event.passed_over}
@@ -469,7 +482,8 @@ class RoundMachine:
         early, self._early = self._early, {}
         self._inbox.extend(Heard(sender, offer) for sender, offer in sorted(early.items()))
         for peer_id, version in ahead:
-            self._note_ahead(peer_id, version)
+            self.note_ahead(peer_id, version)
+        self._inbox.extend(self.scope.advanced(frozenset(self._silent)))
 
     # ------------------------------------------------------------------------------------------------- shared
 
@@ -480,19 +494,38 @@ class RoundMachine:
 
     def _lose(self, peer_id: PeerId, reason: str, now: float) -> None:
         self._reducing.on_lost(peer_id)
-        if self._leading is not None:
-            self._leading.on_lost(peer_id)
+        if self.leading is not None:
+            self.leading.on_lost(peer_id)
         self.later.forget(peer_id)
         if self.applying is None and self._member is not None and self._member.leader == peer_id != self.me:
             self._take_over(reason, now)
+        self.scope.lose(peer_id, reason, now)
 
     def _ranked(self) -> list[PeerId]:
         return rank_leaders(self.run_id, self.fragment, self.version, {*self.trainers, self.me} - self._avoid)
 
-    def _tell(self, effect: Effect) -> None:
+    @property
+    def digest_before(self) -> bytes:
+        """Of the commit that led to the version here; empty when it is not known."""
+        before = self.history.get(self.version - 1)
+        return b"" if before is None else commit_digest(before)
+
+    def plan_under(self, attempt: int, leader: PeerId) -> Plan | None:
+        """The plan of the current version under which this peer makes means."""
+        return self._reducing.plan_under(attempt, leader)
+
+    def stop_leading(self) -> list[PeerId]:
+        """Forget the round that this peer leads; returns who waits for it."""
+        waiting = self.leading.waiting if self.leading is not None else []
+        self.leading = None
+        return waiting
+
+    def tell(self, effect: Effect) -> None:
+        """Ask for an effect."""
         self._effects.append(effect)
 
-    def _send(self, to: PeerId, message: Message) -> None:
+    def send(self, to: PeerId, message: Message) -> None:
+        """Send a message; what this peer sends itself is heard before anything else happens."""
         if to == self.me:
             self._inbox.append(Heard(self.me, message))
         else:

@@ -130,6 +130,11 @@ class Reducing:
                 found.append(peer_id)
         return tuple(found)
 
+    def plan_under(self, attempt: int, leader: PeerId) -> Plan | None:
+        """The plan of an attempt under which this peer averages."""
+        under = (each.plan for key, each in self.reductions.items() if key[:2] == (attempt, leader))
+        return next(under, None)
+
     @property
     def is_active(self) -> bool:
         """Whether a reduction of the current version is waited for or done."""

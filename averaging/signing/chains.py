@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from averaging.wire.cell_messages import CellsCommit
 from averaging.wire.frames import commit_digest
 from averaging.wire.messages import DIGEST_BYTES, Commit
 
@@ -66,5 +65,5 @@ def newest_run(commits: Sequence[Commit]) -> tuple[Commit, ...]:
 def _follows(before: Commit, after: Commit) -> bool:
     if after.version != before.version + 1:
         return False
-    previous = after.upper.previous if isinstance(after, CellsCommit) else after.previous
+    previous = after.closing.previous
     return not previous or previous == commit_digest(before)

@@ -23,7 +23,6 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import Final, NamedTuple
 
-from averaging.wire.cell_messages import CellsCommit
 from averaging.wire.frames import commit_digest_whole
 from averaging.wire.messages import DIGEST_BYTES, Commit
 from dht.host import PeerId
@@ -101,12 +100,12 @@ def round_of(commit: Commit, num_parameters: int) -> Round:
         for member, entry in enumerate(commit.roster)
     )
     digest, tokens = commit_digest_whole(commit), min(commit.tokens, MAX_TOKENS)
-    if not isinstance(commit, CellsCommit):
-        standing = sum(share.milli_witnessed for share in shares)
-        return Round(commit.fragment, commit.version, digest, commit.previous, commit.leader, tokens, shares, standing)
-    upper = commit.upper
-    standing = min(1000 * tokens * upper.slices[-1].end // num_parameters, MAX_TOKENS) if upper.slices else 0
-    return Round(commit.fragment, commit.version, digest, upper.previous, upper.leader, tokens, shares, standing)
+    standing = sum(share.milli_witnessed for share in shares)
+    if not commit.names_everyone:
+        num_values_of_all = commit.results[-1].end if commit.results else 0
+        standing = min(1000 * tokens * num_values_of_all // num_parameters, MAX_TOKENS)
+    closing = commit.closing
+    return Round(commit.fragment, commit.version, digest, closing.previous, closing.leader, tokens, shares, standing)
 
 
 def milli(tokens: int, num_values: int, num_parameters: int) -> int:

@@ -14,21 +14,24 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import msgpack
 
-from averaging.wire.cell_messages import CellRow, CellsCommit, Cross, Crossed, CrossPlan, SliceResult, Upper, part_of
+from averaging.wire.cell_messages import CellsCommit, SliceOrder, SlicePlan, SliceReport
 from averaging.wire.frames import commit_digest_whole, encode, mask_of
 from averaging.wire.messages import (
     Accusation,
     AuditShare,
+    CellRow,
     Commit,
     Contribution,
     Plan,
     Reduced,
     RosterEntry,
     ShardResult,
+    SliceResult,
+    TopCommit,
 )
 from dht.host import PeerId
 
@@ -36,10 +39,15 @@ SHARD_DOMAIN = b"murmuration shard result\0"
 COMMIT_DOMAIN = b"murmuration commit\0"
 CREDENTIAL_DOMAIN = b"murmuration cell reducer\0"
 SLICE_DOMAIN = b"murmuration slice result\0"
-CROSS_PLAN_DOMAIN = b"murmuration plan of slices\0"
-UPPER_DOMAIN = b"murmuration commit of cells\0"
 CONTRIBUTION_DOMAIN = b"murmuration contribution\0"
 ACCUSATION_DOMAIN = b"murmuration accusation\0"
+LEADER_DOMAINS: dict[type, bytes] = {
+    Commit: COMMIT_DOMAIN,
+    SlicePlan: b"murmuration plan of slices\0",
+    TopCommit: b"murmuration commit of cells\0",
+}
+LedMessage = Commit | SlicePlan | TopCommit
+OfSlices = TypeVar("OfSlices", SlicePlan, TopCommit)
 
 Sign = Callable[[bytes], bytes]
 """message -> signature of this peer, `averaging.wire.messages.SIGNATURE_BYTES` long."""
@@ -79,11 +87,12 @@ def shard_statement(scope: Scope, round_: Plan | Commit, leader: PeerId, members
     return SHARD_DOMAIN + hashlib.sha256(msgpack.packb(fields, use_bin_type=True)).digest()
 
 
-def commit_statement(scope: Scope, commit: Commit) -> bytes:
-    """What the leader signs: every field of the commit, the reducers' signatures too: nobody can change those."""
-    whole = hashlib.sha256(encode(replace(part_of(commit), signature=b""))).digest()
+def leader_statement(scope: Scope, message: LedMessage) -> bytes:
+    """What a leader signs: every field of a commit or of a plan of slices, others' signatures too: nobody can change
+    those."""
+    whole = hashlib.sha256(encode(replace(message, signature=b""))).digest()
     fields = [scope.run_id, scope.manifest_hash, whole]
-    return COMMIT_DOMAIN + hashlib.sha256(msgpack.packb(fields, use_bin_type=True)).digest()
+    return LEADER_DOMAINS[type(message)] + hashlib.sha256(msgpack.packb(fields, use_bin_type=True)).digest()
 
 
 def cells_digest(cells: Sequence[CellRow]) -> bytes:
@@ -101,7 +110,7 @@ def credential_statement(
 
 
 def slice_statement(
-    scope: Scope, round_: CrossPlan | Cross | Upper, leader: PeerId, cells: bytes, one: SliceResult
+    scope: Scope, round_: SlicePlan | SliceOrder | TopCommit, leader: PeerId, cells: bytes, one: SliceResult
 ) -> bytes:
     """What the owner of a slice signs; `cells` is the `cells_digest` of the round."""
     fields = [
@@ -110,20 +119,6 @@ def slice_statement(
         *(one.start, one.end, one.digest, mask_of(one.included)),
     ]
     return SLICE_DOMAIN + hashlib.sha256(msgpack.packb(fields, use_bin_type=True)).digest()
-
-
-def cross_plan_statement(scope: Scope, plan: CrossPlan) -> bytes:
-    """What the top leader signs before: every field of the plan of slices."""
-    whole = hashlib.sha256(encode(replace(plan, signature=b""))).digest()
-    fields = [scope.run_id, scope.manifest_hash, whole]
-    return CROSS_PLAN_DOMAIN + hashlib.sha256(msgpack.packb(fields, use_bin_type=True)).digest()
-
-
-def upper_statement(scope: Scope, upper: Upper) -> bytes:
-    """What the top leader signs: every field of the commit of all cells."""
-    whole = hashlib.sha256(encode(replace(upper, signature=b""))).digest()
-    fields = [scope.run_id, scope.manifest_hash, whole]
-    return UPPER_DOMAIN + hashlib.sha256(msgpack.packb(fields, use_bin_type=True)).digest()
 
 
 def contribution_statement(scope: Scope, sent: Contribution | AuditShare, digest: bytes) -> bytes:
@@ -165,9 +160,11 @@ class Checker:
 
     def is_leaders(self, commit: Commit) -> bool:
         """Whether the leader whom a commit names has signed it; of a two-level round, both leaders."""
-        if isinstance(commit, CellsCommit) and not self.is_tops(commit.upper):
-            return False
-        return self._holds(commit.leader, commit_statement(self.scope, commit), commit.signature)
+        return all(self.is_signed(statement) for statement in commit.signed)
+
+    def is_signed(self, message: LedMessage) -> bool:
+        """Whether the leader whom a plan or commit names has signed it."""
+        return self._holds(message.leader, leader_statement(self.scope, message), message.signature)
 
     def objection(self, commit: Commit) -> str:
         """Why a commit is no proof of anything; empty when its leader and all its reducers have signed it."""
@@ -186,15 +183,7 @@ class Checker:
                 )
         return self._upper_objection(commit) if isinstance(commit, CellsCommit) else ""
 
-    def is_tops(self, upper: Upper) -> bool:
-        """Whether the top leader whom a commit of cells names has signed it."""
-        return self._holds(upper.leader, upper_statement(self.scope, upper), upper.signature)
-
-    def is_planned(self, plan: CrossPlan) -> bool:
-        """Whether the top leader whom a plan of slices names has signed it."""
-        return self._holds(plan.leader, cross_plan_statement(self.scope, plan), plan.signature)
-
-    def is_owners(self, plan: CrossPlan, leader: PeerId, report: Crossed) -> bool:
+    def is_owners(self, plan: SlicePlan, leader: PeerId, report: SliceReport) -> bool:
         """Whether a report of this plan is signed by the slice's owner."""
         row = plan.slices[report.slice]
         result = SliceResult(row.start, row.end, row.cell, row.owner, report.digest, report.included)
@@ -210,7 +199,7 @@ class Checker:
 
     def _upper_objection(self, commit: CellsCommit) -> str:
         upper = commit.upper
-        if commit_digest_whole(commit.part) != upper.cells[commit.cell].digest:
+        if commit_digest_whole(commit.plain) != upper.cells[commit.cell].digest:
             return f"the part of cell {upper.cells[commit.cell].name!r} is not the one that its round has averaged"
         cells = cells_digest(upper.cells)
         for one in upper.slices:
@@ -255,19 +244,15 @@ class Notary(Checker):
 
     def sign_commit(self, commit: Commit) -> Commit:
         """The commit with its leader's signature."""
-        return replace(commit, signature=self._sign(commit_statement(self.scope, commit)))
+        return replace(commit, signature=self._sign(leader_statement(self.scope, commit.plain)))
 
-    def sign_slice(self, plan: CrossPlan | Cross, leader: PeerId, result: SliceResult) -> bytes:
+    def sign_slices(self, message: OfSlices) -> OfSlices:
+        """A plan of slices, or the commit of all cells, with its top leader's signature."""
+        return replace(message, signature=self._sign(leader_statement(self.scope, message)))
+
+    def sign_slice(self, plan: SlicePlan | SliceOrder, leader: PeerId, result: SliceResult) -> bytes:
         """The owner's signature under the mean of a slice."""
         return self._sign(slice_statement(self.scope, plan, leader, cells_digest(plan.cells), result))
-
-    def sign_cross_plan(self, plan: CrossPlan) -> CrossPlan:
-        """The plan of slices with its top leader's signature."""
-        return replace(plan, signature=self._sign(cross_plan_statement(self.scope, plan)))
-
-    def sign_upper(self, upper: Upper) -> Upper:
-        """The commit of all cells with its top leader's signature."""
-        return replace(upper, signature=self._sign(upper_statement(self.scope, upper)))
 
     def sign_credential(
         self, fragment: int, version: int, part_digest: bytes, reducer: PeerId, run: tuple[int, int]

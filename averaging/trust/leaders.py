@@ -19,7 +19,6 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from averaging.rounds.timing import RoundTiming
-from averaging.wire.cell_messages import CellsCommit
 from averaging.wire.messages import Commit, own_entry
 from dht.host import PeerId
 
@@ -87,14 +86,13 @@ class Leaders:
         """
         if not self.is_strict or commit.leader == self.me:
             return ""
-        count = num_members(commit)
+        count = commit.num_members
         if mine is not None:
-            is_smaller = 2 * count <= num_members(mine)
+            is_smaller = 2 * count <= mine.num_members
             return f"it has {count} members, the one that counts here more than twice as many" * is_smaller
         present = _members(commit)
-        is_flat = not isinstance(commit, CellsCommit)  # members of other cells are known by their number only
         if (
-            is_flat
+            commit.names_everyone
             and self.me in present
             and commit.version > self._began_at.setdefault(commit.fragment, commit.version)
             and (commit.version, commit.attempt, commit.leader) not in self._sent.get(commit.fragment, ())
@@ -102,7 +100,7 @@ class Leaders:
             return self._in_time(commit, "it names this peer, which sent nothing for that plan", timing, now)
         live = {*trainers, self.me}
         fewest = _fewest(live)
-        if is_flat:
+        if commit.names_everyone:
             count = len(present & live)
         if count >= fewest:
             return ""
@@ -129,7 +127,7 @@ class Leaders:
             before: the commit that led to the version of `commit`; None when it is not known here.
             trainers: the live ones, as they are seen here.
         """
-        if before is None or isinstance(before, CellsCommit) or self.me not in _members(before):
+        if before is None or not before.names_everyone or self.me not in _members(before):
             return False
         sent_at = self._sent.get(commit.fragment, {}).get((before.version, before.attempt, before.leader), -math.inf)
         live = {*trainers, self.me}
@@ -151,7 +149,7 @@ class Leaders:
         """
         if not self.is_strict or offered_to != commit.leader or offered_to == self.me:
             return ""
-        if isinstance(commit, CellsCommit):
+        if not commit.names_everyone:
             return ""  # a part that came too late above is nobody's fault
         if own_entry(commit.roster, self.me) is not None:
             self._record(commit.leader).num_ignored = 0
@@ -184,13 +182,6 @@ class Leaders:
     def passed_over(self, now: float) -> set[PeerId]:
         """Leaders that are not asked to lead now."""
         return {peer_id for peer_id, record in self._records.items() if now < record.passed_over_until}
-
-
-def num_members(commit: Commit) -> int:
-    """Members with work in a commit; of a two-level round, of all its cells."""
-    if isinstance(commit, CellsCommit):
-        return sum(row.num_members for row in commit.upper.cells)
-    return len(_members(commit))
 
 
 def _fewest(live: Collection[PeerId]) -> int:

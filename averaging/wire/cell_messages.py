@@ -4,16 +4,25 @@ docs/contributor/protocol.md describes each field.
 
 A cell closes its part with a commit of its own (`CellPart`), which is the receipt of its members and moves no anchor.
 The cells' leaders offer their parts to the top leader; the reducers average across cells; the top leader closes
-with an `Upper`. Part and upper together are a `CellsCommit`: what is applied, each member with its own cell's part.
+with a `TopCommit`. Part and top commit together are a `CellsCommit`: what is applied, by each member with the part of
+its own cell.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import ClassVar
 
-from averaging.wire.messages import CellLevel, Commit, ShardResult
+from averaging.wire.messages import (
+    CellLevel,
+    CellRow,
+    Commit,
+    ShardResult,
+    SliceResult,
+    TopCommit,
+    fields_of_commit,
+)
 from dht.host import PeerId
 
 MAX_CELLS = 256
@@ -26,25 +35,6 @@ PART_DIGEST_BYTES = 32
 
 
 @dataclass(frozen=True, slots=True)
-class CellRow:
-    """What a round knows of one cell: its leader, the digest of its part, and sums over the members that are in it.
-
-    `weight` is the sum of their weights before normalising; `fresh_tokens` counts those within the staleness limit,
-    `rho_tokens` and `late_tokens` are sums of tokens times staleness factor, and of tokens times staleness.
-    """
-
-    name: str
-    leader: PeerId
-    digest: bytes
-    num_members: int
-    tokens: int
-    weight: float
-    fresh_tokens: int
-    rho_tokens: float
-    late_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
 class SliceRow:
     """Values [start, end) are averaged across cells by `owner`, a reducer of cell number `cell`; nobody: void."""
 
@@ -52,22 +42,6 @@ class SliceRow:
     end: int
     cell: int
     owner: PeerId
-
-
-@dataclass(frozen=True, slots=True)
-class SliceResult:
-    """What became of a slice: the digest of its encoded mean (empty: void), and the cells that are in it.
-
-    The owner signs this.
-    """
-
-    start: int
-    end: int
-    cell: int
-    owner: PeerId
-    digest: bytes
-    included: tuple[int, ...]
-    signature: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +68,7 @@ class CellOffer(CellLevel):
 
 
 @dataclass(frozen=True, slots=True)
-class CrossPlan(CellLevel):
+class SlicePlan(CellLevel):
     """Top leader to the cell leaders, who pass it on: which cells take part, who averages which slice, until when."""
 
     KIND: ClassVar[str] = "cross_plan"
@@ -108,7 +82,7 @@ class CrossPlan(CellLevel):
 
 
 @dataclass(frozen=True, slots=True)
-class Cross(CellLevel):
+class SliceOrder(CellLevel):
     """Cell leader to one of its reducers: the slices of its shards, and the proof that it is the reducer of these.
 
     `cell_attempt` is of the cell's own plan, `cell` the number of the cell. `cells` is empty for who owns no slice.
@@ -146,7 +120,7 @@ class Partial(CellLevel):
 
 
 @dataclass(frozen=True, slots=True)
-class Crossed(CellLevel):
+class SliceReport(CellLevel):
     """Owner to the top leader: the mean of this slice is ready, from these cells, and I sign that it is so."""
 
     KIND: ClassVar[str] = "crossed"
@@ -156,23 +130,7 @@ class Crossed(CellLevel):
     signature: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Upper(CellLevel):
-    """Closes a two-level round for all cells; signed by the top leader. `previous` is as in `Commit`."""
-
-    KIND: ClassVar[str] = "upper"
-    leader: PeerId
-    anchor_digest: bytes
-    cells: tuple[CellRow, ...]
-    slices: tuple[SliceResult, ...]
-    previous: bytes = b""
-    signature: bytes = b""
-
-    @property
-    def tokens(self) -> int:
-        """Tokens of the cells that are in at least one slice."""
-        included = {index for result in self.slices for index in result.included}
-        return sum(self.cells[index].tokens for index in included)
+_NO_TOP = TopCommit(0, 0, 0, PeerId(""), b"", (), ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +138,7 @@ class CellsCommit(Commit):
     """The commit of a two-level round as the members of one cell know it: their part, and what all cells made of it."""
 
     KIND: ClassVar[str] = "cells_commit"
-    upper: Upper = Upper(0, 0, 0, PeerId(""), b"", (), ())
+    upper: TopCommit = _NO_TOP
 
     @property
     def tokens(self) -> int:
@@ -188,14 +146,29 @@ class CellsCommit(Commit):
         return self.upper.tokens
 
     @property
+    def signed(self) -> tuple[Commit | TopCommit, ...]:
+        """What all cells have in common, and the cell's part."""
+        return (self.upper, self.plain)
+
+    @property
+    def cells(self) -> tuple[CellRow, ...]:
+        """All cells of the round."""
+        return self.upper.cells
+
+    @property
+    def names_everyone(self) -> bool:
+        """Members of other cells are known by their number only."""
+        return False
+
+    @property
+    def num_members(self) -> int:
+        """In all cells."""
+        return sum(row.num_members for row in self.cells)
+
+    @property
     def results(self) -> tuple[SliceResult, ...]:
         """What is applied."""
         return self.upper.slices
-
-    @property
-    def part(self) -> Commit:
-        """The cell's own commit, as its leader signed it."""
-        return part_of(self)
 
     @property
     def cell(self) -> int:
@@ -207,6 +180,10 @@ class CellsCommit(Commit):
         """Members of this cell whose work is in result `index`."""
         result = self.upper.slices[index]
         return self._shard_around(result.start).included if self.cell in result.included else ()
+
+    def cells_in(self, index: int) -> tuple[CellRow, ...]:
+        """Cells whose work is in result `index`."""
+        return tuple(self.cells[cell] for cell in self.upper.slices[index].included)
 
     def holder(self, index: int) -> PeerId:
         """Who in the cell has result `index` first: its reducer of those values, who gets it from the slice's owner."""
@@ -220,20 +197,11 @@ class CellsCommit(Commit):
         return self.shards[bisect_right(self.shards, position, key=lambda shard: shard.start) - 1]
 
 
-def with_upper(part: Commit, upper: Upper) -> CellsCommit:
+def with_upper(part: Commit, upper: TopCommit) -> CellsCommit:
     """What a cell's members apply."""
-    return CellsCommit(**_fields_of_part(part), upper=upper)
-
-
-def part_of(commit: Commit) -> Commit:
-    """The same fields as a plain commit, which is what its leader signed."""
-    return Commit(**_fields_of_part(commit))
+    return CellsCommit(**fields_of_commit(part), upper=upper)
 
 
 def as_part(commit: Commit) -> CellPart:
     """A plain commit as the message that tells a cell's members of it."""
-    return CellPart(**_fields_of_part(commit))
-
-
-def _fields_of_part(commit: Commit) -> dict[str, Any]:
-    return {field.name: getattr(commit, field.name) for field in fields(Commit)}
+    return CellPart(**fields_of_commit(commit))

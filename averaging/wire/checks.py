@@ -33,6 +33,7 @@ class Limits:
 
 
 Check = Callable[[Any, Limits], Any]
+WholeCheck = Callable[[Any, PeerId, Limits], None]
 
 
 def fail(got: object, expected: str) -> ValueError:
@@ -98,6 +99,17 @@ def signature_or_void(value: Any, limits: Limits) -> bytes:
 
 def fragment(value: Any, limits: Limits) -> int:
     return int(integer(0, len(limits.fragment_sizes) - 1)(value, limits))
+
+
+def structure(kind: Callable[..., Any], expected: str, *checks: Check) -> Check:
+    """The fields of a value within a message, as a list in the order of its dataclass."""
+
+    def check(value: Any, limits: Limits) -> Any:
+        if type(value) is not list or len(value) != len(checks):
+            raise fail(value, expected)
+        return kind(*(check_field(item, limits) for check_field, item in zip(checks, value, strict=True)))
+
+    return check
 
 
 def rows(check_row: Callable[[list[Any], Limits], Any], most: int) -> Check:

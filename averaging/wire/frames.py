@@ -13,14 +13,14 @@ from __future__ import annotations
 
 import hashlib
 import struct
-from dataclasses import fields, replace
+from dataclasses import fields
 from functools import cache
 from typing import Any
 
 import msgpack
 
-from averaging.wire.cell_checks import CELL_CHECKS, CELL_KINDS, SLICE_CHECKS, check_cells
-from averaging.wire.cell_messages import CellOffer, CellPart, CellsCommit, Partial, Upper, part_of
+from averaging.wire.cell_checks import CELL_CHECKS, CELL_KINDS, CELL_ROUND_CHECKS, SLICE_CHECKS
+from averaging.wire.cell_messages import CellOffer, CellPart, CellsCommit, Partial
 from averaging.wire.checks import (
     ATTEMPT,
     MAX_HEADER_BYTES,
@@ -32,6 +32,7 @@ from averaging.wire.checks import (
     VERSION,
     Check,
     Limits,
+    WholeCheck,
     boolean,
     digest,
     digest_or_void,
@@ -45,6 +46,7 @@ from averaging.wire.checks import (
     rows,
     signature,
     signature_or_void,
+    structure,
     text,
 )
 from averaging.wire.messages import (
@@ -70,6 +72,7 @@ from averaging.wire.messages import (
     ShardPlan,
     ShardResult,
     SignedInput,
+    TopCommit,
     VersionIs,
     Wait,
 )
@@ -82,13 +85,13 @@ __all__ = [
     "MAX_HEADER_BYTES",
     "WIRE_VERSION",
     "Limits",
+    "closing_digest",
     "commit_digest",
     "commit_digest_whole",
     "decode",
     "encode",
     "mask_of",
     "place_of",
-    "upper_digest",
 ]
 
 WIRE_VERSION = 4
@@ -96,42 +99,18 @@ WIRE_VERSION = 4
 _PREFIX = struct.Struct(">BI")
 
 
-def _roster_row(row: Any, limits: Limits) -> RosterEntry:
-    if type(row) is not list or len(row) != 6:
-        raise fail(row, "[peer_id, tokens, steps, base_version, sequence, num_rounds]")
-    return RosterEntry(
-        peer_id(row[0], limits),
-        TOKENS(row[1], limits),
-        STEPS(row[2], limits),
-        VERSION(row[3], limits),
-        VERSION(row[4], limits),
-        NUM_ROUNDS(row[5], limits),
-    )
-
-
-def _shard_plan_row(row: Any, limits: Limits) -> ShardPlan:
-    if type(row) is not list or len(row) != 3:
-        raise fail(row, "[start, end, reducer]")
-    return ShardPlan(VALUE(row[0], limits), VALUE(row[1], limits), MEMBER(row[2], limits))
-
-
-def _shard_result_row(row: Any, limits: Limits) -> ShardResult:
-    if type(row) is not list or len(row) != 6:
-        raise fail(row, "[start, end, reducer, digest, included, signature]")
-    return ShardResult(
-        VALUE(row[0], limits),
-        VALUE(row[1], limits),
-        MEMBER(row[2], limits),
-        digest_or_void(row[3], limits),
-        members(row[4], limits),
-        signature_or_void(row[5], limits),
-    )
-
-
-def _signed_input_row(row: Any, limits: Limits) -> SignedInput:
-    if type(row) is not list or len(row) != 3:
-        raise fail(row, "[member, digest, signature]")
-    return SignedInput(MEMBER(row[0], limits), digest(row[1], limits), signature(row[2], limits))
+_ROSTER_ROW = structure(
+    RosterEntry,
+    "[peer_id, tokens, steps, base_version, sequence, num_rounds]",
+    *(peer_id, TOKENS, STEPS, VERSION, VERSION, NUM_ROUNDS),
+)
+_SHARD_PLAN_ROW = structure(ShardPlan, "[start, end, reducer]", VALUE, VALUE, MEMBER)
+_SHARD_RESULT_ROW = structure(
+    ShardResult,
+    "[start, end, reducer, digest, included, signature]",
+    *(VALUE, VALUE, MEMBER, digest_or_void, members, signature_or_void),
+)
+_SIGNED_INPUT_ROW = structure(SignedInput, "[member, digest, signature]", MEMBER, digest, signature)
 
 
 _CHECKS: dict[str, Check] = {
@@ -160,13 +139,13 @@ _CHECKS: dict[str, Check] = {
     "previous": digest_or_void,
     "signature": signature,
     "included": members,
-    "roster": rows(_roster_row, MAX_ROSTER),
-    "inputs": rows(_signed_input_row, MAX_ROSTER),
+    "roster": rows(_ROSTER_ROW, MAX_ROSTER),
+    "inputs": rows(_SIGNED_INPUT_ROW, MAX_ROSTER),
     **CELL_CHECKS,
 }
 _SHARD_CHECKS: dict[type, Check] = {
-    Plan: rows(_shard_plan_row, MAX_SHARDS),
-    **dict.fromkeys((Commit, CellPart, CellsCommit), rows(_shard_result_row, MAX_SHARDS)),
+    Plan: rows(_SHARD_PLAN_ROW, MAX_SHARDS),
+    **dict.fromkeys((Commit, CellPart, CellsCommit), rows(_SHARD_RESULT_ROW, MAX_SHARDS)),
 }
 
 
@@ -232,17 +211,12 @@ def encode(message: Message) -> bytes:
 
 def commit_digest_whole(commit: Commit) -> bytes:
     """Identity of a commit: SHA-256 of all its fields but the signatures; of a two-level round, without the part."""
-    if isinstance(commit, CellsCommit):
-        return upper_digest(commit.upper)
-    commit = part_of(commit)
-    shards = tuple(replace(shard, signature=b"") for shard in commit.shards)
-    return hashlib.sha256(encode(replace(commit, shards=shards, signature=b""))).digest()
+    return closing_digest(commit.closing)
 
 
-def upper_digest(upper: Upper) -> bytes:
-    """The same of the commit of all cells, 32 bytes."""
-    slices = tuple(replace(one, signature=b"") for one in upper.slices)
-    return hashlib.sha256(encode(replace(upper, slices=slices, signature=b""))).digest()
+def closing_digest(closing: Commit | TopCommit) -> bytes:
+    """The same of what closed a round, 32 bytes."""
+    return hashlib.sha256(encode(closing.bare)).digest()
 
 
 def commit_digest(commit: Commit) -> bytes:
@@ -330,11 +304,9 @@ def _check_whole(message: Message, payload: memoryview, sender: PeerId, limits: 
             raise PeerFault(sender, f"sent {len(payload)} payload bytes; expected at most {limits.max_payload_bytes}")
     if len(payload) and not isinstance(message, _WITH_PAYLOAD):
         raise PeerFault(sender, f"sent {len(payload)} bytes behind a {message.KIND}; expected none")
-    if isinstance(message, Plan | Commit):
-        _check_round(message, sender, limits)
-    elif isinstance(message, CellOffer):
-        _check_round(message.part, sender, limits)
-    check_cells(message, sender, limits)
+    for checks in (_ROUND_CHECKS, CELL_ROUND_CHECKS):
+        if check := checks.get(type(message)):
+            check(message, sender, limits)
 
 
 def _check_round(message: Plan | Commit, sender: PeerId, limits: Limits) -> None:
@@ -357,13 +329,25 @@ def _check_round(message: Plan | Commit, sender: PeerId, limits: Limits) -> None
         position = shard.end
     if position != size:
         raise PeerFault(sender, f"shards cover {position} of {size} values of fragment {message.fragment}")
-    if isinstance(message, Commit):
-        for result in message.shards:
-            if any(index >= num_members for index in result.included):
-                raise PeerFault(
-                    sender, f"listed member {result.included[-1]} in a shard; expected numbers below {num_members}"
-                )
-            if bool(result.digest) != bool(result.included):
-                raise PeerFault(sender, "sent a shard result with members but no digest, or the reverse")
-            if bool(result.digest) != bool(result.signature):
-                raise PeerFault(sender, "sent a shard result without its reducer's signature, or a void one with one")
+
+
+def _check_commit(commit: Commit, sender: PeerId, limits: Limits) -> None:
+    _check_round(commit, sender, limits)
+    num_members = len(commit.roster)
+    for result in commit.shards:
+        if any(index >= num_members for index in result.included):
+            raise PeerFault(
+                sender, f"listed member {result.included[-1]} in a shard; expected numbers below {num_members}"
+            )
+        if bool(result.digest) != bool(result.included):
+            raise PeerFault(sender, "sent a shard result with members but no digest, or the reverse")
+        if bool(result.digest) != bool(result.signature):
+            raise PeerFault(sender, "sent a shard result without its reducer's signature, or a void one with one")
+
+
+_ROUND_CHECKS: dict[type, WholeCheck] = {
+    Plan: _check_round,
+    **dict.fromkeys((Commit, CellPart, CellsCommit), _check_commit),
+    CellOffer: lambda offer, sender, limits: _check_commit(offer.part, sender, limits),
+}
+"""What spans the fields of a message."""

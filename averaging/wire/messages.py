@@ -6,8 +6,8 @@ docs/contributor/protocol.md describes each field.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar, Protocol
 
 from dht.host import PeerId
 
@@ -167,6 +167,75 @@ class Abandon:
 
 
 @dataclass(frozen=True, slots=True)
+class CellRow:
+    """What a round knows of one cell: its leader, the digest of its part, and sums over the members that are in it.
+
+    `weight` is the sum of their weights before normalising; `fresh_tokens` counts those within the staleness limit,
+    `rho_tokens` and `late_tokens` are sums of tokens times staleness factor, and of tokens times staleness.
+    """
+
+    name: str
+    leader: PeerId
+    digest: bytes
+    num_members: int
+    tokens: int
+    weight: float
+    fresh_tokens: int
+    rho_tokens: float
+    late_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class SliceResult:
+    """What became of a slice: the digest of its encoded mean (empty: void), and the cells that are in it.
+
+    The owner signs this.
+    """
+
+    start: int
+    end: int
+    cell: int
+    owner: PeerId
+    digest: bytes
+    included: tuple[int, ...]
+    signature: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class CellLevel:
+    """What the messages between cells have in common; `cell_messages.py` has them."""
+
+    KIND: ClassVar[str] = ""
+    fragment: int
+    version: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopCommit(CellLevel):
+    """Closes a two-level round for all cells; signed by the top leader. `previous` is as in `Commit`."""
+
+    KIND: ClassVar[str] = "upper"
+    leader: PeerId
+    anchor_digest: bytes
+    cells: tuple[CellRow, ...]
+    slices: tuple[SliceResult, ...]
+    previous: bytes = b""
+    signature: bytes = b""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the cells that are in at least one slice."""
+        included = {index for result in self.slices for index in result.included}
+        return sum(self.cells[index].tokens for index in included)
+
+    @property
+    def bare(self) -> TopCommit:
+        """Without any signature: what its digest is of."""
+        return replace(self, slices=tuple(replace(one, signature=b"") for one in self.slices), signature=b"")
+
+
+@dataclass(frozen=True, slots=True)
 class Commit:
     """Closes a round: takes the fragment's anchor from `version` to `version + 1`. Signed by its leader.
 
@@ -191,6 +260,43 @@ class Commit:
         return sum(self.roster[index].tokens for index in included)
 
     @property
+    def plain(self) -> Commit:
+        """The same fields as a flat round's commit, which is what its leader signed."""
+        return Commit(**fields_of_commit(self))
+
+    @property
+    def bare(self) -> Commit:
+        """Without any signature: what its digest is of."""
+        shards = tuple(replace(shard, signature=b"") for shard in self.shards)
+        return replace(self.plain, shards=shards, signature=b"")
+
+    @property
+    def signed(self) -> tuple[Commit | TopCommit, ...]:
+        """What leaders have signed in it, first what closed the round for everybody."""
+        return (self.plain,)
+
+    @property
+    def closing(self) -> Commit | TopCommit:
+        """What closed the round for everybody: its leader, the commit before it, and the digest that names it."""
+        return self.signed[0]
+
+    @property
+    def cells(self) -> tuple[CellRow, ...]:
+        """The cells of a two-level round."""
+        return ()
+
+    @property
+    def names_everyone(self) -> bool:
+        """Whether all members with work in it are in its roster: not in a two-level round, of whose other cells it has
+        only sums."""
+        return True
+
+    @property
+    def num_members(self) -> int:
+        """Members with work in it, in all cells."""
+        return len({index for shard in self.shards for index in shard.included})
+
+    @property
     def results(self) -> Sequence[CommittedResult]:
         """What is applied, in the order of the values; in a two-level round the slices, and not the cell's shards."""
         return self.shards
@@ -198,6 +304,10 @@ class Commit:
     def members_in(self, index: int) -> tuple[int, ...]:
         """Roster members whose work is in result `index`."""
         return self.shards[index].included
+
+    def cells_in(self, index: int) -> tuple[CellRow, ...]:
+        """Cells whose work is in result `index`, in a two-level round."""
+        return ()
 
     def holder(self, index: int) -> PeerId:
         """Who sends result `index` to the members."""
@@ -269,16 +379,6 @@ class Result:
     shard: int
     start: int
     end: int
-
-
-@dataclass(frozen=True, slots=True)
-class CellLevel:
-    """What the messages between cells have in common; `cell_messages.py` has them."""
-
-    KIND: ClassVar[str] = ""
-    fragment: int
-    version: int
-    attempt: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -360,6 +460,11 @@ Message = (
     | Accusation
     | Defence
 )
+
+
+def fields_of_commit(commit: Commit) -> dict[str, Any]:
+    """What every kind of commit has."""
+    return {field.name: getattr(commit, field.name) for field in fields(Commit)}
 
 
 def own_entry(roster: Sequence[RosterEntry], peer_id: PeerId) -> tuple[int, RosterEntry] | None:

@@ -5,14 +5,11 @@ from __future__ import annotations
 from averaging.wire.cell_messages import (
     PART_DIGEST_BYTES,
     CellOffer,
-    CellRow,
-    Cross,
-    Crossed,
-    CrossPlan,
     Partial,
-    SliceResult,
+    SliceOrder,
+    SlicePlan,
+    SliceReport,
     SliceRow,
-    Upper,
     as_part,
     with_upper,
 )
@@ -23,6 +20,7 @@ from averaging.wire.messages import (
     Accusation,
     AuditRequest,
     AuditShare,
+    CellRow,
     Commit,
     CommitRequest,
     Contribution,
@@ -38,6 +36,8 @@ from averaging.wire.messages import (
     ShardPlan,
     ShardResult,
     SignedInput,
+    SliceResult,
+    TopCommit,
     VersionIs,
     Wait,
 )
@@ -80,14 +80,14 @@ def _of_two_levels(part: Commit, other: PeerId) -> list[Message]:
     cells = (row, CellRow("1/1", other, bytes(PART_DIGEST_BYTES), 3, 90, 90.0, 90, 80.0, 4))
     slices = (SliceRow(0, 500, 0, mine), SliceRow(500, 1000, 1, PeerId("")))
     results = (SliceResult(0, 500, 0, mine, digest, (0, 1), signature), SliceResult(500, 1000, 1, other, b"", ()))
-    upper = Upper(1, 4, 0, mine, digest, cells, results, digest, signature)
+    upper = TopCommit(1, 4, 0, mine, digest, cells, results, digest, signature)
     return [
         as_part(part),
         CellOffer(1, 4, 0, digest, row, part),
-        CrossPlan(1, 4, 0, mine, digest, cells, slices, 5.0, 9.0, signature),
-        Cross(1, 4, 0, mine, digest, 0, 0, cells, (0,), slices[:1], 0, 500, signature, 5.0),
+        SlicePlan(1, 4, 0, mine, digest, cells, slices, 5.0, 9.0, signature),
+        SliceOrder(1, 4, 0, mine, digest, 0, 0, cells, (0,), slices[:1], 0, 500, signature, 5.0),
         Partial(1, 4, 0, mine, 0, 0, 500, 0, 150.0, 0, 500, signature),
-        Crossed(1, 4, 0, 0, digest, (0, 1), signature),
+        SliceReport(1, 4, 0, 0, digest, (0, 1), signature),
         upper,
         with_upper(part, upper),
     ]

@@ -17,8 +17,7 @@ import typer
 import murmuration
 from averaging.codec.blocks import CODE_FORMATS
 from averaging.outer.outer_step import Mode
-from averaging.wire.cell_messages import CellRow
-from averaging.wire.messages import Plan, RosterEntry, ShardPlan, ShardResult
+from averaging.wire.messages import CellRow, Plan, RosterEntry, ShardPlan, ShardResult
 from dht.admission.hello import Hello
 from dht.records.signed_records import PeerRecord
 from docs.generate import PAGES, page

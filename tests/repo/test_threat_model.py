@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from averaging.wire.cell_messages import CellRow, SliceResult, SliceRow
-from averaging.wire.messages import RosterEntry, ShardPlan, ShardResult, SignedInput
+from averaging.wire.cell_messages import SliceRow
+from averaging.wire.messages import CellRow, RosterEntry, ShardPlan, ShardResult, SignedInput, SliceResult
 from dashboard.server.api_routes import ENDPOINTS
 from dashboard.server.api_schema import PREFIX
 from dht.admission.hello import Hello

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 
 from averaging.cells.formation import CellRule
-from averaging.cells.machine import CellRoundMachine
+from averaging.cells.scope import CellScope
 from averaging.cells.top_leader import CellTiming
 from averaging.codec.codec import Codec
 from averaging.fragment.cell_rates import weigh
@@ -18,6 +18,7 @@ from averaging.outer.contributions import Sent
 from averaging.outer.fragment_state import FragmentState
 from averaging.outer.outer_step import OuterRule
 from averaging.rounds.leader import Leading
+from averaging.rounds.machine import RoundMachine
 from averaging.rounds.shard_plan import MOST_OF_MEDIAN
 from averaging.rounds.timing import RoundTiming
 from averaging.signing.notary import Notary
@@ -48,7 +49,7 @@ def build_fragments(
     for index, (size, shared) in enumerate(zip(mailbox.sizes, mailbox.states, strict=True)):
         state = FragmentState(rule, codec, shared.anchor, shared.momentum, shared.residual)
         timing = RoundTiming.with_bounds(section.round_deadline_seconds, section.num_fragments)
-        machine = CellRoundMachine(
+        machine = RoundMachine(
             me,
             run_id,
             index,
@@ -57,9 +58,12 @@ def build_fragments(
             timing,
             notary,
             section.quorum_fraction,
-            cell_rule=cells,
-            cell_timing=CellTiming.with_bounds(section.round_deadline_seconds),
-            weigh=partial(weigh, rule),
+            scope_of=partial(
+                CellScope,
+                rule=cells,
+                timing=CellTiming.with_bounds(section.round_deadline_seconds),
+                weigh=partial(weigh, rule),
+            ),
             most_of_median=MOST_OF_MEDIAN if rule.is_strict else math.inf,
             least_share=HOSTILE_SHARE if rule.is_strict else 0.0,
             leading_type=leading_type,

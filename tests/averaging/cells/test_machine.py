@@ -100,9 +100,9 @@ def test_forks_heal(first_seed):
 
 def victims(swarm, kind):
     """Somebody whose death matters: who leads a cell, who leads above, who reduces."""
-    leaders = [name for name in swarm.live() if swarm.machine(name)._bid is not None]
-    tops = [name for name in swarm.live() if swarm.machine(name)._top is not None]
-    reducers = [name for name in swarm.live() if swarm.machine(name)._crosses and name not in (*leaders, *tops)]
+    leaders = [name for name in swarm.live() if swarm.scope(name)._bid is not None]
+    tops = [name for name in swarm.live() if swarm.scope(name)._top is not None]
+    reducers = [name for name in swarm.live() if swarm.scope(name)._orders and name not in (*leaders, *tops)]
     return {"cell leader": [name for name in leaders if name not in tops], "top leader": tops, "reducer": reducers}[
         kind
     ]
@@ -179,7 +179,7 @@ def until(swarm, chance, condition):
 
 
 def tops(swarm):
-    return [top for name in swarm.live() if (top := swarm.machine(name)._top) is not None]
+    return [top for name in swarm.live() if (top := swarm.scope(name)._top) is not None]
 
 
 def test_after_a_failure_above_the_next_plan_of_the_same_leader_is_told_from_the_first():
@@ -234,9 +234,7 @@ def test_when_the_leader_of_a_cell_is_lost_above_another_one_offers_it_again():
     swarm = CellSwarm(8, sites=["north", "south"] * 4, num_blocks=8)
     for name in swarm.names:
         swarm.work(name)
-    leading = until(swarm, chance, lambda: [m._top for n in swarm.live() if (m := swarm.machine(n))._top is not None])[
-        0
-    ]
+    leading = until(swarm, chance, lambda: [m._top for n in swarm.live() if (m := swarm.scope(n))._top is not None])[0]
     sender, offer = next(iter(leading.offers.values()))
     rival = next(name for name in swarm.names if name not in (sender, leading.me))
     leading.on_offer(rival, replace(offer, attempt=1), swarm.now)

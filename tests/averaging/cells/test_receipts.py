@@ -12,17 +12,17 @@ from averaging.signing.credit import counted, totals
 from averaging.signing.receipt_file import ReceiptFault, RunFrame, line_of, read_receipts
 from averaging.wire import frames
 from averaging.wire.cell_checks import MAX_CELL_ROSTER
-from averaging.wire.cell_messages import (
-    MAX_CELLS,
-    MAX_GRID_SHARDS,
-    MAX_SLICES,
+from averaging.wire.cell_messages import MAX_CELLS, MAX_GRID_SHARDS, MAX_SLICES, as_part, with_upper
+from averaging.wire.messages import (
+    MAX_STEPS,
+    MAX_TOKENS,
     CellRow,
+    Commit,
+    RosterEntry,
+    ShardResult,
     SliceResult,
-    Upper,
-    as_part,
-    with_upper,
+    TopCommit,
 )
-from averaging.wire.messages import MAX_STEPS, MAX_TOKENS, Commit, RosterEntry, ShardResult
 from dht.errors import UsageFault
 from dht.host import PeerId
 from peer.config.manifest import RunManifest
@@ -65,13 +65,13 @@ def test_receipts_of_all_cells_credit_each_member_once(swarm):
 def test_a_part_that_is_not_in_the_round_proves_nothing(swarm):
     first, second = swarm.members[swarm.names[0]].lineage
     assert not CHECKER.objection(first)
-    assert "not the one that its round has averaged" in CHECKER.objection(with_upper(second.part, first.upper))
+    assert "not the one that its round has averaged" in CHECKER.objection(with_upper(second.plain, first.upper))
     slices = (replace(first.upper.slices[0], included=(0,)), *first.upper.slices[1:])
-    assert CHECKER.objection(with_upper(first.part, replace(first.upper, slices=slices)))
+    assert CHECKER.objection(with_upper(first.plain, replace(first.upper, slices=slices)))
     rows = (replace(first.upper.cells[0], tokens=10**9), *first.upper.cells[1:])
     with pytest.raises(ReceiptFault):
         read_receipts(
-            [line_of(frames.encode(with_upper(first.part, replace(first.upper, cells=rows))), FRAME)], is_signed
+            [line_of(frames.encode(with_upper(first.plain, replace(first.upper, cells=rows))), FRAME)], is_signed
         )
 
 
@@ -98,7 +98,7 @@ def test_the_largest_commit_fits_its_header():
         )
         for n in range(MAX_SLICES)
     )
-    upper = Upper(0, 2**53, 10_000, named(1), bytes(16), cells, slices, bytes(16), signature)
+    upper = TopCommit(0, 2**53, 10_000, named(1), bytes(16), cells, slices, bytes(16), signature)
     for message in (as_part(part), upper, with_upper(part, upper)):
         assert len(frames.encode(message)) < frames.MAX_HEADER_BYTES
 

@@ -92,7 +92,7 @@ def test_the_others_go_on_when_somebody_dies_between_the_levels(victim):
 
 
 def dying(swarm, victim):
-    machines = [(peer, peer.fragments[0].machine) for peer in swarm.live()]
+    scopes = [(peer, peer.fragments[0].machine.scope) for peer in swarm.live()]
     if victim == "top":
-        return [peer for peer, machine in machines if machine._top is not None and machine._top.plan is not None]
-    return [peer for peer, machine in machines if machine._crosses and machine._top is None and machine._bid is None]
+        return [peer for peer, scope in scopes if scope._top is not None and scope._top.plan is not None]
+    return [peer for peer, scope in scopes if scope._orders and scope._top is None and scope._bid is None]

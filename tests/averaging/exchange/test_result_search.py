@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from averaging.exchange.result_search import MAX_AHEAD, ResultSearch
-from averaging.rounds.later_versions import LaterVersions
+from averaging.rounds.attempt import LaterVersions
 from averaging.rounds.timing import RoundTiming
 from averaging.wire.messages import Commit, ResultRequest, RosterEntry, ShardResult
 from dht.host import PeerId

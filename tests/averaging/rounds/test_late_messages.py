@@ -94,7 +94,7 @@ def test_two_that_both_lead_one_version_end_in_one_lineage():
     leaders = set()
     for _ in swarm.run(random.Random(1)):
         for name in swarm.names:
-            leading = swarm.members[name].machine._leading
+            leading = swarm.members[name].machine.leading
             if leading is not None and leading.plan is not None:
                 leaders.add((name, leading.version))
     assert len({name for name, version in leaders if version == 0}) == 2

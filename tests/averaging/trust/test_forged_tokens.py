@@ -18,17 +18,20 @@ from averaging.rounds.timing import RoundTiming
 from averaging.trust.believed_speeds import FASTEST_OF_MEDIAN, BelievedSpeeds
 from averaging.trust.guard import Guard, GuardPorts
 from averaging.wire import frames
-from averaging.wire.cell_messages import CellRow, CellsCommit, SliceResult, Upper
+from averaging.wire.cell_messages import CellsCommit
 from averaging.wire.frames import Limits
 from averaging.wire.messages import (
     MAX_STEPS,
     MAX_TOKENS,
+    CellRow,
     Commit,
     Offer,
     Plan,
     RosterEntry,
     ShardPlan,
     ShardResult,
+    SliceResult,
+    TopCommit,
 )
 from dht.errors import PeerFault
 from dht.host import PeerId
@@ -206,7 +209,7 @@ def cells_commit(tokens, num_members):
         CellRow("here", HONEST, bytes(32), 1, 10, 1.0, 10, 10.0, 0),
         CellRow("there", LIAR, bytes(32), num_members, tokens, 1.0, 10, 10.0, 0),
     )
-    upper = Upper(0, 14, 0, HONEST, DIGEST, rows, (SliceResult(0, 50, 0, HONEST, DIGEST, (0, 1), bytes(64)),))
+    upper = TopCommit(0, 14, 0, HONEST, DIGEST, rows, (SliceResult(0, 50, 0, HONEST, DIGEST, (0, 1), bytes(64)),))
     entry = RosterEntry(HONEST, 10, 1, 14, 0)
     return CellsCommit(
         0, 14, 0, HONEST, DIGEST, (entry,), (ShardResult(0, 50, 0, DIGEST, (0,), bytes(64)),), upper=upper

@@ -10,18 +10,15 @@ from hypothesis import strategies as st
 from averaging.wire.cell_messages import (
     PART_DIGEST_BYTES,
     CellOffer,
-    CellRow,
-    Cross,
-    Crossed,
-    CrossPlan,
     Partial,
-    SliceResult,
+    SliceOrder,
+    SlicePlan,
+    SliceReport,
     SliceRow,
-    Upper,
     as_part,
     with_upper,
 )
-from averaging.wire.messages import DIGEST_BYTES, MAX_TOKENS, SIGNATURE_BYTES
+from averaging.wire.messages import DIGEST_BYTES, MAX_TOKENS, SIGNATURE_BYTES, CellRow, SliceResult, TopCommit
 from tests.kit.network.memory_networks import named
 
 versions = st.integers(0, 2**53)
@@ -79,7 +76,9 @@ def uppers(draw, sizes, part=None):
     version, anchor = (part.version, part.anchor_digest) if part else (draw(versions), draw(digests))
     previous = draw(st.just(b"") | digests)
     signature = draw(signatures)
-    return Upper(fragment, version, draw(attempts), draw(peer_ids), anchor, cells, tuple(slices), previous, signature)
+    return TopCommit(
+        fragment, version, draw(attempts), draw(peer_ids), anchor, cells, tuple(slices), previous, signature
+    )
 
 
 @st.composite
@@ -99,7 +98,7 @@ def cell_offers(draw, commits):
 def cross_plans(draw, sizes):
     upper = draw(uppers(sizes))
     slices = tuple(SliceRow(one.start, one.end, one.cell, one.owner) for one in upper.slices)
-    return CrossPlan(
+    return SlicePlan(
         upper.fragment,
         upper.version,
         upper.attempt,
@@ -118,7 +117,7 @@ def crosses(draw, sizes):
     plan = draw(cross_plans(sizes))
     numbers = tuple(range(len(plan.slices)))
     cells = draw(st.sampled_from([(), plan.cells]))
-    return Cross(
+    return SliceOrder(
         plan.fragment,
         plan.version,
         plan.attempt,
@@ -159,5 +158,5 @@ def cell_strategies(commits: st.SearchStrategy, sizes: Sequence[int]) -> list[st
         crosses(sizes),
         partials(sizes),
         uppers(sizes),
-        st.builds(Crossed, fragments, versions, attempts, st.integers(0, 255), digests, members, signatures),
+        st.builds(SliceReport, fragments, versions, attempts, st.integers(0, 255), digests, members, signatures),
     ]

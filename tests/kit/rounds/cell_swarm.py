@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 from typing import Any
 
 from averaging.cells.formation import CellRule
-from averaging.cells.machine import CellRoundMachine
+from averaging.cells.scope import CellScope
 from averaging.cells.top_leader import CellTiming
 from averaging.rounds.events import Effect, PartialArrived, ReduceSlice, SendPartials, SendSlice, SliceReduced
+from averaging.rounds.machine import RoundMachine
 from averaging.rounds.timing import RoundTiming
-from averaging.wire.cell_messages import CellRow, CellsCommit
+from averaging.wire.cell_messages import CellsCommit
 from averaging.wire.frames import Limits, commit_digest_whole, decode, encode
-from averaging.wire.messages import Commit
+from averaging.wire.messages import CellRow, Commit
 from dht.host import PeerId
 from tests.kit.notaries import CHECKER, notary_of
 from tests.kit.rounds.round_swarm import BLOCK, Member, RoundSwarm, Unit, digest_of
@@ -51,7 +53,7 @@ class CellSwarm(RoundSwarm):
     def _new_member(self, name: PeerId, hard_seconds: float) -> Member:
         sites = self.sites
         site_of = None if sites is None else lambda peer_id: sites[self.names.index(peer_id)]
-        machine = CellRoundMachine(
+        machine = RoundMachine(
             name,
             "run",
             0,
@@ -59,46 +61,52 @@ class CellSwarm(RoundSwarm):
             BLOCK,
             RoundTiming.with_bounds(hard_seconds),
             notary_of(name),
-            cell_rule=CellRule(self.cell_size, site_of),
-            cell_timing=CellTiming.with_bounds(hard_seconds),
-            weigh=row_of,
+            scope_of=partial(
+                CellScope,
+                rule=CellRule(self.cell_size, site_of),
+                timing=CellTiming.with_bounds(hard_seconds),
+                weigh=row_of,
+            ),
         )
         machine.anchor_digest = digest_of("start")
         return Member(machine)
 
-    def machine(self, name: PeerId) -> CellRoundMachine:
-        machine = self.members[name].machine
-        assert isinstance(machine, CellRoundMachine)
-        return machine
+    def machine(self, name: PeerId) -> RoundMachine:
+        return self.members[name].machine
+
+    def scope(self, name: PeerId) -> CellScope:
+        scope = self.machine(name).scope
+        assert isinstance(scope, CellScope)
+        return scope
 
     def cells(self) -> dict[str, list[PeerId]]:
         """Live members of each cell."""
         found: dict[str, list[PeerId]] = {}
         for name in self.live():
-            found.setdefault(self.machine(name).cell, []).append(name)
+            found.setdefault(self.scope(name).cell, []).append(name)
         return found
 
     # ---------------------------------------------------------------------------------------- what the exchange does
 
     def _perform(self, name: PeerId, effect: Effect) -> None:
         if isinstance(effect, SendPartials):
-            cross = effect.cross
-            for number, row in zip(cross.numbers, cross.slices, strict=True):
+            order = effect.order
+            for number, row in zip(order.numbers, order.slices, strict=True):
                 content = self._own_partial(name, effect, row.start)
                 if row.owner != name and content:
-                    key = (cross.version, cross.attempt, cross.leader, number)
-                    self._post(name, row.owner, "data", ("partial", key, cross.cell, content))
+                    key = (order.version, order.attempt, order.leader, number)
+                    self._post(name, row.owner, "data", ("partial", key, order.cell, content))
         elif isinstance(effect, ReduceSlice):
             self.tasks.append(("reduce_slice", name, effect))
         elif isinstance(effect, SendSlice):
-            number = effect.cross.numbers[effect.position]
+            number = effect.order.numbers[effect.position]
             for to in effect.to:
-                self._post(name, to, "data", ("slice", number, self.reduced[(name, effect.cross, effect.position)]))  # type: ignore[index]
+                self._post(name, to, "data", ("slice", number, self.reduced[(name, effect.order, effect.position)]))  # type: ignore[index]
         else:
             super()._perform(name, effect)
 
     def _own_partial(self, name: PeerId, effect: SendPartials | ReduceSlice, position: int) -> Content:
-        plan = self.machine(name).plan_of(effect.cross, effect.leader)
+        plan = self.machine(name).plan_under(effect.order.cell_attempt, effect.leader)
         assert plan is not None
         index = next(index for index, shard in enumerate(plan.shards) if shard.start <= position < shard.end)
         return self.partials.get((name, plan.attempt, effect.leader, index), frozenset())
@@ -122,13 +130,13 @@ class CellSwarm(RoundSwarm):
             is_new = digest not in self.members[to].results
             self.members[to].results.add(digest)
             if is_new:
-                for other in self.machine(to).relays(sender, number):
+                for other in self.scope(to).relays(sender, number):
                     self._post(to, other, "data", message)
         else:
             super()._arrive(sender, to, message)
 
     def _reduce(self, name: PeerId, effect: Any) -> None:
-        if not self.machine(name).cell:
+        if not self.scope(name).cell:
             super()._reduce(name, effect)
             return
         member, plan = self.members[name], effect.plan
@@ -145,26 +153,26 @@ class CellSwarm(RoundSwarm):
         super()._reduce(name, effect)
 
     def _reduce_slice(self, name: PeerId, effect: ReduceSlice) -> None:
-        cross, number = effect.cross, effect.cross.numbers[effect.position]
-        row = cross.slices[effect.position]
-        held = dict(self.held.get((name, (cross.version, cross.attempt, cross.leader, number)), {}))
-        held[cross.cell] = self._own_partial(name, effect, row.start) if self._is_current(name, cross) else frozenset()
+        order, number = effect.order, effect.order.numbers[effect.position]
+        row = order.slices[effect.position]
+        held = dict(self.held.get((name, (order.version, order.attempt, order.leader, number)), {}))
+        held[order.cell] = self._own_partial(name, effect, row.start) if self._is_current(name, order) else frozenset()
         included = tuple(sorted(cell for cell in effect.cells if held.get(cell)))
-        if not included or not self._is_current(name, cross):
+        if not included or not self._is_current(name, order):
             return
         content: Content = frozenset().union(*(held[cell] for cell in included))
-        digest = digest_of(cross.version, cross.leader, number, sorted(content), included)
+        digest = digest_of(order.version, order.leader, number, sorted(content), included)
         self.contents[digest] = content
-        self.reduced[(name, cross, effect.position)] = digest  # type: ignore[index]
+        self.reduced[(name, order, effect.position)] = digest  # type: ignore[index]
         self.members[name].results.add(digest)
-        self.step(name, SliceReduced(cross, effect.position, digest, included))
+        self.step(name, SliceReduced(order, effect.position, digest, included))
 
-    def _is_current(self, name: PeerId, cross: Any) -> bool:
+    def _is_current(self, name: PeerId, order: Any) -> bool:
         machine = self.machine(name)
-        return machine.version == cross.version and machine.anchor_digest == cross.anchor_digest
+        return machine.version == order.version and machine.anchor_digest == order.anchor_digest
 
     def _tells(self, name: PeerId, commit: Commit) -> bool:
-        return self.machine(name).knows_own_part(commit)
+        return self.scope(name).knows_own_part(commit)
 
     # ----------------------------------------------------------------------------------------------------- verdicts
 

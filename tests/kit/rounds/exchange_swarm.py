@@ -8,7 +8,8 @@ import random
 
 import numpy as np
 
-from averaging.cells.machine import CellRoundMachine
+from averaging.cells.scope import CellScope
+from averaging.cells.top_leader import CellTiming
 from averaging.codec.codec import make_codec
 from averaging.exchange.context import ExchangePorts, RoundParts
 from averaging.exchange.exchange import Exchange
@@ -124,7 +125,9 @@ class Peer:
             machine = RoundMachine(*settings, **checks)
         else:
             row = functools.partial(weigh, rule)
-            machine = CellRoundMachine(*settings, cell_rule=self.swarm.cell_rule, weigh=row, **checks)
+            timing = CellTiming.with_bounds(60.0)
+            scope_of = functools.partial(CellScope, rule=self.swarm.cell_rule, timing=timing, weigh=row)
+            machine = RoundMachine(*settings, scope_of=scope_of, **checks)
         return FragmentRuntime(index, state, machine, ShardStore(self.codec, size), digests={0: state.digest})
 
     def _deliver(self, index, change, version):

@@ -14,7 +14,7 @@ import pytest
 
 from averaging.outer.fragment_state import FragmentState
 from averaging.outer.outer_step import anchor_digest
-from averaging.rounds.later_versions import LaterVersions
+from averaging.rounds.attempt import LaterVersions
 from averaging.signing.commit_log import CommitLog
 from averaging.transfer.snapshots import Snapshot
 from averaging.wire import frames as wire
