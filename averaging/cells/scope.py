@@ -35,7 +35,7 @@ from averaging.rounds.events import (
     View,
 )
 from averaging.rounds.facts import RoundAbandoned
-from averaging.rounds.scope import FlatScope, Rounds
+from averaging.rounds.scope import FlatScope, ScopedRounds
 from averaging.rounds.timing import HEARTBEAT_SECONDS, patience_factor
 from averaging.wire.cell_checks import MAX_CELL_ROSTER
 from averaging.wire.cell_messages import (
@@ -84,7 +84,7 @@ class CellScope(FlatScope):
     """
 
     def __init__(
-        self, rounds: Rounds, rule: CellRule, timing: CellTiming, weigh: Callable[[str, Commit], CellRow]
+        self, rounds: ScopedRounds, rule: CellRule, timing: CellTiming, weigh: Callable[[str, Commit], CellRow]
     ) -> None:
         super().__init__(rounds)
         self.me = rounds.me

@@ -19,7 +19,7 @@ from averaging.wire.messages import MAX_ROSTER, Commit, Message, Offer, Plan, Sh
 from dht.host import PeerId
 
 
-class Rounds(Protocol):
+class ScopedRounds(Protocol):
     """Port: the rounds of one fragment, as its scope sees them and acts in them; see `RoundMachine`."""
 
     me: PeerId
@@ -62,7 +62,7 @@ class FlatScope:
         num_known: how many there are with those that do not answer now.
     """
 
-    def __init__(self, rounds: Rounds) -> None:
+    def __init__(self, rounds: ScopedRounds) -> None:
         self._rounds = rounds
         self.cell = ""
         self.trainers: tuple[PeerId, ...] = ()
@@ -155,4 +155,4 @@ class FlatScope:
         return True
 
 
-ScopeOf = Callable[[Rounds], FlatScope]
+ScopeOf = Callable[[ScopedRounds], FlatScope]

@@ -44,7 +44,9 @@ async def search(holders: set[PeerId], ahead: list[PeerId]) -> tuple[Any, list[P
     fragment = SimpleNamespace(
         index=0,
         state=SimpleNamespace(pending=None, codec=SimpleNamespace(encoded_num_bytes=lambda size: size)),
-        machine=SimpleNamespace(later=later, timing=RoundTiming.with_bounds(1.0)),
+        machine=SimpleNamespace(
+            later=later, timing=RoundTiming.with_bounds(1.0), scope=SimpleNamespace(fetches=lambda number: True)
+        ),
         store=SimpleNamespace(result=lambda version, index, digest: store.get(index)),
     )
     ports = SimpleNamespace(clock=asyncio.get_running_loop().time, rate_of=lambda peer_id: 0.0)
