@@ -210,7 +210,6 @@ TRAINS_NOTHING = ("peer.join.seed", "peer.simulation.scenarios", "peer.simulatio
 
 TWO_MEANINGS = {
     "Mark",
-    "Membership",
     *("Bandwidth", "CurvePoint", "Event", "Fragment", "Loss", "Machine", "Round"),  # names of the dashboard's API
 }
 """Public classes of one name in two modules, until one of them has another name."""
