@@ -104,7 +104,7 @@ def test_what_libraries_start_is_told_too(monkeypatch: pytest.MonkeyPatch) -> No
 def test_what_is_started_is_the_code_that_starts_it_and_nothing_else_beside_it(tmp_path: Path) -> None:
     """A checkout runs its own modules though another version is installed, and not what somebody put beside them."""
     copy = tmp_path / "checkout"
-    for package in ("dht", "averaging", "peer", "dashboard"):
+    for package in ("dht", "averaging", "peer", "dashboard", "murmuration"):
         (copy / package).mkdir(parents=True)
         (copy / package / "__init__.py").write_text("")
     (copy / "peer" / "import_path.py").write_text(Path(import_path.__file__).read_text())

@@ -31,7 +31,7 @@ def test_what_is_being_loaded_is_waited_for(monkeypatch, tmp_path):
             pass
 
     monkeypatch.setattr(join, "load_optimizers", load)
-    monkeypatch.setattr(join, "Connection", Refused)
+    monkeypatch.setattr(join, "RunConnection", Refused)
     config = PeerConfig(run_id="own." + "a" * 20, data_dir=tmp_path, device="cpu")
     with pytest.raises(UsageFault, match="own address"):
         join.run_trainer(config)
