@@ -21,8 +21,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from averaging.lanes.greeting import (
-    MAX_HELLO_BYTES,
-    OPEN_SECONDS,
     Doorkeeper,
     greet_incoming,
     open_greeted_stream,
@@ -30,21 +28,11 @@ from averaging.lanes.greeting import (
 from averaging.lanes.rate_control import LinePace
 from averaging.lanes.upload_rate import UploadRate
 from averaging.wire import frames
+from averaging.wire.checks import Limits
 from averaging.wire.messages import Message
 from dht.errors import PeerFault, PeerUnreachable
 from dht.host import Host, PeerId, Stream
 from dht.streams.pacing import Pace
-
-__all__ = [
-    "MAX_HELLO_BYTES",
-    "OPEN_SECONDS",
-    "ROUND_PROTOCOL",
-    "Doorkeeper",
-    "Links",
-    "Traffic",
-    "greet_incoming",
-    "open_greeted_stream",
-]
 
 ROUND_PROTOCOL = "/murmuration/round/4"
 SLOWEST_BYTES_PER_SECOND = 16_000
@@ -157,7 +145,7 @@ class Links:
         self,
         host: Host,
         doorkeeper: Doorkeeper,
-        limits: frames.Limits,
+        limits: Limits,
         ports: LinkPorts,
         clock: Callable[[], float] = time.monotonic,
         line: Pace | None = None,

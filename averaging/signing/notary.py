@@ -19,7 +19,8 @@ from typing import Protocol, TypeVar
 import msgpack
 
 from averaging.wire.cell_messages import CellsCommit, SliceOrder, SlicePlan, SliceReport
-from averaging.wire.frames import commit_digest_whole, encode, mask_of
+from averaging.wire.checks import mask_of
+from averaging.wire.frames import commit_digest_whole, encode
 from averaging.wire.messages import (
     Accusation,
     AuditShare,

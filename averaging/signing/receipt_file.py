@@ -18,6 +18,7 @@ import msgpack
 from averaging.signing.credit import Round, round_of
 from averaging.signing.notary import Checker, Scope, Verify
 from averaging.wire import frames
+from averaging.wire.checks import Limits
 from averaging.wire.messages import Commit
 from dht.errors import PeerFault
 from dht.host import PeerId
@@ -42,9 +43,9 @@ class RunFrame:
     fragment_sizes: tuple[int, ...]
 
     @property
-    def limits(self) -> frames.Limits:
+    def limits(self) -> Limits:
         """Of the frames in receipts, which carry no payload."""
-        return frames.Limits(self.fragment_sizes, 0)
+        return Limits(self.fragment_sizes, 0)
 
 
 def commit_of(frame: bytes, run: RunFrame, verify: Verify) -> Commit:

@@ -47,10 +47,6 @@ class ChunkQueue:
         """Whatever `donor` still owes is free for others."""
         self._ranges.pop(donor, None)
 
-    def owes(self, donor: PeerId) -> int:
-        """Missing chunks in the range of `donor`."""
-        return sum(index in self._missing for index in self._ranges.get(donor, ()))
-
     def _half_of_the_slowest(self, most: int) -> range | None:
         shared = [set(part) for part in self._ranges.values()]
         best: list[int] = []

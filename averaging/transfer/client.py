@@ -11,13 +11,12 @@ import numpy as np
 
 from averaging.arrays import all_finite
 from averaging.codec.digests import digest_of
-from averaging.lanes.links import Doorkeeper, open_greeted_stream
+from averaging.lanes.greeting import Doorkeeper, open_greeted_stream
 from averaging.signing.commit_log import MAX_LOGGED_COMMITS
 from averaging.transfer.messages import (
     ACKNOWLEDGE,
     FRAME_SECONDS,
     MAX_REQUEST_BYTES,
-    MAX_TRANSFERS,
     STATE_PROTOCOL,
     Header,
     chunk_lengths,
@@ -27,34 +26,16 @@ from averaging.transfer.messages import (
     pack,
     unpack,
 )
-from averaging.transfer.server import StateServer
-from averaging.transfer.snapshots import Snapshot, StateSource
+from averaging.transfer.snapshots import Snapshot
 from averaging.wire import frames
+from averaging.wire.checks import MAX_HEADER_BYTES, Limits
 from averaging.wire.messages import KEPT_COMMITS, Commit
 from dht.errors import PeerFault, PeerUnreachable
 from dht.host import Host, PeerId, Stream
 from dht.records.lineages import MAX_ANCHOR_VERSION
 
-MAX_COMMITS_BYTES = (KEPT_COMMITS + 1) * (frames.MAX_HEADER_BYTES + 8)
+MAX_COMMITS_BYTES = (KEPT_COMMITS + 1) * (MAX_HEADER_BYTES + 8)
 """All that a donor keeps, the one being applied too, each of the largest size: a MiB."""
-
-__all__ = [
-    "FRAME_SECONDS",
-    "MAX_REQUEST_BYTES",
-    "MAX_TRANSFERS",
-    "STATE_PROTOCOL",
-    "ChunkStream",
-    "FragmentValues",
-    "Header",
-    "Snapshot",
-    "StateServer",
-    "StateSource",
-    "fetch_commits",
-    "fetch_digest",
-    "fetch_header",
-    "fetch_log",
-    "fetch_state",
-]
 
 
 async def fetch_digest(host: Host, doorkeeper: Doorkeeper, donor: PeerId, fragment: int, version: int) -> bytes:
@@ -76,7 +57,7 @@ async def fetch_digest(host: Host, doorkeeper: Doorkeeper, donor: PeerId, fragme
 
 
 async def fetch_commits(
-    host: Host, doorkeeper: Doorkeeper, donor: PeerId, fragment: int, from_version: int, limits: frames.Limits
+    host: Host, doorkeeper: Doorkeeper, donor: PeerId, fragment: int, from_version: int, limits: Limits
 ) -> list[Commit]:
     """Recent commits of a fragment that left `from_version` or a later version, as the donor knows them.
 

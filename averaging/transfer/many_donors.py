@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from itertools import accumulate
 
 from averaging.codec.digests import digest_of
-from averaging.lanes.links import Doorkeeper
+from averaging.lanes.greeting import Doorkeeper
 from averaging.rounds.deadlines import LearnedDeadline
 from averaging.transfer.chunks import ChunkQueue, KeptChunks
 from averaging.transfer.client import ChunkStream, FragmentValues

@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from averaging.lanes.links import Doorkeeper, greet_incoming
+from averaging.lanes.greeting import Doorkeeper, greet_incoming
 from averaging.transfer.messages import (
     ACKNOWLEDGE,
     BUSY,
@@ -92,7 +92,6 @@ class StateServer:
         self._streams = StreamCounts(MAX_STREAMS_PER_PEER)
         self._transfers = FairTurns(max_transfers, MAX_TRANSFERS_PER_PEER)
         self._pages = FairTurns(max_transfers, 1)
-        self.served_bytes = 0
         host.handle(STATE_PROTOCOL, self._serve)
 
     @property
@@ -219,7 +218,6 @@ class StateServer:
 
     async def _send_chunk(self, stream: Stream, chunk: memoryview) -> None:
         await in_time(stream.send(chunk), stream.remote)
-        self.served_bytes += len(chunk)
 
     async def _pause(self, num_bytes: int, turn: Turn) -> None:
         """Keep to what all transfers together may take of the line."""

@@ -80,20 +80,6 @@ from dht.errors import PeerFault
 from dht.host import PeerId
 from dht.records.lineages import MAX_LINEAGE_TOKENS
 
-__all__ = [
-    "KINDS",
-    "MAX_HEADER_BYTES",
-    "WIRE_VERSION",
-    "Limits",
-    "closing_digest",
-    "commit_digest",
-    "commit_digest_whole",
-    "decode",
-    "encode",
-    "mask_of",
-    "place_of",
-]
-
 WIRE_VERSION = 4
 """First byte of every round message."""
 _PREFIX = struct.Struct(">BI")

@@ -13,7 +13,7 @@ import sys
 import time
 from typing import Any
 
-from averaging.lanes.links import OPEN_SECONDS
+from averaging.lanes.greeting import OPEN_SECONDS
 from dht.admission.hello import AccessRule
 from dht.errors import PeerFault, PeerUnreachable
 from dht.host import PeerId, Stream

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).resolve().parent
-BUILT = FOLDER / "built"
 LICENSES = "THIRD_PARTY_LICENSES.txt"
 BUNDLE = "bundle.json"
 WHY_NOT = "not-built.txt"

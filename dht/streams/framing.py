@@ -112,7 +112,6 @@ class FramedStream:
         self._announced_bytes: int | None = None
         self._send_lock = asyncio.Lock()
         self._end: str | None = None
-        self._ended = asyncio.Event()
         writer.transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
 
     @property
@@ -240,10 +239,6 @@ class FramedStream:
         """End both directions at once; a reader that waits for a frame gets a fault."""
         self._abort(why)
 
-    async def wait_ended(self) -> None:
-        """Return once this side has closed or lost the stream."""
-        await self._ended.wait()
-
     async def close(self) -> None:
         """Close both directions; what the remote has not read yet may be lost. Never raises."""
         if self._end is None:
@@ -276,7 +271,6 @@ class FramedStream:
     def _mark_ended(self, why: str) -> None:
         self._end = self._end or why
         self._release()
-        self._ended.set()
 
 
 def _reason(error: OSError) -> str:

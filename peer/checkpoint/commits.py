@@ -20,13 +20,14 @@ from averaging.signing.chains import newest_run
 from averaging.signing.commit_log import MAX_LOGGED_BYTES, MAX_LOGGED_COMMITS
 from averaging.signing.notary import Checker
 from averaging.wire import frames as wire
+from averaging.wire.checks import MAX_HEADER_BYTES, Limits
 from averaging.wire.messages import KEPT_COMMITS, Commit
 from dht.errors import PeerFault
 from dht.host import PeerId
 from dht.regular_files import read_regular
 from peer.checkpoint.files import OpenFile, open_new
 
-MAX_COMMITS_FILE_BYTES = MAX_LOGGED_BYTES + KEPT_COMMITS * (wire.MAX_HEADER_BYTES + 16) + 16 * MAX_LOGGED_COMMITS + 256
+MAX_COMMITS_FILE_BYTES = MAX_LOGGED_BYTES + KEPT_COMMITS * (MAX_HEADER_BYTES + 16) + 16 * MAX_LOGGED_COMMITS + 256
 """A whole log: the newest frames stay in it whatever they take. The rest is what stands around the frames."""
 
 _CHECK_BYTES = 32
@@ -99,7 +100,7 @@ def _frames_in(data: bytes, name: str, expected: tuple[int, int, bytes]) -> list
 
 def _decoded(frame: bytes, sizes: Sequence[int], name: str) -> Commit:
     try:
-        commit, _ = wire.decode(frame, PeerId(""), wire.Limits(tuple(sizes), 0))
+        commit, _ = wire.decode(frame, PeerId(""), Limits(tuple(sizes), 0))
     except PeerFault as fault:
         raise ValueError(f"{name} has bytes that are no commit: {fault.what}") from fault
     if not isinstance(commit, Commit):

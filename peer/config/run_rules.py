@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from averaging.cells.formation import cell_codec_of, grid_of
 from averaging.codec.codec import Codec, make_codec
 from averaging.outer.outer_step import OuterRule
-from averaging.wire.frames import Limits
+from averaging.wire.checks import Limits
 from dht.errors import UsageFault
 from peer.config.manifest import ROBUST_CLIP_RATIOS, RunManifest
 

@@ -47,31 +47,9 @@ from peer.mailbox.memory import (
 from peer.mailbox.slots import (
     NUM_SLOTS,
     SLOT_CELLS,
-    Draft,
-    FillValues,
     Inbox,
-    MergeKind,
-    MergeMessage,
     Outbox,
-    WorkKind,
-    WorkMessage,
 )
-
-__all__ = [
-    "Draft",
-    "FillValues",
-    "Inbox",
-    "Mailbox",
-    "MergeKind",
-    "MergeMessage",
-    "NetworkCounters",
-    "Outbox",
-    "SharedFragment",
-    "TrainerCounters",
-    "WorkKind",
-    "WorkMessage",
-    "mailbox_num_bytes",
-]
 
 MAGIC = int.from_bytes(b"murmbox\x01", "little")
 MAILBOX_VERSION = 2

@@ -9,7 +9,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from averaging.signing.receipt_file import RunFrame, receipt_of
-from averaging.transfer.client import Snapshot, fetch_log, fetch_state
+from averaging.transfer.client import fetch_log, fetch_state
+from averaging.transfer.snapshots import Snapshot
 from dht.admission.hello import AccessRule
 from dht.errors import Incompatible, LocalFault, NobodyReachable, PeerFault
 from dht.host import Host, PeerId

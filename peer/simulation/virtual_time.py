@@ -8,12 +8,11 @@ no wall clock, no thread and no socket in it. Code under test needs nothing spec
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import itertools
 import math
 import random
 import selectors
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor
 from contextvars import Context
 from typing import Any, NoReturn, TypeVar, TypeVarTuple, Unpack
@@ -42,16 +41,6 @@ def run_virtual(main: Coroutine[Any, Any, Result], start_seconds: float = 0.0, *
     """
     with asyncio.Runner(loop_factory=lambda: VirtualTimeLoop(start_seconds, seed)) as runner:
         return runner.run(main)
-
-
-def trace_digest(lines: Iterable[str]) -> str:
-    """SHA-256 in hexadecimal of a list of texts: equal digests mean equal traces, line for line."""
-    digest = hashlib.sha256()
-    for line in lines:
-        encoded = line.encode()
-        digest.update(len(encoded).to_bytes(8, "big"))
-        digest.update(encoded)
-    return digest.hexdigest()
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):

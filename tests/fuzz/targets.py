@@ -28,6 +28,7 @@ from averaging.signing.notary import Checker, Scope
 from averaging.signing.receipt_file import ReceiptFault, RunFrame, line_of, open_receipt, read_line, receipt_of
 from averaging.transfer import messages as state_messages
 from averaging.wire import frames as wire
+from averaging.wire.checks import Limits
 from averaging.wire.messages import Commit
 from dht.admission import tickets
 from dht.admission.hello import AccessRule, check_hello, check_reply, make_hello, make_welcome, proof_in
@@ -62,7 +63,7 @@ ALICE, BOB, OWNER = (Identity.from_seed(bytes([number]) * 32) for number in (1, 
 RUN_ID = make_run_id("tiny", OWNER.public_key)
 NOW = 1_800_000_000.0
 ADDRESS = f"/ip4/203.0.113.5/tcp/4001/p2p/{ALICE.peer_id}"
-LIMITS = wire.Limits((40, 1000, 8), max_payload_bytes=600)
+LIMITS = Limits((40, 1000, 8), max_payload_bytes=600)
 RULE = AccessRule(RUN_ID, bytes(32), "0.1.0")
 MAX_FRAME_BYTES = 4096
 _FAULTS = (PeerFault, LocalFault)

@@ -21,7 +21,8 @@ from averaging.wire.messages import CellRow, Plan, RosterEntry, ShardPlan, Shard
 from dht.admission.hello import Hello
 from dht.records.signed_records import PeerRecord
 from docs.generate import PAGES, page
-from peer.cli.app import app, spread_peers
+from peer.cli.app import app
+from peer.cli.options import spread_peers
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig
 from peer.events.log import EVENT_TYPES

@@ -9,7 +9,8 @@ import pytest
 from averaging.rounds.facts import RoundCommitted
 from peer.events.peer_events import RefusedPeer
 from peer.simulation.peer import simulated_identity
-from peer.simulation.simulation import Fault, SimulationSpec, simulate, tiny_manifest
+from peer.simulation.scenarios.spec import Fault, SimulationSpec, tiny_manifest
+from peer.simulation.simulation import simulate
 
 
 @pytest.mark.parametrize("skew_seconds", [-60.0, 60.0])

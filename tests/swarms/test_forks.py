@@ -12,8 +12,9 @@ from peer.events.peer_events import AnchorDiffered, AnchorRepaired, CatchUpProgr
 from peer.network.node.fragment_memory import persist
 from peer.network.node.node import Node
 from peer.simulation.peer import EPOCH_SECONDS, Life
-from peer.simulation.scenarios.spec import PeerSpec
-from peer.simulation.simulation import Fault, SimulationResult, SimulationSpec, simulate, tiny_manifest
+from peer.simulation.result import SimulationResult
+from peer.simulation.scenarios.spec import Fault, PeerSpec, SimulationSpec, tiny_manifest
+from peer.simulation.simulation import simulate
 from tests.kit.tiers import sampled
 
 FORKED = 2

@@ -10,8 +10,8 @@ import pytest
 from averaging.codec.blocks import EncodedBlocks
 from peer.events.peer_events import RefusedPeer
 from peer.simulation.peer import Life, simulated_identity
-from peer.simulation.scenarios.spec import plan_churn
-from peer.simulation.simulation import Fault, SimulationSpec, simulate, tiny_manifest
+from peer.simulation.scenarios.spec import Fault, SimulationSpec, plan_churn, tiny_manifest
+from peer.simulation.simulation import simulate
 from tests.kit.tiers import sampled
 
 LIAR = 1

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from peer.mailbox.mailbox import MergeKind
-from peer.mailbox.slots import Inbox
+from peer.mailbox.slots import Inbox, MergeKind
 from peer.simulation import checks
-from peer.simulation.scenarios.spec import plan_churn
-from peer.simulation.simulation import SimulationSpec, simulate, tiny_manifest
+from peer.simulation.scenarios.spec import SimulationSpec, plan_churn, tiny_manifest
+from peer.simulation.simulation import simulate
 from tests.kit.tiers import sampled
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from averaging.rounds.facts import QuorumAwaited, RoundCommitted
 from peer.events.peer_events import PeerLeft
 from peer.simulation.peer import simulated_identity
-from peer.simulation.simulation import Fault, SimulationSpec, simulate, tiny_manifest
+from peer.simulation.scenarios.spec import Fault, SimulationSpec, tiny_manifest
+from peer.simulation.simulation import simulate
 from tests.kit.rounds.exchange_swarm import Swarm, scenario
 
 

@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
-from peer.simulation.scenarios.spec import plan_churn
-from peer.simulation.simulation import SimulationSpec, simulate, tiny_manifest
+from peer.simulation.scenarios.spec import SimulationSpec, plan_churn, tiny_manifest
+from peer.simulation.simulation import simulate
 
 RULES = {
     "all at once": {

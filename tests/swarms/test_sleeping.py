@@ -9,7 +9,8 @@ import pytest
 from peer.events.peer_events import RefusedPeer
 from peer.simulation.scenarios.scenario import load_scenario
 from peer.simulation.scenarios.schedule import spec_of
-from peer.simulation.simulation import Fault, SimulationSpec, simulate, tiny_manifest
+from peer.simulation.scenarios.spec import Fault, SimulationSpec, tiny_manifest
+from peer.simulation.simulation import simulate
 from tests.kit.tiers import sampled
 
 

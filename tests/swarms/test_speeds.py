@@ -11,7 +11,8 @@ import pytest
 from averaging.outer.outer_step import OuterRule, staleness_factor
 from averaging.rounds.facts import RoundCommitted, SentContribution, WorkDropped
 from peer.simulation.peer import simulated_identity
-from peer.simulation.simulation import Fault, SimulationSpec, simulate, tiny_manifest
+from peer.simulation.scenarios.spec import Fault, SimulationSpec, tiny_manifest
+from peer.simulation.simulation import simulate
 from tests.kit.rounds.exchange_swarm import Swarm, scenario
 from tests.kit.tiers import sampled
 

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from averaging.lanes.links import Doorkeeper
+from averaging.lanes.greeting import Doorkeeper
 from averaging.transfer.client import fetch_header
 from averaging.transfer.messages import Header
 from averaging.transfer.snapshots import Snapshot

@@ -11,12 +11,13 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from averaging.lanes.links import Doorkeeper
+from averaging.lanes.greeting import Doorkeeper
 from averaging.signing.chains import Chain, newest_run
 from averaging.signing.commit_log import MAX_PAGE_BYTES
 from averaging.signing.notary import Checker
 from averaging.transfer.client import fetch_digest, fetch_log
 from averaging.wire import frames as wire
+from averaging.wire.checks import Limits
 from averaging.wire.messages import Commit
 from dht.errors import PeerFault
 from dht.host import Host, PeerId
@@ -61,9 +62,7 @@ class Claims:
         donors: whom to ask, and who is told of their faults.
     """
 
-    def __init__(
-        self, host: Host, doorkeeper: Doorkeeper, limits: wire.Limits, checker: Checker, donors: Donors
-    ) -> None:
+    def __init__(self, host: Host, doorkeeper: Doorkeeper, limits: Limits, checker: Checker, donors: Donors) -> None:
         self._host = host
         self._doorkeeper = doorkeeper
         self._limits = limits

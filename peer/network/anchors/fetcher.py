@@ -12,14 +12,14 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from averaging.lanes.links import Doorkeeper
+from averaging.lanes.greeting import Doorkeeper
 from averaging.signing.notary import Checker
 from averaging.transfer.chunks import KeptChunks
-from averaging.transfer.client import Header, fetch_commits, fetch_digest, fetch_state
+from averaging.transfer.client import fetch_commits, fetch_digest, fetch_state
 from averaging.transfer.many_donors import Transfer
-from averaging.transfer.messages import chunk_lengths
+from averaging.transfer.messages import Header, chunk_lengths
 from averaging.transfer.snapshots import Snapshot
-from averaging.wire.frames import Limits
+from averaging.wire.checks import Limits
 from averaging.wire.messages import HISTORY_COMMITS, KEPT_COMMITS, Commit
 from dht.errors import PeerFault
 from dht.host import Host, PeerId
@@ -152,15 +152,6 @@ class Fetcher:
         known = replace(header, lineage_tokens=self._agreement.known_tokens(fragment, header, confirmed_by))
         agreed = Agreed(known, confirmed_by[0], Votes(known.version, confirmed_by, len(held), known.lineage_tokens))
         return await self._fetch_shared(fragment, state.num_values, agreed, on_bytes, self._kept)
-
-    async def fetch_heaviest(
-        self, fragment: int, state: HeldState, preferred: PeerId
-    ) -> tuple[Snapshot | None, PeerId]:
-        """One fragment as the swarm has it, when that is heavier than `state`; and the donor that sent most of it."""
-        if not self._is_behind(fragment, state):
-            return None, preferred
-        found = await self.fetch(fragment, state.num_values, self.best_first(fragment), held=state)
-        return (None, preferred) if found is None else (found.snapshot, found.donors[0])
 
     async def fetch_from(self, fragment: int, num_values: int, donors: Sequence[PeerId]) -> Fetched | None:
         """What one of `donors`, asked in this order, has and more than half of them confirm; None when nothing is.

@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
-from averaging.lanes.links import OPEN_SECONDS, Doorkeeper, greet_incoming, open_greeted_stream
+from averaging.lanes.greeting import OPEN_SECONDS, Doorkeeper, greet_incoming, open_greeted_stream
 from averaging.trust.announced_speeds import AnnouncedSpeeds
 from dht.errors import PeerFault, PeerUnreachable
 from dht.host import Host, PeerId, Stream

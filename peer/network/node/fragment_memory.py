@@ -22,13 +22,13 @@ from averaging.rounds.machine import RoundMachine
 from averaging.rounds.shard_plan import MOST_OF_MEDIAN
 from averaging.rounds.timing import RoundTiming
 from averaging.signing.notary import Notary
-from averaging.transfer.client import Snapshot
+from averaging.transfer.snapshots import Snapshot
 from averaging.trust.guard import Guard
 from averaging.trust.leaders import HOSTILE_SHARE
 from dht.host import PeerId
 from peer.config.manifest import AveragingSection
-from peer.mailbox.mailbox import Mailbox, SharedFragment
-from peer.mailbox.memory import fence
+from peer.mailbox.mailbox import Mailbox
+from peer.mailbox.memory import SharedFragment, fence
 
 
 def build_fragments(

@@ -14,8 +14,8 @@ from averaging.fragment.runtime import FragmentRuntime
 from averaging.outer.change import Change, Discarded
 from averaging.outer.fragment_state import FragmentState
 from peer.config.manifest import AveragingSection
-from peer.mailbox.mailbox import Draft, Mailbox, MergeKind, WorkKind, WorkMessage
-from peer.mailbox.slots import NUM_SLOTS
+from peer.mailbox.mailbox import Mailbox
+from peer.mailbox.slots import NUM_SLOTS, Draft, MergeKind, WorkKind, WorkMessage
 from peer.network.node.fragment_memory import persist
 
 TakeWork = Callable[[int, Callable[[FragmentState], None]], Awaitable[None]]

@@ -20,7 +20,8 @@ from averaging.lanes.links import LinkPorts, Links
 from averaging.outer.schedule import effective_sync_every, fastest_believed
 from averaging.rounds.facts import AppliedCommit, CommitTaken, PeerRefused, RepairNeeded, Report
 from averaging.signing.notary import Notary, Scope
-from averaging.transfer.client import Snapshot, StateServer
+from averaging.transfer.server import StateServer
+from averaging.transfer.snapshots import Snapshot
 from averaging.trust.guard import Guard, GuardPorts
 from averaging.wire.messages import Commit, Message
 from dht.errors import Incompatible, LocalFault

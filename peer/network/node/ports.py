@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 from averaging.exchange.context import HONEST, RoundParts
 from averaging.fragment.runtime import Compute
-from averaging.lanes.links import MAX_QUEUED_BYTES, Doorkeeper
+from averaging.lanes.greeting import Doorkeeper
+from averaging.lanes.links import MAX_QUEUED_BYTES
 from dht.host import Host
 from dht.identity.keys import Identity
 from dht.records.signed_records import VerifiedRecords

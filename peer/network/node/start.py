@@ -16,7 +16,8 @@ from averaging.wire.messages import own_ranges
 from dht.host import PeerId
 from peer.checkpoint.checkpoint import SavedCheckpoint
 from peer.events.peer_events import WaitingForPeers
-from peer.mailbox.mailbox import Mailbox, WorkKind
+from peer.mailbox.mailbox import Mailbox
+from peer.mailbox.slots import WorkKind
 from peer.network.anchors.fetcher import Fetched, Fetcher
 from peer.network.membership.membership import Membership
 from peer.network.node.checkpoint_keeper import CheckpointKeeper

@@ -8,7 +8,7 @@ import math
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, Protocol
 
-from averaging.lanes.links import Doorkeeper, greet_incoming
+from averaging.lanes.greeting import Doorkeeper, greet_incoming
 from dht.errors import LocalFault, PeerFault, PeerUnreachable
 from dht.fields import clean_text
 from dht.host import Host, PeerId, Stream

@@ -16,7 +16,8 @@ import asyncio
 import contextlib
 import random
 
-from averaging.lanes.links import OPEN_SECONDS, ROUND_PROTOCOL, open_greeted_stream
+from averaging.lanes.greeting import OPEN_SECONDS, open_greeted_stream
+from averaging.lanes.links import ROUND_PROTOCOL
 from averaging.transfer.messages import STATE_PROTOCOL, pack
 from averaging.wire import frames
 from averaging.wire.messages import Contribution

@@ -30,7 +30,7 @@ from averaging.fragment.shard_store import payload_digest
 from averaging.lanes.links import ROUND_PROTOCOL
 from averaging.signing.notary import Notary
 from averaging.wire import frames
-from averaging.wire.frames import Limits
+from averaging.wire.checks import Limits
 from averaging.wire.messages import DIGEST_BYTES, AuditShare, Commit, Contribution, Message, Offer, Result
 from dht.host import PeerId, Stream, StreamHandler
 from dht.memory.host import LineSettings, MemoryHost, MemoryNetwork

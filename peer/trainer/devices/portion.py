@@ -23,7 +23,7 @@ from torch import Tensor
 
 from averaging.outer.layout import Fragment, FragmentLayout
 from dht.errors import LocalFault
-from peer.mailbox.mailbox import MergeKind
+from peer.mailbox.slots import MergeKind
 from peer.trainer.devices.side_stream import SideStream
 
 ROUNDED = (torch.bfloat16, torch.float16)

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from averaging.outer.layout import Fragment
 from dht.errors import LocalFault
-from peer.mailbox.mailbox import MergeKind
+from peer.mailbox.slots import MergeKind
 from peer.trainer.devices.portion import Part, Portion
 
 PATIENCE = timedelta(days=30)

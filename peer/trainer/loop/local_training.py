@@ -81,7 +81,6 @@ class LocalTraining:
                 )
         self.module = module
         self.link = link
-        self.has_resumed = False
         self._optimizer = optimizer
         self._seed = seed
         self._peer_id = peer_id
@@ -104,7 +103,8 @@ class LocalTraining:
                 self.link.post_initial(self._ready_timeout_seconds, self._stop)
                 if self._keeper is not None:
                     number = self.link.wait_restored(self._ready_timeout_seconds, self._stop)
-                    self.has_resumed = number > 0 and self._keeper.restore(number)
+                    if number > 0:
+                        self._keeper.restore(number)
                 self.link.wait_ready(self._ready_timeout_seconds, self._stop)
             except BaseException:
                 self._hook.remove()

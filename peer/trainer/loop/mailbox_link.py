@@ -22,7 +22,8 @@ from averaging.outer.layout import Fragment, FragmentLayout
 from averaging.outer.schedule import fragments_due
 from dht.clocks import steady_seconds
 from dht.errors import LocalFault
-from peer.mailbox.mailbox import Mailbox, MergeKind, MergeMessage, WorkKind
+from peer.mailbox.mailbox import Mailbox
+from peer.mailbox.slots import MergeKind, MergeMessage, WorkKind
 from peer.trainer.devices.portion import Portion
 from peer.trainer.devices.ranks import OrderKind, Ranks
 from peer.trainer.devices.side_stream import SideStream

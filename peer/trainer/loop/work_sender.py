@@ -11,7 +11,7 @@ from torch import Tensor
 
 from averaging.arrays import all_finite
 from dht.errors import LocalFault
-from peer.mailbox.mailbox import Draft, Outbox, WorkKind
+from peer.mailbox.slots import Draft, Outbox, WorkKind
 from peer.trainer.devices.side_stream import SideStream, StreamEvent
 
 

@@ -13,6 +13,7 @@ from averaging.signing.receipt_file import ReceiptFault, RunFrame, line_of, read
 from averaging.wire import frames
 from averaging.wire.cell_checks import MAX_CELL_ROSTER
 from averaging.wire.cell_messages import MAX_CELLS, MAX_GRID_SHARDS, MAX_SLICES, as_part, with_upper
+from averaging.wire.checks import MAX_HEADER_BYTES
 from averaging.wire.messages import (
     MAX_STEPS,
     MAX_TOKENS,
@@ -100,7 +101,7 @@ def test_the_largest_commit_fits_its_header():
     )
     upper = TopCommit(0, 2**53, 10_000, named(1), bytes(16), cells, slices, bytes(16), signature)
     for message in (as_part(part), upper, with_upper(part, upper)):
-        assert len(frames.encode(message)) < frames.MAX_HEADER_BYTES
+        assert len(frames.encode(message)) < MAX_HEADER_BYTES
 
 
 @pytest.mark.parametrize("num_values", [100, 8192, 70_000, 4_000_000])

@@ -17,6 +17,7 @@ from averaging.outer.outer_step import OuterRule, weights_of
 from averaging.rounds.leader import Leading
 from averaging.rounds.timing import RoundTiming
 from averaging.wire import frames
+from averaging.wire.checks import Limits
 from averaging.wire.messages import (
     DIGEST_BYTES,
     MAX_NUM_ROUNDS,
@@ -96,7 +97,7 @@ def test_members_reducers_and_latecomers_find_the_same_weights(num_rounds, versi
     """From the plan, from the commit, and from the commit as it comes over the wire."""
     commit = commit_of(num_rounds, version)
     plan = Plan(0, version, 0, DIGEST, commit.roster, (ShardPlan(0, SIZE, 0),), 1.0, 1.0)
-    received, _ = frames.decode(frames.encode(commit), PEERS[1], frames.Limits((SIZE,), 100))
+    received, _ = frames.decode(frames.encode(commit), PEERS[1], Limits((SIZE,), 100))
     assert weights(plan) == weights(commit) == weights(received)
 
 

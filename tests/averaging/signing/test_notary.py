@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from averaging.signing.notary import Checker, Notary, Scope
 from averaging.wire import frames
+from averaging.wire.checks import Limits
 from averaging.wire.messages import DIGEST_BYTES, Commit, Plan, Reduced, RosterEntry, ShardPlan, ShardResult
 from dht.errors import PeerFault
 from dht.host import PeerId
@@ -52,7 +53,7 @@ COMMIT = make_commit()
 
 def test_an_honest_commit_holds_also_after_the_wire():
     assert CHECKER.objection(COMMIT) == ""
-    received, _ = frames.decode(frames.encode(COMMIT), PeerId("x" * 20), frames.Limits((100,), 10))
+    received, _ = frames.decode(frames.encode(COMMIT), PeerId("x" * 20), Limits((100,), 10))
     assert isinstance(received, Commit)
     assert CHECKER.objection(received) == ""
 
@@ -92,7 +93,7 @@ def test_nobody_can_change_a_bit_that_the_leader_signed(data):
     place = data.draw(st.integers(0, len(frame) - 1))
     frame[place] ^= 1 << data.draw(st.integers(0, 7))
     try:
-        received, _ = frames.decode(bytes(frame), PeerId("x" * 20), frames.Limits((100, 100), 10))
+        received, _ = frames.decode(bytes(frame), PeerId("x" * 20), Limits((100, 100), 10))
     except PeerFault:
         return
     if isinstance(received, Commit):

@@ -8,21 +8,13 @@ import math
 import numpy as np
 import pytest
 
-from averaging.lanes.links import greet_incoming
+from averaging.lanes.greeting import greet_incoming
 from averaging.outer.outer_step import anchor_digest, chunk_digests
-from averaging.transfer.client import (
-    STATE_PROTOCOL,
-    ChunkStream,
-    Header,
-    StateServer,
-    fetch_commits,
-    fetch_digest,
-    fetch_header,
-    fetch_state,
-)
-from averaging.transfer.messages import pack
+from averaging.transfer.client import ChunkStream, fetch_commits, fetch_digest, fetch_header, fetch_state
+from averaging.transfer.messages import STATE_PROTOCOL, Header, pack
+from averaging.transfer.server import StateServer
 from averaging.transfer.snapshots import Snapshot
-from averaging.wire.frames import Limits
+from averaging.wire.checks import Limits
 from averaging.wire.messages import (
     KEPT_COMMITS,
     MAX_ROSTER,

@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from averaging.lanes.links import open_greeted_stream
+from averaging.lanes.greeting import open_greeted_stream
 from averaging.transfer import messages, snapshots
-from averaging.transfer.client import STATE_PROTOCOL
+from averaging.transfer.messages import STATE_PROTOCOL
 from dht.errors import PeerFault
 from dht.host import Stream
 from dht.memory.host import MemoryHost

@@ -7,10 +7,11 @@ import asyncio
 import pytest
 
 from averaging.codec.digests import digest_of
-from averaging.lanes.links import open_greeted_stream
+from averaging.lanes.greeting import open_greeted_stream
 from averaging.outer.outer_step import anchor_digest
 from averaging.transfer import messages, server, snapshots
-from averaging.transfer.client import STATE_PROTOCOL, Header, fetch_header, fetch_state
+from averaging.transfer.client import fetch_header, fetch_state
+from averaging.transfer.messages import STATE_PROTOCOL, Header
 from averaging.transfer.snapshots import HeldSnapshots, NoRoom
 from dht.errors import PeerFault
 from dht.host import Stream

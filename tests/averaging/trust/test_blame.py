@@ -35,7 +35,7 @@ from averaging.trust.blame import (
 )
 from averaging.trust.guard import Guard, GuardPorts
 from averaging.wire import frames
-from averaging.wire.frames import Limits
+from averaging.wire.checks import Limits
 from averaging.wire.messages import (
     Abandon,
     Commit,

@@ -19,7 +19,7 @@ from averaging.trust.believed_speeds import FASTEST_OF_MEDIAN, BelievedSpeeds
 from averaging.trust.guard import Guard, GuardPorts
 from averaging.wire import frames
 from averaging.wire.cell_messages import CellsCommit
-from averaging.wire.frames import Limits
+from averaging.wire.checks import Limits
 from averaging.wire.messages import (
     MAX_STEPS,
     MAX_TOKENS,

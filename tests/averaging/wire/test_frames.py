@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from averaging.wire import cell_messages, frames, messages
 from averaging.wire.cell_messages import Partial
+from averaging.wire.checks import Limits
 from averaging.wire.messages import (
     DIGEST_BYTES,
     MAX_NUM_ROUNDS,
@@ -46,7 +47,7 @@ from tests.kit.averages.cell_frames import cell_strategies
 from tests.kit.network.memory_networks import named
 
 SIZES = (40, 1000, 8)
-LIMITS = frames.Limits(SIZES, max_payload_bytes=600)
+LIMITS = Limits(SIZES, max_payload_bytes=600)
 SENDER = named(1)
 DIGEST = bytes(range(DIGEST_BYTES))
 
@@ -354,7 +355,7 @@ def test_each_violation_has_its_sentence(frame, sentence):
 def test_lists_beyond_the_limits_are_refused():
     roster = tuple(RosterEntry(peer, 1, 1, 0, 0) for peer in sorted(named(n) for n in range(MAX_ROSTER)))
     shards = tuple(ShardPlan(index, index + 1, 0) for index in range(MAX_SHARDS))
-    limits = frames.Limits((MAX_SHARDS,), 10)
+    limits = Limits((MAX_SHARDS,), 10)
     largest = Plan(0, 0, 0, DIGEST, roster, shards, 1.0, 1.0)
     assert frames.decode(frames.encode(largest), SENDER, limits)[0] == largest
     more = tuple(sorted((*roster, RosterEntry(named(10**6), 1, 1, 0, 0)), key=lambda entry: entry.peer_id))
@@ -362,7 +363,7 @@ def test_lists_beyond_the_limits_are_refused():
         replaced(largest, roster=more),
         replaced(largest, shards=(*shards, ShardPlan(MAX_SHARDS, MAX_SHARDS + 1, 0))),
     ):
-        assert decode_or_fault(frame, frames.Limits((MAX_SHARDS + 1,), 10)) is None
+        assert decode_or_fault(frame, Limits((MAX_SHARDS + 1,), 10)) is None
 
 
 def test_a_commit_digest_names_every_field():
@@ -385,5 +386,5 @@ def test_a_full_commit_fits_its_header():
         ShardResult(n << 27, (n + 1) << 27, n % MAX_ROSTER, DIGEST, everyone, SIGNATURE) for n in range(MAX_SHARDS)
     )
     commit = Commit(63, 2**53, 10_000, named(1), DIGEST, roster, shards, DIGEST, SIGNATURE)
-    limits = frames.Limits((MAX_SHARDS << 27,) * 64, 10)
+    limits = Limits((MAX_SHARDS << 27,) * 64, 10)
     assert frames.decode(frames.encode(commit), SENDER, limits)[0] == commit

@@ -183,7 +183,6 @@ def test_close_wakes_a_waiting_receiver_and_is_repeatable() -> None:
         await stream.close()
         with pytest.raises(PeerUnreachable):
             await receiving
-        await stream.wait_ended()
         with pytest.raises(PeerUnreachable, match="closed on this side"):
             await stream.send(b"late")
 

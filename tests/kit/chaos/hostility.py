@@ -22,7 +22,8 @@ import numpy as np
 
 from averaging.arrays import F32
 from averaging.codec.blocks import EncodedBlocks
-from averaging.lanes.links import ROUND_PROTOCOL, open_greeted_stream
+from averaging.lanes.greeting import open_greeted_stream
+from averaging.lanes.links import ROUND_PROTOCOL
 from averaging.outer.outer_step import anchor_digest
 from averaging.rounds.events import SendMessage
 from averaging.transfer.messages import STATE_PROTOCOL, pack

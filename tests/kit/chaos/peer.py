@@ -24,13 +24,14 @@ from averaging.lanes.links import LinkPorts, Links
 from averaging.outer.fragment_state import FragmentState
 from averaging.rounds.events import Event
 from averaging.rounds.facts import Fact, RepairNeeded, Report, RoundStarted, WorkDropped
-from averaging.rounds.machine import RoundMachine, RoundTiming
+from averaging.rounds.machine import RoundMachine
 from averaging.rounds.shard_plan import MOST_OF_MEDIAN
+from averaging.rounds.timing import RoundTiming
 from averaging.transfer.server import StateServer
 from averaging.transfer.snapshots import Snapshot
 from averaging.trust.guard import Guard, GuardPorts
 from averaging.trust.leaders import HOSTILE_SHARE
-from averaging.wire import frames
+from averaging.wire.checks import Limits
 from averaging.wire.messages import Commit, Message
 from dht.admission.hello import AccessRule
 from dht.errors import PeerFault
@@ -176,7 +177,7 @@ class ChaosPeer:
         self.host = MemoryHost(world.network, self.name, upload_bits_per_second=self.profile.upload_bits_per_second)
         role = "trainer" if self.profile.is_trainer else "seed"
         self.doorkeeper = doorkeeper = RunDoorkeeper(ACCESS, self.name, role)
-        limits = frames.Limits(scenario.sizes, max(self.codec.encoded_num_bytes(size) for size in scenario.sizes))
+        limits = Limits(scenario.sizes, max(self.codec.encoded_num_bytes(size) for size in scenario.sizes))
         ports = LinkPorts(self._on_message, self._on_lost, self._on_refused)
         self.links = Links(self.host, doorkeeper, limits, ports, self.clock)
         self.links.traffic.upload_bits_per_second = self.profile.upload_bits_per_second

@@ -6,6 +6,7 @@ import asyncio
 
 from averaging.lanes.links import LinkPorts, Links
 from averaging.wire import frames
+from averaging.wire.checks import Limits
 from averaging.wire.messages import Contribution
 from dht.errors import PeerUnreachable
 from dht.host import PeerId
@@ -15,7 +16,7 @@ from tests.kit.network.memory_networks import named
 from tests.kit.rounds.exchange_swarm import OpenDoor
 
 A, B = named(1), named(2)
-LIMITS = frames.Limits((1_000_000,), 1_000_000)
+LIMITS = Limits((1_000_000,), 1_000_000)
 PAYLOAD = bytes(4096)
 UPLOAD_BITS_PER_SECOND = 20e6
 

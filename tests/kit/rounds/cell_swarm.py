@@ -13,7 +13,8 @@ from averaging.rounds.events import Effect, PartialArrived, ReduceSlice, SendPar
 from averaging.rounds.machine import RoundMachine
 from averaging.rounds.timing import RoundTiming
 from averaging.wire.cell_messages import CellsCommit
-from averaging.wire.frames import Limits, commit_digest_whole, decode, encode
+from averaging.wire.checks import Limits
+from averaging.wire.frames import commit_digest_whole, decode, encode
 from averaging.wire.messages import CellRow, Commit
 from dht.host import PeerId
 from tests.kit.notaries import CHECKER, notary_of

@@ -14,9 +14,9 @@ from averaging.arrays import F32
 from averaging.codec.codec import make_codec
 from averaging.outer.fragment_state import FragmentState
 from averaging.outer.outer_step import OuterRule, anchor_digest
-from averaging.transfer.client import StateServer
+from averaging.transfer.server import StateServer
 from averaging.transfer.snapshots import Snapshot
-from averaging.wire.frames import Limits
+from averaging.wire.checks import Limits
 from averaging.wire.messages import Commit
 from dht.admission.hello import AccessRule
 from dht.host import PeerId

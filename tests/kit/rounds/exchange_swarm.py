@@ -24,7 +24,7 @@ from averaging.rounds.facts import CommitTaken, RepairNeeded, RoundCommitted
 from averaging.rounds.machine import RoundMachine
 from averaging.rounds.timing import RoundTiming
 from averaging.trust.guard import Guard, GuardPorts
-from averaging.wire import frames
+from averaging.wire.checks import Limits
 from averaging.wire.messages import DIGEST_BYTES
 from dht.errors import PeerFault
 from dht.memory.host import MemoryHost, MemoryNetwork
@@ -89,7 +89,7 @@ class Peer:
         self.fragments = [self._fragment(rule, index, size) for index, size in enumerate(swarm.sizes)]
         self.live = [fragment.state.anchor.copy() for fragment in self.fragments]
         host = MemoryHost(swarm.network, self.name)
-        limits = frames.Limits(swarm.sizes, max(self.codec.encoded_num_bytes(size) for size in swarm.sizes))
+        limits = Limits(swarm.sizes, max(self.codec.encoded_num_bytes(size) for size in swarm.sizes))
         heard = LinkPorts(
             lambda *message: self.exchange.on_message(*message),
             lambda remote, reason: self.exchange.peer_lost(remote, reason),

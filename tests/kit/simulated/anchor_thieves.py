@@ -18,8 +18,9 @@ from averaging.wire.messages import DIGEST_BYTES, VersionIs
 from dht.records.signed_records import PeerRecord
 from peer.events.peer_events import Event
 from peer.network.node.node import Node
+from peer.simulation.result import SimulationResult
 from peer.simulation.scenarios.spec import Fault, Lie, PeerSpec, SimulationSpec, tiny_manifest
-from peer.simulation.simulation import SimulationResult, simulate
+from peer.simulation.simulation import simulate
 
 CONSTANT = 0.25
 

@@ -17,7 +17,8 @@ from averaging.fragment.runtime import FragmentRuntime
 from averaging.rounds.facts import RoundCommitted
 from averaging.signing.commit_log import MAX_LOGGED_COMMITS
 from averaging.signing.notary import Scope
-from averaging.wire.frames import Limits, commit_digest, decode, encode
+from averaging.wire.checks import Limits
+from averaging.wire.frames import commit_digest, decode, encode
 from averaging.wire.messages import DIGEST_BYTES, Commit, RosterEntry, ShardResult
 from dht.host import PeerId
 from dht.identity.keys import peer_id_of
@@ -32,8 +33,9 @@ from peer.network.node.reporter import Reporter
 from peer.network.node.start import Start
 from peer.simulation import peer as simulated_peer
 from peer.simulation.peer import EPOCH_SECONDS, Life
+from peer.simulation.result import SimulationResult
 from peer.simulation.scenarios.spec import Fault, PeerSpec, SimulationSpec, tiny_manifest
-from peer.simulation.simulation import SimulationResult, simulate
+from peer.simulation.simulation import simulate
 from tests.kit.notaries import SCOPE, notary_of, signed
 from tests.kit.tiers import sampled
 from tests.kit.trainer.checkpoint_peer import ME, RULE, SECTION, Peer, inline, run

@@ -21,7 +21,7 @@ from peer.doctor.prediction import OwnHome, predict
 from peer.doctor.report import print_findings
 from peer.network.reachability.probe import DialBack
 from peer.plan.source import sizes_of
-from peer.simulation.simulation import tiny_manifest
+from peer.simulation.scenarios.spec import tiny_manifest
 from tests.kit.network.memory_networks import named
 from tests.kit.records import make_record
 

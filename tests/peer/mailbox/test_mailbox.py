@@ -16,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dht.errors import LocalFault
-from peer.mailbox.mailbox import Mailbox, MergeKind, WorkKind, mailbox_num_bytes
+from peer.mailbox.mailbox import Mailbox, mailbox_num_bytes
+from peer.mailbox.slots import MergeKind, WorkKind
 
 SIZES = (5, 17, 1)
 

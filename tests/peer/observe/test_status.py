@@ -8,7 +8,7 @@ import pytest
 
 from dht.records.signed_records import PeerRecord
 from peer.observe.status import _print_table, status_facts
-from peer.simulation.simulation import tiny_manifest
+from peer.simulation.scenarios.spec import tiny_manifest
 from tests.kit.records import NOW, RUN_ID, anchored
 
 MANIFEST = tiny_manifest(0)

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from averaging.rounds.facts import RoundAbandoned, RoundCommitted
 from peer.simulation import peer as simulated_peer
 from peer.simulation.command import run_simulation
-from peer.simulation.scenarios.spec import Lie, plan_churn
-from peer.simulation.simulation import Fault, SimulationSpec, simulate, tiny_manifest
+from peer.simulation.scenarios.spec import Fault, Lie, SimulationSpec, plan_churn, tiny_manifest
+from peer.simulation.simulation import simulate
 from peer.trainer.loop.mailbox_link import TrainerLink
 from tests.kit.tiers import sampled
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peer.simulation.virtual_time import VirtualDeadlock, run_virtual, trace_digest
+from peer.simulation.virtual_time import VirtualDeadlock, run_virtual
 
 
 def now() -> float:
@@ -143,15 +144,15 @@ async def busy_swarm() -> list[str]:
 
 
 def test_trace_is_the_same_in_every_process() -> None:
-    here = trace_digest(run_virtual(busy_swarm()))
+    here = run_virtual(busy_swarm())
     program = (
-        "from tests.peer.simulation.test_virtual_time import busy_swarm, run_virtual, trace_digest\n"
+        "from tests.peer.simulation.test_virtual_time import busy_swarm, run_virtual\n"
         "ballast = [object() for _ in range(12345)]\n"
-        "print(trace_digest(run_virtual(busy_swarm())))"
+        "print(repr(run_virtual(busy_swarm())))"
     )
     root = Path(__file__).parents[3]
     found = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=True)
-    assert found.stdout.strip() == here
+    assert ast.literal_eval(found.stdout) == here
 
 
 def test_seeds_try_other_orders_of_ties() -> None:
@@ -161,8 +162,3 @@ def test_seeds_try_other_orders_of_ties() -> None:
     assert traces[1] == traces[2]
     assert order[0] != order[1] != order[3]
     assert sorted(order[0]) == sorted(order[1]) == sorted(order[3])
-
-
-@given(st.lists(st.text(), max_size=5), st.lists(st.text(), max_size=5))
-def test_trace_digest_tells_traces_apart(first: list[str], second: list[str]) -> None:
-    assert (trace_digest(first) == trace_digest(second)) == (first == second)

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from averaging.outer.layout import build_layout
 from dht.errors import LocalFault
-from peer.mailbox.mailbox import Mailbox, MergeKind, WorkKind
+from peer.mailbox.mailbox import Mailbox
+from peer.mailbox.slots import MergeKind, WorkKind
 from peer.trainer.devices.portion import CARRIED, ROUNDED, Portion
 from peer.trainer.loop.mailbox_link import TrainerLink
 from tests.kit.clock import Clock

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from averaging.arrays import F32
 from dht.errors import LocalFault
-from peer.mailbox.mailbox import Mailbox, MergeKind, WorkKind
+from peer.mailbox.mailbox import Mailbox
+from peer.mailbox.slots import MergeKind, WorkKind
 from peer.trainer.loop.mailbox_link import TrainerLink
 from tests.kit.clock import Clock
 from tests.kit.trainer.trainer_link import flat, fragments_joined, link_of, module_of, move

@@ -10,7 +10,8 @@ import torch
 
 from averaging.outer.layout import build_layout
 from dht.errors import LocalFault
-from peer.mailbox.mailbox import Mailbox, MergeKind, WorkKind
+from peer.mailbox.mailbox import Mailbox
+from peer.mailbox.slots import MergeKind, WorkKind
 from peer.trainer.devices import side_stream as side_streams
 from peer.trainer.devices.side_stream import CudaSideStream, side_stream
 from peer.trainer.loop.mailbox_link import TrainerLink

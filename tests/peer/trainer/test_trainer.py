@@ -12,7 +12,8 @@ import torch
 
 from averaging.outer.layout import build_layout
 from dht.errors import DeviceFault, LocalFault
-from peer.mailbox.mailbox import Mailbox, MergeKind
+from peer.mailbox.mailbox import Mailbox
+from peer.mailbox.slots import MergeKind
 from peer.trainer.devices.select import select_device
 from peer.trainer.loop.inner_step import learning_rate_at
 from peer.trainer.loop.local_training import LocalTraining

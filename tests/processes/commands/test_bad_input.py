@@ -18,7 +18,7 @@ import pytest
 
 from averaging.lanes.links import ROUND_PROTOCOL
 from averaging.rounds.facts import RoundCommitted
-from averaging.transfer.client import STATE_PROTOCOL
+from averaging.transfer.messages import STATE_PROTOCOL
 from averaging.wire import frames
 from dht.admission.hello import PROTOCOL_VERSION, make_refusal
 from dht.identity.keys import Identity, make_run_id

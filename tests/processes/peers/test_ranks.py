@@ -15,7 +15,8 @@ from dht.errors import LocalFault
 from peer.checkpoint.checkpoint import checkpoint_path, draft_path
 from peer.config.layouts import layout_of
 from peer.config.manifest import DataSection, ModelSection, RunManifest, TrainingSection
-from peer.mailbox.mailbox import Mailbox, MergeKind
+from peer.mailbox.mailbox import Mailbox
+from peer.mailbox.slots import MergeKind
 from peer.simulation.scenarios.spec import tiny_manifest
 from peer.trainer.devices.portion import part_of
 from peer.trainer.devices.rank_groups import RankGroup, RankSetup

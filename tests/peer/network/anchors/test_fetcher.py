@@ -165,16 +165,19 @@ def test_when_nobody_has_the_version_any_more_only_that_fragment_begins_again() 
 
 
 def test_nothing_is_fetched_when_nobody_has_more() -> None:
+    async def not_called(index: int, fetched: Fetched) -> None:
+        raise AssertionError(f"fragment {index} was fetched")
+
     async def play(scene: Scene) -> None:
         same = scene.world.state("main", 0, 5)
         state = empty_state()
         state.adopt(same.anchor.copy(), same.momentum.copy(), same.version, same.lineage_tokens, same.digest)
-        assert await scene.fetcher.fetch_heaviest(0, state, PeerId("")) == (None, PeerId(""))
+        assert await scene.fetcher.fetch_better({0: state}, not_called) == {}
         # One member that boasts does not make us fetch what the others have and we have too.
         scene.donors[0].extra_tokens = 10**9
         scene.donors[0].lineage = "invented"
         before = scene.network.received_bytes(named(JOINER))
-        assert await scene.fetcher.fetch_heaviest(0, state, PeerId("")) == (None, PeerId(""))
+        assert await scene.fetcher.fetch_better({0: state}, not_called) == {}
         assert scene.network.received_bytes(named(JOINER)) - before < MIB
 
     in_scene(3, play)

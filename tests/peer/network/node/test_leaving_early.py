@@ -18,7 +18,7 @@ from peer.mailbox.mailbox import Mailbox
 from peer.network.membership.doorkeeper import RunDoorkeeper
 from peer.network.node.node import Node
 from peer.network.node.ports import NodeIdentity, NodePorts
-from peer.simulation.simulation import tiny_manifest
+from peer.simulation.scenarios.spec import tiny_manifest
 from peer.simulation.virtual_time import run_virtual
 from tests.kit.network.memory_networks import fixed_network
 

@@ -14,8 +14,8 @@ from averaging.outer.layout import build_layout
 from averaging.outer.outer_step import OuterRule
 from dht.host import PeerId
 from peer.config.manifest import AveragingSection
-from peer.mailbox.mailbox import Mailbox, MergeKind
-from peer.mailbox.slots import NUM_SLOTS, Inbox
+from peer.mailbox.mailbox import Mailbox
+from peer.mailbox.slots import NUM_SLOTS, Inbox, MergeKind
 from peer.network.node.fragment_memory import build_fragments
 from peer.network.node.mailbox_desk import TrainerDesk
 from peer.trainer.loop.mailbox_link import TrainerLink

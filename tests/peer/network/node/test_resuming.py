@@ -20,7 +20,7 @@ from averaging.rounds.facts import WorkDropped
 from averaging.wire.messages import Commit, RosterEntry, ShardResult
 from dht.host import PeerId
 from peer.checkpoint.facts import Totals
-from peer.mailbox.mailbox import MergeKind
+from peer.mailbox.slots import MergeKind
 from peer.network.node.checkpoint_keeper import CheckpointKeeper
 from peer.network.node.fragment_memory import build_fragments, persist
 from peer.network.node.reporter import Reporter

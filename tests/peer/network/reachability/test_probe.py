@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
 
-from averaging.lanes.links import open_greeted_stream
+from averaging.lanes.greeting import open_greeted_stream
 from dht.admission.hello import AccessRule
 from dht.errors import PeerFault
 from dht.host import PeerId
