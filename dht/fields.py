@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import msgpack
 
@@ -25,6 +25,11 @@ def unpack(data: bytes) -> Any:
         return msgpack.unpackb(data, raw=False, strict_map_key=True)
     except (ValueError, TypeError, OverflowError, RecursionError, msgpack.UnpackException) as error:
         raise ValueError(f"bytes that are no msgpack ({type(error).__name__}); expected one msgpack value") from error
+
+
+def refuse_constant(name: str) -> NoReturn:
+    """For `parse_constant` of `json.loads`: NaN and infinities are no JSON."""
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def check_whole(name: str, value: Any, most: int = MAX_WHOLE) -> None:

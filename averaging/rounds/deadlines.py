@@ -163,11 +163,6 @@ class LinkDeadlines:
         """The group's allowance."""
         return self._group.seconds
 
-    @property
-    def num_links(self) -> int:
-        """Remotes that are remembered."""
-        return len(self._links)
-
     def _link(self, peer_id: PeerId) -> _Link:
         link = self._links.pop(peer_id, None)
         if link is None:

@@ -18,7 +18,17 @@ from typing import Any, Final, Literal
 import msgpack
 
 from dht.errors import PeerFault, UsageFault
-from dht.fields import MAX_REAL, MAX_WHOLE, check_bytes, check_choice, check_real, check_text, check_whole, unpack
+from dht.fields import (
+    MAX_REAL,
+    MAX_WHOLE,
+    check_bytes,
+    check_choice,
+    check_real,
+    check_text,
+    check_whole,
+    refuse_constant,
+    unpack,
+)
 from dht.host import PeerId
 from dht.identity.keys import (
     PUBLIC_KEY_BYTES,
@@ -384,11 +394,8 @@ def _run_message(run_id: str, manifest: bytes) -> bytes:
 
 
 def _revision_of(manifest: bytes) -> int:
-    def refuse(text: str) -> None:
-        raise ValueError(f"{text} in a manifest")
-
     try:
-        content = json.loads(manifest.decode("utf-8"), parse_constant=refuse)
+        content = json.loads(manifest.decode("utf-8"), parse_constant=refuse_constant)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"a manifest that is no JSON ({type(error).__name__}); expected an object") from error
     revision = content.get("revision") if type(content) is dict else None

@@ -74,14 +74,6 @@ class FairTurns:
     """Seconds of turns, and when the last of them ended."""
     _look: asyncio.TimerHandle | None = None
 
-    def __post_init__(self) -> None:
-        self.num_lost = 0
-
-    @property
-    def num_remembered(self) -> int:
-        """Remotes of whose turns something is kept."""
-        return len(self._used)
-
     @contextlib.asynccontextmanager
     async def turn(self, remote: PeerId, moved: Callable[[], int], wait_seconds: float) -> AsyncIterator[Turn]:
         """Wait for a turn and hold it.
@@ -149,7 +141,6 @@ class FairTurns:
             is_long = now - turn.began_at >= TURN_SECONDS and self._num_of(turn.remote) > self._num_of(remote)
             if turn.is_slow(now) or is_long:
                 turn.has_slot = False
-                self.num_lost += 1
                 return True
         return False
 

@@ -96,10 +96,15 @@ def available_memory_bytes() -> int | None:
     found = _meminfo()
     if "MemAvailable" in found:
         return found["MemAvailable"]
+    # Elsewhere there is no count of what caches would give back: all memory is the best that is known.
+    return all_memory_bytes()
+
+
+def all_memory_bytes() -> int | None:
+    """The machine's memory, free or not; None: this system does not tell."""
     try:
-        # Elsewhere there is no count of what caches would give back: all memory is the best that is known.
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError):
+    except (AttributeError, ValueError, OSError):
         return None
 
 

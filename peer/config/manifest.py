@@ -11,12 +11,13 @@ import json
 import tomllib
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from averaging.wire.messages import MAX_NUM_ROUNDS
 from dht.errors import UsageFault
+from dht.fields import refuse_constant
 from dht.regular_files import read_regular
 from peer.config.access_sections import MAX_CHANGES, MAX_WHOLE_NUMBER, AccessSection, ChangeSection, Section
 from peer.config.validation import explain, shown
@@ -382,7 +383,7 @@ class RunManifest(Section):
             raise ValueError(f"manifest of {len(data)} bytes; expected at most {MAX_MANIFEST_BYTES}.")
         try:
             # UTF-8 only: json would guess UTF-16 from the bytes themselves.
-            parsed = json.loads(data.decode(), parse_constant=_refuse_constant)
+            parsed = json.loads(data.decode(), parse_constant=refuse_constant)
         except (ValueError, RecursionError) as error:
             raise ValueError(f"manifest is not JSON ({type(error).__name__}); expected a JSON object.") from error
         manifest = cls.from_fields(parsed)
@@ -455,7 +456,3 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         ) from error
     except (ValueError, RecursionError) as error:
         raise UsageFault(f"{path} is not a TOML file ({error}); correct that line.") from error
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a JSON number")

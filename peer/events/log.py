@@ -10,10 +10,11 @@ import json
 import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from averaging.rounds import facts
 from averaging.rounds.facts import Fact
+from dht.fields import refuse_constant
 from dht.regular_files import open_regular
 from peer.events import path_events, peer_events
 from peer.events.line_log import LineLog
@@ -73,7 +74,7 @@ def from_json(line: str | bytes) -> Event:
     if len(line) > MAX_LINE_BYTES:
         raise ValueError(f"event line of {len(line)} bytes; expected at most {MAX_LINE_BYTES}")
     try:
-        fields = json.loads(line, parse_constant=_refuse_constant)
+        fields = json.loads(line, parse_constant=refuse_constant)
     except (ValueError, RecursionError) as error:
         raise ValueError("event line is not JSON; expected one object per line") from error
     if not isinstance(fields, dict):
@@ -148,7 +149,3 @@ def _checked(value: Any, kind: str, where: str) -> Any:
         ):
             return tuple(value)
     raise ValueError(f"{where} is {ascii(value)[:60]}; expected {kind.replace('tuple', 'list')}")
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a JSON number")

@@ -5,7 +5,6 @@ The pictures are drawn from a `PanelState` alone, so a test or the README draws 
 
 from __future__ import annotations
 
-import io
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -198,20 +197,6 @@ def draw(state: PanelState, now: float, *, ascii_only: bool = False) -> Renderab
         title = Text(title.plain.replace("·", "-"), style="bold", overflow="ellipsis")
     hints = Text("Ctrl+C leaves the run", style="dim")
     return Panel(Group(facts, Text(""), news), title=title, title_align="left", subtitle=hints, subtitle_align="right")
-
-
-def render_text(state: PanelState, now: float, width: int = WIDTH) -> str:
-    """The panel as plain text without colours."""
-    console = PlainConsole(file=io.StringIO(), width=width, record=True, color_system=None, legacy_windows=False)
-    console.print(draw(state, now))
-    return console.export_text()
-
-
-def render_svg(state: PanelState, now: float, width: int = WIDTH) -> str:
-    """The panel as an SVG picture; equal states give equal bytes."""
-    console = PlainConsole(file=io.StringIO(), width=width, record=True, force_terminal=True, legacy_windows=False)
-    console.print(draw(state, now))
-    return console.export_svg(title="peer join", unique_id="panel")
 
 
 def heartbeat(state: PanelState, now: float) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import logging
-import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -22,6 +21,7 @@ from torch import Tensor, nn
 from peer.checkpoint.checkpoint import TRAINER_FACTS_NAME, TRAINER_TENSORS_NAME, draft_path
 from peer.checkpoint.files import OpenFile, open_new, sync_file, write_json
 from peer.checkpoint.tensor_files import TensorSpec
+from peer.config.least_memory import all_memory_bytes
 from peer.trainer.devices.ranks import OrderKind, Ranks
 from peer.trainer.loop.checkpoint_portion import Held, PortionKeeper, random_states, specs_of, split
 from peer.trainer.loop.checkpoint_tensors import write_tensors
@@ -48,7 +48,6 @@ class TrainerKeeper:
         folder: of the checkpoints; the network side makes the drafts in it.
         reads: how often data was read, earlier sessions included.
         loop: what else to keep.
-        copy_bytes: copies that may wait for the disk; default: a quarter of the machine's memory.
         open_file: makes files.
         ranks: the other processes of this peer, which have a `PortionKeeper` each; None: it is alone.
     """
@@ -61,7 +60,6 @@ class TrainerKeeper:
         optimizer: torch.optim.Optimizer,
         reads: Callable[[], int],
         loop: KeptCounts | None = None,
-        copy_bytes: int | None = None,
         open_file: OpenFile = open_new,
         ranks: Ranks | None = None,
     ) -> None:
@@ -71,7 +69,9 @@ class TrainerKeeper:
         self._ranks = ranks
         self._reads = reads
         self._loop = loop
-        self._copy_bytes = copy_bytes or _quarter_of_memory()
+        all_bytes = all_memory_bytes()
+        self._copy_bytes = FALLBACK_COPY_BYTES if all_bytes is None else all_bytes // 4
+        """Copies that may wait for the disk."""
         self._open_file = open_file
         self._writer: threading.Thread | None = None
 
@@ -233,10 +233,3 @@ class _Copies:
             with self._changed:
                 self._held_bytes -= tensor.nbytes
                 self._changed.notify_all()
-
-
-def _quarter_of_memory() -> int:
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4
-    except (AttributeError, ValueError, OSError):
-        return FALLBACK_COPY_BYTES

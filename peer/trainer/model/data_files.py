@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from dht.errors import UsageFault
 from dht.quantities import bytes_text
 from dht.regular_files import open_regular, read_regular
+from peer.config.least_memory import all_memory_bytes
 from peer.config.peer_config import expanded
 
 MAX_MEMORY_SHARE = 4
@@ -183,10 +184,7 @@ class _Reader:
 
 
 def _memory_bytes() -> int:
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (ValueError, OSError):
-        return 4 << 30  # what a small machine has
+    return all_memory_bytes() or (4 << 30)  # what a small machine has
 
 
 def _token_type(path: Path) -> TokenType:

@@ -126,7 +126,7 @@ def test_memory_of_links_is_bounded_and_forgets_who_was_not_seen_for_longest():
         for _ in range(100):
             links.observe(named(number), 40.0)
         links.observe(named(0), 5.0)
-    assert links.num_links == MAX_LINKS
+    assert len(links._links) == MAX_LINKS
     assert links.allowance(named(0)).num_arrivals == LINK_ARRIVALS
     assert links.allowance(named(1)) == links.group
 

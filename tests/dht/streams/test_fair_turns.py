@@ -110,7 +110,7 @@ def test_a_turn_is_lost_to_others_and_never_without_them(bytes_per_second: float
         tasks = [asyncio.ensure_future(slow.request(100.0)) for _ in range(2)]
         await asyncio.sleep(50.0)
         # Its own second request waits, and takes nothing away.
-        assert turns.num_lost == 0
+        assert [turn.has_slot for turn in turns._turns] == [True]
         began = now()
         await Client(turns, MODEST).request(0.0)
         assert now() - began <= LEAST_SECONDS + 1.0
@@ -139,7 +139,7 @@ def test_who_waits_too_long_is_told_and_nothing_is_remembered_for_ever() -> None
         await asyncio.gather(*tasks)
         await asyncio.sleep(FORGET_SECONDS)
         await Client(turns, MODEST).request(0.0)
-        assert turns.num_remembered == 1
+        assert len(turns._used) == 1
 
     run_virtual(play())
 

@@ -35,11 +35,10 @@ from peer.panel.panel import (
     PanelView,
     PlainView,
     make_view,
-    render_svg,
-    render_text,
     sparkline,
 )
 from peer.panel.state import NUM_LOSSES, PanelState, fold
+from tests.kit.panels import render_svg, render_text
 
 ME = PeerId("12D3KooWabcdefgh")
 OTHER = PeerId("12D3KooWzyxwvuts")
