@@ -10,7 +10,7 @@ The files, each built on those above it:
     shard_plan.py   which member reduces which shard
     attempt.py      what a member knows of the attempt at a round that it is in, and of those past that round
     leader.py       the leader's half: offers, the start, results, the commit
-    scope.py        who is in the rounds of a peer, and what follows from that: here the whole swarm
+    scope.py        who is in the rounds of a peer, and what a leader sends them: here the whole swarm
     reducer.py      the reducer's half: whose contributions are waited for, and how long
     machine.py      all rounds of one fragment at one peer: member, leader and reducer in one
 

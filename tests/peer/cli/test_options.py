@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import types
 from collections.abc import Iterator
@@ -130,6 +131,13 @@ def test_help_names_the_value_and_the_default(capsys: pytest.CaptureFixture[str]
     assert "--name TEXT A name shown to everybody; default: anonymous." in text
     assert "PydanticUndefined" not in text
     assert "None" not in text
+
+
+def test_descriptions_have_the_form_that_help_makes_sentences_of() -> None:
+    for name, field in PeerConfig.model_fields.items():
+        text = field.description or ""
+        assert re.match("[a-z]|[A-Z]{2}", text), f"{name}: help makes a sentence of {text!r}, which is one already"
+        assert not text.endswith("."), f"{name}: help adds the full stop to {text!r}"
 
 
 @pytest.mark.parametrize("given", [GIVEN, {"run_id": RUN_ID}])

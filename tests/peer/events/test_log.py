@@ -124,8 +124,8 @@ def test_every_event_is_one_sentence(event: Event) -> None:
 
 def test_the_list_of_types_is_complete() -> None:
     described = {event_type.__name__ for event_type in Fact.__subclasses__()}
+    assert described
     assert set(EVENT_TYPES) == described
-    assert len(EVENT_TYPES) == 36
 
 
 def test_numbers_that_json_cannot_say_become_null() -> None:
