@@ -370,5 +370,5 @@ def test_a_full_disk_costs_one_warning_and_no_training(swarm: ProcessSwarm, tiny
     peer.wait_for(CheckpointSaved, after=mark)
     peer.process.send_signal(signal.SIGINT)
     assert peer.wait_end() == 0
-    assert isinstance(peer.events()[-1], LeftRun)
+    assert isinstance(peer.events()[-1].fact, LeftRun)
     assert "Traceback" not in peer.stderr

@@ -176,5 +176,5 @@ def test_kills_lose_no_committed_version(num_kills: int) -> None:
         for witness in trial.witnesses:
             witness.peer.process.send_signal(signal.SIGTERM)
             assert witness.peer.wait_end() == 0
-            assert isinstance(witness.peer.events()[-1], LeftRun)
+            assert isinstance(witness.peer.events()[-1].fact, LeftRun)
         assert (swarm.processes(), swarm.socket_directories()) == ([], [])

@@ -45,7 +45,7 @@ def first(swarm: ProcessSwarm) -> PeerProcess:
 def assert_left_politely(swarm: ProcessSwarm, peer: PeerProcess, family: set[int]) -> None:
     assert peer.wait_end(SOON_SECONDS) == 0, peer.stderr
     wait_until(lambda: not family & swarm.process_ids(), "its processes end", 5.0)
-    assert isinstance(peer.events()[-1], LeftRun)
+    assert isinstance(peer.events()[-1].fact, LeftRun)
     assert "Traceback" not in peer.stderr
 
 

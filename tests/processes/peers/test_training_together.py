@@ -274,7 +274,7 @@ def test_signals_end_a_peer_and_everything_of_it(
     assert set(swarm.socket_directories()) <= directories
     if not twice:
         assert code == 0
-        assert isinstance(peer.events()[-1], LeftRun)
+        assert isinstance(peer.events()[-1].fact, LeftRun)
         first.wait_for(PeerLeft, lambda event: event.remote == peer.peer_id)
     else:
         assert code == 130
@@ -298,10 +298,10 @@ def test_a_seed_alone_keeps_the_run_between_trainers() -> None:
         wait_until(lambda: bool(common_outcomes(later, seed, {later.peer_id})), "the seed follows the later trainer")
         seed.process.send_signal(signal.SIGINT)
         assert seed.wait_end(SOON_SECONDS) == 0
-        assert isinstance(seed.events()[-1], LeftRun)
+        assert isinstance(seed.events()[-1].fact, LeftRun)
         later.wait_for(RoundCommitted, after=later.mark())
         # Its terminal is closed.
         os.killpg(later.process.pid, signal.SIGHUP)
         assert later.wait_end(SOON_SECONDS) == 0
-        assert isinstance(later.events()[-1], LeftRun)
+        assert isinstance(later.events()[-1].fact, LeftRun)
         assert (swarm.processes(), swarm.socket_directories()) == ([], [])
