@@ -239,7 +239,7 @@ class ScaleSwarm:
             if message.shard in self.early[name]:
                 return
             self.early[name].add(message.shard)
-            for other in self.machines[name].relays(sender, message.shard):
+            for other in self.machines[name].scope.relays(sender, message.shard):
                 self._send(name, other, message, CODEC.encoded_num_bytes(message.end - message.start))
             self._step(name, ResultArrived(sender, message.shard))
             self._check(name)
