@@ -43,6 +43,11 @@ from peer.join.connection import READY_SECONDS, RunConnection
 from peer.owner.new_run import trained_parameters
 from peer.trainer.loop.local_training import LocalTraining
 
+NOT_OF_AN_OWN_LOOP = (
+    *("device", "devices", "shard", "offload", "data", "max_steps", "threads"),
+    *("metrics_port", "metrics_host", "output"),
+)
+"""Fields of `PeerConfig` that nothing here could follow: the loop trains, and there is no panel."""
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 _WORTH_A_WARNING = (CheckpointFailed, NetworkRestarted, SwarmLost, WaitingForPeers)
 
@@ -67,17 +72,23 @@ def join(
             are not. They must have the names, shapes and order that the run was made with. float32 takes 4 bytes a
             value beside what training takes, bfloat16, float16 and float64 take 8; other types are refused. Frozen
             parameters must be those of the peer's earlier sessions.
-        optimizer: holds all of these parameters; `step` is called once per inner step. A later session takes back its
+        optimizer: holds all of these parameters; `step` is called once per inner step. A wrapper that has it as
+            ``optimizer``, as accelerate's, counts only the steps that it passes on. A later session takes back its
             state, and those of its options that are given as before; an option that is given otherwise holds.
         peers: addresses of members; none are needed where the run was made, or where this peer was a member before.
         data_dir: folder for key, checkpoints and event log, one for each peer; default: as `peer join`.
         on_event: takes every event, from another thread; default: they are logged under ``peer.join.session``.
         stop: asked before every step; True ends `Swarm.positions` and `Swarm.samples`.
-        choices: other fields of `PeerConfig`, such as ``name`` or ``listen``.
+        choices: other fields of `PeerConfig`, such as ``name`` or ``listen``, but those of `NOT_OF_AN_OWN_LOOP`.
 
     Raises:
-        UsageFault: an argument is wrong.
+        UsageFault: an argument is wrong, or nothing would follow it.
     """
+    if unused := [name for name in NOT_OF_AN_OWN_LOOP if name in choices]:
+        raise UsageFault(
+            f"join() got {', '.join(unused)}, which nothing in an own loop follows; expected choices about the "
+            "network; leave it out, and let the loop do it (max_steps: of Swarm.positions and Swarm.samples)."
+        )
     fields = {"run_id": run_id, "peers": tuple(peers), **choices}
     if data_dir is not None:
         fields["data_dir"] = Path(data_dir)

@@ -21,6 +21,11 @@ OWNER_KEY_NAME = "owner.key"
 ROBUST_COMBINE = "centered_clip"
 """What an open run is made with: with the mean, one member that commits alone moves everybody; see open-run.md."""
 
+WRAPPER_NAMES = ("_orig_mod", "_checkpoint_wrapped_module")
+"""Names under which torch's wrappers keep what they wrap, anywhere in a module; no module of anybody's has them."""
+PARALLEL_WRAPPERS = ("DataParallel", "DistributedDataParallel")
+"""These keep it as `module`, which may be anybody's name, so only the outermost one is looked at."""
+
 
 @dataclass(frozen=True, slots=True)
 class NewRun:
@@ -101,7 +106,8 @@ def create_custom_run(
     Args:
         module: a `torch.nn.Module`; its parameters with `requires_grad` are averaged, in balanced fragments. Every
             peer must build the same ones; their values may differ, a joiner takes those of the swarm.
-        settings: sections and fields of `RunManifest`, e.g. ``{"averaging": {"sync_every": 10}}``.
+        settings: sections and fields of `RunManifest`, e.g. ``{"averaging": {"sync_every": 10}}``. An open run gets a
+            robust combination where they name none; one that is signed again keeps its own.
         name, folder, replace: as for `create_run`.
 
     Raises:
@@ -114,9 +120,11 @@ def create_custom_run(
         raise UsageFault("settings has a section 'model', which follows from the module here; remove it.")
     shapes = [(parameter, tuple(tensor.shape)) for parameter, tensor in trained_parameters(module)]
     try:
-        averaging = RunManifest.from_fields(fields).averaging
-        fields["averaging"] = {"fragment_by": "balanced", **fields.get("averaging", {})}
-        layout = build_layout(shapes, averaging.num_fragments, "balanced")
+        asked = RunManifest.from_fields(fields)
+        is_chosen_here = asked.access.mode == "open" and "combine" not in asked.averaging.model_fields_set
+        chosen = {"combine": ROBUST_COMBINE} if is_chosen_here else {}
+        fields["averaging"] = {"fragment_by": "balanced", **chosen, **fields.get("averaging", {})}
+        layout = build_layout(shapes, asked.averaging.num_fragments, "balanced")
         fields["model"] = {
             "kind": "custom",
             "num_parameters": layout.num_values,
@@ -125,17 +133,25 @@ def create_custom_run(
         manifest = RunManifest.from_fields(fields)
     except ValueError as error:
         raise UsageFault(f"run {name!r} cannot be made: {error}") from error
-    return _write_run(manifest, None if folder is None else Path(folder), replace)
+    return _write_run(manifest, None if folder is None else Path(folder), replace, keeps_combine=is_chosen_here)
 
 
 def trained_parameters(module: NamedParameters) -> list[tuple[str, Any]]:
-    """(name, tensor) of the parameters that a run averages, in the module's own order."""
-    # torch.compile wraps a module and its names; whether a peer compiles is its own choice.
+    """(name, tensor) of the parameters that a run averages, in the module's own order.
+
+    Names are those of the bare module. What wraps the whole of it or parts of it is a peer's own choice: torch.compile,
+    activation checkpoints, data parallel.
+    """
+    is_parallel = type(module).__name__ in PARALLEL_WRAPPERS
     return [
-        (name.removeprefix("_orig_mod."), parameter)
+        (_bare_name(name.removeprefix("module.") if is_parallel else name), parameter)
         for name, parameter in module.named_parameters()
         if parameter.requires_grad
     ]
+
+
+def _bare_name(name: str) -> str:
+    return ".".join(part for part in name.split(".") if part not in WRAPPER_NAMES)
 
 
 def _write_run(manifest: RunManifest, folder: Path | None, replace: bool, *, keeps_combine: bool = False) -> NewRun:

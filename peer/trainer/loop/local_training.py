@@ -41,7 +41,7 @@ class LocalTraining:
 
     Args:
         module: what is trained; the optimizer must hold all of its parameters that the run averages.
-        optimizer: any; its step must be called once per inner step.
+        optimizer: any, or a wrapper around one; its step must be called once per inner step.
         link: made from the module's named parameters.
         seed: the manifest's; peer_id: this peer's; together they choose the data.
         stop: asked before every step; True ends `positions`.
@@ -72,6 +72,7 @@ class LocalTraining:
         loop: KeptCounts | None = None,
         ranks: Ranks | None = None,
     ) -> None:
+        optimizer = innermost(optimizer)
         optimized = {id(tensor) for group in optimizer.param_groups for tensor in group["params"]}
         for name, parameter in module.named_parameters():
             if parameter.requires_grad and id(parameter) not in optimized:
@@ -180,3 +181,22 @@ class LocalTraining:
         self.link.after_inner_step(num_tokens, loss)
         if self._keeper is not None:
             self._keeper.after_step()
+
+
+def innermost(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """The optimizer itself, out of wrappers such as accelerate's, which keep it as `optimizer`.
+
+    Raises:
+        LocalFault: there is no `torch.optim.Optimizer` in it.
+    """
+    found: Any = optimizer
+    # A wrapper may call itself an Optimizer too, without what makes it one: it has no hooks.
+    while not hasattr(found, "_optimizer_step_post_hooks"):
+        if not hasattr(found, "optimizer"):
+            raise LocalFault(
+                f"the optimizer is a {type(optimizer).__name__}; expected a torch.optim.Optimizer, or a wrapper that "
+                "has one as `optimizer`; give the optimizer itself."
+            )
+        found = found.optimizer
+    assert isinstance(found, torch.optim.Optimizer)
+    return found

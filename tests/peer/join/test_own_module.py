@@ -8,12 +8,15 @@ import pytest
 import torch
 from torch import nn
 
-from dht.errors import Incompatible, UsageFault
+from dht.errors import Incompatible, LocalFault, UsageFault
+from peer.cli.training import NOT_OF_A_SEED
 from peer.config.layouts import layout_digest_of, seed_sizes
 from peer.config.manifest import RunManifest
+from peer.config.peer_config import PeerConfig
 from peer.join.connection import fitting_layout
-from peer.join.session import join
-from peer.owner.new_run import create_custom_run, trained_parameters
+from peer.join.session import NOT_OF_AN_OWN_LOOP, join
+from peer.owner.new_run import ROBUST_COMBINE, create_custom_run, trained_parameters
+from peer.trainer.loop.local_training import innermost
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "own_loop.py"
 
@@ -79,6 +82,65 @@ def test_a_module_may_be_wrapped_for_compilation(tmp_path: Path) -> None:
     wrapped = nn.Module()
     wrapped.add_module("_orig_mod", small_module())
     fitting_layout(manifest, shapes_of(wrapped))
+
+
+@pytest.mark.parametrize("wrapper", ["_orig_mod", "_checkpoint_wrapped_module"])
+def test_parts_of_a_module_may_be_wrapped(tmp_path: Path, wrapper: str) -> None:
+    def wrapped(inner: nn.Module) -> nn.Module:
+        outer = nn.Module()
+        outer.add_module(wrapper, inner)
+        return outer
+
+    bare = small_module()
+    manifest = create_custom_run("own", bare, None, tmp_path).manifest
+    parts = nn.ModuleDict({name: wrapped(part) for name, part in bare.named_children()})
+    fitting_layout(manifest, shapes_of(parts))
+    fitting_layout(manifest, shapes_of(wrapped(parts)))
+
+
+def test_data_parallel_is_a_choice_of_one_peer_and_module_a_name_like_any_other() -> None:
+    bare = nn.ModuleDict({"module": small_module()})
+    names = [name for name, _ in shapes_of(bare)]
+    assert all(name.startswith("module.") for name in names)
+    assert [name for name, _ in shapes_of(nn.DataParallel(bare))] == names
+
+
+@pytest.mark.parametrize("name", NOT_OF_AN_OWN_LOOP)
+def test_a_choice_that_an_own_loop_cannot_follow_is_refused(name: str) -> None:
+    module = small_module()
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    with pytest.raises(UsageFault, match=f"got {name}, which nothing in an own loop follows"):
+        join("own.aaaaaaaaaaaaaaaaaaaa", module=module, optimizer=optimizer, **{name: 3})
+
+
+def test_what_seeds_do_not_have_own_loops_do_not_have_either() -> None:
+    assert set(NOT_OF_A_SEED) <= set(NOT_OF_AN_OWN_LOOP) <= set(PeerConfig.model_fields)
+
+
+def test_an_open_custom_run_resists_liars_and_a_named_combination_holds(tmp_path: Path) -> None:
+    def combine(folder: str, settings: dict[str, object] | None, *, replace: bool = False) -> str:
+        manifest = create_custom_run("own", small_module(), settings, tmp_path / folder, replace=replace).manifest
+        return manifest.averaging.combine
+
+    assert combine("open", None) == ROBUST_COMBINE
+    assert combine("named", {"averaging": {"combine": "mean"}}) == "mean"
+    assert combine("named", None, replace=True) == "mean"
+    assert combine("private", {"access": {"mode": "allowlist"}}) == "mean"
+
+
+class Wrapper(torch.optim.Optimizer):
+    """As accelerate's: an Optimizer by name, which was never made as one."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.optimizer = optimizer
+
+
+def test_an_optimizer_may_be_wrapped() -> None:
+    bare = torch.optim.SGD(small_module().parameters(), lr=0.1)
+    assert innermost(bare) is bare
+    assert innermost(Wrapper(Wrapper(bare))) is bare
+    with pytest.raises(LocalFault, match=r"a str; expected a torch\.optim\.Optimizer"):
+        innermost("adamw")  # type: ignore[arg-type]
 
 
 def test_join_names_the_argument_that_is_wrong() -> None:
