@@ -262,9 +262,13 @@ class Swarm:
         """
         return self.training.positions(batch_size, 0, num_samples, max_steps)
 
-    def report(self, loss: float) -> None:
-        """Note the training loss of the coming inner step, for the panel and the dashboard. Optional."""
-        self.training.report(loss)
+    def report(self, loss: float | None = None, tokens: int | None = None) -> None:
+        """Note the training loss of the coming inner step, and how many tokens it was made of. Optional.
+
+        Tokens weigh this peer's work and are its credit; without them `positions` and `samples` are counted, and a step
+        on data in an own order counts as one token. Several calls for one step add up.
+        """
+        self.training.report(loss, tokens)
 
     def skip_step(self) -> None:
         """Forget what was read since the last step: its gradient was not finite, `optimizer.step` is not called."""

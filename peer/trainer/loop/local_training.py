@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
-from dht.errors import LocalFault
+from dht.errors import LocalFault, UsageFault
 from peer.trainer.devices.ranks import Ranks
 from peer.trainer.loop.checkpoint_keeper import KeptCounts, TrainerKeeper
 from peer.trainer.loop.mailbox_link import TrainerLink
@@ -90,6 +90,7 @@ class LocalTraining:
         self._hook: RemovableHandle | None = None
         self._num_reads = max(first_read, link.inner_steps)
         self._num_tokens = 0
+        self._reported_tokens = 0
         self._losses: list[float] = []
         self._keeper: TrainerKeeper | None = None
         if checkpoints is not None:
@@ -153,13 +154,27 @@ class LocalTraining:
         while not self.should_stop and (max_steps is None or self.link.inner_steps < max_steps):
             yield self.next_positions(num_blocks, context, num_tokens_available)
 
-    def report(self, loss: float) -> None:
-        """Note a training loss (nats per token) for the coming inner step; several are averaged. Optional."""
-        self._losses.append(loss)
+    def report(self, loss: float | None = None, tokens: int | None = None) -> None:
+        """Note what the coming inner step was made of. Optional; may be called once per micro-batch.
+
+        Args:
+            loss: training loss (nats per token); several are averaged.
+            tokens: how many were read; several are added up. They count in place of those of `positions`, and weigh
+                this peer's work in the mean.
+
+        Raises:
+            UsageFault: `tokens` is no whole number from 1 on.
+        """
+        if tokens is not None:
+            if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 1:
+                raise UsageFault(f"tokens is {tokens!r}; expected a whole number from 1 on; give how many were read.")
+            self._reported_tokens += tokens
+        if loss is not None:
+            self._losses.append(loss)
 
     def skip_step(self) -> None:
         """Forget the tokens and losses read since the last step: its gradient was not finite and is not taken."""
-        self._num_tokens = 0
+        self._num_tokens = self._reported_tokens = 0
         self._losses.clear()
         self.link.note_skipped_step()
 
@@ -175,9 +190,9 @@ class LocalTraining:
     def _after_step(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[Any, Any]) -> None:
         loss = sum(self._losses) / len(self._losses) if self._losses else None
         # Work of no tokens has no weight in the mean: a loop with its own order of data counts one per step.
-        num_tokens = max(1, self._num_tokens)
+        num_tokens = self._reported_tokens or max(1, self._num_tokens)
         self._losses.clear()
-        self._num_tokens = 0
+        self._num_tokens = self._reported_tokens = 0
         self.link.after_inner_step(num_tokens, loss)
         if self._keeper is not None:
             self._keeper.after_step()

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from averaging.outer.layout import build_layout
-from dht.errors import DeviceFault, LocalFault
+from dht.errors import DeviceFault, LocalFault, UsageFault
 from peer.mailbox.mailbox import Mailbox
 from peer.mailbox.slots import MergeKind
 from peer.trainer.devices.select import select_device
@@ -224,6 +224,37 @@ def test_any_module_and_any_optimizer_train_through_the_hook(corpus):
     steps = link.inner_steps
     optimizer.step()
     assert link.inner_steps == steps  # the hook is gone with the context
+
+
+def test_a_loop_with_its_own_order_of_data_says_how_many_tokens_it_read(corpus):
+    model = torch.nn.Sequential(torch.nn.Embedding(256, 8), torch.nn.Linear(8, 256))
+    link = link_of(model)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        model(torch.arange(8)).sum().backward()
+        optimizer.step()
+
+    with LocalTraining(model, optimizer, link, seed=1, peer_id="peer-a") as training:
+        training.report(tokens=300)
+        training.report(2.5, tokens=212)  # two micro-batches of one step
+        step()
+        assert link.mailbox.trainer.tokens == 512
+        assert link.mailbox.trainer.train_loss == 2.5
+        step()  # without a word it counts one, so that its work weighs something
+        assert link.mailbox.trainer.tokens == 513
+        next(training.positions(4, CONTEXT, corpus.training.num_tokens))
+        training.report(tokens=10)  # the rest was padding
+        step()
+        assert link.mailbox.trainer.tokens == 523
+        training.report(tokens=7)
+        training.skip_step()
+        step()
+        assert link.mailbox.trainer.tokens == 524
+        for wrong in (0, -1, 1.5, True):
+            with pytest.raises(UsageFault, match="expected a whole number from 1 on"):
+                training.report(tokens=wrong)
 
 
 def test_leaving_sends_the_last_work(corpus):
