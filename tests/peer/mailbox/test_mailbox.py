@@ -111,7 +111,8 @@ def test_torn_state_shows_after_a_crash_and_not_after_success():
 
 OTHER_PROCESS = """
 import sys
-from peer.mailbox.mailbox import Mailbox, MergeKind
+from peer.mailbox.mailbox import Mailbox
+from peer.mailbox.slots import MergeKind
 mailbox = Mailbox.attach(int(sys.argv[1]), (5, 17, 1))
 (message,) = mailbox.outbox.take()
 with mailbox.states[1].changing() as state:
