@@ -10,6 +10,11 @@ from averaging.outer.layout import FragmentLayout, build_layout
 from dht.errors import Incompatible
 from peer.config.manifest import RunManifest
 
+WRAPPER_NAMES = ("_orig_mod", "_checkpoint_wrapped_module")
+"""Names under which torch's wrappers keep what they wrap, anywhere in a module; no module of anybody's has them."""
+PARALLEL_WRAPPERS = ("DataParallel", "DistributedDataParallel")
+"""These keep it as `module`, which may be anybody's name, so only the outermost one is looked at."""
+
 
 class ModelShape(Protocol):
     """The dimensions `build_model` reads; the manifest's model section has them."""
@@ -61,6 +66,17 @@ def is_hidden_matrix(name: str, shape: tuple[int, ...]) -> bool:
     Embeddings and the output head look like matrices, but their rows are used alone (arXiv 2502.16982, section 2.2).
     """
     return len(shape) == 2 and "embedding" not in name and not name.startswith("head")
+
+
+def bare_name(name: str, module: object = None) -> str:
+    """The name of a parameter or buffer of `module` without what wraps the module or parts of it.
+
+    A peer may compile, checkpoint activations or use data parallel as it likes, and otherwise in its next session: the
+    run, its checkpoints and its frozen parameters go by bare names.
+    """
+    if type(module).__name__ in PARALLEL_WRAPPERS:
+        name = name.removeprefix("module.")
+    return ".".join(part for part in name.split(".") if part not in WRAPPER_NAMES)
 
 
 def layout_of(manifest: RunManifest, shapes: Sequence[tuple[str, tuple[int, ...]]]) -> FragmentLayout:

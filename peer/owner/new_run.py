@@ -14,17 +14,13 @@ from dht.identity.keys import Identity, make_run_id
 from dht.records.signed_records import MAX_RUN_RECORD_BYTES, decode_run_record, encode_run_record, sign_run_record
 from dht.regular_files import read_regular, write_whole
 from peer.config.data_source import check_signable
+from peer.config.layouts import bare_name
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import IDENTITY_NAME, RUN_RECORD_NAME, user_data_dir_here
 
 OWNER_KEY_NAME = "owner.key"
 ROBUST_COMBINE = "centered_clip"
 """What an open run is made with: with the mean, one member that commits alone moves everybody; see open-run.md."""
-
-WRAPPER_NAMES = ("_orig_mod", "_checkpoint_wrapped_module")
-"""Names under which torch's wrappers keep what they wrap, anywhere in a module; no module of anybody's has them."""
-PARALLEL_WRAPPERS = ("DataParallel", "DistributedDataParallel")
-"""These keep it as `module`, which may be anybody's name, so only the outermost one is looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,21 +133,10 @@ def create_custom_run(
 
 
 def trained_parameters(module: NamedParameters) -> list[tuple[str, Any]]:
-    """(name, tensor) of the parameters that a run averages, in the module's own order.
-
-    Names are those of the bare module. What wraps the whole of it or parts of it is a peer's own choice: torch.compile,
-    activation checkpoints, data parallel.
-    """
-    is_parallel = type(module).__name__ in PARALLEL_WRAPPERS
+    """(bare name, tensor) of the parameters that a run averages, in the module's own order."""
     return [
-        (_bare_name(name.removeprefix("module.") if is_parallel else name), parameter)
-        for name, parameter in module.named_parameters()
-        if parameter.requires_grad
+        (bare_name(name, module), parameter) for name, parameter in module.named_parameters() if parameter.requires_grad
     ]
-
-
-def _bare_name(name: str) -> str:
-    return ".".join(part for part in name.split(".") if part not in WRAPPER_NAMES)
 
 
 def _write_run(manifest: RunManifest, folder: Path | None, replace: bool, *, keeps_combine: bool = False) -> NewRun:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from peer.checkpoint.checkpoint import TRAINER_FACTS_NAME, TRAINER_TENSORS_NAME, checkpoint_path
 from peer.checkpoint.files import read_json
 from peer.checkpoint.tensor_files import ITEM_BYTES, TensorFile, TensorSpec
+from peer.config.layouts import bare_name
 from peer.trainer.devices.portion import Part, Portion, is_sharded, part_of
 from peer.trainer.devices.ranks import Ranks
 from peer.trainer.loop.checkpoint_tensors import all_finite, can_hold, open_tensors, spec_of
@@ -71,7 +72,7 @@ class PortionKeeper:
         tensors: dict[str, Held] = {}
         for kind, parts in self._kinds().items():
             tensors |= {f"{kind}.{name}": _held(part) for name, part in parts.items()}
-        tensors |= {f"buffer.{name}": buffer for name, buffer in self._module.named_buffers() if can_hold(buffer)}
+        tensors |= {f"buffer.{name}": buffer for name, buffer in self._buffers() if can_hold(buffer)}
         return tensors, self._optimizer_state(tensors)
 
     def copy_of(self, held: Held) -> Tensor:
@@ -159,10 +160,14 @@ class PortionKeeper:
                     part.local.copy_(file.get(f"{kind}.{name}").view(-1)[part.start : part.end])
                 else:
                     part.local.zero_()  # an error of rounding, which earlier versions did not keep
-        for name, buffer in self._module.named_buffers():
-            if f"buffer.{name}" in file.names:
-                buffer.copy_(file.get(f"buffer.{name}"))
+        held = {bare_name(name): name for name in file.names}
+        for name, buffer in self._buffers():
+            if f"buffer.{name}" in held:
+                buffer.copy_(file.get(held[f"buffer.{name}"]))
         _set_random_states(_joined(facts["random"], file, keep=True), self._portion.device)
+
+    def _buffers(self) -> Iterator[tuple[str, Tensor]]:
+        return ((bare_name(name, self._module), buffer) for name, buffer in self._module.named_buffers())
 
     def _take_optimizer(self, saved: Mapping[str, Any] | None, file: TensorFile[Tensor]) -> None:
         kind = type(self._optimizer).__name__

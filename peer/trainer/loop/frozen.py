@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from dht.errors import LocalFault
+from peer.config.layouts import bare_name
 from peer.trainer.devices.portion import is_sharded
 
 NUM_SAMPLED = 4096
@@ -20,7 +21,7 @@ NUM_SAMPLED = 4096
 
 @torch.no_grad()
 def frozen_digests(module: nn.Module) -> dict[str, str]:
-    """Name -> type, size and a digest of some values of each parameter without `requires_grad`."""
+    """Bare name -> type, size and a digest of some values of each parameter without `requires_grad`."""
     found = {}
     for name, parameter in module.named_parameters():
         if parameter.requires_grad or is_sharded(parameter) or parameter.layout is not torch.strided:
@@ -28,7 +29,7 @@ def frozen_digests(module: nn.Module) -> dict[str, str]:
         flat = parameter.detach().reshape(-1)
         some = flat[:: max(1, flat.numel() // NUM_SAMPLED)].cpu().contiguous()
         digest = blake2b(some.view(torch.uint8).numpy().tobytes(), digest_size=16).hexdigest()
-        found[name] = f"{str(parameter.dtype).removeprefix('torch.')} {flat.numel()} {digest}"
+        found[bare_name(name, module)] = f"{str(parameter.dtype).removeprefix('torch.')} {flat.numel()} {digest}"
     return found
 
 
@@ -40,8 +41,9 @@ def check_frozen(now: Mapping[str, str], before: object, where: str) -> None:
     """
     if not isinstance(before, Mapping):
         return
+    earlier = {bare_name(str(name)): digest for name, digest in before.items()}
     for name, digest in now.items():
-        was = before.get(name)
+        was = earlier.get(name)
         if isinstance(was, str) and was.split()[:1] == digest.split()[:1] and was != digest:
             raise LocalFault(
                 f"the frozen parameter {name!r} is not the one beside which this peer trained until now ({where}); "

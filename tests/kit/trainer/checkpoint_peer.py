@@ -31,6 +31,7 @@ from peer.mailbox.mailbox import Mailbox
 from peer.network.node.checkpoint_keeper import CheckpointKeeper
 from peer.network.node.fragment_memory import build_fragments
 from peer.network.node.mailbox_desk import TrainerDesk
+from peer.owner.new_run import trained_parameters
 from peer.trainer.loop.checkpoint_keeper import TrainerKeeper
 from peer.trainer.loop.local_training import LocalTraining
 from peer.trainer.loop.mailbox_link import TrainerLink
@@ -80,7 +81,7 @@ class Peer:
     ) -> None:
         self.module = Net()
         self.optimizer = make_optimizer(self.module.parameters(), lr=0.01)
-        trained = [(name, value) for name, value in self.module.named_parameters() if value.requires_grad]
+        trained = trained_parameters(self.module)
         self.layout = build_layout([(name, tuple(value.shape)) for name, value in trained], section.num_fragments)
         codec = make_codec("int4", 16)
         sent_bytes = [codec.encoded_num_bytes(size) for size in self.layout.sizes]

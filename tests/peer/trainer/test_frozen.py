@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,49 @@ def test_the_same_base_goes_on_and_another_one_is_refused(tmp_path: Path, monkey
     monkeypatch.setattr(WithBase, "seed", 2)
     with pytest.raises(LocalFault, match=r"^the frozen parameter 'base.weight' is not the one beside which this peer"):
         resumed(tmp_path)
+
+
+class Compiled(torch.nn.Module):
+    """As what torch.compile returns: the names of all that it wraps begin with `_orig_mod`."""
+
+    def __init__(self, inner: type[torch.nn.Module]) -> None:
+        super().__init__()
+        self._orig_mod = inner()
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self._orig_mod(inputs)
+        return out
+
+
+def bare() -> torch.nn.Module:
+    return WithBase()
+
+
+def wrapped() -> torch.nn.Module:
+    return Compiled(WithBase)
+
+
+@pytest.mark.parametrize(("before", "now"), [(bare, wrapped), (wrapped, bare)])
+def test_a_session_may_wrap_what_an_earlier_one_did_not(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    before: Callable[[], torch.nn.Module],
+    now: Callable[[], torch.nn.Module],
+) -> None:
+    monkeypatch.setattr(checkpoint_peer, "Net", before)
+    saved_pair(tmp_path)
+    held = list(resumed(tmp_path).module.buffers())
+    monkeypatch.setattr(checkpoint_peer, "Net", now)
+    assert not all(torch.equal(*pair) for pair in zip(now().buffers(), held, strict=True))
+    assert all(torch.equal(*pair) for pair in zip(resumed(tmp_path).module.buffers(), held, strict=True))
+    monkeypatch.setattr(WithBase, "seed", 2)
+    with pytest.raises(LocalFault, match=r"^the frozen parameter 'base.weight' is not the one beside which this peer"):
+        resumed(tmp_path)
+
+
+def test_names_of_an_earlier_version_are_compared_too() -> None:
+    with pytest.raises(LocalFault, match="'w'"):
+        check_frozen({"w": "float32 4 bb"}, {"_orig_mod.w": "float32 4 aa"}, "here")
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.uint8, torch.float64])
