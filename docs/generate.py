@@ -169,16 +169,21 @@ def manifest_page() -> str:
 
     from peer.config.access_sections import ChangeSection
     from peer.config.manifest import RunManifest
+    from peer.config.validation import section_of
 
     def rows_of(model: type[BaseModel], prefix: str = "") -> list[tuple[str, ...]]:
         return [
             (f"`{prefix}{name}`", expected_of(field), default_of(field), sentence_of(field.description or ""))
             for name, field in model.model_fields.items()
-            if not is_section(field.annotation)
+            if section_of(field.annotation) is None
         ]
 
-    def is_section(kind: Any) -> bool:
-        return isinstance(kind, type) and issubclass(kind, BaseModel)
+    def sections_of(model: type[BaseModel], prefix: str = "") -> list[tuple[str, type[BaseModel]]]:
+        found = []
+        for name, field in model.model_fields.items():
+            if (section := section_of(field.annotation)) is not None:
+                found += [(f"{prefix}{name}", section), *sections_of(section, f"{prefix}{name}.")]
+        return found
 
     head = ("field", "expected", "default", "meaning")
     parts = [
@@ -192,13 +197,8 @@ def manifest_page() -> str:
         "## Top level",
         table(head, rows_of(RunManifest)),
     ]
-    for name, field in RunManifest.model_fields.items():
-        if is_section(field.annotation):
-            parts += [
-                f"## `[{name}]`",
-                one_line(field.annotation.__doc__),
-                table(head, rows_of(field.annotation, f"{name}.")),
-            ]
+    for name, section in sections_of(RunManifest):
+        parts += [f"## `[{name}]`", one_line(section.__doc__), table(head, rows_of(section, f"{name}."))]
     parts += [
         "## Entries of `changes`",
         one_line(ChangeSection.__doc__) + " `peer manifest edit` writes them.",

@@ -6,7 +6,9 @@ from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
 from averaging.outer.outer_step import Combination, Mode, OuterRule
-from peer.config.manifest import ROBUST_CLIP_RATIOS, ModelSection, TrainingSection
+from peer.config.manifest import ROBUST_CLIP_RATIOS
+from peer.config.model_section import ModelSection
+from peer.config.training_section import TrainingSection
 from peer.trainer.model.data import Corpus
 
 DATA_PARALLEL = "data_parallel"

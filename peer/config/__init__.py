@@ -3,8 +3,11 @@
 The files, each built on those above it:
 
     validation.py         what is wrong with a file or a flag, in sentences
+    section.py            what all sections of a manifest have in common; fields that came later
     access_sections.py    the manifest's sections on access and on changes in a live run
-    data_source.py        which data a manifest may name, and what a volunteer reads instead
+    model_section.py      the manifest's section on the model
+    training_section.py   the manifest's section on the inner loop
+    data_source.py        the manifest's section on data, and what a volunteer reads instead
     manifest.py           RunManifest
     peer_config.py        PeerConfig: flags, peer.toml, defaults; where files of a peer are
     layouts.py            shapes of the model's parameters, and how a manifest cuts a model into fragments

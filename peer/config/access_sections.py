@@ -4,22 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import Field, field_validator
 
 from dht.identity.keys import public_key_of
-
-MAX_WHOLE_NUMBER = 2**53 - 1
-"""The largest whole number that every JSON reader, a browser too, reads back exactly."""
+from peer.config.section import MAX_WHOLE_NUMBER, Section
 
 MAX_MEMBERS = 150
 """Keys in one list: of 55 bytes each, so that the manifest stays below its limit. Larger runs use invites."""
 MAX_CHANGES = 64
-
-
-class Section(BaseModel):
-    """A part of the manifest: frozen, and nothing in it is guessed."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class AccessSection(Section):

@@ -1,4 +1,4 @@
-"""Which data a manifest may name, and what becomes of that on a volunteer's machine. Pure.
+"""The manifest's section on data: which data it may name, and what becomes of that on a volunteer's machine. Pure.
 
 A manifest is signed by somebody else. It may name data that every machine has (`stdlib:`), or the kind of data that
 each volunteer brings (`text:`, `tokens:`). A path in it would be a path of the volunteer's machine, and what is trained
@@ -8,12 +8,35 @@ manifest.
 
 from __future__ import annotations
 
+from pydantic import Field
+
 from dht.errors import UsageFault
+from peer.config.section import Section
 
 LIBRARY = "stdlib:"
 """Data that every machine has: the text of Python's standard library."""
 TEXT, TOKENS = "text:", "tokens:"
 """Files or folders of each volunteer: bytes as tokens, or shards of tokens."""
+
+
+class DataSection(Section):
+    """Which text the run reads, and what is kept out of it to measure the loss."""
+
+    source: str = Field(
+        default="stdlib:",
+        # Runs that older software signed may name a path here: they can still be read, and nobody follows the path.
+        pattern=r"^(stdlib:|(text|tokens):[^\p{C}]*)$",
+        max_length=500,
+        examples=["stdlib:", "text:", "tokens:"],
+        description="the library text that every machine has, or the kind of data that each volunteer brings with "
+        "`--data`; a path is neither signed nor followed",
+    )
+    held_out_fraction: float = Field(
+        default=0.05, gt=0, le=0.5, description="share of the text that is never trained on"
+    )
+    evaluation_batches: int = Field(
+        default=16, ge=1, le=4096, description="batches per measurement of the held-out loss"
+    )
 
 
 def names_path(source: str) -> bool:

@@ -19,7 +19,11 @@ from averaging.wire.messages import MAX_NUM_ROUNDS
 from dht.errors import UsageFault
 from dht.fields import refuse_constant
 from dht.regular_files import read_regular
-from peer.config.access_sections import MAX_CHANGES, MAX_WHOLE_NUMBER, AccessSection, ChangeSection, Section
+from peer.config.access_sections import MAX_CHANGES, AccessSection, ChangeSection
+from peer.config.data_source import DataSection
+from peer.config.model_section import ModelSection
+from peer.config.section import MAX_WHOLE_NUMBER, Section
+from peer.config.training_section import TrainingSection
 from peer.config.validation import explain, shown
 
 MAX_MANIFEST_BYTES = 12 * 1024
@@ -38,99 +42,6 @@ norms of equal work differ by tens of percent, and honest weights by as much as 
 
 ROBUST_AUDIT_FRACTION = 0.25
 """Where the manifest names none: with 12 members or more it keeps a round within 4.25 bits a parameter each way."""
-
-
-class ModelSection(Section):
-    """The network that is trained; its fragments follow from it."""
-
-    kind: Literal["gpt", "custom"] = Field(
-        default="gpt", description="built-in GPT, or a module from the user's own code"
-    )
-    num_layers: int = Field(default=4, ge=1, le=512, description="transformer blocks")
-    d_model: int = Field(default=128, ge=8, le=65_536, description="width of the residual stream")
-    num_heads: int = Field(
-        default=4, ge=1, le=1024, description="attention heads; d_model / num_heads must be even for rotary embeddings"
-    )
-    vocab_size: int = Field(default=256, ge=2, le=2**22, description="distinct tokens; 256 reads bytes")
-    context: int = Field(default=128, ge=2, le=2**20, description="tokens per sequence")
-    tied_head: bool = Field(default=True, description="share the embedding with the output head (arXiv 1608.05859)")
-    num_parameters: int | None = Field(
-        default=None, ge=1, le=10**13, description="custom only: trained elements of the user's module"
-    )
-    layout_digest: str | None = Field(
-        default=None,
-        pattern="^[0-9a-f]{64}$",
-        examples=["64 lower-case hexadecimal digits"],
-        description="custom only: SHA-256 of names, shapes and cuts (FragmentLayout.digest)",
-    )
-
-    @model_validator(mode="after")
-    def _check_together(self) -> Self:
-        described = self.num_parameters is not None and self.layout_digest is not None
-        if self.kind == "custom" and not described:
-            raise ValueError("kind is 'custom'; expected num_parameters and layout_digest beside it")
-        if self.kind == "gpt":
-            if self.num_parameters is not None or self.layout_digest is not None:
-                raise ValueError("kind is 'gpt'; num_parameters and layout_digest are for kind 'custom', remove them")
-            if self.d_model % (2 * self.num_heads):
-                raise ValueError(
-                    f"d_model is {self.d_model} with num_heads {self.num_heads}; expected d_model to be a multiple "
-                    f"of {2 * self.num_heads}, so that every head has an even width"
-                )
-        return self
-
-
-class DataSection(Section):
-    """Which text the run reads, and what is kept out of it to measure the loss."""
-
-    source: str = Field(
-        default="stdlib:",
-        # Runs that older software signed may name a path here: they can still be read, and nobody follows the path.
-        pattern=r"^(stdlib:|(text|tokens):[^\p{C}]*)$",
-        max_length=500,
-        examples=["stdlib:", "text:", "tokens:"],
-        description="the library text that every machine has, or the kind of data that each volunteer brings with "
-        "`--data`; a path is neither signed nor followed",
-    )
-    held_out_fraction: float = Field(
-        default=0.05, gt=0, le=0.5, description="share of the text that is never trained on"
-    )
-    evaluation_batches: int = Field(
-        default=16, ge=1, le=4096, description="batches per measurement of the held-out loss"
-    )
-
-
-class TrainingSection(Section):
-    """The inner loop: AdamW (arXiv 1711.05101) or Muon with linear warm-up and optional cosine decay."""
-
-    optimizer: Literal["adamw", "muon"] = Field(
-        default="adamw",
-        description="inner optimizer; muon: orthogonalised momentum for the matrices between hidden layers, AdamW for "
-        "the rest (arXiv 2505.23725, 2502.16982)",
-    )
-    batch_size: int = Field(default=8, ge=1, le=65_536, description="sequences per backward pass")
-    learning_rate: float = Field(default=3e-3, gt=0, le=10, description="peak inner learning rate")
-    warmup_steps: int = Field(default=50, ge=0, le=10**7, description="inner steps of linear warm-up")
-    weight_decay: float = Field(default=0.1, ge=0, le=10, description="decoupled weight decay (arXiv 1711.05101)")
-    beta1: float = Field(default=0.9, ge=0, lt=1, description="AdamW decay of the first moment (arXiv 1412.6980)")
-    beta2: float = Field(default=0.95, ge=0, lt=1, description="AdamW decay of the second moment (arXiv 1412.6980)")
-    grad_clip: float = Field(default=1.0, gt=0, le=1e6, description="largest global gradient norm (arXiv 1211.5063)")
-    accumulation_steps: int = Field(default=1, ge=1, le=65_536, description="backward passes per inner step")
-    total_steps: int | None = Field(
-        default=None,
-        ge=1,
-        le=10**9,
-        description="inner steps of the cosine decay (arXiv 1608.03983); absent: constant rate",
-    )
-
-    @model_validator(mode="after")
-    def _check_together(self) -> Self:
-        if self.total_steps is not None and self.total_steps <= self.warmup_steps:
-            raise ValueError(
-                f"total_steps is {self.total_steps} with warmup_steps {self.warmup_steps}; "
-                "expected more than warmup_steps"
-            )
-        return self
 
 
 class AveragingSection(Section):
@@ -352,7 +263,11 @@ class RunManifest(Section):
         return self
 
     def to_bytes(self) -> bytes:
-        """Canonical JSON in UTF-8: every field, sorted keys, no spaces, floats in shortest round-trip form."""
+        """Canonical JSON in UTF-8: sorted keys, no spaces, floats in shortest round-trip form.
+
+        Every field stands in it but those that are `later` and have their default: a run that was signed before they
+        existed keeps its bytes.
+        """
         fields = self.model_dump(mode="json")
         return json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
 
@@ -368,7 +283,9 @@ class RunManifest(Section):
         """A phrase for each field in which `other` differs, e.g. "averaging.codec is 'int8', not 'int4'"."""
         mine, theirs = (_flat(manifest.model_dump(mode="json")) for manifest in (self, other))
         return [
-            f"{name} is {shown(theirs[name])}, not {shown(mine[name])}" for name in mine if mine[name] != theirs[name]
+            f"{name} is {shown(theirs.get(name))}, not {shown(mine.get(name))}"
+            for name in mine | theirs
+            if mine.get(name) != theirs.get(name)
         ]
 
     @classmethod
@@ -389,8 +306,8 @@ class RunManifest(Section):
         manifest = cls.from_fields(parsed)
         if manifest.to_bytes() != data:
             raise ValueError(
-                "manifest is not in canonical form; expected every field once, sorted keys, no spaces; "
-                "it was probably written by another software version."
+                "manifest is not in canonical form; expected every field once (later ones only where they differ from "
+                "the default), sorted keys, no spaces; it was probably written by another software version."
             )
         return manifest
 

@@ -121,7 +121,7 @@ def _sentence(detail: dict[str, Any], model: type[BaseModel], name_of: Callable[
         return f"got {got}; expected a table with the fields {', '.join(model.model_fields)}."
     if detail["type"] == "string_pattern_mismatch" and field is not None and field.examples:
         return f"{name} is {got}; expected something like {' or '.join(map(str, field.examples))}."
-    section = _section_of(field.annotation) if field is not None else None
+    section = section_of(field.annotation) if field is not None else None
     if section is not None:
         return f"{name} is {got}; expected a section with the fields {', '.join(section.model_fields)}."
     listed = _listed_section_of(field.annotation) if field is not None else None
@@ -149,7 +149,7 @@ def _owner_of(path: list[str], model: type[BaseModel]) -> tuple[type[BaseModel],
         if field is not None and is_named:
             section = _named_section_of(field.annotation) or _listed_section_of(field.annotation)
         if field is not None and section is None:
-            section = _section_of(field.annotation)
+            section = section_of(field.annotation)
         if section is not None:
             owner, field, is_named = section, None, False
         if field is None:
@@ -157,7 +157,7 @@ def _owner_of(path: list[str], model: type[BaseModel]) -> tuple[type[BaseModel],
     return owner, field
 
 
-def _section_of(annotation: Any) -> type[BaseModel] | None:
+def section_of(annotation: Any) -> type[BaseModel] | None:
     """The model of a field that is a section, optional or not."""
     found = [part for part in _alternatives(annotation) if isinstance(part, type) and issubclass(part, BaseModel)]
     return found[0] if found else None
@@ -165,12 +165,12 @@ def _section_of(annotation: Any) -> type[BaseModel] | None:
 
 def _named_section_of(annotation: Any) -> type[BaseModel] | None:
     """The model of a field that holds sections by names of the writer's choice."""
-    return _section_of(get_args(annotation)[1]) if get_origin(annotation) is dict else None
+    return section_of(get_args(annotation)[1]) if get_origin(annotation) is dict else None
 
 
 def _listed_section_of(annotation: Any) -> type[BaseModel] | None:
     """The model of a field that holds sections one after the other."""
-    return _section_of(get_args(annotation)[0]) if get_origin(annotation) is tuple else None
+    return section_of(get_args(annotation)[0]) if get_origin(annotation) is tuple else None
 
 
 def _unknown_name(path: list[str], owner: type[BaseModel], model: type[BaseModel]) -> str:

@@ -13,7 +13,8 @@ from benchmarks.convergence import __main__ as convergence
 from benchmarks.convergence.arms import Arm, Task, with_length
 from benchmarks.convergence.replica import Replicas
 from benchmarks.convergence.swarm import Swarm, run_arm
-from peer.config.manifest import ModelSection, TrainingSection
+from peer.config.model_section import ModelSection
+from peer.config.training_section import TrainingSection
 from peer.trainer.model.data import open_corpus
 from peer.trainer.model.muon import orthogonalised
 

@@ -16,9 +16,10 @@ from dht.admission.admission import Admission, MemberRules
 from dht.errors import Incompatible, LocalFault
 from dht.host import PeerId
 from dht.records.signed_records import RunRecord
-from peer.config.access_sections import MAX_WHOLE_NUMBER, ChangeSection
+from peer.config.access_sections import ChangeSection
 from peer.config.manifest import RunManifest
 from peer.config.run_rules import rule_of
+from peer.config.section import MAX_WHOLE_NUMBER
 from peer.network.membership.doorkeeper import RunDoorkeeper
 from peer.version import SOFTWARE, is_older
 

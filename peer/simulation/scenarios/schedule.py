@@ -10,7 +10,8 @@ import math
 import random
 from collections.abc import Iterator
 
-from peer.config.manifest import DataSection, NetworkSection, RunManifest
+from peer.config.data_source import DataSection
+from peer.config.manifest import NetworkSection, RunManifest
 from peer.simulation.scenarios.scenario import GroupSection, Scenario
 from peer.simulation.scenarios.spec import Fault, FaultKind, Lie, PeerSpec, Quadratic, SimulationSpec, tiny_manifest
 

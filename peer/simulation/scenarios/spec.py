@@ -6,14 +6,10 @@ import random
 from dataclasses import dataclass
 from typing import Literal
 
-from peer.config.manifest import (
-    AveragingSection,
-    DataSection,
-    ModelSection,
-    NetworkSection,
-    RunManifest,
-    TrainingSection,
-)
+from peer.config.data_source import DataSection
+from peer.config.manifest import AveragingSection, NetworkSection, RunManifest
+from peer.config.model_section import ModelSection
+from peer.config.training_section import TrainingSection
 
 FaultKind = Literal[
     "start",

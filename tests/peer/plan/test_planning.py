@@ -22,7 +22,8 @@ from dht.store import NUM_HOLDERS_READ
 from peer.checkpoint.checkpoint import CheckpointFolder
 from peer.cli.app import run
 from peer.config.layouts import num_orthogonalised
-from peer.config.manifest import RunManifest, TrainingSection
+from peer.config.manifest import RunManifest
+from peer.config.training_section import TrainingSection
 from peer.mailbox.mailbox import mailbox_num_bytes
 from peer.owner.new_run import create_run
 from peer.plan import report

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from peer.config.layouts import is_hidden_matrix
-from peer.config.manifest import ModelSection, TrainingSection
+from peer.config.model_section import ModelSection
+from peer.config.training_section import TrainingSection
 from peer.trainer.model.gpt import build_model
 from peer.trainer.model.muon import Muon, orthogonalised
 from peer.trainer.model.optimizer import make_optimizer

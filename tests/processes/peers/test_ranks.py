@@ -13,8 +13,11 @@ import torch
 
 from dht.errors import LocalFault
 from peer.checkpoint.checkpoint import checkpoint_path, draft_path
+from peer.config.data_source import DataSection
 from peer.config.layouts import layout_of
-from peer.config.manifest import DataSection, ModelSection, RunManifest, TrainingSection
+from peer.config.manifest import RunManifest
+from peer.config.model_section import ModelSection
+from peer.config.training_section import TrainingSection
 from peer.mailbox.mailbox import Mailbox
 from peer.mailbox.slots import MergeKind
 from peer.simulation.scenarios.spec import tiny_manifest

@@ -1,0 +1,40 @@
+"""What all sections of a manifest have in common, and how fields come to a form that is in use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, SerializerFunctionWrapHandler, model_serializer
+from pydantic.fields import FieldInfo
+
+MAX_WHOLE_NUMBER = 2**53 - 1
+"""The largest whole number that every JSON reader, a browser too, reads back exactly."""
+
+_LATER: dict[str, JsonValue] = {"later": True}
+
+
+class Section(BaseModel):
+    """A part of the manifest: frozen, and nothing in it is guessed."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    @model_serializer(mode="wrap")
+    def _without_unset_later_fields(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields: dict[str, Any] = handler(self)
+        for name, field in type(self).model_fields.items():
+            if is_later(field) and getattr(self, name) == field.default:
+                fields.pop(name, None)
+        return fields
+
+
+def later(default: Any, **rules: Any) -> Any:
+    """A field that came after the form of the manifest: with its default it is not written.
+
+    So older runs keep their bytes and hash. Software that does not know the field refuses a manifest which sets it.
+    """
+    return Field(default=default, json_schema_extra=_LATER, **rules)
+
+
+def is_later(field: FieldInfo) -> bool:
+    """Whether a field was made by `later`."""
+    return field.json_schema_extra == _LATER

@@ -1,0 +1,42 @@
+"""The manifest's section on the inner loop: optimizer, batch and rate."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from peer.config.section import Section
+
+
+class TrainingSection(Section):
+    """The inner loop: AdamW (arXiv 1711.05101) or Muon with linear warm-up and optional cosine decay."""
+
+    optimizer: Literal["adamw", "muon"] = Field(
+        default="adamw",
+        description="inner optimizer; muon: orthogonalised momentum for the matrices between hidden layers, AdamW for "
+        "the rest (arXiv 2505.23725, 2502.16982)",
+    )
+    batch_size: int = Field(default=8, ge=1, le=65_536, description="sequences per backward pass")
+    learning_rate: float = Field(default=3e-3, gt=0, le=10, description="peak inner learning rate")
+    warmup_steps: int = Field(default=50, ge=0, le=10**7, description="inner steps of linear warm-up")
+    weight_decay: float = Field(default=0.1, ge=0, le=10, description="decoupled weight decay (arXiv 1711.05101)")
+    beta1: float = Field(default=0.9, ge=0, lt=1, description="AdamW decay of the first moment (arXiv 1412.6980)")
+    beta2: float = Field(default=0.95, ge=0, lt=1, description="AdamW decay of the second moment (arXiv 1412.6980)")
+    grad_clip: float = Field(default=1.0, gt=0, le=1e6, description="largest global gradient norm (arXiv 1211.5063)")
+    accumulation_steps: int = Field(default=1, ge=1, le=65_536, description="backward passes per inner step")
+    total_steps: int | None = Field(
+        default=None,
+        ge=1,
+        le=10**9,
+        description="inner steps of the cosine decay (arXiv 1608.03983); absent: constant rate",
+    )
+
+    @model_validator(mode="after")
+    def _check_together(self) -> Self:
+        if self.total_steps is not None and self.total_steps <= self.warmup_steps:
+            raise ValueError(
+                f"total_steps is {self.total_steps} with warmup_steps {self.warmup_steps}; "
+                "expected more than warmup_steps"
+            )
+        return self
