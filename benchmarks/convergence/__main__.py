@@ -32,7 +32,7 @@ from benchmarks.convergence.arms import Arm, Outcome, Task, with_length
 from benchmarks.convergence.swarm import run_arm
 from peer.config.model_section import ModelSection
 from peer.config.training_section import TrainingSection
-from peer.trainer.model.data import open_corpus
+from peer.trainer.data.corpus import open_corpus
 from peer.trainer.model.gpt import build_model
 
 

@@ -9,7 +9,7 @@ from averaging.outer.outer_step import Combination, Mode, OuterRule
 from peer.config.manifest import ROBUST_CLIP_RATIOS
 from peer.config.model_section import ModelSection
 from peer.config.training_section import TrainingSection
-from peer.trainer.model.data import Corpus
+from peer.trainer.data.corpus import Corpus
 
 DATA_PARALLEL = "data_parallel"
 Lie = Literal["negated", "noise", "nan"]

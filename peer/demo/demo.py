@@ -35,7 +35,7 @@ from peer.import_path import python_command, python_environment
 from peer.observe.observer import observe
 from peer.owner.new_run import create_run
 from peer.plain_console import PlainConsole
-from peer.trainer.model.data import open_corpus
+from peer.trainer.data.corpus import open_corpus
 from peer.trainer.model.evaluation import held_out_loss, load_anchors
 from peer.trainer.model.gpt import GPT, build_model
 

@@ -34,8 +34,8 @@ from peer.export.model_source import CheckpointSource, ModelFileSource, ModelSou
 from peer.network.anchors.fetcher import Fetched, Fetcher, FetchProgress
 from peer.observe.entry import observer_entry
 from peer.observe.observer import RunObserver, observe
+from peer.trainer.data.corpus import open_corpus
 from peer.trainer.devices.select import select_device
-from peer.trainer.model.data import open_corpus
 from peer.trainer.model.evaluation import held_out_loss
 from peer.trainer.model.gpt import GPT
 from peer.trainer.model.sampling import NUM_BYTES, sample_tokens, shown_text, write_pieces

@@ -18,6 +18,7 @@ from peer.config.peer_config import PeerConfig
 from peer.join.connection import READY_SECONDS, RunConnection
 from peer.network.process.child import NetworkChild
 from peer.panel.terminal import Terminal
+from peer.trainer.data.corpus import open_corpus
 from peer.trainer.devices.rank_groups import (
     Place,
     RankGroup,
@@ -32,7 +33,6 @@ from peer.trainer.devices.select import select_device
 from peer.trainer.devices.sharding import check_can_shard, shard
 from peer.trainer.loop.rank_process import follow
 from peer.trainer.loop.trainer import Trainer
-from peer.trainer.model.data import open_corpus
 from peer.trainer.model.gpt import build_model
 from peer.trainer.model.optimizer import load_optimizers
 

@@ -22,9 +22,9 @@ from averaging.outer.layout import FragmentLayout, build_layout
 from dht.host import PeerId
 from peer.config.manifest import RunManifest
 from peer.mailbox.mailbox import Mailbox
+from peer.trainer.data.corpus import Corpus, TokenStream
 from peer.trainer.loop.mailbox_link import TrainerLink
 from peer.trainer.loop.trainer import Trainer
-from peer.trainer.model.data import Corpus, TokenStream
 from peer.trainer.model.evaluation import held_out_loss, load_anchors
 from peer.trainer.model.gpt import build_model
 

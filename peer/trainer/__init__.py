@@ -3,6 +3,7 @@
 The rooms, from the bottom up:
 
     devices/  parameters and processes of one peer's devices
-    model/    the built-in model, data, optimizers, evaluation
+    data/     what is trained on, and who reads what
+    model/    the built-in model, optimizers, evaluation
     loop/     the inner loop, and the trainer's end of the mailbox
 """

@@ -15,7 +15,7 @@ from benchmarks.convergence.replica import Replicas
 from benchmarks.convergence.swarm import Swarm, run_arm
 from peer.config.model_section import ModelSection
 from peer.config.training_section import TrainingSection
-from peer.trainer.model.data import open_corpus
+from peer.trainer.data.corpus import open_corpus
 from peer.trainer.model.muon import orthogonalised
 
 SMALL = ["--layers", "1", "--width", "16", "--heads", "2", "--context", "16", "--batch-size", "2"]

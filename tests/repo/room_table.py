@@ -74,7 +74,8 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         "msgpack numpy pydantic safetensors",
     ),
     "peer.trainer.devices": ("averaging.outer peer peer.mailbox", False, "numpy torch"),
-    "peer.trainer.model": ("averaging averaging.outer peer peer.config", False, "numpy torch"),
+    "peer.trainer.data": ("peer.config", False, "numpy torch"),
+    "peer.trainer.model": ("averaging averaging.outer peer peer.config peer.trainer.data", False, "numpy torch"),
     "peer.trainer.loop": (
         "averaging averaging.outer peer peer.mailbox peer.config peer.checkpoint peer.trainer.*",
         False,
@@ -135,7 +136,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
     ),
     "peer.export": (
         "dht.identity dht.records averaging averaging.signing averaging.outer peer peer.config peer.checkpoint "
-        "peer.trainer.devices peer.trainer.model peer.network.anchors peer.observe",
+        "peer.trainer.devices peer.trainer.data peer.trainer.model peer.network.anchors peer.observe",
         False,
         "numpy pydantic safetensors torch",
     ),
@@ -155,14 +156,14 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
     ),
     "peer.simulation": (
         "dht.identity dht.records dht.admission dht.memory averaging averaging.signing averaging.outer "
-        "averaging.rounds peer peer.mailbox peer.config peer.events peer.trainer.model peer.trainer.loop "
-        "peer.network.membership peer.network.node peer.simulation.*",
+        "averaging.rounds peer peer.mailbox peer.config peer.events peer.trainer.data peer.trainer.model "
+        "peer.trainer.loop peer.network.membership peer.network.node peer.simulation.*",
         False,
         "numpy torch",
     ),
     "peer.demo": (
-        "dht.identity averaging averaging.outer averaging.rounds peer peer.config peer.events peer.trainer.model "
-        "peer.observe peer.owner",
+        "dht.identity averaging averaging.outer averaging.rounds peer peer.config peer.events peer.trainer.data "
+        "peer.trainer.model peer.observe peer.owner",
         False,
         "rich",
     ),

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dht.errors import LocalFault
+from peer.trainer.data.corpus import Corpus
 from peer.trainer.devices.ranks import Ranks
-from peer.trainer.model.data import Corpus
 from peer.trainer.model.optimizer import make_optimizer
 
 _COSINE_FLOOR = 0.1

@@ -26,10 +26,10 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from dht.errors import LocalFault, UsageFault
+from peer.trainer.data.positions import block_positions
 from peer.trainer.devices.ranks import Ranks
 from peer.trainer.loop.checkpoint_keeper import KeptCounts, TrainerKeeper
 from peer.trainer.loop.mailbox_link import TrainerLink
-from peer.trainer.model.data import block_positions
 
 FLUSH_SECONDS = 5.0
 """On leaving, for the network side to take the last work: many times what it needs for as many messages as there are
@@ -138,7 +138,8 @@ class LocalTraining:
         """Positions of the next `num_blocks` blocks of `context` + 1 tokens: int64 [num_blocks], never the same again.
 
         Which ones is a pure function of seed, PeerId and the number of reads (see
-        `peer.trainer.model.data.block_positions`). With `context` 0 they are single samples, each counted as one token.
+        `peer.trainer.data.positions.block_positions`). With `context` 0 they are single samples, each counted as one
+        token.
         """
         positions = block_positions(
             self._seed, self._peer_id, self._num_reads, num_blocks, num_tokens_available, context

@@ -18,13 +18,13 @@ from dht.errors import LocalFault
 from peer.config.layouts import layout_of
 from peer.config.manifest import RunManifest
 from peer.plain_output import make_plain
+from peer.trainer.data.corpus import open_corpus
 from peer.trainer.devices.portion import Portion
 from peer.trainer.devices.rank_groups import Place, device_of, end_at_once, end_with, join_store, make_ranks, read_setup
 from peer.trainer.devices.ranks import Order, OrderKind, Ranks, lost_rank
 from peer.trainer.devices.sharding import shard
 from peer.trainer.loop.checkpoint_portion import PortionKeeper
 from peer.trainer.loop.inner_step import InnerStep
-from peer.trainer.model.data import open_corpus
 from peer.trainer.model.gpt import build_model
 
 

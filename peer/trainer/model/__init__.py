@@ -1,9 +1,7 @@
-"""The built-in model, its data, its optimizers, its held-out loss and what it says.
+"""The built-in model, its optimizers, its held-out loss and what it says.
 
 The files, each built on those above it:
 
-    data_files.py  the files behind a source: regular ones, read or mapped
-    data.py        the held-out part, and who reads what
     gpt.py         the built-in GPT
     evaluation.py  held-out loss of a whole model
     muon.py        momentum with orthogonalised matrices

@@ -8,7 +8,7 @@ import torch
 
 from averaging.arrays import F32
 from averaging.outer.layout import FragmentLayout
-from peer.trainer.model.data import Corpus
+from peer.trainer.data.corpus import Corpus
 from peer.trainer.model.gpt import GPT
 
 

@@ -19,9 +19,9 @@ from peer.export.export import evaluate_model
 from peer.export.model_file import write_model
 from peer.export.model_source import ModelFileSource
 from peer.owner.new_run import create_custom_run, create_run
-from peer.trainer.model import data_files
-from peer.trainer.model.data import open_corpus
-from peer.trainer.model.data_files import paths_in
+from peer.trainer.data import files as data_files
+from peer.trainer.data.corpus import open_corpus
+from peer.trainer.data.files import paths_in
 from tests.kit.trainer.initial_anchors import initial_anchors
 
 SECRET = "-----BEGIN OPENSSH PRIVATE KEY-----\n"

@@ -31,7 +31,7 @@ from peer.export import model_file
 from peer.export.export import evaluate_model, export_model, sample_model
 from peer.export.model_file import Anchors, ExportedFragment, ModelFile, facts_of, read_model, write_model
 from peer.export.model_source import CheckpointSource, ModelFileSource
-from peer.trainer.model.data import open_corpus
+from peer.trainer.data.corpus import open_corpus
 from peer.trainer.model.evaluation import held_out_loss
 from peer.trainer.model.gpt import GPT, build_model, parameters_digest
 from peer.trainer.model.sampling import sample_tokens, shown_text, write_pieces

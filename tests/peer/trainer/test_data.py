@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dht.errors import UsageFault
-from peer.trainer.model.data import TokenStream, block_positions, open_corpus
+from peer.trainer.data.corpus import TokenStream, open_corpus
+from peer.trainer.data.positions import block_positions
 
 
 def corpus_of(source, *, context=16, vocab_size=256, held_out_fraction=0.1):
@@ -199,6 +200,6 @@ def test_a_read_error_is_named(tmp_path, monkeypatch):
     def fail(path):
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr("peer.trainer.model.data_files.open_regular", fail)
+    monkeypatch.setattr("peer.trainer.data.files.open_regular", fail)
     with pytest.raises(UsageFault, match=r"failing\.txt cannot be read \(Input/output error\)"):
         corpus_of(f"text:{path}")

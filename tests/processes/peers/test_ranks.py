@@ -21,13 +21,13 @@ from peer.config.training_section import TrainingSection
 from peer.mailbox.mailbox import Mailbox
 from peer.mailbox.slots import MergeKind
 from peer.simulation.scenarios.spec import tiny_manifest
+from peer.trainer.data.corpus import Corpus, open_corpus
 from peer.trainer.devices.portion import part_of
 from peer.trainer.devices.rank_groups import RankGroup, RankSetup
 from peer.trainer.devices.ranks import OrderKind, RankLost, Ranks
 from peer.trainer.devices.sharding import shard
 from peer.trainer.loop.mailbox_link import TrainerLink
 from peer.trainer.loop.trainer import Trainer
-from peer.trainer.model.data import Corpus, open_corpus
 from peer.trainer.model.gpt import build_model
 
 CPU = torch.device("cpu")

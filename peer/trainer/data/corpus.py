@@ -1,10 +1,9 @@
-"""Which tokens this peer reads: sources, the part that is held out, and the position of every block.
+"""What a run reads: sources, and the part of them that is held out.
 
 Sources: `stdlib:` (the Python standard library's own text, which every volunteer has), `text:PATH[,PATH...]` (files or
 folders, bytes as tokens) and `tokens:PATH` (flat little-endian uint16 or uint32 shards, memory-mapped). Which of them a
 manifest may name is in `peer/config/data_source.py`.
-Held-out files or ranges never appear in the training stream. Positions are a pure function of seed, PeerId and step, so
-that peers read different text without talking to each other.
+Held-out files or ranges never appear in the training stream.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 from dht.errors import UsageFault
 from dht.quantities import bytes_text, plural
 from peer.config.data_source import LIBRARY, reads_bytes
-from peer.trainer.model.data_files import Tokens, chosen_files, library_files
+from peer.trainer.data.files import Tokens, chosen_files, library_files
 
 MIN_FILES_TO_SPLIT_BY_FILE = 20
 """With fewer files the share that a hash picks is too far from the fraction asked for; then the tail is held out."""
@@ -129,25 +128,6 @@ def open_corpus(source: str, *, vocab_size: int, context: int, held_out_fraction
                 "token); give more text or raise data.held_out_fraction"
             )
     return corpus
-
-
-def block_positions(
-    seed: int, peer_id: str, inner_step: int, batch_size: int, num_tokens_available: int, context: int
-) -> NDArray[np.int64]:
-    """Where the blocks of one inner step begin: int64 [batch_size], each in 0..num_tokens_available - context - 1.
-
-    Philox, a counter-based generator (Salmon et al., SC 2011), keyed by (seed, PeerId) with the step as counter: the
-    same on every machine, any step at once, nothing to store. numpy guarantees the raw stream for ever.
-
-    Raises:
-        ValueError: fewer tokens than one block of context + 1.
-    """
-    num_starts = num_tokens_available - context
-    if num_starts < 1:
-        raise ValueError(f"{num_tokens_available} tokens; expected at least {context + 1}")
-    key = int.from_bytes(hashlib.sha256(f"{seed}|{peer_id}".encode()).digest()[:16], "little")
-    raw = np.random.Philox(key=key, counter=inner_step << 64).random_raw(batch_size)
-    return np.asarray(raw % np.uint64(num_starts), np.int64)
 
 
 def _split(

@@ -1,0 +1,27 @@
+"""Where the blocks of an inner step begin: a pure function of seed, PeerId and step."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def block_positions(
+    seed: int, peer_id: str, inner_step: int, batch_size: int, num_tokens_available: int, context: int
+) -> NDArray[np.int64]:
+    """Where the blocks of one inner step begin: int64 [batch_size], each in 0..num_tokens_available - context - 1.
+
+    Philox, a counter-based generator (Salmon et al., SC 2011), keyed by (seed, PeerId) with the step as counter: the
+    same on every machine, any step at once, nothing to store. numpy guarantees the raw stream for ever.
+
+    Raises:
+        ValueError: fewer tokens than one block of context + 1.
+    """
+    num_starts = num_tokens_available - context
+    if num_starts < 1:
+        raise ValueError(f"{num_tokens_available} tokens; expected at least {context + 1}")
+    key = int.from_bytes(hashlib.sha256(f"{seed}|{peer_id}".encode()).digest()[:16], "little")
+    raw = np.random.Philox(key=key, counter=inner_step << 64).random_raw(batch_size)
+    return np.asarray(raw % np.uint64(num_starts), np.int64)
