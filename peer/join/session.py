@@ -20,7 +20,8 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Self
@@ -41,6 +42,7 @@ from peer.events.log import EventLog
 from peer.events.peer_events import CheckpointFailed, Event, NetworkRestarted, SwarmLost, WaitingForPeers
 from peer.join.connection import READY_SECONDS, RunConnection
 from peer.owner.new_run import trained_parameters
+from peer.trainer.loop.checkpoint_portion import Stateful
 from peer.trainer.loop.local_training import LocalTraining
 
 NOT_OF_AN_OWN_LOOP = (
@@ -58,9 +60,10 @@ def join(
     run_id: str,
     *,
     module: nn.Module,
-    optimizer: Optimizer,
+    optimizer: Optimizer | Sequence[Optimizer],
     peers: list[str] | tuple[str, ...] = (),
     data_dir: str | Path | None = None,
+    state: Mapping[str, Stateful] | None = None,
     on_event: Callable[[Event], None] | None = None,
     stop: Callable[[], bool] = lambda: False,
     **choices: Any,
@@ -73,10 +76,14 @@ def join(
             value beside what training takes, bfloat16, float16 and float64 take 8; other types are refused. Frozen
             parameters must be those of the peer's earlier sessions.
         optimizer: holds all of these parameters; `step` is called once per inner step. A wrapper that has it as
-            ``optimizer``, as accelerate's, counts only the steps that it passes on. A later session takes back its
-            state, and those of its options that are given as before; an option that is given otherwise holds.
+            ``optimizer``, as accelerate's, counts only the steps that it passes on. A list of optimizers holds all of
+            them together, and an inner step is over when each has stepped. A later session takes back their state,
+            and those of their options that are given as before; an option that is given otherwise holds.
         peers: addresses of members; none are needed where the run was made, or where this peer was a member before.
         data_dir: folder for key, checkpoints and event log, one for each peer; default: as `peer join`.
+        state: what else is kept in checkpoints and given back to a later session, by name: anything with
+            ``state_dict()`` and ``load_state_dict()``, such as a scheduler, a stateful data loader or a gradient
+            scaler. Their states are tensors, arrays, numbers, text, bytes, lists and mappings of them.
         on_event: takes every event, from another thread; default: they are logged under ``peer.join.session``.
         stop: asked before every step; True ends `Swarm.positions` and `Swarm.samples`.
         choices: other fields of `PeerConfig`, such as ``name`` or ``listen``, but those of `NOT_OF_AN_OWN_LOOP`.
@@ -96,7 +103,7 @@ def join(
         config = PeerConfig.model_validate(fields)
     except ValidationError as error:
         raise UsageFault(explain(error, PeerConfig)) from error
-    return Swarm(config, module, optimizer, on_event, stop)
+    return Swarm(config, module, optimizer, on_event, stop, state)
 
 
 class Swarm:
@@ -109,13 +116,15 @@ class Swarm:
         self,
         config: PeerConfig,
         module: nn.Module,
-        optimizer: Optimizer,
+        optimizer: Optimizer | Sequence[Optimizer],
         on_event: Callable[[Event], None] | None,
         stop: Callable[[], bool],
+        state: Mapping[str, Stateful] | None = None,
     ) -> None:
         self._config = config
         self._module = module
         self._optimizer = optimizer
+        self._state = dict(state or {})
         self._on_event = on_event or _log_event
         self._stop = stop
         self._lock = threading.Lock()
@@ -170,6 +179,7 @@ class Swarm:
             ready_timeout_seconds=READY_SECONDS,
             checkpoints=self._config.checkpoints_path,
             first_read=connection.totals.reads,
+            state=self._state,
         )
         self._training = training
         training.__enter__()
@@ -277,6 +287,21 @@ class Swarm:
     def evaluate(self, held_out_loss: Callable[[], float]) -> tuple[float, int] | None:
         """Measure a loss on the swarm's anchor instead of the live parameters; see `LocalTraining.evaluate`."""
         return self.training.evaluate(held_out_loss)
+
+    def anchor(self) -> AbstractContextManager[int]:
+        """In a `with` block of its own: the module is the swarm's anchor inside, to be saved or tried.
+
+            with swarm.anchor():
+                model.save_pretrained(folder)
+
+        Afterwards parameters and buffers have the same bits as before, after an exception too. Nothing is sent or
+        merged inside, and no optimizer may step. The value of the block is the sum of the anchor's versions.
+
+        Raises:
+            LocalFault: on entering, it could not be read whole for half a minute.
+            UsageFault: it is used inside itself, or an optimizer steps inside.
+        """
+        return self.training.anchor()
 
     def _stop_or_fault(self) -> bool:
         assert self._connection is not None

@@ -11,7 +11,7 @@ import errno
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -23,8 +23,9 @@ from peer.checkpoint.files import OpenFile, open_new, sync_file, write_json
 from peer.checkpoint.tensor_files import TensorSpec
 from peer.config.least_memory import all_memory_bytes
 from peer.trainer.devices.ranks import OrderKind, Ranks
-from peer.trainer.loop.checkpoint_portion import Held, PortionKeeper, random_states, specs_of, split
+from peer.trainer.loop.checkpoint_portion import PortionKeeper, Stateful, random_states, specs_of
 from peer.trainer.loop.checkpoint_tensors import write_tensors
+from peer.trainer.loop.checkpoint_values import Held, split
 from peer.trainer.loop.mailbox_link import TrainerLink
 
 FALLBACK_COPY_BYTES = 1 << 30
@@ -50,6 +51,7 @@ class TrainerKeeper:
         loop: what else to keep.
         open_file: makes files.
         ranks: the other processes of this peer, which have a `PortionKeeper` each; None: it is alone.
+        state: see `PortionKeeper`.
     """
 
     def __init__(
@@ -57,15 +59,16 @@ class TrainerKeeper:
         folder: Path,
         link: TrainerLink,
         module: nn.Module,
-        optimizer: torch.optim.Optimizer,
+        optimizers: Sequence[torch.optim.Optimizer],
         reads: Callable[[], int],
         loop: KeptCounts | None = None,
         open_file: OpenFile = open_new,
         ranks: Ranks | None = None,
+        state: Mapping[str, Stateful] | None = None,
     ) -> None:
         self._folder = folder
         self._link = link
-        self._kept = PortionKeeper(folder, link.portion, module, optimizer, ranks)
+        self._kept = PortionKeeper(folder, link.portion, module, optimizers, ranks, state)
         self._ranks = ranks
         self._reads = reads
         self._loop = loop
@@ -137,7 +140,7 @@ class TrainerKeeper:
         return self._content(self._link.mailbox.network.wanted_moment)
 
     def _content(self, number: int) -> tuple[dict[str, Any], dict[str, Held]]:
-        tensors, optimizer = self._kept.content()
+        tensors, kept = self._kept.content()
         counters = self._link.mailbox.trainer
         facts = {
             "number": number,
@@ -146,7 +149,7 @@ class TrainerKeeper:
             "reads": self._reads(),
             "accounts": self._link.accounts(),
             "loop": self._loop.kept_counts() if self._loop is not None else {},
-            "optimizer": optimizer,
+            **kept,
             "frozen": self._kept.frozen,
             "random": split(random_states(self._link.portion.device), "random", tensors),
         }

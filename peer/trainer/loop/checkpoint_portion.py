@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from dht.errors import UsageFault
 from peer.checkpoint.checkpoint import TRAINER_FACTS_NAME, TRAINER_TENSORS_NAME, checkpoint_path
 from peer.checkpoint.files import read_json
 from peer.checkpoint.tensor_files import ITEM_BYTES, TensorFile, TensorSpec
@@ -23,13 +24,19 @@ from peer.config.layouts import bare_name
 from peer.trainer.devices.portion import Part, Portion, is_sharded, part_of
 from peer.trainer.devices.ranks import Ranks
 from peer.trainer.loop.checkpoint_tensors import all_finite, can_hold, open_tensors, spec_of
+from peer.trainer.loop.checkpoint_values import Held, joined, split
 from peer.trainer.loop.frozen import check_frozen, frozen_digests
 from peer.trainer.loop.optimizer_options import as_plain, options_of, take_changed
 
-Held = Tensor | Part
-"""A tensor, or this process's rows of one."""
-
 log = logging.getLogger(__name__)
+
+
+class Stateful(Protocol):
+    """What a loop may have kept beside module and optimizers: a scheduler, a data loader, a scaler, an average."""
+
+    def state_dict(self) -> Any: ...
+
+    def load_state_dict(self, state_dict: Any) -> Any: ...
 
 
 class PortionKeeper:
@@ -37,7 +44,9 @@ class PortionKeeper:
 
     Args:
         folder: of the checkpoints.
+        optimizers: of the module, as many as it has.
         ranks: the processes of this peer; None: this one is alone.
+        state: what else is kept, by name; of a peer that is alone.
     """
 
     def __init__(
@@ -45,16 +54,18 @@ class PortionKeeper:
         folder: Path,
         portion: Portion,
         module: nn.Module,
-        optimizer: torch.optim.Optimizer,
+        optimizers: Sequence[torch.optim.Optimizer],
         ranks: Ranks | None = None,
+        state: Mapping[str, Stateful] | None = None,
     ) -> None:
         self._folder = folder
         self._portion = portion
         self._module = module
-        self._optimizer = optimizer
+        self._optimizers = tuple(optimizers)
         self._ranks = ranks
-        self._has_complained = False
-        self._given = options_of(optimizer)
+        self._state = dict(state or {})
+        self._complaints: set[str] = set()
+        self._given = [options_of(optimizer) for optimizer in self._optimizers]
         self.frozen = frozen_digests(module)
 
     @property
@@ -67,13 +78,20 @@ class PortionKeeper:
         is_finite = all(all_finite(part.local) for part in self._portion.live.values())
         return self._ranks.agree(is_finite) if self._ranks is not None and self.is_sharded else is_finite
 
-    def content(self) -> tuple[dict[str, Held], dict[str, Any] | None]:
-        """(tensors by name, the optimizer's state as JSON; None when it cannot be kept)."""
+    def content(self) -> tuple[dict[str, Held], dict[str, Any]]:
+        """(tensors by name, facts as JSON that refer to them: of the optimizers and what else is kept).
+
+        What cannot be kept is left out, with a warning.
+        """
         tensors: dict[str, Held] = {}
         for kind, parts in self._kinds().items():
             tensors |= {f"{kind}.{name}": _held(part) for name, part in parts.items()}
         tensors |= {f"buffer.{name}": buffer for name, buffer in self._buffers() if can_hold(buffer)}
-        return tensors, self._optimizer_state(tensors)
+        optimizers = [self._optimizer_state(place, tensors) for place in range(len(self._optimizers))]
+        facts: dict[str, Any] = {"optimizer": optimizers[0] if len(optimizers) == 1 else optimizers}
+        if self._state:
+            facts["state"] = self._other_state(tensors)
+        return tensors, facts
 
     def copy_of(self, held: Held) -> Tensor:
         """The whole tensor on the CPU, to keep; of a part all ranks call it, and rank 0 gets it."""
@@ -128,20 +146,35 @@ class PortionKeeper:
         """What belongs to each parameter, as the names of tensors begin."""
         return {"live": self._portion.live, "reference": self._portion.references, "error": self._portion.errors}
 
-    def _optimizer_state(self, tensors: dict[str, Held]) -> dict[str, Any] | None:
+    def _optimizer_state(self, place: int, tensors: dict[str, Held]) -> dict[str, Any] | None:
+        optimizer = self._optimizers[place]
+        name = "optimizer" if len(self._optimizers) == 1 else f"optimizer.{place}"
         found: dict[str, Held] = {}
         try:
-            state = split(self._optimizer.state_dict(), "optimizer", found)
-            for name, held in found.items():
-                if isinstance(held, Tensor) and not can_hold(held):
-                    raise TypeError(f"{name} is a {held.layout} tensor of {held.dtype}")
+            state = split(optimizer.state_dict(), name, found)
         except TypeError as error:
-            if not self._has_complained:
-                log.warning("checkpoints are without the optimizer's state, which begins anew then: %s", error)
-            self._has_complained = True
+            self._complain(f"checkpoints are without the optimizer's state, which begins anew then: {error}")
             return None
         tensors.update(found)
-        return {"kind": type(self._optimizer).__name__, "state": state, "given": as_plain(self._given)}
+        return {"kind": type(optimizer).__name__, "state": state, "given": as_plain(self._given[place])}
+
+    def _other_state(self, tensors: dict[str, Held]) -> dict[str, Any]:
+        kept = {}
+        for name, stateful in self._state.items():
+            found: dict[str, Held] = {}
+            try:
+                kept[name] = split(stateful.state_dict(), f"state.{name}", found)
+            except TypeError as error:
+                self._complain(f"checkpoints are without the state of {name!r}, which begins anew then: {error}")
+                continue
+            tensors.update(found)
+        return kept
+
+    def _complain(self, problem: str) -> None:
+        """Once each: checkpoints come every few minutes."""
+        if problem not in self._complaints:
+            log.warning("%s", problem)
+        self._complaints.add(problem)
 
     def _check(self, facts: Mapping[str, Any], file: TensorFile[Tensor], num_fragments: int) -> None:
         for kind, parts in self._kinds().items():
@@ -153,7 +186,9 @@ class PortionKeeper:
 
     @torch.no_grad()
     def _take(self, facts: Mapping[str, Any], file: TensorFile[Tensor]) -> None:
-        self._take_optimizer(facts["optimizer"], file)
+        saved = facts["optimizer"] if isinstance(facts["optimizer"], list) else [facts["optimizer"]]
+        for place in range(len(self._optimizers)):
+            self._take_optimizer(place, saved[place] if place < len(saved) else None, file)
         for kind, parts in self._kinds().items():
             for name, part in parts.items():
                 if f"{kind}.{name}" in file.names:
@@ -164,33 +199,46 @@ class PortionKeeper:
         for name, buffer in self._buffers():
             if f"buffer.{name}" in held:
                 buffer.copy_(file.get(held[f"buffer.{name}"]))
-        _set_random_states(_joined(facts["random"], file, keep=True), self._portion.device)
+        self._take_state(facts.get("state"), file)
+        _set_random_states(joined(facts["random"], file, keep=True), self._portion.device)
 
     def _buffers(self) -> Iterator[tuple[str, Tensor]]:
         return ((bare_name(name, self._module), buffer) for name, buffer in self._module.named_buffers())
 
-    def _take_optimizer(self, saved: Mapping[str, Any] | None, file: TensorFile[Tensor]) -> None:
-        kind = type(self._optimizer).__name__
+    def _take_optimizer(self, place: int, saved: Mapping[str, Any] | None, file: TensorFile[Tensor]) -> None:
+        optimizer = self._optimizers[place]
+        kind = type(optimizer).__name__
         if saved is None or saved["kind"] != kind:
             log.warning("the checkpoint has no state of an optimizer %s; it begins anew", kind)
             return
         # Tensors of the file itself must not stay in an optimizer; for another device they are copied anyway.
-        state = _joined(saved["state"], file, keep=self._portion.device.type == "cpu")
+        state = joined(saved["state"], file, keep=self._portion.device.type == "cpu")
         if self.is_sharded:
-            self._cut_rows(state)
+            self._cut_rows(optimizer, state)
         try:
-            self._optimizer.load_state_dict(state)
+            optimizer.load_state_dict(state)
         except (ValueError, KeyError, RuntimeError) as error:
             log.warning("the optimizer refuses its saved state and begins anew: %s", error)
             return
-        for change in take_changed(self._optimizer, self._given, saved.get("given")):
+        for change in take_changed(optimizer, self._given[place], saved.get("given")):
             log.info("the optimizer goes on with %s", change)
 
-    def _cut_rows(self, state: dict[str, Any]) -> None:
+    def _take_state(self, saved: Any, file: TensorFile[Tensor]) -> None:
+        kept = saved if isinstance(saved, dict) else {}
+        for name, stateful in self._state.items():
+            if name not in kept:
+                log.warning("the checkpoint has no state of %r; it begins as it was given", name)
+                continue
+            try:
+                stateful.load_state_dict(joined(kept[name], file, keep=True))
+            except Exception as error:  # noqa: BLE001  anybody's code; training goes on from the same anchors
+                log.warning("%r refuses its saved state (%s) and begins as it was given", name, error)
+
+    def _cut_rows(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
         """Of whole tensors of an optimizer's state, the rows that belong to this rank's parameters."""
         from torch.distributed.tensor import DTensor
 
-        parameters: list[Any] = [one for group in self._optimizer.param_groups for one in group["params"]]
+        parameters: list[Any] = [one for group in optimizer.param_groups for one in group["params"]]
         for index, values in state["state"].items():
             parameter = parameters[index]
             part = part_of(parameter)
@@ -207,6 +255,30 @@ class PortionKeeper:
                     )
 
 
+def check_state(state: Mapping[str, Stateful], optimizers: Sequence[torch.optim.Optimizer]) -> None:
+    """Find out before the first step whether checkpoints can keep all of it; warn of a schedule that is left out.
+
+    Raises:
+        UsageFault: something is no state, or holds what is never written to a file.
+    """
+    for name, stateful in state.items():
+        if not all(callable(getattr(stateful, method, None)) for method in ("state_dict", "load_state_dict")):
+            raise UsageFault(
+                f"state[{name!r}] is a {type(stateful).__name__}; expected something with state_dict() and "
+                "load_state_dict(); leave it out, or give it both."
+            )
+        try:
+            split(stateful.state_dict(), f"state.{name}", {})
+        except TypeError as error:
+            raise UsageFault(f"{error}; leave {name!r} out of state, or give it a state_dict() of these.") from error
+    is_scheduled = any("initial_lr" in group for optimizer in optimizers for group in optimizer.param_groups)
+    if is_scheduled and not any(hasattr(stateful, "last_epoch") for stateful in state.values()):
+        log.warning(
+            "the optimizer has a learning-rate scheduler that checkpoints do not keep: it begins anew with each "
+            'session; give join() state={"scheduler": scheduler}'
+        )
+
+
 def _held(part: Part) -> Held:
     return part if part.is_sharded else part.local.view(part.shape)
 
@@ -219,38 +291,6 @@ def specs_of(tensors: Mapping[str, Held]) -> list[TensorSpec]:
     """Of all tensors of a checkpoint, wider types first."""
     specs = [spec_of(name, _dtype_of(held), held.shape) for name, held in tensors.items()]
     return sorted(specs, key=lambda spec: -ITEM_BYTES[spec.dtype])
-
-
-def split(value: Any, place: str, tensors: dict[str, Held]) -> Any:
-    """`value` as JSON; its tensors go to `tensors` under names that begin with `place`."""
-    if isinstance(value, Tensor):
-        tensors[place] = part_of(value) if is_sharded(value) else value
-        return {"tensor": place}
-    if value is None or type(value) in (bool, int, float, str):
-        return value
-    if isinstance(value, list | tuple):
-        items = [split(item, f"{place}.{index}", tensors) for index, item in enumerate(value)]
-        return {"tuple" if isinstance(value, tuple) else "list": items}
-    if isinstance(value, Mapping) and all(type(key) in (int, str) for key in value):
-        return {"mapping": [[key, split(item, f"{place}.{key}", tensors)] for key, item in value.items()]}
-    raise TypeError(f"{place} is a {type(value).__name__}; expected tensors, numbers, text, lists and mappings")
-
-
-def _joined(value: Any, file: TensorFile[Tensor], *, keep: bool) -> Any:
-    """The reverse of `_split`; `keep`: the tensors outlive the file."""
-    if not isinstance(value, dict):
-        return value
-    ((kind, inner),) = value.items()
-    match kind:
-        case "tensor":
-            tensor = file.get(inner)
-            return tensor.clone() if keep else tensor
-        case "mapping":
-            return {key: _joined(item, file, keep=keep) for key, item in inner}
-        case "list" | "tuple":
-            items = [_joined(item, file, keep=keep) for item in inner]
-            return tuple(items) if kind == "tuple" else items
-    raise ValueError(f"it holds a {kind!r:.20}; expected a tensor, mapping, list or tuple")
 
 
 def random_states(device: torch.device) -> dict[str, Any]:

@@ -9,27 +9,32 @@
             training.report(loss.item())
             optimizer.step()
 
-Everything else happens in a hook after the optimizer's step: counting, sending what is due, merging what came.
+Everything else happens in a hook after the optimizers' steps: counting, sending what is due, merging what came.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
-from torch.utils.hooks import RemovableHandle
 
 from dht.errors import LocalFault, UsageFault
 from peer.trainer.data.positions import block_positions
 from peer.trainer.devices.ranks import Ranks
 from peer.trainer.loop.checkpoint_keeper import KeptCounts, TrainerKeeper
+from peer.trainer.loop.checkpoint_portion import Stateful, check_state
 from peer.trainer.loop.mailbox_link import TrainerLink
+from peer.trainer.loop.optimizers import Optimizer, Optimizers
+
+ANCHOR_TRIES = 30
+"""To read an anchor that is not torn, a second each: a network process that has died is back by then."""
 
 FLUSH_SECONDS = 5.0
 """On leaving, for the network side to take the last work: many times what it needs for as many messages as there are
@@ -41,7 +46,7 @@ class LocalTraining:
 
     Args:
         module: what is trained; the optimizer must hold all of its parameters that the run averages.
-        optimizer: any, or a wrapper around one; its step must be called once per inner step.
+        optimizer: any, or a wrapper around one, or several of them; each must step once per inner step.
         link: made from the module's named parameters.
         seed: the manifest's; peer_id: this peer's; together they choose the data.
         stop: asked before every step; True ends `positions`.
@@ -52,15 +57,17 @@ class LocalTraining:
         loop: what else checkpoints keep.
         ranks: the other processes of this peer, which follow this one (see `peer/trainer/devices/ranks.py`); None: it
             is alone.
+        state: what else checkpoints keep, by name; see `peer.trainer.loop.checkpoint_portion.Stateful`.
 
     Raises:
-        LocalFault: the optimizer lacks an averaged parameter, or (on entering) no anchors came in time.
+        UsageFault: something in `state` cannot be kept.
+        LocalFault: the optimizers lack an averaged parameter, or (on entering) no anchors came in time.
     """
 
     def __init__(
         self,
         module: nn.Module,
-        optimizer: torch.optim.Optimizer,
+        optimizer: Optimizer | Sequence[Optimizer],
         link: TrainerLink,
         *,
         seed: int,
@@ -71,35 +78,31 @@ class LocalTraining:
         first_read: int = 0,
         loop: KeptCounts | None = None,
         ranks: Ranks | None = None,
+        state: Mapping[str, Stateful] | None = None,
     ) -> None:
-        optimizer = innermost(optimizer)
-        optimized = {id(tensor) for group in optimizer.param_groups for tensor in group["params"]}
-        for name, parameter in module.named_parameters():
-            if parameter.requires_grad and id(parameter) not in optimized:
-                raise LocalFault(
-                    f"the optimizer does not hold parameter {name!r}; expected all trained parameters of the module; "
-                    "make the optimizer from module.parameters()"
-                )
+        self._optimizers = Optimizers(optimizer, module)
         self.module = module
         self.link = link
-        self._optimizer = optimizer
         self._seed = seed
         self._peer_id = peer_id
         self._stop = stop
         self._ready_timeout_seconds = ready_timeout_seconds
-        self._hook: RemovableHandle | None = None
+        self._shows_anchor = False
         self._num_reads = max(first_read, link.inner_steps)
         self._num_tokens = 0
         self._reported_tokens = 0
         self._losses: list[float] = []
         self._keeper: TrainerKeeper | None = None
+        check_state(state or {}, self._optimizers.all)
         if checkpoints is not None:
             self._keeper = TrainerKeeper(
-                checkpoints, link, module, optimizer, lambda: self._num_reads, loop, ranks=ranks
+                *(checkpoints, link, module, self._optimizers.all, lambda: self._num_reads, loop),
+                ranks=ranks,
+                state=state,
             )
 
     def __enter__(self) -> Self:
-        self._hook = self._optimizer.register_step_post_hook(self._after_step)
+        self._optimizers.hook(self._after_step)
         if self._ready_timeout_seconds is not None:
             try:
                 self.link.post_initial(self._ready_timeout_seconds, self._stop)
@@ -109,16 +112,14 @@ class LocalTraining:
                         self._keeper.restore(number)
                 self.link.wait_ready(self._ready_timeout_seconds, self._stop)
             except BaseException:
-                self._hook.remove()
+                self._optimizers.unhook()
                 raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._hook is not None:
-            self._hook.remove()
-            self._hook = None
+        self._optimizers.unhook()
         if kind is None:
             self.link.flush(FLUSH_SECONDS)
         self.link.finish()
@@ -184,11 +185,54 @@ class LocalTraining:
         was_training = self.module.training
         self.module.eval()
         try:
-            return self.link.evaluate_on_anchor(held_out_loss)
+            with self._showing():
+                return self.link.evaluate_on_anchor(held_out_loss)
         finally:
             self.module.train(was_training)
 
-    def _after_step(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[Any, Any]) -> None:
+    @contextmanager
+    def anchor(self) -> Iterator[int]:
+        """Inside, the live parameters are the swarm's anchor; afterwards the same bits as before, buffers too.
+
+        Yields:
+            sum of the anchor's versions.
+
+        Raises:
+            LocalFault: an anchor stayed torn for `ANCHOR_TRIES` seconds.
+            UsageFault: it is inside another one already, or an optimizer steps inside.
+        """
+        with self._showing():
+            for _ in range(ANCHOR_TRIES):
+                with self.link.on_anchor() as version:
+                    if version is not None:
+                        yield version
+                        return
+        raise LocalFault(
+            f"the swarm's anchor could not be read whole for {ANCHOR_TRIES} s, as when the network process is being "
+            "restarted; nothing was changed; expected one that stays; try again later"
+        )
+
+    @contextmanager
+    def _showing(self) -> Iterator[None]:
+        """While the anchor is shown nobody steps; buffers that change inside are put back."""
+        if self._shows_anchor:
+            raise UsageFault("the anchor is asked for inside itself; expected one at a time; it is there already.")
+        buffers = [(buffer, buffer.detach().clone()) for buffer in self.module.buffers()]
+        self._shows_anchor = True
+        try:
+            yield
+        finally:
+            self._shows_anchor = False
+            with torch.no_grad():
+                for buffer, before in buffers:
+                    buffer.copy_(before)
+
+    def _after_step(self) -> None:
+        if self._shows_anchor:
+            raise UsageFault(
+                "an optimizer stepped inside anchor(), where the parameters are the swarm's; what it did is undone "
+                "with the block; expected only reading there; step after the block."
+            )
         loss = sum(self._losses) / len(self._losses) if self._losses else None
         # Work of no tokens has no weight in the mean: a loop with its own order of data counts one per step.
         num_tokens = self._reported_tokens or max(1, self._num_tokens)
@@ -197,22 +241,3 @@ class LocalTraining:
         self.link.after_inner_step(num_tokens, loss)
         if self._keeper is not None:
             self._keeper.after_step()
-
-
-def innermost(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """The optimizer itself, out of wrappers such as accelerate's, which keep it as `optimizer`.
-
-    Raises:
-        LocalFault: there is no `torch.optim.Optimizer` in it.
-    """
-    found: Any = optimizer
-    # A wrapper may call itself an Optimizer too, without what makes it one: it has no hooks.
-    while not hasattr(found, "_optimizer_step_post_hooks"):
-        if not hasattr(found, "optimizer"):
-            raise LocalFault(
-                f"the optimizer is a {type(optimizer).__name__}; expected a torch.optim.Optimizer, or a wrapper that "
-                "has one as `optimizer`; give the optimizer itself."
-            )
-        found = found.optimizer
-    assert isinstance(found, torch.optim.Optimizer)
-    return found

@@ -11,7 +11,8 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -284,32 +285,43 @@ class TrainerLink:
         self._counters.finished = 1
         self._counters.heartbeat = self._clock()
 
-    @torch.no_grad()
-    def evaluate_on_anchor(self, evaluate: Callable[[], float]) -> tuple[float, int] | None:
-        """Run `evaluate` with the anchors in the live parameters, then put the same bits of x back.
+    @contextmanager
+    def on_anchor(self) -> Iterator[int | None]:
+        """Show the anchors in the live parameters, then put the same bits of x back.
 
-        Returns:
-            (what `evaluate` returned, sum of the anchor versions it was measured on), also noted in the mailbox; None
-            when an anchor stayed torn for a second (the network process is being restarted).
+        Yields:
+            sum of the anchor versions; None when an anchor stayed torn for a second (the network process is being
+            restarted), and the live parameters are nobody's.
         """
         if self._is_sharded:
             self._leads(OrderKind.MEASURE)
         self._portion.put_aside()
         try:
             versions = [self._show_anchor(fragment) for fragment in self.layout.fragments]
-            is_whole = None not in versions
+            known = [version for version in versions if version is not None]
+            is_whole = len(known) == len(versions)
             if self._is_sharded:
                 self._leads(OrderKind.LOSS, is_whole)
-            if not is_whole:
-                return None
-            total = sum(version for version in versions if version is not None)
-            loss = evaluate()
+            yield sum(known) if is_whole else None
         finally:
             self._portion.take_back()
-            self._last_step_at = None  # the time of an evaluation says nothing about the speed of training
-        self._counters.held_out_loss, self._counters.held_out_version = loss, total
-        self._counters.heartbeat = self._clock()
-        return loss, total
+            self.note_pause()
+            self._counters.heartbeat = self._clock()
+
+    @torch.no_grad()
+    def evaluate_on_anchor(self, evaluate: Callable[[], float]) -> tuple[float, int] | None:
+        """Run `evaluate` on the anchors; see `on_anchor`.
+
+        Returns:
+            (what `evaluate` returned, sum of the anchor versions it was measured on), also noted in the mailbox; None
+            when an anchor was torn.
+        """
+        with self.on_anchor() as versions:
+            if versions is None:
+                return None
+            loss = evaluate()
+        self._counters.held_out_loss, self._counters.held_out_version = loss, versions
+        return loss, versions
 
     # --- inside --------------------------------------------------------------------------------------------------
 

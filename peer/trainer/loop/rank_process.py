@@ -56,7 +56,7 @@ def follow(place: Place) -> int:
     layout = layout_of(manifest, [(name, tuple(tensor.shape)) for name, tensor in parameters.items()])
     inner = InnerStep(model, corpus, manifest.training, device, ranks)
     portion = Portion(parameters, layout, torch.device("cpu") if setup.offloads else None)
-    keeper = PortionKeeper(Path(setup.checkpoints), portion, model, inner.optimizer, ranks)
+    keeper = PortionKeeper(Path(setup.checkpoints), portion, model, [inner.optimizer], ranks)
     follower = Follower(ranks, portion, inner, keeper, setup.evaluation_batches)
     while follower.obey(ranks.next_order()):
         pass

@@ -107,6 +107,7 @@ class Peer:
             peer_id=ME,
             checkpoints=folder,
             first_read=totals.reads,
+            state=options.get("state"),
         )
         assert self.training._keeper is not None
         self.trainer_keeper: TrainerKeeper = self.training._keeper

@@ -285,7 +285,7 @@ def test_a_trainers_part_of_another_module_or_optimizer_changes_nothing(tmp_path
     )
     optimizer = torch.optim.AdamW(wider.parameters())
     before = [value.clone() for value in wider.parameters()]
-    assert not TrainerKeeper(tmp_path, link, wider, optimizer, lambda: 0).restore(number)
+    assert not TrainerKeeper(tmp_path, link, wider, [optimizer], lambda: 0).restore(number)
     assert all(torch.equal(old, new) for old, new in zip(before, wider.parameters(), strict=True))
     assert not optimizer.state
     assert "has no live.weight" in caplog.text

@@ -16,7 +16,7 @@ from peer.config.peer_config import PeerConfig
 from peer.join.connection import fitting_layout
 from peer.join.session import NOT_OF_AN_OWN_LOOP, join
 from peer.owner.new_run import ROBUST_COMBINE, create_custom_run, trained_parameters
-from peer.trainer.loop.local_training import innermost
+from peer.trainer.loop.optimizers import innermost
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "own_loop.py"
 

@@ -87,6 +87,45 @@ def test_one_peer_without_network_is_a_plain_loop_bit_for_bit(corpus):
     assert bits(linked) == bits(plain)
 
 
+def test_the_anchor_is_a_block_after_which_the_same_bits_are_back(corpus):
+    model = model_of()
+    model.register_buffer("seen", torch.zeros(1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    link = link_of(model)
+    for index, state in enumerate(link.mailbox.states):
+        with state.changing():
+            state.anchor.fill(index + 1.0)
+            state.version = 5 + index
+    before = bits(model)
+    with LocalTraining(model, optimizer, link, seed=1, peer_id="a") as training:
+        with training.anchor() as version:
+            assert version == 11
+            assert {float(value) for parameter in model.parameters() for value in parameter.detach().flatten()} == {
+                1,
+                2,
+            }
+            model.seen.fill_(3)
+        assert bits(model) == before
+        assert model.seen == 0
+        with pytest.raises(ZeroDivisionError), training.anchor():
+            raise ZeroDivisionError
+        assert bits(model) == before
+        with training.anchor(), pytest.raises(UsageFault, match="inside itself"), training.anchor():
+            pass
+        with pytest.raises(UsageFault, match="inside itself"):
+            training.evaluate(lambda: training.anchor().__enter__())
+        for parameter in model.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        with pytest.raises(UsageFault, match="stepped inside anchor"), training.anchor():
+            optimizer.step()
+        assert bits(model) == before
+        assert link.inner_steps == 0
+        link.mailbox.states[1].writing = 1
+        with pytest.raises(LocalFault, match="could not be read whole for 30 s"), training.anchor():
+            pytest.fail("a torn anchor")
+        assert bits(model) == before
+
+
 def test_training_lowers_the_loss_and_counts(corpus):
     trainer = trainer_of(corpus)
     before = trainer.held_out_loss()

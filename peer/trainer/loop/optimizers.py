@@ -1,0 +1,117 @@
+"""The optimizers of one module, as one: Muon for its matrices and AdamW for the rest, or one for each layer.
+
+Together they hold every trained parameter. An inner step is over when each of them has stepped since the previous one
+was counted, whatever their order: a generator that steps after every fifth step of its critic ends every fifth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.hooks import RemovableHandle
+
+from dht.errors import LocalFault
+
+Optimizer = torch.optim.Optimizer
+
+MAX_STEPS_ALONE = 100
+"""Of one optimizer without any of another: GANs take 5 of a critic, and a scaler that skips a part takes a few."""
+
+
+class Optimizers:
+    """Calls `after_step` after every inner step, while it is hooked.
+
+    Args:
+        given: one optimizer or several, or wrappers of them.
+
+    Attributes:
+        all: the optimizers themselves, in the given order.
+
+    Raises:
+        LocalFault: they do not hold all trained parameters of `module`, or one of them holds none.
+    """
+
+    def __init__(self, given: Optimizer | Sequence[Optimizer], module: nn.Module) -> None:
+        several = [*given] if isinstance(given, Sequence) else [given]
+        self.all = tuple(innermost(optimizer) for optimizer in several)
+        _check_held(self.all, module)
+        self._steps = [0] * len(self.all)
+        self._hooks: list[RemovableHandle] = []
+
+    def hook(self, after_step: Callable[[], None]) -> None:
+        """From now on call `after_step` once per inner step, at the end of the step that completes it."""
+
+        def stepped(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[Any, Any]) -> None:
+            if self._is_complete(optimizer):
+                after_step()
+
+        self._hooks = [optimizer.register_step_post_hook(stepped) for optimizer in self.all]
+
+    def unhook(self) -> None:
+        """Call nothing any more."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+
+    def _is_complete(self, optimizer: Optimizer) -> bool:
+        number = next(place for place, one in enumerate(self.all) if one is optimizer)
+        self._steps[number] += 1
+        if all(self._steps):
+            self._steps = [0] * len(self.all)
+            return True
+        if self._steps[number] >= MAX_STEPS_ALONE:
+            idle = next(place for place, steps in enumerate(self._steps) if not steps)
+            raise LocalFault(
+                f"optimizer {number} ({type(optimizer).__name__}) has taken {MAX_STEPS_ALONE} steps and optimizer "
+                f"{idle} ({type(self.all[idle]).__name__}) none; expected a step of each in every inner step, and "
+                "nothing was counted or sent meanwhile; let the loop step all of them, or give join() only those "
+                "that it steps"
+            )
+        return False
+
+
+def innermost(optimizer: Optimizer) -> Optimizer:
+    """The optimizer itself, out of wrappers such as accelerate's, which keep it as `optimizer`.
+
+    Raises:
+        LocalFault: there is no `torch.optim.Optimizer` in it.
+    """
+    found: Any = optimizer
+    # A wrapper may call itself an Optimizer too, without what makes it one: it has no hooks.
+    while not hasattr(found, "_optimizer_step_post_hooks"):
+        if not hasattr(found, "optimizer"):
+            raise LocalFault(
+                f"the optimizer is a {type(optimizer).__name__}; expected a torch.optim.Optimizer, or a wrapper that "
+                "has one as `optimizer`; give the optimizer itself."
+            )
+        found = found.optimizer
+    assert isinstance(found, Optimizer)
+    return found
+
+
+def _check_held(optimizers: Sequence[Optimizer], module: nn.Module) -> None:
+    if not optimizers:
+        raise LocalFault("there is no optimizer; expected one or several; give join() what the loop steps")
+    if len(set(map(id, optimizers))) < len(optimizers):
+        raise LocalFault(f"{len(optimizers)} optimizers are given, one of them twice; expected each once; remove one")
+    trained = {id(parameter): name for name, parameter in module.named_parameters() if parameter.requires_grad}
+    missing = dict(trained)
+    for number, optimizer in enumerate(optimizers):
+        held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+        if len(optimizers) > 1 and not held & trained.keys():
+            raise LocalFault(
+                f"optimizer {number} ({type(optimizer).__name__}) holds no trained parameter of the module; expected "
+                "only the module's optimizers; leave it out"
+            )
+        missing = {key: name for key, name in missing.items() if key not in held}
+    if missing:
+        name, subject = next(iter(missing.values())), "the optimizer does"
+        if len(optimizers) > 1:
+            subject = f"the {len(optimizers)} optimizers together do"
+        raise LocalFault(
+            f"{subject} not hold parameter {name!r}; expected all trained parameters of the module; make an optimizer "
+            "from module.parameters(), give join() every optimizer of the module, or freeze what shall not be trained"
+        )
