@@ -18,3 +18,5 @@ The rooms, from the bottom up:
     exchange/  the async shell: performs what the machines ask for
     transfer/  anchors for those who join or return
 """
+
+# A part of murmuration-swarm: peer/import_path.py looks for this line.

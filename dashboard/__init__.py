@@ -18,3 +18,5 @@ The rooms, from the bottom up:
 
 Everything shown comes from strangers: it is bounded in number, stripped of what does not print, and escaped.
 """
+
+# A part of murmuration-swarm: peer/import_path.py looks for this line.

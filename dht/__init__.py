@@ -25,3 +25,5 @@ The rooms, from the bottom up:
 Sources: Kademlia (Maymounkov and Mazieres, 2002) for the lookup under the store; Ed25519 (RFC 8032) for every
 signature; the libp2p peer id specification for the text form of a public key.
 """
+
+# A part of murmuration-swarm: peer/import_path.py looks for this line.

@@ -7,15 +7,19 @@
 
 Each name is loaded when it is first used, so that importing this package takes no torch. The names are stable; the
 modules behind them are not.
+
+    command.py  entry point of the `peer` script
 """
+
+# A part of murmuration-swarm: peer/import_path.py looks for this line.
 
 from __future__ import annotations
 
 import importlib
-
-from peer.version import VERSION
-
-__version__ = VERSION
+import importlib.util
+import os
+import sys
+from types import ModuleType
 
 _HOMES = {
     # Training with a swarm
@@ -42,13 +46,35 @@ _HOMES = {
 
 __all__ = [*_HOMES]
 
+_USED_HERE = ("dht", "averaging", "peer")
+"""A script may have its own `dashboard`: nothing behind the names above loads ours."""
+
 
 def __getattr__(name: str) -> object:
-    if name not in _HOMES:
+    if name == "__version__":
+        home, inside = "peer.version", "VERSION"
+    elif name in _HOMES:
+        home, inside = _HOMES[name], name
+    else:
         raise AttributeError(f"module 'murmuration' has no attribute {name!r}")
-    value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
+    if fault := _import_path().package_fault(_USED_HERE):
+        raise ImportError(fault)
+    value = globals()[name] = getattr(importlib.import_module(home), inside)
     return value
 
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *_HOMES})
+
+
+def _import_path() -> ModuleType:
+    """`peer.import_path` by its place: what is called `peer` where a script runs may be the script's own."""
+    name = f"{__name__}.import_path"
+    if name not in sys.modules:
+        path = os.path.join(os.path.dirname(os.path.dirname(__file__)), "peer", "import_path.py")
+        spec = importlib.util.spec_from_file_location(name, path)
+        assert spec is not None
+        assert spec.loader is not None
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+    return sys.modules[name]

@@ -7,7 +7,7 @@ The files of this folder stand under all rooms, but for the entry point:
     surroundings.py   closed streams, a user without a name: put right before anything else
     plain_output.py   text of others on its way to a terminal: nothing that a terminal would obey
     plain_console.py  the same for tables and panels
-    __main__.py       entry point of `peer` and of `python -m peer`
+    __main__.py       entry point of `python -m peer`
 
 The rooms, from the bottom up. Only `trainer/`, and the rooms that start one, load torch:
 
@@ -28,3 +28,5 @@ The rooms, from the bottom up. Only `trainer/`, and the rooms that start one, lo
     demo/        `peer demo`
     cli/         the command line: arguments in, exit code out
 """
+
+# A part of murmuration-swarm: peer/import_path.py looks for this line.

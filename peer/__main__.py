@@ -1,4 +1,4 @@
-"""Entry point of the `peer` script and of `python -m peer`."""
+"""The command line: entry point of `python -m peer`, and what `murmuration/command.py` runs."""
 
 import sys
 

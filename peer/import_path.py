@@ -1,7 +1,8 @@
 """Where our processes take code from: never from the folder in which somebody happens to type `peer`.
 
 `python -m` and `python -c` put the working folder before everything else, so that a `random.py` in a folder of
-downloads would run in its reader's name. This module imports nothing that is not loaded when Python starts.
+downloads would run in its reader's name. This module imports nothing that is not loaded when Python starts, and nothing
+of ours: `murmuration` loads it by its place.
 """
 
 import os
@@ -11,6 +12,11 @@ SAFE_PATH = "PYTHONSAFEPATH"
 """Tells every Python below us, those that libraries start too, to leave the working folder alone (Python 3.11)."""
 
 _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+DISTRIBUTION = "murmuration-swarm"
+"""What `pip install` calls this software; `murmuration` alone is another project."""
+
+_MARK = f"# A part of {DISTRIBUTION}:".encode()
 
 _PACKAGES = ("dht", "averaging", "peer", "dashboard", "murmuration")
 
@@ -50,13 +56,57 @@ def leave_working_folder() -> None:
 
 
 def take_own_packages() -> None:
-    """Have all of our packages come from one place, whatever else is installed, and nothing but them from there."""
+    """Have all of our packages come from one place, whatever else is installed, and nothing but them from there.
+
+    Raises:
+        SystemExit: one of them has been written over, with a sentence.
+    """
+    if faults := [_overwritten(name) for name in _PACKAGES if not _is_own(name)]:
+        raise SystemExit(f"peer: {faults[0]}")
     sys.path.insert(0, _ROOT)
     try:
         for name in _PACKAGES:
             __import__(name)
     finally:
         del sys.path[0]
+
+
+def package_fault(names: tuple[str, ...]) -> str:
+    """Why a script does not get our packages `names`, with the file that is to blame; empty: it gets them."""
+    # Not before: this module may be loaded where a script's own files stand before the library's.
+    import importlib.util
+
+    for name in names:
+        own = os.path.join(_ROOT, name, "__init__.py")
+        try:
+            spec = importlib.util.find_spec(name)
+        except ValueError:
+            spec = None  # a module that somebody made by hand
+        found = spec and (spec.origin or next(iter(spec.submodule_search_locations or ()), None))
+        if found is None or os.path.realpath(found) != os.path.realpath(own):
+            return (
+                f"Python finds {found or 'nothing'} under the name {name!r}, which is one of Murmuration's packages "
+                f"({own}); rename yours, or start your script from another folder"
+            )
+        if not _is_own(name):
+            return _overwritten(name)
+    return ""
+
+
+def _is_own(name: str) -> bool:
+    try:
+        with open(os.path.join(_ROOT, name, "__init__.py"), "rb") as file:
+            return _MARK in file.read()
+    except OSError:
+        return False
+
+
+def _overwritten(name: str) -> str:
+    return (
+        f"{os.path.join(_ROOT, name, '__init__.py')} is not Murmuration's, another package has written over it; "
+        f"find it with: pip show --files {name}; then run: pip uninstall {name}; "
+        f"pip install --force-reinstall --no-deps {DISTRIBUTION}"
+    )
 
 
 def path_without(path: list[str], here: str, python_path: str, library: str) -> list[str]:

@@ -13,7 +13,7 @@ from dht.errors import UsageFault
 
 HostBackend = Literal["libp2p", "p2pd"]
 
-INSTALL: Final = "pip install 'murmuration[observer]'"
+INSTALL: Final = "pip install 'murmuration-swarm[observer]'"
 
 
 def choose_backend(asked: str | None) -> tuple[HostBackend, str]:

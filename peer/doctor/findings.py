@@ -11,6 +11,7 @@ from dht.identity.multiaddr import Multiaddr, parse_multiaddr
 from dht.p2pd.congestion_control import BBR
 from dht.quantities import bit_rate_text, bytes_text, plural, seconds_text, short_peer
 from peer.doctor.facts import DoctorFacts, LineFacts, MachineFacts, NeedFacts, ReportedRun
+from peer.import_path import DISTRIBUTION
 from peer.network.membership.membership import CLOCK_SKEW_SECONDS
 from peer.version import SOFTWARE, is_older
 
@@ -94,14 +95,14 @@ def _software(machine: MachineFacts, run: ReportedRun | None) -> Finding:
     if missing:
         what = f"{shown}; {' and '.join(missing)} cannot be found"
         return Finding(
-            "software", "stop", what, "install this software again: pip install --force-reinstall murmuration"
+            "software", "stop", what, f"install this software again: pip install --force-reinstall {DISTRIBUTION}"
         )
     if run is not None and run.minimum_software and is_older(SOFTWARE, run.minimum_software):
         what = f"{shown}; the run's owner asks for {run.minimum_software} or newer"
-        return Finding("software", "stop", what, "pip install --upgrade murmuration", Incompatible.exit_code)
+        return Finding("software", "stop", what, f"pip install --upgrade {DISTRIBUTION}", Incompatible.exit_code)
     if run is not None and run.newer_software:
         what = f"{shown}; members run {run.newer_software}"
-        return Finding("software", "note", what, "pip install --upgrade murmuration")
+        return Finding("software", "note", what, f"pip install --upgrade {DISTRIBUTION}")
     return Finding("software", "ok", shown)
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+import murmuration
 from peer import import_path
 from peer.cli import app
 from peer.network.process.child import start_network_child
@@ -106,7 +108,7 @@ def test_what_is_started_is_the_code_that_starts_it_and_nothing_else_beside_it(t
     copy = tmp_path / "checkout"
     for package in ("dht", "averaging", "peer", "dashboard", "murmuration"):
         (copy / package).mkdir(parents=True)
-        (copy / package / "__init__.py").write_text("")
+        (copy / package / "__init__.py").write_text(f"# A part of {import_path.DISTRIBUTION}: a copy.\n")
     (copy / "peer" / "import_path.py").write_text(Path(import_path.__file__).read_text())
     (copy / "peer" / "told.py").write_text("import random, sys\nprint('here', sys.argv[1:])\n")
     (copy / "random.py").write_text("raise SystemExit(7)\n")
@@ -114,3 +116,74 @@ def test_what_is_started_is_the_code_that_starts_it_and_nothing_else_beside_it(t
     script += "del sys.path[0]; import subprocess; subprocess.run(python_command('peer.told', 'a'))"
     shown = run(sys.executable, "-P", "-c", script, str(copy))
     assert shown.stdout == "here ['a']\n", shown.stderr
+
+
+ROOT = Path(murmuration.__file__).parents[1]
+
+
+def script(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
+    """Run somebody's own script, whose folder Python searches first."""
+    (folder / "train.py").write_text(text)
+    return run(sys.executable, str(folder / "train.py"), python_path=str(ROOT))
+
+
+@pytest.mark.parametrize(("name", "own"), [("peer", "peer.py"), ("averaging", "averaging/__init__.py")])
+@pytest.mark.parametrize("use", ["murmuration.join", "murmuration.__version__"])
+def test_a_scripts_own_file_in_the_place_of_a_package_is_named(tmp_path: Path, name: str, own: str, use: str) -> None:
+    (tmp_path / own).parent.mkdir(exist_ok=True)
+    (tmp_path / own).write_text("raise SystemExit('it ran')\n")
+    last = script(tmp_path, f"import murmuration\n{use}\n").stderr.splitlines()[-1]
+    assert last.startswith(f"ImportError: Python finds {tmp_path / own} under the name {name!r}")
+    assert "rename yours" in last
+
+
+def test_a_folder_of_files_that_has_the_name_of_a_package_is_in_nobodys_way(tmp_path: Path) -> None:
+    (tmp_path / "averaging").mkdir()
+    assert script(tmp_path, "import murmuration\nmurmuration.UsageFault\n").returncode == 0
+
+
+def test_a_package_that_the_script_loaded_before_is_named_too(tmp_path: Path) -> None:
+    (tmp_path / "averaging.py").write_text("")
+    shown = script(tmp_path, "import averaging, sys; del sys.path[0]\nfrom murmuration import join\n")
+    assert f"ImportError: Python finds {tmp_path / 'averaging.py'}" in shown.stderr.splitlines()[-1]
+
+
+def test_a_scripts_own_dashboard_is_in_nobodys_way(tmp_path: Path) -> None:
+    (tmp_path / "dashboard.py").write_text("")
+    shown = script(tmp_path, "import dashboard, murmuration\nmurmuration.UsageFault\nprint(dashboard.__file__)\n")
+    assert shown.stdout == f"{tmp_path / 'dashboard.py'}\n", shown.stderr
+
+
+def test_the_command_takes_its_own_package_where_pythonpath_has_one_of_that_name(tmp_path: Path) -> None:
+    (tmp_path / "peer.py").write_text("raise SystemExit(7)\n")
+    start = "from murmuration.command import main; main()"
+    shown = run(sys.executable, "-P", "-c", start, python_path=f"{tmp_path}:{ROOT}")
+    assert "Usage" in shown.stdout + shown.stderr, shown.stderr
+
+
+@pytest.mark.parametrize("start", ["from murmuration.command import main; main()", "import peer.__main__"])
+@pytest.mark.parametrize("name", ["dashboard", "averaging"])
+def test_a_package_that_another_one_has_written_over_is_named(tmp_path: Path, start: str, name: str) -> None:
+    copy = copied(tmp_path)
+    (copy / name / "__init__.py").write_text("import starlette_is_not_there\n")
+    shown = run(sys.executable, "-P", "-c", start, python_path=str(copy))
+    assert shown.returncode == 1
+    assert shown.stderr.startswith(f"peer: {copy / name / '__init__.py'} is not Murmuration's, another package")
+    assert f"pip uninstall {name}; pip install --force-reinstall --no-deps murmuration-swarm" in shown.stderr
+    assert len(shown.stderr.splitlines()) == 1
+
+
+def test_a_script_is_told_of_it_too(tmp_path: Path) -> None:
+    copy = copied(tmp_path)
+    (copy / "peer" / "__init__.py").write_text("")
+    shown = run(sys.executable, "-P", "-c", "import murmuration; murmuration.join", python_path=str(copy))
+    assert f"ImportError: {copy / 'peer' / '__init__.py'} is not Murmuration's" in shown.stderr.splitlines()[-1]
+
+
+def copied(folder: Path) -> Path:
+    """Our packages as an installation has them."""
+    for name in ("dht", "averaging", "peer", "dashboard", "murmuration"):
+        shutil.copytree(
+            ROOT / name, folder / name, ignore=shutil.ignore_patterns("node_modules", "built", "__pycache__")
+        )
+    return folder

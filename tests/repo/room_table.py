@@ -191,7 +191,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
     "dashboard.app": ("dht.identity dht.records dht.observer dashboard.*", False, "aiohttp"),
     "peer.cli": ("dht.* peer.* dashboard.*", False, "pydantic typer"),
     "peer.__main__": ("peer peer.cli", False, ""),
-    "murmuration": ("peer", False, ""),
+    "murmuration": ("peer peer.__main__", False, ""),
 }
 """A room may also import the standard library, its own files and `GROUND`. `x.*` is every row of `x` above this one."""
 

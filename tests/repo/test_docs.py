@@ -26,6 +26,7 @@ from peer.cli.options import spread_peers
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig
 from peer.events.log import EVENT_TYPES
+from peer.import_path import DISTRIBUTION
 from peer.version import VERSION
 from tests.kit.documents import (
     ALL_DOCUMENTS,
@@ -232,9 +233,10 @@ def test_every_command_is_in_the_readme() -> None:
 # --- versions, links, paths ---
 
 
-def test_one_version() -> None:
-    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    assert declared == VERSION
+def test_one_version_and_one_name() -> None:
+    declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert declared["version"] == VERSION
+    assert declared["name"] == DISTRIBUTION
     newest = re.search(r"^## \[?v?(\d+\.\d+\.\d+)", CHANGELOG.read_text(), re.MULTILINE)
     assert newest, "CHANGELOG.md has no heading with a version"
     assert newest[1] == VERSION

@@ -56,7 +56,9 @@ def test_the_dht_alone_and_then_everything():
 
 @pytest.mark.parametrize("preparation", [PARTS + ROOM, ROOM + PARTS])
 def test_the_dht_beside_libp2p(preparation: str):
-    pytest.importorskip("libp2p", reason="the observer extra is not installed: pip install 'murmuration[observer]'")
+    pytest.importorskip(
+        "libp2p", reason="the observer extra is not installed: pip install 'murmuration-swarm[observer]'"
+    )
     run(HEAVY + preparation + DHT_ALONE + BOTH_LIBRARIES)
 
 

@@ -17,7 +17,7 @@ from dht.p2pd.host import P2pdHost
 from dht.records.signed_records import run_key
 from tests.kit.host_contract import CONTRACT, ECHO, Check, HostNetwork, echo, run_check
 
-pytest.importorskip("libp2p", reason="the observer extra is not installed: pip install 'murmuration[observer]'")
+pytest.importorskip("libp2p", reason="the observer extra is not installed: pip install 'murmuration-swarm[observer]'")
 pytest.importorskip("hivemind")
 
 from hivemind.p2p import P2PDaemonError, P2PHandlerError, PeerID

@@ -25,7 +25,7 @@ from dht.observer.network import observer_network
 from dht.pylibp2p.protobuf_clash import make_room_for_libp2p
 from tests.kit.host_contract import CONTRACT, ECHO, Check, HostNetwork, echo, run_check
 
-pytest.importorskip("libp2p", reason="the observer extra is not installed: pip install 'murmuration[observer]'")
+pytest.importorskip("libp2p", reason="the observer extra is not installed: pip install 'murmuration-swarm[observer]'")
 
 from dht.pylibp2p import connections, messages
 from dht.pylibp2p import host as libp2p_host
@@ -448,8 +448,8 @@ def test_the_transport_is_chosen_by_what_is_installed(monkeypatch: pytest.Monkey
     backend, remark = choose_backend(None)
     assert backend == "p2pd"
     assert "not installed" in remark
-    assert "murmuration[observer]" in remark
-    with pytest.raises(UsageFault, match=r"pip install 'murmuration\[observer\]'"):
+    assert "murmuration-swarm[observer]" in remark
+    with pytest.raises(UsageFault, match=r"pip install 'murmuration-swarm\[observer\]'"):
         choose_backend("libp2p")
 
 
