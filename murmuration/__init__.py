@@ -8,6 +8,7 @@
 Each name is loaded when it is first used, so that importing this package takes no torch. The names are stable; the
 modules behind them are not.
 
+    place.py    our `peer.import_path`, whatever else is called `peer`
     command.py  entry point of the `peer` script
 """
 
@@ -16,10 +17,8 @@ modules behind them are not.
 from __future__ import annotations
 
 import importlib
-import importlib.util
-import os
-import sys
-from types import ModuleType
+
+from murmuration.place import import_path
 
 _HOMES = {
     # Training with a swarm
@@ -57,7 +56,7 @@ def __getattr__(name: str) -> object:
         home, inside = _HOMES[name], name
     else:
         raise AttributeError(f"module 'murmuration' has no attribute {name!r}")
-    if fault := _import_path().package_fault(_USED_HERE):
+    if fault := import_path().package_fault(_USED_HERE):
         raise ImportError(fault)
     value = globals()[name] = getattr(importlib.import_module(home), inside)
     return value
@@ -65,16 +64,3 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *_HOMES})
-
-
-def _import_path() -> ModuleType:
-    """`peer.import_path` by its place: what is called `peer` where a script runs may be the script's own."""
-    name = f"{__name__}.import_path"
-    if name not in sys.modules:
-        path = os.path.join(os.path.dirname(os.path.dirname(__file__)), "peer", "import_path.py")
-        spec = importlib.util.spec_from_file_location(name, path)
-        assert spec is not None
-        assert spec.loader is not None
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[name])
-    return sys.modules[name]

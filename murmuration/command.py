@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from murmuration import _import_path
+from murmuration.place import import_path
 
 
 def main() -> NoReturn:
     """Run the command line; one sentence and exit code 1 if another package has written over one of ours."""
-    _import_path().leave_working_folder()
+    import_path().leave_working_folder()
     from peer.__main__ import main as run
 
     run()

@@ -82,7 +82,7 @@ def package_fault(names: tuple[str, ...]) -> str:
             spec = importlib.util.find_spec(name)
         except ValueError:
             spec = None  # a module that somebody made by hand
-        found = spec and (spec.origin or next(iter(spec.submodule_search_locations or ()), None))
+        found = None if spec is None else spec.origin or next(iter(spec.submodule_search_locations or ()), None)
         if found is None or os.path.realpath(found) != os.path.realpath(own):
             return (
                 f"Python finds {found or 'nothing'} under the name {name!r}, which is one of Murmuration's packages "

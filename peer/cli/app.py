@@ -10,11 +10,13 @@ Exit codes: 0 well; 1 a fault of this machine or a bug; 2 a wrong flag, file or 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 
 from peer.cli import doctor, export, owner, profile, receipts, training, trying, watching
 from peer.cli.options import spread_peers
+from peer.version import SOFTWARE
 
 app = typer.Typer(
     name="peer",
@@ -28,6 +30,22 @@ app = typer.Typer(
 
 for _module in (*(training, owner, doctor, watching, export, receipts, profile, trying),):
     app.add_typer(_module.commands)
+
+
+def _tell_version(is_asked: bool) -> None:
+    if is_asked:
+        typer.echo(SOFTWARE)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_tell_version, is_eager=True, help="Show the version of this software."),
+    ] = False,
+) -> None:
+    pass
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -26,6 +26,7 @@ from peer.config.manifest import AveragingSection, RunManifest
 from peer.config.peer_config import PeerConfig, write_cached_peers
 from peer.export.model_source import CheckpointSource, ModelFileSource, RunSource
 from peer.observe.target import Target
+from peer.version import SOFTWARE
 
 OWNER = Identity.generate()
 RUN_ID = make_run_id("demo", OWNER.public_key)
@@ -88,6 +89,11 @@ def test_the_commands_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     text = capsys.readouterr().out
     assert all(f"\n  {command} " in text for command in COMMANDS)
     assert "..." not in text.partition("Commands:")[2].partition("Example")[0]
+
+
+def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert app.run(["--version"]) == 0
+    assert capsys.readouterr().out == f"{SOFTWARE}\n"
 
 
 def test_init_makes_a_key_and_a_signed_manifest(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
