@@ -42,7 +42,7 @@ def _tell_version(is_asked: bool) -> None:
 def _options(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_tell_version, is_eager=True, help="Show the version of this software."),
+        typer.Option("--version", callback=_tell_version, is_eager=True, help="Show the version and exit."),
     ] = False,
 ) -> None:
     pass

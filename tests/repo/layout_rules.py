@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from tests.repo.room_table import (
+    FRONT,
     GROUND,
     LIBRARY_OBJECTS,
     MAX_LEVEL_CHECKS,
@@ -178,10 +179,13 @@ def maps(sources: Sequence[Source]) -> Iterator[str]:
         inside = [source.module for source in sources if source.module.startswith(f"{room.module}.")]
         if not inside or not any(is_in(room.module, top) for top in (*PACKAGES, "tests.kit")):
             continue
-        if len(room.tree.body) != 1 or not (text := ast.get_docstring(room.tree, clean=False)):
+        text = ast.get_docstring(room.tree, clean=False)
+        if not text or (len(room.tree.body) != 1 and room.module != FRONT):
             yield f"{room.module} holds something else than a docstring that says what is in the room"
             continue
         lines = [line.split() for line in text.splitlines() if line.startswith("    ")]
+        if room.module == FRONT:  # it shows its use too
+            lines = [line for line in lines if line[0].endswith((".py", "/"))]
         names = [module.removeprefix(f"{room.module}.").partition(".") for module in inside]
         folders = {f"{first}/" for first, dot, _ in names if dot}
         files = {f"{first}.py" for first, dot, _ in names if not dot and f"{first}/" not in folders}

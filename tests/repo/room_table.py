@@ -11,6 +11,8 @@ MAX_LEVEL_CHECKS = 5
 """`isinstance` of messages, commits or scopes of two-level rounds, in the whole product."""
 MAX_ROOM_MODULES = 15
 MAX_ROOM_LINES = 2500
+FRONT = "murmuration"
+"""Its `__init__` gives the public names."""
 GROUND = "dht"
 """Its own files are ports and errors: every room may import them."""
 
@@ -218,7 +220,7 @@ TWO_MEANINGS = {
 OWN_FILES = (
     *("dht.p2pd.congestion_control", "peer.config.least_memory"),  # of the kernel
     *("averaging.codec.build_kernels", "dashboard.page.assets", "dashboard.web.build"),  # of this software
-    *("dht.regular_files", "peer.demo.demo"),
+    *("dht.regular_files", "peer.import_path", "peer.demo.demo"),
 )
 """They open files that nobody else can have put there."""
 
