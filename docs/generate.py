@@ -168,6 +168,7 @@ def manifest_page() -> str:
     from pydantic import BaseModel
 
     from peer.config.access_sections import ChangeSection
+    from peer.config.file_section import FileSection
     from peer.config.manifest import RunManifest
     from peer.config.validation import section_of
 
@@ -200,6 +201,9 @@ def manifest_page() -> str:
     for name, section in sections_of(RunManifest):
         parts += [f"## `[{name}]`", one_line(section.__doc__), table(head, rows_of(section, f"{name}."))]
     parts += [
+        "## Entries of `files`",
+        one_line(FileSection.__doc__) + " `peer init --file` writes them.",
+        table(head, rows_of(FileSection)),
         "## Entries of `changes`",
         one_line(ChangeSection.__doc__) + " `peer manifest edit` writes them.",
         table(head, rows_of(ChangeSection)),

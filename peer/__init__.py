@@ -13,6 +13,7 @@ The rooms, from the bottom up. Only `trainer/`, and the rooms that start one, lo
 
     mailbox/     shared memory between trainer process and network process
     config/      what all peers of a run agree on (manifest), and what one volunteer may choose
+    files/       files of a run, such as its tokenizer, known by digest
     events/      what can happen, as values; the event log
     checkpoint/  both processes' state on disk
     trainer/     the trainer process

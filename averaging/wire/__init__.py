@@ -7,6 +7,7 @@ The files, each built on those above it:
     checks.py         checks of single values in frames
     cell_checks.py    checks of the frames of two-level rounds
     frames.py         the frames of all messages
+    file_chunks.py    how the files of a run are cut into chunks
 
 docs/contributor/protocol.md describes each message and field.
 """

@@ -36,6 +36,10 @@ def init(
         str | None,
         typer.Option("--access", metavar="MODE", help="open, allowlist or invite; default: as the file says."),
     ] = None,
+    file: Annotated[
+        list[Path] | None,
+        typer.Option("--file", metavar="FILE", help="A file that members give to newcomers; several may be given."),
+    ] = None,
     force: Annotated[
         bool, typer.Option("--force", help="Sign again over the run in DIR: same owner key, next revision.")
     ] = False,
@@ -45,7 +49,7 @@ def init(
     from peer.config.data_source import LIBRARY
     from peer.owner.new_run import create_run
 
-    made = create_run(name, config, out, replace=force, access=access, for_strangers=True)
+    made = create_run(name, config, out, replace=force, access=access, for_strangers=True, files=file or ())
     is_private = made.manifest.access.mode != "open"
     seed_line = f"peer seed --run-id {made.run_id}"
     if out is not None:
@@ -63,6 +67,7 @@ def init(
             "combine": made.manifest.averaging.combine,
             "owner_key": str(made.owner_key_path),
             "run_record": str(made.run_record_path),
+            "files": [{"name": one.name, "bytes": one.bytes, "digest": one.digest} for one in made.manifest.files],
             "seed": seed_line,
             "join": join_line,
         }
@@ -71,6 +76,8 @@ def init(
     print(f"Run id      {made.run_id}")
     print(f"Owner key   {made.owner_key_path}  (keep a copy: it alone can change the run)")
     print(f"Manifest    {made.run_record_path}")
+    for one in made.manifest.files:
+        print(f"File        {one.name}, {one.bytes} bytes  (members give it to newcomers)")
     if not is_private:
         combine = made.manifest.averaging.combine
         who = "trusts every member" if combine == "mean" else "resists a quarter of hostile members"

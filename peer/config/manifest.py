@@ -21,8 +21,9 @@ from dht.fields import refuse_constant
 from dht.regular_files import read_regular
 from peer.config.access_sections import MAX_CHANGES, AccessSection, ChangeSection
 from peer.config.data_source import DataSection
+from peer.config.file_section import MAX_FILES, FileSection, check_files
 from peer.config.model_section import ModelSection
-from peer.config.section import MAX_WHOLE_NUMBER, Section
+from peer.config.section import MAX_WHOLE_NUMBER, Section, later
 from peer.config.training_section import TrainingSection
 from peer.config.validation import explain, shown
 
@@ -31,6 +32,9 @@ MAX_MANIFEST_BYTES = 12 * 1024
 
 MAX_TOML_BYTES = 1 << 20
 """Far above any run file, configuration or profile with comments; a model given by mistake is not read to its end."""
+
+CODE_PATTERN = r"^https://[!-?A-~]{1,240}@([0-9a-f]{40}|[0-9a-f]{64})$"
+"""A repository at a commit: ASCII only, and one @, so that no address looks like another one."""
 
 SITE_PATTERN = "^[a-z0-9-]{1,40}$"
 """Of the name of a site."""
@@ -240,12 +244,32 @@ class RunManifest(Section):
     starts_at: float | None = Field(
         default=None, ge=0, le=MAX_WHOLE_NUMBER, description="unix seconds before which nobody trains; absent: at once"
     )
+    code: str | None = later(
+        None,
+        pattern=CODE_PATTERN,
+        examples=["https://example.org/team/repository@COMMIT (40 hexadecimal digits)"],
+        description="custom only: where the code is that trains this run; shown to people, never fetched or run",
+    )
+    command: str | None = later(
+        None,
+        min_length=1,
+        max_length=300,
+        pattern=r"^[^\p{C}]*$",
+        examples=["python train.py (one line of printable text)"],
+        description="custom only: how that code is started; shown to people, never run",
+    )
     model: ModelSection = ModelSection()
     data: DataSection = DataSection()
     training: TrainingSection = TrainingSection()
     averaging: AveragingSection = AveragingSection()
     network: NetworkSection = NetworkSection()
     access: AccessSection = AccessSection()
+    files: tuple[FileSection, ...] = later(
+        (),
+        strict=False,
+        description=f"at most {MAX_FILES} that every member keeps and gives to newcomers, such as a tokenizer; "
+        "`peer init --file` fills it",
+    )
     changes: tuple[ChangeSection, ...] = Field(
         default=(),
         strict=False,
@@ -260,6 +284,13 @@ class RunManifest(Section):
                 f"averaging.fragment_by is {self.averaging.fragment_by!r} with model.kind 'custom'; expected "
                 "'balanced', because seeds know a custom model's number of parameters and not its layers"
             )
+        if self.model.kind != "custom" and (self.code, self.command) != (None, None):
+            named = "code" if self.code is not None else "command"
+            raise ValueError(
+                f"{named} is given with model.kind {self.model.kind!r}; expected it with kind 'custom' only, because "
+                "`peer join` needs no other code; remove it"
+            )
+        check_files(self.files)
         return self
 
     def to_bytes(self) -> bytes:
@@ -278,6 +309,14 @@ class RunManifest(Section):
         So peers that know different revisions of one run still talk to each other, and the newer one spreads.
         """
         return hashlib.sha256(self.model_copy(update={"revision": 1, "changes": ()}).to_bytes()).digest()
+
+    @property
+    def own_code_hint(self) -> str:
+        """For a custom run: where its code is and how it is started, as its owner says; for others empty."""
+        if self.model.kind != "custom":
+            return ""
+        where = "ask the run's owner for its code" if self.code is None else f"its code is at {self.code}"
+        return where if self.command is None else f"{where}; start it there with: {self.command}"
 
     def differences(self, other: RunManifest) -> list[str]:
         """A phrase for each field in which `other` differs, e.g. "averaging.codec is 'int8', not 'int4'"."""
@@ -318,16 +357,8 @@ class RunManifest(Section):
         Raises:
             UsageFault: the file cannot be read, is not TOML, or a field is wrong; the message names the field.
         """
-        fields = read_toml(path)
-        if name is not None:
-            fields["name"] = name
-        starts_at = fields.get("starts_at")
-        if isinstance(starts_at, datetime):
-            if starts_at.tzinfo is None:
-                raise UsageFault(f"{path}: starts_at has no time zone; write it like 2030-01-31T18:00:00Z.")
-            fields["starts_at"] = starts_at.timestamp()
         try:
-            return cls.from_fields(fields)
+            return cls.from_fields(run_file_fields(path, name=name))
         except ValueError as error:
             raise UsageFault(f"{path}: {error}") from error
 
@@ -342,6 +373,23 @@ class RunManifest(Section):
             return cls.model_validate(fields)
         except ValidationError as error:
             raise ValueError(explain(error, cls)) from error
+
+
+def run_file_fields(path: str | Path, *, name: str | None = None) -> dict[str, Any]:
+    """The fields in a run file, as `RunManifest.from_fields` takes them; nothing in them is checked yet.
+
+    Raises:
+        UsageFault: the file cannot be read or is not TOML, or its starting time has no time zone.
+    """
+    fields = read_toml(path)
+    if name is not None:
+        fields["name"] = name
+    starts_at = fields.get("starts_at")
+    if isinstance(starts_at, datetime):
+        if starts_at.tzinfo is None:
+            raise UsageFault(f"{path}: starts_at has no time zone; write it like 2030-01-31T18:00:00Z.")
+        fields["starts_at"] = starts_at.timestamp()
+    return fields
 
 
 def manifest_hash(data: bytes) -> bytes:

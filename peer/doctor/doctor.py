@@ -141,6 +141,7 @@ def _run_facts(
         minimum_software=minimum_software_at(manifest, version),
         has_ended=ends is not None and version >= ends,
         needs=needs,
+        own_code_hint=manifest.own_code_hint,
     )
 
 

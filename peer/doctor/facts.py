@@ -68,6 +68,7 @@ class ReportedRun:
         minimum_software: what the run's owner asks for now; empty: anything.
         num_others: members that follow another manifest.
         needs: None for a model from its owner's own code.
+        own_code_hint: where that code is; empty for every other model.
     """
 
     run_id: str
@@ -79,6 +80,7 @@ class ReportedRun:
     minimum_software: str
     has_ended: bool
     needs: NeedFacts | None
+    own_code_hint: str = ""
 
 
 @dataclass(frozen=True, slots=True)

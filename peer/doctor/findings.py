@@ -76,6 +76,8 @@ def _findings(facts: DoctorFacts) -> Iterator[Finding]:
     if run is None:
         return
     yield _manifest(run)
+    if run.own_code_hint:
+        yield Finding("model", "note", "from its owner's own code, which `peer join` does not have", run.own_code_hint)
     line = facts.line
     if not line.asked:
         why = "; ".join(line.faults) or "no member serves probes"

@@ -44,6 +44,8 @@ def _verdict(findings: Sequence[Finding], facts: DoctorFacts, code: int) -> str:
         return f"Joining makes no sense yet: {', '.join(obstacles)}. (exit code {code})"
     if facts.run is None:
         return "Nothing here stands in the way. Name a run to see the rest: --run-id RUN --peers ADDRESS"
+    if facts.run.own_code_hint:
+        return f"`peer join` cannot join this run; the code of its owner can: {facts.run.own_code_hint}"
     share = facts.share_of_rounds
     rounds = "" if share is None else f": this peer would make about {100 * share:.0f} % of the rounds"
     return f"Joining makes sense{rounds}."

@@ -156,7 +156,7 @@ def _build_trainer(
     if manifest.model.kind != "gpt":
         raise Incompatible(
             f"run {config.run_id} trains a model from its owner's own code (kind {manifest.model.kind!r}); expected "
-            "the built-in GPT; join it from that code with murmuration.join"
+            f"the built-in GPT; join it from that code with murmuration.join: {manifest.own_code_hint}"
         )
     source = source_here(manifest.data.source, config.data)
     is_elsewhere = device.type != "cpu"

@@ -93,6 +93,10 @@ def status_facts(run_id: str, manifest: RunManifest, records: list[PeerRecord], 
         "run_id": run_id,
         "manifest_hash": manifest.hash.hex(),
         "mode": manifest.averaging.mode,
+        "model_kind": manifest.model.kind,
+        "code": manifest.code,
+        "command": manifest.command,
+        "files": [{"name": file.name, "bytes": file.bytes, "digest": file.digest} for file in manifest.files],
         "num_trainers": len(trainers),
         "num_members": len(records),
         "versions": newest,
@@ -132,8 +136,11 @@ def _print_table(run_id: str, manifest: RunManifest, records: list[PeerRecord]) 
         f"versions {'/'.join(str(version) for version in facts['versions'])}  "
         f"held-out loss {'not measured yet' if loss is None else f'{loss:.4f}'}"
     )
+    if manifest.own_code_hint:
+        console.print(f"Its model is from its owner's own code: {manifest.own_code_hint}")
     if not records:
-        console.print("No peer is in the run now. Start one with: peer join --run-id " + run_id)
+        hint = "" if manifest.own_code_hint else f" Start one with: peer join --run-id {run_id}"
+        console.print(f"No peer is in the run now.{hint}")
         return
     differing = {peer["peer_id"]: peer["differing_fragments"] for peer in facts["peers"]}
     table = Table(box=None, pad_edge=False)

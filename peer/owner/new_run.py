@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,8 +15,9 @@ from dht.records.signed_records import MAX_RUN_RECORD_BYTES, decode_run_record, 
 from dht.regular_files import read_regular, write_whole
 from peer.config.data_source import check_signable
 from peer.config.layouts import bare_name
-from peer.config.manifest import RunManifest
+from peer.config.manifest import RunManifest, run_file_fields
 from peer.config.peer_config import IDENTITY_NAME, RUN_RECORD_NAME, user_data_dir_here
+from peer.files.adding import check_at_hand, keep_files, with_files
 
 OWNER_KEY_NAME = "owner.key"
 ROBUST_COMBINE = "centered_clip"
@@ -56,6 +57,7 @@ def create_run(
     replace: bool = False,
     access: str | None = None,
     for_strangers: bool = False,
+    files: Sequence[Path] = (),
 ) -> NewRun:
     """Write the owner key and the signed run record.
 
@@ -68,14 +70,14 @@ def create_run(
             the same folder (made here) is its first member.
         for_strangers: an open run gets a robust combination where the file names none; one that is signed again keeps
             its own.
+        files: of the run, which members give to each other; copied into the folder.
 
     Raises:
-        UsageFault: the name or the file is wrong, its data is a path of this machine, or the folder holds a run
-            already.
+        UsageFault: the name or a file is wrong, the data is a path of this machine, or the folder holds a run already.
         LocalFault: the folder cannot be written.
     """
     # Wrong input is found before a key is made.
-    manifest = RunManifest.load_toml(config_path, name=name) if config_path is not None else _default_manifest(name)
+    manifest = _asked_manifest(name, config_path, files)
     is_combine_named = "combine" in manifest.averaging.model_fields_set
     if access is not None:
         fields = manifest.model_dump(mode="json")
@@ -86,7 +88,7 @@ def create_run(
     is_chosen_here = for_strangers and manifest.access.mode == "open" and not is_combine_named
     if is_chosen_here:
         manifest = _with_combine(manifest, ROBUST_COMBINE)
-    return _write_run(manifest, folder, replace, keeps_combine=is_chosen_here)
+    return _write_run(manifest, folder, replace, files, keeps_combine=is_chosen_here)
 
 
 def create_custom_run(
@@ -96,6 +98,7 @@ def create_custom_run(
     folder: str | Path | None = None,
     *,
     replace: bool = False,
+    files: Sequence[str | Path] = (),
 ) -> NewRun:
     """`create_run` for a module from own code, to be trained with `murmuration.join`.
 
@@ -104,19 +107,22 @@ def create_custom_run(
             peer must build the same ones; their values may differ, a joiner takes those of the swarm.
         settings: sections and fields of `RunManifest`, e.g. ``{"averaging": {"sync_every": 10}}``. An open run gets a
             robust combination where they name none; one that is signed again keeps its own.
-        name, folder, replace: as for `create_run`.
+        name, folder, replace, files: as for `create_run`.
 
     Raises:
-        UsageFault: name, settings or module are wrong, or the folder holds a run already.
+        UsageFault: name, settings, module or a file are wrong, or the folder holds a run already.
         LocalFault: the folder cannot be written.
     """
     make_run_id(name, bytes(32))
-    fields = {**(settings or {}), "name": name}
+    paths = [Path(path) for path in files]
+    fields = with_files({**(settings or {}), "name": name}, paths)
     if "model" in fields:
         raise UsageFault("settings has a section 'model', which follows from the module here; remove it.")
     shapes = [(parameter, tuple(tensor.shape)) for parameter, tensor in trained_parameters(module)]
     try:
-        asked = RunManifest.from_fields(fields)
+        asked = RunManifest.from_fields(
+            {part: fields[part] for part in ("name", "access", "averaging") if part in fields}
+        )
         is_chosen_here = asked.access.mode == "open" and "combine" not in asked.averaging.model_fields_set
         chosen = {"combine": ROBUST_COMBINE} if is_chosen_here else {}
         fields["averaging"] = {"fragment_by": "balanced", **chosen, **fields.get("averaging", {})}
@@ -129,7 +135,8 @@ def create_custom_run(
         manifest = RunManifest.from_fields(fields)
     except ValueError as error:
         raise UsageFault(f"run {name!r} cannot be made: {error}") from error
-    return _write_run(manifest, None if folder is None else Path(folder), replace, keeps_combine=is_chosen_here)
+    place = None if folder is None else Path(folder)
+    return _write_run(manifest, place, replace, paths, keeps_combine=is_chosen_here)
 
 
 def trained_parameters(module: NamedParameters) -> list[tuple[str, Any]]:
@@ -139,8 +146,26 @@ def trained_parameters(module: NamedParameters) -> list[tuple[str, Any]]:
     ]
 
 
-def _write_run(manifest: RunManifest, folder: Path | None, replace: bool, *, keeps_combine: bool = False) -> NewRun:
+def _asked_manifest(name: str, config_path: str | Path | None, files: Sequence[Path]) -> RunManifest:
+    """What flags and run file ask for, with defaults for the rest."""
+    make_run_id(name, bytes(32))  # its message about a wrong name says more than a pattern
+    fields = {"name": name} if config_path is None else run_file_fields(config_path, name=name)
+    try:
+        return RunManifest.from_fields(with_files(fields, files))
+    except ValueError as error:
+        raise UsageFault(f"{config_path or '--file'}: {error}") from error
+
+
+def _write_run(
+    manifest: RunManifest,
+    folder: Path | None,
+    replace: bool,
+    files: Sequence[Path] = (),
+    *,
+    keeps_combine: bool = False,
+) -> NewRun:
     check_signable(manifest.data.source)
+    check_at_hand(folder, manifest, files)
     name = manifest.name
     if folder is None:
         owner = Identity.generate()
@@ -160,6 +185,8 @@ def _write_run(manifest: RunManifest, folder: Path | None, replace: bool, *, kee
         manifest = _with_own_peer(manifest, folder)
         manifest = _as_next_revision(manifest, folder / RUN_RECORD_NAME, run_id, keeps_combine=keeps_combine)
     record = encode_run_record(sign_run_record(run_id, manifest.to_bytes(), owner))
+    # Before the record, which names them: a run never lists what its owner does not have.
+    keep_files(folder, manifest, files)
     write_owned(folder / RUN_RECORD_NAME, record)
     return NewRun(run_id, manifest, folder)
 
@@ -174,11 +201,6 @@ def _with_own_peer(manifest: RunManifest, folder: Path) -> RunManifest:
         return manifest
     access = manifest.access.model_copy(update={"members": (*members, first)})
     return manifest.model_copy(update={"access": access})
-
-
-def _default_manifest(name: str) -> RunManifest:
-    make_run_id(name, bytes(32))  # its message about a wrong name says more than a pattern
-    return RunManifest(name=name)
 
 
 def _with_combine(manifest: RunManifest, combine: str) -> RunManifest:

@@ -68,6 +68,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         False,
         "pydantic",
     ),
+    "peer.files": ("averaging.codec averaging.wire peer peer.config", False, "blake3 pydantic"),
     "peer.events": ("averaging.rounds averaging.trust peer", False, ""),
     "peer.checkpoint": (
         "averaging averaging.codec averaging.wire averaging.signing averaging.outer averaging.fragment "
@@ -119,7 +120,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         "rich",
     ),
     "peer.owner": (
-        "dht.identity dht.records dht.admission dht.p2pd dht.kademlia averaging.outer peer.config "
+        "dht.identity dht.records dht.admission dht.p2pd dht.kademlia averaging.outer peer.config peer.files "
         "peer.network.membership",
         False,
         "",

@@ -19,6 +19,7 @@ from dht.admission.hello import Hello
 from dht.records.profiles import Profile
 from dht.records.signed_records import PeerRecord, RunRecord
 from peer.config.access_sections import ChangeSection
+from peer.config.file_section import FileSection
 from tests.fuzz.targets import all_targets
 from tests.kit.documents import MESSAGES, ROOT, manifest_fields, names_in, rows, section
 
@@ -46,6 +47,7 @@ def sections_with_fields() -> list[tuple[str, list[str]]]:
         ("Run record", fields_of(RunRecord)),
         ("Profile", fields_of(Profile)),
         ("Fields of the manifest", [name for name, _ in manifest_fields()]),
+        ("Files of a run", list(FileSection.model_fields)),
         ("Changes of a live run", list(ChangeSection.model_fields)),
         ("State requests", requests_of("averaging/transfer/server.py")),
         ("Probes", requests_of("peer/network/reachability/probe_server.py")),

@@ -68,9 +68,13 @@ def fields_of(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, F
 
 
 CHOICES = {name: values for name, field in fields_of(RunManifest) if (values := bounds(field))}
-TEXTS = {"name", "description", "data.source", "network.sites", "access.members", "changes"}
+TEXTS = {
+    *("name", "description", "data.source", "network.sites", "access.members", "changes"),
+    *("code", "command", "files"),
+}
 """Fields without bounds of this kind: patterns and lengths are in `test_manifest.py`, sources in
-`test_data_source.py`, keys and changes in `tests/swarms/test_revisions_live.py`."""
+`test_data_source.py`, files and code in `test_file_section.py`, keys and changes in
+`tests/swarms/test_revisions_live.py`."""
 
 
 def manifest_of(values: dict[str, Any]) -> RunManifest | None:

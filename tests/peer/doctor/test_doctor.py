@@ -213,6 +213,16 @@ def test_it_fits_80_columns_and_ends_in_a_verdict(facts: DoctorFacts) -> None:
     assert any(line.startswith(f"Joining makes {'no sense yet' if code else 'sense'}") for line in lines[-2:])
 
 
+def test_a_custom_run_invites_to_its_code_and_not_to_peer_join() -> None:
+    hint = "its code is at https://example.org/a@0; start it there with: python train.py"
+    facts = dataclasses.replace(WELL, run=dataclasses.replace(RUN, needs=None, own_code_hint=hint))
+    findings, shown = diagnose(facts), io.StringIO()
+    assert [(one.level, one.remedy) for one in findings if one.subject == "model"] == [("note", hint)]
+    print_findings(findings, facts, exit_code_of(findings), Console(file=shown, width=400, color_system=None))
+    assert "Joining makes sense" not in shown.getvalue()
+    assert shown.getvalue().splitlines()[-1].startswith("`peer join` cannot join this run; the code of its owner can")
+
+
 def test_json_has_the_findings_and_addresses_as_text() -> None:
     facts = doctor_json(WELL, 0)
     assert facts["makes_sense"] is True

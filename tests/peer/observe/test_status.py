@@ -7,6 +7,8 @@ import dataclasses
 import pytest
 
 from dht.records.signed_records import PeerRecord
+from peer.config.manifest import RunManifest
+from peer.config.model_section import ModelSection
 from peer.observe.status import _print_table, status_facts
 from peer.simulation.scenarios.spec import tiny_manifest
 from tests.kit.records import NOW, RUN_ID, anchored
@@ -32,3 +34,19 @@ def test_a_peer_with_another_anchor_is_marked(capsys: pytest.CaptureFixture[str]
 def test_nothing_is_marked_where_all_agree(capsys: pytest.CaptureFixture[str]) -> None:
     _print_table(RUN_ID, MANIFEST, records_of(A=b"b", B=b"b"))
     assert "!" not in capsys.readouterr().out
+
+
+def test_a_custom_run_invites_to_its_code_and_not_to_peer_join(capsys: pytest.CaptureFixture[str]) -> None:
+    model = ModelSection(kind="custom", num_parameters=10, layout_digest="ab" * 32)
+    code, command = f"https://example.org/team/code@{'0' * 40}", "python train.py"
+    averaging = MANIFEST.averaging.model_copy(update={"fragment_by": "balanced"})
+    manifest = RunManifest(name="own", model=model, averaging=averaging, code=code, command=command)
+    facts = status_facts(RUN_ID, manifest, [], NOW)
+    assert (facts["model_kind"], facts["code"], facts["command"], facts["files"]) == ("custom", code, command, [])
+    _print_table(RUN_ID, manifest, [])
+    shown = " ".join(capsys.readouterr().out.split())
+    assert code in shown
+    assert "start it there with: python train.py" in shown
+    assert "peer join" not in shown
+    _print_table(RUN_ID, MANIFEST, [])
+    assert "peer join --run-id" in capsys.readouterr().out

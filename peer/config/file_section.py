@@ -1,0 +1,91 @@
+"""The manifest's list of files: what a run needs beside its numbers, such as a tokenizer, known by digest. Pure.
+
+Members serve them to each other (`averaging/transfer`), so that who joins needs no other place to get them from. A name
+is that of a file in one folder: it never leads anywhere else.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from averaging.wire.file_chunks import FILE_CHUNK_BYTES, MAX_FILE_BYTES
+from peer.config.section import Section, later
+
+MAX_FILES = 16
+"""A tokenizer comes as four or five files, a model card and a layout beside it; 16 take 4 of the manifest's 12 KiB."""
+MAX_TOTAL_BYTES = 256 << 20
+"""Of all files together: an hour on a line of 600 kbit/s, and less than any checkpoint of such a run."""
+
+FILE_NAME_PATTERN = r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,79}$"
+"""No separator, no dot in front: neither another folder nor a hidden file."""
+_DIGEST_PATTERN = "^[0-9a-f]{64}$"
+_DIGEST_EXAMPLE = "64 lower-case hexadecimal digits"
+
+
+class FileSection(Section):
+    """One file of the run; members give it to each other, and nobody uses it before its digest was checked."""
+
+    name: str = Field(
+        pattern=FILE_NAME_PATTERN,
+        examples=["tokenizer.json (1 to 80 of A-Z, a-z, 0-9, '.', '_' and '-', with no dot in front)"],
+        description="of the file, without a folder; no two names differ in capitals alone",
+    )
+    bytes: int = Field(ge=1, le=MAX_FILE_BYTES, description="its length")
+    digest: str = Field(
+        pattern=_DIGEST_PATTERN, examples=[_DIGEST_EXAMPLE], description="BLAKE3 of all of it, as `b3sum` prints it"
+    )
+    chunks: str | None = later(
+        None,
+        pattern=_DIGEST_PATTERN,
+        examples=[_DIGEST_EXAMPLE],
+        description="BLAKE3 of the BLAKE3s (32 bytes each) of its chunks of 1 MiB; absent when there is one chunk",
+    )
+
+    @model_validator(mode="after")
+    def _check_together(self) -> Self:
+        if (self.chunks is None) != (self.bytes <= FILE_CHUNK_BYTES):
+            expected = "none" if self.chunks is not None else "their digest"
+            raise ValueError(
+                f"chunks is {'absent' if self.chunks is None else 'given'} with {self.bytes} bytes; expected "
+                f"{expected}, because a chunk has {FILE_CHUNK_BYTES} bytes; let `peer init --file` fill it in"
+            )
+        return self
+
+
+def check_files(files: Sequence[FileSection]) -> None:
+    """What the files of a run must be together.
+
+    Raises:
+        ValueError: there are too many, two have one name, or all are too long.
+    """
+    if len(files) > MAX_FILES:
+        raise ValueError(f"files has {len(files)} entries; expected at most {MAX_FILES}; put small ones into one")
+    names = Counter(file.name.lower() for file in files)
+    twice = [file.name for file in files if names[file.name.lower()] > 1]
+    if twice:
+        raise ValueError(
+            f"files has {' and '.join(twice[:2])}; expected names that differ in more than capitals, because they lie "
+            "in one folder"
+        )
+    total = sum(file.bytes for file in files)
+    if total > MAX_TOTAL_BYTES:
+        raise ValueError(
+            f"files has {total} bytes in all; expected at most {MAX_TOTAL_BYTES}, because every member keeps them"
+        )
+
+
+def named_file(files: Sequence[FileSection], name: str, field: str) -> FileSection:
+    """The file that another field of the manifest names, such as data.tokenizer.
+
+    Raises:
+        ValueError: there is none of that name.
+    """
+    for file in files:
+        if file.name == name:
+            return file
+    known = ", ".join(file.name for file in files) or "none"
+    raise ValueError(f"{field} is {name[:80]!r}, which is no file of the run ({known}); expected the name of one")

@@ -1,0 +1,7 @@
+"""The files of a run: a tokenizer, a model card, whatever its manifest lists by digest. No torch.
+
+The files, each built on those above it:
+
+    store.py   where they lie in a data folder, and how they are checked
+    adding.py  `peer init --file`: what the manifest says of files, and the owner's copies
+"""

@@ -1,0 +1,100 @@
+"""Where the files of a run lie in a data folder, and how they are checked.
+
+    DATA_DIR/files/0123456789abcdef/tokenizer.json
+
+The folder in between is named after all names and digests of the manifest. So one folder holds the files of one
+manifest and nothing older, and a library that reads a whole folder finds nothing that the run does not know.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from blake3 import blake3
+
+from averaging.codec.digests import digest_of
+from averaging.wire.file_chunks import FILE_CHUNK_BYTES
+from dht.errors import LocalFault
+from dht.regular_files import open_regular
+from peer.config.file_section import FileSection
+from peer.config.manifest import RunManifest
+
+FILES_NAME = "files"
+"""In the data folder."""
+
+
+def files_folder(data_dir: Path, manifest: RunManifest) -> Path:
+    """Where the files of this manifest lie once they were fetched; the folder may not be there yet."""
+    return data_dir / FILES_NAME / _key_of(manifest.files)
+
+
+def run_file_path(data_dir: Path, manifest: RunManifest, name: str) -> Path:
+    """The path of one file of the run, whose digest was checked just now.
+
+    Raises:
+        LocalFault: the run has no such file, it is not there, or it is not what the manifest says.
+    """
+    for file in manifest.files:
+        if file.name == name:
+            path = files_folder(data_dir, manifest) / name
+            if objection := objection_to(path, file):
+                raise LocalFault(f"{path} {objection}; expected it as the run's manifest has it; start this peer again")
+            return path
+    known = ", ".join(file.name for file in manifest.files) or "none"
+    raise LocalFault(f"the run has no file {name[:80]!r}; expected one of its files: {known}")
+
+
+def checked_folder(data_dir: Path, manifest: RunManifest) -> Path:
+    """`files_folder`, after every file in the manifest was checked; for a library that reads a folder.
+
+    Raises:
+        LocalFault: a file is not there, or is not what the manifest says.
+    """
+    for file in manifest.files:
+        run_file_path(data_dir, manifest, file.name)
+    return files_folder(data_dir, manifest)
+
+
+def missing_files(data_dir: Path, manifest: RunManifest) -> list[FileSection]:
+    """Those that are not there as the manifest has them. Reads every one."""
+    folder = files_folder(data_dir, manifest)
+    return [file for file in manifest.files if objection_to(folder / file.name, file)]
+
+
+def objection_to(path: Path, file: FileSection) -> str:
+    """What is wrong with the file at `path`, as the end of a sentence; empty when it is the one in the manifest."""
+    try:
+        with open_regular(path) as opened:
+            num_bytes = os.fstat(opened.fileno()).st_size
+            if num_bytes != file.bytes:
+                return f"has {num_bytes} bytes, not {file.bytes}"
+            measured = measure(opened, file.name)
+    except OSError as error:
+        return f"cannot be read ({error.strerror or error})"
+    return "" if measured == file else "is another file: it does not have its digest"
+
+
+def measure(opened: BinaryIO, name: str) -> FileSection:
+    """What the manifest says of a file with this content. Keeps one chunk in memory.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is empty or too long; its name cannot be that of a file of a run.
+    """
+    whole, digests, num_bytes = blake3(), [], 0
+    while chunk := opened.read(FILE_CHUNK_BYTES):
+        whole.update(chunk)
+        digests.append(digest_of(chunk))
+        num_bytes += len(chunk)
+    chunks = digest_of(b"".join(digests)).hex() if len(digests) > 1 else None
+    return FileSection(name=name, bytes=num_bytes, digest=whole.hexdigest(), chunks=chunks)
+
+
+def _key_of(files: Sequence[FileSection]) -> str:
+    listed = sorted((file.name, file.digest) for file in files)
+    return hashlib.sha256(json.dumps(listed, separators=(",", ":")).encode()).hexdigest()[:16]

@@ -1,0 +1,132 @@
+"""The manifest's files, code and command: what may stand there, and that older manifests stay what they were."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from averaging.wire.file_chunks import FILE_CHUNK_BYTES, MAX_FILE_BYTES, file_chunk_lengths, num_file_chunks
+from peer.config.file_section import MAX_FILES, named_file
+from peer.config.manifest import RunManifest
+
+DIGEST = "ab" * 32
+COMMIT = "0123456789abcdef" * 2 + "01234567"
+CUSTOM: dict[str, Any] = {
+    "model": {"kind": "custom", "num_parameters": 10, "layout_digest": DIGEST},
+    "averaging": {"fragment_by": "balanced"},
+}
+
+
+def file(name: str = "tokenizer.json", num_bytes: int = 5, **more: str) -> dict[str, Any]:
+    return {"name": name, "bytes": num_bytes, "digest": DIGEST, **more}
+
+
+def large(name: str, num_bytes: int = MAX_FILE_BYTES) -> dict[str, Any]:
+    return file(name, num_bytes, chunks=DIGEST)
+
+
+def with_files(*files: object) -> RunManifest:
+    return RunManifest.from_fields({"name": "tiny", "files": list(files)})
+
+
+def test_a_manifest_with_files_is_read_back_and_is_another_run() -> None:
+    plain, manifest = RunManifest(name="tiny"), with_files(file(), large("weights.safetensors"))
+    assert RunManifest.from_bytes(manifest.to_bytes()) == manifest
+    assert manifest.hash != plain.hash
+    assert not {b'"files"', b'"code"', b'"command"'} & {key for key in plain.to_bytes().split(b":")}
+    assert b"files" not in plain.to_bytes()
+    assert named_file(manifest.files, "tokenizer.json", "data.tokenizer").bytes == 5
+    with pytest.raises(ValueError, match=r"data.tokenizer is 'spm', which is no file of the run \(tokenizer.json, we"):
+        named_file(manifest.files, "spm", "data.tokenizer")
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", ".", "..", ".bashrc", "a/b", "../a", "/etc/passwd", "a\\b", "a\0", "a\n", "ä", "a b", "a" * 81, "~", "C:x"],
+)
+def test_a_name_leads_nowhere_else(name: str) -> None:
+    with pytest.raises(ValueError, match=r"files.0.name is .*; expected something like tokenizer.json"):
+        with_files(file(name))
+
+
+@pytest.mark.parametrize(
+    ("files", "sentence"),
+    [
+        ([file("A.json"), file("a.JSON")], "files has A.json and a.JSON; expected names that differ in more"),
+        ([file(str(index)) for index in range(MAX_FILES + 1)], "files has 17 entries; expected at most 16"),
+        ([large(str(index)) for index in range(5)], "files has 335544320 bytes in all; expected at most 268435456"),
+        ([large("a", MAX_FILE_BYTES + 1)], "files.0.bytes is 67108865; expected a whole number from 1 to 67108864"),
+        ([file("a", 0)], "files.0.bytes is 0; expected a whole number from 1"),
+        ([file("a", FILE_CHUNK_BYTES + 1)], "files.0: chunks is absent with 1048577 bytes; expected their digest"),
+        ([large("a", FILE_CHUNK_BYTES)], "files.0: chunks is given with 1048576 bytes; expected none"),
+        ([{**file(), "digest": "AB" * 32}], "files.0.digest is 'ABAB"),
+        ([{**file(), "digset": "x"}], "digset is not a field in files.0; did you mean digest?"),
+        ([3], "files.0 is 3; expected a list of sections with the fields name, bytes, digest, chunks."),
+    ],
+)
+def test_wrong_files_are_refused_with_a_sentence(files: list[object], sentence: str) -> None:
+    with pytest.raises(ValueError, match="files") as caught:
+        with_files(*files)
+    assert sentence in str(caught.value)
+
+
+def test_as_many_files_as_there_may_be_fit_into_a_manifest() -> None:
+    longest = [large(f"{index:080}", 16 << 20) for index in range(MAX_FILES)]
+    manifest = with_files(*longest)
+    assert RunManifest.from_bytes(manifest.to_bytes()) == manifest
+
+
+def test_a_custom_run_says_where_its_code_is() -> None:
+    code, command = f"https://example.org/a/b.git@{COMMIT}", "python train.py --peers ADDRESS"
+    manifest = RunManifest.from_fields({"name": "own", "code": code, "command": command, **CUSTOM})
+    assert RunManifest.from_bytes(manifest.to_bytes()) == manifest
+    assert manifest.own_code_hint == f"its code is at {code}; start it there with: {command}"
+    assert RunManifest.from_fields({"name": "own", **CUSTOM}).own_code_hint == "ask the run's owner for its code"
+    assert RunManifest(name="tiny").own_code_hint == ""
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("code", f"http://example.org/a@{COMMIT}"),
+        ("code", f"javascript:alert(1)//@{COMMIT}"),
+        ("code", f"https://example.org@evil.example/a@{COMMIT}"),
+        ("code", "https://example.org/a"),
+        ("code", "https://example.org/a@main"),
+        ("code", f"https://example.org/\u202ea@{COMMIT}"),
+        ("code", f"https://exämple.org/a@{COMMIT}"),
+        ("code", f"https://{'a' * 300}@{COMMIT}"),
+        ("command", "python a.py\nrm -r ."),
+        ("command", "python \x1b[2J"),
+        ("command", "a\u202eb"),
+        ("command", ""),
+        ("command", "a" * 301),
+    ],
+)
+def test_code_and_command_are_plain_text_of_one_form(field: str, value: str) -> None:
+    with pytest.raises(ValueError, match=f"^{field} is .*; expected (something like|text of at most)"):
+        RunManifest.from_fields({"name": "own", field: value, **CUSTOM})
+
+
+@pytest.mark.parametrize("field", ["code", "command"])
+def test_what_peer_join_trains_names_no_code(field: str) -> None:
+    value = f"https://example.org/a@{COMMIT}" if field == "code" else "python a.py"
+    with pytest.raises(
+        ValueError, match=f"{field} is given with model.kind 'gpt'; expected it with kind 'custom' only"
+    ):
+        RunManifest.from_fields({"name": "tiny", field: value})
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "lengths"),
+    [
+        (1, [1]),
+        (FILE_CHUNK_BYTES, [FILE_CHUNK_BYTES]),
+        (FILE_CHUNK_BYTES + 1, [FILE_CHUNK_BYTES, 1]),
+        (MAX_FILE_BYTES, [FILE_CHUNK_BYTES] * 64),
+    ],
+)
+def test_chunks_are_the_whole_file(num_bytes: int, lengths: list[int]) -> None:
+    assert file_chunk_lengths(num_bytes) == lengths
+    assert num_file_chunks(num_bytes) == len(lengths)
