@@ -1,7 +1,7 @@
 """What a run reads: sources, and the part of them that is held out.
 
 Sources: `stdlib:` (the Python standard library's own text, which every volunteer has), `text:PATH[,PATH...]` (files or
-folders, bytes as tokens) and `tokens:PATH` (flat little-endian uint16 or uint32 shards, memory-mapped). Which of them a
+folders, bytes as tokens) and `tokens:PATH` (flat little-endian uint16 or uint32 shards). Which of them a
 manifest may name is in `peer/config/data_source.py`.
 Held-out files or ranges never appear in the training stream.
 """
@@ -9,6 +9,7 @@ Held-out files or ranges never appear in the training stream.
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -19,10 +20,8 @@ from numpy.typing import NDArray
 from dht.errors import UsageFault
 from dht.quantities import bytes_text, plural
 from peer.config.data_source import LIBRARY, reads_bytes
-from peer.trainer.data.files import Tokens, chosen_files, library_files
-
-MIN_FILES_TO_SPLIT_BY_FILE = 20
-"""With fewer files the share that a hash picks is too far from the fraction asked for; then the tail is held out."""
+from peer.trainer.data.files import FileTokens, Tokens, chosen_files, library_files
+from peer.trainer.data.held_out import PIECE_TOKENS, hash_fraction
 
 
 class TokenStream:
@@ -56,11 +55,7 @@ class TokenStream:
             name, tokens = self._segments[index]
             inside = start + filled - (int(self._ends[index]) - len(tokens))
             part = tokens[inside : inside + length - filled]
-            if int(part.max()) >= self._vocab_size:
-                raise UsageFault(
-                    f"{name} holds token {int(part.max())}; expected tokens below vocab_size {self._vocab_size}; "
-                    "tokenize it with the run's tokenizer"
-                )
+            check_ids(name, int(part.max()), self._vocab_size)
             block[filled : filled + len(part)] = part
             filled += len(part)
             index += 1
@@ -95,16 +90,30 @@ class Corpus:
             yield self.held_out.batch(np.array(positions, np.int64), context)
 
 
+def check_ids(name: str, largest: int, vocab_size: int) -> None:
+    """Before tokens are used.
+
+    Raises:
+        UsageFault: the largest of them is not below vocab_size; names the file.
+    """
+    if largest >= vocab_size:
+        raise UsageFault(
+            f"{name} holds token {largest}; expected tokens below vocab_size {vocab_size}; tokenize it with the run's "
+            "tokenizer"
+        )
+
+
 def open_corpus(source: str, *, vocab_size: int, context: int, held_out_fraction: float) -> Corpus:
     """Open the data of a run.
 
     Args:
         source: ``stdlib:``, ``text:PATH[,PATH...]`` or ``tokens:PATH[,PATH...]``.
-        held_out_fraction: share of the files (or, with few files, of the tail) that is never trained on.
+        held_out_fraction: share that is never trained on: pieces chosen by their content, files of the
+            library by their names.
 
     Raises:
-        UsageFault: unknown kind, missing or unreadable path, something that is no regular file, no text, more than the
-            memory is for, or less than one block on either side.
+        UsageFault: unknown kind, missing or unreadable path, something that is no regular file, no text, tokens outside
+            of the vocabulary, or less than one block on either side.
     """
     kind, _, rest = source.partition(":")
     if source == LIBRARY:
@@ -115,7 +124,10 @@ def open_corpus(source: str, *, vocab_size: int, context: int, held_out_fraction
         raise UsageFault(f"data source {source!r}; expected stdlib:, text:PATH[,PATH...] or tokens:PATH[,PATH...]")
     if reads_bytes(source) and vocab_size < 256:
         raise UsageFault(f"{source} holds bytes and vocab_size is {vocab_size}; expected at least 256")
-    training, held_out = _split(found.segments, held_out_fraction, by_file_only=source == LIBRARY)
+    if source == LIBRARY:
+        training, held_out = _split_by_name(found.segments, held_out_fraction)
+    else:
+        training, held_out = _split_by_content(found.segments, held_out_fraction, context, vocab_size)
     num_bytes = sum(tokens.nbytes for _, tokens in found.segments)
     facts = f"{plural(len(found.segments), 'file')}, {bytes_text(num_bytes)}"
     if found.num_left_out:
@@ -130,28 +142,68 @@ def open_corpus(source: str, *, vocab_size: int, context: int, held_out_fraction
     return corpus
 
 
-def _split(
-    segments: list[tuple[str, Tokens]], fraction: float, *, by_file_only: bool
-) -> tuple[list[tuple[str, Tokens]], list[tuple[str, Tokens]]]:
-    """(training, held out): whole files chosen by the hash of their names, or the tail of the whole sequence."""
-    if by_file_only or len(segments) >= MIN_FILES_TO_SPLIT_BY_FILE:
-        held = [_is_held_out(name, fraction) for name, _ in segments]
-        return (
-            [segment for segment, out in zip(segments, held, strict=True) if not out],
-            [segment for segment, out in zip(segments, held, strict=True) if out],
-        )
+def _split_by_name(
+    segments: list[tuple[str, FileTokens]], fraction: float
+) -> tuple[list[tuple[str, FileTokens]], list[tuple[str, FileTokens]]]:
+    """(training, held out) of the library: by names, because its text differs a little between versions of Python."""
+    training: list[tuple[str, FileTokens]] = []
+    held_out: list[tuple[str, FileTokens]] = []
+    for name, tokens in segments:
+        (held_out if _is_held_out_name(name, fraction) else training).append((name, tokens))
+    return training, held_out
+
+
+def _split_by_content(
+    segments: list[tuple[str, FileTokens]], fraction: float, context: int, vocab_size: int
+) -> tuple[list[tuple[str, FileTokens]], list[tuple[str, FileTokens]]]:
+    """(training, held out): pieces of at most `PIECE_TOKENS`, each chosen by its own content; reads all of them once.
+
+    Of little text the pieces with the smallest hashes are held out; of a single piece, its tail.
+
+    Raises:
+        UsageFault: a token is not below vocab_size; names the file.
+    """
+    pieces: list[tuple[float, int, int, int]] = []  # hash, segment, start, stop
+    for index, (name, tokens) in enumerate(segments):
+        for start in range(0, len(tokens), PIECE_TOKENS):
+            piece = tokens[start : start + PIECE_TOKENS]
+            check_ids(name, int(piece.max()), vocab_size)
+            pieces.append((hash_fraction(piece.tobytes()), index, start, start + len(piece)))
+    held: set[tuple[int, int]] = set()
+    num_held = 0
+    # What comes twice has one hash, and goes to one side.
+    for value, same in itertools.groupby(sorted(pieces), lambda piece: piece[0]):
+        if value >= fraction and num_held > context:
+            break
+        for _, index, start, stop in same:
+            held.add((index, start))
+            num_held += stop - start
+    if sum(len(tokens) for _, tokens in segments) - num_held <= context:
+        return _tail(segments, fraction)
+    sides: tuple[list[tuple[str, FileTokens]], list[tuple[str, FileTokens]]] = ([], [])
+    # Neighbours on one side become one segment again.
+    for (index, is_held), run in itertools.groupby(pieces, lambda piece: (piece[1], (piece[1], piece[2]) in held)):
+        name, tokens = segments[index]
+        parts = list(run)
+        sides[is_held].append((name, tokens.part(parts[0][2], parts[-1][3])))
+    return sides
+
+
+def _tail(
+    segments: list[tuple[str, FileTokens]], fraction: float
+) -> tuple[list[tuple[str, FileTokens]], list[tuple[str, FileTokens]]]:
     total = sum(len(tokens) for _, tokens in segments)
     boundary = total - int(total * fraction)
-    training: list[tuple[str, Tokens]] = []
-    held_out: list[tuple[str, Tokens]] = []
+    training: list[tuple[str, FileTokens]] = []
+    held_out: list[tuple[str, FileTokens]] = []
     start = 0
     for name, tokens in segments:
         cut = min(max(boundary - start, 0), len(tokens))
-        training.append((name, tokens[:cut]))
-        held_out.append((name, tokens[cut:]))
+        training.append((name, tokens.part(0, cut)))
+        held_out.append((name, tokens.part(cut, len(tokens))))
         start += len(tokens)
     return training, held_out
 
 
-def _is_held_out(name: str, fraction: float) -> bool:
+def _is_held_out_name(name: str, fraction: float) -> bool:
     return int.from_bytes(hashlib.sha256(f"held-out|{name}".encode()).digest()[:8], "big") < fraction * 2**64

@@ -1,34 +1,32 @@
-"""The files behind a source: found, checked, and read or mapped as tokens.
+"""The files behind a source: found, checked, and read in pieces as tokens.
 
 Only regular files are read. In a folder everything else is left out, and so are links that lead out of it: a folder of
-text from somewhere may hold a link to one's keys.
+text from somewhere may hold a link to one's keys. What is read is not kept: a folder of any size takes no memory.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import sysconfig
+import weakref
+from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dht.errors import UsageFault
-from dht.quantities import bytes_text
 from dht.regular_files import open_regular, read_regular
-from peer.config.least_memory import all_memory_bytes
 from peer.config.peer_config import expanded
 
-MAX_MEMORY_SHARE = 4
-"""A fourth of the machine's memory, at most, holds what is read and not mapped."""
+MAX_OPEN_FILES = 64
+"""Of a source at a time; a system allows a process 256 at the least."""
 
-_MAP_FROM_BYTES = 64 << 20  # larger files are memory-mapped, smaller ones read once
 _SHARD_SUFFIXES = (".u16", ".u32", ".bin")
 _MAX_SIDECAR_BYTES = 64 * 1024
 _NOT_LIBRARY_TEXT = frozenset({"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"})
@@ -37,7 +35,84 @@ TokenType = np.dtype[np.unsignedinteger[Any]]
 _BYTES: TokenType = np.dtype(np.uint8)
 _TOKEN_TYPES: dict[str, TokenType] = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
 
-Tokens = NDArray[np.unsignedinteger[Any]]
+TokenArray = NDArray[np.unsignedinteger[Any]]
+
+
+class Tokens(Protocol):
+    """A row of tokens that is read in pieces: an array, or a file."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, chosen: slice, /) -> TokenArray: ...
+
+
+class OpenFiles:
+    """Files that are read here and there; the ones read last stay open, `MAX_OPEN_FILES` of them."""
+
+    def __init__(self) -> None:
+        self._descriptors: OrderedDict[Path, int] = OrderedDict()
+        weakref.finalize(self, _close_all, self._descriptors)
+
+    def read(self, path: Path, start: int, num_bytes: int) -> bytes:
+        """`num_bytes` from `start`.
+
+        Raises:
+            UsageFault: it cannot be read, or has become shorter.
+        """
+        try:
+            if path not in self._descriptors:
+                while len(self._descriptors) >= MAX_OPEN_FILES:
+                    os.close(self._descriptors.popitem(last=False)[1])
+                with open_regular(path) as file:
+                    self._descriptors[path] = os.dup(file.fileno())
+            self._descriptors.move_to_end(path)
+            content = os.pread(self._descriptors[path], num_bytes, start)
+        except OSError as error:
+            raise unreadable(path, error) from error
+        if len(content) < num_bytes:
+            raise UsageFault(
+                f"{path} has become shorter than {start + num_bytes} bytes; expected it as it was when training began; "
+                "start again"
+            )
+        return content
+
+
+def _close_all(descriptors: OrderedDict[Path, int]) -> None:
+    while descriptors:
+        os.close(descriptors.popitem()[1])
+
+
+class FileTokens:
+    """A part of a file as tokens; each slice is read when it is asked for.
+
+    Args:
+        first, length: in tokens.
+    """
+
+    def __init__(self, files: OpenFiles, path: Path, dtype: TokenType, first: int, length: int) -> None:
+        self._files = files
+        self.path = path
+        self.dtype = dtype
+        self._first = first
+        self._length = length
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, chosen: slice, /) -> TokenArray:
+        start, stop, _ = chosen.indices(self._length)
+        size = self.dtype.itemsize
+        content = self._files.read(self.path, (self._first + start) * size, max(0, stop - start) * size)
+        return np.frombuffer(content, self.dtype)
+
+    def part(self, start: int, stop: int) -> FileTokens:
+        """Tokens `start` to `stop` of it, not read yet."""
+        return FileTokens(self._files, self.path, self.dtype, self._first + start, stop - start)
+
+    @property
+    def nbytes(self) -> int:
+        """Its length in bytes."""
+        return self._length * self.dtype.itemsize
 
 
 @dataclass
@@ -49,7 +124,7 @@ class FoundFiles:
         num_left_out: entries of folders that were not read: links that lead out, and what is no regular file.
     """
 
-    segments: list[tuple[str, Tokens]] = field(default_factory=list)
+    segments: list[tuple[str, FileTokens]] = field(default_factory=list)
     num_left_out: int = 0
 
 
@@ -73,7 +148,7 @@ def chosen_files(text: str, *, is_text: bool) -> FoundFiles:
 
     Raises:
         UsageFault: a path is missing, unreadable, or no regular file or folder; a shard does not say its type; there is
-            nothing to read, or more than the memory is for.
+            nothing to read.
     """
     found, reader = FoundFiles(), _Reader()
     for path in paths_in(text):
@@ -145,46 +220,31 @@ def _inside(root: Path) -> tuple[list[tuple[str, Path]], int]:
 
 
 class _Reader:
-    """Reads small files and maps large ones."""
+    """Opens files as tokens."""
 
     def __init__(self) -> None:
-        self._num_read_bytes = 0
-        self._max_read_bytes = _memory_bytes() // MAX_MEMORY_SHARE
+        self._files = OpenFiles()
 
-    def load(self, path: Path, dtype: TokenType) -> Tokens:
-        """The tokens of one regular file.
+    def load(self, path: Path, dtype: TokenType) -> FileTokens:
+        """The tokens of one regular file, none of them read yet.
 
         Raises:
-            UsageFault: it cannot be read, has half a token at its end, or is one too many for the memory.
+            UsageFault: it cannot be read, or has half a token at its end.
         """
         try:
             with open_regular(path) as file:
+                # A file of /proc says that it is empty, and what a growing file gets later belongs to no block.
                 num_bytes = os.fstat(file.fileno()).st_size
-                if num_bytes % dtype.itemsize:
-                    raise UsageFault(
-                        f"{path} has {num_bytes} bytes; expected a multiple of {dtype.itemsize} ({dtype.name})"
-                    )
-                if num_bytes > _MAP_FROM_BYTES or (dtype.itemsize > 1 and num_bytes):
-                    return np.memmap(file, dtype, mode="r")
-                self._num_read_bytes += num_bytes
-                if self._num_read_bytes > self._max_read_bytes:
-                    raise UsageFault(
-                        f"files up to {path} hold {bytes_text(self._num_read_bytes)} together; expected at most "
-                        f"{bytes_text(self._max_read_bytes)}, a quarter of this machine's memory, in files below "
-                        f"{bytes_text(_MAP_FROM_BYTES)} each; join them to larger ones, which are not read as a whole"
-                    )
-                # A file of /proc says that it is empty, and what a growing file got since belongs to no block.
-                return np.frombuffer(file.read(num_bytes), dtype)
         except OSError as error:
-            hint = "; join the files to fewer, larger ones" if error.errno in (errno.EMFILE, errno.ENFILE) else ""
-            raise UsageFault(f"{path} cannot be read ({error.strerror}); expected a readable file{hint}") from error
-        except ValueError as error:
-            # A file that was cut since, or memory that cannot be mapped.
-            raise UsageFault(f"{path} cannot be read ({error}); expected a whole, readable file") from error
+            raise unreadable(path, error) from error
+        if num_bytes % dtype.itemsize:
+            raise UsageFault(f"{path} has {num_bytes} bytes; expected a multiple of {dtype.itemsize} ({dtype.name})")
+        return FileTokens(self._files, path, dtype, 0, num_bytes // dtype.itemsize)
 
 
-def _memory_bytes() -> int:
-    return all_memory_bytes() or (4 << 30)  # what a small machine has
+def unreadable(path: Path, error: OSError) -> UsageFault:
+    """The sentence for a file that cannot be read."""
+    return UsageFault(f"{path} cannot be read ({error.strerror or error}); expected a readable file")
 
 
 def _token_type(path: Path) -> TokenType:

@@ -19,7 +19,6 @@ from peer.export.export import evaluate_model
 from peer.export.model_file import write_model
 from peer.export.model_source import ModelFileSource
 from peer.owner.new_run import create_custom_run, create_run
-from peer.trainer.data import files as data_files
 from peer.trainer.data.corpus import open_corpus
 from peer.trainer.data.files import paths_in
 from tests.kit.trainer.initial_anchors import initial_anchors
@@ -158,16 +157,6 @@ def test_a_folder_of_links_that_lead_out_says_so(tmp_path: Path) -> None:
     (books / "key.txt").symlink_to(keys)
     with pytest.raises(UsageFault, match=r"holds nothing to read.*1 entries that lead out"):
         corpus_of(f"text:{books}")
-
-
-def test_files_together_take_a_share_of_the_memory_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for number in range(5):
-        (tmp_path / f"{number}.txt").write_text("x" * 1000)
-    monkeypatch.setattr(data_files, "_memory_bytes", lambda: 16_000)
-    with pytest.raises(UsageFault, match=r"4\.txt hold 5 kB together; expected at most 4 kB, a quarter"):
-        corpus_of(f"text:{tmp_path}")
-    monkeypatch.setattr(data_files, "_memory_bytes", lambda: 20_000)
-    assert corpus_of(f"text:{tmp_path}").training.num_tokens == 4500
 
 
 def test_a_comma_in_a_name_that_exists_separates_nothing(tmp_path: Path) -> None:

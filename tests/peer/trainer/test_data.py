@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -38,6 +39,35 @@ def test_library_text_is_there_and_its_held_out_files_are_never_trained_on():
     folders = {part for name in corpus.training.names for part in name.split("/")[:-1]}
     assert not folders & {"site-packages", "dist-packages", "test", "tests", "__pycache__"}
     assert "textwrap.py" in corpus.held_out.names  # the same choice on every Python version
+
+
+def test_the_same_pieces_are_held_out_whatever_shards_somebody_has(tmp_path):
+    """25 shards of one corpus; a volunteer has 10 of them under other names."""
+    shards = [np.random.default_rng(index).integers(0, 4000, 40_000).astype("<u2") for index in range(25)]
+    for name, chosen in (("all", range(25)), ("some", range(9, 19))):
+        (tmp_path / name).mkdir()
+        for index in chosen:
+            shards[index].tofile(tmp_path / name / f"{name}-{index:03d}.u16")
+    held = {}
+    for name in ("all", "some"):
+        corpus = corpus_of(f"tokens:{tmp_path / name}", vocab_size=4000, held_out_fraction=0.1)
+        whole = [part.read(0, part.num_tokens) for part in (corpus.training, corpus.held_out)]
+        held[name] = [{tuple(row) for row in np.lib.stride_tricks.sliding_window_view(part, 8)[::4]} for part in whole]
+    trained_by_some, held_by_all = held["some"][0], held["all"][1]
+    assert held_by_all & held["some"][1]
+    assert not trained_by_some & held_by_all
+
+
+def test_a_folder_of_many_files_takes_no_memory(tmp_path):
+    for index in range(200):
+        (tmp_path / f"{index}.txt").write_bytes(os.urandom(1 << 17))
+    tracemalloc.start()
+    corpus = corpus_of(f"text:{tmp_path}")
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert corpus.training.num_tokens > 20 << 20
+    assert most < 4 << 20
+    assert len(os.listdir("/proc/self/fd")) < 64 + 40
 
 
 def test_a_file_is_held_out_whatever_other_files_there_are(folder):
@@ -139,7 +169,8 @@ def test_shards_say_their_type_by_suffix_or_sidecar(tmp_path):
     np.arange(1000, 1500, dtype="<u2").tofile(tmp_path / "c.bin")
     (tmp_path / "c.json").write_text(json.dumps({"dtype": "uint16"}))
     corpus = corpus_of(f"tokens:{tmp_path}", vocab_size=1500)
-    assert corpus.training.read(0, 1350).tolist() == list(range(1350))
+    whole = [part.read(0, part.num_tokens) for part in (corpus.training, corpus.held_out)]
+    assert sorted(np.concatenate(whole).tolist()) == list(range(1500))
     (tmp_path / "c.json").unlink()
     with pytest.raises(UsageFault, match=r"c\.json"):
         corpus_of(f"tokens:{tmp_path}", vocab_size=1500)
@@ -147,10 +178,12 @@ def test_shards_say_their_type_by_suffix_or_sidecar(tmp_path):
 
 def test_a_token_outside_the_vocabulary_is_named(tmp_path):
     np.arange(500, dtype="<u2").tofile(tmp_path / "a.u16")
-    corpus = corpus_of(f"tokens:{tmp_path / 'a.u16'}", vocab_size=300)
-    corpus.training.read(0, 300)
+    with pytest.raises(UsageFault, match=r"a\.u16 holds token 499.*vocab_size 300"):
+        corpus_of(f"tokens:{tmp_path / 'a.u16'}", vocab_size=300)
+    stream = TokenStream([("a.u16", np.arange(500, dtype=np.uint16))], 300)
+    stream.read(0, 300)
     with pytest.raises(UsageFault, match=r"a\.u16 holds token 300.*vocab_size 300"):
-        corpus.training.read(0, 301)
+        stream.read(0, 301)
 
 
 @pytest.mark.parametrize(
