@@ -21,6 +21,7 @@ from dashboard.collect.commits import CommitSource, Gatherer, SignedCommits
 from dashboard.collect.profiles import follow_profiles
 from dashboard.history.history import History, open_history
 from dashboard.keeping_going import keep_going
+from dashboard.observe.joining import JoinRule, is_of_this_machine
 from dashboard.observe.observer import SwarmObserver
 from dashboard.observe.state import DashboardState
 from dashboard.server.doors import Doors, Network, own_limits
@@ -46,7 +47,8 @@ class Choices:
     Attributes:
         db: the history's file; None: in memory.
         token_file: makes the page private.
-        join_addresses: members' addresses that the page shows to everybody.
+        join_addresses: members' addresses that the page shows to everybody; none: those of seeds that answer.
+        shows_seeds: whether it may show these.
         backend: what carries the connections to the swarm.
         proxies: reverse proxies in front of the page, whose word on who asks is believed.
         is_rebuilding: make all credit again from the signed commits in `db` before anything is shown.
@@ -57,9 +59,16 @@ class Choices:
     db: Path | None = None
     token_file: Path | None = None
     join_addresses: tuple[str, ...] = ()
+    shows_seeds: bool = True
     backend: HostBackend = "p2pd"
     proxies: tuple[Network, ...] = ()
     is_rebuilding: bool = False
+
+    @property
+    def join_rule(self) -> JoinRule:
+        """Which addresses the page shows."""
+        is_of_one_machine = not self.proxies and self.host in ("127.0.0.1", "::1", "localhost")
+        return JoinRule(self.join_addresses, self.shows_seeds, is_of_one_machine)
 
 
 def serve_dashboard(run_id: str, peers: Sequence[str], choices: Choices, *, entry: ObserverEntry | None = None) -> int:
@@ -158,7 +167,7 @@ async def _serve(peers: Sequence[str], choices: Choices, access: PageAccess | No
             open_history(choices.db, run_id, clock=time.time, warn=_warn, rebuild_with=rebuild_with)
         )
         now = time.time()
-        state = DashboardState(run_id=run_id, started_at=now, now=now)
+        state = DashboardState(run_id=run_id, started_at=now, now=now, join_addresses=choices.join_addresses)
         live = Live(state, secrets.token_hex(4), history.view)
         app = make_app(
             live,
@@ -166,13 +175,13 @@ async def _serve(peers: Sequence[str], choices: Choices, access: PageAccess | No
             reader,
             access=access,
             proof_line=source.proof_line,
-            join_addresses=choices.join_addresses,
             doors=Doors(own_limits(), time.monotonic, choices.proxies),
         )
         serving = await start_site(app, choices.host, choices.port)
         stack.push_async_callback(serving.cleanup)
         _announce(choices, bound_port(serving), is_private=access is not None)
-        watching = asyncio.create_task(_watch(peers, choices.backend, source, live, history))
+        _say_what_is_shown(peers, choices)
+        watching = asyncio.create_task(_watch(peers, choices, source, live, history))
         stopping = asyncio.create_task(stopped.wait(), name="stop signal")
         try:
             await asyncio.wait((watching, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -206,15 +215,24 @@ def _announce(choices: Choices, port: int, *, is_private: bool) -> None:
     print(f"Its history is {kept}", flush=True)
 
 
+def _say_what_is_shown(peers: Sequence[str], choices: Choices) -> None:
+    rule = choices.join_rule
+    if rule.asked or not rule.shows_seeds or rule.is_of_one_machine:
+        return
+    if all(map(is_of_this_machine, peers)):
+        _warn(
+            "the page is for everybody, and the addresses given with --peers are of this machine alone, so it has none "
+            "to show to those who want to join; give one with --join-address MULTIADDR"
+        )
+
+
 def _warn(sentence: str) -> None:
     print(f"peer: {sentence}", file=sys.stderr, flush=True)
 
 
-async def _watch(
-    peers: Sequence[str], backend: HostBackend, source: CommitSource, live: Live, history: History
-) -> None:
+async def _watch(peers: Sequence[str], choices: Choices, source: CommitSource, live: Live, history: History) -> None:
     run_id = source.run_id
-    async with observer_network(backend, peers, source.entry) as (host, store):
+    async with observer_network(choices.backend, peers, source.entry) as (host, store):
         gatherer = Gatherer(history, time.time)
         opened: tuple[RunRecord, SignedCommits] | None = None
 
@@ -238,6 +256,8 @@ async def _watch(
             gather=gather,
             vouched=lambda: history.ledger.machines,
             withdrawn=lambda: history.withdrawn,
+            faults=lambda: store.dial_faults,
+            rule=choices.join_rule,
             tell=_warn,
         )
 

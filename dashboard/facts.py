@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-Condition = Literal["here", "left", "silent"]
-"""`left` said goodbye; `silent` did not renew its record in time."""
+Condition = Literal["here", "late", "left", "silent"]
+"""`late` missed three announcements, `silent` let its record expire; `left` said goodbye."""
 MarkKind = Literal["join", "leave", "revision"]
 
 

@@ -46,6 +46,8 @@ class Trend:
     _moved: deque[tuple[float, int]] = field(default_factory=deque)
     _strip: dict[int, deque[AgeAt]] = field(default_factory=dict)
     _ages: dict[int, tuple[tuple[str, int], ...]] = field(default_factory=dict)
+    _lags: dict[str, tuple[float, tuple[int, ...]]] = field(default_factory=dict)
+    """By peer: when it was last heard, and how far it was behind in each fragment at that moment."""
     _news_minute: int = 0
     _num_news: int = 0
 
@@ -106,9 +108,18 @@ class Trend:
         )
 
     def _take_ages(self, state: DashboardState) -> None:
-        here = [row.record for row in state.here if len(row.record.versions) >= len(state.fragments)]
+        heads = [row.version for row in state.fragments]
+        known, self._lags = self._lags, {}
+        for peer in state.here:
+            if len(peer.record.versions) < len(heads):
+                continue
+            heard_at, behind_by = known.get(peer.record.peer_id, (-1.0, ()))
+            # A record grows old between two announcements; that the swarm moves on meanwhile makes nobody stale.
+            if heard_at != peer.heard_at or len(behind_by) != len(heads):
+                behind_by = tuple(max(0, head - at) for head, at in zip(heads, peer.record.versions, strict=False))
+            self._lags[peer.record.peer_id] = peer.heard_at, behind_by
         for row in state.fragments[:MAX_FRAGMENTS_SHOWN]:
-            lags = [(record.peer_id, max(0, row.version - record.versions[row.fragment])) for record in here]
+            lags = [(peer_id, behind_by[row.fragment]) for peer_id, (_, behind_by) in self._lags.items()]
             behind = sorted((lag for lag in lags if lag[1]), key=lambda lag: (-lag[1], lag[0]))
             self._ages[row.fragment] = tuple((str(peer_id), lag) for peer_id, lag in behind[:MAX_AGES])
             mean = sum(lag for _, lag in lags) / len(lags) if lags else 0.0
@@ -124,7 +135,7 @@ class Trend:
         conditions: dict[str, Condition] = {row.record.peer_id: row.condition for row in rows}
         # Without a row: it was there when an earlier session ended, and is not there any more.
         gone: dict[str, Condition] = {
-            peer_id: "silent" for peer_id, before in self._conditions.items() if before == "here"
+            peer_id: "silent" for peer_id, before in self._conditions.items() if before in ("here", "late")
         }
         news = []
         for peer_id, condition in (gone | conditions).items():
@@ -146,6 +157,9 @@ _KINDS: Final[dict[tuple[Condition | None, Condition], NewsKind]] = {
     ("silent", "here"): "returned",
     ("here", "left"): "left",
     ("here", "silent"): "silent",
+    ("late", "silent"): "silent",
+    ("late", "left"): "left",
+    (None, "late"): "joined",
     ("silent", "left"): "left",
 }
 
@@ -181,7 +195,7 @@ def thinned(points: Sequence[HistoryPoint], max_points: int) -> tuple[HistoryPoi
 
 
 def mean_point(points: Sequence[HistoryPoint]) -> HistoryPoint:
-    """One point for a minute or an hour: means of rates and losses, the last of what only grows.
+    """One point for a minute or an hour: means of what varies, the last of what grows or is measured now and then.
 
     Raises:
         IndexError: no points.
@@ -195,7 +209,8 @@ def mean_point(points: Sequence[HistoryPoint]) -> HistoryPoint:
 
     return replace(
         last,
-        held_out_loss=mean([point.held_out_loss for point in points]),
+        # One that somebody measured: a mean of two versions is the loss of neither.
+        held_out_loss=next((loss for point in reversed(points) if (loss := point.held_out_loss) is not None), None),
         train_loss=mean([point.train_loss for point in points]),
         num_trainers=round(sum(point.num_trainers for point in points) / count),
         num_peers=round(sum(point.num_peers for point in points) / count),

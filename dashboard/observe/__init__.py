@@ -4,5 +4,6 @@ The files, each built on those above it:
 
     lanes.py     every peer's newest rounds, gathered from records (pure)
     state.py     DashboardState: the fold (pure)
+    joining.py   which addresses may be shown to those who want to join (pure)
     observer.py  looks every two seconds; announces nothing
 """

@@ -6,10 +6,12 @@ import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from dashboard.keeping_going import keep_going
-from dashboard.observe.state import DashboardState, Look, RunSummary, fold, label_text
+from dashboard.observe.joining import USUAL_RULE, JoinRule, join_addresses
+from dashboard.observe.state import ANNOUNCE_SECONDS, DashboardState, Look, RunSummary, fold, label_text
 from dht.errors import LocalFault, PeerFault
 from dht.records.key_levels import Levels
 from dht.records.signed_records import PeerRecord, RunRecord, VerifiedRecords, decode_peer_record, decode_run_record
@@ -49,6 +51,8 @@ class SwarmObserver:
             in peer records alone.
         vouched: peers that signed commits list; in a flood of keys they keep their rows.
         withdrawn: peers whose name must not be shown.
+        faults: addresses at which nobody answered when they were dialled last.
+        rule: which addresses may be shown to everybody.
         tell: told a sentence when looking or collecting failed in a way that nobody foresaw; both go on.
     """
 
@@ -63,6 +67,8 @@ class SwarmObserver:
         gather: Gather | None = None,
         vouched: Callable[[], Collection[str]] = nobody,
         withdrawn: Callable[[], Collection[str]] = nobody,
+        faults: Callable[[], Collection[str]] = nobody,
+        rule: JoinRule = USUAL_RULE,
         tell: Callable[[str], None] = log.error,
     ) -> None:
         self._store = store
@@ -72,6 +78,8 @@ class SwarmObserver:
         self._gather = gather
         self._vouched = vouched
         self._withdrawn = withdrawn
+        self._faults = faults
+        self._rule = rule
         self._tell = tell
         self._verified = VerifiedRecords(MAX_RECORDS)
         self._levels = Levels()
@@ -81,7 +89,7 @@ class SwarmObserver:
         self._next_run_at = 0.0
         self._next_bootstrap_at = 0.0
         now = wall_clock()
-        self.state = DashboardState(run_id=run_id, started_at=now, now=now)
+        self.state = DashboardState(run_id=run_id, started_at=now, now=now, join_addresses=rule.asked)
 
     async def run(self) -> None:
         """Look, for ever."""
@@ -113,7 +121,9 @@ class SwarmObserver:
             run=self._run_facts,
             problem=problem,
         )
-        self.state = fold(self.state, look)
+        state = fold(self.state, look)
+        shown = join_addresses(state, self._addresses, self._faults(), self._rule)
+        self.state = replace(state, join_addresses=shown)
         self._levels.note(row.record.level for row in self.state.peers if row.condition == "here")
         self._on_state(self.state)
 
@@ -173,7 +183,30 @@ def run_facts(record: RunRecord) -> RunSummary:
         revision=record.revision,
         manifest_hash=manifest_hash(record.manifest),
         summary=" · ".join(_summary(manifest)),
+        announce_seconds=_announce_seconds(manifest),
+        end_version=_end_version(manifest),
+        is_private=_field(manifest, "access", "mode") in ("allowlist", "invite"),
     )
+
+
+def _field(manifest: dict[str, Any], section: str, name: str) -> Any:
+    fields = manifest.get(section)
+    return fields.get(name) if isinstance(fields, dict) else None
+
+
+def _announce_seconds(manifest: dict[str, Any]) -> float:
+    value = _field(manifest, "network", "announce_seconds")
+    return min(max(float(value), 1.0), 600.0) if isinstance(value, int | float) else ANNOUNCE_SECONDS
+
+
+def _end_version(manifest: dict[str, Any]) -> int | None:
+    changes = manifest.get("changes")
+    ends = [
+        change["at_version"]
+        for change in (changes if isinstance(changes, list) else ())
+        if isinstance(change, dict) and change.get("ends_run") is True and isinstance(change.get("at_version"), int)
+    ]
+    return min(ends, default=None)
 
 
 def _summary(manifest: dict[str, Any]) -> list[str]:
@@ -188,8 +221,7 @@ def _summary(manifest: dict[str, Any]) -> list[str]:
     )
     parts = []
     for section, name, text in wanted:
-        fields = manifest.get(section)
-        value = fields.get(name) if isinstance(fields, dict) else None
+        value = _field(manifest, section, name)
         if isinstance(value, int | str) and not isinstance(value, bool):
             parts.append(text.format(label_text(str(value), 20)))
     return parts

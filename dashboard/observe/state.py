@@ -1,11 +1,12 @@
 """`DashboardState`: a pure fold of what an observer saw. Bounded, whatever strangers publish.
 
 All figures here are *reported*: peers say so themselves and nobody has checked them. Medians rather than means stand
-for the swarm, so that one liar among honest peers moves nothing.
+for the swarm, so that one liar among honest peers moves nothing. What was measured stays when its peers have gone.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 import unicodedata
 from collections import Counter
@@ -27,7 +28,15 @@ MAX_FRAGMENTS_SHOWN: Final = 256
 MAX_MARKS: Final = 2
 """Combining marks on one letter: enough for every living script, too few to paint over the neighbouring rows."""
 
-Phase = Literal["starting", "looking", "no run", "empty", "live", "silent"]
+MISSED_ANNOUNCEMENTS: Final = 3
+"""A peer that was not heard for so many of them is `late`. One lost to a slow look is usual, three in a row are not."""
+ANNOUNCE_SECONDS: Final = 10.0
+"""Between two records of one peer, until the manifest is known; its default."""
+STALLED_SECONDS: Final = 600.0
+"""Without a commit for so long, and for `STALLED_ROUNDS` usual rounds, a run in which peers train has stalled."""
+STALLED_ROUNDS: Final = 5
+
+Phase = Literal["starting", "looking", "no run", "empty", "live", "stalled", "resting", "silent", "ended"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +50,24 @@ class RunSummary:
     """SHA-256 of the manifest, 32 bytes."""
     summary: str
     """Model and averaging in one line."""
+    announce_seconds: float = ANNOUNCE_SECONDS
+    """Between two records of one peer."""
+    end_version: int | None = None
+    """The version of every fragment at which the run ends; None: its owner has not ended it."""
+    is_private: bool = False
+    """Whether only members that its owner admitted or invited can join."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOut:
+    """A held-out loss that a peer measured: the one of the newest version."""
+
+    loss: float
+    """Nats per token."""
+    version: int
+    """Sum of the anchor versions that it was measured at."""
+    at: float
+    """When it was first seen here, unix seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +94,6 @@ class PeerRow:
 
     record: PeerRecord
     condition: Condition
-    """`left` said goodbye; `silent` did not renew its record in time."""
     first_heard_at: float
     heard_at: float
     """When its newest record was first seen here."""
@@ -121,6 +147,14 @@ class DashboardState:
     its fragments; this is the (lower) median over `voters`."""
     heard_at: float | None = None
     """When the newest record was first seen here."""
+    held_out: HeldOut | None = None
+    """The newest that was measured, also when the peer that measured it has gone."""
+    last_train_loss: float | None = None
+    """Of the last look in which somebody trained; see `train_loss`."""
+    moved_at: float | None = None
+    """When a commit was last seen, or else when somebody was first seen training."""
+    join_addresses: tuple[str, ...] = ()
+    """Members' addresses that may be shown to everybody (`joining.py`)."""
     problem: str = ""
 
     @property
@@ -141,11 +175,26 @@ class DashboardState:
         return tuple(row for row in self.here if row.record.is_training)
 
     @property
+    def late(self) -> tuple[PeerRow, ...]:
+        """Peers that missed announcements: perhaps killed, perhaps asleep."""
+        return tuple(row for row in self.peers if row.condition == "late" and row.same_manifest)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the owner has ended the run and its last version is reached, or nobody is left to reach it."""
+        end = self.run.end_version if self.run is not None else None
+        return end is not None and (not self.here or min((row.version for row in self.fragments), default=0) >= end)
+
+    @property
     def phase(self) -> Phase:
-        if self.here:
-            return "live"
-        if self.peers:
+        if self.has_ended:
+            return "ended"
+        if any(row.record.role == "trainer" for row in self.here):
+            return "stalled" if self._is_stalled else "live"
+        if any(row.condition in ("late", "silent") and row.record.role == "trainer" for row in self.peers):
             return "silent"
+        if self.peers:
+            return "resting" if self.here or all(row.condition == "left" for row in self.peers) else "silent"
         if not self.has_looked:
             return "starting"
         if not self.num_members:
@@ -159,15 +208,26 @@ class DashboardState:
 
     @property
     def held_out_loss(self) -> float | None:
-        return _median([row.record.held_out_loss for row in self.here])
+        """`held_out.loss`."""
+        return self.held_out.loss if self.held_out is not None else None
 
     @property
     def train_loss(self) -> float | None:
+        """The median of those that train."""
         return _median([row.record.train_loss for row in self.trainers])
 
     @property
     def tokens_per_second(self) -> float:
         return sum(row.record.tokens_per_second for row in self.trainers)
+
+    @property
+    def _is_stalled(self) -> bool:
+        if self.moved_at is None or not self.trainers:
+            return False
+        rounds = [row.record.newest_round for row in self.trainers]
+        spent = [one.compute_seconds + one.send_seconds + one.receive_seconds for one in rounds if one is not None]
+        usual = statistics.median(spent) if spent else 0.0
+        return self.now - self.moved_at > max(STALLED_SECONDS, STALLED_ROUNDS * usual)
 
 
 def fold(state: DashboardState, look: Look) -> DashboardState:
@@ -196,7 +256,40 @@ def fold(state: DashboardState, look: Look) -> DashboardState:
         is_same_kind = any(row.is_vouched for row in state.voters) == any(row.is_vouched for row in after.voters)
         committed_tokens = max(state.committed_tokens if is_same_kind else 0, statistics.median_low(totals))
         after = replace(after, fragments=fragment_rows(live, voters), committed_tokens=committed_tokens)
+    has_moved = after.num_rounds > state.num_rounds or (state.moved_at is None and bool(after.trainers))
+    after = replace(
+        after,
+        held_out=_newest_held_out(state.held_out, voters, after.num_rounds, look.now),
+        last_train_loss=state.last_train_loss if after.train_loss is None else after.train_loss,
+        moved_at=look.now if has_moved else state.moved_at,
+    )
     return _with_rounds(after, state, look)
+
+
+def _newest_held_out(
+    known: HeldOut | None, voters: Sequence[PeerRecord], num_versions: int, now: float
+) -> HeldOut | None:
+    """The newest of what is known and what `voters` measured; of several at one version a median that one measured.
+
+    Args:
+        num_versions: sum of the heads of all fragments; nobody has measured anything beyond it.
+    """
+    if known is not None and known.version > num_versions > 0:
+        known = None
+    told = [
+        (record.held_out_version, record.held_out_loss)
+        for record in voters
+        if record.held_out_loss is not None
+        and math.isfinite(record.held_out_loss)
+        and record.held_out_version <= num_versions
+    ]
+    version = max((version for version, _ in told), default=-1)
+    if version < 0 or (known is not None and version < known.version):
+        return known
+    loss = statistics.median_low([loss for measured, loss in told if measured == version])
+    if known is not None and (known.version, known.loss) == (version, loss):
+        return known
+    return HeldOut(loss, version, now)
 
 
 def fragment_rows(records: Sequence[PeerRecord], voters: Sequence[PeerRecord]) -> tuple[FragmentRow, ...]:
@@ -267,7 +360,7 @@ def _merge_peers(old: tuple[PeerRow, ...], look: Look, run: RunSummary | None) -
             record = row.record
         else:
             record, heard_at = _stripped(record), look.now
-        merged[record.peer_id] = _row(record, row.first_heard_at, heard_at, look, run)
+        merged[record.peer_id] = _row(record, row.first_heard_at, heard_at, look, run, row.condition)
     # Newcomers take free rows, then those of the peers that went longest ago; nobody who is here loses a row, except
     # that peers which commits list take those of the last ones that no commit lists.
     gone = sorted((row for row in merged.values() if row.condition != "here"), key=lambda row: -row.heard_at)
@@ -292,12 +385,25 @@ def _merge_peers(old: tuple[PeerRow, ...], look: Look, run: RunSummary | None) -
     return tuple(rows), num_unlisted
 
 
-def _row(record: PeerRecord, first_heard_at: float, heard_at: float, look: Look, run: RunSummary | None) -> PeerRow:
+def _row(
+    record: PeerRecord,
+    first_heard_at: float,
+    heard_at: float,
+    look: Look,
+    run: RunSummary | None,
+    before: Condition = "here",
+) -> PeerRow:
     condition: Condition = "here"
+    patience = MISSED_ANNOUNCEMENTS * (run.announce_seconds if run is not None else ANNOUNCE_SECONDS)
+    is_late = look.now - heard_at > patience + record.longer_seconds
     if record.state == "left":
         condition = "left"
     elif record.expires_at <= look.now:
-        condition = "silent"
+        # The last to go has nobody who would pass on its last word.
+        condition = "left" if record.state == "leaving" else "silent"
+    elif is_late:
+        # A look that failed says nothing about anybody.
+        condition = before if look.problem else "left" if record.state == "leaving" else "late"
     same_manifest = run is None or record.manifest_hash == run.manifest_hash
     return PeerRow(record, condition, first_heard_at, heard_at, same_manifest, record.peer_id in look.vouched)
 

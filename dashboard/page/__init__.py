@@ -6,6 +6,7 @@ The files, each built on those above it:
     formats.py    numbers and times as text, and the templates that write them
     badge.py      badges as SVG
     curves.py     the curves of a run as tables of values
+    result.py     what the run has come to
     rounds.py     timeline, staleness strip, round health
     page.py       the whole page, its sections, and a contributor's own page
 """

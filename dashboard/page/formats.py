@@ -41,6 +41,17 @@ def moment_text(at: float, span_seconds: float) -> str:
     return f"{moment.day} {moment:%b}"
 
 
+def day_text(at: float) -> str:
+    """``3 March 2030`` (UTC)."""
+    moment = datetime.fromtimestamp(at, UTC)
+    return f"{moment.day} {moment:%B %Y}"
+
+
+def people_text(count: int) -> str:
+    """``1 person``, ``2 people``."""
+    return f"{count_text(count)} {'person' if count == 1 else 'people'}"
+
+
 def date_text(at: float) -> str:
     """``3 March 2030, 14:05`` (UTC)."""
     moment = datetime.fromtimestamp(at, UTC)
@@ -93,8 +104,9 @@ TEMPLATES.filters.update(
     {
         function.__name__: function
         for function in (
-            *(bit_rate_text, bytes_text, contributor_path, count_text, date_text, long_text, loss_text, plural),
-            *(rate_text, seconds_text, share_text, short_peer, short_time, times_text, whole_text),
+            *(bit_rate_text, bytes_text, contributor_path, count_text, date_text, day_text, long_text),
+            *(loss_text, people_text, plural, rate_text, seconds_text, share_text, short_peer, short_time),
+            *(times_text, whole_text),
         )
     }
 )

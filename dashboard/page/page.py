@@ -16,6 +16,7 @@ from dashboard.observe.state import DashboardState, PeerRow
 from dashboard.page.assets import LICENSES, Assets
 from dashboard.page.curves import curves, work_curve
 from dashboard.page.formats import TEMPLATES, age_text, contributor_path
+from dashboard.page.result import result_of
 from dashboard.page.rounds import health, strip, timeline
 from dht.quantities import plural
 
@@ -26,11 +27,13 @@ STREAM_PATH: Final = "/events/stream"
 """Of the server-sent events."""
 
 SECTIONS: Final = (
-    *("status", "figures", "contributors", "timeline", "strip", "health"),
+    *("status", "figures", "join", "contributors", "timeline", "strip", "health"),
     *("bandwidth", "countries", "rounds", "peers", "gaps"),
 )
 """Replaced one by one while the page is open; each has a template."""
 
+INSTALL: Final = "pip install murmuration-swarm"
+"""How a visitor gets `peer`."""
 MAX_CONTRIBUTORS_SHOWN: Final = 25
 """Rows on the page; search and the API reach all of them."""
 TEMPLATES.globals.update(
@@ -43,6 +46,7 @@ TEMPLATES.globals.update(
         "refresh_seconds": REFRESH_SECONDS,
         "stream_path": STREAM_PATH,
         "licenses": LICENSES,
+        "install": INSTALL,
     }
 )
 ROUND_MILESTONES: Final = (10_000, 1000, 100, 10, 1)
@@ -57,6 +61,7 @@ def render_sections(state: DashboardState, history: HistoryView) -> dict[str, st
     values = _round_values(state, history.rounds)
     values |= {
         "history": history,
+        "result": result_of(state, history),
         "found": history.contributors,
         "sort": "tokens",
         "limit": MAX_CONTRIBUTORS_SHOWN,
@@ -76,17 +81,15 @@ def render_page(
     now: float,
     snapshot_id: str,
     assets: Assets,
-    join_addresses: Sequence[str] = (),
 ) -> str:
     """The whole page at `now`.
 
     Args:
         sections: of `render_sections`.
         snapshot_id: where live updates go on from.
-        join_addresses: members' addresses that the operator wants to be shown to everybody.
     """
     name, _, mark = run_id.partition(".")
-    values = {"run_id": run_id, "name": name, "mark": mark, "join_addresses": join_addresses, "curves": curves(history)}
+    values = {"run_id": run_id, "name": name, "mark": mark, "curves": curves(history)}
     # Their templates escaped what is in them.
     values["sections"] = {key: Markup(html) for key, html in sections.items()}
     return _document("page.html", values, now, snapshot_id, assets)
@@ -134,7 +137,7 @@ def _round_values(state: DashboardState, rounds: Sequence[RoundFacts]) -> dict[s
 
 
 def _order(row: PeerRow) -> tuple[int, bool, int, str]:
-    conditions = ("here", "silent", "left")
+    conditions = ("here", "late", "silent", "left")
     return conditions.index(row.condition), not row.same_manifest, -row.record.tokens, row.record.peer_id
 
 

@@ -7,7 +7,7 @@ import json
 import logging
 import sqlite3
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from aiohttp import web
@@ -57,13 +57,12 @@ def make_app(
     clock: Callable[[], float] = time.time,
     access: PageAccess | None = None,
     proof_line: Callable[[bytes], str] = bytes.hex,
-    join_addresses: Sequence[str] = (),
     doors: Doors | None = None,
 ) -> web.Application:
     """The application over one `Live`; `Site` explains the arguments. Without `doors` the usual ones."""
     doors = doors or Doors(own_limits(), time.monotonic)
     app = web.Application(middlewares=[_guard], client_max_size=1024)
-    site = Site(live, load_assets(), history, reader, clock, doors, access, tuple(join_addresses), proof_line)
+    site = Site(live, load_assets(), history, reader, clock, doors, access, proof_line)
     app[SITE] = site
     app.router.add_get("/", _page)
     app.router.add_get("/c/{id}", _contributor)
@@ -141,7 +140,6 @@ async def _page(request: web.Request) -> web.Response:
         now=site.clock(),
         snapshot_id=live.snapshot_id,
         assets=site.assets,
-        join_addresses=site.join_addresses,
     )
     return web.Response(text=html, content_type="text/html", headers={"Cache-Control": "no-cache"})
 

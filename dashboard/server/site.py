@@ -53,7 +53,6 @@ class Site:
         clock: unix seconds.
         doors: who may ask how much.
         access: who may read; None: everybody.
-        join_addresses: members' addresses that the page shows to everybody.
         proof_line: a stored signed commit as a line of a proof.
     """
 
@@ -64,7 +63,6 @@ class Site:
     clock: Callable[[], float]
     doors: Doors
     access: PageAccess | None
-    join_addresses: tuple[str, ...]
     proof_line: Callable[[bytes], str]
     num_viewers: int = 0
     downloads: Counter[str] = field(default_factory=Counter)

@@ -75,8 +75,13 @@ def dashboard(
     ] = None,
     join_address: Annotated[
         list[str] | None,
-        typer.Option("--join-address", metavar="MULTIADDR", help="A member's address to show to those who may join."),
+        typer.Option(
+            "--join-address",
+            metavar="MULTIADDR",
+            help="A member's address to show to those who want to join; default: those of seeds in --peers.",
+        ),
     ] = None,
+    no_join_address: Annotated[bool, typer.Option("--no-join-address", help="Show no address.")] = False,
     proxy: Annotated[
         list[str] | None,
         typer.Option(
@@ -97,6 +102,8 @@ def dashboard(
     from dht.identity.multiaddr import parse_peer_multiaddr
     from peer.observe.entry import observer_entry
 
+    if join_address and no_join_address:
+        raise UsageFault("--join-address and --no-join-address were given together; give one of them")
     for address in join_address or ():
         parse_peer_multiaddr(address)
     choices = Choices(
@@ -105,6 +112,7 @@ def dashboard(
         db=_history_of(known, db),
         token_file=token_file,
         join_addresses=tuple(join_address or ()),
+        shows_seeds=not no_join_address,
         backend=backend,
         proxies=tuple(_network(address) for address in proxy or ()),
         is_rebuilding=rebuild,

@@ -8,8 +8,8 @@ import { startPoints } from "./points.js";
 const REFRESH_MILLISECONDS = 3000;
 const COPIED_MILLISECONDS = 2000;
 
-function startCopying() {
-  for (const box of document.querySelectorAll(".command")) {
+function addCopying(root) {
+  for (const box of root.querySelectorAll(".command")) {
     const button = document.createElement("button");
     button.type = "button";
     button.className = "button";
@@ -65,8 +65,8 @@ async function startOwnCurve(id) {
 }
 
 startPeople();
+on("improve", addCopying);
 improve(document);
-startCopying();
 if (document.body.dataset.page === "contributor") {
   followOwnPage();
   startOwnCurve(document.body.dataset.id);

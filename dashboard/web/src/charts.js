@@ -24,7 +24,7 @@ const tokens = (value) => (value === null ? "–" : wholeText(value));
 export const CHARTS = {
   losses: {
     series: [
-      ["held_out_loss", "held-out loss", "first"],
+      ["held_out_loss", "held-out loss", "first", "measured"],
       ["train_loss", "training loss", "second"],
     ],
     axes: ["tokens", "time", "rounds"],
@@ -138,12 +138,14 @@ function options(chart, axis, isLog, marks, size, onCursor) {
     ],
     series: [
       {},
-      ...chart.series.map(([, label, key]) => ({
+      ...chart.series.map(([, label, key, isMeasured]) => ({
         label,
         stroke: () => color(seriesColor[key]),
-        width: key === "first" ? 2.25 : 1.5,
+        width: isMeasured ? 0 : key === "first" ? 2.25 : 1.5,
         spanGaps: true,
-        points: { show: false },
+        points: isMeasured
+          ? { show: true, size: 7, width: 0, fill: () => color(seriesColor[key]) }
+          : { show: false },
         paths: chart.isStepped ? uPlot.paths.stepped({ align: 1 }) : undefined,
       })),
     ],
@@ -156,6 +158,19 @@ function range(chart, low, high) {
   const bottom = chart.fromZero ? 0 : low;
   const room = (high - bottom || 1) * 0.08;
   return [chart.fromZero ? 0 : bottom - room, high + room];
+}
+
+/** What is measured now and then is drawn where it was measured: where it differs from the value before. */
+function drawn(chart, columns) {
+  return columns.map((column, place) => {
+    if (place === 0 || !chart.series[place - 1][3]) return column;
+    let before = null;
+    return column.map((value) => {
+      if (value === null || value === before) return null;
+      before = value;
+      return value;
+    });
+  });
 }
 
 function Chart({ kind, watch }) {
@@ -196,8 +211,8 @@ function Chart({ kind, watch }) {
     const element = place.current;
     const size = () => ({ width: element.clientWidth, height: element.clientHeight });
     const live = { get marks() { return shown.current.marks; } };
-    const one = new uPlot(options(chart, axis, usesLog, [], size(), sayCursor), shown.current.columns, element);
-    one.hooks.draw = [(drawn) => drawMarks(drawn, live.marks)];
+    const one = new uPlot(options(chart, axis, usesLog, [], size(), sayCursor), drawn(chart, shown.current.columns), element);
+    one.hooks.draw = [(canvas) => drawMarks(canvas, live.marks)];
     plot.current = one;
     const resized = new ResizeObserver(() => one.setSize(size()));
     resized.observe(element);
@@ -214,7 +229,7 @@ function Chart({ kind, watch }) {
   }, [axis, usesLog, isTable]);
 
   useEffect(() => {
-    plot.current?.setData(columns);
+    plot.current?.setData(drawn(chart, columns));
   }, [data]);
 
   const kinds = [...new Set(shown.current.marks.map((mark) => mark.kind))];
@@ -241,7 +256,9 @@ function Chart({ kind, watch }) {
       ? html`<${Table} chart=${chart} axis=${axis} columns=${columns} />`
       : html`<div class="canvas" role="img" aria-label=${sentence(chart, axis, columns)} ref=${place}></div>`}
     <p class="legend">
-      ${chart.series.map(([, label, key]) => html`<span class=${`key ${key}`}>${label}</span>`)}
+      ${chart.series.map(
+        ([, label, key, isMeasured]) => html`<span class=${`key ${key} ${isMeasured ?? ""}`}>${label}</span>`,
+      )}
       ${kinds.map((each) => html`<span class=${`key mark ${each}`}>${MARK_LEGEND[each] ?? each}</span>`)}
       <span class="readout">${readout || AXES[axis].title}</span>
     </p>

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -11,14 +12,16 @@ from hypothesis import strategies as st
 
 from averaging.wire.messages import Commit, RosterEntry, ShardResult
 from dashboard.history.trend import MAX_POINTS, Trend
-from dashboard.observe.observer import SwarmObserver
-from dashboard.observe.state import MAX_PEERS, MAX_ROUNDS, DashboardState, Look, fold, label_text
+from dashboard.observe.joining import JoinRule, join_addresses
+from dashboard.observe.observer import SwarmObserver, run_facts
+from dashboard.observe.state import MAX_PEERS, MAX_ROUNDS, DashboardState, HeldOut, Look, fold, label_text
 from dashboard.page.page import render_sections
 from tests.kit.clock import Clock
 from tests.kit.dashboard.records import (
     NOW,
     PEERS,
     RUN_ID,
+    RUN_RECORD,
     FakeStore,
     TextOnly,
     bare_record,
@@ -37,7 +40,88 @@ def test_a_peer_is_listed_counted_and_then_silent() -> None:
     assert later.phase == "silent"
     assert [row.condition for row in later.peers] == ["silent", "silent"]
     assert later.heard_at == NOW
-    assert later.held_out_loss is None
+    # What was measured stays, with its time.
+    assert later.held_out == HeldOut(2.75, 5, NOW)
+    assert (later.train_loss, later.last_train_loss) == (None, 2.5)
+
+
+def test_a_killed_peer_is_late_within_three_announcements_and_counts_no_more() -> None:
+    run = run_facts(RUN_RECORD)
+    alive, killed = (record_of(one, expires_at=NOW + 98.0) for one in PEERS[:2])
+    state = fold(empty_state(), Look(now=NOW, num_members=3, run=run, records=[alive, killed]))
+    history, trend = [state], Trend()
+    trend.look(state, 0, {})
+    for step in range(1, 6):
+        now = NOW + 8.0 * step
+        # The run goes on fast: what the killed one had is soon versions behind.
+        alive = replace(alive, sequence=1 + step, expires_at=now + 98.0, versions=(3 + 9 * step, 2 + 9 * step))
+        history.append(fold(history[-1], Look(now=now, num_members=3, records=[alive, killed])))
+        trend.look(history[-1], 0, {})
+    conditions = [{row.record.peer_id: row.condition for row in state.peers}[killed.peer_id] for state in history]
+    assert conditions == ["here", "here", "here", "here", "late", "late"]
+    late = history[-1]
+    assert (len(late.trainers), late.tokens_per_second, late.phase) == (1, 1000.0, "live")
+    assert [cell.largest_lag for cell in trend.fragments[0].strip] == [0] * 6
+    assert "1 not heard" in TextOnly(render_sections(late, history_of(late))["figures"]).text
+    # A look that fails says nothing about anybody; a peer that comes back is here again.
+    failed = fold(state, Look(now=NOW + 50, num_members=0, problem="no network"))
+    assert [row.condition for row in failed.peers] == ["here", "here"]
+    back = record_of(PEERS[1], sequence=9, expires_at=NOW + 143)
+    assert len(fold(late, Look(now=NOW + 45, num_members=3, records=[back])).here) == 2
+
+
+def test_a_run_that_rests_stalls_or_ends_keeps_its_result() -> None:
+    run = run_facts(RUN_RECORD)
+    both = [record_of(PEERS[0]), record_of(PEERS[1], role="seed", state="serving", train_loss=None)]
+    live = fold(empty_state(), Look(now=NOW, num_members=3, run=run, records=both))
+    still = [replace(record, sequence=2, expires_at=NOW + 2000) for record in both]
+    stalled = fold(live, Look(now=NOW + 601, num_members=3, records=still))
+    goodbye = replace(both[0], sequence=3, expires_at=NOW + 2001, state="left")
+    resting = fold(stalled, Look(now=NOW + 602, num_members=3, records=[goodbye, still[1]]))
+    ended = fold(resting, Look(now=NOW + 603, num_members=3, run=replace(run, end_version=2)))
+    not_yet = fold(live, Look(now=NOW + 1, num_members=3, run=replace(run, end_version=3)))
+    assert [one.phase for one in (live, stalled, resting, ended, not_yet)] == [
+        *("live", "stalled", "resting", "ended", "live")
+    ]
+    for state, words in (
+        (stalled, "no exchange has been completed"),
+        (resting, "1 seed keeps what was learned"),
+        (ended, "Finished"),
+    ):
+        sections = {key: TextOnly(html).text for key, html in render_sections(state, history_of(state)).items()}
+        assert words in sections["status"]
+        assert "8 k tokens, held-out loss 2.750" in sections["status"]
+        assert "2.750" in sections["figures"]
+        assert ("peer join" in sections["join"]) != (state is ended)
+    # The last of all has nobody who passes its goodbye on; that it was leaving is enough.
+    alone = state_with(record_of(PEERS[0], state="leaving", expires_at=NOW + 98))
+    assert fold(alone, Look(now=NOW + 40, num_members=0)).phase == "resting"
+
+
+def test_the_held_out_loss_is_one_that_was_measured_at_the_newest_version() -> None:
+    old = record_of(PEERS[0], held_out_loss=5.308, held_out_version=1)
+    new = record_of(PEERS[1], held_out_loss=2.58, held_out_version=4)
+    invented = record_of(PEERS[2], held_out_loss=0.1, held_out_version=6)
+    state = state_with(old, new, invented)
+    assert state.held_out == HeldOut(2.58, 4, NOW)
+    # It stays when whoever measured it goes, and an older one does not come back.
+    gone = [replace(old, sequence=2), replace(new, sequence=2, state="left"), replace(invented, sequence=2)]
+    assert fold(state, Look(now=NOW + 4, num_members=3, records=gone)).held_out == HeldOut(2.58, 4, NOW)
+
+
+def test_only_addresses_of_seeds_that_answer_are_shown() -> None:
+    seed, trainer = record_of(PEERS[0], role="seed", state="serving"), record_of(PEERS[1])
+    state = state_with(seed, trainer)
+    near = f"/ip4/127.0.0.1/tcp/1/p2p/{PEERS[0].peer_id}"
+    far, volunteer = (f"/ip4/203.0.113.5/tcp/1/p2p/{one.peer_id}" for one in PEERS[:2])
+    dialled = [volunteer, near, far]
+    assert join_addresses(state, dialled, (), JoinRule()) == (near, far)
+    assert join_addresses(state, dialled, (), JoinRule(is_of_one_machine=False)) == (far,)
+    assert join_addresses(state, dialled, (far,), JoinRule()) == (near,)
+    assert join_addresses(state, dialled, (), JoinRule(shows_seeds=False)) == ()
+    assert join_addresses(state, dialled, (), JoinRule(asked=(volunteer,))) == (volunteer,)
+    # A seed that is down for a moment stays in the command.
+    assert join_addresses(replace(state, join_addresses=(far,)), dialled, dialled, JoinRule()) == (far,)
 
 
 def test_who_said_goodbye_has_left_and_is_not_silent() -> None:

@@ -182,14 +182,13 @@ def test_badges_say_who_and_how_much() -> None:
 
 def test_without_addresses_the_join_box_says_where_to_get_one() -> None:
     def page(*addresses: str) -> str:
-        sections = render_sections(state_of(), NOBODY)
-        shown = render_page(
-            RUN_ID, sections, NOBODY, now=NOW, snapshot_id="b-1", assets=assets(), join_addresses=addresses
-        )
+        sections = render_sections(replace(state_of(), join_addresses=addresses), NOBODY)
+        shown = render_page(RUN_ID, sections, NOBODY, now=NOW, snapshot_id="b-1", assets=assets())
         return TextOnly(shown).text
 
     assert f"peer join --run-id {RUN_ID} --peers ADDRESS" in page()
-    assert "whoever runs this page or the run can tell you one" in page()
+    assert "the owner of the run can tell you one" in page()
+    assert "pip install murmuration-swarm" in page()
     assert "--peers /dns4/a.org/tcp/1 /dns4/b.org/tcp/2" in page("/dns4/a.org/tcp/1", "/dns4/b.org/tcp/2")
     assert "ADDRESS" not in page("/dns4/a.org/tcp/1")
 

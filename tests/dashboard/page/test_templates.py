@@ -46,7 +46,7 @@ def everything(mark: str) -> dict[str, str]:
     how: dict[str, Any] = {"now": NOW, "snapshot_id": mark, "assets": load_assets()}
     found = render_sections(state, history)
     assert list(found) == list(SECTIONS)
-    found["page"] = render_page(state.run_id, found, history, join_addresses=(mark,), **how)
+    found["page"] = render_page(state.run_id, found, history, **how)
     found["people"] = render_people(history.contributors, 60, sort="name", limit=3, now=NOW)
     found["contributor"] = render_contributor(state, view, **how)
     found["run badge"] = run_badge(state)

@@ -297,8 +297,14 @@ def test_observers_get_run_and_addresses(home: Path, monkeypatch: pytest.MonkeyP
     assert (known, addresses) == (RUN_ID, [OTHER_ADDRESS])
     assert (first.host, first.port, first.db) == ("0.0.0.0", 0, home / RUN_ID / "dashboard.sqlite")
     assert (first.token_file, first.join_addresses, first.is_rebuilding) == (None, (), False)
+    assert (first.shows_seeds, first.join_rule.is_of_one_machine) == (True, False)
     assert (second.host, second.port, second.db) == ("127.0.0.1", 8080, None)
     assert (second.token_file, second.join_addresses) == (Path("t"), (ADDRESS,))
+    assert second.join_rule.is_of_one_machine
+    shows_none = ["dashboard", "--run-id", RUN_ID, "--no-join-address"]
+    assert app.run(shows_none) == 0
+    assert not page[2][2].shows_seeds
+    assert app.run([*shows_none, "--join-address", ADDRESS]) == 2
 
 
 def test_a_model_comes_from_one_source(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

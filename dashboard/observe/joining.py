@@ -1,0 +1,66 @@
+"""Which addresses a page may show to those who want to join. Pure.
+
+A seed is there to be dialled, so its address is public; that of a volunteer is nobody's business. Only addresses that
+the dashboard itself was given are shown: it dials them again and again, so it knows whether somebody answers.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from dashboard.observe.state import DashboardState
+
+MAX_ADDRESSES: Final = 3
+"""In one command: two spare ones are enough, and a line stays a line."""
+
+
+@dataclass(frozen=True, slots=True)
+class JoinRule:
+    """What the operator of a page wants to be shown.
+
+    Attributes:
+        asked: addresses to show whatever is known of them.
+        shows_seeds: without any asked for, those of seeds.
+        is_of_one_machine: the page is served to this machine alone, so addresses of this machine are of use.
+    """
+
+    asked: tuple[str, ...] = ()
+    shows_seeds: bool = True
+    is_of_one_machine: bool = True
+
+
+USUAL_RULE: Final = JoinRule()
+
+
+def join_addresses(
+    state: DashboardState, dialled: Sequence[str], faults: Collection[str], rule: JoinRule
+) -> tuple[str, ...]:
+    """The addresses to show: those asked for, else those of live seeds that answered, else what was shown before.
+
+    Args:
+        dialled: multiaddrs of members.
+        faults: those of them at which nobody answered lately.
+    """
+    if rule.asked or not rule.shows_seeds:
+        return rule.asked[:MAX_ADDRESSES]
+    seeds = {str(row.record.peer_id) for row in state.here if row.record.role == "seed"}
+    found = [
+        address
+        for address in dialled
+        if address.rpartition("/p2p/")[2] in seeds
+        and address not in faults
+        and (rule.is_of_one_machine or not is_of_this_machine(address))
+    ]
+    return tuple(found[:MAX_ADDRESSES]) or state.join_addresses
+
+
+def is_of_this_machine(address: str) -> bool:
+    """Whether a multiaddr begins with a loopback address, which no other machine can dial."""
+    parts = address.split("/")
+    try:
+        return len(parts) > 2 and ipaddress.ip_address(parts[2]).is_loopback
+    except ValueError:
+        return parts[2] == "localhost"

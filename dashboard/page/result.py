@@ -1,0 +1,47 @@
+"""What a run has come to: the present figures, or the last ones that are known when nobody is there any more."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dashboard.facts import HistoryView
+from dashboard.observe.state import DashboardState
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """Figures that stay when the peers go; None: nobody has ever said."""
+
+    tokens: int
+    num_rounds: int
+    held_out_loss: float | None
+    held_out_at: float | None
+    """When it was first seen, unix seconds."""
+    train_loss: float | None
+    num_people: int
+    """With a signed round."""
+    ended_at: float | None
+    """When the newest round closed, or else when somebody was last heard."""
+
+
+def result_of(state: DashboardState, history: HistoryView) -> RunResult:
+    """The state's figures where it has them, else those that the history kept from before."""
+    points = history.points
+    measured = next(
+        ((point.held_out_loss, point.at) for point in reversed(points) if point.held_out_loss is not None), (None, None)
+    )
+    if state.held_out is not None:
+        measured = state.held_out.loss, state.held_out.at
+    train_loss = state.train_loss if state.train_loss is not None else state.last_train_loss
+    if train_loss is None:
+        train_loss = next((point.train_loss for point in reversed(points) if point.train_loss is not None), None)
+    newest_rounds = (row.seen_at for row in (*history.rounds[:1], *state.rounds[:1]))
+    return RunResult(
+        tokens=max(state.committed_tokens, points[-1].tokens if points else 0),
+        num_rounds=max(state.num_rounds, history.num_rounds, points[-1].rounds if points else 0),
+        held_out_loss=measured[0],
+        held_out_at=measured[1],
+        train_loss=train_loss,
+        num_people=sum(row.rank > 0 for row in history.contributors),
+        ended_at=max(newest_rounds, default=state.heard_at),
+    )
