@@ -10,7 +10,7 @@ import typer
 from dht.errors import UsageFault
 from peer.cli.exit_codes import exits_with_sentence
 from peer.cli.options import AsJson, Checkpoint, InviteFile, LookTimeout, ModelDevice, ModelPath, Peers, RunId
-from peer.export.model_source import CheckpointSource, ModelFileSource, ModelSource, RunSource
+from peer.export.model_source import CheckpointSource, ModelFileSource, ModelSource, RunSource, form_of
 from peer.observe.target import checked_target
 
 commands = typer.Typer()
@@ -20,7 +20,7 @@ commands = typer.Typer()
     short_help="Take the model of a run home.",
     epilog="\b\nExample:\n  peer export --run-id tinybytes.abcdefghij234567abcd \\\n"
     "              --peers /ip4/203.0.113.5/tcp/4001/p2p/12D3KooW... \\\n"
-    "              --out model.safetensors",
+    "              --out ./model",
 )
 @exits_with_sentence
 def export(
@@ -28,23 +28,33 @@ def export(
     peers: Peers = None,
     invite: InviteFile = None,
     checkpoint: Checkpoint = None,
+    form: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            metavar="FORMAT",
+            help="hf: a folder that transformers loads. safetensors: one file under this software's names, and "
+            "config.json beside it. Default: as --out ends.",
+        ),
+    ] = None,
     out: Annotated[
-        Path, typer.Option("--out", metavar="FILE", help="Where the model goes; config.json goes beside it.")
-    ] = Path("model.safetensors"),
-    force: Annotated[bool, typer.Option("--force", help="Replace files that are there already.")] = False,
+        Path, typer.Option("--out", metavar="PATH", help="Where the model goes: a folder, or a file NAME.safetensors.")
+    ] = Path("model"),
+    force: Annotated[bool, typer.Option("--force", help="Replace an earlier export that is there already.")] = False,
     timeout: LookTimeout = 20.0,
     as_json: AsJson = False,
 ) -> int:
-    """Take the model of a run home: its parameters, confirmed by the members, as a safetensors file."""
+    """Take the model of a run home, confirmed by the members: a folder that transformers loads, or a file."""
+    chosen = form_of(out, form)
     source = _model_source(None, checkpoint, run_id, peers, invite, timeout)
     from peer.export.export import export_model
 
-    return int(export_model(source, out, force, as_json))
+    return int(export_model(source, out, force, as_json, chosen))
 
 
 @commands.command(
     short_help="Let a model say something.",
-    epilog="\b\nExample:\n  peer sample --model model.safetensors --prompt hello --seed 7",
+    epilog="\b\nExample:\n  peer sample --model ./model --prompt hello --seed 7",
 )
 @exits_with_sentence
 def sample(
@@ -77,7 +87,7 @@ def sample(
 
 @commands.command(
     short_help="Measure the held-out loss of a model.",
-    epilog="\b\nExample:\n  peer evaluate --model model.safetensors --json",
+    epilog="\b\nExample:\n  peer evaluate --model ./model --json",
 )
 @exits_with_sentence
 def evaluate(

@@ -39,7 +39,7 @@ LookTimeout = Annotated[
     float, typer.Option("--timeout", min=0.1, max=3600, metavar="SECONDS", help="How long to look for members.")
 ]
 ModelPath = Annotated[
-    Path | None, typer.Option("--model", metavar="FILE", help="A model file that `peer export` wrote.")
+    Path | None, typer.Option("--model", metavar="PATH", help="A folder or file that `peer export` wrote.")
 ]
 Checkpoint = Annotated[
     Path | None,

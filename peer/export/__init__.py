@@ -1,9 +1,15 @@
-"""The model taken home: a file, text from it, its held-out loss.
+"""The model taken home: a folder or a file, text from it, its held-out loss.
 
 The files, each built on those above it:
 
-    model_source.py  where a model is taken from: members or a checkpoint
-    model_header.py  what a model file says of itself: every field checked, all under one digest
-    model_file.py    a model as safetensors, with its config
-    export.py        `peer export`, `peer sample`, `peer evaluate`
+    model_source.py    where a model is taken from: members or a checkpoint; in which form it is written
+    model_header.py    what a model says of itself: every field checked, all under one digest
+    anchors.py         a run's anchors as named tensors, and the facts about them
+    llama.py           the built-in model under a Llama's names
+    byte_tokenizer.py  the tokenizer of runs that read bytes
+    model_card.py      README.md of a folder
+    model_file.py      a model as one file, with its config
+    model_folder.py    a model as a folder that transformers loads
+    reading.py         both read again, every bit checked
+    export.py          `peer export`, `peer sample`, `peer evaluate`
 """

@@ -7,7 +7,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,8 +29,11 @@ from peer.config.least_memory import check_memory, free_memory_bytes
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import CHECKPOINTS_NAME, RUN_RECORD_NAME
 from peer.config.run_rules import codec_of, limits_of, rule_of
-from peer.export.model_file import Anchors, check_writable, facts_of, model_of, read_model, write_model
-from peer.export.model_source import CheckpointSource, ModelFileSource, ModelSource, RunSource
+from peer.export.anchors import Anchors, facts_of
+from peer.export.model_file import check_writable, write_model
+from peer.export.model_folder import check_folder, write_folder
+from peer.export.model_source import CheckpointSource, Form, ModelFileSource, ModelSource, RunSource
+from peer.export.reading import model_of, read_model
 from peer.network.anchors.fetcher import Fetched, Fetcher, FetchProgress
 from peer.observe.entry import observer_entry
 from peer.observe.observer import RunObserver, observe
@@ -65,20 +68,24 @@ class OpenedModel:
 # ------------------------------------------------------------------------------------------------------- the commands
 
 
-def export_model(source: ModelSource, out: Path, force: bool, as_json: bool) -> int:
-    """Write a run's model to `out` and its `config.json` beside it; returns the exit code.
+def export_model(source: ModelSource, out: Path, force: bool, as_json: bool, form: Form = "safetensors") -> int:
+    """Write a run's model to `out`; returns the exit code.
+
+    Args:
+        form: hf: `out` is a folder; safetensors: a file, with its `config.json` beside it.
 
     Raises:
         LocalFault: nobody reachable, anchors that members do not confirm, a file in the way, a full disk; the
             sentence says which.
     """
-    check_writable(out, replace=force)
+    check, write = (check_folder, write_folder) if form == "hf" else (check_writable, write_model)
+    check(out, replace=force)
     anchors = _anchors_of(source)
-    config = write_model(anchors, out, time.time(), replace=force)
+    config = write(anchors, out, time.time(), replace=force)
     if as_json:
         print(json.dumps({"out": str(out), **{key: value for key, value in config.items() if key != "manifest"}}))
         return 0
-    print(f"Model       {out}  ({bytes_text(4 * sum(facts.num_values for facts in anchors.facts))})")
+    print(f"Model       {out}  ({bytes_text(anchors.num_bytes)}{_kind_text(config)})")
     print(f"From        {anchors.origin}")
     for facts in anchors.facts:
         confirmed = f"confirmed by {plural(facts.num_confirmed, 'member')}" if facts.num_confirmed else "as saved"
@@ -86,6 +93,14 @@ def export_model(source: ModelSource, out: Path, force: bool, as_json: bool) -> 
     loss = "not known" if anchors.held_out_loss is None else f"{anchors.held_out_loss:.4f} nats per token"
     print(f"Tokens      {count_text(anchors.tokens)} committed; held-out loss {loss} (reported by members)")
     return 0
+
+
+def _kind_text(config: Mapping[str, Any]) -> str:
+    """What loads it, behind its size."""
+    if config.get("architecture"):
+        return f", {config['architecture']}: transformers loads the folder"
+    custom = config["manifest"]["model"]["kind"] == "custom"
+    return ", flat fragments of a module from its owner's own code: load them with that code" if custom else ""
 
 
 def evaluate_model(source: ModelSource, data: str | None, device_name: str, as_json: bool) -> int:
@@ -299,7 +314,13 @@ async def anchors_of_run(source: RunSource, on_progress: Callable[[FetchProgress
     losses = [(record.held_out_version, record.held_out_loss) for record in records if record.held_out_loss is not None]
     version, loss = max(losses, default=(None, None))
     origin = f"run {source.run_id}, {plural(len(records), 'member')}"
-    return Anchors(source.run_id, manifest, tuple(facts), values, origin, loss, version)
+    contributors = tuple(sorted({contributor_of(record) for record in records}))
+    return Anchors(source.run_id, manifest, tuple(facts), values, origin, loss, version, contributors)
+
+
+def contributor_of(record: PeerRecord) -> PeerId:
+    """The id of the person whose machine a member is, or of the machine if it names nobody."""
+    return peer_id_of(record.contributor_key) if record.contributor_key else record.peer_id
 
 
 async def _members_with_state(observer: RunObserver, timeout_seconds: float) -> list[PeerRecord]:

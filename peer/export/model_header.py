@@ -22,6 +22,8 @@ SCHEMA = 2
 """Form 1 had no digest over all fields; its manifest and its parameters have one each."""
 _READABLE = (1, SCHEMA)
 DIGEST_NAME = "config_sha256"
+HEADER_KEY = "config"
+"""Under which it stands in the metadata of a model file."""
 MAX_CONFIG_BYTES = 256 * 1024
 """A manifest takes 12 KiB at most, 32 fragments about 10 KiB."""
 

@@ -4,11 +4,32 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
+
+from dht.errors import UsageFault
+
+Form = Literal["hf", "safetensors"]
+"""A folder that transformers loads, or one file of safetensors under this software's own names."""
+FILE_SUFFIX = ".safetensors"
+
+
+def form_of(out: Path, chosen: str | None) -> Form:
+    """The form in which a model is written: the chosen one, or the one that the name of `out` asks for.
+
+    Raises:
+        UsageFault: there is no such form.
+    """
+    if chosen is None:
+        return "safetensors" if out.suffix == FILE_SUFFIX else "hf"
+    for form in ("hf", "safetensors"):
+        if chosen == form:
+            return form
+    raise UsageFault(f"--format {chosen!r}; expected hf (a folder) or safetensors (a file).")
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFileSource:
-    """A file that `peer export` wrote."""
+    """A file or folder that `peer export` wrote."""
 
     path: Path
 

@@ -327,7 +327,8 @@ def _key_file(path: Path, who: Identity) -> Path:
 
 
 def _model(desk: _Desk) -> bytes:
-    from peer.export.model_file import Anchors, facts_of, write_model
+    from peer.export.anchors import Anchors, facts_of
+    from peer.export.model_file import write_model
 
     manifest, path = tiny_run(), desk.folder / "good.safetensors"
     states = [state_of(manifest, fragment) for fragment in range(manifest.averaging.num_fragments)]

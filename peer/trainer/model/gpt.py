@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Iterable
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from torch.nn import functional as F
 from peer.config.layouts import ModelShape, hidden_width
 
 ROTARY_BASE = 10_000.0
+NORM_EPSILON = 1e-6
 
 _INITIALISE_AT_ONCE = 1 << 20  # values; bounds the float64 temporaries to 16 MiB
 
@@ -64,9 +66,9 @@ class Block(nn.Module):
 
     def __init__(self, d_model: int, num_heads: int) -> None:
         super().__init__()
-        self.attention_norm = nn.RMSNorm(d_model, eps=1e-6)
+        self.attention_norm = nn.RMSNorm(d_model, eps=NORM_EPSILON)
         self.attention = Attention(d_model, num_heads)
-        self.feed_forward_norm = nn.RMSNorm(d_model, eps=1e-6)
+        self.feed_forward_norm = nn.RMSNorm(d_model, eps=NORM_EPSILON)
         self.feed_forward = FeedForward(d_model)
 
     def forward(self, x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
@@ -95,7 +97,7 @@ class GPT(nn.Module):
         self.context = context
         self.embedding = nn.Embedding(vocab_size, d_model)
         self.blocks = nn.ModuleList(Block(d_model, num_heads) for _ in range(num_layers))
-        self.norm = nn.RMSNorm(d_model, eps=1e-6)
+        self.norm = nn.RMSNorm(d_model, eps=NORM_EPSILON)
         self.head = None if tied_head else nn.Linear(d_model, vocab_size, bias=False)
         width = d_model // num_heads // 2
         angles = np.outer(np.arange(context), ROTARY_BASE ** (-np.arange(width) / width))
@@ -163,8 +165,13 @@ def initialise(model: nn.Module, seed: int) -> None:
 
 def parameters_digest(model: nn.Module) -> bytes:
     """SHA-256 (32 bytes) over the float32 bytes of all parameters in order."""
+    return tensors_digest(model.parameters())
+
+
+def tensors_digest(tensors: Iterable[Tensor]) -> bytes:
+    """SHA-256 (32 bytes) over their float32 bytes."""
     digest = hashlib.sha256()
-    for parameter in model.parameters():
+    for parameter in tensors:
         digest.update(parameter.detach().to("cpu", torch.float32).contiguous().numpy().astype("<f4").tobytes())
     return digest.digest()
 

@@ -23,25 +23,21 @@ from dht.identity.keys import Identity, make_run_id
 from dht.records.signed_records import encode_run_record, sign_run_record
 from peer.checkpoint.checkpoint import CheckpointFolder, CheckpointOwner
 from peer.checkpoint.facts import Totals
-from peer.config.layouts import layout_digest_of, layout_of, seed_layout, seed_sizes
+from peer.config.layouts import layout_digest_of, seed_layout, seed_sizes
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import CHECKPOINTS_NAME, RUN_RECORD_NAME
 from peer.config.run_rules import codec_of, rule_of
 from peer.export import model_file
+from peer.export.anchors import Anchors, ExportedFragment
 from peer.export.export import evaluate_model, export_model, sample_model
-from peer.export.model_file import Anchors, ExportedFragment, ModelFile, facts_of, read_model, write_model
+from peer.export.model_file import write_model
 from peer.export.model_source import CheckpointSource, ModelFileSource
+from peer.export.reading import ModelFile, read_model
 from peer.trainer.data.corpus import open_corpus
 from peer.trainer.model.evaluation import held_out_loss
-from peer.trainer.model.gpt import GPT, build_model, parameters_digest
+from peer.trainer.model.gpt import GPT, parameters_digest
 from peer.trainer.model.sampling import sample_tokens, shown_text, write_pieces
-
-RUN_ID = "tiny.abcdefghij234567abcd"
-NOW = 1.8e9
-MODEL = {"num_layers": 1, "d_model": 16, "num_heads": 2, "context": 16}
-MANIFEST = RunManifest.model_validate(
-    {"name": "tiny", "seed": 3, "model": MODEL, "data": {"evaluation_batches": 2}, "training": {"batch_size": 3}}
-)
+from tests.kit.trainer.exported_models import MANIFEST, MODEL, NOW, RUN_ID, anchors_of, trained_model
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -51,29 +47,6 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
-
-
-def trained_model(manifest: RunManifest = MANIFEST) -> GPT:
-    model = build_model(manifest.model, manifest.seed)
-    generator = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.1)
-    return model
-
-
-def anchors_of(model: GPT, manifest: RunManifest = MANIFEST) -> Anchors:
-    layout = layout_of(manifest, [(name, tuple(p.shape)) for name, p in model.named_parameters()])
-    parameters = dict(model.named_parameters())
-    values, facts = {}, []
-    for fragment in layout.fragments:
-        anchor = np.zeros(fragment.num_values, dtype=np.float32)
-        for piece in fragment.pieces:
-            flat = parameters[piece.name].detach().view(-1)
-            anchor[piece.offset : piece.offset + piece.length] = flat[piece.start : piece.start + piece.length]
-        values[fragment.index] = anchor
-        facts.append(facts_of(fragment.index, 7, 4321, anchor, np.zeros_like(anchor), 2))
-    return Anchors(RUN_ID, manifest, tuple(facts), values, "a test", 1.25, 28)
 
 
 @pytest.fixture(scope="module")

@@ -17,11 +17,12 @@ from safetensors.torch import save_file
 
 from dht.errors import DeviceFault, LocalFault, UsageFault
 from peer.config.manifest import RunManifest
-from peer.export import model_file
+from peer.export import reading
+from peer.export.anchors import run_facts
 from peer.export.export import open_model
-from peer.export.model_file import config_of, read_model
 from peer.export.model_header import config_digest
 from peer.export.model_source import ModelFileSource
+from peer.export.reading import read_model
 from peer.trainer.model.gpt import build_model, parameters_digest
 from tests.kit.trainer.initial_anchors import initial_anchors
 
@@ -33,7 +34,7 @@ Change = Callable[[dict[str, Any]], object]
 def write(path: Path, change: Change = lambda config: None, *, signs: bool, schema: int = 2) -> Path:
     """A model file whose JSON was changed; `signs`: by whoever then wrote a fitting digest."""
     model = build_model(MANIFEST.model, MANIFEST.seed)
-    config = config_of(initial_anchors(MANIFEST), parameters_digest(model).hex(), 0.0)
+    config = run_facts(initial_anchors(MANIFEST), parameters_digest(model).hex(), 0.0)
     if schema == 1:
         config = {**config, "schema": 1}
         del config["config_sha256"]
@@ -123,7 +124,7 @@ def test_a_small_file_builds_no_large_model(tmp_path: Path, monkeypatch: pytest.
         config["manifest"]["model"].update(d_model=65_536, num_layers=512)
         config["manifest_hash"] = RunManifest.from_fields(config["manifest"]).hash.hex()
 
-    monkeypatch.setattr(model_file, "build_model", lambda *_: pytest.fail("a model of 100 TB is built"))
+    monkeypatch.setattr(reading, "build_model", lambda *_: pytest.fail("a model of 100 TB is built"))
     with pytest.raises(LocalFault, match=r"expected F32 \[256, 65536\]|other parameters than its manifest"):
         read_model(write(tmp_path / "m", change, signs=True))
 
@@ -135,8 +136,8 @@ def test_what_the_file_does_not_hold_is_counted_too(tmp_path: Path, monkeypatch:
         config["manifest"]["model"]["context"] = 2**20
         config["manifest_hash"] = RunManifest.from_fields(config["manifest"]).hash.hex()
 
-    monkeypatch.setattr(model_file, "free_memory_bytes", lambda: 50_000_000)
-    monkeypatch.setattr(model_file, "build_model", lambda *_: pytest.fail("the table is made"))
+    monkeypatch.setattr(reading, "free_memory_bytes", lambda: 50_000_000)
+    monkeypatch.setattr(reading, "build_model", lambda *_: pytest.fail("the table is made"))
     with pytest.raises(DeviceFault, match=r"takes at least .* MB of memory here and 50 MB are free"):
         read_model(write(tmp_path / "m", change, signs=True))
 
@@ -150,8 +151,8 @@ def test_a_file_of_holes_takes_no_memory(
     """A sparse file can be as long as its header says without having anything in it."""
     fields = {"name": "tiny", "model": {**MODEL, "d_model": width, "vocab_size": vocab_size}}
     manifest = RunManifest.from_fields(fields)
-    shapes = model_file.parameter_shapes(manifest.model)
-    config = config_of(initial_anchors(MANIFEST), "0" * 64, 0.0)
+    shapes = reading.parameter_shapes(manifest.model)
+    config = run_facts(initial_anchors(MANIFEST), "0" * 64, 0.0)
     config["manifest"] = json.loads(manifest.to_bytes())
     config["manifest_hash"] = manifest.hash.hex()
     config["config_sha256"] = config_digest(config)
@@ -164,14 +165,21 @@ def test_a_file_of_holes_takes_no_memory(
     path = tmp_path / "sparse"
     path.write_bytes(struct.pack("<Q", len(text)) + text)
     os.truncate(path, 8 + len(text) + end)
-    monkeypatch.setattr(model_file, "free_memory_bytes", lambda: 10**6)
-    monkeypatch.setattr(model_file, "build_model", lambda *_: pytest.fail("69 GB are taken"))
+    monkeypatch.setattr(reading, "free_memory_bytes", lambda: 10**6)
+    monkeypatch.setattr(reading, "build_model", lambda *_: pytest.fail("69 GB are taken"))
     with pytest.raises(DeviceFault, match=sentence):
         read_model(path)
 
 
 def test_a_pipe_or_device_is_no_model(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    for path in (tmp_path / "pipe", Path("/dev/zero"), tmp_path):
-        with pytest.raises(UsageFault, match="is no file; expected a model"):
+    for path in (tmp_path / "pipe", Path("/dev/zero")):
+        with pytest.raises(UsageFault, match="is no file; expected a file or folder that `peer export` wrote"):
             read_model(path)
+    for name in ("run.json", "model.safetensors"):
+        (tmp_path / "folder").mkdir(exist_ok=True)
+        os.mkfifo(tmp_path / "folder" / name)
+        with pytest.raises(UsageFault, match="is a named pipe"):
+            read_model(tmp_path / "folder")
+    with pytest.raises(UsageFault, match="cannot be read .*expected a folder that `peer export` wrote"):
+        read_model(tmp_path)

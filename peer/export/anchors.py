@@ -1,0 +1,133 @@
+"""A run's anchors taken home, and what is said of them beside the model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from averaging.arrays import F32
+from averaging.outer.layout import FragmentLayout
+from averaging.outer.outer_step import anchor_digest
+from peer.config.layouts import layout_of, shapes_of
+from peer.config.manifest import RunManifest
+from peer.export.model_header import DIGEST_NAME, SCHEMA, config_digest
+from peer.trainer.model.gpt import tensors_digest
+from peer.version import SOFTWARE
+
+
+@dataclass(frozen=True, slots=True)
+class ExportedFragment:
+    """One fragment of an exported model.
+
+    Attributes:
+        digest: of anchor and momentum, 64 hexadecimal digits; what members announce.
+        num_confirmed: members that hold this digest at this version; 0 for a checkpoint, which nobody was asked about.
+    """
+
+    index: int
+    version: int
+    digest: str
+    lineage_tokens: int
+    num_values: int
+    num_confirmed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Anchors:
+    """A run's anchors at some versions.
+
+    Attributes:
+        values: fragment -> float32 [num_values].
+        contributors: ids of those whose machines were members when it was taken home; empty for a checkpoint.
+    """
+
+    run_id: str
+    manifest: RunManifest
+    facts: tuple[ExportedFragment, ...]
+    values: Mapping[int, F32]
+    origin: str
+    held_out_loss: float | None = None
+    held_out_version: int | None = None
+    contributors: tuple[str, ...] = ()
+
+    @property
+    def versions(self) -> tuple[int, ...]:
+        """One per fragment."""
+        return tuple(facts.version for facts in self.facts)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens committed into the fragment that has most of them behind it."""
+        return max((facts.lineage_tokens for facts in self.facts), default=0)
+
+    @property
+    def num_bytes(self) -> int:
+        """Of all values."""
+        return 4 * sum(facts.num_values for facts in self.facts)
+
+
+def facts_of(
+    index: int, version: int, lineage_tokens: int, anchor: F32, momentum: F32, num_confirmed: int
+) -> ExportedFragment:
+    """Facts about one fragment; its digest is computed from the values, whatever anybody said. Arrays: [n]."""
+    digest = anchor_digest(anchor, momentum).hex()
+    return ExportedFragment(index, version, digest, lineage_tokens, anchor.size, num_confirmed)
+
+
+def named_tensors(anchors: Anchors) -> dict[str, Tensor]:
+    """The built-in model's parameters under its own names, in order: float32 on the CPU.
+
+    Raises:
+        Incompatible: the model cannot be cut as the manifest says.
+    """
+    shapes = shapes_of(anchors.manifest)
+    return tensors_of(layout_of(anchors.manifest, shapes), shapes, anchors.values)
+
+
+def tensors_of(
+    layout: FragmentLayout, shapes: list[tuple[str, tuple[int, ...]]], values: Mapping[int, F32]
+) -> dict[str, Tensor]:
+    """Parameters put together from fragments. `values`: fragment -> float32 [num_values]."""
+    tensors = {name: torch.empty(shape) for name, shape in shapes}
+    for fragment in layout.fragments:
+        flat = torch.from_numpy(values[fragment.index])
+        for piece in fragment.pieces:
+            target = tensors[piece.name].view(-1)[piece.start : piece.start + piece.length]
+            target.copy_(flat[piece.offset : piece.offset + piece.length])
+    return tensors
+
+
+def parameters_sha256(tensors: Mapping[str, Tensor]) -> str:
+    """What the model's file says its parameters have: 64 hexadecimal digits."""
+    return tensors_digest(tensors.values()).hex()
+
+
+def run_facts(anchors: Anchors, parameters_digest: str, now: float, **others: Any) -> dict[str, Any]:
+    """What is said of the model, under a digest of its own; `now` in unix seconds.
+
+    Args:
+        parameters_digest: `parameters_sha256` of a model that can be checked by it; empty: of none.
+        others: further facts of the form in which it is written.
+    """
+    facts = {
+        "schema": SCHEMA,
+        "run_id": anchors.run_id,
+        "software": SOFTWARE,
+        "exported_at": now,
+        "origin": anchors.origin,
+        "manifest_hash": anchors.manifest.hash.hex(),
+        "manifest": json.loads(anchors.manifest.to_bytes()),
+        "versions": list(anchors.versions),
+        "tokens": anchors.tokens,
+        "fragments": [asdict(fragment) for fragment in anchors.facts],
+        "held_out_loss": anchors.held_out_loss,
+        "held_out_version": anchors.held_out_version,
+        "parameters_sha256": parameters_digest,
+        **others,
+    }
+    return {**facts, DIGEST_NAME: config_digest(facts)}

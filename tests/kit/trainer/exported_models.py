@@ -1,0 +1,43 @@
+"""A small built-in model with parameters of its own, as anchors that were taken home."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from peer.config.layouts import layout_of
+from peer.config.manifest import RunManifest
+from peer.export.anchors import Anchors, facts_of
+from peer.trainer.model.gpt import GPT, build_model
+
+RUN_ID = "tiny.abcdefghij234567abcd"
+NOW = 1.8e9
+MODEL = {"num_layers": 1, "d_model": 16, "num_heads": 2, "context": 16}
+MANIFEST = RunManifest.model_validate(
+    {"name": "tiny", "seed": 3, "model": MODEL, "data": {"evaluation_batches": 2}, "training": {"batch_size": 3}}
+)
+
+
+def trained_model(manifest: RunManifest = MANIFEST) -> GPT:
+    """The built-in model of a run with parameters that are no initial ones."""
+    model = build_model(manifest.model, manifest.seed)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.1)
+    return model
+
+
+def anchors_of(model: GPT, manifest: RunManifest = MANIFEST) -> Anchors:
+    """The anchors that are its parameters."""
+    layout = layout_of(manifest, [(name, tuple(p.shape)) for name, p in model.named_parameters()])
+    parameters = dict(model.named_parameters())
+    values, facts = {}, []
+    for fragment in layout.fragments:
+        anchor = np.zeros(fragment.num_values, dtype=np.float32)
+        for piece in fragment.pieces:
+            flat = parameters[piece.name].detach().view(-1)
+            anchor[piece.offset : piece.offset + piece.length] = flat[piece.start : piece.start + piece.length]
+        values[fragment.index] = anchor
+        facts.append(facts_of(fragment.index, 7, 4321, anchor, np.zeros_like(anchor), 2))
+    return Anchors(RUN_ID, manifest, tuple(facts), values, "a test", 1.25, 28)
