@@ -181,5 +181,5 @@ def test_a_pipe_or_device_is_no_model(tmp_path: Path) -> None:
         os.mkfifo(tmp_path / "folder" / name)
         with pytest.raises(UsageFault, match="is a named pipe"):
             read_model(tmp_path / "folder")
-    with pytest.raises(UsageFault, match="cannot be read .*expected a folder that `peer export` wrote"):
+    with pytest.raises(UsageFault, match=r"cannot be read .*expected a folder that `peer export` wrote"):
         read_model(tmp_path)
