@@ -71,6 +71,8 @@ class Totals(_Section):
     tokens: int = Field(default=0, ge=0, le=2**63 - 1)
     rounds_contributed: int = Field(default=0, ge=0, le=2**63 - 1)
     reads: int = Field(default=0, ge=0, le=2**63 - 1)
+    run_tokens: int = Field(default=0, ge=0, le=2**63 - 1)
+    """The run's clock, as far as this peer has seen it."""
 
 
 class Metadata(_Section):

@@ -4,6 +4,7 @@ The files, each built on those above it:
 
     validation.py         what is wrong with a file or a flag, in sentences
     section.py            what all sections of a manifest have in common; fields that came later
+    schedule_section.py   the manifest's schedule of the inner learning rate, and the factor that follows
     access_sections.py    the manifest's sections on access and on changes in a live run
     file_section.py       the manifest's list of files, which members serve
     model_section.py      the manifest's section on the model

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from dht.identity.keys import public_key_of
-from peer.config.section import MAX_WHOLE_NUMBER, Section
+from peer.config.section import MAX_WHOLE_NUMBER, Section, later
 
 MAX_MEMBERS = 150
 """Keys in one list: of 55 bytes each, so that the manifest stays below its limit. Larger runs use invites."""
@@ -54,11 +54,30 @@ class ChangeSection(Section):
         description="older software is refused",
     )
     ends_run: bool = Field(default=False, description="peers save, say goodbye and stop")
+    cooldown_from: int | None = later(
+        None,
+        ge=0,
+        le=MAX_WHOLE_NUMBER,
+        description="committed tokens of the run at which the inner learning rate begins to fall",
+    )
+    cooldown_tokens: int | None = later(
+        None,
+        ge=1,
+        le=MAX_WHOLE_NUMBER,
+        description="tokens of the swarm over which it falls, linearly, to training.schedule.floor; of several "
+        "cool-downs the last one counts",
+    )
 
     @field_validator("admit", "revoke")
     @classmethod
     def _check_keys(cls, keys: tuple[str, ...]) -> tuple[str, ...]:
         return _checked_peer_ids(keys)
+
+    @model_validator(mode="after")
+    def _check_together(self) -> Self:
+        if (self.cooldown_from is None) != (self.cooldown_tokens is None):
+            raise ValueError("cooldown_from and cooldown_tokens belong together, and one is missing; give both")
+        return self
 
 
 def _checked_peer_ids(keys: tuple[str, ...]) -> tuple[str, ...]:

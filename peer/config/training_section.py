@@ -6,11 +6,12 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from peer.config.section import Section
+from peer.config.schedule_section import ScheduleSection
+from peer.config.section import Section, later
 
 
 class TrainingSection(Section):
-    """The inner loop: AdamW (arXiv 1711.05101) or Muon with linear warm-up and optional cosine decay."""
+    """The inner loop: AdamW (arXiv 1711.05101) or Muon, each peer's own warm-up, and the run's schedule of the rate."""
 
     optimizer: Literal["adamw", "muon"] = Field(
         default="adamw",
@@ -19,7 +20,9 @@ class TrainingSection(Section):
     )
     batch_size: int = Field(default=8, ge=1, le=65_536, description="sequences per backward pass")
     learning_rate: float = Field(default=3e-3, gt=0, le=10, description="peak inner learning rate")
-    warmup_steps: int = Field(default=50, ge=0, le=10**7, description="inner steps of linear warm-up")
+    warmup_steps: int = Field(
+        default=50, ge=0, le=10**7, description="inner steps of linear warm-up of each new optimizer"
+    )
     weight_decay: float = Field(default=0.1, ge=0, le=10, description="decoupled weight decay (arXiv 1711.05101)")
     beta1: float = Field(default=0.9, ge=0, lt=1, description="AdamW decay of the first moment (arXiv 1412.6980)")
     beta2: float = Field(default=0.95, ge=0, lt=1, description="AdamW decay of the second moment (arXiv 1412.6980)")
@@ -29,8 +32,10 @@ class TrainingSection(Section):
         default=None,
         ge=1,
         le=10**9,
-        description="inner steps of the cosine decay (arXiv 1608.03983); absent: constant rate",
+        description="each peer's own inner steps of a cosine to a tenth (arXiv 1608.03983), wherever the run is; "
+        "absent: none. training.schedule is better",
     )
+    schedule: ScheduleSection = later(ScheduleSection())
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
@@ -38,5 +43,10 @@ class TrainingSection(Section):
             raise ValueError(
                 f"total_steps is {self.total_steps} with warmup_steps {self.warmup_steps}; "
                 "expected more than warmup_steps"
+            )
+        if self.total_steps is not None and self.schedule != ScheduleSection():
+            raise ValueError(
+                f"total_steps is {self.total_steps} beside a schedule; expected one of them: total_steps counts each "
+                "peer's own steps, schedule.tokens those of the whole swarm; remove total_steps"
             )
         return self

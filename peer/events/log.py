@@ -130,7 +130,7 @@ def read_events(path: str | Path) -> Iterator[Event | ValueError]:
 
 def _checked(value: Any, kind: str, where: str) -> Any:
     match kind:
-        case "int" if type(value) is int:
+        case "int" | "int | None" if type(value) is int:
             return value
         case "str" | "PeerId" if isinstance(value, str):
             return value
@@ -138,7 +138,7 @@ def _checked(value: Any, kind: str, where: str) -> Any:
             return value
         case "float" if value is None:
             return math.nan
-        case "float | None" if value is None:
+        case "float | None" | "int | None" if value is None:
             return None
         case "float" | "float | None" if type(value) in (int, float) and abs(value) < 1e300:
             return float(value)

@@ -33,6 +33,8 @@ class JoinedRun(Fact):
     device: str
     num_parameters: int
     versions: tuple[int, ...]
+    budget_tokens: int | None = None
+    """Tokens of the swarm at which the run's schedule ends."""
 
     def sentence(self) -> str:
         held = " ".join(map(str, self.versions)) or "none"
@@ -84,6 +86,10 @@ class TrainingProgressed(Fact):
     wait_fraction: float
     sent_abroad_bytes: int = 0
     """By the network process since it started, in rounds, to peers of other sites."""
+    run_tokens: int = 0
+    """The run's clock: tokens that the whole swarm has committed."""
+    learning_rate: float | None = None
+    """Of the last inner step."""
 
     def sentence(self) -> str:
         loss = "not a number" if self.train_loss is None else f"{self.train_loss:.4f}"

@@ -52,10 +52,10 @@ from peer.mailbox.slots import (
 )
 
 MAGIC = int.from_bytes(b"murmbox\x01", "little")
-MAILBOX_VERSION = 2
+MAILBOX_VERSION = 3
 
 _PREAMBLE_CELLS = 8
-_SIDE_CELLS = 16
+_SIDE_CELLS = 24
 _MAX_FRAGMENTS = 1 << 16
 
 
@@ -160,7 +160,8 @@ class Mailbox:
     def _format(cls, buffer: mmap.mmap, sizes: tuple[int, ...], fd: int | None, sent_bytes: tuple[int, ...]) -> Mailbox:
         np.frombuffer(buffer, np.int64, len(sizes), CELL_BYTES * _PREAMBLE_CELLS)[:] = sizes
         mailbox = cls(buffer, sizes, fd, sent_bytes)
-        mailbox.trainer.train_loss = mailbox.trainer.held_out_loss = float("nan")
+        mailbox.trainer.train_loss = mailbox.trainer.held_out_loss = mailbox.trainer.learning_rate = float("nan")
+        mailbox.network.learning_rate_factor = 1.0
         cells = Cells(buffer, 0, _PREAMBLE_CELLS).ints
         cells[1], cells[2] = MAILBOX_VERSION, len(sizes)
         fence()

@@ -96,6 +96,8 @@ class TrainerCounters(Cells):
     moment_written = IntCell(15)
     """Its number once the trainer's files are written; 0 until then; below 0 when they could not be: minus the errno
     (EDOM: the live parameters are not finite)."""
+    learning_rate = FloatCell(16)
+    """Of the optimizer's first parameter group in the last inner step; NaN before one, and where it has none."""
 
 
 class NetworkCounters(Cells):
@@ -116,6 +118,10 @@ class NetworkCounters(Cells):
     """Number of the checkpoint for which the trainer shall take its side after the coming inner step."""
     restored_moment = IntCell(8)
     """Number of the checkpoint that the anchors came from, -1 for none; 0 while that is not known yet."""
+    run_tokens = IntCell(9)
+    """The run's clock: tokens in signed commits (`peer.config.schedule_section`); it never goes back."""
+    learning_rate_factor = FloatCell(10)
+    """What the run's schedule makes of the inner learning rate now, 0 to 1; 1 until the network side says."""
 
 
 class SharedFragment(Cells):

@@ -78,6 +78,9 @@ class PeerMetrics(Collector):
             yield CounterMetricFamily(f"murmuration_peer_{name}", text, value=count)
         for name, text, value in (
             ("tokens_per_second", "Speed of training.", state.tokens_per_second),
+            ("run_tokens", "Tokens that the whole swarm has committed.", state.run_tokens),
+            ("run_budget_tokens", "Those at which the run's schedule ends.", state.budget_tokens),
+            ("learning_rate", "Of the last inner step.", state.learning_rate),
             ("wait_fraction", "Part of the time in which training waited.", state.wait_fraction),
             ("train_loss", "Newest training loss.", state.train_loss),
             ("held_out_loss", "Newest held-out loss.", state.held_out_loss),

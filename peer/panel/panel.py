@@ -259,7 +259,7 @@ def _facts(state: PanelState, now: float, ascii_only: bool) -> list[tuple[str, l
             "Swarm",
             [
                 f"{plural(state.num_peers, 'peer')} with this one; last round {last}",
-                f"versions {' '.join(map(str, state.versions)) or 'unknown'}",
+                f"{_run_progress(state)}; versions {' '.join(map(str, state.versions)) or 'unknown'}",
                 *_refusals(state, now),
             ],
         ),
@@ -274,6 +274,15 @@ def _facts(state: PanelState, now: float, ascii_only: bool) -> list[tuple[str, l
             ],
         ),
     ]
+
+
+def _run_progress(state: PanelState) -> str:
+    done = count_text(state.run_tokens)
+    if state.budget_tokens is None:
+        progress = f"{done} tokens committed"
+    else:
+        progress = f"{min(1.0, state.run_tokens / state.budget_tokens):.0%} of {count_text(state.budget_tokens)} tokens"
+    return progress if state.learning_rate is None else f"{progress}, rate {state.learning_rate:.2g}"
 
 
 def _refusals(state: PanelState, now: float) -> list[str]:

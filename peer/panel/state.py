@@ -60,6 +60,9 @@ class PanelState:
     catch_up: CatchUpProgressed | None = None
     inner_steps: int = 0
     tokens: int = 0
+    run_tokens: int = 0
+    budget_tokens: int | None = None
+    learning_rate: float | None = None
     tokens_per_second: float = 0.0
     wait_fraction: float = 0.0
     train_loss: float | None = None
@@ -114,6 +117,7 @@ def _with_facts(state: PanelState, event: Event) -> PanelState:
                 device=fact.device,
                 num_parameters=fact.num_parameters,
                 versions=fact.versions,
+                budget_tokens=fact.budget_tokens,
             )
         case WaitingForPeers():
             return replace(state, phase="waiting for peers")
@@ -139,6 +143,8 @@ def _with_facts(state: PanelState, event: Event) -> PanelState:
                     tokens=fact.tokens,
                     tokens_per_second=fact.tokens_per_second,
                     wait_fraction=fact.wait_fraction,
+                    run_tokens=fact.run_tokens,
+                    learning_rate=fact.learning_rate,
                 ),
                 fact.train_loss,
             )

@@ -60,6 +60,6 @@ def links_in(text: str) -> list[str]:
 def manifest_fields(model: type[BaseModel] = RunManifest, prefix: str = "") -> Iterator[tuple[str, object]]:
     for name, field in model.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            yield from manifest_fields(field.annotation, f"{name}.")
+            yield from manifest_fields(field.annotation, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", "required" if field.is_required() else field.default

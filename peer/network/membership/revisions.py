@@ -19,6 +19,7 @@ from dht.records.signed_records import RunRecord
 from peer.config.access_sections import ChangeSection
 from peer.config.manifest import RunManifest
 from peer.config.run_rules import rule_of
+from peer.config.schedule_section import Cooldown, rate_factor
 from peer.config.section import MAX_WHOLE_NUMBER
 from peer.network.membership.doorkeeper import RunDoorkeeper
 from peer.version import SOFTWARE, is_older
@@ -64,6 +65,15 @@ def outer_lr_at(manifest: RunManifest, version: int) -> float:
     return rates[-1] if rates else manifest.averaging.outer_lr
 
 
+def cooldown_at(manifest: RunManifest, version: int) -> Cooldown | None:
+    """The cool-down of the inner learning rate that counts at `version`; None without any."""
+    found = None
+    for change in in_force(manifest, version):
+        if change.cooldown_from is not None and change.cooldown_tokens is not None:
+            found = Cooldown(change.cooldown_from, change.cooldown_tokens)
+    return found
+
+
 def minimum_software_at(manifest: RunManifest, version: int) -> str:
     """Three numbers; empty when any software is welcome."""
     wanted = [change.minimum_software for change in in_force(manifest, version) if change.minimum_software]
@@ -95,6 +105,11 @@ def _phrase(change: ChangeSection) -> str:
     ]
     if change.outer_lr is not None:
         parts.append(f"outer_lr {change.outer_lr:g}")
+    if change.cooldown_tokens is not None:
+        parts.append(
+            f"the learning rate falls to its floor over {change.cooldown_tokens} tokens from token "
+            f"{change.cooldown_from} on"
+        )
     if change.minimum_software is not None:
         parts.append(f"software {change.minimum_software} or newer")
     if change.ends_run:
@@ -136,6 +151,10 @@ class Revisions:
         """The outer rule of the commit that leaves `version` of a fragment."""
         outer_lr = outer_lr_at(self.manifest, version)
         return self._rule if outer_lr == self._rule.outer_lr else replace(self._rule, outer_lr=outer_lr)
+
+    def rate_factor(self, run_tokens: int, version: int) -> float:
+        """The inner learning rate as a share of its peak when the run's clock shows `run_tokens` at this version."""
+        return rate_factor(self.manifest.training.schedule, run_tokens, cooldown_at(self.manifest, version))
 
     def take(self, newer: RunManifest) -> bool:
         """Go on with a later revision; False when it is none (see `is_successor`)."""

@@ -35,6 +35,7 @@ from peer.checkpoint.spill import RoundSpill, SpillFiles
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import INCOMING_NAME
 from peer.config.run_rules import codec_of, limits_of, rule_of
+from peer.config.schedule_section import committed_tokens
 from peer.mailbox.mailbox import Mailbox
 from peer.network.anchors.fetcher import Fetcher
 from peer.network.membership.membership import MemberScope, Membership
@@ -206,10 +207,12 @@ class Node:
             self._on_view()
             await self._replay_missed()
             await self._start.hand_over()
+            self._set_clock()
             self.mailbox.network.ready = 1
             for fragment in self.fragments:
                 await self.exchange.sending.offer(fragment)
-            self.reporter.joined(self.who.run_id, self.who.device, self.versions())
+            budget_tokens = self.manifest.training.schedule.tokens
+            self.reporter.joined(self.who.run_id, self.who.device, self.versions(), budget_tokens)
             membership = self.membership
             for work in (membership.run(), membership.show_changes(), self._follow_trainer(), self._audit()):
                 tasks.append(loop.create_task(work))
@@ -292,6 +295,7 @@ class Node:
             self.guard.awake()
             await self.desk.take_work(self.exchange.sending.work_arrived)
             self.revisions.reached(min(self.versions()))
+            self._set_clock()
             self.desk.retry()
             self.mailbox.network.heartbeat = self.ports.clock()
             if trainer.finished or trainer.stop_requested:
@@ -305,6 +309,13 @@ class Node:
                     paced_at = told_at
                     self._set_pace()
             await self.ports.rest(self.ports.poll_seconds)
+
+    def _set_clock(self) -> None:
+        """Tell the trainer where the run is. After a repair or a fork the clock stands still until others get there."""
+        network = self.mailbox.network
+        committed = committed_tokens(fragment.state.lineage_tokens for fragment in self.fragments)
+        network.run_tokens = max(network.run_tokens, committed)
+        network.learning_rate_factor = self.revisions.rate_factor(network.run_tokens, min(self.versions()))
 
     def _speed_of(self, peer_id: PeerId) -> float:
         is_me = peer_id == self.me
@@ -454,7 +465,12 @@ class Node:
 
         def totals() -> Totals:
             rounds_contributed = self.reporter.rounds_contributed
-            return Totals(inner_steps=trainer.inner_steps, tokens=trainer.tokens, rounds_contributed=rounds_contributed)
+            return Totals(
+                inner_steps=trainer.inner_steps,
+                tokens=trainer.tokens,
+                rounds_contributed=rounds_contributed,
+                run_tokens=self.mailbox.network.run_tokens,
+            )
 
         return CheckpointKeeper(
             checkpoints,

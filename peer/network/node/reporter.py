@@ -56,12 +56,12 @@ class Reporter:
         """Report a fact as it is."""
         self._emit(Event(self._wall_clock(), self._me, fact))
 
-    def joined(self, run_id: str, device: str, versions: tuple[int, ...]) -> None:
+    def joined(self, run_id: str, device: str, versions: tuple[int, ...], budget_tokens: int | None) -> None:
         """Training begins: time is counted from here, and what the trainer waited for its first anchors is not."""
         trainer = self._mailbox.trainer
         self._joined_at = self._clock()
         self._spent_before = trainer.wait_seconds + trainer.exchange_seconds
-        self.report(events.JoinedRun(run_id, device, sum(self._mailbox.sizes), versions))
+        self.report(events.JoinedRun(run_id, device, sum(self._mailbox.sizes), versions, budget_tokens))
 
     def peer_joined(self, record: PeerRecord) -> None:
         self.report(events.PeerJoined(record.peer_id))
@@ -149,6 +149,8 @@ class Reporter:
                 tokens_per_second=trainer.tokens_per_second,
                 wait_fraction=min(1.0, max(0.0, spent) / elapsed),
                 sent_abroad_bytes=sent_abroad_bytes,
+                run_tokens=self._mailbox.network.run_tokens,
+                learning_rate=trainer.learning_rate if math.isfinite(trainer.learning_rate) else None,
             )
         )
         if trainer.held_out_version > self._evaluated and math.isfinite(trainer.held_out_loss):

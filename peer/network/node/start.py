@@ -158,7 +158,9 @@ class Start:
         saved = None if self._keeper is None else await self._keeper.find()
         if saved is not None and self._keeper is not None:
             self._saved = saved
-            self._mailbox.network.rounds_contributed = saved.totals.rounds_contributed
+            network = self._mailbox.network
+            network.rounds_contributed = saved.totals.rounds_contributed
+            network.run_tokens = max(network.run_tokens, saved.totals.run_tokens)
             for fragment in self._fragments:
                 with changing(self._mailbox, fragment.index, fragment.state):
                     await self._compute(partial(saved.restore, fragment.index, fragment.state))

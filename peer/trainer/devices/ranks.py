@@ -35,7 +35,7 @@ _FIELDS = 4
 class OrderKind(IntEnum):
     """What rank 0 orders."""
 
-    STEP = 1  # number of positions, age of the optimizer; the positions follow
+    STEP = 1  # number of positions, age of the optimizer, factor of the rate; the positions follow
     MERGE = 2  # fragment, kind, alpha; the fragment's values follow
     SEND_WORK = 3  # fragment; every rank sends what it has of L
     SEND_LIVE = 4  # fragment; the same with the live parameters
@@ -86,9 +86,9 @@ class Ranks:
         self._broadcast(message)
         return Order(OrderKind(int(message[0])), tuple(message[1:].tolist()))
 
-    def step(self, positions: NDArray[np.int64], optimizer_age: int) -> None:
-        """Order the next inner step; rank 0 only."""
-        self.order(OrderKind.STEP, len(positions), optimizer_age)
+    def step(self, positions: NDArray[np.int64], optimizer_age: int, factor: float = 1.0) -> None:
+        """Order the next inner step, with what the run's schedule leaves of the rate; rank 0 only."""
+        self.order(OrderKind.STEP, len(positions), optimizer_age, factor)
         self._broadcast(torch.from_numpy(positions.copy()))
 
     def positions(self, order: Order) -> NDArray[np.int64]:

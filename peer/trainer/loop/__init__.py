@@ -17,5 +17,5 @@ The files, each built on those above it:
     trainer.py             the built-in inner loop
     rank_process.py        what each further process of a peer does
 
-Sources: warm-up and cosine (arXiv 1608.03983), clipping by the global norm (arXiv 1211.5063).
+Sources: cosine (arXiv 1608.03983), clipping by the global norm (arXiv 1211.5063).
 """

@@ -44,7 +44,7 @@ class TrainingSettings(Protocol):
     def warmup_steps(self) -> int: ...
     @property
     def total_steps(self) -> int | None:
-        """Inner steps of the cosine; None keeps the rate constant after the warm-up."""
+        """Inner steps of the peer's own cosine; None leaves the rate to the run's schedule after the warm-up."""
         ...
 
     @property
@@ -67,9 +67,13 @@ class LanguageModel(Protocol):
         ...
 
 
-def learning_rate_at(step: int, settings: TrainingSettings) -> float:
-    """Rate of the optimizer's inner step `step`, from 0: a new one's moments need the warm-up, a restored one's not."""
-    rate = settings.learning_rate
+def learning_rate_at(step: int, settings: TrainingSettings, factor: float = 1.0) -> float:
+    """Rate of the optimizer's inner step `step`, from 0: a new one's moments need the warm-up, a restored one's not.
+
+    Args:
+        factor: share of the peak by the run's own clock (`peer.config.schedule_section`), the same on every peer.
+    """
+    rate = settings.learning_rate * factor
     if step < settings.warmup_steps:
         return rate * (step + 1) / settings.warmup_steps
     if settings.total_steps is None:
@@ -131,19 +135,22 @@ class InnerStep:
             mean_loss = self._ranks.mean(mean_loss)
         return mean_loss, float(norm)
 
-    def step(self, positions: NDArray[np.int64], age: int) -> tuple[float, float]:
+    def step(self, positions: NDArray[np.int64], age: int, factor: float = 1.0) -> tuple[float, float]:
         """`gradient` and, unless something of it is not finite, `update`."""
         loss, norm = self.gradient(positions)
         if math.isfinite(loss) and math.isfinite(norm):
-            self.update(age)
+            self.update(age, factor)
         else:
             self.optimizer.zero_grad(set_to_none=True)
         return loss, norm
 
-    def update(self, age: int) -> None:
-        """Let the optimizer take its step number `age`, from 0."""
+    def update(self, age: int, factor: float = 1.0) -> None:
+        """Let the optimizer take its step number `age`, from 0, at the rate that the run's clock leaves (`factor`).
+
+        Weight decay is decoupled and multiplied by the rate (arXiv 1711.05101), so it follows the schedule as well.
+        """
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate_at(age, self._settings)
+            group["lr"] = learning_rate_at(age, self._settings, factor)
         self.optimizer.step()
 
     @torch.no_grad()

@@ -238,6 +238,6 @@ class LocalTraining:
         num_tokens = self._reported_tokens or max(1, self._num_tokens)
         self._losses.clear()
         self._num_tokens = self._reported_tokens = 0
-        self.link.after_inner_step(num_tokens, loss)
+        self.link.after_inner_step(num_tokens, loss, self._optimizers.learning_rate)
         if self._keeper is not None:
             self._keeper.after_step()

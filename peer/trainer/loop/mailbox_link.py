@@ -120,6 +120,16 @@ class TrainerLink:
         return self.mailbox.network.sync_every or self._sync_every
 
     @property
+    def run_tokens(self) -> int:
+        """The run's clock: tokens that the swarm has committed, as the network side last said."""
+        return self.mailbox.network.run_tokens
+
+    @property
+    def learning_rate_factor(self) -> float:
+        """What the run's schedule makes of the learning rate now: 0 to 1, the same on every peer."""
+        return self.mailbox.network.learning_rate_factor
+
+    @property
     def is_blocked(self) -> bool:
         """Mode "sync": a sent fragment's next version has not come yet, and the network side has not said stop."""
         waiting = any(progress.awaits_newer_than is not None for progress in self._progress)
@@ -212,7 +222,7 @@ class TrainerLink:
 
     # --- every inner step ----------------------------------------------------------------------------------------
 
-    def after_inner_step(self, num_tokens: int, loss: float | None = None) -> None:
+    def after_inner_step(self, num_tokens: int, loss: float | None = None, learning_rate: float | None = None) -> None:
         """Count one inner step of `num_tokens` tokens, merge what came, send what is due. Call it outside autograd.
 
         Returns at once except in mode "sync" (and there only when `pause` was given).
@@ -222,6 +232,7 @@ class TrainerLink:
         """
         now = self._clock()
         self._count(num_tokens, loss, now)
+        self._counters.learning_rate = math.nan if learning_rate is None else learning_rate
         step = self.inner_steps
         self.poll()
         due = fragments_due(step, self.sync_every, len(self.layout.fragments))

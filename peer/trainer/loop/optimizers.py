@@ -41,6 +41,14 @@ class Optimizers:
         self._steps = [0] * len(self.all)
         self._hooks: list[RemovableHandle] = []
 
+    @property
+    def learning_rate(self) -> float | None:
+        """Of the first one's first group; None where it has none, or where reading it would wait for a device."""
+        rate = self.all[0].param_groups[0].get("lr")
+        if isinstance(rate, torch.Tensor):
+            return float(rate) if rate.device.type == "cpu" else None
+        return rate if isinstance(rate, int | float) else None
+
     def hook(self, after_step: Callable[[], None]) -> None:
         """From now on call `after_step` once per inner step, at the end of the step that completes it."""
 

@@ -79,7 +79,7 @@ class Follower:
         """Do one order; False when it was the last one."""
         match order.kind:
             case OrderKind.STEP:
-                self._inner.step(self._ranks.positions(order), int(order.numbers[1]))
+                self._inner.step(self._ranks.positions(order), int(order.numbers[1]), order.numbers[2])
             case OrderKind.MEASURE:
                 self._portion.put_aside()
             case OrderKind.LOSS:

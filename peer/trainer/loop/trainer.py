@@ -1,8 +1,8 @@
 """The built-in inner loop: AdamW or Muon with warm-up on the built-in or any other model, as a `LocalTraining`.
 
-AdamW (arXiv 1711.05101) or Muon (`peer/trainer/model/muon.py`), linear warm-up, then a constant rate or a cosine (arXiv
-1608.03983) down to a tenth; gradients clipped by their global norm (arXiv 1211.5063) and accumulated over several
-backward passes; bfloat16 autocast on CUDA.
+AdamW (arXiv 1711.05101) or Muon (`peer/trainer/model/muon.py`); linear warm-up of the optimizer's own moments, times
+the share of the peak that the run's clock gives to all peers (`peer.config.schedule_section`); gradients clipped by
+their global norm (arXiv 1211.5063) and accumulated over several backward passes; bfloat16 autocast on CUDA.
 """
 
 from __future__ import annotations
@@ -94,8 +94,9 @@ class Trainer:
             self._inner.language_model.context,
             self._corpus.training.num_tokens,
         )
+        factor = self.link.learning_rate_factor
         if self._ranks is not None:
-            self._ranks.step(positions, self._num_steps)
+            self._ranks.step(positions, self._num_steps, factor)
         mean_loss, norm = self._inner.gradient(positions)
         if not (math.isfinite(mean_loss) and math.isfinite(norm)):
             self._skip(mean_loss, norm)
@@ -103,7 +104,7 @@ class Trainer:
         self._skipped_in_a_row = 0
         self.training.report(mean_loss)
         self._num_steps += 1
-        self._inner.update(self._num_steps - 1)
+        self._inner.update(self._num_steps - 1, factor)
         return mean_loss
 
     def run(self, stop: Callable[[], bool] = lambda: False, max_steps: int | None = None) -> None:

@@ -125,7 +125,7 @@ class Peer:
             self.mailbox,
             (self.desk, self.take),
             inline,
-            lambda: Totals(rounds_contributed=5),
+            lambda: Totals(rounds_contributed=5, run_tokens=700),
             lambda: 5.0,
             self.seen.append,
         )

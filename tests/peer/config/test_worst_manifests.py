@@ -83,8 +83,11 @@ def manifest_of(values: dict[str, Any]) -> RunManifest | None:
     for name, value in values.items():
         if value is None:
             continue
-        section, _, last = name.rpartition(".")
-        (fields.setdefault(section, {}) if section else fields)[last] = value
+        *sections, last = name.split(".")
+        place = fields
+        for section in sections:
+            place = place.setdefault(section, {})
+        place[last] = value
     if fields.get("model", {}).get("kind") == "custom":
         fields["model"]["layout_digest"] = "0" * 64
     try:

@@ -37,6 +37,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "str": TEXTS,
     "PeerId": TEXTS,
     "float": FLOATS,
+    "int | None": st.none() | COUNTS,
     "float | None": st.none() | FLOATS,
     "tuple[int, ...]": st.lists(COUNTS, max_size=5).map(tuple),
     "tuple[PeerId, ...]": st.lists(TEXTS, max_size=5).map(tuple),
@@ -71,6 +72,7 @@ def sample(kind: type[Fact], *, with_defaults: bool) -> Fact:
         peers = (f"12D3KooW{field.name:>08}", f"12D3KooW{number:08}")
         values[field.name] = {
             "int": 3 + number,
+            "int | None": 3 + number,
             "bool": with_defaults,
             "str": field.name,
             "PeerId": peers[0],

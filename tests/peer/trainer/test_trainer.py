@@ -173,6 +173,25 @@ def test_rate_warms_up_then_stays_or_falls_to_a_tenth():
     assert learning_rate_at(0, replace(constant, warmup_steps=0)) == 1.0
 
 
+def test_the_runs_schedule_multiplies_the_own_warm_up_and_weight_decay_follows(corpus):
+    assert [learning_rate_at(step, Settings(learning_rate=1.0), 0.5) for step in (0, 4, 99)] == [0.1, 0.5, 0.5]
+    trainer = trainer_of(corpus)
+    assert trainer.link.learning_rate_factor == 1.0
+    trainer.link.mailbox.network.learning_rate_factor = 0.25
+    with trainer.training:
+        for _ in range(6):
+            trainer.step()
+    assert trainer.link.mailbox.trainer.learning_rate == 3e-3 * 0.25
+    weight = trainer.training.module.embedding.weight
+    for parameter in trainer.training.module.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    state = trainer._inner.optimizer.state[weight]
+    state["exp_avg"].zero_()
+    before = weight.detach().clone()
+    trainer._inner.update(99, 0.25)
+    torch.testing.assert_close(weight.detach(), before * (1 - 3e-3 * 0.25 * 0.1))
+
+
 @pytest.mark.parametrize("where", ["loss", "gradient"])
 def test_a_step_that_is_not_finite_changes_nothing_and_the_next_goes_on(corpus, monkeypatch, where):
     model = model_of()

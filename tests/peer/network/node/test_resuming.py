@@ -328,3 +328,8 @@ def test_a_network_process_that_is_killed_while_it_starts_leaves_a_start_to_the_
     assert (peer.mailbox.network.restored_moment > 0) == has_checkpoint
     if not has_checkpoint:
         assert np.array_equal(fragments[0].state.anchor, initial[0])
+
+
+def test_the_runs_clock_comes_back_with_the_checkpoint(saved: Peer) -> None:
+    peer, _ = return_to(saved.folder.path, swarm_of(saved, 3))
+    assert peer.mailbox.network.run_tokens == 700

@@ -1,0 +1,126 @@
+"""The manifest's schedule of the inner learning rate, and the factor that follows from it. Pure.
+
+The clock is the run's: tokens in signed commits, as every member knows them (`committed_tokens`). So a peer that comes
+late, is slow, or was away has the rate that all others have. What belongs to a peer alone, the warm-up of its own
+optimizer's moments, is in `peer/trainer/loop/inner_step.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from peer.config.section import MAX_WHOLE_NUMBER, Section
+
+WARMUP_BEGINS_AT = 0.01
+"""Share of the peak: before the first commit the clock stands at zero, and work at no rate at all would be none."""
+DEFAULT_DECAY_SHARE = 0.2
+"""Of the run's tokens, for the decay of wsd: a tenth to a fifth is as good as a whole cosine (arXiv 2405.18392)."""
+
+
+class ScheduleSection(Section):
+    """The inner learning rate as a share of its peak, by the tokens that the whole swarm has committed."""
+
+    kind: Literal["constant", "cosine", "wsd"] = Field(
+        default="constant",
+        description="after the warm-up: constant; cosine: half a cosine down to the floor (arXiv 1608.03983); wsd: "
+        "stable at the peak, then down to the floor by 1 - sqrt (arXiv 2405.18392)",
+    )
+    tokens: int | None = Field(
+        default=None,
+        ge=1,
+        le=MAX_WHOLE_NUMBER,
+        description="of the swarm, at which the schedule ends; with constant only the budget that progress is shown of",
+    )
+    warmup_tokens: int = Field(
+        default=0, ge=0, le=MAX_WHOLE_NUMBER, description="of the swarm, of linear warm-up to the peak"
+    )
+    decay_tokens: int | None = Field(
+        default=None,
+        ge=1,
+        le=MAX_WHOLE_NUMBER,
+        description=f"wsd: tokens of the decay, the last ones; absent: a share of {DEFAULT_DECAY_SHARE:g} of all",
+    )
+    floor: float = Field(
+        default=0.1, ge=0, le=1, description="share of the peak at the end of cosine, wsd or a cool-down"
+    )
+
+    @property
+    def decay_length(self) -> int:
+        """Tokens of the decay of wsd."""
+        if self.decay_tokens is not None:
+            return self.decay_tokens
+        return max(1, int(DEFAULT_DECAY_SHARE * (self.tokens or 0)))
+
+    @model_validator(mode="after")
+    def _check_together(self) -> Self:
+        if self.kind != "constant" and self.tokens is None:
+            raise ValueError(f"kind is {self.kind!r} without tokens; expected the tokens at which the schedule ends")
+        if self.kind != "wsd" and self.decay_tokens is not None:
+            raise ValueError(f"decay_tokens is for kind 'wsd', and kind is {self.kind!r}; remove one of them")
+        decay = self.decay_length if self.kind == "wsd" else 0
+        if self.tokens is not None and self.warmup_tokens + decay > self.tokens:
+            beside = f" and decay_tokens {decay}" if decay else ""
+            raise ValueError(
+                f"tokens is {self.tokens} with warmup_tokens {self.warmup_tokens}{beside}; "
+                f"expected at least {self.warmup_tokens + decay}"
+            )
+        return self
+
+
+@dataclass(frozen=True, slots=True)
+class Cooldown:
+    """A descent to the floor that the owner started: its first token on the clock, and its length in tokens."""
+
+    from_tokens: int
+    tokens: int
+
+
+def committed_tokens(lineage_tokens: Iterable[int]) -> int:
+    """The run's clock: tokens in the signed commits that led to the anchors, of the fragment that has most.
+
+    Each fragment gets all work of all peers, one after the other: the one that was committed last knows most of it.
+
+    Args:
+        lineage_tokens: of each fragment.
+    """
+    return max(lineage_tokens, default=0)
+
+
+def rate_factor(schedule: ScheduleSection, tokens: int, cooldown: Cooldown | None = None) -> float:
+    """The inner learning rate as a share of its peak when the clock shows `tokens`: 0 to 1, the same on every peer.
+
+    A cool-down goes linearly from the share that the schedule had at its beginning to the floor, and the schedule stays
+    an upper bound.
+    """
+    factor = _scheduled(schedule, tokens)
+    if cooldown is None or tokens < cooldown.from_tokens:
+        return factor
+    began_at = max(schedule.floor, _scheduled(schedule, cooldown.from_tokens))
+    left = 1.0 - min(1.0, (tokens - cooldown.from_tokens) / cooldown.tokens)
+    return min(factor, schedule.floor + (began_at - schedule.floor) * left)
+
+
+def progress_of(schedule: ScheduleSection, tokens: int) -> float | None:
+    """What of the budget is done, 0 to 1; None: the run has none."""
+    return None if schedule.tokens is None else min(1.0, tokens / schedule.tokens)
+
+
+def _scheduled(schedule: ScheduleSection, tokens: int) -> float:
+    if tokens < schedule.warmup_tokens:
+        return max(WARMUP_BEGINS_AT, tokens / schedule.warmup_tokens)
+    if schedule.kind == "constant" or schedule.tokens is None:
+        return 1.0
+    if schedule.kind == "cosine":
+        done = _share(tokens - schedule.warmup_tokens, schedule.tokens - schedule.warmup_tokens)
+        return schedule.floor + (1.0 - schedule.floor) * 0.5 * (1.0 + math.cos(math.pi * done))
+    done = _share(tokens - (schedule.tokens - schedule.decay_length), schedule.decay_length)
+    return schedule.floor + (1.0 - schedule.floor) * (1.0 - math.sqrt(done))
+
+
+def _share(done: int, whole: int) -> float:
+    return min(1.0, max(0.0, done / whole)) if whole else 1.0

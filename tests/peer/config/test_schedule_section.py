@@ -1,0 +1,130 @@
+"""The rate as a share of its peak, by the run's tokens: exact at the borders; wrong schedules get a sentence."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from peer.config.access_sections import ChangeSection
+from peer.config.manifest import RunManifest
+from peer.config.schedule_section import Cooldown, ScheduleSection, committed_tokens, progress_of, rate_factor
+from peer.network.membership.revisions import cooldown_at, describe_changes
+
+COSINE = ScheduleSection(kind="cosine", tokens=1000, warmup_tokens=200, floor=0.1)
+WSD = ScheduleSection(kind="wsd", tokens=1000, warmup_tokens=100, decay_tokens=400, floor=0.2)
+
+
+def test_the_default_leaves_the_rate_alone() -> None:
+    assert [rate_factor(ScheduleSection(), tokens) for tokens in (0, 1, 2**60)] == [1.0, 1.0, 1.0]
+    assert progress_of(ScheduleSection(), 10) is None
+
+
+def test_the_warm_up_begins_above_zero_and_is_linear() -> None:
+    assert [rate_factor(COSINE, tokens) for tokens in (0, 1, 2, 50, 100, 199)] == [0.01, 0.01, 0.01, 0.25, 0.5, 0.995]
+
+
+def test_a_cosine_goes_from_the_peak_over_the_middle_to_the_floor_and_stays_there() -> None:
+    assert [rate_factor(COSINE, tokens) for tokens in (200, 1000, 1001, 2**60)] == [1.0, 0.1, 0.1, 0.1]
+    assert rate_factor(COSINE, 600) == pytest.approx(0.55)
+    assert rate_factor(COSINE, 400) == pytest.approx(0.1 + 0.9 * (1 + math.sqrt(0.5)) / 2)
+
+
+def test_wsd_is_stable_until_the_decay_and_falls_by_one_minus_the_square_root() -> None:
+    assert [rate_factor(WSD, tokens) for tokens in (50, 100, 599, 600, 1000, 5000)] == [0.5, 1.0, 1.0, 1.0, 0.2, 0.2]
+    assert rate_factor(WSD, 700) == pytest.approx(0.2 + 0.8 * 0.5)
+    assert ScheduleSection(kind="wsd", tokens=1000).decay_length == 200
+
+
+def test_a_budget_alone_gives_progress_and_no_decay() -> None:
+    budget = ScheduleSection(tokens=400)
+    assert [progress_of(budget, tokens) for tokens in (0, 100, 400, 900)] == [0.0, 0.25, 1.0, 1.0]
+    assert rate_factor(budget, 900) == 1.0
+
+
+def test_a_cool_down_goes_linearly_from_where_the_schedule_was_to_the_floor() -> None:
+    stable = ScheduleSection(floor=0.2)
+    cooldown = Cooldown(1000, 400)
+    shares = [rate_factor(stable, tokens, cooldown) for tokens in (0, 999, 1000, 1100, 1400, 9999)]
+    assert shares == pytest.approx([1.0, 1.0, 1.0, 0.8, 0.2, 0.2])
+    # Late in a cosine it starts from there, and it never lifts the rate.
+    late = Cooldown(600, 10_000)
+    assert rate_factor(COSINE, 600, late) == rate_factor(COSINE, 600) < 1
+    assert rate_factor(COSINE, 1000, late) == 0.1
+
+
+schedules = st.sampled_from([ScheduleSection(), COSINE, WSD, ScheduleSection(kind="wsd", tokens=50, floor=0.0)])
+cooldowns = st.none() | st.builds(Cooldown, st.integers(0, 2000), st.integers(1, 2000))
+
+
+@given(schedules, cooldowns, st.lists(st.integers(0, 4000), min_size=2))
+def test_after_the_warm_up_the_share_never_rises(
+    schedule: ScheduleSection, cooldown: Cooldown | None, tokens: list[int]
+) -> None:
+    shares = [rate_factor(schedule, schedule.warmup_tokens + more, cooldown) for more in sorted(tokens)]
+    assert all(0.0 <= later <= earlier <= 1.0 for earlier, later in itertools.pairwise(shares))
+
+
+def test_the_clock_is_that_of_the_fragment_with_most() -> None:
+    assert (committed_tokens([]), committed_tokens([5, 9, 7])) == (0, 9)
+
+
+@pytest.mark.parametrize(
+    ("training", "sentence"),
+    [
+        ({"schedule": {"kind": "cosine"}}, "training.schedule: kind is 'cosine' without tokens; expected the tokens"),
+        (
+            {"schedule": {"kind": "wds", "tokens": 9}},
+            "training.schedule.kind is 'wds'; expected one of constant, cosin",
+        ),
+        ({"schedule": {"tokens": 9, "decay_tokens": 3}}, "decay_tokens is for kind 'wsd', and kind is 'constant'"),
+        (
+            {"schedule": {"kind": "wsd", "tokens": 9, "warmup_tokens": 5, "decay_tokens": 5}},
+            "tokens is 9 with warmup_tokens 5 and decay_tokens 5; expected at least 10",
+        ),
+        ({"schedule": {"kind": "cosine", "tokens": 9, "warmup_tokens": 10}}, "expected at least 10"),
+        (
+            {"schedule": {"kind": "cosine", "tokens": 0}},
+            "training.schedule.tokens is 0; expected a whole number from 1",
+        ),
+        ({"schedule": {"kind": "cosine", "tokens": 9, "floor": 1.5}}, "expected a finite number from 0 to 1"),
+        ({"schedule": {"kind": "cosine", "token": 9}}, "did you mean tokens?"),
+        ({"schedule": 7}, "training.schedule is 7; expected a section with the fields kind, tokens"),
+        (
+            {"total_steps": 400, "schedule": {"kind": "cosine", "tokens": 9}},
+            "total_steps is 400 beside a schedule; expected one of them",
+        ),
+    ],
+)
+def test_a_wrong_schedule_is_refused_with_a_sentence(training: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=r"expected|did you mean|remove") as found:
+        RunManifest.from_fields({"name": "wrong", "training": training})
+    assert sentence in str(found.value)
+    assert "\n" not in str(found.value)
+
+
+def test_a_run_without_a_schedule_keeps_its_bytes_and_one_with_it_reads_back() -> None:
+    plain = RunManifest(name="plain")
+    assert b"schedule" not in plain.to_bytes()
+    assert b"cooldown" not in plain.to_bytes()
+    annealed = RunManifest.from_fields({"name": "plain", "training": {"schedule": {"kind": "wsd", "tokens": 900}}})
+    assert RunManifest.from_bytes(annealed.to_bytes()) == annealed
+    assert annealed.hash != plain.hash
+
+
+def test_a_cool_down_counts_from_its_version_on_and_the_last_one_counts() -> None:
+    first = ChangeSection(at_version=5, cooldown_from=100, cooldown_tokens=50)
+    second = ChangeSection(at_version=9, cooldown_from=130, cooldown_tokens=20)
+    plain = RunManifest(name="plain")
+    manifest = plain.model_copy(update={"revision": 2, "changes": (first, second)})
+    assert [cooldown_at(manifest, version) for version in (4, 5, 9)] == [None, Cooldown(100, 50), Cooldown(130, 20)]
+    assert RunManifest.from_bytes(manifest.to_bytes()) == manifest
+    assert manifest.hash == plain.hash
+    said = describe_changes(manifest, plain)
+    assert "the learning rate falls to its floor over 50 tokens from token 100 on from version 5" in said
+    with pytest.raises(ValueError, match="one is missing; give both"):
+        ChangeSection(at_version=5, cooldown_tokens=50)

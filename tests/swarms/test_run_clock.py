@@ -1,0 +1,109 @@
+"""The run's clock in a simulated swarm: one rate for all peers, whenever they came, and it never goes back."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+
+from peer.config.manifest import RunManifest
+from peer.config.schedule_section import ScheduleSection, rate_factor
+from peer.events.peer_events import AnchorRepaired, Event, TrainingProgressed
+from peer.simulation.peer import EPOCH_SECONDS
+from peer.simulation.scenarios.spec import Fault, SimulationSpec, tiny_manifest
+from peer.simulation.simulation import simulate
+
+SEED = 3
+TRAINING = tiny_manifest(SEED).training
+SCHEDULE = ScheduleSection(kind="cosine", tokens=44_000, warmup_tokens=4_000, floor=0.1)
+
+
+def scheduled(schedule: ScheduleSection) -> RunManifest:
+    manifest = tiny_manifest(SEED)
+    return manifest.model_copy(update={"training": TRAINING.model_copy(update={"schedule": schedule})})
+
+
+def told(spec: SimulationSpec, repaired: list[int] | None = None) -> dict[int, list[tuple[float, TrainingProgressed]]]:
+    """What each peer says of its training, with the virtual second in which it does; `repaired` gets their indices."""
+    found: dict[int, list[tuple[float, TrainingProgressed]]] = {index: [] for index in range(spec.num_peers)}
+
+    def on_event(index: int, event: Event) -> None:
+        if isinstance(event.fact, TrainingProgressed) and event.fact.learning_rate is not None:
+            found[index].append((event.at - EPOCH_SECONDS, event.fact))
+        if isinstance(event.fact, AnchorRepaired) and repaired is not None:
+            repaired.append(index)
+
+    assert simulate(spec, on_event).violations == ()
+    return found
+
+
+@pytest.fixture(scope="module")
+def churn() -> dict[int, list[tuple[float, TrainingProgressed]]]:
+    """Four peers: one comes late, one crashes and comes back with nothing, one is cut off for a while."""
+    faults = (
+        Fault(0.0, "start", (0, 1, 2)),
+        Fault(40.0, "partition", (2,)),
+        Fault(60.0, "crash", (1,)),
+        Fault(70.0, "heal", (2,)),
+        Fault(80.0, "start", (1,)),
+        Fault(150.0, "start", (3,)),
+    )
+    return told(SimulationSpec(4, 0, SEED, scheduled(SCHEDULE), faults=faults, duration_seconds=200.0))
+
+
+def test_a_repair_to_a_lighter_lineage_leaves_the_clock_where_it_was() -> None:
+    spec = SimulationSpec(3, 0, SEED, scheduled(SCHEDULE), duration_seconds=130.0)
+    slow, fast = (replace(spec.profile(0), step_seconds=seconds) for seconds in (1.0, 0.1))
+    # Two against one: the fast peer gives in, though its lineage holds more tokens.
+    faults = (Fault(0.0, "start", (0, 1, 2)), Fault(30.0, "partition", (2,)), Fault(80.0, "heal", (2,)))
+    repaired: list[int] = []
+    facts = told(replace(spec, profiles=(slow, slow, fast), faults=faults), repaired)[2]
+    assert 2 in repaired
+    alone = [fact for at, fact in facts if 30.0 < at < 80.0]
+    assert alone[-1].run_tokens > alone[0].run_tokens + 2_000
+    clocks = [fact.run_tokens for _, fact in facts]
+    assert clocks == sorted(clocks)
+    rates = [fact.learning_rate or 0.0 for _, fact in facts if fact.run_tokens > SCHEDULE.warmup_tokens]
+    assert all(later <= earlier + 1e-9 for earlier, later in itertools.pairwise(rates[2:]))
+
+
+def test_no_peers_clock_goes_back(churn: dict[int, list[tuple[float, TrainingProgressed]]]) -> None:
+    for index, facts in churn.items():
+        clocks = [fact.run_tokens for _, fact in facts]
+        assert len(clocks) > 5, index
+        lives = 2 if index == 1 else 1
+        assert sum(later < earlier for earlier, later in itertools.pairwise(clocks)) < lives
+
+
+def test_a_peer_that_comes_at_the_end_never_has_more_than_the_swarms_rate(
+    churn: dict[int, list[tuple[float, TrainingProgressed]]],
+) -> None:
+    began = churn[3][0][1].run_tokens
+    assert 0.9 * 44_000 < began < 44_000
+    shares = [fact.learning_rate / TRAINING.learning_rate for _, fact in churn[3] if fact.learning_rate is not None]
+    assert max(shares) <= rate_factor(SCHEDULE, began)
+    assert shares[-1] == pytest.approx(SCHEDULE.floor)
+
+
+def test_a_peer_that_comes_back_with_nothing_warms_its_moments_up_and_has_the_swarms_rate(
+    churn: dict[int, list[tuple[float, TrainingProgressed]]],
+) -> None:
+    again = [fact for at, fact in churn[1] if at > 80.0]
+    assert 0 < again[0].inner_steps <= TRAINING.warmup_steps
+    assert again[0].run_tokens > 4_000
+    warm = [fact for fact in again if fact.inner_steps > TRAINING.warmup_steps]
+    for fact in warm:
+        # A commit may have come between the step and the event.
+        assert fact.learning_rate is not None
+        assert fact.learning_rate >= TRAINING.learning_rate * rate_factor(SCHEDULE, fact.run_tokens) - 1e-12
+
+
+def test_at_one_time_all_rates_are_alike(churn: dict[int, list[tuple[float, TrainingProgressed]]]) -> None:
+    last = {index: facts[-1][1].learning_rate for index, facts in churn.items()}
+    rates = [rate for rate in last.values() if rate is not None]
+    assert len(rates) == 4
+    assert rates == pytest.approx([SCHEDULE.floor * TRAINING.learning_rate] * 4)
+    # And in the middle of the cosine: the first three, after the cut-off one is back.
+    middle = [next(fact for at, fact in churn[index] if at > 90.0).learning_rate for index in (0, 2)]
+    assert middle[0] == pytest.approx(middle[1], rel=0.1)
