@@ -31,8 +31,8 @@ _HOMES = {
     "NewRun": "peer.owner.new_run",
     "RunManifest": "peer.config.manifest",
     # Using its model
-    "read_model": "peer.export.reading",
-    "ModelFile": "peer.export.reading",
+    "read_model": "peer.export.formats.reading",
+    "ModelFile": "peer.export.formats.reading",
     # What goes wrong
     "MurmurationError": "dht.errors",
     "LocalFault": "dht.errors",

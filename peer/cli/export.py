@@ -80,7 +80,7 @@ def sample(
 ) -> int:
     """Let a model say something: from a file, from a checkpoint or from a live run."""
     source = _model_source(model, checkpoint, run_id, peers, invite, timeout)
-    from peer.export.export import sample_model
+    from peer.export.sample import sample_model
 
     return int(sample_model(source, prompt, max_tokens, temperature, seed, device))
 
@@ -100,14 +100,32 @@ def evaluate(
         str | None,
         typer.Option("--data", metavar="SOURCE", help="Measure on this: text:PATH, tokens:PATH or stdlib:."),
     ] = None,
+    tasks: Annotated[
+        str | None,
+        typer.Option(
+            "--tasks",
+            metavar="TASKS",
+            help="Scores of lm-eval in place of the loss: its names, YAML files or folders of them, with commas "
+            "between.",
+        ),
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option("--limit", min=1, metavar="N", help="Samples of each task; default: all.")
+    ] = None,
     device: ModelDevice = "auto",
     timeout: LookTimeout = 20.0,
     as_json: AsJson = False,
 ) -> int:
-    """Measure the held-out loss of a model: from a file, from a checkpoint or from a live run."""
+    """Measure the held-out loss of a model, or its scores: from a folder or file, a checkpoint or a live run."""
+    if tasks is not None and data is not None:
+        raise UsageFault("--tasks and --data are given together; expected one: a task brings its own data.")
+    if limit is not None and tasks is None:
+        raise UsageFault("--limit is given without --tasks; expected both, because it limits the samples of a task.")
     source = _model_source(model, checkpoint, run_id, peers, invite, timeout)
-    from peer.export.export import evaluate_model
+    from peer.export.evaluate import evaluate_model, evaluate_tasks
 
+    if tasks is not None:
+        return int(evaluate_tasks(source, tasks, limit, device, as_json))
     return int(evaluate_model(source, data, device, as_json))
 
 

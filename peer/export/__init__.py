@@ -1,15 +1,14 @@
 """The model taken home: a folder or a file, text from it, its held-out loss.
 
+    formats/  the forms in which a model is written and read
+
 The files, each built on those above it:
 
-    model_source.py    where a model is taken from: members or a checkpoint; in which form it is written
-    model_header.py    what a model says of itself: every field checked, all under one digest
-    anchors.py         a run's anchors as named tensors, and the facts about them
-    llama.py           the built-in model under a Llama's names
-    byte_tokenizer.py  the tokenizer of runs that read bytes
-    model_card.py      README.md of a folder
-    model_file.py      a model as one file, with its config
-    model_folder.py    a model as a folder that transformers loads
-    reading.py         both read again, every bit checked
-    export.py          `peer export`, `peer sample`, `peer evaluate`
+    model_source.py  where a model is taken from: members or a checkpoint; in which form it is written
+    taking.py        a run's anchors, from members or from a checkpoint
+    opened.py        a model ready for use, wherever it came from
+    export.py        `peer export`
+    sample.py        `peer sample`
+    task_scores.py   scores in tasks of lm-eval
+    evaluate.py      `peer evaluate`
 """

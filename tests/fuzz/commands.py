@@ -168,7 +168,7 @@ def _network_targets(desk: _Desk) -> list[Target]:
         SEPARATOR.join([manifest.to_bytes(), honest, honest, honest, FRAME + b"\x91\xa4none", FRAME + b"\x91\xa4busy"]),
     )
     where = ["--run-id", RUN_ID, "--peers", ADDRESS]
-    at_once = mock.patch("peer.export.export.LOOK_SECONDS", 0.01)
+    at_once = mock.patch("peer.export.taking.LOOK_SECONDS", 0.01)
 
     def in_swarm(arguments: Sequence[str], *others: Any) -> Callable[[bytes], None]:
         def read(data: bytes) -> None:
@@ -327,8 +327,8 @@ def _key_file(path: Path, who: Identity) -> Path:
 
 
 def _model(desk: _Desk) -> bytes:
-    from peer.export.anchors import Anchors, facts_of
-    from peer.export.model_file import write_model
+    from peer.export.formats.anchors import Anchors, facts_of
+    from peer.export.formats.model_file import write_model
 
     manifest, path = tiny_run(), desk.folder / "good.safetensors"
     states = [state_of(manifest, fragment) for fragment in range(manifest.averaging.num_fragments)]

@@ -54,7 +54,7 @@ from peer.checkpoint.tensor_files import TensorSpec, open_arrays, write_raw
 from peer.config.manifest import RunManifest
 from peer.events.log import from_json, to_json
 from peer.events.peer_events import Event, ManifestRevised
-from peer.export.model_header import DIGEST_NAME, config_digest, read_header
+from peer.export.formats.model_header import DIGEST_NAME, config_digest, read_header
 from peer.network.membership.invite_users import INVITE_USERS_NAME, read_users
 from tests.fuzz.messages import one_of_each_kind
 from tests.kit.records import make_record

@@ -137,11 +137,17 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         False,
         "numpy pydantic torch",
     ),
-    "peer.export": (
-        "dht.identity dht.records averaging averaging.signing averaging.outer peer peer.config peer.checkpoint "
-        "peer.trainer.devices peer.trainer.data peer.trainer.model peer.network.anchors peer.observe",
+    "peer.export.formats": (
+        "averaging averaging.outer peer peer.config peer.trainer.model",
         False,
-        "numpy pydantic safetensors torch",
+        "pydantic safetensors torch",
+    ),
+    "peer.export": (
+        "dht.identity dht.records averaging.signing averaging.outer peer peer.config peer.checkpoint "
+        "peer.trainer.devices peer.trainer.data peer.trainer.model peer.network.anchors peer.observe "
+        "peer.export.formats",
+        False,
+        "lm_eval numpy safetensors transformers",
     ),
     "peer.doctor": (
         "dht.identity dht.records dht.p2pd averaging.codec peer peer.config peer.trainer.devices peer.trainer.model "

@@ -7,7 +7,7 @@ import torch
 
 from peer.config.layouts import layout_of
 from peer.config.manifest import RunManifest
-from peer.export.anchors import Anchors, facts_of
+from peer.export.formats.anchors import Anchors, facts_of
 from peer.trainer.model.gpt import GPT, build_model
 
 RUN_ID = "tiny.abcdefghij234567abcd"

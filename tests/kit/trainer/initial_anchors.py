@@ -6,7 +6,7 @@ import numpy as np
 
 from peer.config.layouts import seed_sizes
 from peer.config.manifest import RunManifest
-from peer.export.anchors import Anchors, facts_of
+from peer.export.formats.anchors import Anchors, facts_of
 
 
 def initial_anchors(manifest: RunManifest) -> Anchors:

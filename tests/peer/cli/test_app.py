@@ -75,7 +75,7 @@ def test_every_help_ends_with_an_example_that_parses(
         ("dashboard.app", "serve_dashboard"),
         ("peer.demo.demo", "run_demo"),
         ("peer.simulation.command", "run_scenario"),
-        ("peer.export.export", f"{command}_model"),
+        (f"peer.export.{command}", f"{command}_model"),
     ):
         stand_in(monkeypatch, module, function, lambda *_: 0)
     (Path.cwd() / "run.toml").write_text("seed = 7\n")
@@ -312,11 +312,11 @@ def test_a_model_comes_from_one_source(home: Path, monkeypatch: pytest.MonkeyPat
     assert app.run(["export", "--run-id", RUN_ID, "--peers", ADDRESS, "--out", "m", "--force", "--timeout", "9"]) == 0
     assert app.run(["export", "--run-id", RUN_ID, "--checkpoint", "here", "--json"]) == 0
     live, saved = RunSource(RUN_ID, (ADDRESS,), 9.0, home / RUN_ID / "observer"), CheckpointSource(RUN_ID, Path("here"))
-    assert calls == [(live, Path("m"), True, False), (saved, Path("model.safetensors"), False, True)]
-    calls = stand_in(monkeypatch, "peer.export.export", "sample_model", lambda *_: 0)
+    assert calls == [(live, Path("m"), True, False, "hf"), (saved, Path("model"), False, True, "hf")]
+    calls = stand_in(monkeypatch, "peer.export.sample", "sample_model", lambda *_: 0)
     assert app.run(["sample", "--model", "m", "--prompt", "a b", "--max-tokens", "3", "--temperature", "0"]) == 0
     assert calls == [(ModelFileSource(Path("m")), "a b", 3, 0.0, 0, "auto")]
-    calls = stand_in(monkeypatch, "peer.export.export", "evaluate_model", lambda *_: 0)
+    calls = stand_in(monkeypatch, "peer.export.evaluate", "evaluate_model", lambda *_: 0)
     assert app.run(["evaluate", "--model", "m", "--data", "text:t", "--device", "cpu", "--json"]) == 0
     assert calls == [(ModelFileSource(Path("m")), "text:t", "cpu", True)]
 

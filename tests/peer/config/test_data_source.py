@@ -15,8 +15,8 @@ from dht.records.signed_records import decode_run_record
 from peer.config.data_source import source_here
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig
-from peer.export.export import evaluate_model
-from peer.export.model_file import write_model
+from peer.export.evaluate import evaluate_model
+from peer.export.formats.model_file import write_model
 from peer.export.model_source import ModelFileSource
 from peer.owner.new_run import create_custom_run, create_run
 from peer.trainer.data.corpus import open_corpus

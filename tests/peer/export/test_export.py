@@ -27,12 +27,14 @@ from peer.config.layouts import layout_digest_of, seed_layout, seed_sizes
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import CHECKPOINTS_NAME, RUN_RECORD_NAME
 from peer.config.run_rules import codec_of, rule_of
-from peer.export import model_file
-from peer.export.anchors import Anchors, ExportedFragment
-from peer.export.export import evaluate_model, export_model, sample_model
-from peer.export.model_file import write_model
+from peer.export.evaluate import evaluate_model
+from peer.export.export import export_model
+from peer.export.formats import model_file
+from peer.export.formats.anchors import Anchors, ExportedFragment
+from peer.export.formats.model_file import write_model
+from peer.export.formats.reading import ModelFile, read_model
 from peer.export.model_source import CheckpointSource, ModelFileSource
-from peer.export.reading import ModelFile, read_model
+from peer.export.sample import sample_model
 from peer.trainer.data.corpus import open_corpus
 from peer.trainer.model.evaluation import held_out_loss
 from peer.trainer.model.gpt import GPT, parameters_digest

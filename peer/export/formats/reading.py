@@ -20,11 +20,11 @@ from dht.regular_files import read_regular
 from peer.config.layouts import layout_of, parameter_shapes
 from peer.config.least_memory import check_memory, free_memory_bytes
 from peer.config.manifest import RunManifest
-from peer.export.anchors import Anchors
-from peer.export.llama import built_in_tensors, llama_shapes
-from peer.export.model_file import CONFIG_NAME
-from peer.export.model_folder import RUN_NAME
-from peer.export.model_header import HEADER_KEY, MAX_CONFIG_BYTES, ModelHeader, read_header
+from peer.export.formats.anchors import Anchors
+from peer.export.formats.llama import built_in_tensors, llama_shapes
+from peer.export.formats.model_file import CONFIG_NAME
+from peer.export.formats.model_folder import RUN_NAME
+from peer.export.formats.model_header import HEADER_KEY, MAX_CONFIG_BYTES, ModelHeader, read_header
 from peer.trainer.model.evaluation import load_anchors
 from peer.trainer.model.gpt import GPT, build_model, parameters_digest
 

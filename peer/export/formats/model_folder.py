@@ -23,12 +23,13 @@ from torch import Tensor
 from dht.errors import UsageFault
 from dht.regular_files import read_regular
 from peer.config.data_source import reads_bytes
-from peer.export.anchors import Anchors, named_tensors, parameters_sha256, run_facts
-from peer.export.byte_tokenizer import END_TOKEN, byte_tokenizer_files
-from peer.export.llama import ARCHITECTURE, llama_config, llama_tensors
-from peer.export.model_card import model_card
-from peer.export.model_file import cannot_be_written, check_parent, sync
-from peer.export.model_header import MAX_CONFIG_BYTES
+from peer.config.manifest import RunManifest
+from peer.export.formats.anchors import Anchors, named_tensors, parameters_sha256, run_facts
+from peer.export.formats.byte_tokenizer import END_TOKEN, byte_tokenizer_files
+from peer.export.formats.llama import ARCHITECTURE, llama_config, llama_tensors
+from peer.export.formats.model_card import model_card
+from peer.export.formats.model_file import cannot_be_written, check_parent, sync
+from peer.export.formats.model_header import MAX_CONFIG_BYTES
 from peer.trainer.model.sampling import NUM_BYTES
 
 RUN_NAME = "run.json"
@@ -113,12 +114,16 @@ def contents_of(anchors: Anchors) -> FolderContents:
     Raises:
         Incompatible: the anchors do not fit the manifest.
     """
-    model = anchors.manifest.model
-    if model.kind != "gpt":
+    if anchors.manifest.model.kind != "gpt":
         fragments = {f"fragment.{index}": torch.from_numpy(values) for index, values in sorted(anchors.values.items())}
         return FolderContents("", fragments)
-    tensors = named_tensors(anchors)
-    takes_bytes = reads_bytes(anchors.manifest.data.source) and model.vocab_size >= NUM_BYTES
+    return built_in_contents(anchors.manifest, named_tensors(anchors))
+
+
+def built_in_contents(manifest: RunManifest, tensors: Mapping[str, Tensor]) -> FolderContents:
+    """The built-in model as a Llama; `tensors` under its own names, in order."""
+    model = manifest.model
+    takes_bytes = reads_bytes(manifest.data.source) and model.vocab_size >= NUM_BYTES
     end_token = END_TOKEN if takes_bytes else None
     generation = {"bos_token_id": None, "eos_token_id": end_token, "pad_token_id": end_token}
     files = {
@@ -127,6 +132,17 @@ def contents_of(anchors: Anchors) -> FolderContents:
         **(byte_tokenizer_files(model.context) if takes_bytes else {}),
     }
     return FolderContents(ARCHITECTURE, llama_tensors(model, tensors), parameters_sha256(tensors), files)
+
+
+def write_contents(folder: Path, contents: FolderContents, max_shard_bytes: int = MAX_SHARD_BYTES) -> list[str]:
+    """Write weights and small files into a folder; returns their names.
+
+    Raises:
+        OSError, SafetensorError: the disk is full or broken.
+    """
+    for name, data in contents.files.items():
+        (folder / name).write_bytes(data)
+    return [*_save_weights(folder, contents.tensors, max_shard_bytes), *contents.files]
 
 
 def _save_weights(folder: Path, tensors: Mapping[str, Tensor], max_shard_bytes: int) -> list[str]:
@@ -160,10 +176,10 @@ def json_bytes(fields: Mapping[str, Any]) -> bytes:
 
 
 def _fill(folder: Path, anchors: Anchors, contents: FolderContents, now: float, max_shard_bytes: int) -> dict[str, Any]:
-    names = [*_save_weights(folder, contents.tensors, max_shard_bytes), *contents.files, CARD_NAME, RUN_NAME]
+    names = [*write_contents(folder, contents, max_shard_bytes), CARD_NAME, RUN_NAME]
     facts = run_facts(anchors, contents.parameters_digest, now, architecture=contents.architecture, files=names)
     card = model_card(anchors, contents.architecture, has_tokenizer="tokenizer.json" in contents.files)
-    for name, data in (*contents.files.items(), (CARD_NAME, card.encode()), (RUN_NAME, json_bytes(facts))):
+    for name, data in ((CARD_NAME, card.encode()), (RUN_NAME, json_bytes(facts))):
         (folder / name).write_bytes(data)
     for name in names:
         (folder / name).chmod(0o644)

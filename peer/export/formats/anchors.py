@@ -15,7 +15,7 @@ from averaging.outer.layout import FragmentLayout
 from averaging.outer.outer_step import anchor_digest
 from peer.config.layouts import layout_of, shapes_of
 from peer.config.manifest import RunManifest
-from peer.export.model_header import DIGEST_NAME, SCHEMA, config_digest
+from peer.export.formats.model_header import DIGEST_NAME, SCHEMA, config_digest
 from peer.trainer.model.gpt import tensors_digest
 from peer.version import SOFTWARE
 

@@ -9,7 +9,7 @@ import re
 
 from dht.quantities import plural
 from peer.config.manifest import RunManifest
-from peer.export.anchors import Anchors
+from peer.export.formats.anchors import Anchors
 from peer.version import SOFTWARE
 
 MAX_CONTRIBUTORS_SHOWN = 100

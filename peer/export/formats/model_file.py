@@ -17,8 +17,8 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from dht.errors import LocalFault, UsageFault
-from peer.export.anchors import Anchors, named_tensors, parameters_sha256, run_facts
-from peer.export.model_header import HEADER_KEY
+from peer.export.formats.anchors import Anchors, named_tensors, parameters_sha256, run_facts
+from peer.export.formats.model_header import HEADER_KEY
 
 CONFIG_NAME = "config.json"
 

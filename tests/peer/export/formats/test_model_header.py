@@ -17,12 +17,12 @@ from safetensors.torch import save_file
 
 from dht.errors import DeviceFault, LocalFault, UsageFault
 from peer.config.manifest import RunManifest
-from peer.export import reading
-from peer.export.anchors import run_facts
-from peer.export.export import open_model
-from peer.export.model_header import config_digest
+from peer.export.formats import reading
+from peer.export.formats.anchors import run_facts
+from peer.export.formats.model_header import config_digest
+from peer.export.formats.reading import read_model
 from peer.export.model_source import ModelFileSource
-from peer.export.reading import read_model
+from peer.export.opened import open_model
 from peer.trainer.model.gpt import build_model, parameters_digest
 from tests.kit.trainer.initial_anchors import initial_anchors
 

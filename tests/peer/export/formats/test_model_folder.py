@@ -19,14 +19,14 @@ from safetensors.torch import load_file
 
 from dht.errors import Incompatible, LocalFault, UsageFault
 from peer.config.manifest import RunManifest
-from peer.export.anchors import Anchors, ExportedFragment, named_tensors
-from peer.export.byte_tokenizer import byte_tokenizer_files
-from peer.export.export import sample_model
-from peer.export.llama import llama_tensors
-from peer.export.model_card import model_card
-from peer.export.model_folder import write_folder
+from peer.export.formats.anchors import Anchors, ExportedFragment, named_tensors
+from peer.export.formats.byte_tokenizer import byte_tokenizer_files
+from peer.export.formats.llama import llama_tensors
+from peer.export.formats.model_card import model_card
+from peer.export.formats.model_folder import write_folder
+from peer.export.formats.reading import read_model
 from peer.export.model_source import ModelFileSource, form_of
-from peer.export.reading import read_model
+from peer.export.sample import sample_model
 from peer.trainer.model.gpt import parameters_digest
 from tests.kit.trainer.exported_models import MANIFEST, MODEL, NOW, RUN_ID, anchors_of, trained_model
 

@@ -1,0 +1,90 @@
+"""`peer evaluate`: how well a model does."""
+
+from __future__ import annotations
+
+import json
+import math
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from dht.quantities import count_text
+from peer.config.data_source import reads_bytes, source_here
+from peer.export.model_source import ModelSource
+from peer.export.opened import loadable_folder, open_model
+from peer.export.task_scores import check_harness, score_tasks
+from peer.trainer.data.corpus import open_corpus
+from peer.trainer.devices.select import select_device
+from peer.trainer.model.evaluation import held_out_loss
+
+
+def evaluate_model(source: ModelSource, data: str | None, device_name: str, as_json: bool) -> int:
+    """Print the held-out loss of a model; returns the exit code.
+
+    Args:
+        data: measure on the held-out part of this instead of the run's own source.
+
+    Raises:
+        LocalFault: the model or the data cannot be had; the sentence says why.
+    """
+    device = select_device(device_name)
+    opened = open_model(source)
+    manifest = opened.manifest
+    used = source_here(manifest.data.source, data)
+    corpus = open_corpus(
+        used,
+        vocab_size=manifest.model.vocab_size,
+        context=manifest.model.context,
+        held_out_fraction=manifest.data.held_out_fraction,
+    )
+    loss = held_out_loss(
+        opened.model.to(device), corpus, manifest.data.evaluation_batches, manifest.training.batch_size
+    )
+    facts: dict[str, Any] = {
+        "schema": 1,
+        "run_id": opened.run_id,
+        "versions": list(opened.versions),
+        "tokens": opened.tokens,
+        "data": used,
+        "num_held_out_tokens": manifest.data.evaluation_batches * manifest.training.batch_size * manifest.model.context,
+        "held_out_loss": loss if math.isfinite(loss) else None,
+        "bits_per_byte": loss / math.log(2) if math.isfinite(loss) and reads_bytes(used) else None,
+    }
+    if as_json:
+        print(json.dumps(facts))
+        return 0
+    print(f"Run         {opened.run_id}, versions {'/'.join(map(str, opened.versions))}")
+    print(f"Data        held-out part of {used}, {count_text(facts['num_held_out_tokens'])} tokens")
+    print(f"Loss        {loss:.4f} nats per token")
+    if facts["bits_per_byte"] is not None:
+        print(f"            {facts['bits_per_byte']:.4f} bits per byte")
+    return 0
+
+
+def evaluate_tasks(source: ModelSource, tasks: str, limit: int | None, device_name: str, as_json: bool) -> int:
+    """Print the scores of a model in tasks of lm-eval; returns the exit code.
+
+    Args:
+        tasks: names, YAML files or folders of them, separated by commas.
+        limit: samples of each task; None: all.
+
+    Raises:
+        LocalFault: the model cannot be had, a task is not known, or lm-eval is not installed; the sentence says which.
+    """
+    check_harness()
+    device = select_device(device_name)
+    with tempfile.TemporaryDirectory(prefix="murmuration-") as temporary:
+        folder, facts = loadable_folder(source, Path(temporary))
+        scores = score_tasks(folder, tasks, limit, str(device))
+    if as_json:
+        print(json.dumps({"schema": 1, **facts, "limit": limit, "scores": [asdict(score) for score in scores]}))
+        return 0
+    print(f"Run         {facts['run_id']}, versions {'/'.join(map(str, facts['versions']))}")
+    width = max(4, *(len(score.task) for score in scores)) if scores else 4
+    widest = max(6, *(len(score.metric) for score in scores)) if scores else 6
+    print(f"\n{'task':<{width}}  {'metric':<{widest}}  {'value':>9}  {'± error':>9}  samples")
+    for score in scores:
+        error = "" if score.error is None else f"{score.error:.4f}"
+        print(f"{score.task:<{width}}  {score.metric:<{widest}}  {score.value:>9.4f}  {error:>9}  {score.num_samples}")
+    return 0

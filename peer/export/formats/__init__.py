@@ -1,0 +1,13 @@
+"""The forms in which a model is written and read: one file, or a folder that transformers loads.
+
+The files, each built on those above it:
+
+    model_header.py    what a model says of itself: every field checked, all under one digest
+    anchors.py         a run's anchors as named tensors, and the facts about them
+    llama.py           the built-in model under a Llama's names
+    byte_tokenizer.py  the tokenizer of runs that read bytes
+    model_card.py      README.md of a folder
+    model_file.py      a model as one file, with its config
+    model_folder.py    a model as a folder that transformers loads
+    reading.py         both read again, every bit checked
+"""
