@@ -201,6 +201,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
     "peer.cli": ("dht.* peer.* dashboard.*", False, "pydantic typer"),
     "peer.__main__": ("peer peer.cli", False, ""),
     "murmuration": ("peer peer.__main__", False, ""),
+    "murmuration.integrations": ("peer.join peer.trainer.loop", False, "lightning torch transformers"),
 }
 """A room may also import the standard library, its own files and `GROUND`. `x.*` is every row of `x` above this one."""
 
@@ -213,7 +214,10 @@ PURE_FILES = (
 )
 """Pure ones in rooms that are not."""
 
-TRAINS = ("peer.trainer", "peer.join", "peer.export", "peer.doctor", "peer.simulation", "peer.demo")
+TRAINS = (
+    *("peer.trainer", "peer.join", "peer.export", "peer.doctor", "peer.simulation", "peer.demo"),
+    "murmuration.integrations",
+)
 """Rooms that may load torch."""
 TRAINS_NOTHING = ("peer.join.seed", "peer.simulation.scenarios", "peer.simulation.adversaries")
 """In a room that may, and does not."""

@@ -72,6 +72,9 @@ class TrainerLink:
         ranks: the other processes of this peer, which this one leads; None: it is alone.
         side: copies work next to the computing, where all of it is here; None: copies at once.
 
+    Attributes:
+        num_merges: how often the live parameters were changed by what came.
+
     Raises:
         LocalFault: a parameter of the layout is missing, has another size, or is not contiguous.
     """
@@ -102,6 +105,7 @@ class TrainerLink:
         self._clock = clock
         self._pause = pause
         self._progress = [_Progress() for _ in layout.fragments]
+        self.num_merges = 0
         self._last_step_at: float | None = None
         self._speed = StepSpeed()
         self._counters = mailbox.trainer
@@ -376,6 +380,7 @@ class TrainerLink:
 
     @torch.no_grad()
     def _apply(self, message: MergeMessage) -> None:
+        self.num_merges += 1
         progress = self._progress[message.fragment]
         if self._blends and message.kind == MergeKind.REBASE and message.version == progress.applied_version:
             # x keeps a share of every anchor it was blended with; the newest one is in it already.

@@ -1,0 +1,133 @@
+"""A session in a run that callbacks enter and leave, since another library's loop has no `with` block for it."""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from murmuration.integrations.replicas import Replicas
+from peer.join.session import Swarm, join
+from peer.trainer.loop.checkpoint_portion import Stateful
+
+
+class CallbackSession:
+    """Joins at `enter`; leaves at `leave`, at the next `enter`, or when the process ends, whichever comes first.
+
+    Args:
+        run_id, peers, choices: as for `murmuration.join`.
+        on_joined: is given the session once it is there.
+        ends_with_anchor: leaving puts the swarm's anchor into the module, so that what is saved afterwards is it.
+
+    Attributes:
+        swarm: inside a session of this process; None outside, and in processes of other ranks.
+    """
+
+    def __init__(
+        self,
+        run_id: str,
+        peers: Sequence[str],
+        choices: Mapping[str, Any],
+        on_joined: Callable[[Swarm], object],
+        *,
+        ends_with_anchor: bool,
+    ) -> None:
+        self._run_id = run_id
+        self._peers = tuple(peers)
+        self._choices = dict(choices)
+        self._on_joined = on_joined
+        self._ends_with_anchor = ends_with_anchor
+        self._module: nn.Module | None = None
+        self._replicas: Replicas | None = None
+        self.swarm: Swarm | None = None
+
+    def enter(
+        self,
+        module: nn.Module,
+        optimizers: Sequence[Optimizer],
+        schedulers: Mapping[str, Stateful],
+        *,
+        is_resumed: bool,
+    ) -> None:
+        """Join in the process of rank 0; in the others take over its parameters.
+
+        Args:
+            schedulers: kept in this peer's checkpoints.
+            is_resumed: the loop has restored the schedulers already; they stay as they are.
+
+        Raises:
+            UsageFault, LocalFault, Incompatible: as `murmuration.join`; the loop must not go on.
+        """
+        self.leave(RuntimeError("the loop before"))
+        self._module, self._replicas = module, Replicas(module)
+        if self._replicas.is_main:
+            state = {name: _Kept(scheduler, is_resumed=is_resumed) for name, scheduler in schedulers.items()}
+            session = join(
+                self._run_id, module=module, optimizer=optimizers, peers=self._peers, state=state, **self._choices
+            )
+            self.swarm = session.__enter__()
+            atexit.register(self.leave, SystemExit())
+            self._on_joined(self.swarm)
+        self._replicas.follow(self.swarm)
+
+    def follow(self) -> bool:
+        """After an inner step, in all processes: whether the loop shall end."""
+        return self._replicas is not None and self._replicas.follow(self.swarm)
+
+    def report(self, loss: float | None = None, tokens: int | None = None) -> None:
+        """As `Swarm.report`; nothing in processes of other ranks."""
+        if self.swarm is not None:
+            self.swarm.report(loss, tokens or None)
+
+    def save_anchor(self, save: Callable[[], object]) -> None:
+        """Call `save` while the module is the anchor; nothing in processes of other ranks."""
+        if self.swarm is not None:
+            with self.swarm.anchor():
+                save()
+
+    def leave(self, error: BaseException | None = None) -> None:
+        """Say goodbye, keep a checkpoint; nothing outside a session.
+
+        Args:
+            error: what ended the loop; None: it ended by itself, and its last work is sent.
+        """
+        swarm, module = self.swarm, self._module
+        if swarm is None or module is None:
+            return
+        self.swarm = None
+        atexit.unregister(self.leave)
+        anchor: dict[str, torch.Tensor] = {}
+        try:
+            if error is None and self._ends_with_anchor:
+                with swarm.anchor():
+                    anchor = {
+                        name: parameter.detach().clone()
+                        for name, parameter in module.named_parameters()
+                        if parameter.requires_grad
+                    }
+        finally:
+            swarm.__exit__(None if error is None else type(error), error, None)
+        with torch.no_grad():
+            for name, parameter in module.named_parameters():
+                if name in anchor:
+                    parameter.copy_(anchor[name])
+
+
+class _Kept:
+    """A scheduler in this peer's checkpoints; one that its loop has resumed takes nothing from them."""
+
+    def __init__(self, scheduler: Stateful, *, is_resumed: bool) -> None:
+        self._scheduler = scheduler
+        self._is_resumed = is_resumed
+        self.last_epoch = getattr(scheduler, "last_epoch", 0)
+
+    def state_dict(self) -> Any:
+        return self._scheduler.state_dict()
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        if not self._is_resumed:
+            self._scheduler.load_state_dict(state_dict)

@@ -1,0 +1,62 @@
+"""Every example runs: a few steps each, in this process and without a network."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.kit.trainer.lone_swarm import LoneSwarm, joining_alone
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SCRIPTS = sorted(path.stem for path in EXAMPLES.glob("*.py"))
+NEEDS = {"trainer": "transformers", "lora": "peft"}
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def test_each_example_is_here() -> None:
+    assert SCRIPTS == ["image_classifier", "lora", "own_loop", "trainer"]
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    pytest.importorskip(NEEDS.get(name, "torch"))
+    monkeypatch.setattr(sys, "argv", [name, "--folder", str(tmp_path), "--steps", "4"])
+    with joining_alone(monkeypatch, "murmuration.join", "murmuration.integrations.callback_session.join") as sessions:
+        runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+    (swarm,) = sessions
+    assert swarm.inner_steps == 4
+    assert swarm.left == [None]
+    assert "others join with: --run-id" in capsys.readouterr().out
+
+
+def test_what_lora_and_the_trainer_leave_is_read_by_their_libraries(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("peft")
+    from transformers import AutoModelForCausalLM
+
+    for name in ("lora", "trainer"):
+        monkeypatch.setattr(sys, "argv", [name, "--folder", str(tmp_path / name), "--steps", "1"])
+        with joining_alone(monkeypatch, "murmuration.join", "murmuration.integrations.callback_session.join"):
+            runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+    assert (tmp_path / "lora" / "adapter" / "adapter_model.safetensors").exists()
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "trainer" / "model")
+    assert model.config.model_type == "llama"
+
+
+def test_the_notebook_runs_cell_by_cell(monkeypatch: pytest.MonkeyPatch) -> None:
+    cells = json.loads((EXAMPLES / "notebook.ipynb").read_text())["cells"]
+    names: dict[str, Any] = {}
+    sessions: list[LoneSwarm]
+    with joining_alone(monkeypatch, "murmuration.join") as sessions:
+        for cell in cells:
+            if cell["cell_type"] == "code":
+                assert cell["outputs"] == []
+                exec("".join(cell["source"]), names)  # our own file, as a notebook would run it
+    assert sessions[0].inner_steps == 50
+    assert sessions[0].left == [None]

@@ -1,0 +1,107 @@
+"""`SwarmCallback` in a real `lightning.Trainer`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from tests.kit.trainer.lone_swarm import LoneSwarm, joining_alone
+
+lightning = pytest.importorskip("lightning.pytorch")
+
+from murmuration.integrations.lightning import SwarmCallback, tokens_of  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+RUN = "own.aaaaaaaaaaaaaaaaaaaa"
+
+
+@pytest.fixture
+def sessions(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[LoneSwarm]]:
+    with joining_alone(monkeypatch, "murmuration.integrations.callback_session.join") as made:
+        yield made
+
+
+class Module(lightning.LightningModule):  # type: ignore[name-defined, misc]
+    def __init__(self, fails_at: int = -1) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.net = nn.Linear(4, 1)
+        self.fails_at = fails_at
+
+    def training_step(self, batch: Any, number: int) -> Any:
+        if number == self.fails_at:
+            raise ZeroDivisionError
+        inputs, targets = batch
+        return nn.functional.mse_loss(self.net(inputs), targets)
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.AdamW(self.parameters(), lr=0.1)
+        return [optimizer], [torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10)]
+
+
+def fit(folder: Path, module: Any, callback: Any, **options: Any) -> Any:
+    loader = DataLoader(TensorDataset(torch.randn(40, 4), torch.randn(40, 1)), batch_size=4)
+    trainer = lightning.Trainer(
+        **{"max_steps": 6, "callbacks": [callback], "accelerator": "cpu", **options},
+        default_root_dir=folder,
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    trainer.fit(module, loader)
+    return trainer
+
+
+def test_a_trainer_joins_counts_and_leaves_with_the_anchor(tmp_path: Path, sessions: list[LoneSwarm]) -> None:
+    module = Module()
+    fit(tmp_path, module, SwarmCallback(RUN), accumulate_grad_batches=1)
+    (swarm,) = sessions
+    counters = swarm.training.link.mailbox.trainer
+    assert (counters.inner_steps, counters.tokens) == (6, 24)
+    assert counters.train_loss > 0
+    assert swarm.left == [None]
+    assert list(swarm.given["state"]) == ["scheduler.0"]
+    assert torch.equal(module.net.weight, Module().net.weight)
+
+
+def test_a_part_of_the_module_may_be_the_runs(tmp_path: Path, sessions: list[LoneSwarm]) -> None:
+    fit(tmp_path, Module(), SwarmCallback(RUN, part="net", ends_with_anchor=False), accumulate_grad_batches=2)
+    names = {piece.name for fragment in sessions[0].training.link.layout.fragments for piece in fragment.pieces}
+    assert names == {"weight", "bias"}
+    counters = sessions[0].training.link.mailbox.trainer
+    assert (counters.inner_steps, counters.tokens) == (6, 48)
+
+
+def test_an_exception_leaves(tmp_path: Path, sessions: list[LoneSwarm]) -> None:
+    with pytest.raises(ZeroDivisionError):
+        fit(tmp_path, Module(fails_at=2), SwarmCallback(RUN))
+    assert sessions[0].left == [ZeroDivisionError]
+
+
+def test_it_stops_when_the_swarm_says_so(tmp_path: Path, sessions: list[LoneSwarm]) -> None:
+    def over(swarm: Any) -> None:
+        swarm.is_over = True
+
+    trainer = fit(tmp_path, Module(), SwarmCallback(RUN, on_joined=over))
+    assert trainer.global_step == 1
+
+
+@pytest.mark.parametrize(
+    ("batch", "tokens"),
+    [
+        ({"labels": torch.zeros(3), "input_ids": torch.zeros(3, 7, dtype=torch.int64)}, 21),
+        ([torch.zeros(5, 3, 8, 8), torch.zeros(5)], 5),
+        ([torch.zeros(5, 9, dtype=torch.int64)], 45),
+        (torch.zeros(5, 3, 8, 8, dtype=torch.uint8), 5),
+        ("text", 1),
+    ],
+)
+def test_what_a_batch_counts(batch: Any, tokens: int) -> None:
+    assert tokens_of(batch) == tokens
