@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from murmuration import Swarm, join
 from murmuration.integrations.replicas import Replicas
-from peer.join.session import Swarm, join
 from peer.trainer.loop.checkpoint_portion import Stateful
 
 

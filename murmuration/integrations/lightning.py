@@ -17,8 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from murmuration import Swarm
 from murmuration.integrations.callback_session import CallbackSession
-from peer.join.session import Swarm
 
 try:
     from lightning.pytorch.callbacks import Callback

@@ -10,8 +10,7 @@ from __future__ import annotations
 import torch
 from torch import distributed, nn
 
-from dht.errors import UsageFault
-from peer.join.session import Swarm
+from murmuration import Swarm, UsageFault
 
 
 class Replicas:

@@ -17,9 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from dht.errors import UsageFault
+from murmuration import Swarm, UsageFault
 from murmuration.integrations.callback_session import CallbackSession
-from peer.join.session import Swarm
 
 try:
     from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
