@@ -241,6 +241,7 @@ LIBRARY_OBJECTS = (
     *("dht.p2pd.lazy_hivemind", "dht.pylibp2p.protobuf_clash"),  # take a library's part while it is loaded
     "dht.kademlia.node",  # hivemind's protocol keeps what it is given here
     "dashboard.server.quiet_log",  # records of logging
+    *("murmuration.integrations.transformers", "murmuration.integrations.lightning"),  # what callbacks are given
 )
 """They set attributes of objects that a library made and that offer no other way."""
 SHARED_MEMORY = ("network", "trainer", "shared", "states", "counters")
