@@ -224,6 +224,7 @@ TRAINS_NOTHING = ("peer.join.seed", "peer.simulation.scenarios", "peer.simulatio
 
 TWO_MEANINGS = {
     "Mark",
+    "SwarmCallback",  # of one library or the other
     *("Bandwidth", "CurvePoint", "Event", "Fragment", "Loss", "Machine", "Round"),  # names of the dashboard's API
 }
 """Public classes of one name in two modules, until one of them has another name."""
