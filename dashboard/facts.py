@@ -219,12 +219,11 @@ class Bandwidth:
 
 @dataclass(frozen=True, slots=True)
 class CurvePoint:
-    """A contributor's work up to one hour."""
+    """A contributor's work up to one moment."""
 
     at: float
-    """The hour's beginning."""
     milli_witnessed: int
-    """Altogether, up to the end of the hour."""
+    """Altogether, up to that moment."""
     milli_reported: int
     rounds: int
 

@@ -50,6 +50,12 @@ class _Guest:
 
     stream: Stream
     held: HeldSnapshot | None = None
+    num_state_bytes: int = 0
+    """Of state, without headers and old commits."""
+
+    def took(self, num_bytes: int) -> None:
+        """Its remote has taken a chunk."""
+        self.num_state_bytes += num_bytes
 
     @property
     def remote(self) -> PeerId:
@@ -71,6 +77,7 @@ class StateServer:
         compute: where the digests of a snapshot are computed.
         most_bits_per_second: what all transfers together may take of the line now.
         max_transfers: pieces that are served at once.
+        on_served: called with a remote and the bytes of state that it took, when its stream ends.
     """
 
     def __init__(
@@ -82,9 +89,11 @@ class StateServer:
         compute: SnapshotCompute = compute_inline,
         most_bits_per_second: Callable[[], float] = lambda: math.inf,
         max_transfers: int = MAX_TRANSFERS,
+        on_served: Callable[[PeerId, int], None] = lambda _remote, _num_bytes: None,
     ) -> None:
         self._most_bits_per_second = most_bits_per_second
         self._free_at = 0.0
+        self._on_served = on_served
         self._doorkeeper = doorkeeper
         self._source = source
         self._num_fragments = num_fragments
@@ -109,6 +118,8 @@ class StateServer:
                 is_done = True
             finally:
                 self._let_go(guest, is_done=is_done)
+                if guest.num_state_bytes:
+                    self._on_served(stream.remote, guest.num_state_bytes)
 
     async def _answer(self, guest: _Guest, request: list[Any]) -> None:
         match request:
@@ -214,6 +225,7 @@ class StateServer:
         chunk = memoryview(bytes(held.chunks[index]))
         await self._pause(len(chunk), turn)
         await self._send_chunk(guest.stream, chunk)
+        guest.took(len(chunk))
         self._snapshots.took(held, guest.remote, len(chunk))
 
     async def _send_chunk(self, stream: Stream, chunk: memoryview) -> None:

@@ -1,7 +1,8 @@
 """The history's SQLite file: its tables, and whether a file that is there may be used. Nothing is changed before that.
 
 Plain SQL throughout. `events` are only ever added to, and so are `commits`, but for floods of forks; `rounds`,
-`credits`, `hours` and the credit columns of `machines` follow from `commits` and can be made again from them.
+`credits`, `hours`, `work_minutes` and the credit columns of `machines` follow from `commits` and can be made again from
+them.
 """
 
 from __future__ import annotations
@@ -22,8 +23,9 @@ MEMORY: Final = ":memory:"
 """SQLite's own name for a database without a file."""
 APPLICATION_ID: Final = 0x4D55524D
 """Says in the file's header that it is one of ours ("MURM")."""
-SCHEMA_VERSION: Final = 2
-"""2: `rounds` names the commit before and keeps what lost in a fork; of a two-level round it has several rows."""
+SCHEMA_VERSION: Final = 3
+"""2: `rounds` names the commit before and keeps what lost in a fork; of a two-level round it has several rows.
+3: `work_minutes`."""
 
 TABLES: Final = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value) WITHOUT ROWID;
@@ -47,6 +49,10 @@ CREATE TABLE hours (
     machine INTEGER, hour INTEGER, witnessed INTEGER NOT NULL, reported INTEGER NOT NULL, rounds INTEGER NOT NULL,
     PRIMARY KEY (machine, hour)
 ) WITHOUT ROWID;
+CREATE TABLE work_minutes (
+    machine INTEGER, minute INTEGER, witnessed INTEGER NOT NULL, reported INTEGER NOT NULL, rounds INTEGER NOT NULL,
+    PRIMARY KEY (machine, minute)
+) WITHOUT ROWID;
 CREATE TABLE profiles (contributor_id TEXT PRIMARY KEY, facts TEXT NOT NULL, raw BLOB NOT NULL) WITHOUT ROWID;
 
 CREATE TABLE events (
@@ -69,7 +75,15 @@ ALTER TABLE rounds ADD COLUMN previous BLOB;
 ALTER TABLE rounds ADD COLUMN standing INTEGER;
 DROP INDEX rounds_version;
 CREATE UNIQUE INDEX rounds_version ON rounds (fragment, version) WHERE is_counted = 1;
-"""
+""",
+    # Without marks, what follows from the commits is made again when the file is loaded.
+    2: """
+CREATE TABLE work_minutes (
+    machine INTEGER, minute INTEGER, witnessed INTEGER NOT NULL, reported INTEGER NOT NULL, rounds INTEGER NOT NULL,
+    PRIMARY KEY (machine, minute)
+) WITHOUT ROWID;
+UPDATE rounds SET is_counted = 0;
+""",
 }
 """From a schema to the next one."""
 

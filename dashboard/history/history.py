@@ -307,7 +307,11 @@ class History:
             missing=tuple(self._missing[-MAX_GAPS:]),
             num_rounds=self.ledger.num_rounds,
             milli_witnessed=self.ledger.milli_witnessed,
-            storage="in memory; it ends with this process" if self.path is None else "in a file; it outlives restarts",
+            storage=(
+                "It keeps its history in memory, so the history ends with this process."
+                if self.path is None
+                else "It keeps its history in a file, so the history survives restarts."
+            ),
             problem=self.problem,
         )
 

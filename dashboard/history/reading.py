@@ -15,6 +15,8 @@ from dashboard.history.rows import ROUND_COLUMNS, readable, round_facts_of, roun
 from dashboard.history.writing import points_between
 
 MAX_CURVE_POINTS: Final = 500
+FIRST_DAY_SECONDS: Final = 86_400
+"""So long a contributor's work is told by the minute."""
 PROOF_PAGE: Final = 200
 """Signed commits read at a time while a proof is sent: well below a megabyte for usual swarms."""
 
@@ -54,20 +56,30 @@ class HistoryReader:
         rows = await self._rows(query, (*machines, limit))
         return [facts for _, facts in self._round_facts(rows)]
 
-    async def curve(self, machines: Sequence[int]) -> list[CurvePoint]:
-        """Work up to each hour, oldest first; at most `MAX_CURVE_POINTS`, evenly chosen, the last among them."""
+    async def curve(self, machines: Sequence[int], first_at: float, now: float) -> list[CurvePoint]:
+        """Work over time: nothing at `first_at`, then the totals at the end of each minute, or after a day of each
+        hour, up to `now`; at most about `MAX_CURVE_POINTS`, evenly chosen, the first and the last among them."""
         marks = ", ".join("?" * len(machines))
+        is_new = now - first_at <= FIRST_DAY_SECONDS
+        table, place, seconds = ("work_minutes", "minute", 60) if is_new else ("hours", "hour", SECONDS_PER_HOUR)
         query = (
-            f"SELECT hour, sum(witnessed), sum(reported), sum(rounds) FROM hours WHERE machine IN ({marks}) "
-            "GROUP BY hour ORDER BY hour"
+            f"SELECT {place}, sum(witnessed), sum(reported), sum(rounds) FROM {table} WHERE machine IN ({marks}) "
+            f"GROUP BY {place} ORDER BY {place}"
         )
         witnessed = reported = rounds = 0
-        points = []
-        for hour, more_witnessed, more_reported, more_rounds in await self._rows(query, tuple(machines)):
+        points: list[CurvePoint] = []
+        for at, more_witnessed, more_reported, more_rounds in await self._rows(query, tuple(machines)):
+            if not points:
+                points.append(CurvePoint(first_at if first_at < (at + 1) * seconds else at * seconds, 0, 0, 0))
+            elif points[-1].at < at * seconds < now:
+                # Without work in between the line is level up to here.
+                points.append(CurvePoint(at * seconds, witnessed, reported, rounds))
             witnessed, reported, rounds = witnessed + more_witnessed, reported + more_reported, rounds + more_rounds
-            points.append(CurvePoint(hour * SECONDS_PER_HOUR, witnessed, reported, rounds))
+            points.append(CurvePoint(min((at + 1) * seconds, now), witnessed, reported, rounds))
+        if points and points[-1].at < now:
+            points.append(CurvePoint(now, witnessed, reported, rounds))
         step = -(-len(points) // MAX_CURVE_POINTS) or 1
-        return points[::-1][::step][::-1]
+        return points[:1] + points[1:][::-1][::step][::-1]
 
     async def proof(self, machines: Sequence[int]) -> AsyncIterator[bytes]:
         """Every counted signed commit that names one of the machines, oldest first."""

@@ -43,6 +43,8 @@ LOOKS_SECONDS: Final = 48 * SECONDS_PER_HOUR
 """Looks, and the coming and going of peers that no commit lists."""
 MINUTES_SECONDS: Final = 90 * SECONDS_PER_DAY
 """Minute means; hourly means, totals and signed commits stay for ever."""
+WORK_MINUTES_SECONDS: Final = SECONDS_PER_DAY + SECONDS_PER_HOUR
+"""Work by the minute: a curve shows a contributor's first day so (`reading.FIRST_DAY_SECONDS`)."""
 PAGE_BYTES: Final = 4096
 LOAD_ROWS: Final = 1000
 """Rounds read at a time at a start."""
@@ -52,8 +54,8 @@ MAX_HOUR: Final = 2**53
 CheckCommit = Callable[[bytes], CommitCredit]
 """Checks a signed commit's every signature and says whom it credits; raises `PeerFault`."""
 
-_HOUR_ADD = (
-    "INSERT INTO hours VALUES (?, ?, ?, ?, ?) ON CONFLICT (machine, hour) DO UPDATE SET "
+_WORK_ADD = (
+    "INSERT INTO {} VALUES (?, ?, ?, ?, ?) ON CONFLICT (machine, {}) DO UPDATE SET "
     f"witnessed = min(witnessed + excluded.witnessed, {MAX_HOUR}), "
     f"reported = min(reported + excluded.reported, {MAX_HOUR}), rounds = rounds + excluded.rounds"
 )
@@ -207,6 +209,7 @@ async def forget_old(database: aiosqlite.Connection, now: float) -> None:
     await database.execute("DELETE FROM looks WHERE at < ?", (now - LOOKS_SECONDS,))
     await database.execute("DELETE FROM events WHERE at < ? AND NOT is_kept", (now - LOOKS_SECONDS,))
     await database.execute("DELETE FROM minutes WHERE at < ?", (now - MINUTES_SECONDS,))
+    await database.execute("DELETE FROM work_minutes WHERE minute < ?", ((now - WORK_MINUTES_SECONDS) // 60,))
     await database.commit()
 
 
@@ -218,7 +221,6 @@ async def points_between(
     Times whose finer points are gone are told by the coarser ones; points that cannot be read are counted in `skipped`.
     """
     points: list[HistoryPoint] = []
-    coarse_seconds = 0
     for table, seconds in (("run_hours", SECONDS_PER_HOUR), ("minutes", 60), ("looks", 0)):
         (found,) = await _rows(database, f"SELECT count(*), min(at) FROM {table} WHERE at >= ?", (begin_at,))
         count, first_at = found
@@ -231,8 +233,9 @@ async def points_between(
         )
         found_points = await _rows(database, query, (begin_at, step, count))
         finer = list(readable(found_points, point_of_text, table, skipped))
-        points = [point for point in points if point.at + coarse_seconds <= first_at] + finer
-        coarse_seconds = seconds
+        points = [point for point in points if point.at <= first_at]
+        # A mean stands at the beginning of its minute or hour in the file, and says how far the run was at the end.
+        points += [replace(point, at=point.at + seconds) for point in finer]
     return points
 
 
@@ -275,7 +278,7 @@ async def _write_credit_again(database: aiosqlite.Connection, ledger: Ledger, nu
     """Everything that follows from which commits count."""
     rows = [_machine_row(machine, nums) for machine in ledger.machines.values()]
     await database.executemany(_MACHINE_PUT, rows)
-    for table in ("credits", "hours"):
+    for table in ("credits", "hours", "work_minutes"):
         await database.execute(f"DELETE FROM {table}")
     await database.execute("UPDATE rounds SET is_counted = 0 WHERE is_counted")
     await _write_bookings(database, ledger.counting.counted(), nums)
@@ -353,15 +356,17 @@ async def _write_bookings(database: aiosqlite.Connection, bookings: Iterable[Boo
             await database.executemany("INSERT OR IGNORE INTO credits VALUES (?, ?)", credits)
             is_counted = 1 if booking.is_first else 2
             await database.execute("UPDATE rounds SET is_counted = ? WHERE id = ?", (is_counted, num))
-        await database.executemany(_HOUR_ADD, _hour_rows(booking, nums))
+        for table, place, seconds in (("hours", "hour", SECONDS_PER_HOUR), ("work_minutes", "minute", 60)):
+            await database.executemany(_WORK_ADD.format(table, place), _work_rows(booking, nums, seconds))
 
 
-def _hour_rows(booking: Booking, nums: MachineNums) -> list[tuple[int, ...]]:
-    hour, sign = int(booking.receipt.at // SECONDS_PER_HOUR), booking.sign
+def _work_rows(booking: Booking, nums: MachineNums, seconds: int) -> list[tuple[int, ...]]:
+    """What each machine did, in the hour or minute of the round."""
+    place, sign = int(booking.receipt.at // seconds), booking.sign
     return [
         (
             nums.by_id[one.peer_id],
-            hour,
+            place,
             sign * one.milli_witnessed,
             sign * one.milli_tokens,
             sign * bool(one.milli_tokens),

@@ -70,7 +70,7 @@ async def find_contributor(site: Site, contributor_id: str) -> ContributorView |
     nums = site.history.machine_nums(row)
     if not nums:
         return ContributorView(row)
-    curve = await site.reader.curve(nums)
+    curve = await site.reader.curve(nums, row.first_at, site.live.state.now)
     rounds = await site.reader.rounds_of(nums, RECENT_ROUNDS)
     return ContributorView(row, tuple(curve), tuple(rounds))
 

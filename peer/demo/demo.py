@@ -59,6 +59,8 @@ announce_seconds = 4.0
 """
 START_SECONDS = 60.0
 """For one process to import torch and join; several start at once on two cores."""
+NUM_PORTS = 20
+"""Tried for the page, from the one that was asked for."""
 STOP_SECONDS = 30.0
 SETTLED_SECONDS = 20.0
 """The late peer gets at least this long before the end, whatever --minutes says."""
@@ -205,8 +207,11 @@ def _play(demo: Demo, num_peers: int, minutes: float, page_port: int | None) -> 
     console.print(f"peer-1 {short_peer(first.peer_id)} trains alone; the others join at {demo.address}")
     others = [demo.start_peer(f"peer-{number}") for number in range(2, num_peers + 1)]
     if page_port is not None:
-        demo.start_page(page_port)
-        console.print(f"dashboard: http://127.0.0.1:{page_port}/")
+        port = page_port_near(page_port)
+        if page_port and port != page_port:
+            console.print(f"port {page_port} is taken by another program, so the page is at port {port}")
+        demo.start_page(port)
+        console.print(f"dashboard: http://127.0.0.1:{port}/")
     _wait_joined(demo, others)
     began = time.monotonic()
     length = max(60.0 * minutes, 2 * SETTLED_SECONDS)
@@ -294,6 +299,20 @@ def _measure(
         return loss_first, None
     load_anchors(model, layout, anchors)
     return loss_first, held_out_loss(model, corpus, batches, size)
+
+
+def page_port_near(wanted: int) -> int:
+    """`wanted`, or the next port of this machine that nobody listens on; 0: any free one."""
+    for port in range(wanted, min(wanted + NUM_PORTS, 1 << 16)) if wanted else ():
+        with socket.socket() as probe:
+            # As the page's own server: a port of a page that has just ended is free.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+            return port
+    return _free_port()
 
 
 def _free_port() -> int:

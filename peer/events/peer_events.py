@@ -35,6 +35,10 @@ class JoinedRun(Fact):
     versions: tuple[int, ...]
     budget_tokens: int | None = None
     """Tokens of the swarm at which the run's schedule ends."""
+    earlier_inner_steps: int = 0
+    """Of earlier sessions, as this peer's checkpoint says; `earlier_tokens` and `earlier_rounds` likewise."""
+    earlier_tokens: int = 0
+    earlier_rounds: int = 0
 
     def sentence(self) -> str:
         held = " ".join(map(str, self.versions)) or "none"
@@ -77,7 +81,7 @@ class PeerLeft(Fact):
 
 @dataclass(frozen=True, slots=True)
 class TrainingProgressed(Fact):
-    """Totals of the inner loop since the process started; `wait_fraction` of its wall time went to waiting."""
+    """Totals of the inner loop, earlier sessions included; `wait_fraction` of this session went to waiting."""
 
     inner_steps: int
     tokens: int
@@ -139,6 +143,17 @@ class CaughtUp(Fact):
             f"Caught up {plural(len(self.fragments), 'fragment')} from {names}: "
             f"{bytes_text(self.num_bytes)} in {seconds_text(self.seconds)}."
         )
+
+
+@dataclass(frozen=True, slots=True)
+class StateServed(Fact):
+    """A member that joins or catches up took `num_bytes` of the run's state from this peer."""
+
+    remote: PeerId
+    num_bytes: int
+
+    def sentence(self) -> str:
+        return f"Gave {short_peer(self.remote)} {bytes_text(self.num_bytes)} of the run's state."
 
 
 @dataclass(frozen=True, slots=True)

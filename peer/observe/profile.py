@@ -8,6 +8,7 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
+from dht.errors import UsageFault
 from dht.host import PeerId
 from dht.identity.keys import Identity
 from dht.quantities import plural
@@ -34,6 +35,8 @@ def show_profile(key_path: Path, as_json: bool) -> int:
     Raises:
         UsageFault: there is no key yet, or it cannot be read.
     """
+    if not key_path.exists():
+        raise UsageFault(f"you have no profile yet ({key_path} is not there); `peer profile set --name Ada` makes one")
     contributor = load_contributor(key_path, create=False)
     choice = read_choice(choice_path(key_path))
     if as_json:

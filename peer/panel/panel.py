@@ -236,10 +236,24 @@ def sparkline(values: Sequence[float], width: int, *, ascii_only: bool = False) 
 
 
 def _facts(state: PanelState, now: float, ascii_only: bool) -> list[tuple[str, list[str]]]:
-    up, down = state.bits_per_second(now)
     train = "unknown" if state.train_loss is None else f"{state.train_loss:.4f}"
     held_out = "not measured yet" if state.held_out_loss is None else f"{state.held_out_loss:.4f}"
     last = "none yet" if state.last_round_at is None else _age(state.last_round_at, now)
+    if state.is_seed:
+        return [
+            ("Seed", [f"keeps a model of {count_text(state.num_parameters)} parameters for newcomers; does not train"]),
+            ("Served", [f"{plural(len(state.served), 'newcomer')}, {bytes_text(state.served_bytes)}"]),
+            (
+                "Swarm",
+                [
+                    f"{plural(len(state.others), 'other')}; last round {last}",
+                    f"versions {' '.join(map(str, state.versions)) or 'unknown'}",
+                    *_refusals(state, now),
+                ],
+            ),
+            *([("Catch-up", _catch_up(state.catch_up, ascii_only))] if state.catch_up is not None else []),
+            *_network(state, now),
+        ]
     return [
         (
             "Device",
@@ -251,8 +265,8 @@ def _facts(state: PanelState, now: float, ascii_only: bool) -> list[tuple[str, l
         (
             "Your work",
             [
-                f"{count_text(state.tokens)} tokens in {plural(state.inner_steps, 'inner step')}",
-                f"{plural(state.rounds_contributed, 'round')} contributed to, as {short_peer(state.peer_id or '')}",
+                *_work(state),
+                f"as {short_peer(state.peer_id or '')}",
             ],
         ),
         (
@@ -266,13 +280,7 @@ def _facts(state: PanelState, now: float, ascii_only: bool) -> list[tuple[str, l
         ("Loss", [f"train {train}, held-out {held_out}", sparkline(state.losses, 60, ascii_only=ascii_only)])
         if state.catch_up is None
         else ("Catch-up", _catch_up(state.catch_up, ascii_only)),
-        (
-            "Network",
-            [
-                f"up {bit_rate_text(up)} ({bytes_text(state.bytes_up)} in all)",
-                f"down {bit_rate_text(down)} ({bytes_text(state.bytes_down)} in all)",
-            ],
-        ),
+        *_network(state, now),
     ]
 
 
@@ -285,15 +293,39 @@ def _run_progress(state: PanelState) -> str:
     return progress if state.learning_rate is None else f"{progress}, rate {state.learning_rate:.2g}"
 
 
+def _work(state: PanelState) -> list[str]:
+    """Of this session, and with earlier sessions also in all."""
+
+    def line(tokens: int, inner_steps: int, rounds: int) -> str:
+        return f"{count_text(tokens)} tokens in {plural(inner_steps, 'inner step')}, {plural(rounds, 'round')}"
+
+    in_all = line(state.tokens, state.inner_steps, state.rounds_contributed)
+    if not state.earlier_inner_steps and not state.earlier_rounds:
+        return [in_all]
+    session = line(
+        max(0, state.tokens - state.earlier_tokens),
+        max(0, state.inner_steps - state.earlier_inner_steps),
+        max(0, state.rounds_contributed - state.earlier_rounds),
+    )
+    return [f"{session} in this session", f"{in_all} in all"]
+
+
+def _network(state: PanelState, now: float) -> list[tuple[str, list[str]]]:
+    up, down = state.bits_per_second(now)
+    lines = [
+        f"up {bit_rate_text(up)} ({bytes_text(state.bytes_up)} in this session)",
+        f"down {bit_rate_text(down)} ({bytes_text(state.bytes_down)} in this session)",
+    ]
+    return [("Network", lines)]
+
+
 def _refusals(state: PanelState, now: float) -> list[str]:
-    """One line about the remotes of which something was refused; none without any."""
-    if not state.refusals:
-        return []
-    num_refused = sum(one.num_refused for one in state.refusals)
+    """One line about a remote that is left out now; none when nobody is. `peer status` has what was refused before."""
     left_out = [one for one in state.refusals if one.is_left_out(now)]
-    first = (left_out or state.refusals)[0].sentence(now)
-    others = f"; {num_refused} refusals of {len(state.refusals)} peers" if len(state.refusals) > 1 else ""
-    return [f"refused: {first}{others}"]
+    if not left_out:
+        return []
+    others = f"; {len(left_out) - 1} more are left out" if len(left_out) > 1 else ""
+    return [f"{left_out[0].sentence(now)}{others}"]
 
 
 def _age(at: float, now: float) -> str:

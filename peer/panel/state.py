@@ -19,6 +19,7 @@ from peer.events.peer_events import (
     LeftRun,
     PeerJoined,
     PeerLeft,
+    StateServed,
     SwarmFound,
     SwarmLost,
     TrainingProgressed,
@@ -32,13 +33,15 @@ SHOWN_AS_NUMBERS = (TrainingProgressed, RoundStarted, SentContribution, AppliedC
 NUM_LOSSES = 240
 """Points of the loss curve; when it is full every second one goes, so that it always spans the whole session."""
 
+MAX_SERVED = 10_000
+"""Newcomers that are told apart; a flood of keys must not fill the memory."""
 RATE_WINDOW_SECONDS = 60.0
 """Network rates are averages over this time: several rounds, yet short enough to show a stall."""
 
 
 @dataclass(frozen=True, slots=True)
 class RoundBytes:
-    """What one committed round moved through this peer's line."""
+    """What one committed round, or one newcomer, moved through this peer's line."""
 
     at: float
     bytes_up: int
@@ -47,7 +50,8 @@ class RoundBytes:
 
 @dataclass(frozen=True, slots=True)
 class PanelState:
-    """Everything the panel shows; times are unix seconds, totals are of this session."""
+    """Everything the panel shows; times are unix seconds. Bytes are of this session; work is of all sessions, and
+    `earlier_*` of those before this one."""
 
     run_id: str = ""
     peer_id: PeerId | None = None
@@ -74,6 +78,13 @@ class PanelState:
     others: frozenset[PeerId] = frozenset()
     rounds_committed: int = 0
     rounds_contributed: int = 0
+    earlier_inner_steps: int = 0
+    earlier_tokens: int = 0
+    earlier_rounds: int = 0
+    served_bytes: int = 0
+    """Of the run's state, to members that joined or caught up."""
+    served: frozenset[PeerId] = frozenset()
+    """Who they were; at most `MAX_SERVED`."""
     bytes_up: int = 0
     bytes_down: int = 0
     traffic: tuple[RoundBytes, ...] = ()
@@ -84,6 +95,11 @@ class PanelState:
     def num_peers(self) -> int:
         """Members in view, this one included."""
         return len(self.others) + 1
+
+    @property
+    def is_seed(self) -> bool:
+        """Whether this peer serves the run and does not train."""
+        return self.device == "seed"
 
     def bits_per_second(self, now: float) -> tuple[float, float]:
         """(up, down) averaged over the last `RATE_WINDOW_SECONDS` before `now`."""
@@ -109,9 +125,16 @@ def _with_facts(state: PanelState, event: Event) -> PanelState:
     replace = dataclasses.replace
     match fact := event.fact:
         case JoinedRun():
+            is_first = not state.run_id
             return replace(
                 state,
-                phase="training",
+                phase="serving" if fact.device == "seed" else "training",
+                earlier_inner_steps=fact.earlier_inner_steps if is_first else state.earlier_inner_steps,
+                earlier_tokens=fact.earlier_tokens if is_first else state.earlier_tokens,
+                earlier_rounds=fact.earlier_rounds if is_first else state.earlier_rounds,
+                inner_steps=max(state.inner_steps, fact.earlier_inner_steps),
+                tokens=max(state.tokens, fact.earlier_tokens),
+                rounds_contributed=max(state.rounds_contributed, fact.earlier_rounds),
                 catch_up=None,
                 run_id=fact.run_id,
                 device=fact.device,
@@ -126,14 +149,22 @@ def _with_facts(state: PanelState, event: Event) -> PanelState:
         case CaughtUp():
             return replace(state, phase="starting" if state.phase == "catching up" else state.phase, catch_up=None)
         case PeerJoined():
-            phase = "training" if state.phase == "training alone" else state.phase
+            phase = {"training alone": "training", "alone": "serving"}.get(state.phase, state.phase)
             return replace(state, phase=phase, others=(state.others | {fact.remote}) - {event.peer_id})
         case PeerLeft():
             return replace(state, others=state.others - {fact.remote})
         case SwarmLost():
-            return replace(state, phase="training alone", others=frozenset())
+            return replace(state, phase="alone" if state.is_seed else "training alone", others=frozenset())
         case SwarmFound():
-            return replace(state, phase="training")
+            return replace(state, phase="serving" if state.is_seed else "training")
+        case StateServed():
+            return replace(
+                state,
+                served_bytes=state.served_bytes + fact.num_bytes,
+                served=state.served | {fact.remote} if len(state.served) < MAX_SERVED else state.served,
+                bytes_up=state.bytes_up + fact.num_bytes,
+                traffic=(*_recent(state.traffic, event.at), RoundBytes(event.at, fact.num_bytes, 0)),
+            )
         case TrainingProgressed():
             return _with_loss(
                 replace(
@@ -163,7 +194,6 @@ def _with_facts(state: PanelState, event: Event) -> PanelState:
 
 def _with_round(state: PanelState, event: Event, fact: RoundCommitted) -> PanelState:
     moved = RoundBytes(event.at, fact.bytes_up, fact.bytes_down)
-    kept = tuple(one for one in state.traffic if one.at > event.at - RATE_WINDOW_SECONDS)
     return dataclasses.replace(
         state,
         last_round_at=event.at,
@@ -171,8 +201,12 @@ def _with_round(state: PanelState, event: Event, fact: RoundCommitted) -> PanelS
         rounds_contributed=state.rounds_contributed + (event.peer_id in fact.contributors),
         bytes_up=state.bytes_up + fact.bytes_up,
         bytes_down=state.bytes_down + fact.bytes_down,
-        traffic=(*kept, moved),
+        traffic=(*_recent(state.traffic, event.at), moved),
     )
+
+
+def _recent(traffic: tuple[RoundBytes, ...], now: float) -> tuple[RoundBytes, ...]:
+    return tuple(one for one in traffic if one.at > now - RATE_WINDOW_SECONDS)
 
 
 def _with_loss(state: PanelState, loss: float | None) -> PanelState:

@@ -185,7 +185,8 @@ def plan_run(manifest: RunManifest, profile: PlanProfile, sizes_of: SizesOf, num
                 network_memory=network_memory(sizes, blocks, section.mode, traffic, len(lines)),
             )
         )
-    crossing = rounds[0].traffic[0] if len(lines) > 1 else None
+    # Of all members and fragments: whoever reduces a small fragment whole sends nothing of it.
+    crossing = [part for round_ in rounds for part in round_.traffic] if len(lines) > 1 else []
     tokens_per_second = sum(home.count * home.tokens_per_second for home in homes)
     return RunPlan(
         num_parameters=sum(sizes),
@@ -194,10 +195,12 @@ def plan_run(manifest: RunManifest, profile: PlanProfile, sizes_of: SizesOf, num
         interval_seconds=interval,
         round_seconds=slowest_round,
         rounds_per_hour=3600 / interval * len(sizes),
-        contribution_bits_per_parameter=_bits(crossing.contribution_bytes_up, crossing.contribution_values)
-        if crossing
-        else 0.0,
-        result_bits_per_parameter=_bits(crossing.result_bytes_down, crossing.result_values) if crossing else 0.0,
+        contribution_bits_per_parameter=_bits(
+            sum(part.contribution_bytes_up for part in crossing), sum(part.contribution_values for part in crossing)
+        ),
+        result_bits_per_parameter=_bits(
+            sum(part.result_bytes_down for part in crossing), sum(part.result_values for part in crossing)
+        ),
         tokens_per_second=tokens_per_second,
         goal_seconds=profile.goal.tokens / tokens_per_second,
         disk_bytes=disk_bytes(sizes, blocks, section.mode, num_orthogonalised),

@@ -116,6 +116,7 @@ class Node:
             *(ports.host, ports.doorkeeper, self, len(mailbox.sizes), ports.compute),
             most_bits_per_second=lambda: ports.serving.now(self.links),
             max_transfers=ports.serving.max_transfers,
+            on_served=self.reporter.served,
         )
         self._leave = GracefulLeave(
             self.exchange, self.links, self.membership, self.desk, mailbox, self.keeper, ports.clock

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from averaging.rounds.facts import CommitTaken, Fact, PeerRefused, RoundStarted, SentContribution
 from dht.host import PeerId
 from dht.records.signed_records import PeerRecord
+from peer.checkpoint.facts import Totals
 from peer.events import peer_events as events
 from peer.events.peer_events import Event
 from peer.mailbox.mailbox import Mailbox
@@ -40,6 +41,7 @@ class Reporter:
         self._clock = clock
         self._emit = emit
         self._joined_at = clock()
+        self._before = Totals()
         self._spent_before = 0.0
         self._evaluated = 0
         self._refused_at: dict[PeerId, float] = {}
@@ -61,7 +63,28 @@ class Reporter:
         trainer = self._mailbox.trainer
         self._joined_at = self._clock()
         self._spent_before = trainer.wait_seconds + trainer.exchange_seconds
-        self.report(events.JoinedRun(run_id, device, sum(self._mailbox.sizes), versions, budget_tokens))
+        before = self._before
+        self.report(
+            events.JoinedRun(
+                run_id,
+                device,
+                sum(self._mailbox.sizes),
+                versions,
+                budget_tokens,
+                before.inner_steps,
+                before.tokens,
+                before.rounds_contributed,
+            )
+        )
+
+    def restored(self, before: Totals) -> None:
+        """The totals of earlier sessions, by this peer's checkpoint."""
+        self._before = before
+        self._mailbox.network.rounds_contributed = before.rounds_contributed
+
+    def served(self, remote: PeerId, num_bytes: int) -> None:
+        """A remote took so much of the state."""
+        self.report(events.StateServed(remote, num_bytes))
 
     def peer_joined(self, record: PeerRecord) -> None:
         self.report(events.PeerJoined(record.peer_id))

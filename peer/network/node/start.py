@@ -159,7 +159,7 @@ class Start:
         if saved is not None and self._keeper is not None:
             self._saved = saved
             network = self._mailbox.network
-            network.rounds_contributed = saved.totals.rounds_contributed
+            self._reporter.restored(saved.totals)
             network.run_tokens = max(network.run_tokens, saved.totals.run_tokens)
             for fragment in self._fragments:
                 with changing(self._mailbox, fragment.index, fragment.state):

@@ -230,7 +230,7 @@ async def _everywhere(history: History, reader: HistoryReader, by_raw: dict[byte
         nums = history.machine_nums(row)
         proof = [by_raw[raw] async for raw in reader.proof(nums)]
         assert expected_of(proof)[row.contributor_id] == shown
-        curve = await reader.curve(nums)
+        curve = await reader.curve(nums, row.first_at, NOW)
         assert (curve[-1].milli_witnessed, curve[-1].milli_reported, curve[-1].rounds) == shown[:3]
 
 

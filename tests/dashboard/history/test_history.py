@@ -446,9 +446,12 @@ def test_questions_to_the_file(tmp_path: Path) -> None:
             assert row is not None
             nums = history.machine_nums(row)
             assert [facts.fragment for facts in await reader.rounds_of(nums, 3)] == [1, 0, 0]
-            curve = await reader.curve(nums)
+            curve = await reader.curve(nums, row.first_at, NOW)
             assert curve[-1].tokens_witnessed == row.tokens_witnessed
             assert curve[-1].rounds == 51
+            # From nothing when the person came, to now; nothing later, and nothing of an hour that has not been.
+            assert (curve[0].at, curve[0].milli_witnessed, curve[0].milli_reported) == (row.first_at, 0, 0)
+            assert max(point.at for point in curve) <= NOW
             assert [raw async for raw in reader.proof(nums)][-1] == raw
             events = await reader.events(0, 1000)
             assert [event.number for event in events] == list(range(1, len(events) + 1))

@@ -64,7 +64,7 @@ def test_the_largest_commits_are_kept_and_read_again(tmp_path: Path) -> None:
             assert view.num_rounds == num_commits
             assert view.contributors[0].milli_witnessed == num_commits * MAX_SHARE_MILLI
             assert view.milli_witnessed == 256 * num_commits * MAX_SHARE_MILLI
-            curve = await reader.curve(history.machine_nums(view.contributors[0]))
+            curve = await reader.curve(history.machine_nums(view.contributors[0]), NOW, NOW)
             assert 0 < curve[-1].milli_witnessed <= view.contributors[0].milli_witnessed
             assert len(await reader.rounds(100, None)) == num_commits
             app = make_app(Live(_state(history), "b", view), history, reader, clock=lambda: NOW + 30)
@@ -159,6 +159,7 @@ def test_a_file_of_the_first_schema_is_read_by_the_one_rule(tmp_path: Path) -> N
             for raw in (usual_commit(0, IDS), unwitnessed):
                 history.add_commit(raw, check_raw(raw), NOW)
         with contextlib.closing(sqlite3.connect(path)) as database, database:
+            database.execute("DROP TABLE work_minutes")
             database.execute("DROP INDEX rounds_version")
             database.execute("ALTER TABLE rounds DROP COLUMN previous")
             database.execute("ALTER TABLE rounds DROP COLUMN standing")
@@ -178,7 +179,7 @@ def test_a_file_of_the_first_schema_is_read_by_the_one_rule(tmp_path: Path) -> N
                 assert (row.milli_witnessed, row.milli_reported) == (300_000, 300_000)
                 nums = history.machine_nums(row)
                 assert [raw async for raw in reader.proof(nums)][-1] == witnessed
-                assert (await reader.curve(nums))[-1].milli_reported == 300_000
+                assert (await reader.curve(nums, row.first_at, NOW))[-1].milli_reported == 300_000
 
     asyncio.run(make())
     asyncio.run(check())

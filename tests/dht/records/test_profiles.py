@@ -186,7 +186,8 @@ def test_the_command_makes_a_key_shows_changes_and_withdraws(
 ):
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     assert app.run(["profile", "show"]) == 2
-    assert "--contributor-key" in capsys.readouterr().err
+    assert "you have no profile yet" in (told := capsys.readouterr().err)
+    assert "`peer profile set --name Ada` makes one" in told
     assert app.run(["profile", "set", "--name", "Ada", "--country", "nl", "--machine", FIRST.peer_id]) == 0
     assert (tmp_path / "murmuration" / "contributor.key").stat().st_mode & 0o077 == 0
     capsys.readouterr()

@@ -197,7 +197,7 @@ def history_of_run(num_contributors: int = 12, now: float = NOW) -> HistoryView:
         num_country_undeclared=9,
         num_rounds=408,
         milli_witnessed=8_900_000_000,
-        storage="The history is kept in run.sqlite",
+        storage="It keeps its history in a file, so the history survives restarts.",
     )
 
 

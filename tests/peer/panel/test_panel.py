@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import math
@@ -24,6 +25,7 @@ from peer.events.peer_events import (
     LeftRun,
     PeerJoined,
     PeerLeft,
+    StateServed,
     SwarmFound,
     SwarmLost,
     TrainingProgressed,
@@ -163,16 +165,41 @@ def test_the_panel_says_what_matters() -> None:
     for part in (
         "demo.abc · training · 32 s",
         "cpu, model of 860 k parameters",
-        "10 k tokens in 10 inner steps",
-        "1 round contributed to",
+        "10 k tokens in 10 inner steps, 1 round",
         "2 peers with this one; last round 12 s ago",
         "versions 0 0 0",
         "train 2.5000",
-        "up 10 kbit/s (75 kB in all)",
+        "up 10 kbit/s (75 kB in this session)",
         "31 s ago  Peer zyxwvuts joined.",
         "Ctrl+C leaves the run",
     ):
         assert part in text
+
+
+def test_work_of_this_session_and_of_all_are_not_mixed() -> None:
+    earlier = {"earlier_inner_steps": 2000, "earlier_tokens": 1_000_000, "earlier_rounds": 40}
+    restarted = Event(0.0, ME, dataclasses.replace(joined().fact, **earlier))
+    progress = dataclasses.replace(progressed(10.0, 2.5).fact, inner_steps=2275, tokens=1_160_000)
+    state = folded(restarted, Event(10.0, ME, progress), committed(20.0))
+    text = render_text(state, now=32.0)
+    assert "160 k tokens in 275 inner steps, 1 round in this session" in text
+    assert "1.16 M tokens in 2275 inner steps, 41 rounds in all" in text
+    # Another network process counts on.
+    again = fold(state, Event(40.0, ME, dataclasses.replace(restarted.fact, earlier_inner_steps=2200)))
+    assert "275 inner steps, 1 round in this session" in render_text(again, now=42.0)
+
+
+def test_a_seed_says_what_it_gives() -> None:
+    seed = Event(0.0, ME, dataclasses.replace(joined().fact, device="seed"))
+    state = folded(seed, *(Event(at, ME, StateServed(OTHER, 300_000)) for at in (2.0, 3.0)))
+    text = render_text(state, now=4.0)
+    for part in ("demo.abc · serving", "does not train", "1 newcomer, 600 kB", "(600 kB in this session)"):
+        assert part in text
+    for part in ("tokens/s", "train unknown", "rounds contributed"):
+        assert part not in text
+    alone = fold(state, Event(9.0, ME, SwarmLost(seconds=5.0, is_training=False)))
+    assert alone.phase == "alone"
+    assert fold(alone, Event(9.5, ME, PeerJoined(remote=OTHER))).phase == "serving"
 
 
 def test_markup_in_names_is_shown_and_not_obeyed() -> None:

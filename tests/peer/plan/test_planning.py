@@ -96,6 +96,12 @@ def test_a_lone_peer_and_an_unreachable_one():
     assert open_.contribution_values == 0
 
 
+def test_a_tiny_first_fragment_does_not_stand_for_the_others():
+    plan = plan_run(manifest_of(num_fragments=4), homes({"count": 4}), lambda _: [48, 12_000, 27_000, 27_000])
+    assert 4 < plan.contribution_bits_per_parameter < 6
+    assert 4 < plan.result_bits_per_parameter < 6
+
+
 def test_seeds_hear_of_commits_and_long_rounds_of_leaders():
     lines = [MemberLink(1e7, 1e8)] * 3
     plain, with_seeds, long = (
