@@ -323,7 +323,7 @@ def _and_published(published: bool) -> str:
 
 
 def _write_secret(path: Path, text: str) -> None:
-    from peer.config.secret_files import write_secret
+    from peer.secret_files import write_secret
 
     write_secret(path, text + "\n")
 

@@ -10,21 +10,20 @@ from typing import Annotated
 
 import typer
 
+from dht.errors import UsageFault
 from peer.cli.exit_codes import exits_with_sentence
 from peer.cli.options import AsJson, AsPlain, ConfigFile, InviteFile, chosen_config, output_of, with_choices
 
 commands = typer.Typer()
 
-NOT_OF_A_SEED = (
-    *("device", "devices", "shard", "offload", "data", "max_steps", "threads"),
-    *("precision", "compile", "checkpoint_activations", "attention", "optimizer_bits", "micro_batch"),
-)
+NOT_OF_A_SEED = ("device", "devices", "shard", "offload", "data", "max_steps", "threads")
 """Fields of `PeerConfig` that are about training."""
 
 
 @commands.command(
     short_help="Make a run: owner key and signed manifest.",
-    epilog="\b\nExample:\n  peer init tinybytes\n  peer init tinybytes --config run.toml --out ./tinybytes",
+    epilog="\b\nExample:\n  peer init tinybytes\n  peer init tinybytes --config run.toml --out ./tinybytes\n"
+    "  peer init qwen --model ./qwen3-0.6b --config run.toml",
 )
 @exits_with_sentence
 def init(
@@ -34,6 +33,16 @@ def init(
     ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", metavar="DIR", help="Where to write; default: the run's data folder.")
+    ] = None,
+    model: Annotated[
+        Path | None,
+        typer.Option(
+            "--model", metavar="DIR", help="Train the Hugging Face architecture of this config.json, or of a folder's."
+        ),
+    ] = None,
+    task: Annotated[
+        str | None,
+        typer.Option("--task", metavar="TASK", help="Of --model, such as causal-lm; default: as its config says."),
     ] = None,
     access: Annotated[
         str | None,
@@ -52,7 +61,16 @@ def init(
     from peer.config.data_source import LIBRARY
     from peer.owner.new_run import create_run
 
-    made = create_run(name, config, out, replace=force, access=access, for_strangers=True, files=file or ())
+    described = None
+    if model is not None:
+        from peer.trainer.hf.described import describe_model
+
+        described = describe_model(model, task)
+    elif task is not None:
+        raise UsageFault("--task is given without --model; expected both: the built-in model has one task.")
+    made = create_run(
+        name, config, out, replace=force, access=access, for_strangers=True, files=file or (), model=described
+    )
     is_private = made.manifest.access.mode != "open"
     seed_line = f"peer seed --run-id {made.run_id}"
     if out is not None:
@@ -77,6 +95,8 @@ def init(
         print(json.dumps(facts))
         return
     print(f"Run id      {made.run_id}")
+    if described is not None:
+        print(f"Model       {described.what}, context {made.manifest.model.context}")
     print(f"Owner key   {made.owner_key_path}  (keep a copy: it alone can change the run)")
     print(f"Manifest    {made.run_record_path}")
     for one in made.manifest.files:

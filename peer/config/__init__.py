@@ -7,6 +7,7 @@ The files, each built on those above it:
     schedule_section.py   the manifest's schedule of the inner learning rate, and the factor that follows
     access_sections.py    the manifest's sections on access and on changes in a live run
     file_section.py       the manifest's list of files, which members serve
+    hf_config.py          the text that describes a model of the Hugging Face library, and what it may not hold
     model_section.py      the manifest's section on the model
     training_section.py   the manifest's section on the inner loop
     data_source.py        the manifest's section on data, and what a volunteer reads instead
@@ -15,8 +16,6 @@ The files, each built on those above it:
     layouts.py            shapes of the model's parameters, and how a manifest cuts a model into fragments
     run_rules.py          what a manifest asks: outer rule, codec, limits
     least_memory.py       refuses a model before it takes all memory
-    secret_files.py       files of mode 0600
-    folder_lock.py        one process for each data folder
 
 Sources of the manifest's defaults are named beside each field in `manifest.py`.
 """

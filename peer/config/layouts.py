@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
 
 from averaging.outer.layout import FragmentLayout, build_layout
 from dht.errors import Incompatible
 from peer.config.manifest import RunManifest
 
-WRAPPER_NAMES = ("_orig_mod", "_checkpoint_wrapped_module")
-"""Names under which torch's wrappers keep what they wrap, anywhere in a module; no module of anybody's has them."""
+WRAPPER_NAMES = ("_orig_mod", "_checkpoint_wrapped_module", "_architecture")
+"""Names under which wrappers, torch's and `peer.trainer.hf.tasks`', keep what they wrap, anywhere in a module; no
+module of anybody's has them."""
+_USED_BY_ROWS = ("embed", "wte.", "wpe.", "lm_head")
+"""In names of embeddings and of output heads, the built-in model's and those of transformers."""
 PARALLEL_WRAPPERS = ("DataParallel", "DistributedDataParallel")
 """These keep it as `module`, which may be anybody's name, so only the outermost one is looked at."""
 
@@ -65,7 +68,7 @@ def is_hidden_matrix(name: str, shape: tuple[int, ...]) -> bool:
 
     Embeddings and the output head look like matrices, but their rows are used alone (arXiv 2502.16982, section 2.2).
     """
-    return len(shape) == 2 and "embedding" not in name and not name.startswith("head")
+    return len(shape) == 2 and not any(part in name for part in _USED_BY_ROWS) and not name.startswith("head")
 
 
 def bare_name(name: str, module: object = None) -> str:
@@ -77,6 +80,19 @@ def bare_name(name: str, module: object = None) -> str:
     if type(module).__name__ in PARALLEL_WRAPPERS:
         name = name.removeprefix("module.")
     return ".".join(part for part in name.split(".") if part not in WRAPPER_NAMES)
+
+
+class NamedParameters(Protocol):
+    """The part of `torch.nn.Module` that says what it is made of."""
+
+    def named_parameters(self) -> Iterator[tuple[str, Any]]: ...
+
+
+def trained_parameters(module: NamedParameters) -> list[tuple[str, Any]]:
+    """(bare name, tensor) of the parameters that a run averages, in the module's own order, tied ones once."""
+    return [
+        (bare_name(name, module), parameter) for name, parameter in module.named_parameters() if parameter.requires_grad
+    ]
 
 
 def layout_of(manifest: RunManifest, shapes: Sequence[tuple[str, tuple[int, ...]]]) -> FragmentLayout:
@@ -99,13 +115,13 @@ def seed_sizes(manifest: RunManifest) -> tuple[int, ...]:
 
 
 def seed_layout(manifest: RunManifest) -> FragmentLayout:
-    """The fragments of a run's model, without its parameters; of a custom model only the sizes are right."""
+    """The fragments of a run's model, without its parameters; of a model of another kind only the sizes are right."""
     return layout_of(manifest, shapes_of(manifest))
 
 
 def shapes_of(manifest: RunManifest) -> list[tuple[str, tuple[int, ...]]]:
-    """(name, shape) of the parameters of a run's model; of a custom model one flat tensor, for its size."""
-    if manifest.model.kind == "custom":
+    """(name, shape) of the parameters of a run's model; of a model of another kind one flat tensor, for its size."""
+    if manifest.model.kind != "gpt":
         assert manifest.model.num_parameters is not None
         return [("all", (manifest.model.num_parameters,))]
     return parameter_shapes(manifest.model)

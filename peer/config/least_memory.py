@@ -47,8 +47,11 @@ def least_memory_bytes(manifest: RunManifest, use: Use) -> int:
     num_copies = _TRAINED_COPIES - (manifest.training.optimizer == "muon") if use == "train" else 1
     copies = FLOAT_BYTES * num_values * num_copies
     model, training = manifest.model, manifest.training
-    if model.kind == "custom":
+    if model.kind == "custom" or (model.kind == "hf" and model.task != "causal-lm"):
         return kept + copies
+    if model.kind == "hf":
+        logits = FLOAT_BYTES * _LOGITS_COPIES * training.batch_size * model.context * model.vocab_size
+        return kept + copies + (logits if use == "train" else 0)
     rotary = _ROTARY_BYTES * model.context * (model.d_model // model.num_heads // 2)
     if use == "read":
         return copies + rotary

@@ -279,10 +279,10 @@ class RunManifest(Section):
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
-        if self.model.kind == "custom" and self.averaging.fragment_by != "balanced":
+        if self.model.kind != "gpt" and self.averaging.fragment_by != "balanced":
             raise ValueError(
-                f"averaging.fragment_by is {self.averaging.fragment_by!r} with model.kind 'custom'; expected "
-                "'balanced', because seeds know a custom model's number of parameters and not its layers"
+                f"averaging.fragment_by is {self.averaging.fragment_by!r} with model.kind {self.model.kind!r}; "
+                "expected 'balanced', because seeds know such a model's number of parameters and not its layers"
             )
         if self.model.kind != "custom" and (self.code, self.command) != (None, None):
             named = "code" if self.code is not None else "command"

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
-from peer.config.section import Section
+from peer.config.hf_config import MAX_CONFIG_BYTES, checked_config
+from peer.config.section import Section, later, without_unset_later_fields
+
+_OF_THE_GPT = ("num_layers", "d_model", "num_heads", "tied_head")
+"""Fields that shape the built-in model alone; a run of kind 'hf' does not write them."""
+_OF_HF = ("task", "config")
 
 
 class ModelSection(Section):
     """The network that is trained; its fragments follow from it."""
 
-    kind: Literal["gpt", "custom"] = Field(
-        default="gpt", description="built-in GPT, or a module from the user's own code"
+    kind: Literal["gpt", "custom", "hf"] = Field(
+        default="gpt",
+        description="built-in GPT, a module from the user's own code, or an architecture of Hugging Face's "
+        "transformers",
     )
     num_layers: int = Field(default=4, ge=1, le=512, description="transformer blocks")
     d_model: int = Field(default=128, ge=8, le=65_536, description="width of the residual stream")
@@ -24,23 +31,54 @@ class ModelSection(Section):
     context: int = Field(default=128, ge=2, le=2**20, description="tokens per sequence")
     tied_head: bool = Field(default=True, description="share the embedding with the output head (arXiv 1608.05859)")
     num_parameters: int | None = Field(
-        default=None, ge=1, le=10**13, description="custom only: trained elements of the user's module"
+        default=None, ge=1, le=10**13, description="custom and hf only: trained elements of the module"
     )
     layout_digest: str | None = Field(
         default=None,
         pattern="^[0-9a-f]{64}$",
         examples=["64 lower-case hexadecimal digits"],
-        description="custom only: SHA-256 of names, shapes and cuts (FragmentLayout.digest)",
+        description="custom and hf only: SHA-256 of names, shapes and cuts (FragmentLayout.digest)",
     )
+    task: Literal["causal-lm", "masked-lm", "sequence-classification", "image-classification"] | None = later(
+        None, description="hf only: what the architecture is trained for, which decides its head and its loss"
+    )
+    config: str | None = later(
+        None,
+        max_length=MAX_CONFIG_BYTES,
+        description="hf only: the architecture's config.json in canonical JSON; it may name no code, file or address",
+    )
+
+    @model_serializer(mode="wrap")
+    def _without_what_says_nothing(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        fields = without_unset_later_fields(self, handler(self))
+        if self.kind == "hf":
+            fields = {name: value for name, value in fields.items() if name not in _OF_THE_GPT}
+        return fields
+
+    @field_validator("config")
+    @classmethod
+    def _check_config(cls, config: str | None) -> str | None:
+        if config is not None:
+            checked_config(config)
+        return config
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:
         described = self.num_parameters is not None and self.layout_digest is not None
-        if self.kind == "custom" and not described:
-            raise ValueError("kind is 'custom'; expected num_parameters and layout_digest beside it")
+        if self.kind != "gpt" and not described:
+            raise ValueError(f"kind is {self.kind!r}; expected num_parameters and layout_digest beside it")
+        given = [name for name in _OF_HF if getattr(self, name) is not None]
+        if self.kind == "hf" and len(given) < len(_OF_HF):
+            raise ValueError("kind is 'hf'; expected task and config beside it; `peer init --model` writes them")
+        if self.kind != "hf" and given:
+            raise ValueError(f"kind is {self.kind!r}; {' and '.join(given)} are for kind 'hf', remove them")
+        if self.kind == "hf" and (set_here := [name for name in _OF_THE_GPT if name in self.model_fields_set]):
+            raise ValueError(f"kind is 'hf'; {', '.join(set_here)} are for kind 'gpt', remove them: config says it all")
         if self.kind == "gpt":
             if self.num_parameters is not None or self.layout_digest is not None:
-                raise ValueError("kind is 'gpt'; num_parameters and layout_digest are for kind 'custom', remove them")
+                raise ValueError(
+                    "kind is 'gpt'; num_parameters and layout_digest are for kinds 'custom' and 'hf', remove them"
+                )
             if self.d_model % (2 * self.num_heads):
                 raise ValueError(
                     f"d_model is {self.d_model} with num_heads {self.num_heads}; expected d_model to be a multiple "

@@ -20,11 +20,17 @@ class Section(BaseModel):
 
     @model_serializer(mode="wrap")
     def _without_unset_later_fields(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        fields: dict[str, Any] = handler(self)
-        for name, field in type(self).model_fields.items():
-            if is_later(field) and getattr(self, name) == field.default:
-                fields.pop(name, None)
-        return fields
+        return without_unset_later_fields(self, handler(self))
+
+
+def without_unset_later_fields(section: BaseModel, fields: dict[str, Any]) -> dict[str, Any]:
+    """`fields`, as a section is written, without the `later` ones that have their default."""
+    unset = [
+        name
+        for name, field in type(section).model_fields.items()
+        if is_later(field) and getattr(section, name) == field.default
+    ]
+    return {name: value for name, value in fields.items() if name not in unset}
 
 
 def later(default: Any, **rules: Any) -> Any:

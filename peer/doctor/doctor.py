@@ -27,6 +27,7 @@ from peer.observe.observer import RunObserver, observe
 from peer.observe.target import Target
 from peer.plan.source import sizes_of
 from peer.trainer.devices.select import select_device
+from peer.trainer.hf.run_model import check_architecture, check_joinable
 from peer.version import SOFTWARE, is_older
 
 MAX_ASKED: Final = 3
@@ -90,12 +91,27 @@ async def _with_run(facts: DoctorFacts, config: PeerConfig, target: Target, time
         return replace(facts, run_fault=str(fault), run_fault_code=fault.exit_code)
     step_seconds = None
     prediction = None
-    if observer.manifest.model.kind == "gpt" and not facts.machine.device_fault:
+    model_fault = await asyncio.to_thread(_model_fault, observer)
+    if observer.manifest.model.kind != "custom" and not (facts.machine.device_fault or model_fault):
         step_seconds = await asyncio.to_thread(_step_seconds, observer, config.device)
         prediction = _predicted(observer, records, line, step_seconds)
     run = _run_facts(observer, records, config, None if prediction is None else prediction.needs)
+    run = replace(run, model_fault=model_fault)
     share = None if prediction is None or step_seconds is None else prediction.share_of_rounds
     return replace(facts, run=run, line=line, step_seconds=step_seconds, share_of_rounds=share)
+
+
+def _model_fault(observer: RunObserver) -> str:
+    """Of a model of transformers: the library is missing or too old, or its task has no data."""
+    manifest = observer.manifest
+    if manifest.model.kind != "hf":
+        return ""
+    try:
+        check_joinable(observer.run_id, manifest)
+        check_architecture(manifest)
+    except LocalFault as fault:
+        return str(fault)
+    return ""
 
 
 def _step_seconds(observer: RunObserver, device_name: str) -> float | None:

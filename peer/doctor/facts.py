@@ -69,6 +69,7 @@ class ReportedRun:
         num_others: members that follow another manifest.
         needs: None for a model from its owner's own code.
         own_code_hint: where that code is; empty for every other model.
+        model_fault: the sentence of why this machine cannot build the run's model; empty: it can.
     """
 
     run_id: str
@@ -81,6 +82,7 @@ class ReportedRun:
     has_ended: bool
     needs: NeedFacts | None
     own_code_hint: str = ""
+    model_fault: str = ""
 
 
 @dataclass(frozen=True, slots=True)

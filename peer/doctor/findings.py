@@ -78,6 +78,8 @@ def _findings(facts: DoctorFacts) -> Iterator[Finding]:
     yield _manifest(run)
     if run.own_code_hint:
         yield Finding("model", "note", "from its owner's own code, which `peer join` does not have", run.own_code_hint)
+    if run.model_fault:
+        yield Finding("model", "stop", run.model_fault, "", Incompatible.exit_code)
     line = facts.line
     if not line.asked:
         why = "; ".join(line.faults) or "no member serves probes"

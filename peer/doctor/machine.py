@@ -8,7 +8,7 @@ import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import torch
 
@@ -21,7 +21,7 @@ from peer.config.least_memory import available_memory_bytes, check_memory, free_
 from peer.config.manifest import RunManifest
 from peer.doctor.facts import MachineFacts
 from peer.trainer.devices.select import describe_device, select_device
-from peer.trainer.model.gpt import build_model
+from peer.trainer.hf.run_model import build_run_model
 from peer.trainer.model.optimizer import make_optimizer
 from peer.version import VERSION
 
@@ -63,7 +63,7 @@ def measure_step_seconds(manifest: RunManifest, device: torch.device) -> float:
     """
     check_memory(manifest, "train on a GPU" if device.type == "cuda" else "train", free_memory_bytes())
     settings, shape = manifest.training, manifest.model
-    model = build_model(shape, manifest.seed).to(device)
+    model: Any = build_run_model(manifest).to(device)
     optimizer = make_optimizer(model.named_parameters(), settings, fused=device.type == "cuda")
     tokens = torch.randint(0, shape.vocab_size, (settings.batch_size, shape.context + 1)).to(device)
 
@@ -72,7 +72,7 @@ def measure_step_seconds(manifest: RunManifest, device: torch.device) -> float:
         part = tokens[:num_sequences]
         with torch.autocast("cuda", dtype=torch.bfloat16, enabled=device.type == "cuda"):
             loss = model.loss(part[:, :-1], part[:, 1:])
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         # Waits for the device too.
         float(loss.detach())
         return time.perf_counter() - began

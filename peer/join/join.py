@@ -6,23 +6,18 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 
 import torch
-from torch import nn
 
-from dht.errors import Incompatible, UsageFault
+from dht.errors import DeviceFault, UsageFault
 from peer.config.data_source import source_here
+from peer.config.layouts import trained_parameters
 from peer.config.least_memory import check_memory, free_memory_bytes
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig
-from peer.events.peer_events import Event, MicroBatchHalved
 from peer.join.connection import READY_SECONDS, RunConnection
 from peer.network.process.child import NetworkChild
 from peer.panel.terminal import Terminal
-from peer.trainer.computing.choices import ComputeChoices, Tell
-from peer.trainer.computing.memory import memory_fault
-from peer.trainer.computing.module import prepare_module
 from peer.trainer.data.corpus import open_corpus
 from peer.trainer.devices.rank_groups import (
     Place,
@@ -36,9 +31,9 @@ from peer.trainer.devices.rank_groups import (
 from peer.trainer.devices.ranks import OrderKind, Ranks
 from peer.trainer.devices.select import select_device
 from peer.trainer.devices.sharding import check_can_shard, shard
+from peer.trainer.hf.run_model import build_run_model, check_joinable
 from peer.trainer.loop.rank_process import follow
 from peer.trainer.loop.trainer import Trainer
-from peer.trainer.model.gpt import build_model
 from peer.trainer.model.optimizer import load_optimizers
 
 EVALUATE_EVERY_SYNCS = 4
@@ -86,7 +81,7 @@ def _run_trainer(config: PeerConfig, terminal: Terminal, place: Place | None, ch
     try:
         manifest = connection.open(stop)
         if manifest is not None:
-            trainer = _build_trainer(config, manifest, connection, device, group, terminal)
+            trainer = _build_trainer(config, manifest, connection, device, group, terminal.note)
             _wait_for_start(manifest.starts_at, terminal, stop)
             trainer.run(stop, config.max_steps)
         reason = "asked to stop" if terminal.stop_asked() else "its steps are done"
@@ -98,7 +93,7 @@ def _run_trainer(config: PeerConfig, terminal: Terminal, place: Place | None, ch
         is_orderly = True
     except BaseException as error:
         connection.abort()
-        explained = memory_fault(error) if group is None else group.explain(error) or memory_fault(error)
+        explained = _without_memory(error) if group is None else group.explain(error) or _without_memory(error)
         if explained is not None and explained is not error:
             raise explained from error
         raise
@@ -108,6 +103,18 @@ def _run_trainer(config: PeerConfig, terminal: Terminal, place: Place | None, ch
         # A thread that still imports when Python ends leaves a traceback under the sentence of whatever went wrong.
         loading.join()
     return 0
+
+
+def _without_memory(error: BaseException) -> DeviceFault | None:
+    """What an exception of torch means that is about memory; None when it is about something else."""
+    is_memory = isinstance(error, MemoryError | torch.OutOfMemoryError) or "not enough memory" in str(error)
+    if not is_memory:
+        return None
+    first = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+    return DeviceFault(
+        f"the run's model and its steps do not fit into the memory of this device ({first}); expected one with more; "
+        "`peer doctor` says how much, and --devices with --shard or --offload need less of each"
+    )
 
 
 def _num_devices(config: PeerConfig, place: Place | None) -> int:
@@ -144,20 +151,14 @@ def _build_trainer(
     connection: RunConnection,
     device: torch.device,
     group: RankGroup | None,
-    terminal: Terminal,
+    note: Callable[[str], None],
 ) -> Trainer:
-    if manifest.model.kind != "gpt":
-        raise Incompatible(
-            f"run {config.run_id} trains a model from its owner's own code (kind {manifest.model.kind!r}); expected "
-            f"the built-in GPT; join it from that code with murmuration.join: {manifest.own_code_hint}"
-        )
+    check_joinable(config.run_id, manifest)
     source = source_here(manifest.data.source, config.data)
     is_elsewhere = device.type != "cpu"
     check_memory(manifest, "train on a GPU" if is_elsewhere else "train", free_memory_bytes())
     ranks = None if group is None else _meet(config, manifest, source, device, group)
-    model: nn.Module = build_model(manifest.model, manifest.seed)
-    choices = ComputeChoices.of(config)
-    prepare_module(model, choices)
+    model = build_run_model(manifest)
     model = shard(model, device, offloads=config.offload) if config.shard else model.to(device)
     corpus = open_corpus(
         source,
@@ -166,21 +167,16 @@ def _build_trainer(
         held_out_fraction=manifest.data.held_out_fraction,
     )
     chooser = "which every machine has" if config.data is None else "as chosen here"
-    terminal.note(f"training on {source} ({chooser}; {corpus.facts})")
+    note(f"training on {source} ({chooser}; {corpus.facts})")
     ref_device = torch.device("cpu") if config.offload else None
-    peer_id = connection.identity.peer_id
-
-    def tell_smaller(before: int, now: int) -> None:
-        terminal.show(Event(time.time(), peer_id, MicroBatchHalved(before, now)))
-
-    link = connection.link(manifest, list(model.named_parameters()), device, ranks, ref_device)
+    link = connection.link(manifest, trained_parameters(model), device, ranks, ref_device)
     return Trainer(
         model,
         corpus,
         manifest.training,
         link,
         seed=manifest.seed,
-        peer_id=peer_id,
+        peer_id=connection.identity.peer_id,
         device=device,
         evaluate_every_steps=EVALUATE_EVERY_SYNCS * manifest.averaging.sync_every,
         evaluation_batches=manifest.data.evaluation_batches,
@@ -188,8 +184,6 @@ def _build_trainer(
         checkpoints=config.checkpoints_path,
         first_read=connection.totals.reads,
         ranks=ranks,
-        choices=choices,
-        tell=Tell(terminal.note, tell_smaller),
     )
 
 
@@ -207,6 +201,5 @@ def _meet(config: PeerConfig, manifest: RunManifest, source: str, device: torch.
         offloads=config.offload,
         evaluation_batches=manifest.data.evaluation_batches,
         checkpoints=str(config.checkpoints_path.absolute()),
-        choices=asdict(ComputeChoices.of(config)),
     )
     return group.meet(setup, device)

@@ -34,20 +34,19 @@ from torch.optim import Optimizer
 
 from dht.errors import Incompatible, LocalFault, UsageFault
 from dht.host import PeerId
-from peer.config.folder_lock import FolderLock
+from peer.config.layouts import trained_parameters
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig, make_data_dir
 from peer.config.validation import explain
 from peer.events.log import EventLog
 from peer.events.peer_events import CheckpointFailed, Event, NetworkRestarted, SwarmLost, WaitingForPeers
+from peer.folder_lock import FolderLock
 from peer.join.connection import READY_SECONDS, RunConnection
-from peer.owner.new_run import trained_parameters
 from peer.trainer.loop.checkpoint_portion import Stateful
 from peer.trainer.loop.local_training import LocalTraining
 
 NOT_OF_AN_OWN_LOOP = (
     *("device", "devices", "shard", "offload", "data", "max_steps", "threads"),
-    *("precision", "compile", "checkpoint_activations", "attention", "optimizer_bits", "micro_batch"),
     *("metrics_port", "metrics_host", "output"),
 )
 """Fields of `PeerConfig` that nothing here could follow: the loop trains, and there is no panel."""

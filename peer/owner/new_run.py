@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from averaging.outer.layout import build_layout
 from dht.errors import LocalFault, PeerFault, UsageFault
@@ -14,7 +14,8 @@ from dht.identity.keys import Identity, make_run_id
 from dht.records.signed_records import MAX_RUN_RECORD_BYTES, decode_run_record, encode_run_record, sign_run_record
 from dht.regular_files import read_regular, write_whole
 from peer.config.data_source import check_signable
-from peer.config.layouts import bare_name
+from peer.config.hf_config import DescribedModel
+from peer.config.layouts import NamedParameters, trained_parameters
 from peer.config.manifest import RunManifest, run_file_fields
 from peer.config.peer_config import IDENTITY_NAME, RUN_RECORD_NAME, user_data_dir_here
 from peer.files.adding import check_at_hand, keep_files, with_files
@@ -43,12 +44,6 @@ class NewRun:
         return self.folder / RUN_RECORD_NAME
 
 
-class NamedParameters(Protocol):
-    """The part of `torch.nn.Module` that describes a custom model."""
-
-    def named_parameters(self) -> Iterator[tuple[str, Any]]: ...
-
-
 def create_run(
     name: str,
     config_path: str | Path | None = None,
@@ -58,6 +53,7 @@ def create_run(
     access: str | None = None,
     for_strangers: bool = False,
     files: Sequence[Path] = (),
+    model: DescribedModel | None = None,
 ) -> NewRun:
     """Write the owner key and the signed run record.
 
@@ -71,13 +67,14 @@ def create_run(
         for_strangers: an open run gets a robust combination where the file names none; one that is signed again keeps
             its own.
         files: of the run, which members give to each other; copied into the folder.
+        model: an architecture of transformers to train, in balanced fragments; None: as the file says.
 
     Raises:
         UsageFault: the name or a file is wrong, the data is a path of this machine, or the folder holds a run already.
         LocalFault: the folder cannot be written.
     """
     # Wrong input is found before a key is made.
-    manifest = _asked_manifest(name, config_path, files)
+    manifest = _asked_manifest(name, config_path, files, model)
     is_combine_named = "combine" in manifest.averaging.model_fields_set
     if access is not None:
         fields = manifest.model_dump(mode="json")
@@ -139,21 +136,29 @@ def create_custom_run(
     return _write_run(manifest, place, replace, paths, keeps_combine=is_chosen_here)
 
 
-def trained_parameters(module: NamedParameters) -> list[tuple[str, Any]]:
-    """(bare name, tensor) of the parameters that a run averages, in the module's own order."""
-    return [
-        (bare_name(name, module), parameter) for name, parameter in module.named_parameters() if parameter.requires_grad
-    ]
-
-
-def _asked_manifest(name: str, config_path: str | Path | None, files: Sequence[Path]) -> RunManifest:
+def _asked_manifest(
+    name: str, config_path: str | Path | None, files: Sequence[Path], model: DescribedModel | None
+) -> RunManifest:
     """What flags and run file ask for, with defaults for the rest."""
     make_run_id(name, bytes(32))  # its message about a wrong name says more than a pattern
     fields = {"name": name} if config_path is None else run_file_fields(config_path, name=name)
     try:
+        if model is not None:
+            fields = _with_model(fields, model)
         return RunManifest.from_fields(with_files(fields, files))
     except ValueError as error:
-        raise UsageFault(f"{config_path or '--file'}: {error}") from error
+        raise UsageFault(f"{config_path or ('--file' if model is None else '--model')}: {error}") from error
+
+
+def _with_model(fields: dict[str, Any], model: DescribedModel) -> dict[str, Any]:
+    asked: object = fields.get("model", {})
+    averaging: object = fields.get("averaging", {})
+    if not isinstance(asked, dict) or not isinstance(averaging, dict):
+        # Said in full where all fields are checked.
+        return fields
+    averaging = {"fragment_by": "balanced", **averaging}
+    num_fragments = RunManifest.from_fields({"name": fields["name"], "averaging": averaging}).averaging.num_fragments
+    return {**fields, "averaging": averaging, "model": model.section(num_fragments, asked)}
 
 
 def _write_run(

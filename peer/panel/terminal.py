@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from peer.config.folder_lock import FolderLock
 from peer.config.peer_config import PeerConfig, make_data_dir
 from peer.events.log import EventLog
 from peer.events.peer_events import Event
+from peer.folder_lock import FolderLock
 from peer.panel.panel import EventView, make_view
 
 LOOK_SECONDS = 0.1

@@ -5,6 +5,6 @@ The rooms, from the bottom up:
     devices/  parameters and processes of one peer's devices
     data/     what is trained on, and who reads what
     model/    the built-in model, optimizers, evaluation
-    computing/  how this machine computes a step: precision, micro-batches, compiling
+    hf/       architectures of Hugging Face's transformers, with initial values that are the same everywhere
     loop/     the inner loop, and the trainer's end of the mailbox
 """

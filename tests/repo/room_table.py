@@ -78,12 +78,8 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
     ),
     "peer.trainer.devices": ("averaging.outer peer peer.mailbox", False, "numpy torch"),
     "peer.trainer.data": ("peer.config", False, "blake3 numpy torch"),
-    "peer.trainer.model": (
-        "averaging averaging.outer peer peer.config peer.trainer.data",
-        False,
-        "bitsandbytes numpy torch",
-    ),
-    "peer.trainer.computing": ("peer.config peer.trainer.model", False, "numpy torch"),
+    "peer.trainer.model": ("averaging averaging.outer peer peer.config peer.trainer.data", False, "numpy torch"),
+    "peer.trainer.hf": ("peer peer.config peer.trainer.model", False, "numpy torch transformers"),
     "peer.trainer.loop": (
         "averaging averaging.outer peer peer.mailbox peer.config peer.checkpoint peer.trainer.*",
         False,
@@ -138,7 +134,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
     ),
     "peer.join": (
         "dht.identity dht.records dht.p2pd averaging.outer peer peer.mailbox peer.config peer.events "
-        "peer.checkpoint peer.trainer.* peer.network.process peer.panel peer.owner",
+        "peer.checkpoint peer.trainer.* peer.network.process peer.panel",
         False,
         "numpy pydantic torch",
     ),
@@ -155,8 +151,8 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         "lm_eval numpy safetensors transformers",
     ),
     "peer.doctor": (
-        "dht.identity dht.records dht.p2pd averaging.codec peer peer.config peer.trainer.devices peer.trainer.model "
-        "peer.network.membership peer.network.reachability peer.observe peer.plan",
+        "dht.identity dht.records dht.p2pd averaging.codec peer peer.config peer.trainer.devices peer.trainer.hf "
+        "peer.trainer.model peer.network.membership peer.network.reachability peer.observe peer.plan",
         False,
         "rich torch",
     ),

@@ -27,7 +27,7 @@ from dht.admission.tickets import (
 from dht.errors import UsageFault
 from dht.identity.keys import Identity, peer_id_of
 from dht.regular_files import open_regular
-from peer.config.secret_files import write_secret
+from peer.secret_files import write_secret
 
 PASS_NAME = "membership.pass"
 """What lets this peer into a private run, in its data folder."""

@@ -12,23 +12,19 @@ import sys
 from pathlib import Path
 
 import torch
-from torch import nn
 
 from dht.errors import LocalFault
-from peer.config.layouts import layout_of
+from peer.config.layouts import layout_of, trained_parameters
 from peer.config.manifest import RunManifest
 from peer.plain_output import make_plain
-from peer.trainer.computing.choices import ComputeChoices, Tell
-from peer.trainer.computing.memory import memory_fault
-from peer.trainer.computing.module import prepare_module
 from peer.trainer.data.corpus import open_corpus
 from peer.trainer.devices.portion import Portion
 from peer.trainer.devices.rank_groups import Place, device_of, end_at_once, end_with, join_store, make_ranks, read_setup
 from peer.trainer.devices.ranks import Order, OrderKind, Ranks, lost_rank
 from peer.trainer.devices.sharding import shard
+from peer.trainer.hf.run_model import build_run_model
 from peer.trainer.loop.checkpoint_portion import PortionKeeper
 from peer.trainer.loop.inner_step import InnerStep
-from peer.trainer.model.gpt import build_model
 
 
 def follow(place: Place) -> int:
@@ -47,9 +43,7 @@ def follow(place: Place) -> int:
     device = device_of(setup.device, place)
     ranks = make_ranks(place, store, device, setup.is_sharded)
     manifest = RunManifest.from_bytes(bytes.fromhex(setup.manifest))
-    model: nn.Module = build_model(manifest.model, manifest.seed)
-    choices = ComputeChoices(**setup.choices)
-    prepare_module(model, choices)
+    model = build_run_model(manifest)
     model = shard(model, device, offloads=setup.offloads) if setup.is_sharded else model.to(device)
     corpus = open_corpus(
         setup.data,
@@ -57,9 +51,9 @@ def follow(place: Place) -> int:
         context=manifest.model.context,
         held_out_fraction=manifest.data.held_out_fraction,
     )
-    parameters = dict(model.named_parameters())
+    parameters = dict(trained_parameters(model))
     layout = layout_of(manifest, [(name, tuple(tensor.shape)) for name, tensor in parameters.items()])
-    inner = InnerStep(model, corpus, manifest.training, device, ranks, choices, Tell(note=_tell))
+    inner = InnerStep(model, corpus, manifest.training, device, ranks)
     portion = Portion(parameters, layout, torch.device("cpu") if setup.offloads else None)
     keeper = PortionKeeper(Path(setup.checkpoints), portion, model, [inner.optimizer], ranks)
     follower = Follower(ranks, portion, inner, keeper, setup.evaluation_batches)
@@ -113,15 +107,10 @@ def main() -> int:
         if lost_rank(error) is not None:
             # Rank 0 says so, unless it is what was lost.
             return 1
-        fault = error if isinstance(error, LocalFault) else memory_fault(error)
-        if fault is None:
+        if not isinstance(error, LocalFault):
             raise
-        print(f"peer: {fault}", file=sys.stderr)
-        return fault.exit_code
-
-
-def _tell(sentence: str) -> None:
-    print(f"peer: {sentence}", file=sys.stderr)
+        print(f"peer: {error}", file=sys.stderr)
+        return error.exit_code
 
 
 if __name__ == "__main__":

@@ -23,9 +23,9 @@ from dht.admission.tickets import (
 from dht.errors import LocalFault
 from dht.identity.keys import Identity
 from peer.cli import app
-from peer.config.secret_files import write_secret
 from peer.network.membership.invite_users import INVITE_USERS_NAME, InviteUsers
 from peer.owner.owned_run import DRAFT_NAME, OwnedRun, open_owned_run
+from peer.secret_files import write_secret
 
 FRIEND, OTHER = (Identity.from_seed(bytes([number]) * 32) for number in (7, 8))
 MEMBER = Identity.from_seed(bytes([9]) * 32)

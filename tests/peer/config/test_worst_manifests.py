@@ -38,7 +38,11 @@ MAX_TAKEN_BYTES = 64 * 1024 * 1024
 def bounds(field: FieldInfo) -> list[Any]:
     """The smallest and the largest value that a field takes; every choice of a Literal."""
     annotation = field.annotation
-    parts = typing.get_args(annotation) if isinstance(annotation, types.UnionType) else (annotation,)
+    parts = (
+        typing.get_args(annotation)
+        if typing.get_origin(annotation) in (types.UnionType, typing.Union)
+        else (annotation,)
+    )
     values: list[Any] = [None] if type(None) in parts else []
     for part in parts:
         if typing.get_origin(part) is typing.Literal:

@@ -10,12 +10,12 @@ from torch import nn
 
 from dht.errors import Incompatible, LocalFault, UsageFault
 from peer.cli.training import NOT_OF_A_SEED
-from peer.config.layouts import layout_digest_of, seed_sizes
+from peer.config.layouts import layout_digest_of, seed_sizes, trained_parameters
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig
 from peer.join.connection import fitting_layout
 from peer.join.session import NOT_OF_AN_OWN_LOOP, join
-from peer.owner.new_run import ROBUST_COMBINE, create_custom_run, trained_parameters
+from peer.owner.new_run import ROBUST_COMBINE, create_custom_run
 from peer.trainer.loop.optimizers import innermost
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "own_loop.py"

@@ -448,8 +448,8 @@ def test_the_rules_reach_the_door() -> None:
 
 
 def test_key_and_invite_files_of_mode_0600(tmp_path: Path) -> None:
-    from peer.config.secret_files import write_secret
     from peer.network.membership.invitation import PASS_NAME, accept_invite, load_pass, read_invite
+    from peer.secret_files import write_secret
 
     path = tmp_path / "a.invite"
     forever = issue_ticket(OWNER, RUN_ID, "once", Identity.from_seed(SECRET).public_key, 2**39, bytes(8))

@@ -1,0 +1,13 @@
+"""Architectures of Hugging Face's transformers as the model of a run (`model.kind = "hf"`).
+
+The library is an extra: it is imported inside functions, and its absence is a sentence. No code of anybody else is
+ever loaded: an architecture is one of the library's own, described by a config text in the manifest.
+
+The files, each built on those above it:
+
+    architecture.py    a config text as a module of the library
+    initial_values.py  the architecture's own initialisation, with the same bits on every machine
+    tasks.py           the loss of a task, for the inner loop
+    run_model.py       the model of any run that `peer join` trains
+    described.py       what `peer init --model` writes about a folder or a config file
+"""

@@ -1,0 +1,124 @@
+"""A config text as a module of transformers, with the head of a task; nothing but the library's own code is loaded."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import torch
+from torch import nn
+
+from dht.errors import Incompatible
+from peer.config.hf_config import TASKS, checked_config
+from peer.extras import missing_extra
+
+_HEADS = {
+    "causal-lm": "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES",
+    "masked-lm": "MODEL_FOR_MASKED_LM_MAPPING_NAMES",
+    "sequence-classification": "MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES",
+    "image-classification": "MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES",
+}
+"""The library's tables of architectures that have a task's head; their classes are the library's own."""
+
+
+def check_library() -> None:
+    """Before the library is used.
+
+    Raises:
+        UsageFault: it is not installed.
+    """
+    try:
+        _library()
+    except ImportError as error:
+        raise missing_extra("an architecture of transformers", "transformers", "hf", error) from error
+
+
+def config_of(text: str) -> Any:
+    """The library's config object of a config text.
+
+    Raises:
+        UsageFault: the library is not installed.
+        Incompatible: it does not know the architecture, or does not take these values.
+    """
+    check_library()
+    fields = checked_config(text)
+    transformers = _library()
+    model_type = fields.pop("model_type")
+    if model_type not in transformers.CONFIG_MAPPING:
+        raise Incompatible(
+            f"the model is of the architecture {model_type!r}, which transformers {transformers.__version__} does not "
+            "know; expected one of its own; install a newer transformers, or correct model_type"
+        )
+    try:
+        # Caches of keys and values help generation alone.
+        return transformers.AutoConfig.for_model(model_type, **{**fields, "use_cache": False})
+    except Exception as error:  # The library validates with classes of its own.
+        raise _refused(model_type, error) from error
+
+
+def build_architecture(text: str, task: str, *, without_values: bool = False) -> nn.Module:
+    """A module of the library in training mode, initialised by the library.
+
+    Args:
+        text: config of a manifest, as `peer.config.hf_config.checked_config` takes it.
+        task: one of `TASKS`.
+        without_values: on torch's meta device, where nothing takes memory.
+
+    Raises:
+        UsageFault: the library is not installed.
+        Incompatible: it has no such architecture with such a head, or cannot build it with these values.
+    """
+    config = config_of(text)
+    head = _head(config.model_type, task)
+    device = torch.device("meta" if without_values else "cpu")
+    try:
+        with device:
+            module: nn.Module = head._from_config(config)
+    except MemoryError:
+        raise
+    except Exception as error:
+        # Sizes that do not fit each other come as whatever the architecture's code ran into.
+        if "not enough memory" in str(error):
+            raise
+        raise _refused(config.model_type, error) from error
+    return module
+
+
+def tasks_of(model_type: str) -> list[str]:
+    """The tasks for which the library has a head of this architecture."""
+    _library()
+    from transformers.models.auto import modeling_auto
+
+    return [task for task in TASKS if model_type in getattr(modeling_auto, _HEADS[task])]
+
+
+def _head(model_type: str, task: str) -> Any:
+    """The library's own class: never one that an auto class was taught or that a repository brings."""
+    from transformers.models.auto import modeling_auto
+
+    transformers = _library()
+    names = getattr(modeling_auto, _HEADS[task])
+    if model_type not in names:
+        known = ", ".join(tasks_of(model_type)) or "none of these tasks"
+        raise Incompatible(
+            f"transformers {transformers.__version__} has no head for {task} on the architecture {model_type!r}; "
+            f"expected {known}; choose another task or architecture"
+        )
+    name = names[model_type]
+    return getattr(transformers, name if isinstance(name, str) else name[0])
+
+
+def _library() -> Any:
+    import transformers
+
+    # Its hints are about its own command lines; what is wrong is raised.
+    logging.getLogger("transformers").setLevel(logging.ERROR)
+    return transformers
+
+
+def _refused(model_type: str, error: Exception) -> Incompatible:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return Incompatible(
+        f"transformers cannot build the architecture {model_type!r} with this config ({text[:300]}); expected values "
+        "that fit each other; correct the config"
+    )

@@ -1,0 +1,143 @@
+"""An architecture's own initialisation, with the same bits on every machine.
+
+Architectures say themselves how they begin: `_init_weights` fills biases with zeros, gains with ones, and matrices with
+numbers of `initializer_range`. That code runs here as it is, and only the drawing of numbers is replaced. A draw into a
+parameter takes the raw output of one PCG64 (O'Neill, HMC-CS-2014-0905), seeded by the run's seed and the parameter's
+name: numpy guarantees that stream for ever, and the order of draws does not matter.
+
+Each draw is uniform with the mean and standard deviation that were asked for: what torch makes of a normal distribution
+takes logarithms and cosines, whose last bits differ between machines. None of its numbers lies beyond 1.74 standard
+deviations, so that a distribution cut off at two is no other one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from dht.errors import Incompatible
+
+_AT_ONCE = 1 << 20
+"""Values; bounds the float64 temporaries to 16 MiB."""
+
+aten = torch.ops.aten
+
+
+def built_with_values(build: Callable[[], nn.Module], seed: int) -> nn.Module:
+    """What `build` makes on the CPU, with initial values that follow from `seed` (at least 0) and names alone.
+
+    It is called twice: the first time tells which draw is the last one into which parameter.
+
+    Raises:
+        Incompatible: how often the architecture draws depends on what it drew.
+    """
+    rehearsal = _Draws(lambda number: None)
+    with rehearsal:
+        module = build()
+    names = {_storage(parameter): name for name, parameter in module.named_parameters()}
+    last = {storage: number for number, storage in enumerate(rehearsal.storages)}
+    sources = [
+        names.get(storage, f"draw {number}") if last[storage] == number else None
+        for number, storage in enumerate(rehearsal.storages)
+    ]
+    del module
+
+    def stream(number: int) -> np.random.PCG64 | None:
+        source = sources[number] if number < len(sources) else None
+        if source is None:  # Something else follows in its place.
+            return None
+        key = int.from_bytes(hashlib.sha256(source.encode()).digest()[:16], "big")
+        return np.random.PCG64(np.random.SeedSequence([seed, key]))
+
+    draws = _Draws(stream)
+    with draws:
+        module = build()
+    if len(draws.storages) != len(sources):
+        raise Incompatible(
+            f"{type(module).__name__} draws {len(draws.storages)} times for its initial values, and {len(sources)} "
+            "times with other numbers; expected the same, so that all peers begin alike; begin with given weights"
+        )
+    return module
+
+
+class _Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Replaces draws of random numbers: `stream` gives the generator of a draw, None fills in the mean.
+
+    Attributes:
+        storages: which one each draw filled.
+    """
+
+    def __init__(self, stream: Callable[[int], np.random.PCG64 | None]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.storages: list[int] = []
+        self._stream = stream
+        # An address may be given away again, and would then be taken for that of another tensor.
+        self._kept: list[torch.UntypedStorage] = []
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, arguments: Sequence[Any] = (), options: dict[str, Any] | None = None
+    ) -> Any:
+        options = options or {}
+        if function is aten.normal_.default:
+            mean, deviation = _with_defaults(arguments[1:])
+            return self._draw(arguments[0], _Uniform(mean, math.sqrt(3) * deviation))
+        if function is aten.uniform_.default:
+            low, high = _with_defaults(arguments[1:])
+            return self._draw(arguments[0], _Uniform((low + high) / 2, (high - low) / 2))
+        if function in (aten.randn.default, aten.rand.default):
+            given = {name: value for name, value in options.items() if value is not None}
+            kind = _Uniform(0.0, math.sqrt(3)) if function is aten.randn.default else _Uniform(0.5, 0.5)
+            return self._draw(torch.empty(arguments[0], **given), kind)
+        if function is aten.erfinv_.default:
+            # Of a normal distribution that is cut off, as torch made it once: the same standard deviation.
+            return arguments[0].mul_(math.sqrt(1.5))
+        return function(*arguments, **options)
+
+    @torch.no_grad()
+    def _draw(self, tensor: Tensor, kind: _Uniform) -> Tensor:
+        number = len(self.storages)
+        self.storages.append(_storage(tensor))
+        self._kept.append(tensor.untyped_storage())
+        generator = self._stream(number)
+        if generator is None:
+            return tensor.fill_(kind.middle)
+        if tensor.is_contiguous():
+            kind.fill(tensor.view(-1), generator)
+            return tensor
+        flat = torch.empty(tensor.numel(), dtype=tensor.dtype)
+        kind.fill(flat, generator)
+        return tensor.copy_(flat.view(tensor.shape))
+
+
+@dataclass(frozen=True, slots=True)
+class _Uniform:
+    """Numbers of `middle` +- `reach`."""
+
+    middle: float
+    reach: float
+
+    def fill(self, flat: Tensor, generator: np.random.PCG64) -> None:
+        """`flat`: any floating dtype [n]."""
+        for start in range(0, flat.numel(), _AT_ONCE):
+            part = flat[start : start + _AT_ONCE]
+            # The top 24 bits, centred: odd multiples of 2**-24 in (-1, 1), exact in float64.
+            raw = generator.random_raw(part.numel()) >> np.uint64(40)
+            unit = (raw.astype(np.float64) - (2**23 - 0.5)) * 2.0**-23
+            part.copy_(torch.from_numpy((unit * self.reach + self.middle).astype(np.float32)))
+
+
+def _with_defaults(given: Sequence[float]) -> tuple[float, float]:
+    first, second = (*given, *(0.0, 1.0)[len(given) :])
+    return first, second
+
+
+def _storage(tensor: Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)

@@ -1,0 +1,87 @@
+"""The model of a run that `peer join` trains, built-in or of transformers, with the run's initial parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from torch import nn
+
+from dht.errors import Incompatible
+from peer.config.layouts import layout_digest_of, layout_of, trained_parameters
+from peer.config.manifest import RunManifest
+from peer.trainer.hf.architecture import build_architecture, check_library
+from peer.trainer.hf.initial_values import built_with_values
+from peer.trainer.hf.tasks import ForTask, check_joined
+from peer.trainer.model.gpt import build_model
+
+
+def build_run_model(manifest: RunManifest) -> nn.Module:
+    """The run's module, which is also a `LanguageModel`, on the CPU: the same bits on every machine.
+
+    Raises:
+        UsageFault: transformers is not installed.
+        Incompatible: the run trains a module of its owner's own code or a task that has no data here, transformers does
+            not know the architecture, or makes another module of it than the one that the run was made with.
+    """
+    section = manifest.model
+    if section.kind == "gpt":
+        return build_model(section, manifest.seed)
+    check_joinable(manifest.name, manifest)
+    assert section.config is not None
+    assert section.task is not None
+    # A config of a few bytes can describe any number of values: they are counted before there are any.
+    check_architecture(manifest)
+    build = partial(build_architecture, section.config, section.task)
+    return ForTask(built_with_values(build, manifest.seed), section.task, section.context)
+
+
+def check_joinable(run: str, manifest: RunManifest) -> None:
+    """Whether `peer join` trains a run's model.
+
+    Args:
+        run: as it is known to the reader.
+
+    Raises:
+        UsageFault: transformers is not installed.
+        Incompatible: it is a module of its owner's own code, or has a task that has no data here.
+    """
+    section = manifest.model
+    if section.kind == "custom":
+        raise Incompatible(
+            f"run {run} trains a model from its owner's own code (kind {section.kind!r}); expected the built-in GPT or "
+            f"an architecture of transformers; join it from that code with murmuration.join: {manifest.own_code_hint}"
+        )
+    if section.task is not None:
+        check_library()
+        check_joined(section.task)
+
+
+def check_architecture(manifest: RunManifest) -> None:
+    """Whether this machine's transformers makes of the run's config the module that the run was made with.
+
+    Raises:
+        UsageFault: transformers is not installed.
+        Incompatible: it does not know the architecture, or its parameters have other names, shapes or order.
+    """
+    section = manifest.model
+    assert section.config is not None
+    assert section.task is not None
+    shapes = architecture_shapes(section.config, section.task)
+    layout = layout_of(manifest, shapes)
+    if layout.digest != layout_digest_of(manifest):
+        raise Incompatible(
+            f"the transformers of this machine makes {layout.num_values} trained values in {len(shapes)} parameters of "
+            f"the run's config (layout {layout.digest.hex()[:16]}); the run was made with {section.num_parameters} "
+            f"(layout {layout_digest_of(manifest).hex()[:16]}); install the version that its owner uses"
+        )
+
+
+def architecture_shapes(config: str, task: str) -> Sequence[tuple[str, tuple[int, ...]]]:
+    """(name, shape) of the trained parameters of an architecture, in order, tied ones once; nothing takes memory.
+
+    Raises:
+        UsageFault, Incompatible: as from `build_architecture`.
+    """
+    module = build_architecture(config, task, without_values=True)
+    return [(name, tuple(parameter.shape)) for name, parameter in trained_parameters(module)]

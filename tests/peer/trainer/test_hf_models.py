@@ -1,0 +1,163 @@
+"""Architectures of transformers as the model of a run: same initial bits everywhere, their own losses, sentences."""
+
+from __future__ import annotations
+
+import json
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from dht.errors import Incompatible, UsageFault
+from peer.config.hf_config import canonical_config
+from peer.config.layouts import trained_parameters
+from peer.config.manifest import RunManifest
+from peer.owner.new_run import create_run
+from peer.trainer.hf.architecture import build_architecture
+from peer.trainer.hf.described import describe_model
+from peer.trainer.hf.initial_values import built_with_values
+from peer.trainer.hf.run_model import build_run_model
+from peer.trainer.model.gpt import parameters_digest
+
+SMALL = {"vocab_size": 128, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+TEXT = {**SMALL, "intermediate_size": 64}
+PICTURES = {"num_labels": 4, "num_channels": 3}
+ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("causal-lm", {**TEXT, "tie_word_embeddings": True}),
+    "qwen3": ("causal-lm", {**TEXT, "num_key_value_heads": 1, "head_dim": 16}),
+    "gpt2": ("causal-lm", {"vocab_size": 128, "n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 64}),
+    "gpt_neox": ("causal-lm", TEXT),
+    "bert": ("masked-lm", TEXT),
+    "vit": ("image-classification", {**TEXT, **PICTURES, "image_size": 16, "patch_size": 8}),
+    "resnet": (
+        "image-classification",
+        {**PICTURES, "embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1], "layer_type": "basic"},
+    ),
+}
+
+
+def build(model_type: str) -> partial[nn.Module]:
+    task, fields = ARCHITECTURES[model_type]
+    return partial(build_architecture, canonical_config({"model_type": model_type, **fields}), task)
+
+
+@pytest.mark.parametrize("model_type", ARCHITECTURES)
+def test_initial_values_follow_from_the_seed_and_mean_what_the_architecture_means(model_type: str) -> None:
+    torch.manual_seed(1)
+    one = built_with_values(build(model_type), 7)
+    torch.manual_seed(2)
+    same, other = built_with_values(build(model_type), 7), built_with_values(build(model_type), 8)
+    assert parameters_digest(one) == parameters_digest(same) != parameters_digest(other)
+    # The library's own draws: what is constant there is constant here, what varies varies as much.
+    theirs = dict(build(model_type)().named_parameters())
+    assert theirs.keys() == dict(one.named_parameters()).keys()
+    for name, parameter in one.named_parameters():
+        mine, its = parameter.detach(), theirs[name].detach()
+        if its.unique().numel() == 1:
+            assert torch.equal(mine, its), name
+        elif its.numel() >= 256:
+            assert float(mine.std() / its.std()) == pytest.approx(1, abs=0.15), name
+
+
+def test_no_two_parameters_begin_alike() -> None:
+    module = built_with_values(build("llama"), 0)
+    matrices = [parameter.detach() for parameter in module.parameters() if parameter.dim() == 2]
+    firsts = [tuple(matrix.view(-1)[:4].tolist()) for matrix in matrices]
+    assert len(set(firsts)) == len(matrices)
+
+
+def test_known_bits() -> None:
+    """A change of these numbers begins every run anew that nobody has trained yet."""
+    module = built_with_values(build("llama"), 0)
+    values = dict(module.named_parameters())["model.embed_tokens.weight"].detach().view(-1)[:3].tolist()
+    assert values == [-0.025606652721762657, -0.018080830574035645, 0.02045394852757454]
+
+
+def new_run(folder: Path, model_type: str, task: str | None = None, **fields: Any) -> RunManifest:
+    described = {"model_type": model_type, **ARCHITECTURES[model_type][1], **fields}
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(described))
+    run_file = folder / "run.toml"
+    run_file.write_text("[averaging]\nnum_fragments = 2\n[model]\ncontext = 16\n")
+    return create_run("tiny", run_file, folder / "owner", model=describe_model(folder, task)).manifest
+
+
+@pytest.mark.parametrize("model_type", ["llama", "qwen3", "gpt2"])
+def test_a_run_is_made_from_a_config_and_learns(tmp_path: Path, model_type: str) -> None:
+    manifest = new_run(tmp_path, model_type)
+    assert (manifest.model.context, manifest.model.vocab_size) == (16, 128)
+    model: Any = build_run_model(RunManifest.from_bytes(manifest.to_bytes())).eval()
+    assert all(not name.startswith("_") for name, _ in trained_parameters(model))
+    tokens = torch.randint(0, 128, (4, 17), generator=torch.Generator().manual_seed(0))
+    first = model.loss(tokens[:, :-1], tokens[:, 1:]).detach()
+    assert float(first) == pytest.approx(4.85, abs=0.2)  # ln 128
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    for _ in range(10):
+        optimizer.zero_grad()
+        loss = model.loss(tokens[:, :-1], tokens[:, 1:])
+        loss.backward()
+        optimizer.step()
+    assert float(loss.detach()) < float(first) - 0.5
+
+
+def test_half_precision_is_the_owner_s_choice(tmp_path: Path) -> None:
+    model = build_run_model(new_run(tmp_path, "llama", dtype="bfloat16"))
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
+
+
+def test_another_library_s_module_is_refused(tmp_path: Path) -> None:
+    manifest = new_run(tmp_path, "llama")
+    wrong = manifest.model.model_copy(update={"layout_digest": "00" * 32})
+    with pytest.raises(Incompatible, match="layout"):
+        build_run_model(manifest.model_copy(update={"model": wrong}))
+
+
+def test_tasks_without_data_are_for_own_loops(tmp_path: Path) -> None:
+    manifest = new_run(tmp_path, "resnet")
+    assert manifest.model.task == "image-classification"
+    with pytest.raises(Incompatible, match=r"murmuration\.join"):
+        build_run_model(manifest)
+
+
+def described(tmp_path: Path, fields: object, task: str | None = None) -> object:
+    path = tmp_path / "config.json"
+    path.write_text(fields if isinstance(fields, str) else json.dumps(fields))
+    return describe_model(path, task)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"model_type": "nonsense"}, "'nonsense'"),
+        ({"model_type": "llama", "hidden_size": "wide"}, "hidden_size"),
+        ({"model_type": "llama", "hidden_size": 33, "num_attention_heads": 2}, "33"),
+        ({"model_type": "llama", "auto_map": {"AutoModel": "x"}}, "auto_map"),
+        ({"model_type": "encodec"}, "encodec"),
+        ({"hidden_size": 32}, "model_type"),
+        ("not json", "no JSON"),
+        ("[]", "no JSON object"),
+    ],
+)
+def test_a_wrong_config_is_a_sentence(tmp_path: Path, fields: object, said: str) -> None:
+    with pytest.raises((UsageFault, Incompatible), match=said):
+        described(tmp_path, fields)
+
+
+def test_a_wrong_task_or_place_is_a_sentence(tmp_path: Path) -> None:
+    with pytest.raises(UsageFault, match="expected a folder"):
+        describe_model(tmp_path)
+    with pytest.raises(UsageFault, match="one of causal-lm"):
+        described(tmp_path, {"model_type": "llama", **TEXT}, "poetry")
+    with pytest.raises(Incompatible, match="no head for causal-lm"):
+        described(tmp_path, {"model_type": "resnet"}, "causal-lm")
+
+
+def test_without_the_extra_it_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    manifest = new_run(tmp_path, "llama")
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(UsageFault, match=r"pip install 'murmuration-swarm\[hf\]'"):
+        build_run_model(manifest)
