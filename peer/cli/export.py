@@ -40,6 +40,10 @@ def export(
     out: Annotated[
         Path, typer.Option("--out", metavar="PATH", help="Where the model goes: a folder, or a file NAME.safetensors.")
     ] = Path("model"),
+    push: Annotated[
+        str | None,
+        typer.Option("--push", metavar="ORG/NAME", help="Upload the folder to this place on the Hugging Face Hub."),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an earlier export that is there already.")] = False,
     timeout: LookTimeout = 20.0,
     as_json: AsJson = False,
@@ -49,7 +53,7 @@ def export(
     source = _model_source(None, checkpoint, run_id, peers, invite, timeout)
     from peer.export.export import export_model
 
-    return int(export_model(source, out, force, as_json, chosen))
+    return int(export_model(source, out, force, as_json, chosen, push))
 
 
 @commands.command(
@@ -122,10 +126,12 @@ def evaluate(
     if limit is not None and tasks is None:
         raise UsageFault("--limit is given without --tasks; expected both, because it limits the samples of a task.")
     source = _model_source(model, checkpoint, run_id, peers, invite, timeout)
-    from peer.export.evaluate import evaluate_model, evaluate_tasks
-
     if tasks is not None:
+        from peer.export.evaluate import evaluate_tasks
+
         return int(evaluate_tasks(source, tasks, limit, device, as_json))
+    from peer.export.evaluate import evaluate_model
+
     return int(evaluate_model(source, data, device, as_json))
 
 

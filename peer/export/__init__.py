@@ -7,6 +7,7 @@ The files, each built on those above it:
     model_source.py  where a model is taken from: members or a checkpoint; in which form it is written
     taking.py        a run's anchors, from members or from a checkpoint
     opened.py        a model ready for use, wherever it came from
+    push.py          a folder on the Hugging Face Hub
     export.py        `peer export`
     sample.py        `peer sample`
     task_scores.py   scores in tasks of lm-eval

@@ -8,29 +8,47 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from dht.errors import UsageFault
 from dht.quantities import bytes_text, count_text, plural
 from peer.export.formats.model_file import check_writable, write_model
 from peer.export.formats.model_folder import check_folder, write_folder
 from peer.export.model_source import Form, ModelSource
+from peer.export.push import check_push, push_folder
 from peer.export.taking import anchors_of
 
 
-def export_model(source: ModelSource, out: Path, force: bool, as_json: bool, form: Form = "safetensors") -> int:
+def export_model(
+    source: ModelSource, out: Path, force: bool, as_json: bool, form: Form = "safetensors", push: str | None = None
+) -> int:
     """Write a run's model to `out`; returns the exit code.
 
     Args:
         form: hf: `out` is a folder; safetensors: a file, with its `config.json` beside it.
+        push: name of a repository on the Hugging Face Hub that the folder goes to as well.
 
     Raises:
         LocalFault: nobody reachable, anchors that members do not confirm, a file in the way, a full disk; the
             sentence says which.
     """
+    if push is not None:
+        if form != "hf":
+            raise UsageFault(f"--push is given with --out {out}; expected a folder: no --format and no .safetensors.")
+        check_push(push)
     check, write = (check_folder, write_folder) if form == "hf" else (check_writable, write_model)
     check(out, replace=force)
     anchors = anchors_of(source)
     config = write(anchors, out, time.time(), replace=force)
+    address = None if push is None else push_folder(out, push, f"{anchors.run_id}, {anchors.tokens} tokens")
     if as_json:
-        print(json.dumps({"out": str(out), **{key: value for key, value in config.items() if key != "manifest"}}))
+        print(
+            json.dumps(
+                {
+                    "out": str(out),
+                    "pushed": address,
+                    **{key: value for key, value in config.items() if key != "manifest"},
+                }
+            )
+        )
         return 0
     print(f"Model       {out}  ({bytes_text(anchors.num_bytes)}{_kind_text(config)})")
     print(f"From        {anchors.origin}")
@@ -39,6 +57,8 @@ def export_model(source: ModelSource, out: Path, force: bool, as_json: bool, for
         print(f"Fragment {facts.index:<3}version {facts.version}, digest {facts.digest[:16]}, {confirmed}")
     loss = "not known" if anchors.held_out_loss is None else f"{anchors.held_out_loss:.4f} nats per token"
     print(f"Tokens      {count_text(anchors.tokens)} committed; held-out loss {loss} (reported by members)")
+    if address is not None:
+        print(f"Pushed      {address}")
     return 0
 
 

@@ -148,7 +148,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         "peer.trainer.devices peer.trainer.data peer.trainer.model peer.network.anchors peer.observe "
         "peer.export.formats",
         False,
-        "lm_eval numpy safetensors transformers",
+        "huggingface_hub lm_eval numpy safetensors transformers",
     ),
     "peer.doctor": (
         "dht.identity dht.records dht.p2pd averaging.codec peer peer.config peer.trainer.devices peer.trainer.hf "

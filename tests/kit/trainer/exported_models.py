@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import torch
 
-from peer.config.layouts import layout_of
+from averaging.outer.fragment_state import FragmentState
+from dht.identity.keys import Identity, make_run_id
+from dht.records.signed_records import encode_run_record, sign_run_record
+from peer.checkpoint.checkpoint import CheckpointFolder, CheckpointOwner
+from peer.checkpoint.facts import Totals
+from peer.config.layouts import layout_digest_of, layout_of, seed_sizes
 from peer.config.manifest import RunManifest
+from peer.config.peer_config import CHECKPOINTS_NAME, RUN_RECORD_NAME
+from peer.config.run_rules import codec_of, rule_of
 from peer.export.formats.anchors import Anchors, facts_of
 from peer.trainer.model.gpt import GPT, build_model
 
@@ -41,3 +50,23 @@ def anchors_of(model: GPT, manifest: RunManifest = MANIFEST) -> Anchors:
         values[fragment.index] = anchor
         facts.append(facts_of(fragment.index, 7, 4321, anchor, np.zeros_like(anchor), 2))
     return Anchors(RUN_ID, manifest, tuple(facts), values, "a test", 1.25, 28)
+
+
+def data_folder(tmp_path: Path) -> tuple[str, Path, GPT]:
+    """(run id, data folder of a peer with one checkpoint, the model in it)."""
+    owner, model = Identity.generate(), trained_model()
+    run_id = make_run_id("tiny", owner.public_key)
+    folder = tmp_path / "data"
+    folder.mkdir()
+    record = encode_run_record(sign_run_record(run_id, MANIFEST.to_bytes(), owner))
+    (folder / RUN_RECORD_NAME).write_bytes(record)
+    sizes = seed_sizes(MANIFEST)
+    claims = CheckpointOwner(run_id, owner.peer_id, MANIFEST.hash, layout_digest_of(MANIFEST), sizes)
+    draft = CheckpointFolder(folder / CHECKPOINTS_NAME, claims, 60.0).begin()
+    for index, values in sorted(anchors_of(model).values.items()):
+        state = FragmentState(rule_of(MANIFEST), codec_of(MANIFEST), values, values * 2, np.zeros_like(values))
+        state.version, state.lineage_tokens = 3 + index, 99
+        state.refresh_digest()
+        draft.add(index, state)
+    draft.finish(Totals(), has_trainer=False, is_last=True)
+    return run_id, folder, model

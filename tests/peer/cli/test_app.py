@@ -312,13 +312,18 @@ def test_a_model_comes_from_one_source(home: Path, monkeypatch: pytest.MonkeyPat
     assert app.run(["export", "--run-id", RUN_ID, "--peers", ADDRESS, "--out", "m", "--force", "--timeout", "9"]) == 0
     assert app.run(["export", "--run-id", RUN_ID, "--checkpoint", "here", "--json"]) == 0
     live, saved = RunSource(RUN_ID, (ADDRESS,), 9.0, home / RUN_ID / "observer"), CheckpointSource(RUN_ID, Path("here"))
-    assert calls == [(live, Path("m"), True, False, "hf"), (saved, Path("model"), False, True, "hf")]
+    assert calls == [(live, Path("m"), True, False, "hf", None), (saved, Path("model"), False, True, "hf", None)]
     calls = stand_in(monkeypatch, "peer.export.sample", "sample_model", lambda *_: 0)
     assert app.run(["sample", "--model", "m", "--prompt", "a b", "--max-tokens", "3", "--temperature", "0"]) == 0
     assert calls == [(ModelFileSource(Path("m")), "a b", 3, 0.0, 0, "auto")]
     calls = stand_in(monkeypatch, "peer.export.evaluate", "evaluate_model", lambda *_: 0)
     assert app.run(["evaluate", "--model", "m", "--data", "text:t", "--device", "cpu", "--json"]) == 0
     assert calls == [(ModelFileSource(Path("m")), "text:t", "cpu", True)]
+    calls = stand_in(monkeypatch, "peer.export.evaluate", "evaluate_tasks", lambda *_: 0)
+    assert app.run(["evaluate", "--model", "m", "--tasks", "a,b.yaml", "--limit", "3", "--device", "cpu"]) == 0
+    assert calls == [(ModelFileSource(Path("m")), "a,b.yaml", 3, "cpu", False)]
+    assert app.run(["evaluate", "--model", "m", "--tasks", "a", "--data", "text:t"]) == 2
+    assert app.run(["evaluate", "--model", "m", "--limit", "3"]) == 2
 
 
 def test_demo_and_simulate_pass_their_numbers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,16 +17,9 @@ from hypothesis import strategies as st
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from averaging.outer.fragment_state import FragmentState
 from dht.errors import Incompatible, LocalFault, UsageFault
-from dht.identity.keys import Identity, make_run_id
-from dht.records.signed_records import encode_run_record, sign_run_record
-from peer.checkpoint.checkpoint import CheckpointFolder, CheckpointOwner
-from peer.checkpoint.facts import Totals
-from peer.config.layouts import layout_digest_of, seed_layout, seed_sizes
+from peer.config.layouts import seed_layout
 from peer.config.manifest import RunManifest
-from peer.config.peer_config import CHECKPOINTS_NAME, RUN_RECORD_NAME
-from peer.config.run_rules import codec_of, rule_of
 from peer.export.evaluate import evaluate_model
 from peer.export.export import export_model
 from peer.export.formats import model_file
@@ -39,7 +32,7 @@ from peer.trainer.data.corpus import open_corpus
 from peer.trainer.model.evaluation import held_out_loss
 from peer.trainer.model.gpt import GPT, parameters_digest
 from peer.trainer.model.sampling import sample_tokens, shown_text, write_pieces
-from tests.kit.trainer.exported_models import MANIFEST, MODEL, NOW, RUN_ID, anchors_of, trained_model
+from tests.kit.trainer.exported_models import MANIFEST, MODEL, NOW, RUN_ID, anchors_of, data_folder, trained_model
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -192,26 +185,6 @@ def test_files_that_are_no_models(tmp_path: Path) -> None:
     for path, sentence in ((tmp_path / "absent", "is no file"), (tmp_path / "text", "is no whole safetensors file")):
         with pytest.raises(UsageFault, match=sentence):
             read_model(path)
-
-
-def data_folder(tmp_path: Path) -> tuple[str, Path, GPT]:
-    """(run id, data folder of a peer with one checkpoint, the model in it)."""
-    owner, model = Identity.generate(), trained_model()
-    run_id = make_run_id("tiny", owner.public_key)
-    folder = tmp_path / "data"
-    folder.mkdir()
-    record = encode_run_record(sign_run_record(run_id, MANIFEST.to_bytes(), owner))
-    (folder / RUN_RECORD_NAME).write_bytes(record)
-    sizes = seed_sizes(MANIFEST)
-    claims = CheckpointOwner(run_id, owner.peer_id, MANIFEST.hash, layout_digest_of(MANIFEST), sizes)
-    draft = CheckpointFolder(folder / CHECKPOINTS_NAME, claims, 60.0).begin()
-    for index, values in sorted(anchors_of(model).values.items()):
-        state = FragmentState(rule_of(MANIFEST), codec_of(MANIFEST), values, values * 2, np.zeros_like(values))
-        state.version, state.lineage_tokens = 3 + index, 99
-        state.refresh_digest()
-        draft.add(index, state)
-    draft.finish(Totals(), has_trainer=False, is_last=True)
-    return run_id, folder, model
 
 
 def test_a_checkpoint_can_be_taken_home(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
