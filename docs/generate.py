@@ -202,7 +202,7 @@ def manifest_page() -> str:
         parts += [f"## `[{name}]`", one_line(section.__doc__), table(head, rows_of(section, f"{name}."))]
     parts += [
         "## Entries of `files`",
-        one_line(FileSection.__doc__) + " `peer init --file` writes them.",
+        prose(one_line(FileSection.__doc__) + " `peer init --file` writes them."),
         table(head, rows_of(FileSection)),
         "## Entries of `changes`",
         one_line(ChangeSection.__doc__) + " `peer manifest edit` writes them.",

@@ -7,9 +7,6 @@ import contextlib
 from collections.abc import Callable
 from typing import Literal
 
-import numpy as np
-
-from averaging.arrays import all_finite
 from averaging.codec.digests import digest_of
 from averaging.lanes.greeting import Doorkeeper, open_greeted_stream
 from averaging.signing.commit_log import MAX_LOGGED_COMMITS
@@ -20,12 +17,13 @@ from averaging.transfer.messages import (
     STATE_PROTOCOL,
     Header,
     chunk_lengths,
-    chunks_of,
+    file_header_in,
     in_time,
     is_count,
     pack,
     unpack,
 )
+from averaging.transfer.pieces import ChunkedPiece, FragmentValues
 from averaging.transfer.snapshots import Snapshot
 from averaging.wire import frames
 from averaging.wire.checks import MAX_HEADER_BYTES, Limits
@@ -141,7 +139,9 @@ async def fetch_state(
         assert isinstance(header, Header)
         values = FragmentValues(num_values)
         for index, digest in enumerate(header.chunk_digests):
-            chunk = await _receive_chunk(stream, fragment, values.chunk_bytes(index), digest, FRAME_SECONDS)
+            chunk = await _receive_chunk(
+                stream, f"fragment {fragment}", values.chunk_bytes(index), digest, FRAME_SECONDS
+            )
             values.set_chunk(index, chunk)
             on_bytes(len(chunk))
         values.check_finite(donor, fragment)
@@ -151,44 +151,56 @@ async def fetch_state(
     return values.snapshot(header)
 
 
-class ChunkStream:
-    """One stream to a donor, on which ranges of chunks of one fragment version are asked for, one after the other."""
+async def fetch_file_header(
+    host: Host, doorkeeper: Doorkeeper, donor: PeerId, digest: bytes, num_chunks: int
+) -> tuple[bytes, ...] | None:
+    """The digests of the chunks of a file, as `donor` says; None when it does not have the file. Nothing is checked.
 
-    def __init__(self, stream: Stream, fragment: int, header: Header, num_values: int) -> None:
+    Raises:
+        PeerFault: the donor is gone, refused, or answered nonsense.
+    """
+    stream = await open_greeted_stream(host, doorkeeper, donor, STATE_PROTOCOL)
+    try:
+        await stream.send(pack(["file-header", digest]))
+        header = file_header_in(await in_time(stream.receive(64 + 32 * num_chunks), donor), donor, num_chunks)
+        await stream.send(ACKNOWLEDGE)
+    finally:
+        await stream.close()
+    return header
+
+
+class ChunkStream:
+    """One stream to a donor, on which ranges of chunks of one piece are asked for, one after the other."""
+
+    def __init__(self, stream: Stream, piece: ChunkedPiece) -> None:
         self._stream = stream
-        self._fragment = fragment
-        self._header = header
-        self._num_values = num_values
+        self._piece = piece
 
     @classmethod
-    async def open(
-        cls, host: Host, doorkeeper: Doorkeeper, donor: PeerId, fragment: int, header: Header, num_values: int
-    ) -> ChunkStream:
+    async def open(cls, host: Host, doorkeeper: Doorkeeper, donor: PeerId, piece: ChunkedPiece) -> ChunkStream:
         """Connect to `donor`.
 
         Raises:
             PeerFault: it is gone or refused.
         """
-        stream = await open_greeted_stream(host, doorkeeper, donor, STATE_PROTOCOL)
-        return cls(stream, fragment, header, num_values)
+        return cls(await open_greeted_stream(host, doorkeeper, donor, STATE_PROTOCOL), piece)
 
-    async def ask(self, part: range) -> Literal["chunks", "busy", "version"]:
-        """Ask for a range. "chunks": receive them now; "version": the donor has another one by now.
+    async def ask(self, part: range) -> Literal["chunks", "busy", "gone"]:
+        """Ask for a range. "chunks": receive them now; "gone": the donor has another version by now, or no such file.
 
         Raises:
             PeerFault: the donor is gone or answered nonsense.
         """
-        donor, header = self._stream.remote, self._header
-        request = ["chunks", self._fragment, header.version, header.digest, part.start, len(part)]
+        donor, request = self._stream.remote, self._piece.request(part)
         await in_time(self._stream.send(pack(request)), donor)
         answer = unpack(await in_time(self._stream.receive(MAX_REQUEST_BYTES), donor), donor, 2)
         match answer:
-            case ["chunks"]:
+            case [str(kind)] if kind == request[0]:
                 return "chunks"
             case ["busy"]:
                 return "busy"
-            case ["version", int()]:
-                return "version"
+            case ["version", int()] | ["none"]:
+                return "gone"
         raise PeerFault(donor, f"answered a request for chunks with {answer!r:.60}")
 
     async def receive(self, index: int, seconds: float) -> bytes:
@@ -196,10 +208,12 @@ class ChunkStream:
 
         Raises:
             PeerUnreachable: it did not come within `seconds`, or the donor is gone.
-            PeerFault: it is another chunk than the header says.
+            PeerFault: it is another chunk than the one that is known.
         """
-        length = chunk_lengths(self._num_values)[index]
-        return await _receive_chunk(self._stream, self._fragment, length, self._header.chunk_digests[index], seconds)
+        piece = self._piece
+        return await _receive_chunk(
+            self._stream, piece.name, piece.chunk_bytes(index), piece.chunk_digests[index], seconds
+        )
 
     async def close(self) -> None:
         """End the stream; never raises."""
@@ -207,33 +221,6 @@ class ChunkStream:
             async with asyncio.timeout(1.0):
                 await self._stream.send(ACKNOWLEDGE)
         await self._stream.close()
-
-
-class FragmentValues:
-    """Anchor and momentum while they arrive chunk by chunk. Arrays: float32 [num_values]."""
-
-    def __init__(self, num_values: int) -> None:
-        self.anchor = np.empty(num_values, dtype=np.float32)
-        self.momentum = np.empty(num_values, dtype=np.float32)
-        self._chunks = chunks_of(self.anchor, self.momentum)
-
-    def chunk_bytes(self, index: int) -> int:
-        """Length of one chunk."""
-        return len(self._chunks[index])
-
-    def set_chunk(self, index: int, chunk: bytes) -> None:
-        """Put one checked chunk in its place."""
-        self._chunks[index][:] = chunk
-
-    def check_finite(self, donor: PeerId, fragment: int) -> None:
-        """Raises PeerFault when a value is not finite."""
-        for values in (self.anchor, self.momentum):
-            if not all_finite(values):
-                raise PeerFault(donor, f"sent values of fragment {fragment} that are not finite")
-
-    def snapshot(self, header: Header) -> Snapshot:
-        """What has arrived, when all of it has."""
-        return Snapshot(header.version, header.lineage_tokens, self.anchor, self.momentum, header.digest)
 
 
 async def _receive_header(stream: Stream, kind: str, num_values: int) -> Header | Literal["none", "busy"]:
@@ -255,8 +242,8 @@ async def _receive_header(stream: Stream, kind: str, num_values: int) -> Header 
     raise PeerFault(stream.remote, f"announced a state that does not fit {num_values} values")
 
 
-async def _receive_chunk(stream: Stream, fragment: int, length: int, digest: bytes, seconds: float) -> bytes:
+async def _receive_chunk(stream: Stream, name: str, length: int, digest: bytes, seconds: float) -> bytes:
     chunk = await in_time(stream.receive(length), stream.remote, seconds)
     if len(chunk) != length or digest_of(chunk) != digest:
-        raise PeerFault(stream.remote, f"sent a chunk of fragment {fragment} that does not have its digest")
+        raise PeerFault(stream.remote, f"sent a chunk of {name} that does not have its digest")
     return chunk

@@ -1,7 +1,7 @@
-"""One fragment from many donors at once: everyone who has the agreed version sends different chunks.
+"""One piece from many donors at once: everyone who has it sends different chunks.
 
 The fastest send most, a failing donor's chunks go to the others, and what has arrived stays: `run` may be called again
-with other donors. What to fetch (the header) is agreed on before; every chunk is checked against it.
+with other donors. The digests of the chunks are known before; every chunk is checked against them.
 """
 
 from __future__ import annotations
@@ -10,15 +10,14 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Sequence
-from itertools import accumulate
 
 from averaging.codec.digests import digest_of
 from averaging.lanes.greeting import Doorkeeper
 from averaging.rounds.deadlines import LearnedDeadline
-from averaging.transfer.chunks import ChunkQueue, KeptChunks
-from averaging.transfer.client import ChunkStream, FragmentValues
-from averaging.transfer.messages import FRAME_SECONDS, MAX_RANGE_CHUNKS, Header, chunk_lengths
-from averaging.transfer.snapshots import Snapshot
+from averaging.transfer.chunks import ChunkQueue
+from averaging.transfer.client import ChunkStream
+from averaging.transfer.messages import FRAME_SECONDS, MAX_RANGE_CHUNKS
+from averaging.transfer.pieces import ChunkedPiece
 from dht.errors import PeerFault, PeerUnreachable
 from dht.host import Host, PeerId
 
@@ -37,41 +36,33 @@ log = logging.getLogger(__name__)
 
 
 class Transfer:
-    """The state of one fragment at one version, while it arrives.
+    """A piece while it arrives.
 
     Args:
+        piece: what is fetched; chunks that an earlier process left are taken by `take_kept`.
         on_bytes: called with the length of each new chunk.
-        kept: where chunks are kept for a restart of this process; those that it has are taken by `take_kept`.
 
     Attributes:
         given_bytes: what each donor gave.
         faults: donors that failed, and how; a corrupt chunk is a PeerFault, silence a PeerUnreachable.
-        moved_on: donors that have another version by now.
+        moved_on: donors that have another version by now, or do not have it at all.
     """
 
     def __init__(
         self,
         host: Host,
         doorkeeper: Doorkeeper,
-        fragment: int,
-        header: Header,
-        num_values: int,
+        piece: ChunkedPiece,
         on_bytes: Callable[[int], None] = lambda num_bytes: None,
-        kept: KeptChunks | None = None,
     ) -> None:
-        self.fragment = fragment
-        self.header = header
         self.given_bytes: dict[PeerId, int] = {}
         self.faults: dict[PeerId, PeerFault] = {}
         self.moved_on: set[PeerId] = set()
         self._host = host
         self._doorkeeper = doorkeeper
-        self._num_values = num_values
-        self._values = FragmentValues(num_values)
-        self._queue = ChunkQueue(len(header.chunk_digests))
+        self._piece = piece
+        self._queue = ChunkQueue(len(piece.chunk_digests))
         self._on_bytes = on_bytes
-        self._kept = kept
-        self._offsets = list(accumulate(chunk_lengths(num_values), initial=0))
         self._patience = LearnedDeadline(FRAME_SECONDS, SHORTEST_PATIENCE_SECONDS, FRAME_SECONDS)
         self._changed = asyncio.Event()
         self._num_working = 1
@@ -83,23 +74,17 @@ class Transfer:
 
     async def take_kept(self) -> None:
         """Take the chunks that an earlier process has received, those that have their digest."""
-        if self._kept is None:
-            return
-        lengths = chunk_lengths(self._num_values)
-        for index, chunk in enumerate(self._kept.chunks(self.fragment, lengths)):
-            if digest_of(chunk) == self.header.chunk_digests[index] and self._queue.finish(index):
-                self._values.set_chunk(index, chunk)
+        for index, chunk in enumerate(self._piece.kept()):
+            if digest_of(chunk) == self._piece.chunk_digests[index] and self._queue.finish(index):
+                self._piece.put(index, chunk, is_kept=True)
                 self._on_bytes(len(chunk))
             # Connections stay alive meanwhile, however large the model.
             await asyncio.sleep(0)
 
-    async def run(self, donors: Sequence[PeerId]) -> Snapshot | None:
+    async def run(self, donors: Sequence[PeerId]) -> bool:
         """Fetch what is missing from `donors`, the first `DONORS_AT_ONCE` at once and the others as these fail.
 
-        Returns the whole, or None when no donor is left; then `faults` and `moved_on` say why.
-
-        Raises:
-            PeerFault: the values are not finite, though they are what the header says.
+        Returns whether all of it is there; False when no donor is left: then `faults` and `moved_on` say why.
         """
         waiting = list(donors)
         stalled: set[PeerId] = set()
@@ -123,11 +108,7 @@ class Transfer:
             for task in working:
                 task.cancel()
             await asyncio.gather(*working, return_exceptions=True)
-        if not self.is_complete:
-            return None
-        most = max(self.given_bytes, key=lambda donor: self.given_bytes[donor], default=donors[0])
-        self._values.check_finite(most, self.fragment)
-        return self._values.snapshot(self.header)
+        return self.is_complete
 
     def _ended(self, donor: PeerId, task: asyncio.Task[None]) -> bool:
         """Note how a donor's work ended; True when it only stalled."""
@@ -136,13 +117,12 @@ class Transfer:
         except _Stalled:
             return True
         except PeerFault as fault:
-            log.debug("fragment %d: %s", self.fragment, fault)
+            log.debug("%s: %s", self._piece.name, fault)
             self.faults[donor] = fault
         return False
 
     async def _fetch_from(self, donor: PeerId, *, patient: bool) -> None:
-        args = (self._host, self._doorkeeper, donor, self.fragment, self.header, self._num_values)
-        stream = await ChunkStream.open(*args)
+        stream = await ChunkStream.open(self._host, self._doorkeeper, donor, self._piece)
         loop = asyncio.get_running_loop()
         chunk_seconds, num_busy = RANGE_SECONDS, 0
         try:
@@ -152,7 +132,7 @@ class Transfer:
                     await self._wait_for_change()
                     continue
                 answer = await stream.ask(part)
-                if answer == "version":
+                if answer == "gone":
                     self.moved_on.add(donor)
                     return
                 if answer == "busy":
@@ -187,9 +167,7 @@ class Transfer:
             raise
         self._patience.observe(loop.time() - began)
         if self._queue.finish(index):
-            self._values.set_chunk(index, chunk)
-            if self._kept is not None:
-                self._kept.put(self.fragment, self._offsets[index], chunk)
+            self._piece.put(index, chunk)
             self.given_bytes[donor] = self.given_bytes.get(donor, 0) + len(chunk)
             self._on_bytes(len(chunk))
             if self.is_complete:

@@ -8,15 +8,17 @@ Protocol `/murmuration/state/2`; after the usual hello, requests one after the o
     ["header", fragment]                 -> ["header", version, lineage_tokens, chunk digests]
     ["chunks", fragment, version, digest, first, count] -> ["chunks"] + one frame per chunk, or ["version", own one]
     ["state", fragment]                  -> ["state", version, lineage_tokens, chunk digests] + one frame per chunk
+    ["file-header", digest]              -> ["file-header", chunk digests]
+    ["file-chunks", digest, first, count] -> ["file-chunks"] + one frame per chunk
 
-A donor without any state answers ["none"], one without room or turn ["busy"].
+A donor without any state, or without that file, answers ["none"], one without room or turn ["busy"].
 
 The chunks are the little-endian float32 bytes of A, then of m, `averaging.outer.outer_step.DIGEST_CHUNK_BYTES` each.
 Every chunk is checked on arrival against the digests of the header, and the header against the digest that the swarm
-announces, so a donor can delay a joiner but not mislead it. The receiver ends with an acknowledgement frame (libp2p has
-no half-close).
+announces, so a donor can delay a joiner but not mislead it. A file of the run is cut likewise, and known by the digests
+in the manifest. The receiver ends with an acknowledgement frame (libp2p has no half-close).
 
-`server.py` is the donor's side, `client.py` has single requests, `transfer.py` fetches a fragment from many
+`server.py` is the donor's side, `client.py` has single requests, `many_donors.py` fetches a piece from many
 donors at once; here is what they share.
 """
 
@@ -53,6 +55,8 @@ MAX_RANGE_CHUNKS = 64
 """64 MiB: more than a minute on a home line, so that another range's question costs nothing."""
 KNOWN_AROUND = 16
 """Versions above and below the one asked for among which a donor looks for its own."""
+WHOLE_DIGEST_BYTES = 32
+"""Of a BLAKE3, as the whole of it travels."""
 ACKNOWLEDGE = b"ok"
 T = TypeVar("T")
 
@@ -126,3 +130,17 @@ def unpack(data: bytes, remote: PeerId, most: int) -> list[Any]:
     if type(value) is not list or not value or type(value[0]) is not str:
         raise PeerFault(remote, "sent a state message that is not a list with a kind")
     return value
+
+
+def file_header_in(data: bytes, remote: PeerId, num_chunks: int) -> tuple[bytes, ...] | None:
+    """The digests of so many chunks of a file, as a donor announced them; None: it does not have the file.
+
+    Raises:
+        PeerFault: it is no such answer.
+    """
+    match unpack(data, remote, 2):
+        case ["none"]:
+            return None
+        case ["file-header", bytes(joined)] if len(joined) == 32 * num_chunks:
+            return tuple(joined[32 * index : 32 * (index + 1)] for index in range(num_chunks))
+    raise PeerFault(remote, f"answered a request for the {num_chunks} chunks of a file with something else")

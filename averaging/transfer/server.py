@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from averaging.lanes.greeting import Doorkeeper, greet_incoming
 from averaging.transfer.messages import (
@@ -26,6 +26,7 @@ from averaging.transfer.messages import (
     NONE,
     QUEUE_SECONDS,
     STATE_PROTOCOL,
+    WHOLE_DIGEST_BYTES,
     in_time,
     pack,
     unpack,
@@ -42,6 +43,28 @@ from averaging.wire import frames as wire
 from dht.errors import PeerFault, PeerUnreachable
 from dht.host import Host, PeerId, Stream
 from dht.streams.fair_turns import FairTurns, NoTurn, StreamCounts, Turn
+
+
+class FileSource(Protocol):
+    """Port: the files of the run that a donor gives away, by the digests in the manifest."""
+
+    def chunk_digests(self, digest: bytes) -> Sequence[bytes]:
+        """BLAKE3 of each chunk of a file; empty when it is not here."""
+        ...
+
+    def chunk(self, digest: bytes, index: int) -> Awaitable[bytes]:
+        """One chunk as its digest has it; empty when the file was damaged or removed meanwhile."""
+        ...
+
+
+class NoFiles:
+    """`FileSource` of a run without files."""
+
+    def chunk_digests(self, digest: bytes) -> Sequence[bytes]:
+        return ()
+
+    async def chunk(self, digest: bytes, index: int) -> bytes:
+        return b""
 
 
 @dataclass
@@ -76,8 +99,9 @@ class StateServer:
     Args:
         compute: where the digests of a snapshot are computed.
         most_bits_per_second: what all transfers together may take of the line now.
-        max_transfers: pieces that are served at once.
         on_served: called with a remote and the bytes of state that it took, when its stream ends.
+        max_transfers: pieces that are served at once, of state and of files together.
+        files: of the run.
     """
 
     def __init__(
@@ -90,6 +114,7 @@ class StateServer:
         most_bits_per_second: Callable[[], float] = lambda: math.inf,
         max_transfers: int = MAX_TRANSFERS,
         on_served: Callable[[PeerId, int], None] = lambda _remote, _num_bytes: None,
+        files: FileSource | None = None,
     ) -> None:
         self._most_bits_per_second = most_bits_per_second
         self._free_at = 0.0
@@ -97,6 +122,7 @@ class StateServer:
         self._doorkeeper = doorkeeper
         self._source = source
         self._num_fragments = num_fragments
+        self._files: FileSource = files or NoFiles()
         self._snapshots = HeldSnapshots(source, compute)
         self._streams = StreamCounts(MAX_STREAMS_PER_PEER)
         self._transfers = FairTurns(max_transfers, MAX_TRANSFERS_PER_PEER)
@@ -136,6 +162,14 @@ class StateServer:
                 await self._in_turn(guest, lambda turn: self._send_range(guest, turn, fragment, version, digest, part))
             case ["state", int(fragment)] if self._is_well_formed(fragment):
                 await self._in_turn(guest, lambda turn: self._send_state(guest, turn, fragment))
+            case ["file-header", bytes(digest)] if len(digest) == WHOLE_DIGEST_BYTES:
+                joined = b"".join(self._files.chunk_digests(digest))
+                await guest.send(pack(["file-header", joined]) if joined else NONE)
+            case ["file-chunks", bytes(digest), int(first), int(count)] if (
+                len(digest) == WHOLE_DIGEST_BYTES and _are_counts(first, count) and 0 < count <= MAX_RANGE_CHUNKS
+            ):
+                part = range(first, first + count)
+                await self._in_turn(guest, lambda turn: self._send_file(guest, turn, digest, part))
             case [str(), int(fragment), *_] if fragment >= self._num_fragments:
                 raise PeerFault(guest.remote, f"asked for fragment {fragment}; expected 0..{self._num_fragments - 1}")
             case _:
@@ -144,9 +178,7 @@ class StateServer:
                 )
 
     def _is_well_formed(self, fragment: int, *others: int) -> bool:
-        return fragment < self._num_fragments and all(
-            type(value) is int and value >= 0 for value in (fragment, *others)
-        )
+        return fragment < self._num_fragments and _are_counts(fragment, *others)
 
     async def _in_turn(self, guest: _Guest, send: Callable[[Turn], Coroutine[None, None, None]]) -> None:
         """Let a transfer have its turn; when there is none, or no room, tell its remote to ask somebody else."""
@@ -191,6 +223,22 @@ class StateServer:
         await guest.send(pack(["chunks"]))
         for index in part:
             await self._send_next(guest, turn, held, index)
+
+    async def _send_file(self, guest: _Guest, turn: Turn, digest: bytes, part: range) -> None:
+        num_chunks = len(self._files.chunk_digests(digest))
+        if num_chunks and part.stop > num_chunks:
+            raise PeerFault(guest.remote, f"asked for chunk {part.stop - 1} of a file; expected 0..{num_chunks - 1}")
+        chunk = await self._files.chunk(digest, part.start) if num_chunks else b""
+        if not chunk:
+            await guest.send(NONE)
+            return
+        await guest.send(pack(["file-chunks"]))
+        for index in part:
+            chunk = chunk if index == part.start else await self._files.chunk(digest, index)
+            if not chunk:
+                raise PeerUnreachable(guest.remote, "asked for a file that was damaged on this machine meanwhile")
+            await self._pause(len(chunk), turn)
+            await self._send_chunk(guest.stream, memoryview(chunk))
 
     def _begin(self, guest: _Guest, held: HeldSnapshot) -> None:
         if guest.held is not held:
@@ -241,6 +289,10 @@ class StateServer:
             # A joiner that sees nothing for longer takes this donor for dead.
             await asyncio.sleep(min(begins_at - now, FRAME_SECONDS / 2))
             turn.rested(loop.time())
+
+
+def _are_counts(*values: int) -> bool:
+    return all(type(value) is int and value >= 0 for value in values)
 
 
 def _header_frame(kind: str, held: HeldSnapshot) -> bytes:

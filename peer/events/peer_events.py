@@ -157,6 +157,23 @@ class StateServed(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class FetchedRunFiles(Fact):
+    """Files of the run were downloaded and their digests checked; `donors` sent them, those who sent most first."""
+
+    names: tuple[str, ...]
+    num_bytes: int
+    seconds: float
+    donors: tuple[PeerId, ...]
+
+    def sentence(self) -> str:
+        donors = ", ".join(short_peer(donor) for donor in self.donors) or "what was here"
+        return (
+            f"Fetched {plural(len(self.names), 'file')} of the run ({', '.join(self.names)}) from {donors}: "
+            f"{bytes_text(self.num_bytes)} in {seconds_text(self.seconds)}."
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class AnchorDiffered(Fact):
     """The own anchor is not the one that most weight stands behind: `num_others` members have another lineage."""
 

@@ -2,6 +2,9 @@
 
 The files, each built on those above it:
 
-    store.py   where they lie in a data folder, and how they are checked
-    adding.py  `peer init --file`: what the manifest says of files, and the owner's copies
+    store.py     where they lie in a data folder, and how they are checked
+    adding.py    `peer init --file`: what the manifest says of files, and the owner's copies
+    serving.py   a donor's side: chunks from the disk
+    draft.py     a file while its chunks come
+    fetching.py  fetches what is missing from members
 """

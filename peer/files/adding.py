@@ -12,11 +12,11 @@ from pydantic import ValidationError
 from averaging.codec.digests import digest_of
 from averaging.wire.file_chunks import MAX_FILE_BYTES
 from dht.errors import LocalFault, UsageFault
-from dht.regular_files import open_regular, read_regular, write_whole
+from dht.regular_files import read_regular, write_whole
 from peer.config.file_section import FileSection
 from peer.config.manifest import RunManifest
 from peer.config.validation import explain
-from peer.files.store import files_folder, measure, objection_to
+from peer.files.store import files_folder, measure_file, objection_to
 
 
 def with_files(fields: Mapping[str, Any], paths: Sequence[Path]) -> dict[str, Any]:
@@ -51,14 +51,13 @@ def describe_file(path: Path) -> FileSection:
         UsageFault: it cannot be read, is empty or too long, or its name cannot be used.
     """
     try:
-        with open_regular(path) as opened:
-            num_bytes = os.fstat(opened.fileno()).st_size
-            if not 0 < num_bytes <= MAX_FILE_BYTES:
-                raise UsageFault(
-                    f"--file {path}: it has {num_bytes} bytes; expected 1 to {MAX_FILE_BYTES}; larger ones belong to "
-                    "a place of their own, which the run can name"
-                )
-            return measure(opened, path.name)
+        num_bytes = os.stat(path).st_size
+        if path.is_file() and not 0 < num_bytes <= MAX_FILE_BYTES:
+            raise UsageFault(
+                f"--file {path}: it has {num_bytes} bytes; expected 1 to {MAX_FILE_BYTES}; larger ones belong to a "
+                "place of their own, which the run can name"
+            )
+        return measure_file(path, path.name).file
     except ValidationError as error:
         raise UsageFault(f"--file {path}: {explain(error, FileSection)} Rename it.") from error
     except OSError as error:

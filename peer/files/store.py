@@ -12,13 +12,13 @@ import hashlib
 import json
 import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 from blake3 import blake3
 
 from averaging.codec.digests import digest_of
-from averaging.wire.file_chunks import FILE_CHUNK_BYTES
+from averaging.wire.file_chunks import FILE_CHUNK_BYTES, MAX_FILE_BYTES
 from dht.errors import LocalFault
 from dht.regular_files import open_regular
 from peer.config.file_section import FileSection
@@ -60,6 +60,14 @@ def checked_folder(data_dir: Path, manifest: RunManifest) -> Path:
     return files_folder(data_dir, manifest)
 
 
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a file is: as a manifest says it, and the BLAKE3 of each of its chunks."""
+
+    file: FileSection
+    chunk_digests: tuple[bytes, ...]
+
+
 def missing_files(data_dir: Path, manifest: RunManifest) -> list[FileSection]:
     """Those that are not there as the manifest has them. Reads every one."""
     folder = files_folder(data_dir, manifest)
@@ -69,30 +77,33 @@ def missing_files(data_dir: Path, manifest: RunManifest) -> list[FileSection]:
 def objection_to(path: Path, file: FileSection) -> str:
     """What is wrong with the file at `path`, as the end of a sentence; empty when it is the one in the manifest."""
     try:
-        with open_regular(path) as opened:
-            num_bytes = os.fstat(opened.fileno()).st_size
-            if num_bytes != file.bytes:
-                return f"has {num_bytes} bytes, not {file.bytes}"
-            measured = measure(opened, file.name)
-    except OSError as error:
-        return f"cannot be read ({error.strerror or error})"
-    return "" if measured == file else "is another file: it does not have its digest"
+        num_bytes = os.stat(path).st_size
+        if num_bytes != file.bytes:
+            return f"has {num_bytes} bytes, not {file.bytes}"
+        found = measure_file(path, file.name)
+    except (OSError, ValueError) as error:
+        return f"cannot be read ({getattr(error, 'strerror', None) or error})"
+    return "" if found.file == file else "is another file: it does not have its digest"
 
 
-def measure(opened: BinaryIO, name: str) -> FileSection:
-    """What the manifest says of a file with this content. Keeps one chunk in memory.
+def measure_file(path: Path, name: str) -> Measured:
+    """Read a whole file, a chunk at a time.
+
+    Args:
+        name: what the manifest calls it.
 
     Raises:
         OSError: it cannot be read.
-        ValueError: it is empty or too long; its name cannot be that of a file of a run.
+        ValueError: it is empty or too long for a file of a run, or its name cannot be that of one.
     """
     whole, digests, num_bytes = blake3(), [], 0
-    while chunk := opened.read(FILE_CHUNK_BYTES):
-        whole.update(chunk)
-        digests.append(digest_of(chunk))
-        num_bytes += len(chunk)
+    with open_regular(path) as opened:
+        while num_bytes <= MAX_FILE_BYTES and (chunk := opened.read(FILE_CHUNK_BYTES)):
+            whole.update(chunk)
+            digests.append(digest_of(chunk))
+            num_bytes += len(chunk)
     chunks = digest_of(b"".join(digests)).hex() if len(digests) > 1 else None
-    return FileSection(name=name, bytes=num_bytes, digest=whole.hexdigest(), chunks=chunks)
+    return Measured(FileSection(name=name, bytes=num_bytes, digest=whole.hexdigest(), chunks=chunks), tuple(digests))
 
 
 def _key_of(files: Sequence[FileSection]) -> str:

@@ -7,6 +7,7 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from averaging.signing.receipt_file import RunFrame, receipt_of
 from averaging.transfer.client import fetch_log, fetch_state
@@ -23,6 +24,8 @@ from dht.store import RecordStore
 from peer.config.layouts import seed_sizes
 from peer.config.manifest import RunManifest
 from peer.config.run_rules import codec_of
+from peer.files.fetching import FileOrder, fetch_files
+from peer.files.store import files_folder
 from peer.network.membership.doorkeeper import RunDoorkeeper
 from peer.version import SOFTWARE
 
@@ -79,6 +82,21 @@ class RunObserver:
             f"fragment {fragment} could not be fetched from any of {len(givers)} members "
             f"({'; '.join(reasons)[:300]}); try again while members are online"
         )
+
+    async def fetch_files(self, data_dir: Path, patience_seconds: float) -> Path:
+        """Fetch the files of the run into a data folder; returns the folder in it that holds them and nothing else.
+
+        Raises:
+            NobodyReachable: no member gave one of them for so long.
+            LocalFault: the folder cannot be written.
+        """
+
+        async def donors() -> list[PeerId]:
+            return [record.peer_id for record in await self.records()]
+
+        order = FileOrder(data_dir, self.manifest, donors, patience_seconds, asyncio.to_thread)
+        await fetch_files(self.host, self.doorkeeper, order)
+        return files_folder(data_dir, self.manifest)
 
 
 def open_log(

@@ -15,6 +15,7 @@ from peer.events.peer_events import (
     CheckpointSaved,
     Evaluated,
     Event,
+    FetchedRunFiles,
     JoinedRun,
     LeftRun,
     PeerJoined,
@@ -146,7 +147,7 @@ def _with_facts(state: PanelState, event: Event) -> PanelState:
             return replace(state, phase="waiting for peers")
         case CatchUpProgressed():
             return replace(state, phase="catching up", catch_up=fact)
-        case CaughtUp():
+        case CaughtUp() | FetchedRunFiles():
             return replace(state, phase="starting" if state.phase == "catching up" else state.phase, catch_up=None)
         case PeerJoined():
             phase = {"training alone": "training", "alone": "serving"}.get(state.phase, state.phase)

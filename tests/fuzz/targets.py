@@ -17,6 +17,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,11 @@ import msgpack
 import numpy as np
 
 from averaging.codec.blocks import EncodedBlocks
+from averaging.codec.digests import digest_of
 from averaging.signing.notary import Checker, Scope
 from averaging.signing.receipt_file import ReceiptFault, RunFrame, line_of, open_receipt, read_line, receipt_of
 from averaging.transfer import messages as state_messages
+from averaging.transfer.server import StateServer
 from averaging.wire import frames as wire
 from averaging.wire.checks import Limits
 from averaging.wire.messages import Commit
@@ -51,6 +54,7 @@ from peer.checkpoint.commits import commits_path, read_commits
 from peer.checkpoint.facts import Metadata
 from peer.checkpoint.files import read_json, write_json
 from peer.checkpoint.tensor_files import TensorSpec, open_arrays, write_raw
+from peer.config.file_section import FileSection
 from peer.config.manifest import RunManifest
 from peer.events.log import from_json, to_json
 from peer.events.peer_events import Event, ManifestRevised
@@ -58,6 +62,7 @@ from peer.export.formats.model_header import DIGEST_NAME, config_digest, read_he
 from peer.network.membership.invite_users import INVITE_USERS_NAME, read_users
 from tests.fuzz.messages import one_of_each_kind
 from tests.kit.records import make_record
+from tests.kit.rounds.memory_files import MemoryFiles
 
 ALICE, BOB, OWNER = (Identity.from_seed(bytes([number]) * 32) for number in (1, 2, 3))
 RUN_ID = make_run_id("tiny", OWNER.public_key)
@@ -117,6 +122,12 @@ def _wire() -> list[Target]:
             tuple(frame[5:] for frame in frames),
         ),
         Target("state_message", lambda data: state_messages.unpack(data, BOB.peer_id, 6), (state_messages.NONE,)),
+        Target("state_request", _answer_request, tuple(map(state_messages.pack, _REQUESTS))),
+        Target(
+            "file_header",
+            lambda data: state_messages.file_header_in(data, BOB.peer_id, 3),
+            (state_messages.NONE, state_messages.pack(["file-header", bytes(96)])),
+        ),
         Target(
             "receipt",
             lambda data: open_receipt(RUN_ID, data),
@@ -137,6 +148,75 @@ def _wire() -> list[Target]:
             (ValueError,),
         ),
     ]
+
+
+_FILE = bytes(range(256))
+_REQUESTS: list[list[Any]] = [
+    ["digest", 0, 1],
+    ["commits", 0, 1],
+    ["log", 0, 1],
+    ["header", 0],
+    ["state", 0],
+    ["chunks", 0, 1, bytes(32), 0, 1],
+    ["file-header", digest_of(_FILE)],
+    ["file-chunks", digest_of(_FILE), 0, 1],
+]
+"""One of each kind that a donor answers."""
+
+
+class _Donor:
+    """What `StateServer` needs: a host that keeps the handler, an open door, a state of which nothing is there."""
+
+    remote = BOB.peer_id
+    bytes_sent = 0
+
+    def __init__(self) -> None:
+        self.serve: Any = None
+        self._frames: list[bytes] = []
+        StateServer(*(self, self, self, 2), files=MemoryFiles(_FILE))  # type: ignore[arg-type]
+
+    def handle(self, protocol: str, handler: Any) -> None:
+        self.serve = handler
+
+    def admit(self, remote: str, hello: bytes) -> str:
+        return "observer"
+
+    def welcome(self, remote: str, hello: bytes) -> bytes:
+        return b""
+
+    async def snapshot(self, fragment: int) -> None:
+        return None
+
+    def digest_at(self, fragment: int, version: int) -> bytes:
+        return b""
+
+    def commits_from(self, fragment: int, version: int) -> tuple[Commit, ...]:
+        return ()
+
+    commit_frames = commits_from
+
+    def begin(self, frame: bytes) -> None:
+        """The remote sends this, after its hello."""
+        self._frames = [b"hello", frame, state_messages.ACKNOWLEDGE]
+
+    async def receive(self, max_bytes: int) -> bytes:
+        return self._frames.pop(0)
+
+    async def send(self, frame: bytes) -> None:
+        assert len(frame) <= 1 << 20
+
+
+@cache
+def _donor() -> tuple[_Donor, asyncio.AbstractEventLoop]:
+    loop = asyncio.new_event_loop()
+    atexit.register(loop.close)
+    return _Donor(), loop
+
+
+def _answer_request(data: bytes) -> None:
+    donor, loop = _donor()
+    donor.begin(data[: state_messages.MAX_REQUEST_BYTES])
+    loop.run_until_complete(donor.serve(donor))
 
 
 def _records() -> list[Target]:
@@ -160,6 +240,8 @@ def _records() -> list[Target]:
     )
     peer = encode_peer_record(record, ALICE)
     manifest = RunManifest(name="tiny").to_bytes()
+    file = FileSection(name="tokenizer.json", bytes=2**21, digest="ab" * 32, chunks="cd" * 32)
+    with_file = RunManifest(name="tiny", files=(file,)).to_bytes()
     run = encode_run_record(sign_run_record(RUN_ID, manifest, OWNER))
     profile = profiles.Profile(RUN_ID, BOB.peer_id, 1, NOW, NOW + 60, "Bob", "NL", False, (ALICE.peer_id,))
     whole = profiles.encode_profile(profile, BOB)
@@ -183,7 +265,7 @@ def _records() -> list[Target]:
         ),
         Target("run_record", lambda data: decode_run_record(data, run_id=RUN_ID), (run,)),
         Target("run_record_signed", read_run_manifest, (manifest,), (*_FAULTS, ValueError)),
-        Target("manifest", RunManifest.from_bytes, (manifest,), (ValueError,)),
+        Target("manifest", RunManifest.from_bytes, (manifest, with_file), (ValueError,)),
         Target("profile", lambda data: profiles.decode_profile(data, run_id=RUN_ID, now=NOW), (whole,)),
         Target(
             "profile_signed",

@@ -68,7 +68,11 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         False,
         "pydantic",
     ),
-    "peer.files": ("averaging.codec averaging.wire peer peer.config", False, "blake3 pydantic"),
+    "peer.files": (
+        "averaging.codec averaging.wire averaging.lanes averaging.transfer peer.config",
+        False,
+        "blake3 pydantic",
+    ),
     "peer.events": ("averaging.rounds averaging.trust peer", False, ""),
     "peer.checkpoint": (
         "averaging averaging.codec averaging.wire averaging.signing averaging.outer averaging.fragment "
@@ -109,14 +113,14 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
     ),
     "peer.network.process": (
         "dht.identity dht.streams dht.records dht.admission dht.p2pd dht.kademlia averaging.lanes averaging.rounds "
-        "peer peer.mailbox peer.config peer.events peer.checkpoint peer.network.*",
+        "averaging.transfer peer peer.mailbox peer.config peer.files peer.events peer.checkpoint peer.network.*",
         False,
         "uvloop",
     ),
     "peer.panel": ("averaging.rounds peer peer.config peer.events", False, "prometheus_client rich"),
     "peer.observe": (
         "dht.identity dht.records dht.admission dht.kademlia dht.observer averaging.signing averaging.transfer peer "
-        "peer.config peer.events peer.network.membership",
+        "peer.config peer.files peer.events peer.network.membership",
         False,
         "rich",
     ),

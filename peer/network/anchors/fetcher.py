@@ -18,6 +18,7 @@ from averaging.transfer.chunks import KeptChunks
 from averaging.transfer.client import fetch_commits, fetch_digest, fetch_state
 from averaging.transfer.many_donors import Transfer
 from averaging.transfer.messages import Header, chunk_lengths
+from averaging.transfer.pieces import FragmentPiece
 from averaging.transfer.snapshots import Snapshot
 from averaging.wire.checks import Limits
 from averaging.wire.messages import HISTORY_COMMITS, KEPT_COMMITS, Commit
@@ -231,11 +232,14 @@ class Fetcher:
             on_bytes(arrived)
 
         on_bytes(0)
-        transfer = Transfer(self._host, self._doorkeeper, fragment, agreed.header, num_values, count, kept)
+        piece = FragmentPiece(fragment, agreed.header, num_values, kept)
+        transfer = Transfer(self._host, self._doorkeeper, piece, count)
         await transfer.take_kept()
         donors = sorted(agreed.votes.confirmed_by, key=lambda name: spread(self._host.peer_id, name))
         try:
-            snapshot = await transfer.run(donors)
+            is_complete = await transfer.run(donors)
+            most = max(transfer.given_bytes, key=lambda donor: transfer.given_bytes[donor], default=donors[0])
+            snapshot = piece.snapshot(most) if is_complete else None
         except PeerFault as fault:
             log.warning("fragment %d, which %d members share, was refused: %s", fragment, len(donors), fault)
             return None

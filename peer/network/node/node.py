@@ -117,6 +117,7 @@ class Node:
             most_bits_per_second=lambda: ports.serving.now(self.links),
             max_transfers=ports.serving.max_transfers,
             on_served=self.reporter.served,
+            files=ports.files,
         )
         self._leave = GracefulLeave(
             self.exchange, self.links, self.membership, self.desk, mailbox, self.keeper, ports.clock

@@ -11,6 +11,7 @@ from averaging.exchange.context import HONEST, RoundParts
 from averaging.fragment.runtime import Compute
 from averaging.lanes.greeting import Doorkeeper
 from averaging.lanes.links import MAX_QUEUED_BYTES
+from averaging.transfer.server import FileSource
 from dht.host import Host
 from dht.identity.keys import Identity
 from dht.records.signed_records import VerifiedRecords
@@ -62,3 +63,4 @@ class NodePorts:
     line: Pace | None = None  # None: rounds do not pace themselves
     max_queued_bytes: int = MAX_QUEUED_BYTES  # per lane to a remote
     parts: RoundParts = HONEST  # what rounds are made of
+    files: FileSource | None = None  # of the run; None: it has none

@@ -13,13 +13,12 @@ from peer.events import peer_events as events
 from peer.events.peer_events import Event
 from peer.mailbox.mailbox import Mailbox
 from peer.network.anchors.fetcher import FetchProgress
+from peer.network.node.catch_up_meter import CatchUpMeter
 from peer.network.node.round_clock import RoundClock
 
 REFUSAL_SECONDS = 10.0
 """Between two events about one remote: its owner learns of a fault, and a flood costs 20 bytes per second of disk."""
 MAX_REFUSED_PEERS = 1000
-PROGRESS_SECONDS = 1.0
-"""Between two events about a download: as often as people look."""
 
 
 class Reporter:
@@ -47,7 +46,7 @@ class Reporter:
         self._refused_at: dict[PeerId, float] = {}
         self._reported_kinds: dict[PeerId, set[str]] = {}
         self._held_back: dict[PeerId, PeerRefused] = {}
-        self._fetch_began_at = self._fetch_reported_at = 0.0
+        self._catch_up = CatchUpMeter(clock, self.report)
 
     @property
     def rounds_contributed(self) -> int:
@@ -136,16 +135,7 @@ class Reporter:
 
     def catching_up(self, progress: FetchProgress) -> None:
         """Something of what is fetched has arrived; reported about once a second."""
-        now = self._clock()
-        if progress.done_bytes == 0:
-            self._fetch_began_at = self._fetch_reported_at = now
-        is_over = progress.done_bytes >= progress.total_bytes
-        if progress.done_bytes == 0 or (now - self._fetch_reported_at < PROGRESS_SECONDS and not is_over):
-            return
-        self._fetch_reported_at = now
-        rate = progress.done_bytes / max(now - self._fetch_began_at, 1e-3)
-        seconds_left = (progress.total_bytes - progress.done_bytes) / rate
-        self.report(events.CatchUpProgressed(progress.done_bytes, progress.total_bytes, 8 * rate, seconds_left))
+        self._catch_up.arrived(progress.done_bytes, progress.total_bytes)
 
     def caught_up(self, donors: Mapping[int, tuple[PeerId, ...]], num_bytes: int, seconds: float) -> None:
         """All is there; `donors` of each fragment, those who sent most first."""

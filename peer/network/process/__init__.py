@@ -5,6 +5,7 @@ The files, each built on those above it:
     event_loop.py      which event loop carries the traffic
     child.py           starts the process, before its owner has loaded torch
     restart_pauses.py  when a child that died is started again (pure)
+    run_files.py       the files of a run before its node begins
     network_side.py    from a run id and an address to a running node
     main.py            the process: `python -m peer.network.process.main`
     supervisor.py      the trainer's side: feeds the process, watches it, starts it again

@@ -12,7 +12,7 @@ import math
 import random
 import secrets
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -43,6 +43,7 @@ from peer.config.peer_config import ADDRESSES_NAME, PeerConfig, write_cached_pee
 from peer.config.run_rules import check_site, codec_of, limits_of
 from peer.events import peer_events as events
 from peer.events.peer_events import Event, ManifestRevised, RunEnded
+from peer.files.serving import ServedFiles
 from peer.mailbox.mailbox import Mailbox
 from peer.network.membership.doorkeeper import RunDoorkeeper
 from peer.network.membership.invitation import load_pass
@@ -57,6 +58,7 @@ from peer.network.membership.run_protocol import RUN_RECORD_LIFE_SECONDS, ask_fo
 from peer.network.node.node import Node
 from peer.network.node.ports import NodeIdentity, NodePorts
 from peer.network.node.serving_limits import ServingLimits, bytes_per_peer
+from peer.network.process.run_files import have_files
 from peer.network.reachability.paths import PathPorts, Paths
 from peer.network.reachability.probe import DialBack, probing
 from peer.network.reachability.probe_server import ProbeServer
@@ -165,8 +167,19 @@ class NetworkSide:
             self._record, manifest = found
             _keep_record(config.run_record_path, self._record)
             serve_run(host, admission, self._current_record)
+            rule = AccessRule(config.run_id, manifest.hash, SOFTWARE)
+            doorkeeper = RunDoorkeeper(rule, identity.peer_id, self._role, admission)
+            files = await self._unless_left(
+                have_files(
+                    *(config, manifest, host, store, doorkeeper, _in_thread),
+                    report=lambda fact: self._emit(Event(time.time(), host.peer_id, fact)),
+                )
+            )
+            if files is None:
+                return
+            # Not before its files are here: the trainer that reads them starts with this.
             mailbox, device = await self._make_mailbox(self._record, manifest)
-            node = self._build_node(identity, contributor, host, store, manifest, mailbox, device)
+            node = self._build_node(identity, contributor, host, store, manifest, mailbox, device, doorkeeper, files)
             self._node = node
             # Until a round has measured the line: nobody should be given more to reduce than may be sent.
             node.links.limit(self._limits.upload_bits_per_second, self._limits.download_bits_per_second)
@@ -256,6 +269,8 @@ class NetworkSide:
         manifest: RunManifest,
         mailbox: Mailbox,
         device: str,
+        doorkeeper: RunDoorkeeper,
+        files: ServedFiles,
     ) -> Node:
         config = self._config
         key = contributor.public_key if contributor is not None else b""
@@ -273,8 +288,6 @@ class NetworkSide:
             site=config.site,
         )
         assert self._record is not None
-        rule = AccessRule(config.run_id, manifest.hash, SOFTWARE)
-        doorkeeper = RunDoorkeeper(rule, identity.peer_id, self._role, self._admission)
         owner_key = self._record.owner_public_key
         limits = limits_of(mailbox.sizes, codec_of(manifest))
         allowed = bytes_per_peer(config.max_memory_mb_per_peer, limits.max_frame_bytes)
@@ -294,6 +307,7 @@ class NetworkSide:
             ),
             line=host.pace_of(ROUND_PROTOCOL),
             max_queued_bytes=max(allowed, MAX_QUEUED_BYTES),
+            files=files,
         )
         owner = CheckpointOwner(
             config.run_id, identity.peer_id, manifest.hash, layout_digest_of(manifest), tuple(mailbox.sizes)
@@ -313,15 +327,19 @@ class NetworkSide:
             self._emit(Event(time.time(), host.peer_id, events.WaitingForPeers(reason=reason, seconds=seconds)))
 
         wanted = Wanted(config.run_id, config.peers, config.data_dir, config.join_timeout_seconds, report_wait)
-        finding = asyncio.create_task(find_run(wanted, store, host, self._admission, local, damage))
+        return await self._unless_left(find_run(wanted, store, host, self._admission, local, damage))
+
+    async def _unless_left(self, waiting: Coroutine[None, None, T]) -> T | None:
+        """What is waited for, or None when this peer was asked to leave meanwhile."""
+        work = asyncio.create_task(waiting)
         leaving = asyncio.create_task(self._leaving.wait())
         try:
-            await asyncio.wait({finding, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            return None if leaving.done() else finding.result()
+            await asyncio.wait({work, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            return None if leaving.done() else work.result()
         finally:
-            for task in (finding, leaving):
+            for task in (work, leaving):
                 task.cancel()
-            await asyncio.gather(finding, leaving, return_exceptions=True)
+            await asyncio.gather(work, leaving, return_exceptions=True)
 
     # ------------------------------------------------------------------------------------------------ staying there
 

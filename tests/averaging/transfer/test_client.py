@@ -12,6 +12,7 @@ from averaging.lanes.greeting import greet_incoming
 from averaging.outer.outer_step import anchor_digest, chunk_digests
 from averaging.transfer.client import ChunkStream, fetch_commits, fetch_digest, fetch_header, fetch_state
 from averaging.transfer.messages import STATE_PROTOCOL, Header, pack
+from averaging.transfer.pieces import FragmentPiece
 from averaging.transfer.server import StateServer
 from averaging.transfer.snapshots import Snapshot
 from averaging.wire.checks import Limits
@@ -175,7 +176,7 @@ def test_commits_are_checked_like_all_frames(answer):
 def test_a_range_is_given_put_off_or_refused(answer):
     async def ask(joiner):
         header = Header(7, 99, tuple(chunk_digests(ANCHOR, MOMENTUM)))
-        stream = await ChunkStream.open(joiner, door(JOINER), DONOR, 0, header, NUM_VALUES)
+        stream = await ChunkStream.open(joiner, door(JOINER), DONOR, FragmentPiece(0, header, NUM_VALUES))
         try:
             return await stream.ask(range(2))
         finally:
@@ -183,7 +184,7 @@ def test_a_range_is_given_put_off_or_refused(answer):
 
     with pytest.raises(PeerFault, match="answered a request for chunks"):
         run_virtual(on_stage(answering(pack(answer)), ask))
-    for honest, found in ((["chunks"], "chunks"), (["busy"], "busy"), (["version", 3], "version")):
+    for honest, found in ((["chunks"], "chunks"), (["busy"], "busy"), (["version", 3], "gone"), (["none"], "gone")):
         assert run_virtual(on_stage(answering(pack(honest)), ask)) == found
 
 

@@ -18,7 +18,7 @@ from dht.host import Stream
 from dht.memory.host import MemoryHost
 from peer.network.membership.doorkeeper import RunDoorkeeper
 from tests.kit.network.memory_networks import MIB, named, now
-from tests.kit.rounds.donor_scene import NUM_VALUES, RULE, UPLOAD, Scene, array_of, assert_same, in_scene
+from tests.kit.rounds.donor_scene import FILE, NUM_VALUES, RULE, UPLOAD, Scene, array_of, assert_same, in_scene
 
 
 def test_ten_joiners_at_once_ask_different_donors_and_share_snapshots() -> None:
@@ -205,6 +205,67 @@ def test_a_header_that_does_not_fit_and_requests_without_sense_are_faults() -> N
         whole = await fetch_state(host, doorkeeper, donor.peer_id, 0, NUM_VALUES)
         assert whole is not None
         assert_same(whole, donor.state(0))
+
+    in_scene(1, play)
+
+
+async def ask_for_file(scene: Scene, host: MemoryHost, request: list[object]) -> tuple[Stream, list[object]]:
+    donor = scene.donors[0]
+    doorkeeper = RunDoorkeeper(RULE, host.peer_id, "trainer")
+    stream = await open_greeted_stream(host, doorkeeper, donor.peer_id, STATE_PROTOCOL)
+    await stream.send(messages.pack(request))
+    return stream, messages.unpack(await stream.receive(4096), donor.peer_id, 2)
+
+
+def test_files_are_given_chunk_by_chunk_and_others_are_not_here() -> None:
+    async def play(scene: Scene) -> None:
+        digest, parts = digest_of(FILE), [FILE[at : at + MIB] for at in range(0, len(FILE), MIB)]
+        host = MemoryHost(scene.network, named(3))
+        stream, answer = await ask_for_file(scene, host, ["file-header", digest])
+        assert answer == ["file-header", b"".join(map(digest_of, parts))]
+        await stream.send(messages.pack(["file-chunks", digest, 5, 2]))
+        assert messages.unpack(await stream.receive(64), stream.remote, 2) == ["file-chunks"]
+        assert [await stream.receive(MIB), await stream.receive(MIB)] == parts[5:]
+        for request in (["file-header", bytes(32)], ["file-chunks", bytes(32), 0, 1], ["file-chunks", bytes(32), 9, 9]):
+            assert (await ask_for_file(scene, host, request))[1] == ["none"]
+
+    in_scene(1, play)
+
+
+def test_requests_for_files_without_sense_are_faults() -> None:
+    async def play(scene: Scene) -> None:
+        digest, host = digest_of(FILE), MemoryHost(scene.network, named(3))
+        for request in (
+            ["file-header"],
+            ["file-header", digest[:31]],
+            ["file-header", digest.hex()],
+            ["file-header", 0],
+            ["file-chunks", digest, 0, 0],
+            ["file-chunks", digest, 0, 8],
+            ["file-chunks", digest, 7, 1],
+            ["file-chunks", digest, 0, messages.MAX_RANGE_CHUNKS + 1],
+            ["file-chunks", digest, 2**63, 1],
+            ["file-chunks", digest, -1, 1],
+            ["file-chunks", digest, True, 1],
+            ["file-chunks", digest, 0],
+        ):
+            with pytest.raises(PeerFault):
+                await ask_for_file(scene, host, request)
+
+    in_scene(1, play)
+
+
+def test_files_and_state_share_the_turns_of_a_donor() -> None:
+    async def play(scene: Scene) -> None:
+        request = ["file-chunks", digest_of(FILE), 0, 7]
+        # None of them reads what it asked for.
+        hosts = {number: MemoryHost(scene.network, named(number)) for number in (3, 4)}
+        given = [(await ask_for_file(scene, hosts[number], request))[1] for number in (3, 3, 3, 4, 4)]
+        assert given == [["file-chunks"], ["file-chunks"], ["busy"], ["file-chunks"], ["file-chunks"]]
+        host = MemoryHost(scene.network, named(6))
+        _, answer, seconds = await ask_for_all(scene, host, RunDoorkeeper(RULE, named(6), "trainer"))
+        assert answer == ["busy"]
+        assert seconds >= messages.QUEUE_SECONDS
 
     in_scene(1, play)
 

@@ -6,6 +6,7 @@ The files, each built on those above it:
     round_swarm.py       round machines joined by queues, in every order of events
     cell_swarm.py        the same in cells
     exchange_swarm.py    exchanges over a simulated network, in virtual time
+    memory_files.py      files of a run that a donor gives away
     donor_scene.py       donors that serve states, and a joiner
     guard_scene.py       a guard, and offers and commits for it to judge
     audited_swarm.py     an exchange swarm with a reducer that lies

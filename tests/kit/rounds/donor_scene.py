@@ -28,11 +28,13 @@ from peer.simulation.virtual_time import run_virtual
 from tests.kit.network.memory_networks import MIB, fixed_network, named
 from tests.kit.notaries import CHECKER
 from tests.kit.records import make_record
+from tests.kit.rounds.memory_files import MemoryFiles
 
 RUN_ID = "tiny.abcdefghij234567abcd"
 RULE = AccessRule(RUN_ID, bytes(32), "test")
 NUM_VALUES = 3 * MIB // 2 + 100  # A and m: 7 chunks each, the last one short
 JOINER = 1
+FILE = bytes(range(256)) * (13 * MIB // 512)  # six chunks and a half
 UPLOAD = 8e6  # a chunk of a MiB takes a second and a bit
 
 T = TypeVar("T")
@@ -72,7 +74,8 @@ class Donor:
         self.num_values = NUM_VALUES
         self.known: dict[tuple[int, int], bytes] = {}
         self.num_snapshots = 0
-        self.server = StateServer(self.host, RunDoorkeeper(RULE, self.peer_id, "trainer"), self, 2)
+        door = RunDoorkeeper(RULE, self.peer_id, "trainer")
+        self.server = StateServer(self.host, door, self, 2, files=MemoryFiles(FILE))
         for fragment in (0, 1):
             self._note(fragment)
 

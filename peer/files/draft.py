@@ -1,0 +1,113 @@
+"""A file of the run while it is fetched: chunks that were checked, on the disk, until all of them are there.
+
+What a killed process leaves is gone through by the next one, which fetches only what is missing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from averaging.wire.file_chunks import FILE_CHUNK_BYTES, file_chunk_lengths
+from dht.errors import LocalFault
+from dht.regular_files import open_regular
+from peer.config.file_section import FileSection
+from peer.files.store import objection_to
+
+
+class FileDraft:
+    """`averaging.transfer.pieces.ChunkedPiece` of one file.
+
+    Args:
+        folder: where it will lie; made when the first chunk comes.
+        chunk_digests: of its chunks, checked against the manifest.
+    """
+
+    def __init__(self, folder: Path, file: FileSection, chunk_digests: Sequence[bytes]) -> None:
+        self._folder = folder
+        self._file = file
+        self._chunk_digests = chunk_digests
+        self._lengths = file_chunk_lengths(file.bytes)
+        # No file of a run has a dot in front.
+        self._path = folder / f".{file.name}.part"
+
+    @property
+    def name(self) -> str:
+        return f"the file {self._file.name}"
+
+    @property
+    def chunk_digests(self) -> Sequence[bytes]:
+        return self._chunk_digests
+
+    def chunk_bytes(self, index: int) -> int:
+        return self._lengths[index]
+
+    def request(self, part: range) -> list[Any]:
+        return ["file-chunks", bytes.fromhex(self._file.digest), part.start, len(part)]
+
+    def kept(self) -> Iterator[bytes]:
+        try:
+            with open_regular(self._path) as file:
+                for length in self._lengths:
+                    yield file.read(length)
+        except OSError:
+            return
+
+    def put(self, index: int, chunk: bytes, *, is_kept: bool = False) -> None:
+        """Raises LocalFault when the disk is full or the folder cannot be written."""
+        if is_kept:
+            return
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            descriptor = os.open(self._path, flags, 0o600)
+            try:
+                _write_all(descriptor, chunk, index * FILE_CHUNK_BYTES)
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def finish(self) -> None:
+        """Check the whole and put it in its place.
+
+        Raises:
+            LocalFault: it is not the file in the manifest, or the folder cannot be written.
+        """
+        try:
+            if os.stat(self._path).st_size > self._file.bytes:
+                os.truncate(self._path, self._file.bytes)
+            if objection := objection_to(self._path, self._file):
+                self._path.unlink()
+                raise LocalFault(
+                    f"the file {self._file.name} of the run {objection}, though its chunks are those of the manifest; "
+                    "expected a manifest that agrees with itself; tell the run's owner"
+                )
+            _sync(self._path)
+            os.replace(self._path, self._folder / self._file.name)
+            _sync(self._folder)
+        except OSError as error:
+            raise self._unwritable(error) from error
+
+    def _unwritable(self, error: OSError) -> LocalFault:
+        return LocalFault(
+            f"{self._folder / self._file.name} cannot be written: {error.strerror or error}; expected a writable "
+            f"folder with {self._file.bytes} bytes of free space; make room and start again: what has come is kept"
+        )
+
+
+def _write_all(descriptor: int, chunk: bytes, offset: int) -> None:
+    view = memoryview(chunk)
+    while view:
+        written = os.pwrite(descriptor, view, offset)
+        view, offset = view[written:], offset + written
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

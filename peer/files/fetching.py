@@ -1,0 +1,176 @@
+"""Fetching the files of a run from its members: whoever gives something else is not asked again, and others are."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from averaging.codec.digests import digest_of
+from averaging.lanes.greeting import Doorkeeper
+from averaging.transfer.client import fetch_file_header
+from averaging.transfer.many_donors import Transfer
+from averaging.transfer.snapshots import SnapshotCompute
+from averaging.wire.file_chunks import num_file_chunks
+from dht.errors import NobodyReachable, PeerFault, PeerUnreachable
+from dht.host import Host, PeerId
+from dht.quantities import bytes_text, plural, short_peer
+from peer.config.file_section import FileSection
+from peer.config.manifest import RunManifest
+from peer.files.draft import FileDraft
+from peer.files.store import files_folder, missing_files
+
+FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 10.0
+"""Between two times that all members are asked: one that has the files may just be starting."""
+MAX_REASONS_SHOWN = 3
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedFiles:
+    """What was fetched: how much, and the donors, those who sent most first."""
+
+    names: tuple[str, ...]
+    num_bytes: int
+    donors: tuple[PeerId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FileOrder:
+    """What is fetched, and how the asker hears of it.
+
+    Attributes:
+        donors: who may have the files now; asked again and again.
+        patience_seconds: after so long without a new chunk the rest is given up.
+        compute: where files are read and checked.
+        on_bytes: told (arrived, all) bytes of what was missing.
+        on_waiting: told (reason, seconds) while nobody gives anything.
+    """
+
+    data_dir: Path
+    manifest: RunManifest
+    donors: Callable[[], Awaitable[Sequence[PeerId]]]
+    patience_seconds: float
+    compute: SnapshotCompute
+    on_bytes: Callable[[int, int], None] = lambda arrived, total: None
+    on_waiting: Callable[[str, float], None] = lambda reason, seconds: None
+
+
+async def fetch_files(host: Host, doorkeeper: Doorkeeper, order: FileOrder) -> FetchedFiles:
+    """Bring every file of the run into the data folder; those that are there already are only checked.
+
+    Raises:
+        NobodyReachable: no member gave one of them; the sentence names it and says why.
+        LocalFault: the folder cannot be written, the disk is full, or the manifest contradicts itself.
+    """
+    missing = await order.compute(partial(missing_files, order.data_dir, order.manifest))
+    return await _Fetching(host, doorkeeper, order, missing).run()
+
+
+class _Fetching:
+    def __init__(self, host: Host, doorkeeper: Doorkeeper, order: FileOrder, missing: list[FileSection]) -> None:
+        self._host = host
+        self._doorkeeper = doorkeeper
+        self._order = order
+        self._missing = missing
+        self._folder = files_folder(order.data_dir, order.manifest)
+        self._total_bytes = sum(file.bytes for file in missing)
+        self._arrived_bytes = 0
+        self._moved_at = 0.0
+        self._given: dict[PeerId, int] = {}
+        self._wrong: dict[PeerId, str] = {}
+        self._silent: dict[PeerId, str] = {}
+
+    async def run(self) -> FetchedFiles:
+        loop = asyncio.get_running_loop()
+        began = self._moved_at = loop.time()
+        names, pause = tuple(file.name for file in self._missing), FIRST_PAUSE_SECONDS
+        while self._missing:
+            donors = [name for name in await self._order.donors() if name not in self._wrong]
+            self._silent = {name: why for name, why in self._silent.items() if name in donors}
+            for file in list(self._missing):
+                if await self._fetch(file, donors):
+                    self._missing.remove(file)
+            if not self._missing:
+                break
+            if loop.time() - self._moved_at >= self._order.patience_seconds:
+                raise self._given_up(self._missing[0], donors)
+            self._order.on_waiting(self._reason(self._missing[0], donors), loop.time() - began)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
+        givers = sorted(self._given, key=lambda donor: (-self._given[donor], donor))
+        return FetchedFiles(names, self._total_bytes, tuple(givers))
+
+    async def _fetch(self, file: FileSection, donors: Sequence[PeerId]) -> bool:
+        """Whether the file is there now."""
+        donors = [donor for donor in donors if donor not in self._wrong]
+        digests = await self._chunk_digests(file, donors)
+        if digests is None:
+            return False
+        before = self._arrived_bytes
+
+        def count(num_bytes: int) -> None:
+            self._arrived_bytes += num_bytes
+            self._order.on_bytes(self._arrived_bytes, self._total_bytes)
+
+        draft = FileDraft(self._folder, file, digests)
+        transfer = Transfer(self._host, self._doorkeeper, draft, count)
+        await transfer.take_kept()
+        is_whole = transfer.is_complete or await transfer.run(donors)
+        if transfer.given_bytes:
+            self._moved_at = asyncio.get_running_loop().time()
+        for donor, num_bytes in transfer.given_bytes.items():
+            self._given[donor] = self._given.get(donor, 0) + num_bytes
+        for donor, fault in transfer.faults.items():
+            self._note(donor, fault)
+        if not is_whole:
+            self._arrived_bytes = before  # what came is kept, and counted again next time
+            return False
+        await self._order.compute(draft.finish)
+        return True
+
+    async def _chunk_digests(self, file: FileSection, donors: Sequence[PeerId]) -> Sequence[bytes] | None:
+        """As the manifest has them: of one chunk its own digest, of several a list that somebody has."""
+        digest = bytes.fromhex(file.digest)
+        if file.chunks is None:
+            return (digest,)
+        for donor in donors:
+            try:
+                num_chunks = num_file_chunks(file.bytes)
+                found = await fetch_file_header(self._host, self._doorkeeper, donor, digest, num_chunks)
+                if found is not None and digest_of(b"".join(found)).hex() != file.chunks:
+                    raise PeerFault(donor, f"sent digests for the chunks of the file {file.name} that are wrong")
+            except PeerFault as fault:
+                self._note(donor, fault)
+                continue
+            if found is not None:
+                return found
+        return None
+
+    def _note(self, donor: PeerId, fault: PeerFault) -> None:
+        if isinstance(fault, PeerUnreachable):
+            self._silent[donor] = fault.what
+            return
+        log.warning("%s %s; it is not asked for files of the run again", short_peer(donor), fault.what)
+        self._wrong[donor] = fault.what
+
+    def _reason(self, file: FileSection, donors: Sequence[PeerId]) -> str:
+        num_asked = len({*donors, *self._wrong})
+        if not num_asked:
+            return f"nobody is there who could give the file {file.name} of the run"
+        return f"none of {plural(num_asked, 'member')} gives the file {file.name} of the run{self._why()}"
+
+    def _why(self) -> str:
+        reasons = [f"{short_peer(name)} {what}" for name, what in (self._wrong | self._silent).items()]
+        more = f"; and {len(reasons) - MAX_REASONS_SHOWN} more" if len(reasons) > MAX_REASONS_SHOWN else ""
+        return f" ({'; '.join(reasons[:MAX_REASONS_SHOWN])}{more})" if reasons else ""
+
+    def _given_up(self, file: FileSection, donors: Sequence[PeerId]) -> NobodyReachable:
+        return NobodyReachable(
+            f"{self._reason(file, donors)}; expected a member that has it ({bytes_text(file.bytes)}, BLAKE3 "
+            f"{file.digest[:16]}...); try again while the seed of the run's owner is up"
+        )

@@ -1,0 +1,68 @@
+"""The files of a run as this peer gives them away: chunk by chunk from the disk, each checked before it goes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from averaging.codec.digests import digest_of
+from averaging.transfer.snapshots import SnapshotCompute, compute_inline
+from averaging.wire.file_chunks import FILE_CHUNK_BYTES
+from dht.regular_files import open_regular
+from peer.config.manifest import RunManifest
+from peer.files.store import files_folder, measure_file
+
+log = logging.getLogger(__name__)
+
+
+class ServedFiles:
+    """`averaging.transfer.server.FileSource` of the files in a data folder. Knows 32 bytes per chunk of each.
+
+    Args:
+        known: (path, BLAKE3 of each chunk) by the digest of the whole; see `read_served`.
+        compute: where chunks are read and checked.
+    """
+
+    def __init__(
+        self, known: dict[bytes, tuple[Path, tuple[bytes, ...]]], compute: SnapshotCompute = compute_inline
+    ) -> None:
+        self._known = known
+        self._compute = compute
+
+    def chunk_digests(self, digest: bytes) -> Sequence[bytes]:
+        return self._known[digest][1] if digest in self._known else ()
+
+    async def chunk(self, digest: bytes, index: int) -> bytes:
+        path, digests = self._known[digest]
+        chunk = await self._compute(partial(_read, path, index))
+        if digest_of(chunk) == digests[index]:
+            return chunk
+        log.warning("%s was changed or removed; it is given to nobody before this peer is started again", path)
+        self._known.pop(digest, None)
+        return b""
+
+
+def read_served(data_dir: Path, manifest: RunManifest) -> dict[bytes, tuple[Path, tuple[bytes, ...]]]:
+    """What `ServedFiles` knows: those files of the run that are whole on this disk. Reads every one."""
+    folder, known = files_folder(data_dir, manifest), {}
+    for file in manifest.files:
+        try:
+            found = measure_file(folder / file.name, file.name)
+        except (OSError, ValueError) as error:
+            log.warning("%s is given to nobody: %s", folder / file.name, error)
+            continue
+        if found.file == file:
+            known[bytes.fromhex(file.digest)] = folder / file.name, found.chunk_digests
+    return known
+
+
+def _read(path: Path, index: int) -> bytes:
+    """One chunk; empty when it cannot be read."""
+    try:
+        with open_regular(path) as file:
+            file.seek(index * FILE_CHUNK_BYTES)
+            return file.read(FILE_CHUNK_BYTES)
+    except OSError:
+        return b""

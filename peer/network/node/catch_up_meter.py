@@ -1,0 +1,37 @@
+"""How far a download is, as events: about one a second. Pure but for the clock that it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from averaging.rounds.facts import Fact
+from peer.events.peer_events import CatchUpProgressed
+
+PROGRESS_SECONDS = 1.0
+"""Between two events about a download: as often as people look."""
+
+
+class CatchUpMeter:
+    """Counts what arrives.
+
+    Args:
+        clock: in seconds.
+        report: takes each event.
+    """
+
+    def __init__(self, clock: Callable[[], float], report: Callable[[Fact], None]) -> None:
+        self._clock = clock
+        self._report = report
+        self._began_at = self._reported_at = 0.0
+
+    def arrived(self, done_bytes: int, total_bytes: int) -> None:
+        """So much is there; 0 begins anew."""
+        now = self._clock()
+        if done_bytes == 0:
+            self._began_at = self._reported_at = now
+        is_over = done_bytes >= total_bytes
+        if done_bytes == 0 or (now - self._reported_at < PROGRESS_SECONDS and not is_over):
+            return
+        self._reported_at = now
+        rate = done_bytes / max(now - self._began_at, 1e-3)
+        self._report(CatchUpProgressed(done_bytes, total_bytes, 8 * rate, (total_bytes - done_bytes) / rate))
