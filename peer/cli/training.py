@@ -16,7 +16,10 @@ from peer.cli.options import AsJson, AsPlain, ConfigFile, InviteFile, chosen_con
 
 commands = typer.Typer()
 
-NOT_OF_A_SEED = ("device", "devices", "shard", "offload", "data", "max_steps", "threads")
+NOT_OF_A_SEED = (
+    *("device", "devices", "shard", "offload", "data", "max_steps", "threads"),
+    *("precision", "compile", "checkpoint_activations", "attention", "optimizer_bits", "micro_batch"),
+)
 """Fields of `PeerConfig` that are about training."""
 
 

@@ -50,6 +50,9 @@ DATA_DIR_NAME = "murmuration"
 IPV4_ANYWHERE: Final = "/ip4/0.0.0.0/tcp/0"
 IPV6_ANYWHERE: Final = "/ip6/::/tcp/0"
 IpVersion = Literal["auto", "4", "6"]
+Precision = Literal["auto", "bf16", "fp16", "fp32"]
+Attention = Literal["sdpa", "eager", "flash"]
+OptimizerBits = Literal["32", "8"]
 
 _Given = TypeVar("_Given")
 _Parsed = TypeVar("_Parsed")
@@ -149,6 +152,26 @@ class PeerConfig(BaseModel):
         max_length=4096,
         examples=["stdlib:", "text:PATH", "tokens:PATH"],
         description="own data: text:PATH, tokens:PATH or stdlib:; default: the run's own source",
+    )
+    precision: Precision = Field(
+        default="auto",
+        description="number format of products: bf16, fp16 or fp32; auto: bf16 on CUDA, fp32 elsewhere",
+    )
+    compile: bool = Field(default=False, description="train through torch.compile; needs a C++ compiler")
+    checkpoint_activations: bool = Field(
+        default=False, description="compute activations again instead of keeping them: less memory, a third slower"
+    )
+    attention: Attention | None = Field(
+        default=None, description="for models of transformers: sdpa, eager or flash; default: the architecture's own"
+    )
+    optimizer_bits: Annotated[OptimizerBits, Shown("N")] = Field(
+        default="32", description="bits of the AdamW state: 32, or 8 with bitsandbytes"
+    )
+    micro_batch: int | None = Field(
+        default=None,
+        ge=1,
+        le=65_536,
+        description="sequences per backward pass on each device; default: the run's batch, halved until it fits",
     )
     max_steps: int | None = Field(default=None, ge=1, le=10**12, description="leave after this many inner steps")
     name: Annotated[str, Shown("TEXT")] = Field(

@@ -282,6 +282,23 @@ class SwarmFound(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class MicroBatchHalved(Fact):
+    """The device's memory did not suffice for backward passes of `before` sequences; now they have `now`.
+
+    A step has as many sequences as before, in more passes.
+    """
+
+    before: int
+    now: int
+
+    def sentence(self) -> str:
+        return (
+            f"Memory did not suffice for {plural(self.before, 'sequence')} in one backward pass: "
+            f"from now on {self.now} at a time, the step stays the same."
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointSaved(Fact):
     """The own state is on disk."""
 

@@ -6,18 +6,23 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 
 import torch
 
-from dht.errors import DeviceFault, UsageFault
+from dht.errors import UsageFault
 from peer.config.data_source import source_here
 from peer.config.layouts import trained_parameters
 from peer.config.least_memory import check_memory, free_memory_bytes
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig
+from peer.events.peer_events import Event, MicroBatchHalved
 from peer.join.connection import READY_SECONDS, RunConnection
 from peer.network.process.child import NetworkChild
 from peer.panel.terminal import Terminal
+from peer.trainer.computing.choices import ComputeChoices, Tell
+from peer.trainer.computing.memory import memory_fault
+from peer.trainer.computing.module import prepare_module
 from peer.trainer.data.corpus import open_corpus
 from peer.trainer.devices.rank_groups import (
     Place,
@@ -81,7 +86,7 @@ def _run_trainer(config: PeerConfig, terminal: Terminal, place: Place | None, ch
     try:
         manifest = connection.open(stop)
         if manifest is not None:
-            trainer = _build_trainer(config, manifest, connection, device, group, terminal.note)
+            trainer = _build_trainer(config, manifest, connection, device, group, terminal)
             _wait_for_start(manifest.starts_at, terminal, stop)
             trainer.run(stop, config.max_steps)
         reason = "asked to stop" if terminal.stop_asked() else "its steps are done"
@@ -93,7 +98,7 @@ def _run_trainer(config: PeerConfig, terminal: Terminal, place: Place | None, ch
         is_orderly = True
     except BaseException as error:
         connection.abort()
-        explained = _without_memory(error) if group is None else group.explain(error) or _without_memory(error)
+        explained = memory_fault(error) if group is None else group.explain(error) or memory_fault(error)
         if explained is not None and explained is not error:
             raise explained from error
         raise
@@ -103,18 +108,6 @@ def _run_trainer(config: PeerConfig, terminal: Terminal, place: Place | None, ch
         # A thread that still imports when Python ends leaves a traceback under the sentence of whatever went wrong.
         loading.join()
     return 0
-
-
-def _without_memory(error: BaseException) -> DeviceFault | None:
-    """What an exception of torch means that is about memory; None when it is about something else."""
-    is_memory = isinstance(error, MemoryError | torch.OutOfMemoryError) or "not enough memory" in str(error)
-    if not is_memory:
-        return None
-    first = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
-    return DeviceFault(
-        f"the run's model and its steps do not fit into the memory of this device ({first}); expected one with more; "
-        "`peer doctor` says how much, and --devices with --shard or --offload need less of each"
-    )
 
 
 def _num_devices(config: PeerConfig, place: Place | None) -> int:
@@ -151,7 +144,7 @@ def _build_trainer(
     connection: RunConnection,
     device: torch.device,
     group: RankGroup | None,
-    note: Callable[[str], None],
+    terminal: Terminal,
 ) -> Trainer:
     check_joinable(config.run_id, manifest)
     source = source_here(manifest.data.source, config.data)
@@ -159,6 +152,8 @@ def _build_trainer(
     check_memory(manifest, "train on a GPU" if is_elsewhere else "train", free_memory_bytes())
     ranks = None if group is None else _meet(config, manifest, source, device, group)
     model = build_run_model(manifest)
+    choices = ComputeChoices.of(config)
+    prepare_module(model, choices)
     model = shard(model, device, offloads=config.offload) if config.shard else model.to(device)
     corpus = open_corpus(
         source,
@@ -167,8 +162,13 @@ def _build_trainer(
         held_out_fraction=manifest.data.held_out_fraction,
     )
     chooser = "which every machine has" if config.data is None else "as chosen here"
-    note(f"training on {source} ({chooser}; {corpus.facts})")
+    terminal.note(f"training on {source} ({chooser}; {corpus.facts})")
     ref_device = torch.device("cpu") if config.offload else None
+    peer_id = connection.identity.peer_id
+
+    def tell_smaller(before: int, now: int) -> None:
+        terminal.show(Event(time.time(), peer_id, MicroBatchHalved(before, now)))
+
     link = connection.link(manifest, trained_parameters(model), device, ranks, ref_device)
     return Trainer(
         model,
@@ -176,7 +176,7 @@ def _build_trainer(
         manifest.training,
         link,
         seed=manifest.seed,
-        peer_id=connection.identity.peer_id,
+        peer_id=peer_id,
         device=device,
         evaluate_every_steps=EVALUATE_EVERY_SYNCS * manifest.averaging.sync_every,
         evaluation_batches=manifest.data.evaluation_batches,
@@ -184,6 +184,8 @@ def _build_trainer(
         checkpoints=config.checkpoints_path,
         first_read=connection.totals.reads,
         ranks=ranks,
+        choices=choices,
+        tell=Tell(terminal.note, tell_smaller),
     )
 
 
@@ -201,5 +203,6 @@ def _meet(config: PeerConfig, manifest: RunManifest, source: str, device: torch.
         offloads=config.offload,
         evaluation_batches=manifest.data.evaluation_batches,
         checkpoints=str(config.checkpoints_path.absolute()),
+        choices=asdict(ComputeChoices.of(config)),
     )
     return group.meet(setup, device)

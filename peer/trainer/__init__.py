@@ -6,5 +6,6 @@ The rooms, from the bottom up:
     data/     what is trained on, and who reads what
     model/    the built-in model, optimizers, evaluation
     hf/       architectures of Hugging Face's transformers, with initial values that are the same everywhere
+    computing/  how this machine computes a step: precision, micro-batches, compiling
     loop/     the inner loop, and the trainer's end of the mailbox
 """

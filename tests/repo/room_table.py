@@ -82,8 +82,13 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
     ),
     "peer.trainer.devices": ("averaging.outer peer peer.mailbox", False, "numpy torch"),
     "peer.trainer.data": ("peer.config", False, "blake3 numpy torch"),
-    "peer.trainer.model": ("averaging averaging.outer peer peer.config peer.trainer.data", False, "numpy torch"),
+    "peer.trainer.model": (
+        "averaging averaging.outer peer peer.config peer.trainer.data",
+        False,
+        "bitsandbytes numpy torch",
+    ),
     "peer.trainer.hf": ("peer peer.config peer.trainer.model", False, "numpy torch transformers"),
+    "peer.trainer.computing": ("peer.config peer.trainer.model", False, "numpy torch"),
     "peer.trainer.loop": (
         "averaging averaging.outer peer peer.mailbox peer.config peer.checkpoint peer.trainer.*",
         False,

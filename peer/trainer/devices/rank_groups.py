@@ -16,7 +16,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from typing import Any
 
@@ -69,6 +69,8 @@ class RankSetup:
     offloads: bool
     evaluation_batches: int
     checkpoints: str
+    choices: dict[str, Any] = field(default_factory=dict)
+    """Fields of `peer.trainer.computing.choices.ComputeChoices`."""
 
 
 def place_from(environ: Mapping[str, str]) -> Place | None:

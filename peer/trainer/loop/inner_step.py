@@ -1,13 +1,15 @@
 """One inner step of the built-in loop: gradient of some blocks, on all ranks of a peer together, then the optimizer.
 
 Each rank reads its own share of the step's blocks, so a step is the same whatever the number of ranks: the manifest's
-batch. DDP (arXiv 2006.15704) and FSDP2 (arXiv 2304.11277) average the ranks' gradients, whose shares are equal.
+batch. DDP (arXiv 2006.15704) and FSDP2 (arXiv 2304.11277) average the ranks' gradients, whose shares are equal. So is
+it whatever the number of backward passes: each weighs as many tokens as it has of the whole step's.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
+from functools import partial
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -16,10 +18,16 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dht.errors import LocalFault
+from peer.trainer.computing.choices import ComputeChoices, Tell
+from peer.trainer.computing.compiled import CompiledLoss
+from peer.trainer.computing.micro_batch import MicroBatch
+from peer.trainer.computing.precision import MixedPrecision
 from peer.trainer.data.corpus import Corpus
 from peer.trainer.devices.ranks import Ranks
-from peer.trainer.model.optimizer import make_optimizer
+from peer.trainer.model.optimizer import has_fused, make_optimizer
 
+IGNORED = -100
+"""A target that no loss counts, as torch's cross-entropy has it."""
 _COSINE_FLOOR = 0.1
 
 
@@ -28,7 +36,7 @@ class TrainingSettings(Protocol):
 
     @property
     def batch_size(self) -> int:
-        """Sequences per backward pass."""
+        """Sequences per backward pass, as the run's owner thinks of it."""
         ...
 
     @property
@@ -63,7 +71,7 @@ class LanguageModel(Protocol):
     context: int
 
     def loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """Mean cross-entropy in nats per token; both int64 [batch, context]."""
+        """Mean cross-entropy in nats over the targets that are not `IGNORED`; both int64 [batch, context]."""
         ...
 
 
@@ -89,6 +97,11 @@ class InnerStep:
     Args:
         model: a module that is also a `LanguageModel`, already on `device`.
         ranks: the processes of this peer; None: this one is alone.
+        choices: of the machine's owner, beside those that `prepare_module` has done; None: none.
+        tell: takes news about it.
+
+    Raises:
+        UsageFault: a choice cannot be had with this model or on this machine.
     """
 
     def __init__(
@@ -98,42 +111,69 @@ class InnerStep:
         settings: TrainingSettings,
         device: torch.device,
         ranks: Ranks | None = None,
+        choices: ComputeChoices | None = None,
+        tell: Tell | None = None,
     ) -> None:
-        self.optimizer = make_optimizer(model.named_parameters(), settings, fused=device.type == "cuda")
+        choices, tell = choices or ComputeChoices(), tell or Tell()
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self.optimizer = make_optimizer(
+            model.named_parameters(), settings, fused=has_fused(trained), bits=choices.optimizer_bits
+        )
         self.language_model: LanguageModel = _as_language_model(model)
         self._corpus = corpus
         self._settings = settings
         self._device = device
         self._ranks = ranks
-        self._parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._parameters = trained
+        is_sharded = ranks is not None and ranks.is_sharded
+        self._precision = MixedPrecision(choices.precision, device, trained, is_sharded=is_sharded)
+        self._micro_batch = MicroBatch(
+            choices.micro_batch or settings.batch_size, may_halve=ranks is None, tell=tell.smaller
+        )
         self._replicas: nn.parallel.DistributedDataParallel | None = None
         if ranks is not None and not ranks.is_sharded:
             devices = [device] if device.type == "cuda" else None
             self._replicas = nn.parallel.DistributedDataParallel(_Loss(model), device_ids=devices)
+        self._compiled: CompiledLoss | None = None
+        if choices.compile:
+            self._compiled = CompiledLoss(self._replicas or self.language_model.loss, tell.note)
 
     def gradient(self, positions: NDArray[np.int64]) -> tuple[float, float]:
         """Gradient of the mean loss over the blocks at `positions`, clipped: (loss in nats per token, norm), over all
         ranks, each of which is given all positions."""
-        settings, context = self._settings, self.language_model.context
         mine = positions if self._ranks is None else self._ranks.own_share(positions)
-        self.optimizer.zero_grad(set_to_none=True)
-        total = torch.zeros((), device=self._device)
-        for start in range(0, len(mine), settings.batch_size):
-            chosen = mine[start : start + settings.batch_size]
-            inputs, targets = self._corpus.training.batch(chosen, context)
-            is_last = start + settings.batch_size >= len(mine)
-            loss_of = self.language_model.loss if self._replicas is None else self._replicas
-            with self._synchronised(is_last):
-                with self.autocast():
-                    loss = loss_of(inputs.to(self._device), targets.to(self._device)) / (len(mine) / len(chosen))
-                loss.backward()
-            total += loss.detach()
-        norm: Any = nn.utils.clip_grad_norm_(self._parameters, settings.grad_clip)
-        mean_loss = float(total)
+        mean_loss = self._micro_batch.fitting(partial(self._accumulate, mine), self._forget)
+        self._precision.unscale(self.optimizer)
+        norm: Any = nn.utils.clip_grad_norm_(self._parameters, self._settings.grad_clip)
         if self._ranks is not None:
             norm = norm.full_tensor() if self._ranks.is_sharded else norm
             mean_loss = self._ranks.mean(mean_loss)
         return mean_loss, float(norm)
+
+    def _accumulate(self, positions: NDArray[np.int64]) -> float:
+        """Add up the gradients of this rank's passes; returns its share of the mean loss."""
+        self.optimizer.zero_grad(set_to_none=True)
+        parts = self._micro_batch.parts(positions)
+        batches = [self._corpus.training.batch(part, self.language_model.context) for part in parts]
+        counts = [_num_counted(targets) for _, targets in batches]
+        whole = float(sum(counts)) if self._ranks is None else self._ranks.mean(sum(counts))
+        loss_of = self._compiled or self._replicas or self.language_model.loss
+        total = torch.zeros((), device=self._device)
+        for number, ((inputs, targets), count) in enumerate(zip(batches, counts, strict=True), 1):
+            if not count and whole and self._ranks is None:
+                continue
+            with self._synchronised(number == len(batches)):
+                with self.autocast():
+                    loss = loss_of(inputs.to(self._device), targets.to(self._device)) * (count / max(1.0, whole))
+                torch.autograd.backward(self._precision.scaled(loss))
+            total += loss.detach()
+        return float(total)
+
+    def _forget(self) -> None:
+        """Let go of what a step without enough memory left behind."""
+        self.optimizer.zero_grad(set_to_none=True)
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
 
     def step(self, positions: NDArray[np.int64], age: int, factor: float = 1.0) -> tuple[float, float]:
         """`gradient` and, unless something of it is not finite, `update`."""
@@ -162,15 +202,20 @@ class InnerStep:
         total = 0.0
         batches = self._corpus.held_out_batches(num_batches, self._settings.batch_size, self.language_model.context)
         for inputs, targets in batches:
-            with self.autocast():
-                total += float(self.language_model.loss(inputs.to(self._device), targets.to(self._device)))
+            total += self._micro_batch.fitting(partial(self._measure, inputs, targets), self._forget)
         return total / num_batches
 
+    def _measure(self, inputs: Tensor, targets: Tensor) -> float:
+        whole, total, size = max(1, _num_counted(targets)), 0.0, self._micro_batch.size
+        for some, following in zip(torch.split(inputs, size), torch.split(targets, size), strict=True):
+            with self.autocast():
+                loss = self.language_model.loss(some.to(self._device), following.to(self._device))
+            total += float(loss) * (_num_counted(following) / whole)
+        return total
+
     def autocast(self) -> contextlib.AbstractContextManager[object]:
-        """bfloat16 on CUDA."""
-        if self._device.type == "cuda":
-            return torch.autocast("cuda", dtype=torch.bfloat16)
-        return contextlib.nullcontext()
+        """Of the chosen precision."""
+        return self._precision.autocast()
 
     def _synchronised(self, is_last: bool) -> contextlib.AbstractContextManager[object]:
         """Replicas exchange gradients once per step, with its last pass."""
@@ -191,6 +236,10 @@ class _Loss(nn.Module):
         language_model: Any = self.model
         loss: Tensor = language_model.loss(tokens, targets)
         return loss
+
+
+def _num_counted(targets: Tensor) -> int:
+    return int((targets != IGNORED).sum())
 
 
 def _as_language_model(model: nn.Module) -> LanguageModel:

@@ -17,6 +17,9 @@ from dht.errors import LocalFault
 from peer.config.layouts import layout_of, trained_parameters
 from peer.config.manifest import RunManifest
 from peer.plain_output import make_plain
+from peer.trainer.computing.choices import ComputeChoices, Tell
+from peer.trainer.computing.memory import memory_fault
+from peer.trainer.computing.module import prepare_module
 from peer.trainer.data.corpus import open_corpus
 from peer.trainer.devices.portion import Portion
 from peer.trainer.devices.rank_groups import Place, device_of, end_at_once, end_with, join_store, make_ranks, read_setup
@@ -44,6 +47,8 @@ def follow(place: Place) -> int:
     ranks = make_ranks(place, store, device, setup.is_sharded)
     manifest = RunManifest.from_bytes(bytes.fromhex(setup.manifest))
     model = build_run_model(manifest)
+    choices = ComputeChoices(**setup.choices)
+    prepare_module(model, choices)
     model = shard(model, device, offloads=setup.offloads) if setup.is_sharded else model.to(device)
     corpus = open_corpus(
         setup.data,
@@ -53,7 +58,7 @@ def follow(place: Place) -> int:
     )
     parameters = dict(trained_parameters(model))
     layout = layout_of(manifest, [(name, tuple(tensor.shape)) for name, tensor in parameters.items()])
-    inner = InnerStep(model, corpus, manifest.training, device, ranks)
+    inner = InnerStep(model, corpus, manifest.training, device, ranks, choices, Tell(note=_tell))
     portion = Portion(parameters, layout, torch.device("cpu") if setup.offloads else None)
     keeper = PortionKeeper(Path(setup.checkpoints), portion, model, [inner.optimizer], ranks)
     follower = Follower(ranks, portion, inner, keeper, setup.evaluation_batches)
@@ -107,10 +112,15 @@ def main() -> int:
         if lost_rank(error) is not None:
             # Rank 0 says so, unless it is what was lost.
             return 1
-        if not isinstance(error, LocalFault):
+        fault = error if isinstance(error, LocalFault) else memory_fault(error)
+        if fault is None:
             raise
-        print(f"peer: {error}", file=sys.stderr)
-        return error.exit_code
+        print(f"peer: {fault}", file=sys.stderr)
+        return fault.exit_code
+
+
+def _tell(sentence: str) -> None:
+    print(f"peer: {sentence}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
 AdamW (arXiv 1711.05101) or Muon (`peer/trainer/model/muon.py`); linear warm-up of the optimizer's own moments, times
 the share of the peak that the run's clock gives to all peers (`peer.config.schedule_section`); gradients clipped by
-their global norm (arXiv 1211.5063) and accumulated over several backward passes; bfloat16 autocast on CUDA.
+their global norm (arXiv 1211.5063) and accumulated over several backward passes. How a step is
+computed is in `peer/trainer/computing`.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import torch
 from torch import nn
 
 from dht.errors import LocalFault
+from peer.trainer.computing.choices import ComputeChoices, Tell
 from peer.trainer.data.corpus import Corpus
 from peer.trainer.devices.ranks import Ranks
 from peer.trainer.loop.inner_step import InnerStep, TrainingSettings
@@ -36,6 +38,7 @@ class Trainer:
         evaluate_every_steps: inner steps between two measurements of the held-out loss; 0 never measures.
         evaluation_batches: batches of each measurement, the same ones every time.
         checkpoints, first_read, ranks: see `LocalTraining`.
+        choices, tell: see `InnerStep`.
     """
 
     def __init__(
@@ -54,6 +57,8 @@ class Trainer:
         checkpoints: Path | None = None,
         first_read: int = 0,
         ranks: Ranks | None = None,
+        choices: ComputeChoices | None = None,
+        tell: Tell | None = None,
     ) -> None:
         self.device = device or torch.device("cpu")
         self.link = link
@@ -62,7 +67,7 @@ class Trainer:
         self._settings = settings
         self._evaluate_every_steps = evaluate_every_steps
         self._evaluation_batches = evaluation_batches
-        self._inner = InnerStep(model, corpus, settings, self.device, ranks)
+        self._inner = InnerStep(model, corpus, settings, self.device, ranks, choices, tell)
         self._stop: Callable[[], bool] = lambda: False
         self.training = LocalTraining(
             model,

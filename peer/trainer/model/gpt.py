@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 from peer.config.layouts import ModelShape, hidden_width
 
@@ -95,6 +96,7 @@ class GPT(nn.Module):
         if d_model % (2 * num_heads):
             raise ValueError(f"d_model={d_model}, num_heads={num_heads}; expected d_model a multiple of 2 * num_heads")
         self.context = context
+        self._recomputes = False
         self.embedding = nn.Embedding(vocab_size, d_model)
         self.blocks = nn.ModuleList(Block(d_model, num_heads) for _ in range(num_layers))
         self.norm = nn.RMSNorm(d_model, eps=NORM_EPSILON)
@@ -110,10 +112,17 @@ class GPT(nn.Module):
         x = self.embedding(tokens)
         cosine, sine = self.cosine[:length].to(x.dtype), self.sine[:length].to(x.dtype)
         for block in self.blocks:
-            x = block(x, cosine, sine)
+            if self._recomputes and self.training:
+                x = checkpoint(block, x, cosine, sine, use_reentrant=False)
+            else:
+                x = block(x, cosine, sine)
         x = self.norm(x)
         logits: Tensor = F.linear(x, self.embedding.weight) if self.head is None else self.head(x)
         return logits
+
+    def recompute_activations(self) -> None:
+        """Keep only what goes into each block for the backward pass, and compute the rest again."""
+        self._recomputes = True
 
     def loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """Mean cross-entropy in nats per token, computed in float32; both int64 [batch, length]."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Literal, Protocol
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from dht.errors import UsageFault
 from peer.config.layouts import is_hidden_matrix
+from peer.config.peer_config import OptimizerBits
 from peer.trainer.model.muon import Muon
 
 
@@ -32,8 +34,21 @@ def load_optimizers() -> None:
     torch.optim.SGD([nn.Parameter(torch.zeros(1))])
 
 
+def has_fused(parameters: Iterable[Tensor]) -> bool:
+    """Whether torch has AdamW in one kernel for parameters of this kind, where they are."""
+    # torch tells it nowhere else; its own optimizers ask the same.
+    from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
+
+    devices = _get_fused_kernels_supported_devices()
+    return all(one.device.type in devices and one.is_floating_point() for one in parameters)
+
+
 def make_optimizer(
-    parameters: Iterable[tuple[str, nn.Parameter]], settings: OptimizerSettings, *, fused: bool = False
+    parameters: Iterable[tuple[str, nn.Parameter]],
+    settings: OptimizerSettings,
+    *,
+    fused: bool = False,
+    bits: OptimizerBits = "32",
 ) -> torch.optim.Optimizer:
     """AdamW (arXiv 1711.05101), or Muon (see `muon.py`) for the matrices between hidden layers with AdamW for the rest.
 
@@ -42,7 +57,12 @@ def make_optimizer(
     Args:
         parameters: (name, parameter); those that need no gradient are left out.
         fused: use AdamW's fused kernels; Muon has none.
+        bits: of the moments; 8 (arXiv 2110.02861) takes bitsandbytes.
+
+    Raises:
+        UsageFault: 8 bits with Muon, or without bitsandbytes.
     """
+    eight_bit_adamw = _eight_bit_adamw(settings.optimizer) if bits == "8" else None
     trained = [(name, parameter) for name, parameter in parameters if parameter.requires_grad]
     decayed = [(name, parameter) for name, parameter in trained if parameter.dim() >= 2]
     vectors = [parameter for _, parameter in trained if parameter.dim() < 2]
@@ -61,6 +81,24 @@ def make_optimizer(
         {"params": [parameter for _, parameter in decayed], "weight_decay": settings.weight_decay},
         {"params": vectors, "weight_decay": 0.0},
     ]
+    if eight_bit_adamw is not None:
+        return eight_bit_adamw([group for group in groups if group["params"]], lr=settings.learning_rate, betas=betas)
     return torch.optim.AdamW(
         [group for group in groups if group["params"]], lr=settings.learning_rate, betas=betas, fused=fused
     )
+
+
+def _eight_bit_adamw(optimizer: str) -> Callable[..., torch.optim.Optimizer]:
+    if optimizer != "adamw":
+        raise UsageFault(
+            f"--optimizer-bits 8 was given, and the run's inner optimizer is {optimizer}; expected adamw; leave it out."
+        )
+    try:
+        from bitsandbytes.optim import AdamW8bit
+    except (ImportError, OSError, RuntimeError) as error:
+        raise UsageFault(
+            f"--optimizer-bits 8 needs bitsandbytes, which cannot be loaded here ({' '.join(str(error).split())[:200]})"
+            "; run: pip install bitsandbytes, or leave it out."
+        ) from error
+    made: Callable[..., torch.optim.Optimizer] = AdamW8bit
+    return made

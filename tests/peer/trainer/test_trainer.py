@@ -74,7 +74,10 @@ def test_one_peer_without_network_is_a_plain_loop_bit_for_bit(corpus):
     matrices = [parameter for parameter in plain.parameters() if parameter.dim() >= 2]
     vectors = [parameter for parameter in plain.parameters() if parameter.dim() < 2]
     optimizer = torch.optim.AdamW(
-        [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}], 3e-3, betas=(0.9, 0.95)
+        [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}],
+        3e-3,
+        betas=(0.9, 0.95),
+        fused=True,
     )
     for step in range(12):
         positions = block_positions(1, "peer-a", step, 4, corpus.training.num_tokens, CONTEXT)

@@ -1,0 +1,45 @@
+"""A loss through torch.compile. Where that fails, the loss goes on as it is, with a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from peer.trainer.computing.memory import is_about_memory
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+class CompiledLoss:
+    """Calls `loss` compiled; after a compiler's failure as it was.
+
+    Args:
+        tell: takes the sentence about it.
+    """
+
+    def __init__(self, loss: Loss, tell: Callable[[str], object]) -> None:
+        self._plain = loss
+        self._compiled: Loss | None = torch.compile(loss)
+        self._tell = tell
+
+    def __call__(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        if self._compiled is not None:
+            try:
+                return self._compiled(tokens, targets)
+            except Exception as error:
+                if is_about_memory(error) or not _is_of_compiler(error):
+                    raise
+                reason = " ".join(str(error).split())[:200] or type(error).__name__
+            self._compiled = None
+            self._tell(
+                f"--compile: torch.compile failed ({reason}); training goes on without it; a C++ compiler, such as "
+                "g++, and on CUDA triton are needed"
+            )
+        return self._plain(tokens, targets)
+
+
+def _is_of_compiler(error: Exception) -> bool:
+    kinds = (cls.__module__ for cls in type(error).__mro__)
+    return any(kind.startswith(("torch._dynamo", "torch._inductor", "torch.fx", "triton")) for kind in kinds)
