@@ -6,6 +6,7 @@ The files, each built on those above it:
     options.py        flags made from the fields of PeerConfig, and those that several commands share
     training.py       init, join, seed
     owner.py          key, invite, revoke, members, manifest
+    data.py           data tokenizer, data prepare
     watching.py       status, dashboard
     doctor.py         doctor
     export.py         export, sample, evaluate

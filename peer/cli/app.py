@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from peer.cli import doctor, export, owner, profile, receipts, training, trying, watching
+from peer.cli import data, doctor, export, owner, profile, receipts, training, trying, watching
 from peer.cli.options import spread_peers
 from peer.version import SOFTWARE
 
@@ -28,7 +28,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-for _module in (*(training, owner, doctor, watching, export, receipts, profile, trying),):
+for _module in (*(training, owner, data, doctor, watching, export, receipts, profile, trying),):
     app.add_typer(_module.commands)
 
 

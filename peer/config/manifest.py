@@ -21,7 +21,7 @@ from dht.fields import refuse_constant
 from dht.regular_files import read_regular
 from peer.config.access_sections import MAX_CHANGES, AccessSection, ChangeSection
 from peer.config.data_source import DataSection
-from peer.config.file_section import MAX_FILES, FileSection, check_files
+from peer.config.file_section import MAX_FILES, FileSection, check_files, named_file
 from peer.config.model_section import ModelSection
 from peer.config.section import MAX_WHOLE_NUMBER, Section, later
 from peer.config.training_section import TrainingSection
@@ -291,6 +291,8 @@ class RunManifest(Section):
                 "`peer join` needs no other code; remove it"
             )
         check_files(self.files)
+        if self.data.tokenizer is not None:
+            named_file(self.files, self.data.tokenizer, "data.tokenizer")
         return self
 
     def to_bytes(self) -> bytes:

@@ -16,6 +16,7 @@ from dht.errors import LocalFault, UsageFault
 from dht.identity.keys import split_run_id
 from dht.identity.multiaddr import parse_multiaddr, parse_peer_multiaddr
 from dht.regular_files import open_regular, write_whole
+from peer.config.data_source import OWN_PATTERN
 from peer.config.manifest import read_toml
 from peer.config.validation import explain
 
@@ -148,10 +149,11 @@ class PeerConfig(BaseModel):
     )
     data: Annotated[str | None, Shown("SOURCE")] = Field(
         default=None,
-        pattern=r"^(stdlib:|(text|tokens):[^\p{C}]+)$",
+        pattern=OWN_PATTERN,
         max_length=4096,
-        examples=["stdlib:", "text:PATH", "tokens:PATH"],
-        description="own data: text:PATH, tokens:PATH or stdlib:; default: the run's own source",
+        examples=["stdlib:", "text:PATH", "jsonl:PATH", "parquet:PATH", "tokens:PATH", "hf:ORG/NAME@REVISION"],
+        description="own data: text:, jsonl:, parquet: or tokens:PATH, stdlib: or hf:ORG/NAME@REVISION; default: the "
+        "run's own source",
     )
     precision: Precision = Field(
         default="auto",

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from dht.quantities import count_text
-from peer.config.data_source import reads_bytes, source_here
+from peer.config.data_source import source_here
 from peer.export.model_source import ModelSource
 from peer.export.opened import loadable_folder, open_model
 from peer.export.task_scores import check_harness, score_tasks
-from peer.trainer.data.corpus import open_corpus
+from peer.trainer.data.corpus import open_run_corpus
 from peer.trainer.devices.select import select_device
 from peer.trainer.model.evaluation import held_out_loss
 
@@ -31,13 +31,8 @@ def evaluate_model(source: ModelSource, data: str | None, device_name: str, as_j
     device = select_device(device_name)
     opened = open_model(source)
     manifest = opened.manifest
-    used = source_here(manifest.data.source, data)
-    corpus = open_corpus(
-        used,
-        vocab_size=manifest.model.vocab_size,
-        context=manifest.model.context,
-        held_out_fraction=manifest.data.held_out_fraction,
-    )
+    used = source_here(manifest.data.source, data, manifest.data.tokenizer)
+    corpus = open_run_corpus(manifest, used)
     loss = held_out_loss(
         opened.model.to(device), corpus, manifest.data.evaluation_batches, manifest.training.batch_size
     )
@@ -49,7 +44,7 @@ def evaluate_model(source: ModelSource, data: str | None, device_name: str, as_j
         "data": used,
         "num_held_out_tokens": manifest.data.evaluation_batches * manifest.training.batch_size * manifest.model.context,
         "held_out_loss": loss if math.isfinite(loss) else None,
-        "bits_per_byte": loss / math.log(2) if math.isfinite(loss) and reads_bytes(used) else None,
+        "bits_per_byte": _bits_per_byte(loss, corpus.bytes_per_token),
     }
     if as_json:
         print(json.dumps(facts))
@@ -88,3 +83,10 @@ def evaluate_tasks(source: ModelSource, tasks: str, limit: int | None, device_na
         error = "" if score.error is None else f"{score.error:.4f}"
         print(f"{score.task:<{width}}  {score.metric:<{widest}}  {score.value:>9.4f}  {error:>9}  {score.num_samples}")
     return 0
+
+
+def _bits_per_byte(loss: float, bytes_per_token: float | None) -> float | None:
+    """Of a loss in nats per token; None where nobody knows how many bytes of text a token stands for."""
+    if bytes_per_token is None or not math.isfinite(loss):
+        return None
+    return loss / math.log(2) / bytes_per_token

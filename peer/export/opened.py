@@ -9,7 +9,6 @@ from typing import Any
 from safetensors import SafetensorError
 
 from dht.errors import Incompatible
-from peer.config.data_source import reads_bytes
 from peer.config.manifest import RunManifest
 from peer.export.formats.model_file import cannot_be_written
 from peer.export.formats.model_folder import built_in_contents, write_contents
@@ -32,7 +31,7 @@ class OpenedModel:
     @property
     def reads_bytes(self) -> bool:
         """Whether its tokens are the bytes of text."""
-        return reads_bytes(self.manifest.data.source)
+        return self.manifest.data.has_byte_tokens
 
 
 def open_model(source: ModelSource) -> OpenedModel:

@@ -23,7 +23,7 @@ from peer.panel.terminal import Terminal
 from peer.trainer.computing.choices import ComputeChoices, Tell
 from peer.trainer.computing.memory import memory_fault
 from peer.trainer.computing.module import prepare_module
-from peer.trainer.data.corpus import open_corpus
+from peer.trainer.data.corpus import open_run_corpus
 from peer.trainer.devices.rank_groups import (
     Place,
     RankGroup,
@@ -147,7 +147,7 @@ def _build_trainer(
     terminal: Terminal,
 ) -> Trainer:
     check_joinable(config.run_id, manifest)
-    source = source_here(manifest.data.source, config.data)
+    source = source_here(manifest.data.source, config.data, manifest.data.tokenizer)
     is_elsewhere = device.type != "cpu"
     check_memory(manifest, "train on a GPU" if is_elsewhere else "train", free_memory_bytes())
     ranks = None if group is None else _meet(config, manifest, source, device, group)
@@ -155,12 +155,7 @@ def _build_trainer(
     choices = ComputeChoices.of(config)
     prepare_module(model, choices)
     model = shard(model, device, offloads=config.offload) if config.shard else model.to(device)
-    corpus = open_corpus(
-        source,
-        vocab_size=manifest.model.vocab_size,
-        context=manifest.model.context,
-        held_out_fraction=manifest.data.held_out_fraction,
-    )
+    corpus = open_run_corpus(manifest, source)
     chooser = "which every machine has" if config.data is None else "as chosen here"
     terminal.note(f"training on {source} ({chooser}; {corpus.facts})")
     ref_device = torch.device("cpu") if config.offload else None

@@ -22,7 +22,8 @@ from averaging.outer.layout import FragmentLayout, build_layout
 from dht.host import PeerId
 from peer.config.manifest import RunManifest
 from peer.mailbox.mailbox import Mailbox
-from peer.trainer.data.corpus import Corpus, TokenStream
+from peer.trainer.data.corpus import Corpus
+from peer.trainer.data.streams import TokenStream
 from peer.trainer.loop.mailbox_link import TrainerLink
 from peer.trainer.loop.trainer import Trainer
 from peer.trainer.model.evaluation import held_out_loss, load_anchors

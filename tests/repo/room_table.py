@@ -81,7 +81,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         "msgpack numpy pydantic safetensors",
     ),
     "peer.trainer.devices": ("averaging.outer peer peer.mailbox", False, "numpy torch"),
-    "peer.trainer.data": ("peer.config", False, "blake3 numpy torch"),
+    "peer.trainer.data": ("peer peer.config", False, "blake3 numpy pyarrow pydantic tokenizers torch"),
     "peer.trainer.model": (
         "averaging averaging.outer peer peer.config peer.trainer.data",
         False,
@@ -252,6 +252,7 @@ LIBRARY_OBJECTS = (
     *("dht.p2pd.lazy_hivemind", "dht.pylibp2p.protobuf_clash"),  # take a library's part while it is loaded
     "dht.kademlia.node",  # hivemind's protocol keeps what it is given here
     "dashboard.server.quiet_log",  # records of logging
+    "peer.trainer.data.tokenizing",  # a tokenizer is put together so
     *("murmuration.integrations.transformers", "murmuration.integrations.lightning"),  # what callbacks are given
 )
 """They set attributes of objects that a library made and that offer no other way."""

@@ -22,7 +22,6 @@ from torch import Tensor
 
 from dht.errors import UsageFault
 from dht.regular_files import read_regular
-from peer.config.data_source import reads_bytes
 from peer.config.manifest import RunManifest
 from peer.export.formats.anchors import Anchors, named_tensors, parameters_sha256, run_facts
 from peer.export.formats.byte_tokenizer import END_TOKEN, byte_tokenizer_files
@@ -123,7 +122,7 @@ def contents_of(anchors: Anchors) -> FolderContents:
 def built_in_contents(manifest: RunManifest, tensors: Mapping[str, Tensor]) -> FolderContents:
     """The built-in model as a Llama; `tensors` under its own names, in order."""
     model = manifest.model
-    takes_bytes = reads_bytes(manifest.data.source) and model.vocab_size >= NUM_BYTES
+    takes_bytes = manifest.data.has_byte_tokens and model.vocab_size >= NUM_BYTES
     end_token = END_TOKEN if takes_bytes else None
     generation = {"bos_token_id": None, "eos_token_id": end_token, "pad_token_id": end_token}
     files = {

@@ -2,8 +2,16 @@
 
 The files, each built on those above it:
 
-    held_out.py   which text only measures the loss
-    files.py      the files behind a source: regular ones, read in pieces
-    positions.py  where the blocks of an inner step begin
-    corpus.py     one stream to train on and one that is held out
+    held_out.py         which text only measures the loss
+    files.py            the files behind a source: regular ones, read in pieces
+    streams.py          sequences of tokens that blocks are read from
+    positions.py        where blocks begin when each peer draws for itself
+    tokenizing.py       text to tokens with a tokenizer.json, and a new one from text
+    documents.py        documents of text, JSON lines and Parquet, part by part
+    shards.py           shards of tokens, and the meta.json about them
+    tokenize_worker.py  a process that makes shards of parts
+    tokenize_pool.py    several of them
+    prepare.py          `peer data`: text in, shards or a tokenizer out
+    prepared.py         prepared shards in a folder
+    corpus.py           one stream to train on and one that is held out
 """

@@ -10,61 +10,22 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from dht.errors import UsageFault
 from dht.quantities import bytes_text, plural
 from peer.config.data_source import LIBRARY, reads_bytes
-from peer.trainer.data.files import FileTokens, Tokens, chosen_files, library_files
+from peer.config.file_section import named_file
+from peer.config.manifest import RunManifest
+from peer.trainer.data.files import FileTokens, chosen_files, library_files, paths_in
 from peer.trainer.data.held_out import PIECE_TOKENS, hash_fraction
-
-
-class TokenStream:
-    """One long sequence of tokens made of segments (files), read in any order."""
-
-    def __init__(self, segments: Sequence[tuple[str, Tokens]], vocab_size: int) -> None:
-        self._segments = [(name, tokens) for name, tokens in segments if len(tokens)]
-        self._ends = np.cumsum([len(tokens) for _, tokens in self._segments], dtype=np.int64)
-        self._vocab_size = vocab_size
-
-    @property
-    def num_tokens(self) -> int:
-        return int(self._ends[-1]) if len(self._ends) else 0
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Where the segments come from, in order."""
-        return tuple(name for name, _ in self._segments)
-
-    def read(self, start: int, length: int) -> NDArray[np.int64]:
-        """`length` tokens from `start`, across segments: int64 [length].
-
-        Raises:
-            UsageFault: a token is not below vocab_size; names the file.
-        """
-        if not 0 <= start <= start + length <= self.num_tokens:
-            raise IndexError(f"tokens {start}..{start + length} of {self.num_tokens}")
-        block = np.empty(length, np.int64)
-        filled, index = 0, int(np.searchsorted(self._ends, start, side="right"))
-        while filled < length:
-            name, tokens = self._segments[index]
-            inside = start + filled - (int(self._ends[index]) - len(tokens))
-            part = tokens[inside : inside + length - filled]
-            check_ids(name, int(part.max()), self._vocab_size)
-            block[filled : filled + len(part)] = part
-            filled += len(part)
-            index += 1
-        return block
-
-    def batch(self, positions: NDArray[np.int64], context: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Inputs and targets (the inputs moved on by one token): two int64 [len(positions), context] on the CPU."""
-        blocks = torch.from_numpy(np.stack([self.read(int(position), context + 1) for position in positions]))
-        return blocks[:, :-1].contiguous(), blocks[:, 1:].contiguous()
+from peer.trainer.data.prepared import ShardFolder, check_fits, training_stream
+from peer.trainer.data.shards import META_NAME, read_meta
+from peer.trainer.data.streams import TokenStream, TrainingStream, check_ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +34,13 @@ class Corpus:
 
     Attributes:
         facts: what was read and what was left out, for people.
+        bytes_per_token: UTF-8 bytes of text per held-out token; None: not known.
     """
 
-    training: TokenStream
+    training: TrainingStream
     held_out: TokenStream
     facts: str = ""
+    bytes_per_token: float | None = None
 
     def held_out_batches(
         self, num_batches: int, batch_size: int, context: int
@@ -90,32 +53,54 @@ class Corpus:
             yield self.held_out.batch(np.array(positions, np.int64), context)
 
 
-def check_ids(name: str, largest: int, vocab_size: int) -> None:
-    """Before tokens are used.
+def open_run_corpus(manifest: RunManifest, source: str) -> Corpus:
+    """`open_corpus` with what the run's manifest says about data.
+
+    Args:
+        source: what is read here (`peer.config.data_source.source_here`).
 
     Raises:
-        UsageFault: the largest of them is not below vocab_size; names the file.
+        UsageFault: as `open_corpus`.
     """
-    if largest >= vocab_size:
-        raise UsageFault(
-            f"{name} holds token {largest}; expected tokens below vocab_size {vocab_size}; tokenize it with the run's "
-            "tokenizer"
-        )
+    data = manifest.data
+    named = None if data.tokenizer is None else named_file(manifest.files, data.tokenizer, "data.tokenizer")
+    return open_corpus(
+        source,
+        vocab_size=manifest.model.vocab_size,
+        context=manifest.model.context,
+        held_out_fraction=data.held_out_fraction,
+        tokenizer_digest=None if named is None else named.digest,
+        digest=data.digest,
+    )
 
 
-def open_corpus(source: str, *, vocab_size: int, context: int, held_out_fraction: float) -> Corpus:
+def open_corpus(
+    source: str,
+    *,
+    vocab_size: int,
+    context: int,
+    held_out_fraction: float,
+    tokenizer_digest: str | None = None,
+    digest: str | None = None,
+) -> Corpus:
     """Open the data of a run.
 
     Args:
         source: ``stdlib:``, ``text:PATH[,PATH...]`` or ``tokens:PATH[,PATH...]``.
         held_out_fraction: share that is never trained on: pieces chosen by their content, files of the
-            library by their names.
+            library by their names; prepared shards say it themselves.
+        tokenizer_digest: of the run's tokenizer; None: it names none.
+        digest: of the meta.json that the run names; None: it names none.
 
     Raises:
         UsageFault: unknown kind, missing or unreadable path, something that is no regular file, no text, tokens outside
-            of the vocabulary, or less than one block on either side.
+            of the vocabulary, of another tokenizer or data, or less than one block on either side.
     """
     kind, _, rest = source.partition(":")
+    if kind == "tokens" and rest:
+        prepared = _prepared(rest, vocab_size, context, tokenizer_digest, digest)
+        if prepared is not None:
+            return prepared
     if source == LIBRARY:
         found = library_files()
     elif kind in ("text", "tokens") and rest:
@@ -132,7 +117,12 @@ def open_corpus(source: str, *, vocab_size: int, context: int, held_out_fraction
     facts = f"{plural(len(found.segments), 'file')}, {bytes_text(num_bytes)}"
     if found.num_left_out:
         facts += f"; {found.num_left_out} entries that lead out of the folder, or are no files, were left out"
-    corpus = Corpus(TokenStream(training, vocab_size), TokenStream(held_out, vocab_size), facts)
+    corpus = Corpus(
+        TokenStream(training, vocab_size),
+        TokenStream(held_out, vocab_size),
+        facts,
+        1.0 if reads_bytes(source) else None,
+    )
     for part, stream in (("to train on", corpus.training), ("held out", corpus.held_out)):
         if stream.num_tokens <= context:
             raise UsageFault(
@@ -140,6 +130,27 @@ def open_corpus(source: str, *, vocab_size: int, context: int, held_out_fraction
                 "token); give more text or raise data.held_out_fraction"
             )
     return corpus
+
+
+def _prepared(
+    text: str, vocab_size: int, context: int, tokenizer_digest: str | None, digest: str | None
+) -> Corpus | None:
+    """The corpus of a folder with a meta.json; None: there is none, and nothing asks for one."""
+    paths = paths_in(text)
+    folder = paths[0]
+    meta = read_meta(folder, digest) if len(paths) == 1 and folder.is_dir() else None
+    if meta is None:
+        if tokenizer_digest is None and digest is None:
+            return None
+        what = "the tokenizer of its tokens" if digest is None else "the data that it trains on"
+        raise UsageFault(
+            f"{text} has no {META_NAME}; expected one folder with it, because the run names {what}; make it with "
+            "`peer data prepare`, or get that of the run's owner"
+        )
+    check_fits(meta, str(folder / META_NAME), vocab_size, tokenizer_digest)
+    shards = ShardFolder(folder, meta, vocab_size)
+    training = training_stream(shards, vocab_size, context)
+    return Corpus(training, shards.held_out(context), shards.facts(), meta.held_out_bytes_per_token)
 
 
 def _split_by_name(

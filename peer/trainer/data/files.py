@@ -152,18 +152,10 @@ def chosen_files(text: str, *, is_text: bool) -> FoundFiles:
     """
     found, reader = FoundFiles(), _Reader()
     for path in paths_in(text):
-        if not path.exists():
-            raise UsageFault(
-                f"{path} does not exist; expected a file or folder to read (commas separate several); check the data "
-                "source"
-            )
-        if not path.is_dir():
-            files = [(path.name, path)]
-        else:
-            files, num_left_out = _inside(path)
-            found.num_left_out += num_left_out
-            if not is_text:
-                files = [(name, file) for name, file in files if file.suffix in _SHARD_SUFFIXES]
+        files, num_left_out = files_at(path)
+        found.num_left_out += num_left_out
+        if not is_text and path.is_dir():
+            files = [(name, file) for name, file in files if file.suffix in _SHARD_SUFFIXES]
         found.segments += [(name, reader.load(file, _BYTES if is_text else _token_type(file))) for name, file in files]
     if not any(len(tokens) for _, tokens in found.segments):
         left_out = f" ({found.num_left_out} entries that lead out of it, or are no files, were left out)"
@@ -171,6 +163,19 @@ def chosen_files(text: str, *, is_text: bool) -> FoundFiles:
             f"{text} holds nothing to read{left_out if found.num_left_out else ''}; expected text files or token shards"
         )
     return found
+
+
+def files_at(path: Path) -> tuple[list[tuple[str, Path]], int]:
+    """(name relative to the folder, path) of a file or of those in a folder, and how many entries were left out.
+
+    Raises:
+        UsageFault: there is nothing at that path.
+    """
+    if not path.exists():
+        raise UsageFault(
+            f"{path} does not exist; expected a file or folder to read (commas separate several); check the data source"
+        )
+    return _inside(path) if path.is_dir() else ([(path.name, path)], 0)
 
 
 def paths_in(text: str) -> list[Path]:

@@ -1,4 +1,4 @@
-"""Where the blocks of an inner step begin: a pure function of seed, PeerId and step."""
+"""Where the blocks of an inner step begin when each peer draws for itself: a pure function of seed, PeerId and step."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import hashlib
 
 import numpy as np
 from numpy.typing import NDArray
+
+from peer.trainer.data.streams import Groups
 
 
 def block_positions(
@@ -25,3 +27,21 @@ def block_positions(
     key = int.from_bytes(hashlib.sha256(f"{seed}|{peer_id}".encode()).digest()[:16], "little")
     raw = np.random.Philox(key=key, counter=inner_step << 64).random_raw(batch_size)
     return np.asarray(raw % np.uint64(num_starts), np.int64)
+
+
+def random_positions(
+    seed: int, peer_id: str, inner_step: int, batch_size: int, groups: Groups, context: int
+) -> NDArray[np.int64]:
+    """`block_positions` in all groups that are here, as if they were one sequence.
+
+    Raises:
+        ValueError: none of them has a block of context + 1.
+    """
+    ranges = [found for group in range(groups.num_groups) if (found := groups.group_range(group)) is not None]
+    ranges = [(first, length - context) for first, length in ranges if length > context]
+    ends = np.cumsum([num_starts for _, num_starts in ranges], dtype=np.int64)
+    drawn = block_positions(seed, peer_id, inner_step, batch_size, int(ends[-1]) + context if ranges else 0, context)
+    index = np.searchsorted(ends, drawn, side="right")
+    firsts = np.array([first for first, _ in ranges], np.int64)
+    sizes = np.array([num_starts for _, num_starts in ranges], np.int64)
+    return firsts[index] + drawn - (ends[index] - sizes[index])

@@ -26,7 +26,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from dht.errors import LocalFault, UsageFault
-from peer.trainer.data.positions import block_positions
+from peer.trainer.data.positions import random_positions
+from peer.trainer.data.streams import Groups, OneGroup
 from peer.trainer.devices.ranks import Ranks
 from peer.trainer.loop.checkpoint_keeper import KeptCounts, TrainerKeeper
 from peer.trainer.loop.checkpoint_portion import Stateful, check_state
@@ -142,9 +143,11 @@ class LocalTraining:
         `peer.trainer.data.positions.block_positions`). With `context` 0 they are single samples, each counted as one
         token.
         """
-        positions = block_positions(
-            self._seed, self._peer_id, self._num_reads, num_blocks, num_tokens_available, context
-        )
+        return self.next_blocks(num_blocks, context, OneGroup(num_tokens_available))
+
+    def next_blocks(self, num_blocks: int, context: int, groups: Groups) -> NDArray[np.int64]:
+        """`next_positions` in data of several groups."""
+        positions = random_positions(self._seed, self._peer_id, self._num_reads, num_blocks, groups, context)
         self._num_reads += 1
         self._num_tokens += num_blocks * max(1, context)
         return positions

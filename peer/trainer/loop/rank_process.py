@@ -20,7 +20,7 @@ from peer.plain_output import make_plain
 from peer.trainer.computing.choices import ComputeChoices, Tell
 from peer.trainer.computing.memory import memory_fault
 from peer.trainer.computing.module import prepare_module
-from peer.trainer.data.corpus import open_corpus
+from peer.trainer.data.corpus import open_run_corpus
 from peer.trainer.devices.portion import Portion
 from peer.trainer.devices.rank_groups import Place, device_of, end_at_once, end_with, join_store, make_ranks, read_setup
 from peer.trainer.devices.ranks import Order, OrderKind, Ranks, lost_rank
@@ -50,12 +50,7 @@ def follow(place: Place) -> int:
     choices = ComputeChoices(**setup.choices)
     prepare_module(model, choices)
     model = shard(model, device, offloads=setup.offloads) if setup.is_sharded else model.to(device)
-    corpus = open_corpus(
-        setup.data,
-        vocab_size=manifest.model.vocab_size,
-        context=manifest.model.context,
-        held_out_fraction=manifest.data.held_out_fraction,
-    )
+    corpus = open_run_corpus(manifest, setup.data)
     parameters = dict(trained_parameters(model))
     layout = layout_of(manifest, [(name, tuple(tensor.shape)) for name, tensor in parameters.items()])
     inner = InnerStep(model, corpus, manifest.training, device, ranks, choices, Tell(note=_tell))

@@ -94,10 +94,10 @@ class Trainer:
             LocalFault: `MAX_SKIPPED_IN_A_ROW` such steps in a row, or live parameters that are no longer finite.
         """
         settings = self._settings
-        positions = self.training.next_positions(
+        positions = self.training.next_blocks(
             settings.batch_size * settings.accumulation_steps,
             self._inner.language_model.context,
-            self._corpus.training.num_tokens,
+            self._corpus.training,
         )
         factor = self.link.learning_rate_factor
         if self._ranks is not None:

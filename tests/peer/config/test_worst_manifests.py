@@ -73,7 +73,7 @@ def fields_of(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, F
 
 CHOICES = {name: values for name, field in fields_of(RunManifest) if (values := bounds(field))}
 TEXTS = {
-    *("name", "description", "data.source", "network.sites", "access.members", "changes"),
+    *("name", "description", "data.source", "data.text_field", "network.sites", "access.members", "changes"),
     *("code", "command", "files"),
 }
 """Fields without bounds of this kind: patterns and lengths are in `test_manifest.py`, sources in

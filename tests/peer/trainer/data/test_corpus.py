@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dht.errors import UsageFault
-from peer.trainer.data.corpus import TokenStream, open_corpus
+from peer.trainer.data.corpus import open_corpus
 from peer.trainer.data.positions import block_positions
+from peer.trainer.data.streams import TokenStream
 
 
 def corpus_of(source, *, context=16, vocab_size=256, held_out_fraction=0.1):

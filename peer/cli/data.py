@@ -1,0 +1,120 @@
+"""Commands that make data ready for a run: `peer data tokenizer`, `peer data prepare`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from peer.cli.exit_codes import exits_with_sentence
+from peer.cli.options import AsJson
+
+commands = typer.Typer()
+data_commands = typer.Typer(
+    short_help="Make text ready for a run.",
+    help="Make a tokenizer, and shards of tokens that volunteers of a run share.",
+    no_args_is_help=True,
+)
+commands.add_typer(data_commands, name="data")
+
+Files = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="FILES...",
+        help="Text, .jsonl and .parquet files, or folders of them; jsonl:PATH, parquet:PATH and text:PATH say which.",
+        show_default=False,
+    ),
+]
+FieldName = Annotated[
+    str, typer.Option("--field", metavar="NAME", help="Field of JSON lines and Parquet that has the text.")
+]
+
+
+@data_commands.command(
+    short_help="Train a tokenizer on text.",
+    epilog="\b\nExample:\n  peer data tokenizer --vocab-size 8192 --out ./tokenizer corpus/*.jsonl",
+)
+@exits_with_sentence
+def tokenizer(
+    files: Files,
+    vocab_size: Annotated[int, typer.Option("--vocab-size", min=257, max=2**20, metavar="N", help="Tokens it has.")],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where to write it.")],
+    field: FieldName = "text",
+    as_json: AsJson = False,
+) -> int:
+    """Train a byte-level BPE tokenizer and write it as `AutoTokenizer.from_pretrained` reads it."""
+    from peer.trainer.data.prepare import train_tokenizer
+
+    made = train_tokenizer(files, vocab_size, out, field)
+    if as_json:
+        print(
+            json.dumps({"out": str(made.path), "digest": made.digest, "vocab_size": made.vocab_size, "eos": made.eos})
+        )
+        return 0
+    print(f"Tokenizer   {made.path}  ({made.vocab_size} tokens)")
+    print(f"Digest      {made.digest}")
+    if made.vocab_size < vocab_size:
+        print(f"            The text has words for {made.vocab_size} tokens, not for {vocab_size}.")
+    print(f"Next:       peer data prepare --tokenizer {out} --out ./shards FILES...")
+    return 0
+
+
+@data_commands.command(
+    short_help="Tokenize text into shards that a run can name.",
+    epilog="\b\nExample:\n  peer data prepare --tokenizer ./tokenizer --out ./shards corpus/*.jsonl",
+)
+@exits_with_sentence
+def prepare(
+    files: Files,
+    tokenizer: Annotated[
+        Path, typer.Option("--tokenizer", metavar="T", help="A tokenizer.json, or the folder that has it.")
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="DIR", help="Where to write shards and meta.json.")],
+    field: FieldName = "text",
+    eos: Annotated[
+        str | None,
+        typer.Option("--eos", metavar="TOKEN", help="Ends each document; default: as the tokenizer's files say."),
+    ] = None,
+    held_out: Annotated[
+        float,
+        typer.Option(
+            "--held-out", min=0, max=0.5, metavar="SHARE", help="Share of the documents that is never trained on."
+        ),
+    ] = 0.01,
+    processes: Annotated[
+        int | None, typer.Option("--processes", min=1, max=1024, metavar="N", help="Default: one per core.")
+    ] = None,
+    shard_megabytes: Annotated[
+        int, typer.Option("--shard-megabytes", min=1, max=4096, metavar="N", help="Text per shard.")
+    ] = 64,
+    as_json: AsJson = False,
+) -> int:
+    """Tokenize text into shards and a meta.json; stopped and called again, it goes on where it was."""
+    from dht.quantities import bytes_text, count_text, plural
+    from peer.trainer.data.prepare import prepare_data
+
+    meta, digest = prepare_data(
+        files,
+        tokenizer,
+        out,
+        text_field=field,
+        end=eos,
+        held_out_fraction=held_out,
+        num_processes=processes,
+        part_bytes=shard_megabytes << 20,
+    )
+    training, held = (sum(one.tokens for one in side) for side in (meta.training, meta.held_out))
+    if as_json:
+        facts = {"out": str(out), "digest": digest, "tokenizer": meta.tokenizer, "dtype": meta.dtype, "eos": meta.eos}
+        counts = {"documents": meta.documents, "tokens": training, "held_out_tokens": held, "shards": len(meta.shards)}
+        print(json.dumps(facts | counts))
+        return 0
+    size = bytes_text(sum(meta.num_bytes(one) for one in meta.shards))
+    print(f"Shards      {plural(len(meta.shards), 'file')} in {out}, {size}, {meta.dtype}")
+    print(f"Tokens      {count_text(training)} to train on, {count_text(held)} held out, {meta.documents} documents")
+    print(f"Digest      {digest}  (data.digest of a run that everybody shall train on these)")
+    print(f"Here:       peer join --data tokens:{out} ...")
+    print('Elsewhere:  put the folder on a web server, and source = "https://HOST/PATH/meta.json" into [data]')
+    return 0

@@ -1,0 +1,283 @@
+"""Documents of text, JSON lines, Parquet and data sets of the Hugging Face hub, part by part.
+
+A part is a range of a file that can be read without what stands before it, so that several processes share the work
+and nobody reads more than it needs. The same files and part size give the same parts everywhere.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from io import BufferedReader
+from pathlib import Path
+from typing import Any, Self
+
+from dht.errors import LocalFault, UsageFault
+from dht.regular_files import open_regular
+from peer.trainer.data.files import files_at, paths_in, unreadable
+from peer.trainer.data.tokenizing import INSTALL
+
+SUFFIXES = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
+"""Everything else is text."""
+
+KINDS = ("text", "jsonl", "parquet")
+
+CHUNK_BYTES = 1 << 16
+"""Text files are divided into documents of about so many bytes at the ends of lines: what a held-out choice is made
+for, and many in one book."""
+MAX_ROW_BYTES = 64 << 20
+"""Of one row of JSON lines: more is no document, and is left out."""
+MAX_TEXT_CHARACTERS = 1 << 20
+"""Handed to a tokenizer at a time; its memory is about 100 times that."""
+ROWS_TO_BELIEVE = 100
+"""Rows without the field, and none with it, before the field is said to be missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class TextPart:
+    """Ranges of files of one kind: bytes of text and JSON lines, row groups of Parquet.
+
+    Attributes:
+        kind: text, jsonl or parquet; hf: see `HubPart`.
+        pieces: (path, start, stop) of each.
+    """
+
+    kind: str
+    pieces: tuple[tuple[str, int, int], ...]
+
+    def to_fields(self) -> dict[str, Any]:
+        """As JSON takes it."""
+        return asdict(self)
+
+    @classmethod
+    def from_fields(cls, fields: dict[str, Any]) -> Self:
+        """Back from JSON."""
+        return cls(fields["kind"], tuple((str(path), int(a), int(b)) for path, a, b in fields["pieces"]))
+
+
+@dataclass
+class Complaints:
+    """What was left out or mended, by kind, as people read it."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def text(self) -> str:
+        """``3 empty rows, 1 rows without the field``."""
+        return ", ".join(f"{count} {kind}" for kind, count in sorted(self.counts.items()))
+
+
+def files_of(sources: Sequence[str]) -> list[tuple[str, Path]]:
+    """(kind, path) of files and folders; ``text:``, ``jsonl:`` or ``parquet:`` in front says what they are.
+
+    Without that a file is what its suffix says. In folders hidden files and links that lead out are left out.
+
+    Raises:
+        UsageFault: something is missing or no regular file, or there is nothing.
+    """
+    found = []
+    for source in sources:
+        kind, colon, rest = source.partition(":")
+        named = kind if colon and kind in KINDS and rest else None
+        for path in paths_in(source if named is None else rest):
+            for _, file in files_at(path)[0]:
+                by_suffix = SUFFIXES.get(file.suffix.lower(), "text")
+                if named in (None, "text", by_suffix) or not path.is_dir():
+                    found.append((named or by_suffix, file))
+    if not found:
+        raise UsageFault(f"{', '.join(sources)} holds nothing to read; expected text, .jsonl or .parquet files")
+    return found
+
+
+def parts_of(files: Sequence[tuple[str, Path]], part_bytes: int) -> list[TextPart]:
+    """Files divided into parts of about `part_bytes` each, in order; small files of one kind share a part.
+
+    Raises:
+        UsageFault: a file cannot be read, or is no Parquet file.
+        LocalFault: a library is missing.
+    """
+    parts: list[TextPart] = []
+    pieces: list[tuple[str, int, int]] = []
+    kind_here, size_here = "", 0
+
+    def end_part() -> None:
+        nonlocal pieces, size_here
+        if pieces:
+            parts.append(TextPart(kind_here, tuple(pieces)))
+        pieces, size_here = [], 0
+
+    for kind, path in files:
+        if kind != kind_here:
+            end_part()
+            kind_here = kind
+        for start, stop, num_bytes in _ranges(kind, path, part_bytes):
+            pieces.append((str(path), start, stop))
+            size_here += num_bytes
+            if size_here >= part_bytes:
+                end_part()
+    end_part()
+    return parts
+
+
+def documents(part: TextPart, text_field: str, complaints: Complaints) -> Iterator[tuple[str, bool]]:
+    """(text, whether the document ends with it) of a part, in order; never empty.
+
+    Raises:
+        UsageFault: a file cannot be read, or no row has the field.
+        LocalFault: a library is missing.
+    """
+    for name, start, stop in part.pieces:
+        path = Path(name)
+        try:
+            if part.kind == "text":
+                yield from _text(path, start, stop, complaints)
+            else:
+                rows = (
+                    _json_rows(path, start, stop, complaints)
+                    if part.kind == "jsonl"
+                    else _parquet(path, start, stop, text_field)
+                )
+                for text in texts_of(rows, text_field, str(path), complaints):
+                    yield text, True
+        except OSError as error:
+            raise unreadable(path, error) from error
+
+
+def texts_of(rows: Iterator[Any], text_field: str, where: str, complaints: Complaints) -> Iterator[str]:
+    """The text of each row that has one.
+
+    Raises:
+        UsageFault: none of the first rows has the field; the sentence names those that it has.
+    """
+    num_with = num_without = 0
+    for row in rows:
+        text = row.get(text_field) if isinstance(row, dict) else None
+        if isinstance(text, bytes):
+            text = _decoded(text, complaints)
+        if not isinstance(text, str):
+            num_without += 1
+            complaints.counts["rows without the field"] += 1
+            if not num_with and num_without >= ROWS_TO_BELIEVE:
+                raise _no_field(where, text_field, row)
+            continue
+        num_with += 1
+        if not text.strip():
+            complaints.counts["empty rows"] += 1
+            continue
+        # Half a pair of UTF-16, which JSON can hold and no tokenizer takes.
+        yield text if text.isascii() else text.encode("utf-8", "replace").decode()
+    if num_without and not num_with:
+        raise _no_field(where, text_field, row)
+
+
+def _no_field(where: str, text_field: str, row: Any) -> UsageFault:
+    has = ", ".join(map(str, list(row)[:12])) if isinstance(row, dict) else f"{type(row).__name__}s"
+    return UsageFault(
+        f"{where} has no text in field {text_field!r}; its rows have {has[:300] or 'no fields'}; name the field with "
+        "--field, or in a run with data.text_field"
+    )
+
+
+def _ranges(kind: str, path: Path, part_bytes: int) -> Iterator[tuple[int, int, int]]:
+    """(start, stop, bytes) of the ranges of a file."""
+    if kind == "parquet":
+        metadata = _parquet_file(path).metadata
+        for group in range(metadata.num_row_groups):
+            yield group, group + 1, metadata.row_group(group).total_byte_size
+        return
+    try:
+        with open_regular(path) as file:
+            num_bytes = os.fstat(file.fileno()).st_size
+    except OSError as error:
+        raise unreadable(path, error) from error
+    for start in range(0, num_bytes, part_bytes):
+        stop = min(start + part_bytes, num_bytes)
+        yield start, stop, stop - start
+
+
+def _lines_from(file: BufferedReader, start: int) -> int:
+    """Move to the first line that begins at `start` or later; returns where that is."""
+    if start == 0:
+        return 0
+    file.seek(start - 1)
+    position = start - 1
+    while True:
+        line = file.readline(CHUNK_BYTES)
+        position += len(line)
+        if not line or line.endswith(b"\n"):
+            return position
+
+
+def _text(path: Path, start: int, stop: int, complaints: Complaints) -> Iterator[tuple[str, bool]]:
+    """Chunks that end with a line, about `CHUNK_BYTES` each; the last of the file ends the document."""
+    with open_regular(path) as file:
+        num_bytes = os.fstat(file.fileno()).st_size
+        position, is_line_end = _lines_from(file, start), True
+        while position < stop or not is_line_end:
+            content = file.read(max(1, min(CHUNK_BYTES, stop - position)))
+            if content and not content.endswith(b"\n"):
+                content += file.readline(CHUNK_BYTES)  # text without lines is cut somewhere
+            if not content:
+                return
+            position += len(content)
+            is_line_end = content.endswith(b"\n")
+            text = _decoded(content, complaints)
+            if text.strip():
+                yield text, position >= num_bytes
+
+
+def _json_rows(path: Path, start: int, stop: int, complaints: Complaints) -> Iterator[Any]:
+    with open_regular(path) as file:
+        position = _lines_from(file, start)
+        while position < stop:
+            line = file.readline(MAX_ROW_BYTES)
+            position += len(line)
+            if not line:
+                return
+            if not line.endswith(b"\n") and len(line) == MAX_ROW_BYTES:
+                complaints.counts[f"rows longer than {MAX_ROW_BYTES >> 20} MiB"] += 1
+                while line and not line.endswith(b"\n"):
+                    line = file.readline(CHUNK_BYTES)
+                    position += len(line)
+                continue
+            if not line.strip():
+                continue
+            try:
+                yield json.loads(_decoded(line, complaints))
+            except (ValueError, RecursionError):
+                complaints.counts["lines that are no JSON"] += 1
+
+
+def _parquet(path: Path, start: int, stop: int, text_field: str) -> Iterator[Any]:
+    file = _parquet_file(path)
+    names = file.schema_arrow.names
+    if text_field not in names:
+        raise _no_field(str(path), text_field, dict.fromkeys(names))
+    for batch in file.iter_batches(batch_size=256, row_groups=list(range(start, stop)), columns=[text_field]):
+        yield from batch.to_pylist()
+
+
+def _parquet_file(path: Path) -> Any:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise LocalFault(f"Parquet files are read by pyarrow, which is not here; {INSTALL}") from error
+    try:
+        with open_regular(path):
+            pass  # a pipe would be waited for
+        return pyarrow.parquet.ParquetFile(path)
+    except OSError as error:
+        raise unreadable(path, error) from error
+    except pyarrow.ArrowException as error:
+        raise UsageFault(f"{path} is no Parquet file ({str(error)[:200]}); expected a whole one") from error
+
+
+def _decoded(content: bytes, complaints: Complaints) -> str:
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        complaints.counts["texts with bytes that are no UTF-8, which were replaced"] += 1
+        return content.decode(errors="replace")

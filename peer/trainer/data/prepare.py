@@ -1,0 +1,198 @@
+"""`peer data prepare` and `peer data tokenizer`: text in, shards or a tokenizer out."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from dht.errors import LocalFault, UsageFault
+from dht.quantities import bytes_text, count_text, plural, seconds_text
+from dht.regular_files import read_regular
+from peer.trainer.data.documents import Complaints, TextPart, documents, files_of, parts_of
+from peer.trainer.data.shards import META_NAME, Meta, Shard, digest_of, write_meta, write_new
+from peer.trainer.data.tokenize_pool import tokenize_all
+from peer.trainer.data.tokenize_worker import TokenizeOrder
+from peer.trainer.data.tokenizing import TextTokenizer, load_tokenizer, make_tokenizer
+
+PART_BYTES = 64 << 20
+"""Of text per shard: about 15 million tokens, 30 MB, which a line of 10 Mbit/s brings in half a minute."""
+_STATE_NAME = ".prepare.jsonl"
+_SHOWN_SECONDS = 1.0
+_MAX_STATE_BYTES = 256 << 20
+
+
+def prepare_data(
+    sources: Sequence[str],
+    tokenizer_path: Path,
+    out: Path,
+    *,
+    text_field: str = "text",
+    end: str | None = None,
+    held_out_fraction: float = 0.01,
+    num_processes: int | None = None,
+    part_bytes: int = PART_BYTES,
+    say: Callable[[str], None] = lambda text: print(text, file=sys.stderr, flush=True),
+) -> tuple[Meta, str]:
+    """Write shards of tokens and their meta.json; returns it and its digest.
+
+    What an interrupted call has finished stays, and the same call goes on from there.
+
+    Args:
+        sources: files and folders; ``jsonl:``, ``parquet:`` or ``text:`` in front says what they are.
+        held_out_fraction: share of the documents that is never trained on, chosen by their content.
+        num_processes: None: one per core.
+        part_bytes: text per shard.
+
+    Raises:
+        UsageFault: something is missing or wrong, or `out` holds other data.
+        LocalFault: a library is missing, or the disk is full.
+    """
+    tokenizer = load_tokenizer(tokenizer_path, end)
+    files = files_of(sources)
+    parts = parts_of(files, part_bytes)
+    settings = _settings(files, tokenizer, text_field, held_out_fraction, part_bytes)
+    if (out / META_NAME).exists():
+        raise UsageFault(f"{out / META_NAME} is there already; expected a folder without prepared data; choose another")
+    done = _begin(out, settings)
+    num_processes = num_processes or os.cpu_count() or 1
+    suffix = "u16" if tokenizer.dtype.itemsize == 2 else "u32"
+    orders = [
+        (
+            number,
+            TokenizeOrder(
+                part,
+                text_field,
+                held_out_fraction,
+                out / f"part-{number:05d}.{suffix}",
+                out / f"held-{number:05d}.{suffix}",
+            ),
+        )
+        for number, part in enumerate(parts)
+        if number not in done
+    ]
+    if done:
+        say(f"{len(done)} of {plural(len(parts), 'part')} are done already")
+    progress = _Progress(len(parts), done, say)
+    try:
+        with (out / _STATE_NAME).open("a", encoding="utf-8") as state:
+            for number, answer in tokenize_all(orders, tokenizer.path, end, num_processes):
+                done[number] = answer
+                state.write(json.dumps({"number": number, **answer}) + "\n")
+                state.flush()
+                progress.show()
+    except OSError as error:
+        raise LocalFault(f"{out} cannot be written ({error.strerror}); expected room for the shards") from error
+    meta = _meta_of(done, tokenizer, held_out_fraction)
+    digest = write_meta(out, meta)
+    (out / _STATE_NAME).unlink(missing_ok=True)
+    complaints = Complaints(sum((Counter(answer["complaints"]) for answer in done.values()), Counter()))
+    if complaints.counts:
+        say(f"left out or mended: {complaints.text()}")
+    return meta, digest
+
+
+def train_tokenizer(sources: Sequence[str], vocab_size: int, out: Path, text_field: str = "text") -> TextTokenizer:
+    """Write a tokenizer that is made from these texts; returns it.
+
+    Raises:
+        UsageFault: something is missing or wrong.
+        LocalFault: a library is missing, or the disk is full.
+    """
+    parts = parts_of(files_of(sources), PART_BYTES)
+    return make_tokenizer(_texts(parts, text_field), vocab_size, out)
+
+
+def _texts(parts: Sequence[TextPart], text_field: str) -> Iterator[str]:
+    for part in parts:
+        for text, _ in documents(part, text_field, Complaints()):
+            yield text
+
+
+def _settings(
+    files: Sequence[tuple[str, Path]], tokenizer: TextTokenizer, text_field: str, fraction: float, part_bytes: int
+) -> dict[str, Any]:
+    """What makes the work of two calls the same."""
+    sizes = [(kind, str(path.absolute()), path.stat().st_size, path.stat().st_mtime_ns) for kind, path in files]
+    return {
+        "files": digest_of(json.dumps(sizes).encode()),
+        "tokenizer": tokenizer.digest,
+        "eos": tokenizer.eos,
+        "text_field": text_field,
+        "held_out_fraction": fraction,
+        "part_bytes": part_bytes,
+    }
+
+
+def _begin(out: Path, settings: dict[str, Any]) -> dict[int, dict[str, Any]]:
+    """What an earlier call with the same settings has done."""
+    path = out / _STATE_NAME
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        if not path.exists():
+            write_new(path, (json.dumps(settings) + "\n").encode())
+            return {}
+        lines = read_regular(path, _MAX_STATE_BYTES).decode(errors="replace").splitlines()
+    except OSError as error:
+        raise LocalFault(f"{out} cannot be written ({error.strerror}); expected a folder for the shards") from error
+    rows = []
+    for line in lines:
+        with contextlib.suppress(ValueError):  # the last one may be half a line
+            rows.append(json.loads(line))
+    if not rows or rows[0] != settings:
+        raise UsageFault(
+            f"{out} holds work with other files, tokenizer or settings; expected those of the call that began it; "
+            "choose another --out, or delete that folder"
+        )
+    done = {}
+    for row in rows[1:]:
+        shards = [row.get("training"), row.get("held_out")]
+        if all(shard is None or (out / shard["name"]).exists() for shard in shards):
+            done[row.pop("number")] = row
+    return done
+
+
+def _meta_of(done: dict[int, dict[str, Any]], tokenizer: TextTokenizer, fraction: float) -> Meta:
+    shards = [
+        Shard(**done[number][side], held_out=side == "held_out")
+        for side in ("training", "held_out")
+        for number in sorted(done)
+        if done[number][side] is not None
+    ]
+    if not any(not shard.held_out for shard in shards):
+        raise UsageFault("these files hold no text to train on; expected some; nothing was written but the folder")
+    return Meta(
+        dtype="uint16" if tokenizer.dtype.itemsize == 2 else "uint32",
+        tokenizer=tokenizer.digest,
+        eos=tokenizer.eos,
+        vocab_size=tokenizer.vocab_size,
+        held_out_fraction=fraction,
+        documents=sum(row["documents"] for row in done.values()),
+        shards=tuple(shards),
+    )
+
+
+class _Progress:
+    def __init__(self, num_parts: int, done: dict[int, dict[str, Any]], say: Callable[[str], None]) -> None:
+        self._num_parts, self._done, self._say = num_parts, done, say
+        self._num_before = len(done)
+        self._began = self._shown = time.monotonic()
+
+    def show(self) -> None:
+        now = time.monotonic()
+        if now - self._shown < _SHOWN_SECONDS and len(self._done) < self._num_parts:
+            return
+        self._shown = now
+        shards = [row[side] for row in self._done.values() for side in ("training", "held_out") if row[side]]
+        num_new = len(self._done) - self._num_before
+        left = (now - self._began) / num_new * (self._num_parts - len(self._done))
+        text = bytes_text(sum(shard["text_bytes"] for shard in shards))
+        tokens = count_text(sum(shard["tokens"] for shard in shards))
+        ending = f", about {seconds_text(left)} left" if len(self._done) < self._num_parts else ""
+        self._say(f"{len(self._done)} of {plural(self._num_parts, 'part')}: {text} of text, {tokens} tokens{ending}")

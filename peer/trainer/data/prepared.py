@@ -1,0 +1,105 @@
+"""Prepared shards in a folder, as a corpus: those that are here, each checked before it is first read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from dht.errors import UsageFault
+from dht.quantities import bytes_text, count_text, plural
+from peer.trainer.data.files import FileTokens, OpenFiles, Tokens
+from peer.trainer.data.shards import META_NAME, Meta, Shard, check_shard
+from peer.trainer.data.streams import GroupedStream, TokenStream
+
+
+class ShardFolder:
+    """Shards of one meta.json in a folder; the rest may come later.
+
+    Args:
+        vocab_size: of the run.
+    """
+
+    def __init__(self, folder: Path, meta: Meta, vocab_size: int) -> None:
+        self.folder = folder
+        self.meta = meta
+        self._vocab_size = vocab_size
+        self._files = OpenFiles()
+
+    def open(self, shard: Shard) -> tuple[str, Tokens] | None:
+        """(name, tokens) of a shard whose digest was checked just now; None: it is not here.
+
+        Raises:
+            UsageFault: its file is not what meta.json says.
+        """
+        path = self.folder / shard.name
+        if not path.exists():
+            return None
+        check_shard(path, self.meta, shard)
+        return shard.name, FileTokens(self._files, path, self.meta.token_type, 0, shard.tokens)
+
+    def held_out(self, context: int) -> TokenStream:
+        """What only measures the loss.
+
+        Raises:
+            UsageFault: there is none, or a part of it is not here or not what meta.json says.
+        """
+        found = []
+        for shard in self.meta.held_out:
+            opened = self.open(shard)
+            if opened is None:
+                raise UsageFault(
+                    f"{self.folder / shard.name} is missing; expected every held-out shard that {META_NAME} names, "
+                    "which all peers measure on; copy it there"
+                )
+            found.append(opened)
+        stream = TokenStream(found, self._vocab_size)
+        if stream.num_tokens <= context:
+            raise UsageFault(
+                f"{self.folder} has {stream.num_tokens} held-out tokens; expected at least {context + 1} (one context "
+                "and a token); prepare it again with a larger --held-out"
+            )
+        return stream
+
+    def facts(self) -> str:
+        """How much of it is here, for people."""
+        training = self.meta.training
+        here = [shard for shard in training if (self.folder / shard.name).exists()]
+        size = bytes_text(sum(self.meta.num_bytes(shard) for shard in here))
+        tokens = count_text(sum(shard.tokens for shard in here))
+        return f"{len(here)} of {plural(len(training), 'shard')}, {size}, {tokens} tokens"
+
+
+def check_fits(meta: Meta, where: str, vocab_size: int, tokenizer_digest: str | None) -> None:
+    """Before prepared data is trained on.
+
+    Args:
+        tokenizer_digest: of the run's tokenizer; None: the run names none.
+
+    Raises:
+        UsageFault: it was made with another tokenizer, or with one of more tokens than the model has.
+    """
+    if tokenizer_digest is not None and meta.tokenizer != tokenizer_digest:
+        raise UsageFault(
+            f"{where} was made with the tokenizer {meta.tokenizer[:16]}...; expected the run's, "
+            f"{tokenizer_digest[:16]}...; make it again: `peer data prepare --tokenizer` with the run's tokenizer.json"
+        )
+    largest = max(shard.largest for shard in meta.shards)
+    if largest >= vocab_size:
+        raise UsageFault(
+            f"{where} holds token {largest}; expected tokens below vocab_size {vocab_size}; tokenize it with the run's "
+            "tokenizer"
+        )
+
+
+def training_stream(shards: ShardFolder, vocab_size: int, context: int) -> GroupedStream:
+    """What is trained on: the shards that are in the folder.
+
+    Raises:
+        UsageFault: there is none of a block or more.
+    """
+    training = shards.meta.training
+    if not any((shards.folder / shard.name).exists() and shard.tokens > context for shard in training):
+        raise UsageFault(
+            f"{shards.folder} has none of the shards that {META_NAME} names with at least {context + 1} tokens; "
+            f"expected {training[0].name} and others beside it; copy them there"
+        )
+    return GroupedStream(len(training), vocab_size, lambda group: shards.open(training[group]))

@@ -1,0 +1,210 @@
+"""Prepared data: shards of tokens, and the meta.json that says everything about them.
+
+A run may name a meta.json by its digest; then that names tokenizer, shards and what is held out for everybody. The
+bytes may come from a stranger: names lead nowhere else, lengths are checked before anything is fetched or mapped, and
+a shard is used only with its digest.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+import blake3
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from dht.errors import LocalFault, UsageFault
+from dht.fields import refuse_constant
+from dht.regular_files import open_regular, read_regular
+from peer.config.validation import explain
+from peer.trainer.data.files import TokenType, unreadable
+
+META_NAME = "meta.json"
+MAX_META_BYTES = 16 << 20
+"""Of about 80000 shards: 5 TB of them at 64 MB each."""
+MAX_SHARDS = 100_000
+_READ_BYTES = 1 << 22
+
+Digest = Annotated[str, Field(pattern="^[0-9a-f]{64}$", examples=["64 lower-case hexadecimal digits"])]
+Count = Annotated[int, Field(ge=0, le=2**53 - 1)]
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class Shard(_Part):
+    """One file of tokens."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9_-]{1,60}\.(u16|u32)$", examples=["part-00000.u16"])
+    tokens: int = Field(ge=1, le=2**40)
+    text_bytes: Count
+    """Of the UTF-8 text that it was made from."""
+    largest: Count
+    """The largest token in it."""
+    digest: Digest
+    """BLAKE3 of its bytes."""
+    held_out: bool
+    """Whether it only measures the loss."""
+
+
+class Meta(_Part):
+    """What meta.json holds.
+
+    Raises:
+        ValueError: a field is wrong, or they do not fit together.
+    """
+
+    schema_version: Literal[1] = 1
+    dtype: Literal["uint16", "uint32"]
+    tokenizer: Digest
+    """BLAKE3 of tokenizer.json."""
+    eos: Count
+    """The token that ends every document."""
+    vocab_size: int = Field(ge=2, le=2**32)
+    held_out_fraction: float = Field(ge=0, le=0.5)
+    documents: Count
+    shards: tuple[Shard, ...] = Field(strict=False, min_length=1, max_length=MAX_SHARDS)
+
+    @model_validator(mode="after")
+    def _check_together(self) -> Self:
+        names = {shard.name.lower() for shard in self.shards}
+        if len(names) != len(self.shards):
+            raise ValueError("two shards have one name; expected each once")
+        suffix = ".u16" if self.dtype == "uint16" else ".u32"
+        for shard in self.shards:
+            if not shard.name.endswith(suffix):
+                raise ValueError(f"shard {shard.name} with dtype {self.dtype}; expected names that end in {suffix}")
+            if shard.largest >= self.vocab_size:
+                raise ValueError(f"shard {shard.name} holds token {shard.largest}; expected below {self.vocab_size}")
+        return self
+
+    @property
+    def token_type(self) -> TokenType:
+        """How tokens are stored."""
+        return np.dtype("<u2") if self.dtype == "uint16" else np.dtype("<u4")
+
+    @property
+    def training(self) -> tuple[Shard, ...]:
+        """What is trained on."""
+        return tuple(shard for shard in self.shards if not shard.held_out)
+
+    @property
+    def held_out(self) -> tuple[Shard, ...]:
+        """What only measures the loss."""
+        return tuple(shard for shard in self.shards if shard.held_out)
+
+    @property
+    def held_out_bytes_per_token(self) -> float | None:
+        """UTF-8 bytes of text per held-out token; None: not known."""
+        tokens = sum(shard.tokens for shard in self.held_out)
+        num_bytes = sum(shard.text_bytes for shard in self.held_out)
+        return num_bytes / tokens if tokens and num_bytes else None
+
+    def num_bytes(self, shard: Shard) -> int:
+        """Length of a shard's file."""
+        return shard.tokens * self.token_type.itemsize
+
+    def to_bytes(self) -> bytes:
+        """JSON with a line for each field and shard."""
+        return (json.dumps(self.model_dump(mode="json"), indent=1) + "\n").encode()
+
+
+def digest_of(content: bytes) -> str:
+    """BLAKE3, 64 hexadecimal digits."""
+    return blake3.blake3(content).hexdigest()
+
+
+def parse_meta(content: bytes, where: str, expected_digest: str | None = None) -> Meta:
+    """Check the bytes of a meta.json.
+
+    Args:
+        where: it came from, for people.
+        expected_digest: what the run's manifest names; None: it names none.
+
+    Raises:
+        UsageFault: another digest, or a field is wrong; the sentence names it.
+    """
+    if expected_digest is not None and digest_of(content) != expected_digest:
+        raise UsageFault(
+            f"{where} has digest {digest_of(content)[:16]}...; expected {expected_digest[:16]}..., which the run's "
+            "manifest names (data.digest); get the data of this run"
+        )
+    try:
+        return Meta.model_validate(json.loads(content.decode(), parse_constant=refuse_constant))
+    except ValidationError as error:
+        raise UsageFault(f"{where}: {explain(error, Meta)}; make it with `peer data prepare`") from error
+    except (ValueError, RecursionError) as error:
+        raise UsageFault(f"{where} is not JSON; expected the {META_NAME} that `peer data prepare` writes") from error
+
+
+def read_meta(folder: Path, expected_digest: str | None = None) -> Meta | None:
+    """The meta.json of a folder; None when it has none.
+
+    Raises:
+        UsageFault: it cannot be read, or is not what it must be.
+    """
+    path = folder / META_NAME
+    if not path.exists():
+        return None
+    try:
+        content = read_regular(path, MAX_META_BYTES)
+    except OSError as error:
+        raise unreadable(path, error) from error
+    return parse_meta(content, str(path), expected_digest)
+
+
+def write_meta(folder: Path, meta: Meta) -> str:
+    """Put it into the folder, whole or not at all; returns its digest.
+
+    Raises:
+        LocalFault: the folder cannot be written.
+    """
+    content = meta.to_bytes()
+    write_new(folder / META_NAME, content)
+    return digest_of(content)
+
+
+def write_new(path: Path, content: bytes) -> None:
+    """Put `content` at `path` for everybody to read, whole or not at all.
+
+    Raises:
+        LocalFault: it cannot be written.
+    """
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        draft.write_bytes(content)
+        os.replace(draft, path)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        raise LocalFault(f"{path} cannot be written ({error.strerror}); expected room on that disk") from error
+
+
+def check_shard(path: Path, meta: Meta, shard: Shard) -> None:
+    """Read a shard's file to its end and compare.
+
+    Raises:
+        UsageFault: it is missing, or has another length or digest.
+    """
+    try:
+        with open_regular(path) as file:
+            num_bytes = os.fstat(file.fileno()).st_size
+            if num_bytes != meta.num_bytes(shard):
+                raise UsageFault(
+                    f"{path} has {num_bytes} bytes; expected {meta.num_bytes(shard)}, as {META_NAME} says; copy it "
+                    "again"
+                )
+            hasher = blake3.blake3()
+            while content := file.read(_READ_BYTES):
+                hasher.update(content)
+    except OSError as error:
+        raise unreadable(path, error) from error
+    if hasher.hexdigest() != shard.digest:
+        raise UsageFault(
+            f"{path} has digest {hasher.hexdigest()[:16]}...; expected {shard.digest[:16]}..., as {META_NAME} says; "
+            "copy it again"
+        )

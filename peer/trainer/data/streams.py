@@ -1,0 +1,204 @@
+"""Sequences of tokens that blocks are read from: one that is all here, and one whose parts come one by one.
+
+A group is what comes, and is shuffled, as a whole: a shard. A position is a group's first position plus an offset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dht.errors import UsageFault
+from peer.trainer.data.files import Tokens
+
+GROUP_POSITIONS = 1 << 40
+"""Positions that a group has for itself where lengths are not known in advance: 2 TB of tokens."""
+
+
+class Groups(Protocol):
+    """What there is to read, as those see it who choose positions."""
+
+    @property
+    def num_groups(self) -> int: ...
+
+    def group_range(self, group: int) -> tuple[int, int] | None:
+        """(first position, number of tokens); None: it is not here yet."""
+        ...
+
+    def want(self, groups: Sequence[int]) -> None:
+        """These will be read next, in this order: get them in the background."""
+        ...
+
+
+class TrainingStream(Groups, Protocol):
+    """What is trained on."""
+
+    @property
+    def num_tokens(self) -> int:
+        """Of all that is here."""
+        ...
+
+    def batch(self, positions: NDArray[np.int64], context: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Inputs and targets (the inputs moved on by one token): two int64 [len(positions), context] on the CPU.
+
+        Raises:
+            UsageFault: a token is not below vocab_size, or a file is not what it was; names the file.
+        """
+        ...
+
+
+class OneGroup:
+    """A sequence whose positions alone are of interest."""
+
+    def __init__(self, num_tokens: int) -> None:
+        self._num_tokens = num_tokens
+
+    @property
+    def num_groups(self) -> int:
+        """All of it is one group."""
+        return 1
+
+    def group_range(self, group: int) -> tuple[int, int] | None:
+        """(0, number of tokens)."""
+        return 0, self._num_tokens
+
+    def want(self, groups: Sequence[int]) -> None:
+        """All of it is here."""
+
+
+class TokenStream:
+    """One long sequence of tokens made of segments (files), read in any order."""
+
+    def __init__(self, segments: Sequence[tuple[str, Tokens]], vocab_size: int) -> None:
+        self._segments = [(name, tokens) for name, tokens in segments if len(tokens)]
+        self._ends = np.cumsum([len(tokens) for _, tokens in self._segments], dtype=np.int64)
+        self._vocab_size = vocab_size
+
+    @property
+    def num_tokens(self) -> int:
+        return int(self._ends[-1]) if len(self._ends) else 0
+
+    @property
+    def num_groups(self) -> int:
+        """All of it is one group."""
+        return 1
+
+    def group_range(self, group: int) -> tuple[int, int] | None:
+        """(0, number of tokens)."""
+        return 0, self.num_tokens
+
+    def want(self, groups: Sequence[int]) -> None:
+        """All of it is here."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Where the segments come from, in order."""
+        return tuple(name for name, _ in self._segments)
+
+    def read(self, start: int, length: int) -> NDArray[np.int64]:
+        """`length` tokens from `start`, across segments: int64 [length].
+
+        Raises:
+            UsageFault: a token is not below vocab_size; names the file.
+        """
+        if not 0 <= start <= start + length <= self.num_tokens:
+            raise IndexError(f"tokens {start}..{start + length} of {self.num_tokens}")
+        block = np.empty(length, np.int64)
+        filled, index = 0, int(np.searchsorted(self._ends, start, side="right"))
+        while filled < length:
+            name, tokens = self._segments[index]
+            inside = start + filled - (int(self._ends[index]) - len(tokens))
+            part = tokens[inside : inside + length - filled]
+            check_ids(name, int(part.max()), self._vocab_size)
+            block[filled : filled + len(part)] = part
+            filled += len(part)
+            index += 1
+        return block
+
+    def batch(self, positions: NDArray[np.int64], context: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """See `TrainingStream.batch`."""
+        return _batch([self.read(int(position), context + 1) for position in positions])
+
+
+class GroupedStream:
+    """Groups that are opened when they are first asked for.
+
+    Args:
+        open_group: (name, tokens) of a group; None: it is not here yet.
+        want_groups: see `Groups.want`.
+    """
+
+    def __init__(
+        self,
+        num_groups: int,
+        vocab_size: int,
+        open_group: Callable[[int], tuple[str, Tokens] | None],
+        want_groups: Callable[[Sequence[int]], None] = lambda groups: None,
+    ) -> None:
+        self._num_groups = num_groups
+        self._vocab_size = vocab_size
+        self._open_group = open_group
+        self._want_groups = want_groups
+        self._groups: dict[int, tuple[str, Tokens]] = {}
+
+    @property
+    def num_groups(self) -> int:
+        """Those that are not here yet, too."""
+        return self._num_groups
+
+    @property
+    def num_tokens(self) -> int:
+        """Of the groups that are here."""
+        return sum(length for _, length in filter(None, map(self.group_range, range(self._num_groups))))
+
+    def group_range(self, group: int) -> tuple[int, int] | None:
+        """See `Groups.group_range`."""
+        found = self._group(group)
+        return None if found is None else (group * GROUP_POSITIONS, len(found[1]))
+
+    def want(self, groups: Sequence[int]) -> None:
+        """See `Groups.want`."""
+        self._want_groups(groups)
+
+    def batch(self, positions: NDArray[np.int64], context: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """See `TrainingStream.batch`."""
+        blocks = []
+        for position in positions.tolist():
+            group, start = divmod(position, GROUP_POSITIONS)
+            found = self._group(group)
+            if found is None or start + context >= len(found[1]):
+                raise IndexError(f"tokens {start}..{start + context + 1} of group {group}, which has not so many")
+            block = found[1][start : start + context + 1].astype(np.int64)
+            check_ids(found[0], int(block.max()), self._vocab_size)
+            blocks.append(block)
+        return _batch(blocks)
+
+    def _group(self, group: int) -> tuple[str, Tokens] | None:
+        if group not in self._groups:
+            opened = self._open_group(group)
+            if opened is None:
+                return None
+            self._groups[group] = opened
+        return self._groups[group]
+
+
+def _batch(blocks: Sequence[NDArray[np.int64]]) -> tuple[torch.Tensor, torch.Tensor]:
+    rows = torch.from_numpy(np.stack(blocks))
+    return rows[:, :-1].contiguous(), rows[:, 1:].contiguous()
+
+
+def check_ids(name: str, largest: int, vocab_size: int) -> None:
+    """Before tokens are used.
+
+    Raises:
+        UsageFault: the largest of them is not below vocab_size; names the file.
+    """
+    if largest >= vocab_size:
+        raise UsageFault(
+            f"{name} holds token {largest}; expected tokens below vocab_size {vocab_size}; tokenize it with the run's "
+            "tokenizer"
+        )

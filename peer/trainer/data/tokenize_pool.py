@@ -1,0 +1,110 @@
+"""Worker processes that tokenize, one part each at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import queue
+import subprocess
+import threading
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from dht.errors import LocalFault, UsageFault
+from peer.import_path import python_command, python_environment
+from peer.trainer.data.tokenize_worker import TokenizeOrder
+
+_WORKER = "peer.trainer.data.tokenize_worker"
+
+
+class TokenizeWorker:
+    """One worker process. `close` it."""
+
+    def __init__(self, tokenizer: Path, end: str | None, num_threads: int = 1) -> None:
+        # Both are how the library is told how many threads it may have.
+        threads = {"TOKENIZERS_PARALLELISM": str(num_threads > 1).lower(), "RAYON_NUM_THREADS": str(num_threads)}
+        self._process = subprocess.Popen(
+            python_command(_WORKER, str(tokenizer), end or ""),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**python_environment(), **threads},
+            start_new_session=True,  # Ctrl+C is its owner's to deal with
+        )
+
+    def tokenize(self, order: TokenizeOrder) -> dict[str, Any]:
+        """What `tokenize_part` says.
+
+        Raises:
+            UsageFault, LocalFault: as there, or the process has ended.
+        """
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            self._process.stdin.write(order.to_line())
+            self._process.stdin.flush()
+        except OSError:
+            pass  # what it said before it ended is read below
+        line = self._process.stdout.readline()
+        if not line:
+            raise LocalFault(
+                f"the process that tokenizes ended with code {self._process.wait()}; expected it to answer; is there "
+                "enough memory? Start again: what is done stays done"
+            )
+        answer: dict[str, Any] = json.loads(line)
+        if "error" in answer:
+            raise (UsageFault if answer["code"] == UsageFault.exit_code else LocalFault)(answer["error"])
+        return answer
+
+    def close(self) -> None:
+        """End it at once; what it was at is lost, and nothing else."""
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
+
+
+def tokenize_all(
+    orders: Iterable[tuple[int, TokenizeOrder]], tokenizer: Path, end: str | None, num_processes: int
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(number, what `tokenize_part` says) of each order, as they are done.
+
+    Raises:
+        UsageFault, LocalFault: the first that a worker said; the others are ended.
+    """
+    waiting: queue.SimpleQueue[tuple[int, TokenizeOrder]] = queue.SimpleQueue()
+    num_orders = 0
+    for order in orders:
+        waiting.put(order)
+        num_orders += 1
+    done: queue.SimpleQueue[tuple[int, dict[str, Any] | LocalFault]] = queue.SimpleQueue()
+    workers = [TokenizeWorker(tokenizer, end) for _ in range(min(num_processes, num_orders))]
+
+    def work(worker: TokenizeWorker) -> None:
+        while True:
+            try:
+                number, order = waiting.get_nowait()
+            except queue.Empty:
+                return
+            try:
+                done.put((number, worker.tokenize(order)))
+            except LocalFault as error:
+                done.put((number, error))
+                return
+
+    threads = [threading.Thread(target=work, args=(worker,), daemon=True) for worker in workers]
+    try:
+        for thread in threads:
+            thread.start()
+        for _ in range(num_orders):
+            number, answer = done.get()
+            if isinstance(answer, LocalFault):
+                raise answer
+            yield number, answer
+    finally:
+        for worker in workers:
+            worker.close()
+        for thread in threads:
+            thread.join()

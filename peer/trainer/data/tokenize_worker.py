@@ -1,0 +1,191 @@
+"""A process that turns parts of text into shards of tokens: one order a line on its input, one answer a line.
+
+Tokenizing takes seconds per part and holds the interpreter's lock between calls of the library, so it stays out of the
+process that trains.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import blake3
+
+from dht.errors import LocalFault, UsageFault
+from peer.trainer.data.documents import MAX_TEXT_CHARACTERS, Complaints, TextPart, documents
+from peer.trainer.data.files import TokenArray
+from peer.trainer.data.held_out import is_held_out
+from peer.trainer.data.tokenizing import TextTokenizer, load_tokenizer
+
+BATCH_CHARACTERS = 1 << 20
+"""Texts handed to the tokenizer together: enough to keep its threads busy, some 100 MB of its memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizeOrder:
+    """One part to be tokenized.
+
+    Attributes:
+        part: see `TextPart`.
+        training, held_out: where the tokens go.
+    """
+
+    part: TextPart
+    text_field: str
+    held_out_fraction: float
+    training: Path
+    held_out: Path
+
+    def to_line(self) -> bytes:
+        """One line of JSON."""
+        fields = {
+            "part": self.part.to_fields(),
+            "text_field": self.text_field,
+            "held_out_fraction": self.held_out_fraction,
+            "training": str(self.training),
+            "held_out": str(self.held_out),
+        }
+        return json.dumps(fields).encode() + b"\n"
+
+    @classmethod
+    def from_line(cls, line: bytes) -> TokenizeOrder:
+        """Back from `to_line`."""
+        fields = json.loads(line)
+        return cls(
+            TextPart.from_fields(fields["part"]),
+            fields["text_field"],
+            fields["held_out_fraction"],
+            Path(fields["training"]),
+            Path(fields["held_out"]),
+        )
+
+
+class _ShardFile:
+    """A shard that grows."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._draft = path.with_name(f".{path.name}.{os.getpid()}")
+        self._file: BinaryIO | None = None
+        self._hasher = blake3.blake3()
+        self.tokens = self.text_bytes = self.largest = 0
+
+    def add(self, tokens: TokenArray, num_text_bytes: int) -> None:
+        if not len(tokens):
+            return
+        if self._file is None:
+            self._file = self._draft.open("wb")
+        content = tokens.tobytes()
+        self._hasher.update(content)
+        self._file.write(content)
+        self.tokens += len(tokens)
+        self.text_bytes += num_text_bytes
+        self.largest = max(self.largest, int(tokens.max()))
+
+    def keep(self) -> dict[str, Any] | None:
+        """Give it its name; None when there is nothing in it."""
+        if self._file is None:
+            self._path.unlink(missing_ok=True)
+            return None
+        self._file.close()
+        os.replace(self._draft, self._path)
+        return {
+            "name": self._path.name,
+            "tokens": self.tokens,
+            "text_bytes": self.text_bytes,
+            "largest": self.largest,
+            "digest": self._hasher.hexdigest(),
+        }
+
+    def drop(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._draft.unlink(missing_ok=True)
+
+
+def tokenize_part(order: TokenizeOrder, tokenizer: TextTokenizer) -> dict[str, Any]:
+    """Write the shards of one part; returns what there is to say about them.
+
+    Raises:
+        UsageFault: a file cannot be read, or the field is missing.
+        LocalFault: the disk is full, or a library is missing.
+    """
+    complaints = Complaints()
+    files = (_ShardFile(order.training), _ShardFile(order.held_out))
+    num_documents = 0
+    try:
+        for batch in _batches(order, complaints):
+            encoded = iter(tokenizer.encode([piece for pieces, *_ in batch for piece in pieces]))
+            for pieces, is_held, ends, num_bytes in batch:
+                for number in range(len(pieces)):
+                    files[is_held].add(next(encoded), 0 if number else num_bytes)
+                if ends:
+                    files[is_held].add(_one(tokenizer), 0)
+                    num_documents += 1
+        training, held_out = (file.keep() for file in files)
+    except OSError as error:
+        raise LocalFault(
+            f"{order.training.parent} cannot be written ({error.strerror}); expected room for the shards"
+        ) from error
+    finally:
+        for file in files:
+            file.drop()
+    return {
+        "training": training,
+        "held_out": held_out,
+        "documents": num_documents,
+        "complaints": dict(complaints.counts),
+    }
+
+
+_Document = tuple[list[str], bool, bool, int]
+
+
+def _batches(order: TokenizeOrder, complaints: Complaints) -> Iterator[list[_Document]]:
+    """Lists of (text in pieces that a tokenizer takes, is it held out?, does the document end with it?, bytes)."""
+    batch: list[_Document] = []
+    size = 0
+    for text, ends in documents(order.part, order.text_field, complaints):
+        content = text.encode()
+        pieces = [text[start : start + MAX_TEXT_CHARACTERS] for start in range(0, len(text), MAX_TEXT_CHARACTERS)]
+        batch.append((pieces, is_held_out(content, order.held_out_fraction), ends, len(content)))
+        size += len(content)
+        if size >= BATCH_CHARACTERS:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _one(tokenizer: TextTokenizer) -> TokenArray:
+    import numpy as np
+
+    return np.array([tokenizer.eos], tokenizer.dtype)
+
+
+def main() -> int:
+    """Entry point: `python -m peer.trainer.data.tokenize_worker TOKENIZER EOS`; ends when its input does."""
+    path, end = sys.argv[1:3]
+    answers = sys.stdout.buffer
+    try:
+        tokenizer = load_tokenizer(Path(path), end or None)
+    except LocalFault as error:
+        answers.write(json.dumps({"error": str(error), "code": error.exit_code}).encode() + b"\n")
+        return error.exit_code
+    for line in sys.stdin.buffer:
+        try:
+            answer = tokenize_part(TokenizeOrder.from_line(line), tokenizer)
+        except LocalFault as error:
+            answer = {"error": str(error), "code": 2 if isinstance(error, UsageFault) else error.exit_code}
+        answers.write(json.dumps(answer).encode() + b"\n")
+        answers.flush()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

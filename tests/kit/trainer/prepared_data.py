@@ -1,0 +1,44 @@
+"""A small tokenizer, and shards made with it."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+from peer.trainer.data.prepare import prepare_data
+from peer.trainer.data.shards import Meta
+from peer.trainer.data.tokenizing import TextTokenizer, make_tokenizer
+
+WORDS = ("birds", "fly", "in", "a", "murmuration", "over", "the", "marsh", "and", "settle", "at", "dusk")
+
+
+def sentences(number: int, seed: int = 0) -> list[str]:
+    """Documents of some 300 characters each, all different."""
+    chance = random.Random(seed)
+    return [f"{index}: " + " ".join(chance.choices(WORDS, k=50)) for index in range(number)]
+
+
+def small_tokenizer(folder: Path, vocab_size: int = 300) -> TextTokenizer:
+    return make_tokenizer(sentences(200), vocab_size, folder)
+
+
+def json_lines(path: Path, texts: list[str], field: str = "text") -> Path:
+    path.write_text("".join(json.dumps({"id": index, field: text}) + "\n" for index, text in enumerate(texts)))
+    return path
+
+
+def prepared(folder: Path, number: int = 400, part_bytes: int = 30_000) -> tuple[Path, Meta, str, TextTokenizer]:
+    """(folder of shards, meta.json, its digest, tokenizer)."""
+    tokenizer = small_tokenizer(folder / "tokenizer")
+    corpus = json_lines(folder / "corpus.jsonl", sentences(number))
+    meta, digest = prepare_data(
+        [str(corpus)],
+        tokenizer.path,
+        folder / "shards",
+        held_out_fraction=0.1,
+        num_processes=1,
+        part_bytes=part_bytes,
+        say=lambda text: None,
+    )
+    return folder / "shards", meta, digest, tokenizer

@@ -1,0 +1,131 @@
+"""Documents of text, JSON lines and Parquet: parts that lose and repeat nothing, and rows that are not what they
+should be."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dht.errors import UsageFault
+from peer.trainer.data import documents as module
+from peer.trainer.data.documents import Complaints, TextPart, documents, files_of, parts_of
+from tests.kit.trainer.prepared_data import json_lines, sentences
+
+
+def read(source: str, part_bytes: int = 1 << 20, field: str = "text") -> tuple[list[str], Complaints]:
+    complaints = Complaints()
+    parts = parts_of(files_of([source]), part_bytes)
+    return [text for part in parts for text, _ in documents(part, field, complaints)], complaints
+
+
+@given(
+    lines=st.lists(st.text(alphabet="ab \u00e9\U0001f426", max_size=40), min_size=1, max_size=30),
+    part_bytes=st.integers(1, 200),
+)
+def test_parts_of_a_text_lose_and_repeat_nothing(tmp_path_factory, lines, part_bytes):
+    path = tmp_path_factory.getbasetemp() / "one.txt"
+    text = "\n".join(lines)
+    path.write_text(text)
+    found, _ = read(f"text:{path}", part_bytes) if text else ([], None)
+    kept = [line for line in "".join(found).split("\n") if line.strip()]
+    assert kept == [line for line in text.split("\n") if line.strip()]
+
+
+@given(sizes=st.lists(st.integers(0, 60), min_size=1, max_size=30), part_bytes=st.integers(1, 300))
+def test_parts_of_json_lines_lose_and_repeat_nothing(tmp_path_factory, sizes, part_bytes):
+    texts = [f"{index} " + "x" * size for index, size in enumerate(sizes)]
+    path = json_lines(tmp_path_factory.getbasetemp() / "one.jsonl", texts)
+    assert read(str(path), part_bytes)[0] == texts
+
+
+def test_only_the_last_chunk_of_a_file_ends_a_document(tmp_path):
+    (tmp_path / "long.txt").write_text("a line of text\n" * 20_000)
+    (tmp_path / "short.txt").write_text("short")
+    parts = parts_of(files_of([str(tmp_path)]), 1 << 20)
+    assert len(parts) == 1  # small files share one
+    ends = [ended for part in parts for _, ended in documents(part, "text", Complaints())]
+    assert ends == [False] * 4 + [True, True]
+
+
+def test_rows_that_are_not_what_they_should_be_are_counted(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    rows = [
+        b'{"text": "good"}',
+        b'{"text": ""}',
+        b'{"text": "  "}',
+        b"not json",
+        b'{"other": 1}',
+        b'{"text": 5}',
+        b"[1]",
+    ]
+    rows += [b'{"text": "caf\xe9"}', b'{"text": "half \\ud83d"}', b"", b'{"text": "last"}']
+    path.write_bytes(b"\n".join(rows))
+    texts, complaints = read(str(path))
+    assert texts == ["good", "caf\ufffd", "half ?", "last"]
+    assert complaints.counts == {
+        "empty rows": 2,
+        "lines that are no JSON": 1,
+        "rows without the field": 3,
+        "texts with bytes that are no UTF-8, which were replaced": 1,
+    }
+
+
+def test_a_data_set_without_the_field_is_a_sentence(tmp_path):
+    path = json_lines(tmp_path / "rows.jsonl", sentences(150), field="content")
+    with pytest.raises(UsageFault, match=r"rows\.jsonl has no text in field 'text'; its rows have id, content; .*--f"):
+        read(str(path))
+    assert len(read(str(path), field="content")[0]) == 150
+
+
+def test_a_row_of_50_mb_is_a_document_and_a_longer_one_is_left_out(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "MAX_ROW_BYTES", 5000)
+    path = json_lines(tmp_path / "rows.jsonl", ["a", "b" * 4900, "c" * 200_000, "d"])
+    texts, complaints = read(str(path))
+    assert [text[0] for text in texts] == ["a", "b", "d"]
+    assert complaints.counts == {"rows longer than 0 MiB": 1}
+
+
+def test_parquet_is_read_by_row_groups(tmp_path):
+    texts = sentences(50)
+    table = pyarrow.table({"text": texts, "id": list(range(50))})
+    pyarrow.parquet.write_table(table, tmp_path / "rows.parquet", row_group_size=7)
+    parts = parts_of(files_of([str(tmp_path)]), 1)
+    assert [part.pieces[0][1:] for part in parts] == [(index, index + 1) for index in range(8)]
+    assert read(str(tmp_path))[0] == texts
+    with pytest.raises(UsageFault, match=r"no text in field 'body'; its rows have text, id"):
+        read(str(tmp_path), field="body")
+    (tmp_path / "rows.parquet").write_bytes(b"PAR1" + bytes(100))
+    with pytest.raises(UsageFault, match=r"rows\.parquet is no Parquet file"):
+        read(str(tmp_path))
+
+
+def test_kinds_go_by_suffix_unless_somebody_says(tmp_path):
+    for name in ("a.jsonl", "b.txt", "c.md"):
+        (tmp_path / name).write_text(json.dumps({"text": "x"}))
+    assert [kind for kind, _ in files_of([str(tmp_path)])] == ["jsonl", "text", "text"]
+    assert [path.name for _, path in files_of([f"jsonl:{tmp_path}"])] == ["a.jsonl"]
+    assert files_of([f"jsonl:{tmp_path / 'b.txt'}"]) == [("jsonl", tmp_path / "b.txt")]
+    assert [kind for kind, _ in files_of([f"text:{tmp_path}"])] == ["text"] * 3
+    with pytest.raises(UsageFault, match="does not exist"):
+        files_of([str(tmp_path / "nothing")])
+
+
+def test_pipes_are_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    with pytest.raises(UsageFault, match="named pipe"):
+        read(str(tmp_path / "pipe.jsonl"))
+    os.mkfifo(tmp_path / "pipe.parquet")
+    with pytest.raises(UsageFault, match="named pipe"):
+        read(str(tmp_path / "pipe.parquet"))
+
+
+def test_a_part_survives_json():
+    part = TextPart("text", ((str(Path("a")), 0, 5), ("b", 1, 2)))
+    assert TextPart.from_fields(json.loads(json.dumps(part.to_fields()))) == part

@@ -1,0 +1,169 @@
+"""Prepared shards: what meta.json says, and what is refused."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from dht.errors import UsageFault
+from peer.trainer.data.corpus import open_corpus
+from peer.trainer.data.held_out import is_held_out
+from peer.trainer.data.positions import random_positions
+from peer.trainer.data.prepare import prepare_data
+from peer.trainer.data.shards import META_NAME, parse_meta
+from tests.kit.trainer.prepared_data import json_lines, prepared, sentences
+
+
+def opened(shards, **rules):
+    return open_corpus(f"tokens:{shards}", vocab_size=300, context=16, held_out_fraction=0.1, **rules)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    return prepared(tmp_path_factory.mktemp("prepared"))
+
+
+@pytest.fixture
+def copy(made, tmp_path):
+    for path in made[0].iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    return tmp_path
+
+
+def test_every_document_is_in_one_shard_and_ends(made):
+    shards, meta, digest, tokenizer = made
+    found = {True: [], False: []}
+    for shard in meta.shards:
+        tokens = np.fromfile(shards / shard.name, meta.token_type)
+        assert (len(tokens), int(tokens.max())) == (shard.tokens, shard.largest)
+        texts = tokenizer.decode(tokens.tolist()).split("<|endoftext|>")
+        assert texts.pop() == ""
+        assert sum(len(text.encode()) for text in texts) == shard.text_bytes
+        found[shard.held_out] += texts
+    documents = sentences(400)
+    assert sorted(found[True] + found[False]) == sorted(documents)
+    assert set(found[True]) == {text for text in documents if is_held_out(text.encode(), 0.1)}
+    assert 10 < len(found[True]) < 80
+    assert meta.documents == 400
+    assert len(meta.training) > 3
+    assert json.loads((shards / META_NAME).read_bytes())["tokenizer"] == tokenizer.digest
+    assert parse_meta((shards / META_NAME).read_bytes(), "here", digest) == meta
+
+
+def test_a_folder_is_read_with_the_run_s_tokenizer_and_digest_only(made):
+    shards, meta, digest, tokenizer = made
+    corpus = opened(shards, tokenizer_digest=tokenizer.digest, digest=digest)
+    assert corpus.training.num_groups == len(meta.training)
+    assert corpus.training.num_tokens == sum(shard.tokens for shard in meta.training)
+    assert corpus.held_out.num_tokens == sum(shard.tokens for shard in meta.held_out)
+    assert corpus.bytes_per_token == pytest.approx(
+        sum(one.text_bytes for one in meta.held_out) / sum(one.tokens for one in meta.held_out)
+    )
+    with pytest.raises(UsageFault, match=r"made with the tokenizer .*; expected the run's, ffff"):
+        opened(shards, tokenizer_digest="f" * 64)
+    with pytest.raises(UsageFault, match=r"has digest .*expected eeee.*data\.digest"):
+        opened(shards, digest="e" * 64)
+    with pytest.raises(UsageFault, match=r"holds token 299; expected tokens below vocab_size 299"):
+        open_corpus(f"tokens:{shards}", vocab_size=299, context=16, held_out_fraction=0.1)
+
+
+def test_shards_that_do_not_say_their_tokenizer_are_refused_where_the_run_has_one(made, copy):
+    (copy / META_NAME).unlink()
+    assert opened(copy).training.num_tokens  # as ever, in a run that names none
+    with pytest.raises(UsageFault, match=r"has no meta\.json; .*the tokenizer of its tokens"):
+        opened(copy, tokenizer_digest=made[3].digest)
+    with pytest.raises(UsageFault, match=r"has no meta\.json; .*the data that it trains on"):
+        opened(copy, digest=made[2])
+
+
+def test_somebody_with_a_part_of_the_shards_measures_on_the_same(made, copy):
+    for shard in made[1].training[2:]:
+        (copy / shard.name).unlink()
+    some, whole = opened(copy), opened(made[0])
+    assert some.facts.startswith(f"2 of {len(made[1].training)} shards")
+    assert some.training.num_tokens == sum(shard.tokens for shard in made[1].training[:2])
+    batches = zip(some.held_out_batches(2, 4, 16), whole.held_out_batches(2, 4, 16), strict=True)
+    assert all(bool((a == b).all()) for mine, theirs in batches for a, b in zip(mine, theirs, strict=True))
+    positions = np.concatenate([random_positions(0, "me", step, 8, some.training, 16) for step in range(50)])
+    inputs, targets = some.training.batch(positions, 16)
+    assert bool((inputs[:, 1:] == targets[:, :-1]).all())
+    for shard in made[1].training:
+        (copy / shard.name).unlink(missing_ok=True)
+    with pytest.raises(UsageFault, match=r"none of the shards that meta\.json names"):
+        opened(copy)
+    (copy / made[1].held_out[0].name).unlink()
+    (copy / made[1].training[0].name).write_bytes((made[0] / made[1].training[0].name).read_bytes())
+    with pytest.raises(UsageFault, match=r"held-.* is missing; expected every held-out shard"):
+        opened(copy)
+
+
+def test_a_shard_that_is_not_what_meta_says_is_refused(made, copy):
+    shard = made[1].training[0]
+    content = bytearray((copy / shard.name).read_bytes())
+    content[7] ^= 1
+    (copy / shard.name).write_bytes(content)
+    with pytest.raises(UsageFault, match=rf"{shard.name} has digest .*as meta\.json says"):
+        opened(copy).training.group_range(0)
+    (copy / shard.name).write_bytes(content[:-2])
+    with pytest.raises(UsageFault, match=rf"{shard.name} has {len(content) - 2} bytes; expected {len(content)}"):
+        opened(copy).training.group_range(0)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"shards": []}, "shards"),
+        ({"extra": 1}, "extra"),
+        ({"dtype": "uint8"}, "dtype"),
+        ({"dtype": "uint32"}, r"expected names that end in \.u32"),
+        ({"vocab_size": 299}, "holds token 299; expected below 299"),
+        ({"tokenizer": "../x"}, "64 lower-case"),
+    ],
+)
+def test_a_meta_that_is_wrong_is_a_sentence(made, change, message):
+    fields = json.loads((made[0] / META_NAME).read_bytes())
+    with pytest.raises(UsageFault, match=rf"^here: .*{message}"):
+        parse_meta(json.dumps(fields | change).encode(), "here")
+
+
+@pytest.mark.parametrize("name", ["../part.u16", "/etc/passwd", ".hidden.u16", "a/b.u16", "part-00000.exe", ""])
+def test_a_shard_s_name_leads_nowhere(made, name):
+    fields = json.loads((made[0] / META_NAME).read_bytes())
+    fields["shards"][0]["name"] = name
+    with pytest.raises(UsageFault, match=r"^here: "):
+        parse_meta(json.dumps(fields).encode(), "here")
+    with pytest.raises(UsageFault, match="is not JSON"):
+        parse_meta(b"\xff{", "here")
+
+
+def test_prepare_goes_on_where_it_was_stopped(made, tmp_path):
+    corpus = json_lines(tmp_path / "corpus.jsonl", sentences(400))
+    say: list[str] = []
+
+    class Stop(Exception):
+        pass
+
+    def stop(text: str) -> None:
+        say.append(text)
+        raise Stop
+
+    def again(tell, **changes):
+        choices = {"held_out_fraction": 0.1, "num_processes": 1, "part_bytes": 30_000, **changes}
+        return prepare_data([str(corpus)], made[3].path, tmp_path / "out", say=tell, **choices)
+
+    # The first word is said when all parts are done, and before anything says so in the folder.
+    with pytest.raises(Stop):
+        again(stop)
+    (tmp_path / "out" / "part-00001.u16").unlink()
+    before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("*.u16")}
+    with pytest.raises(UsageFault, match="holds work with other files, tokenizer or settings"):
+        again(say.append, part_bytes=40_000)
+    meta, _ = again(say.append)
+    assert meta.shards == made[1].shards
+    assert say[1].endswith("parts are done already")
+    after = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("*.u16")}
+    assert {name for name in after if before.get(name) != after[name]} == {"part-00001.u16", "held-00001.u16"}
+    with pytest.raises(UsageFault, match="is there already"):
+        again(say.append)

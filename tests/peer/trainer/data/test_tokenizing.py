@@ -1,0 +1,67 @@
+"""Tokenizers: made, loaded, and what is wrong with them."""
+
+from __future__ import annotations
+
+import builtins
+import json
+
+import pytest
+
+from dht.errors import LocalFault, UsageFault
+from peer.trainer.data.tokenizing import load_tokenizer, make_tokenizer
+from tests.kit.trainer.prepared_data import sentences, small_tokenizer
+
+
+def test_a_tokenizer_is_what_transformers_reads(tmp_path):
+    from transformers import AutoTokenizer
+
+    made = small_tokenizer(tmp_path / "made")
+    read = AutoTokenizer.from_pretrained(tmp_path / "made")
+    text = "0: birds fly \u00fcber the marsh\n"
+    assert read(text)["input_ids"] == made.encode([text])[0].tolist()
+    assert made.decode(made.encode([text])[0].tolist()) == text
+    assert (read.eos_token_id, made.eos, made.vocab_size) == (0, 0, 300)
+    assert load_tokenizer(tmp_path / "made").digest == made.digest
+
+
+def test_the_end_of_a_document_is_found_or_asked_for(tmp_path):
+    made = small_tokenizer(tmp_path / "made")
+    config = tmp_path / "made" / "tokenizer_config.json"
+    config.write_text(json.dumps({"eos_token": {"content": "zebra"}}))
+    with pytest.raises(UsageFault, match=r"no token .zebra. to end a document"):
+        load_tokenizer(tmp_path / "made")
+    config.unlink()
+    assert load_tokenizer(made.path).eos == 0
+    content = made.path.read_text().replace("<|endoftext|>", "<|over|>")
+    made.path.write_text(content)
+    with pytest.raises(UsageFault, match=r"nothing says which token.*--eos TOKEN"):
+        load_tokenizer(made.path)
+    assert load_tokenizer(made.path, "<|over|>").eos == 0
+
+
+def test_what_is_no_tokenizer_is_a_sentence(tmp_path):
+    with pytest.raises(UsageFault, match=r"tokenizer\.json cannot be read"):
+        load_tokenizer(tmp_path)
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(UsageFault, match="is no tokenizer"):
+        load_tokenizer(tmp_path)
+    with pytest.raises(UsageFault, match="is there already"):
+        make_tokenizer(sentences(5), 300, tmp_path)
+    with pytest.raises(UsageFault, match="at least 257"):
+        make_tokenizer(sentences(5), 100, tmp_path / "new")
+    with pytest.raises(UsageFault, match="there is no text"):
+        make_tokenizer([], 300, tmp_path / "new")
+
+
+def test_without_the_library_a_sentence_says_how_to_get_it(tmp_path, monkeypatch):
+    real = builtins.__import__
+
+    def without(name, *args, **kwargs):
+        if name.partition(".")[0] == "tokenizers":
+            raise ImportError(name)
+        return real(name, *args, **kwargs)
+
+    (tmp_path / "tokenizer.json").write_text("{}")
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(LocalFault, match=r"pip install 'murmuration-swarm\[hf\]'"):
+        load_tokenizer(tmp_path)
