@@ -30,6 +30,7 @@ from dht.host import PeerId
 from dht.identity.keys import Identity
 from peer.events.log import from_json
 from peer.events.peer_events import Event, JoinedRun, TrainingProgressed
+from peer.files.store import FILES_NAME
 from peer.owner.new_run import NewRun, create_run
 
 TINY_RUN = """
@@ -272,7 +273,9 @@ class PeerProcess:
 class ProcessSwarm:
     """A run in a temporary folder and the processes that take part in it."""
 
-    def __init__(self, folder: Path, sockets: Path, run_toml: str = TINY_RUN) -> None:
+    def __init__(
+        self, folder: Path, sockets: Path, run_toml: str = TINY_RUN, files: Mapping[str, bytes] | None = None
+    ) -> None:
         self.folder = folder
         self.sockets = sockets
         self.peers: list[PeerProcess] = []
@@ -287,7 +290,10 @@ class ProcessSwarm:
         self.text = folder / "text.txt"
         self.text.write_text("".join(f"line {number}: {number * number}\n" for number in range(20_000)))
         (folder / "run.toml").write_text(run_toml)
-        self.run: NewRun = create_run("tiny", folder / "run.toml", folder / "owner")
+        for name, content in (files or {}).items():
+            (folder / name).write_bytes(content)
+        given = [folder / name for name in files or ()]
+        self.run: NewRun = create_run("tiny", folder / "run.toml", folder / "owner", files=given)
 
     @property
     def run_id(self) -> str:
@@ -316,6 +322,8 @@ class ProcessSwarm:
         identity = self.identity_of(name)
         if has_record:
             shutil.copy(self.run.run_record_path, folder / "run.record")
+            if self.run.manifest.files:
+                shutil.copytree(self.run.folder / FILES_NAME, folder / FILES_NAME)
         port = port or free_port()
         given = [command, "--run-id", run_id or self.run_id, "--data-dir", str(folder), "--json"]
         given += ["--listen", f"/ip4/{ip}/tcp/{port}"]

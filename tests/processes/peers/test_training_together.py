@@ -9,6 +9,7 @@ import os
 import re
 import signal
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -23,12 +24,14 @@ from dht.records.signed_records import decode_run_record
 from peer.events.peer_events import (
     CaughtUp,
     DaemonRestarted,
+    FetchedRunFiles,
     LeftRun,
     NetworkRestarted,
     PeerJoined,
     PeerLeft,
     TrainingProgressed,
 )
+from peer.files.store import checked_folder
 from peer.observe.observer import observe, open_log
 from tests.kit.processes.process_swarm import (
     PeerProcess,
@@ -281,12 +284,18 @@ def test_signals_end_a_peer_and_everything_of_it(
 
 
 def test_a_seed_alone_keeps_the_run_between_trainers() -> None:
-    with process_swarm() as swarm:
+    files = {"tokenizer.json": b'{"model": {}}', "layout.bin": os.urandom(5 << 19)}
+    with process_swarm(make=partial(ProcessSwarm, files=files)) as swarm:
         seed = swarm.start("seed", command="seed", has_record=True)
         wait_until(lambda: "listening on" in seed.stderr, "the seed is up")
         assert re.search(r"/ip4/127\.0\.0\.1/tcp/\d+/p2p/" + seed.peer_id, seed.stderr)
         early = swarm.start("early", "--max-steps", "200", peers=[seed.address])
         assert early.wait_end() == 0
+        # It had the run's files, bit for bit, before it trained.
+        fetched = early.wait_for(FetchedRunFiles)
+        assert (set(fetched.names), fetched.donors) == (set(files), (seed.peer_id,))
+        folder = checked_folder(swarm.folder_of("early"), swarm.run.manifest)
+        assert {path.name: path.read_bytes() for path in folder.iterdir()} == files
         reached = early.versions()
         assert min(reached[0], reached[1]) > 1
         later = swarm.start("later", peers=[seed.address])
