@@ -176,17 +176,24 @@ class SwarmObserver:
 def run_facts(record: RunRecord) -> RunSummary:
     """What the page shows of a verified run record. Fields that are missing or of another kind are left out."""
     manifest = json.loads(record.manifest)
-    description = manifest.get("description")
     return RunSummary(
         name=record.run_id.partition(".")[0],
-        description=label_text(description, 500) if isinstance(description, str) else "",
+        description=_label(manifest.get("description"), 500),
         revision=record.revision,
         manifest_hash=manifest_hash(record.manifest),
         summary=" · ".join(_summary(manifest)),
         announce_seconds=_announce_seconds(manifest),
         end_version=_end_version(manifest),
         is_private=_field(manifest, "access", "mode") in ("allowlist", "invite"),
+        model_kind=_label(_field(manifest, "model", "kind"), 40) or "gpt",
+        code=_label(manifest.get("code"), 400),
+        command=_label(manifest.get("command"), 400),
     )
+
+
+def _label(value: object, most: int) -> str:
+    """A text of the owner's as it may be shown; empty when it is none."""
+    return label_text(value, most) if isinstance(value, str) else ""
 
 
 def _field(manifest: dict[str, Any], section: str, name: str) -> Any:

@@ -56,6 +56,12 @@ class RunSummary:
     """The version of every fragment at which the run ends; None: its owner has not ended it."""
     is_private: bool = False
     """Whether only members that its owner admitted or invited can join."""
+    model_kind: str = "gpt"
+    """`custom`: it trains its owner's own code, which `peer join` does not have."""
+    code: str = ""
+    """Where that code is, as the owner says: shown, and nothing else."""
+    command: str = ""
+    """How it is started, as the owner says: shown, and nothing else."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,6 +100,9 @@ class Run(Answer):
     description: str | None
     revision: int | None
     manifest_hash: str | None
+    model_kind: str | None
+    code: str | None
+    command: str | None
     watching_since: Number
     history_since: Number
     num_peers: int
@@ -327,6 +330,9 @@ async def run(site: Site, query: Query) -> Run:
         description=owner.description if owner else None,
         revision=owner.revision if owner else None,
         manifest_hash=owner.manifest_hash.hex() if owner else None,
+        model_kind=owner.model_kind if owner else None,
+        code=owner.code or None if owner else None,
+        command=owner.command or None if owner else None,
         watching_since=state.started_at,
         history_since=history.started_at,
         num_peers=len(state.here),

@@ -40,6 +40,7 @@ from peer.config.peer_config import PeerConfig, make_data_dir
 from peer.config.validation import explain
 from peer.events.log import EventLog
 from peer.events.peer_events import CheckpointFailed, Event, NetworkRestarted, SwarmLost, WaitingForPeers
+from peer.files.store import checked_folder
 from peer.folder_lock import FolderLock
 from peer.join.connection import READY_SECONDS, RunConnection
 from peer.trainer.loop.checkpoint_portion import Stateful
@@ -160,6 +161,15 @@ class Swarm:
             self.__exit__(type(error), error, error.__traceback__)
             raise
         return self
+
+    @property
+    def files(self) -> Path:
+        """The folder with the files of the run and nothing else, after each was checked against the manifest.
+
+        Raises:
+            LocalFault: one was changed or removed meanwhile.
+        """
+        return checked_folder(self._config.data_dir, self.manifest)
 
     def _enter(self, connection: RunConnection) -> None:
         manifest = connection.open(self._stop)

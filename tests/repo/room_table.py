@@ -142,7 +142,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         "pydantic rich",
     ),
     "peer.join": (
-        "dht.identity dht.records dht.p2pd averaging.outer peer peer.mailbox peer.config peer.events "
+        "dht.identity dht.records dht.p2pd averaging.outer peer peer.mailbox peer.config peer.files peer.events "
         "peer.checkpoint peer.trainer.* peer.network.process peer.panel",
         False,
         "numpy pydantic torch",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 from dataclasses import replace
 
 import pytest
@@ -68,6 +69,18 @@ def test_a_killed_peer_is_late_within_three_announcements_and_counts_no_more() -
     assert [row.condition for row in failed.peers] == ["here", "here"]
     back = record_of(PEERS[1], sequence=9, expires_at=NOW + 143)
     assert len(fold(late, Look(now=NOW + 45, num_members=3, records=[back])).here) == 2
+
+
+def test_code_and_command_of_a_custom_run_are_texts_of_bounded_length() -> None:
+    manifest = json.loads(RUN_RECORD.manifest) | {"code": "https://a.org/b@0", "command": "x\u202ey" * 900}
+    manifest["model"]["kind"] = "custom"
+    run = run_facts(replace(RUN_RECORD, manifest=json.dumps(manifest).encode()))
+    assert (run.model_kind, run.code) == ("custom", "https://a.org/b@0")
+    assert run.command.isprintable()
+    assert len(run.command) <= 400
+    other = json.dumps(manifest | {"code": 3, "command": ["x"], "model": None}).encode()
+    run = run_facts(replace(RUN_RECORD, manifest=other))
+    assert (run.model_kind, run.code, run.command) == ("gpt", "", "")
 
 
 def test_a_run_that_rests_stalls_or_ends_keeps_its_result() -> None:

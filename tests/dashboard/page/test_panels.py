@@ -193,6 +193,24 @@ def test_without_addresses_the_join_box_says_where_to_get_one() -> None:
     assert "ADDRESS" not in page("/dns4/a.org/tcp/1")
 
 
+def test_a_custom_run_invites_to_its_code_and_not_to_peer_join() -> None:
+    def join(**changes: str) -> TextOnly:
+        state = state_of()
+        assert state.run is not None
+        run = replace(state.run, model_kind="custom", **changes)
+        return TextOnly(render_sections(replace(state, run=run), NOBODY)["join"])
+
+    code, command = f"https://example.org/team/code@{'0' * 40}", "python <b>train.py</b>"
+    shown = join(code=code, command=command)
+    assert code in shown.text
+    assert command in shown.text
+    assert RUN_ID in shown.text
+    assert "peer join --run-id" not in shown.text
+    # Nobody gets there by a slip of the finger.
+    assert not [value for name, value in shown.attributes if name in ("href", "src")]
+    assert "The owner has not said where it is; ask the owner." in join().text
+
+
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [(0.4, "just now"), (3.9, "3 s ago"), (75, "1 min ago"), (7300, "2 h ago"), (172_800, "2 d ago")],
