@@ -7,22 +7,24 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
+from torch import nn
 
 from dht.errors import Incompatible
 from peer.config.manifest import RunManifest
+from peer.export.formats.contents import FolderContents, built_in_contents, contents_of
 from peer.export.formats.model_file import cannot_be_written
-from peer.export.formats.model_folder import built_in_contents, write_contents
+from peer.export.formats.model_folder import MAX_SHARD_BYTES
 from peer.export.formats.reading import model_of, read_model
+from peer.export.formats.tokenizer_files import TOKENIZER_NAME
 from peer.export.model_source import ModelFileSource, ModelSource
 from peer.export.taking import anchors_of
-from peer.trainer.model.gpt import GPT
 
 
 @dataclass(frozen=True, slots=True)
 class OpenedModel:
     """A model ready for use, wherever it came from."""
 
-    model: GPT
+    model: nn.Module
     manifest: RunManifest
     run_id: str
     versions: tuple[int, ...]
@@ -49,27 +51,42 @@ def open_model(source: ModelSource) -> OpenedModel:
 
 
 def loadable_folder(source: ModelSource, room: Path) -> tuple[Path, dict[str, Any]]:
-    """A folder of the model that transformers loads, and whose model it is: run_id, versions, tokens.
+    """A folder of the model that transformers loads, with a tokenizer, and whose it is: run_id, versions, tokens.
 
     Args:
         room: an empty folder for it; what is there already as a folder is used where it lies, after a check.
 
     Raises:
-        Incompatible: no class of transformers is this model.
+        Incompatible: no class of transformers is this model, or it has no tokenizer.
         LocalFault: the model cannot be had; the sentence says why.
     """
-    opened = open_model(source)
-    if not opened.reads_bytes:
+    if isinstance(source, ModelFileSource):
+        found = read_model(source.path)
+        folder, header, manifest = source.path, found.header, found.manifest
+        facts = {"run_id": header.run_id, "versions": list(header.versions), "tokens": header.tokens}
+        if not folder.is_dir():
+            tensors = {name: parameter.detach() for name, parameter in found.model.named_parameters()}
+            folder = _written(built_in_contents(manifest, tensors), room)
+    else:
+        anchors = anchors_of(source)
+        manifest = anchors.manifest
+        if manifest.model.kind == "custom":
+            raise Incompatible(
+                f"run {anchors.run_id} trains a model from its owner's own code; expected one that transformers loads"
+            )
+        facts = {"run_id": anchors.run_id, "versions": list(anchors.versions), "tokens": anchors.tokens}
+        folder = _written(contents_of(anchors), room)
+    if not (folder / TOKENIZER_NAME).is_file():
         raise Incompatible(
-            f"run {opened.run_id} reads tokens of its own ({opened.manifest.data.source}) and brings no tokenizer; "
+            f"run {facts['run_id']} reads tokens of its own ({manifest.data.source}) and brings no tokenizer; "
             "expected a run that reads bytes; export the model and put its tokenizer into the folder"
         )
-    facts = {"run_id": opened.run_id, "versions": list(opened.versions), "tokens": opened.tokens}
-    if isinstance(source, ModelFileSource) and source.path.is_dir():
-        return source.path, facts
-    tensors = {name: parameter.detach() for name, parameter in opened.model.named_parameters()}
+    return folder, facts
+
+
+def _written(contents: FolderContents, folder: Path) -> Path:
     try:
-        write_contents(room, built_in_contents(opened.manifest, tensors))
+        contents.write(folder, MAX_SHARD_BYTES)
     except (OSError, SafetensorError) as error:
-        raise cannot_be_written(room, sum(tensor.nbytes for tensor in tensors.values()), error) from error
-    return room, facts
+        raise cannot_be_written(folder, None, error) from error
+    return folder

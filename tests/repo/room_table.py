@@ -148,16 +148,16 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         "numpy pydantic torch",
     ),
     "peer.export.formats": (
-        "averaging averaging.outer peer peer.config peer.trainer.model",
+        "averaging averaging.outer peer peer.config peer.trainer.model peer.trainer.hf",
         False,
-        "pydantic safetensors torch",
+        "pydantic safetensors torch transformers",
     ),
     "peer.export": (
         "dht.identity dht.records averaging.signing averaging.outer peer peer.config peer.checkpoint "
         "peer.trainer.devices peer.trainer.data peer.trainer.model peer.network.anchors peer.observe "
         "peer.export.formats",
         False,
-        "huggingface_hub lm_eval numpy safetensors transformers",
+        "huggingface_hub lm_eval numpy safetensors torch transformers",
     ),
     "peer.doctor": (
         "dht.identity dht.records dht.p2pd averaging.codec peer peer.config peer.trainer.devices peer.trainer.hf "

@@ -6,8 +6,11 @@ The files, each built on those above it:
     anchors.py         a run's anchors as named tensors, and the facts about them
     llama.py           the built-in model under a Llama's names
     byte_tokenizer.py  the tokenizer of runs that read bytes
-    model_card.py      README.md of a folder
+    tokenizer_files.py  the run's tokenizer, or that one
+    architecture.py    an architecture of transformers with the anchors in it
     model_file.py      a model as one file, with its config
+    contents.py        what a folder holds, by the kind of model
+    model_card.py      README.md of a folder
     model_folder.py    a model as a folder that transformers loads
     reading.py         both read again, every bit checked
 """

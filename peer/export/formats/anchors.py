@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -43,6 +44,7 @@ class Anchors:
 
     Attributes:
         values: fragment -> float32 [num_values].
+        files: the folder with the run's files, checked; None: it has none.
         contributors: ids of those whose machines were members when it was taken home; empty for a checkpoint.
     """
 
@@ -54,6 +56,7 @@ class Anchors:
     held_out_loss: float | None = None
     held_out_version: int | None = None
     contributors: tuple[str, ...] = ()
+    files: Path | None = None
 
     @property
     def versions(self) -> tuple[int, ...]:

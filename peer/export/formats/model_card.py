@@ -6,6 +6,7 @@ Only what the run itself says stands in it. Text of others is shown as text, wha
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from dht.quantities import plural
 from peer.config.manifest import RunManifest
@@ -14,22 +15,29 @@ from peer.version import SOFTWARE
 
 MAX_CONTRIBUTORS_SHOWN = 100
 
-_TASKS = {"LlamaForCausalLM": "text-generation"}
-"""Class of transformers -> the task under which hubs list it."""
+_TASKS = {
+    "causal-lm": ("AutoModelForCausalLM", "text-generation"),
+    "masked-lm": ("AutoModelForMaskedLM", "fill-mask"),
+    "sequence-classification": ("AutoModelForSequenceClassification", "text-classification"),
+    "image-classification": ("AutoModelForImageClassification", "image-classification"),
+}
+"""Task of a manifest -> what loads a model of it, and the task under which hubs list it."""
+_BUILT_IN_TASK = "causal-lm"
 _MARKUP = re.compile(r"([\\`*_{}\[\]<>#|&!~$])")
 
 
-def model_card(anchors: Anchors, architecture: str, *, has_tokenizer: bool) -> str:
+def model_card(anchors: Anchors, architecture: str, notes: Sequence[str] = (), *, has_tokenizer: bool) -> str:
     """README.md of the folder.
 
     Args:
         architecture: the class of transformers that loads it; empty: none does.
+        notes: sentences about what one should know before use.
     """
     manifest = anchors.manifest
-    parts = [_front(architecture), f"# {_shown(manifest.name)}"]
+    parts = [_front(manifest, architecture), f"# {_shown(manifest.name)}"]
     if manifest.description:
         parts.append(_shown(manifest.description))
-    parts += [_table(anchors, architecture), _loading(anchors, architecture, has_tokenizer)]
+    parts += [_table(anchors, architecture), _loading(manifest, architecture, has_tokenizer), *notes]
     parts.append(_fragments(anchors))
     if anchors.contributors:
         parts.append(_contributors(anchors.contributors))
@@ -37,13 +45,11 @@ def model_card(anchors: Anchors, architecture: str, *, has_tokenizer: bool) -> s
     return "\n\n".join(parts) + "\n"
 
 
-def _front(architecture: str) -> str:
+def _front(manifest: RunManifest, architecture: str) -> str:
     """What hubs read, in YAML; nothing of others stands in it."""
     lines = ["---", "tags:", "- murmuration", "- decentralized-training"]
     if architecture:
-        lines.append("library_name: transformers")
-    if architecture in _TASKS:
-        lines.append(f"pipeline_tag: {_TASKS[architecture]}")
+        lines += ["library_name: transformers", f"pipeline_tag: {_TASKS[manifest.model.task or _BUILT_IN_TASK][1]}"]
     return "\n".join([*lines, "---"])
 
 
@@ -70,32 +76,41 @@ def _table(anchors: Anchors, architecture: str) -> str:
 
 
 def _data_row(manifest: RunManifest) -> list[tuple[str, str]]:
-    """A custom run's data is what its code reads; its manifest only has what every manifest has."""
-    return [] if manifest.model.kind == "custom" else [("data", f"`{manifest.data.source.replace('`', '')}`")]
+    """Of an own loop the data is what its code reads; the manifest only has what every manifest has."""
+    joined = manifest.model.kind == "gpt" or manifest.model.task == _BUILT_IN_TASK
+    return [] if not joined else [("data", f"`{manifest.data.source.replace('`', '')}`")]
 
 
-def _loading(anchors: Anchors, architecture: str, has_tokenizer: bool) -> str:
+def _loading(manifest: RunManifest, architecture: str, has_tokenizer: bool) -> str:
     if not architecture:
         return (
             "## Load it\n\nThe trained parameters are flat fragments (`fragment.0`, ...) in the order of the owner's "
             "layout. The code that made the run loads them; it is not part of this folder."
         )
+    auto_class, task = _TASKS[manifest.model.task or _BUILT_IN_TASK]
+    names = ["AutoTokenizer", auto_class] if has_tokenizer else [auto_class]
+    code = [f"from transformers import {', '.join(sorted(names))}", "", f'model = {auto_class}.from_pretrained(".")']
+    if has_tokenizer:
+        code += [
+            'tokenizer = AutoTokenizer.from_pretrained(".")',
+            'inputs = tokenizer("Once upon", return_tensors="pt")',
+        ]
+    if has_tokenizer and task == "text-generation":
+        code.append("print(tokenizer.decode(model.generate(**inputs, max_new_tokens=100)[0]))")
+    lines = ["## Load it", "", "```python", *code, "```", ""]
+    if manifest.model.task != "image-classification":
+        lines += [f"It was trained on sequences of {manifest.model.context} tokens.", _tokens(manifest, has_tokenizer)]
+    return "\n".join(lines).rstrip()
+
+
+def _tokens(manifest: RunManifest, has_tokenizer: bool) -> str:
     if not has_tokenizer:
         return (
-            "## Load it\n\n```python\nfrom transformers import AutoModelForCausalLM\n\n"
-            'model = AutoModelForCausalLM.from_pretrained(".")\n```\n\n'
-            "The run reads tokens that each volunteer brings. Its tokenizer is not part of the run, nor of this folder."
+            "The run reads tokens that each volunteer brings: its tokenizer is no part of the run, nor of this folder."
         )
-    note = (
-        f"Token n is byte n of the text in UTF-8. The model sees {anchors.manifest.model.context} tokens. Byte 0, "
-        "which no text contains, ends and pads texts."
-    )
-    return (
-        "## Load it\n\n```python\nfrom transformers import AutoModelForCausalLM, AutoTokenizer\n\n"
-        'tokenizer = AutoTokenizer.from_pretrained(".")\nmodel = AutoModelForCausalLM.from_pretrained(".")\n'
-        'inputs = tokenizer("Once upon", return_tensors="pt")\n'
-        "print(tokenizer.decode(model.generate(**inputs, max_new_tokens=100)[0]))\n```\n\n" + note
-    )
+    if manifest.files:
+        return "The tokenizer is the run's own, by its digest."
+    return "Token n is byte n of the text in UTF-8. Byte 0, which no text contains, ends and pads texts."
 
 
 def _fragments(anchors: Anchors) -> str:

@@ -1,7 +1,8 @@
 """The model as one file: safetensors with the parameters, and everything about it as JSON.
 
 The JSON lies beside the file (`config.json`) for people and inside the file for `peer sample`, so that the two cannot
-be mixed up. Models of kind custom are flat fragments (`fragment.0`, ...), in the order of the owner's layout.
+be mixed up. Of an architecture of transformers only the trained parameters are in it: its folder is what can be read
+again. Models of kind custom are flat fragments (`fragment.0`, ...), in the order of the owner's layout.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from safetensors.torch import save_file
 
 from dht.errors import LocalFault, UsageFault
 from peer.export.formats.anchors import Anchors, named_tensors, parameters_sha256, run_facts
+from peer.export.formats.architecture import trained_tensors
 from peer.export.formats.model_header import HEADER_KEY
 
 CONFIG_NAME = "config.json"
@@ -66,6 +68,8 @@ def write_model(anchors: Anchors, path: Path, now: float, *, replace: bool) -> d
     if anchors.manifest.model.kind == "gpt":
         tensors = named_tensors(anchors)
         digest = parameters_sha256(tensors)
+    elif anchors.manifest.model.kind == "hf":
+        tensors, digest = trained_tensors(anchors.manifest, anchors.values), ""
     else:
         tensors = {f"fragment.{index}": torch.from_numpy(values) for index, values in sorted(anchors.values.items())}
         digest = ""
@@ -91,12 +95,13 @@ def write_model(anchors: Anchors, path: Path, now: float, *, replace: bool) -> d
     return config
 
 
-def cannot_be_written(path: Path, num_bytes: int, error: Exception) -> LocalFault:
-    """The sentence about a disk that is full or broken."""
+def cannot_be_written(path: Path, num_bytes: int | None, error: Exception) -> LocalFault:
+    """The sentence about a disk that is full or broken. `num_bytes`: that the model takes; None: not known."""
     reason = getattr(error, "strerror", None) or str(error)
+    room = "room for the model" if num_bytes is None else f"{num_bytes >> 20} MiB of free space"
     return LocalFault(
-        f"{path} cannot be written: {reason}; expected a writable folder with {num_bytes >> 20} MiB of free space; "
-        "nothing half-written is left there"
+        f"{path} cannot be written: {reason}; expected a writable folder with {room}; nothing half-written is left "
+        "there"
     )
 
 

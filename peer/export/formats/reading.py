@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
+from torch import nn
 
 from dht.errors import DeviceFault, Incompatible, LocalFault, UsageFault
 from dht.regular_files import read_regular
@@ -21,12 +22,13 @@ from peer.config.layouts import layout_of, parameter_shapes
 from peer.config.least_memory import check_memory, free_memory_bytes
 from peer.config.manifest import RunManifest
 from peer.export.formats.anchors import Anchors
+from peer.export.formats.architecture import as_language_model, read_architecture, trained_architecture
 from peer.export.formats.llama import built_in_tensors, llama_shapes
 from peer.export.formats.model_file import CONFIG_NAME
 from peer.export.formats.model_folder import RUN_NAME
 from peer.export.formats.model_header import HEADER_KEY, MAX_CONFIG_BYTES, ModelHeader, read_header
 from peer.trainer.model.evaluation import load_anchors
-from peer.trainer.model.gpt import GPT, build_model, parameters_digest
+from peer.trainer.model.gpt import build_model, parameters_digest
 
 _WEIGHTS = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors")
 _MAX_SHARDS = 10_000
@@ -36,23 +38,31 @@ _MAX_SHARDS = 10_000
 class ModelFile:
     """A model and what its file or folder says about it."""
 
-    model: GPT
+    model: nn.Module
     manifest: RunManifest
     config: Mapping[str, Any]
     header: ModelHeader
 
 
 def read_model(path: Path) -> ModelFile:
-    """Read what `peer export` wrote for a built-in model: a file, or a folder of Llama form.
+    """Read what `peer export` wrote: a file of a built-in model, or a folder.
+
+    The model is a `LanguageModel` if that is what the run trains, or else the module of transformers.
 
     Raises:
-        UsageFault: no such file or folder, or not of this software.
+        UsageFault: no such file or folder, or not of this software, or transformers is needed and not installed.
         Incompatible: written by another version, or of a run with a model of its owner's own code.
         DeviceFault: this machine has no memory for it.
         LocalFault: it is damaged.
     """
     path = Path(path)
     try:
+        if path.is_dir():
+            config, header, manifest = read_header(path, _run_json(path))
+            if manifest.model.kind == "hf":
+                check_memory(manifest, "read", free_memory_bytes())
+                module = read_architecture(manifest, path)
+                return _checked(path, ModelFile(as_language_model(manifest, module), manifest, config, header), module)
         with _stored(path) as stored:
             config, header, manifest = read_header(path, stored.header)
             check_built_in(header.run_id, manifest)
@@ -77,35 +87,48 @@ def read_model(path: Path) -> ModelFile:
             f"{path} cannot be mapped into memory ({str(error).splitlines()[0]:.200}); expected a machine with room "
             "for it; end other programs, or export the model again"
         ) from error
-    if parameters_digest(model).hex() != header.parameters_sha256:
-        raise LocalFault(f"{path} is damaged: its parameters do not have the digest of its config; export it again")
-    return ModelFile(model, manifest, config, header)
+    return _checked(path, ModelFile(model, manifest, config, header), model)
 
 
-def model_of(anchors: Anchors) -> GPT:
-    """The built-in model with the anchors as its parameters.
+def model_of(anchors: Anchors) -> nn.Module:
+    """The run's model with the anchors as its parameters, as `read_model` gives it.
 
     Raises:
+        UsageFault: transformers is needed and not installed.
         Incompatible: the run trains a model from its owner's own code, or the anchors do not fit the manifest.
     """
-    check_built_in(anchors.run_id, anchors.manifest)
-    model = build_model(anchors.manifest.model, anchors.manifest.seed)
-    layout = layout_of(anchors.manifest, [(name, tuple(p.shape)) for name, p in model.named_parameters()])
+    manifest = anchors.manifest
+    if manifest.model.kind == "hf":
+        return as_language_model(manifest, trained_architecture(manifest, anchors.values).module)
+    check_built_in(anchors.run_id, manifest)
+    model = build_model(manifest.model, manifest.seed)
+    layout = layout_of(manifest, [(name, tuple(p.shape)) for name, p in model.named_parameters()])
     load_anchors(model, layout, anchors.values)
     return model
 
 
 def check_built_in(run_id: str, manifest: RunManifest) -> None:
-    """Whether this software can build the run's model.
+    """Whether this software can build the run's model without its owner's code.
 
     Raises:
-        Incompatible: it is made by its owner's own code.
+        Incompatible: it cannot.
     """
-    if manifest.model.kind != "gpt":
+    if manifest.model.kind == "custom":
         raise Incompatible(
             f"run {run_id} trains a model from its owner's own code (kind {manifest.model.kind!r}); expected the "
             "built-in GPT; export the fragments and load them with that code"
         )
+    if manifest.model.kind == "hf":
+        raise Incompatible(
+            f"this file is of run {run_id}, whose model is an architecture of transformers; expected the folder that "
+            "`peer export` wrote; give --model FOLDER"
+        )
+
+
+def _checked(path: Path, found: ModelFile, module: nn.Module) -> ModelFile:
+    if parameters_digest(module).hex() != found.header.parameters_sha256:
+        raise LocalFault(f"{path} is damaged: its parameters do not have the digest of its config; export it again")
+    return found
 
 
 @dataclass(frozen=True, slots=True)

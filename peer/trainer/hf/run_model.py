@@ -28,12 +28,22 @@ def build_run_model(manifest: RunManifest) -> nn.Module:
     if section.kind == "gpt":
         return build_model(section, manifest.seed)
     check_joinable(manifest.name, manifest)
+    assert section.task is not None
+    return ForTask(build_run_architecture(manifest), section.task, section.context)
+
+
+def build_run_architecture(manifest: RunManifest) -> nn.Module:
+    """The module of transformers that a run of kind hf trains, under any task, with the run's initial parameters.
+
+    Raises:
+        UsageFault, Incompatible: as from `check_architecture`.
+    """
+    section = manifest.model
     assert section.config is not None
     assert section.task is not None
     # A config of a few bytes can describe any number of values: they are counted before there are any.
     check_architecture(manifest)
-    build = partial(build_architecture, section.config, section.task)
-    return ForTask(built_with_values(build, manifest.seed), section.task, section.context)
+    return built_with_values(partial(build_architecture, section.config, section.task), manifest.seed)
 
 
 def check_joinable(run: str, manifest: RunManifest) -> None:

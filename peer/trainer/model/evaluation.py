@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
+from torch import nn
 
 from averaging.arrays import F32
 from averaging.outer.layout import FragmentLayout
+from peer.config.layouts import trained_parameters
 from peer.trainer.data.corpus import Corpus
-from peer.trainer.model.gpt import GPT
 
 
 @torch.no_grad()
-def held_out_loss(model: GPT, corpus: Corpus, num_batches: int, batch_size: int) -> float:
-    """Mean loss over the fixed held-out batches, in nats per token."""
+def held_out_loss(model: nn.Module, corpus: Corpus, num_batches: int, batch_size: int) -> float:
+    """Mean loss of a `LanguageModel` over the fixed held-out batches, in nats per token."""
     device = next(model.parameters()).device
+    language: Any = model
     was_training = model.training
     model.eval()
     try:
         losses = [
-            float(model.loss(inputs.to(device), targets.to(device)))
-            for inputs, targets in corpus.held_out_batches(num_batches, batch_size, model.context)
+            float(language.loss(inputs.to(device), targets.to(device)))
+            for inputs, targets in corpus.held_out_batches(num_batches, batch_size, language.context)
         ]
     finally:
         model.train(was_training)
@@ -29,9 +32,9 @@ def held_out_loss(model: GPT, corpus: Corpus, num_batches: int, batch_size: int)
 
 
 @torch.no_grad()
-def load_anchors(model: GPT, layout: FragmentLayout, anchors: Mapping[int, F32]) -> None:
+def load_anchors(model: nn.Module, layout: FragmentLayout, anchors: Mapping[int, F32]) -> None:
     """Write anchors (fragment -> float32 [num_values]) into the model's parameters."""
-    parameters = dict(model.named_parameters())
+    parameters = dict(trained_parameters(model))
     for fragment in layout.fragments:
         values = torch.from_numpy(anchors[fragment.index])
         for piece in fragment.pieces:

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import torch
-from torch import Tensor
-
-from peer.trainer.model.gpt import GPT
+from torch import Tensor, nn
 
 NUM_BYTES = 256
 
 
 @torch.no_grad()
 def sample_tokens(
-    model: GPT, prompt: Sequence[int], *, num_tokens: int, temperature: float, seed: int, num_choices: int
+    model: nn.Module, prompt: Sequence[int], *, num_tokens: int, temperature: float, seed: int, num_choices: int
 ) -> Iterator[int]:
     """Draw tokens after `prompt`; the same ones for the same seed, on the CPU also on every run.
 
     Args:
+        model: a `LanguageModel`.
         prompt: at least one token; the model sees the last `context` ones of everything so far.
         temperature: divides the logits; 0 takes the likeliest token every time.
         num_choices: tokens from this number on are never drawn (a byte-level model with a larger vocabulary).
@@ -31,12 +31,14 @@ def sample_tokens(
         raise ValueError("an empty prompt; expected at least one token")
     generator = torch.Generator().manual_seed(seed)
     device = next(model.parameters()).device
+    language: Any = model
+    context: int = language.context
     was_training = model.training
     model.eval()
     try:
-        tokens = list(prompt)[-model.context :]
+        tokens = list(prompt)[-context:]
         for _ in range(num_tokens):
-            seen = torch.tensor([tokens[-model.context :]], device=device)
+            seen = torch.tensor([tokens[-context:]], device=device)
             logits = model(seen)[0, -1, :num_choices].float().cpu()
             token = _draw(logits, temperature, generator)
             tokens.append(token)

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import nn
 
 from averaging.outer.fragment_state import FragmentState
 from dht.identity.keys import Identity, make_run_id
 from dht.records.signed_records import encode_run_record, sign_run_record
 from peer.checkpoint.checkpoint import CheckpointFolder, CheckpointOwner
 from peer.checkpoint.facts import Totals
-from peer.config.layouts import layout_digest_of, layout_of, seed_sizes
+from peer.config.layouts import layout_digest_of, layout_of, seed_sizes, trained_parameters
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import CHECKPOINTS_NAME, RUN_RECORD_NAME
 from peer.config.run_rules import codec_of, rule_of
@@ -30,17 +31,28 @@ MANIFEST = RunManifest.model_validate(
 def trained_model(manifest: RunManifest = MANIFEST) -> GPT:
     """The built-in model of a run with parameters that are no initial ones."""
     model = build_model(manifest.model, manifest.seed)
+    changed(model)
+    return model
+
+
+def changed(module: nn.Module) -> nn.Module:
+    """The module with other trained parameters than before, always the same ones."""
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
-        for parameter in model.parameters():
+        for _, parameter in trained_parameters(module):
             parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.1)
-    return model
+    return module
 
 
 def anchors_of(model: GPT, manifest: RunManifest = MANIFEST) -> Anchors:
     """The anchors that are its parameters."""
-    layout = layout_of(manifest, [(name, tuple(p.shape)) for name, p in model.named_parameters()])
-    parameters = dict(model.named_parameters())
+    return anchors_of_module(model, manifest)
+
+
+def anchors_of_module(module: nn.Module, manifest: RunManifest) -> Anchors:
+    """The anchors that are the trained parameters of any module."""
+    parameters = dict(trained_parameters(module))
+    layout = layout_of(manifest, [(name, tuple(p.shape)) for name, p in parameters.items()])
     values, facts = {}, []
     for fragment in layout.fragments:
         anchor = np.zeros(fragment.num_values, dtype=np.float32)

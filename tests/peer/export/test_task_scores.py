@@ -88,7 +88,7 @@ def test_tasks_that_cannot_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
     (tmp_path / "broken.yaml").write_text("task: [")
-    write_task(tmp_path, "far", dataset_path="nobody/nothing", dataset_kwargs={})
+    write_task(tmp_path, "far", dataset_kwargs={"data_files": {"test": str(tmp_path / "nowhere.jsonl")}})
     with pytest.raises(UsageFault, match=sentence):
         score_tasks(tmp_path / "no-model", tasks, None, "cpu")
 

@@ -1,0 +1,162 @@
+"""A run's architecture of transformers with the anchors in it: written and read in that library's own form.
+
+Weights are float32, as the anchors are. The library writes them under the names that its checkpoints have, which are
+not always those of the module. Only safetensors are read, never a pickle, and never code from a folder.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from averaging.arrays import F32
+from dht.errors import LocalFault
+from dht.regular_files import read_regular
+from peer.config.layouts import layout_of, trained_parameters
+from peer.config.manifest import RunManifest
+from peer.export.formats.anchors import tensors_of
+from peer.export.formats.model_header import MAX_CONFIG_BYTES
+from peer.trainer.hf.architecture import build_architecture
+from peer.trainer.hf.run_model import architecture_shapes, build_run_architecture, check_architecture
+from peer.trainer.hf.tasks import JOINED, ForTask
+from peer.trainer.model.evaluation import load_anchors
+from peer.trainer.model.gpt import parameters_digest
+
+_NOT_WRITTEN = ("use_cache", "_from_model_config")
+"""A cache is off while a model trains, and who generates wants the architecture's default; the other says that a
+generation config follows the model's, which its end token here does not."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArchitectureModule:
+    """A module of transformers that holds a run's model.
+
+    Attributes:
+        name: its class.
+        parameters_digest: SHA-256 over all its parameters in order, 64 hexadecimal digits.
+        notes: sentences about what the run does not have.
+    """
+
+    module: nn.Module
+    name: str
+    parameters_digest: str
+    notes: tuple[str, ...] = ()
+
+
+def trained_architecture(manifest: RunManifest, values: Mapping[int, F32]) -> ArchitectureModule:
+    """The run's architecture with anchors (fragment -> float32 [num_values]) in it, on the CPU in float32.
+
+    Raises:
+        UsageFault: transformers is not installed.
+        Incompatible: it makes another module of the run's config.
+    """
+    module = build_run_architecture(manifest).float()
+    layout = layout_of(manifest, [(name, tuple(tensor.shape)) for name, tensor in trained_parameters(module)])
+    load_anchors(module, layout, values)
+    return ArchitectureModule(module.eval(), type(module).__name__, parameters_digest(module).hex(), _notes(module))
+
+
+def trained_tensors(manifest: RunManifest, values: Mapping[int, F32]) -> dict[str, Tensor]:
+    """The trained parameters alone, under the module's own names.
+
+    Raises:
+        UsageFault, Incompatible: as from `trained_architecture`.
+    """
+    check_architecture(manifest)
+    assert manifest.model.config is not None
+    assert manifest.model.task is not None
+    shapes = list(architecture_shapes(manifest.model.config, manifest.model.task))
+    return tensors_of(layout_of(manifest, shapes), shapes, values)
+
+
+def save_architecture(found: ArchitectureModule, folder: Path, max_shard_bytes: int, end_token: int | None) -> None:
+    """Write config.json, generation_config.json and weights.
+
+    Args:
+        end_token: of the run's tokenizer; None: the config says which one it is, or nobody does.
+
+    Raises:
+        OSError, SafetensorError: the disk is full or broken.
+    """
+    module: Any = found.module
+    with _without_bars():
+        module.save_pretrained(folder, max_shard_size=max_shard_bytes)
+    ends = {} if end_token is None else {"eos_token_id": end_token, "pad_token_id": end_token}
+    for path in (folder / "config.json", folder / "generation_config.json"):
+        if path.exists():
+            fields = json.loads(read_regular(path, MAX_CONFIG_BYTES)) | ends
+            kept = {name: value for name, value in fields.items() if name not in _NOT_WRITTEN}
+            path.write_text(json.dumps(kept, indent=2) + "\n", encoding="utf-8")
+
+
+def read_architecture(manifest: RunManifest, folder: Path) -> nn.Module:
+    """The module in a folder that `save_architecture` wrote: of the class and config that the manifest names.
+
+    Raises:
+        UsageFault: transformers is not installed.
+        Incompatible: it makes another module of the run's config.
+        LocalFault: the folder has other weights.
+    """
+    check_architecture(manifest)
+    assert manifest.model.config is not None
+    assert manifest.model.task is not None
+    built: Any = build_architecture(manifest.model.config, manifest.model.task, without_values=True)
+    with _without_bars():
+        module, report = type(built).from_pretrained(
+            folder,
+            config=built.config,
+            dtype=torch.float32,
+            local_files_only=True,
+            use_safetensors=True,
+            output_loading_info=True,
+        )
+    wrong = sorted({str(name) for problem in report.values() for name in problem})
+    if wrong:
+        raise LocalFault(
+            f"{folder} has other parameters than its manifest describes ({', '.join(wrong)[:200]}); export the model "
+            "again"
+        )
+    found: nn.Module = module
+    return found
+
+
+def as_language_model(manifest: RunManifest, architecture: nn.Module) -> nn.Module:
+    """A `LanguageModel`, if that is what the run trains, or the module itself."""
+    task = manifest.model.task
+    if task not in JOINED:
+        return architecture
+    return ForTask(architecture, task, manifest.model.context)
+
+
+@contextmanager
+def _without_bars() -> Iterator[None]:
+    """The library shows a bar for each file of weights."""
+    from transformers.utils import logging as its_logging
+
+    logging: Any = its_logging
+    if not logging.is_progress_bar_enabled():
+        yield
+        return
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.enable_progress_bar()
+
+
+def _notes(module: nn.Module) -> tuple[str, ...]:
+    parameters = {name for name, _ in module.named_parameters(remove_duplicate=False)}
+    buffers = [name for name in module.state_dict() if name not in parameters]
+    if not buffers:
+        return ()
+    return (
+        f"{len(buffers)} buffers, such as `{buffers[0]}`, are no part of the run: here they have their initial values. "
+        "Estimate running statistics again on data before use.",
+    )

@@ -1,0 +1,169 @@
+"""What a folder holds besides the model card and `run.json`: weights, configuration, tokenizer."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from peer.config.manifest import RunManifest
+from peer.export.formats.anchors import Anchors, named_tensors, parameters_sha256
+from peer.export.formats.architecture import ArchitectureModule, save_architecture, trained_architecture
+from peer.export.formats.llama import ARCHITECTURE, llama_config, llama_tensors
+from peer.export.formats.tokenizer_files import TokenizerFiles, tokenizer_files
+
+WEIGHTS_NAME = "model.safetensors"
+INDEX_NAME = "model.safetensors.index.json"
+CONFIG_NAME = "config.json"
+GENERATION_NAME = "generation_config.json"
+
+
+class FolderContents(Protocol):
+    """What is written."""
+
+    @property
+    def architecture(self) -> str:
+        """The class of transformers that loads it; empty: none does."""
+        ...
+
+    @property
+    def parameters_digest(self) -> str:
+        """`parameters_sha256` of the parameters in the run's order; empty: nobody can check it."""
+        ...
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences for the model card."""
+        ...
+
+    def write(self, folder: Path, max_shard_bytes: int) -> None:
+        """Write all files into `folder`.
+
+        Raises:
+            OSError, SafetensorError: the disk is full or broken.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class NamedTensors:
+    """Tensors under given names, and small files. `files`: name -> contents, or where to copy it from."""
+
+    architecture: str
+    tensors: Mapping[str, Tensor]
+    parameters_digest: str = ""
+    files: Mapping[str, bytes | Path] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def write(self, folder: Path, max_shard_bytes: int) -> None:
+        """As `FolderContents.write`."""
+        _save_weights(folder, self.tensors, max_shard_bytes)
+        _write_files(folder, self.files)
+
+
+@dataclass(frozen=True, slots=True)
+class WholeArchitecture:
+    """A module of transformers, which knows how it is written, and a tokenizer."""
+
+    found: ArchitectureModule
+    tokenizer: TokenizerFiles
+
+    @property
+    def architecture(self) -> str:
+        """As `FolderContents.architecture`."""
+        return self.found.name
+
+    @property
+    def parameters_digest(self) -> str:
+        """As `FolderContents.parameters_digest`."""
+        return self.found.parameters_digest
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """As `FolderContents.notes`."""
+        return self.found.notes
+
+    def write(self, folder: Path, max_shard_bytes: int) -> None:
+        """As `FolderContents.write`."""
+        save_architecture(self.found, folder, max_shard_bytes, self.tokenizer.end_token)
+        _write_files(folder, self.tokenizer.files)
+
+
+def contents_of(anchors: Anchors) -> FolderContents:
+    """What the folder of a run's model holds.
+
+    Raises:
+        UsageFault: the run's model is an architecture of transformers, which is not installed.
+        Incompatible: the anchors do not fit the manifest.
+    """
+    kind = anchors.manifest.model.kind
+    if kind == "gpt":
+        return built_in_contents(anchors.manifest, named_tensors(anchors), anchors.files)
+    if kind == "hf":
+        tokenizer = tokenizer_files(anchors.manifest, anchors.files)
+        return WholeArchitecture(trained_architecture(anchors.manifest, anchors.values), tokenizer)
+    fragments = {f"fragment.{index}": torch.from_numpy(values) for index, values in sorted(anchors.values.items())}
+    return NamedTensors("", fragments)
+
+
+def built_in_contents(
+    manifest: RunManifest, tensors: Mapping[str, Tensor], run_files: Path | None = None
+) -> NamedTensors:
+    """The built-in model as a Llama.
+
+    Args:
+        tensors: under its own names, in order.
+        run_files: where the run's files lie, checked; None: it has none.
+    """
+    tokenizer = tokenizer_files(manifest, run_files)
+    end = tokenizer.end_token
+    files = {
+        CONFIG_NAME: json_bytes(llama_config(manifest.model, end)),
+        GENERATION_NAME: json_bytes({"bos_token_id": None, "eos_token_id": end, "pad_token_id": end}),
+        **tokenizer.files,
+    }
+    return NamedTensors(ARCHITECTURE, llama_tensors(manifest.model, tensors), parameters_sha256(tensors), files)
+
+
+def json_bytes(fields: Mapping[str, Any]) -> bytes:
+    """Fields as people read them in a file."""
+    return json.dumps(fields, indent=2).encode() + b"\n"
+
+
+def _write_files(folder: Path, files: Mapping[str, bytes | Path]) -> None:
+    for name, content in files.items():
+        if isinstance(content, bytes):
+            (folder / name).write_bytes(content)
+        else:
+            shutil.copyfile(content, folder / name)
+
+
+def _save_weights(folder: Path, tensors: Mapping[str, Tensor], max_shard_bytes: int) -> None:
+    """Tensors as one file, or as shards with an index."""
+    shards: list[dict[str, Tensor]] = [{}]
+    room = max_shard_bytes
+    for name, tensor in tensors.items():
+        if shards[-1] and tensor.nbytes > room:
+            shards.append({})
+            room = max_shard_bytes
+        shards[-1][name] = tensor
+        room -= tensor.nbytes
+    metadata = {"format": "pt"}
+    if len(shards) == 1:
+        save_file(shards[0], folder / WEIGHTS_NAME, metadata=metadata)
+        return
+    names = [f"model-{number:05}-of-{len(shards):05}.safetensors" for number in range(1, len(shards) + 1)]
+    for name, shard in zip(names, shards, strict=True):
+        save_file(shard, folder / name, metadata=metadata)
+    index = {
+        "metadata": {"total_size": sum(tensor.nbytes for tensor in tensors.values())},
+        "weight_map": {tensor: name for name, shard in zip(names, shards, strict=True) for tensor in shard},
+    }
+    (folder / INDEX_NAME).write_bytes(json_bytes(index))

@@ -1,0 +1,84 @@
+"""The tokenizer beside a model: the run's own files, or the one whose tokens are bytes. Loads no library."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from dht.regular_files import read_regular
+from peer.config.file_section import MAX_TOTAL_BYTES
+from peer.config.manifest import RunManifest
+from peer.export.formats.byte_tokenizer import END_TOKEN, byte_tokenizer_files
+from peer.trainer.model.sampling import NUM_BYTES
+
+TOKENIZER_NAME = "tokenizer.json"
+TOKENIZER_CONFIG_NAME = "tokenizer_config.json"
+_END_SAYERS = (TOKENIZER_CONFIG_NAME, "special_tokens_map.json")
+
+_WRITTEN_ANYWAY = ("config.json", "generation_config.json", "README.md", "run.json", "model.safetensors.index.json")
+"""What an export writes itself; a run's file of that name stays with the run."""
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".onnx", ".py")
+"""Weights of where a run began, and code, which no model here needs."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerFiles:
+    """Files for a folder: name -> contents, or where to copy them from. `end_token`: None: none is known."""
+
+    files: Mapping[str, bytes | Path] = field(default_factory=dict)
+    end_token: int | None = None
+
+
+def tokenizer_files(manifest: RunManifest, run_files: Path | None) -> TokenizerFiles:
+    """What an exported folder has for turning text into tokens.
+
+    Args:
+        run_files: where the run's files lie, checked; None: it has none.
+    """
+    if manifest.model.task == "image-classification":
+        return TokenizerFiles()
+    named = manifest.data.tokenizer
+    if named is None or run_files is None:
+        if manifest.data.has_byte_tokens and manifest.model.vocab_size >= NUM_BYTES:
+            return TokenizerFiles(byte_tokenizer_files(manifest.model.context), END_TOKEN)
+        return TokenizerFiles()
+    names = [file.name for file in manifest.files]
+    files: dict[str, bytes | Path] = {
+        name: run_files / name for name in names if name not in _WRITTEN_ANYWAY and not name.endswith(_WEIGHTS)
+    }
+    files[TOKENIZER_NAME] = run_files / named
+    end = end_token_of(run_files, named)
+    if TOKENIZER_CONFIG_NAME not in files:
+        config = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": manifest.model.context}
+        ends = {} if end is None else {"eos_token": end[0], "pad_token": end[0]}
+        files[TOKENIZER_CONFIG_NAME] = json.dumps(config | ends, indent=2).encode() + b"\n"
+    return TokenizerFiles(files, None if end is None else end[1])
+
+
+def end_token_of(folder: Path, tokenizer_name: str = TOKENIZER_NAME) -> tuple[str, int] | None:
+    """The token that ends a text, as text and as a number; None: nothing in the folder says it."""
+    tokenizer = _json_of(folder / tokenizer_name)
+    added = tokenizer.get("added_tokens")
+    numbers = {
+        token["content"]: token["id"]
+        for token in (added if isinstance(added, list) else [])
+        if isinstance(token, dict) and isinstance(token.get("content"), str) and type(token.get("id")) is int
+    }
+    for name in _END_SAYERS:
+        said = _json_of(folder / name).get("eos_token")
+        text = said.get("content") if isinstance(said, dict) else said
+        if isinstance(text, str) and text in numbers:
+            return text, numbers[text]
+    return None
+
+
+def _json_of(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; empty when there is none."""
+    try:
+        found = json.loads(read_regular(path, MAX_TOTAL_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,151 @@
+"""Runs of architectures of transformers: the folder is what the library itself would have written."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+
+from dht.errors import Incompatible, LocalFault, UsageFault
+from peer.config.file_section import FileSection
+from peer.config.manifest import RunManifest
+from peer.export.evaluate import evaluate_model
+from peer.export.formats.anchors import Anchors
+from peer.export.formats.model_file import write_model
+from peer.export.formats.model_folder import write_folder
+from peer.export.formats.reading import model_of, read_model
+from peer.export.model_source import ModelFileSource
+from peer.trainer.hf.described import describe_model
+from peer.trainer.hf.run_model import build_run_architecture
+from tests.kit.trainer.exported_models import NOW, anchors_of_module, changed
+
+transformers = pytest.importorskip("transformers")
+
+SIZES = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "max_position_embeddings": 32}
+HEADS = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 8}
+LANGUAGE = {"model_type": "qwen3", "vocab_size": 300, **SIZES, **HEADS, "tie_word_embeddings": True}
+EXPERTS = {"model_type": "qwen3_moe", "vocab_size": 256, **SIZES, **HEADS, "num_experts": 2, "num_experts_per_tok": 1}
+EXPERTS |= {"moe_intermediate_size": 8, "tie_word_embeddings": False, "dtype": "bfloat16"}
+IMAGES = {"model_type": "resnet", "embedding_size": 4, "hidden_sizes": [4, 8], "depths": [1, 1], "num_labels": 3}
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+
+def run_of(folder: Path, config: dict[str, Any], task: str = "causal-lm", **fields: Any) -> tuple[Any, Anchors]:
+    """(a module of transformers that was trained, the anchors that are its parameters)."""
+    (folder / "asked.json").write_text(json.dumps(config))
+    section = describe_model(folder / "asked.json", task).section(2, {})
+    common = {"name": "tiny", "model": section, "averaging": {"num_fragments": 2, "fragment_by": "balanced"}}
+    manifest = RunManifest.from_fields({**common, "data": {"evaluation_batches": 2}, **fields})
+    module = changed(build_run_architecture(manifest).float()).eval()
+    return module, anchors_of_module(module, manifest)
+
+
+@pytest.mark.parametrize("config", [LANGUAGE, EXPERTS], ids=["tied", "experts"])
+def test_a_language_model_comes_home_bit_for_bit(tmp_path: Path, config: dict[str, Any]) -> None:
+    module, anchors = run_of(tmp_path, config)
+    folder = tmp_path / "model"
+    write_folder(anchors, folder, NOW, replace=False)
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
+    tokens = torch.arange(20)[None] * 7
+    with torch.no_grad():
+        expected = module(input_ids=tokens).logits
+        assert torch.equal(loaded(input_ids=tokens).logits, expected)
+        assert torch.equal(read_model(folder).model(tokens), expected)
+        assert torch.equal(model_of(anchors)(tokens), expected)
+    assert loaded.config.use_cache
+    assert (loaded.generation_config.eos_token_id, loaded.config.eos_token_id) == (0, 0)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    assert tokenizer("hé")["input_ids"] == list("hé".encode())
+
+
+def test_running_statistics_are_said_to_be_missing(tmp_path: Path) -> None:
+    module, anchors = run_of(tmp_path, IMAGES, "image-classification")
+    folder = tmp_path / "model"
+    write_folder(anchors, folder, NOW, replace=False)
+    loaded = transformers.AutoModelForImageClassification.from_pretrained(folder).eval()
+    pixels = torch.linspace(-1, 1, 3 * 16 * 16).view(1, 3, 16, 16)
+    with torch.no_grad():
+        assert torch.equal(loaded(pixel_values=pixels).logits, module(pixel_values=pixels).logits)
+    card = (folder / "README.md").read_text()
+    assert "buffers, such as `resnet.embedder" in card
+    assert "pipeline_tag: image-classification" in card
+    assert "okenizer" not in card
+    assert "stdlib" not in card
+    assert isinstance(read_model(folder).model, type(loaded))
+
+
+def test_the_tokenizer_is_the_runs_own_file(tmp_path: Path) -> None:
+    from tokenizers import Tokenizer, models
+
+    files = tmp_path / "files"
+    files.mkdir()
+    tokenizer = Tokenizer(models.WordLevel({"a": 0, "b": 1}, unk_token="a"))
+    tokenizer.add_special_tokens(["<end>"])
+    tokenizer.save(str(files / "tokenizer.json"))
+    (files / "tokenizer_config.json").write_text(
+        json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<end>"})
+    )
+    (files / "chat_template.jinja").write_text("{{ messages[0]['content'] }}")
+    (files / "config.json").write_text("of somebody else")
+    (files / "base.safetensors").write_text("weights of where it began")
+    listed = [FileSection(name=path.name, bytes=9, digest="0" * 64).model_dump() for path in sorted(files.iterdir())]
+    _, anchors = run_of(tmp_path, LANGUAGE, files=listed, data={"source": "tokens:", "tokenizer": "tokenizer.json"})
+    folder = tmp_path / "model"
+    write_folder(replace(anchors, files=files), folder, NOW, replace=False)
+    assert (folder / "tokenizer.json").read_bytes() == (files / "tokenizer.json").read_bytes()
+    loaded = transformers.AutoTokenizer.from_pretrained(folder)
+    assert (loaded("b")["input_ids"], loaded.eos_token_id) == ([1], 2)
+    assert loaded.apply_chat_template([{"role": "user", "content": "b"}], tokenize=False) == "b"
+    assert transformers.AutoModelForCausalLM.from_pretrained(folder).generation_config.eos_token_id == 2
+    assert not (folder / "base.safetensors").exists()
+    assert "The tokenizer is the run's own" in (folder / "README.md").read_text()
+
+
+def test_evaluate_takes_the_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, anchors = run_of(tmp_path, LANGUAGE)
+    write_folder(anchors, tmp_path / "model", NOW, replace=False)
+    (tmp_path / "text").write_text("".join(f"line {number}\n" for number in range(3000)))
+    assert evaluate_model(ModelFileSource(tmp_path / "model"), f"text:{tmp_path / 'text'}", "cpu", True) == 0
+    assert 0 < json.loads(capsys.readouterr().out)["bits_per_byte"] < 20
+
+
+def test_a_changed_folder_is_refused(tmp_path: Path) -> None:
+    _, anchors = run_of(tmp_path, LANGUAGE)
+    folder = tmp_path / "model"
+    write_folder(anchors, folder, NOW, replace=False)
+    # What it is said to be is the manifest's word, not that of its own config.
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"model_type": "gpt2", "auto_map": {"AutoModel": "x.Y"}}))
+    read_model(folder)
+    whole = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.raises(LocalFault, match="do not have the digest"):
+        read_model(folder)
+    (folder / "model.safetensors").write_bytes(whole[:-9])
+    with pytest.raises(UsageFault, match="is no whole safetensors file"):
+        read_model(folder)
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(b"a pickle")
+    with pytest.raises(UsageFault, match="is no whole safetensors file"):
+        read_model(folder)
+
+
+def test_one_file_has_names_and_is_not_read_again(tmp_path: Path) -> None:
+    module, anchors = run_of(tmp_path, LANGUAGE)
+    path = tmp_path / "model.safetensors"
+    write_model(anchors, path, NOW, replace=False)
+    parameters = dict(module.named_parameters())
+    with safe_open(path, "pt") as file:
+        assert set(file.keys()) == set(parameters)
+        assert all(torch.equal(file.get_tensor(name), parameters[name]) for name in file.keys())  # noqa: SIM118
+    with pytest.raises(Incompatible, match="expected the folder"):
+        read_model(path)
