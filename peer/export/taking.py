@@ -27,6 +27,7 @@ from peer.config.peer_config import CHECKPOINTS_NAME, RUN_RECORD_NAME
 from peer.config.run_rules import codec_of, limits_of, rule_of
 from peer.export.formats.anchors import Anchors, facts_of
 from peer.export.model_source import CheckpointSource, ModelFileSource, ModelSource, RunSource
+from peer.files.store import checked_folder
 from peer.network.anchors.fetcher import Fetched, Fetcher, FetchProgress
 from peer.observe.entry import observer_entry
 from peer.observe.observer import RunObserver, observe
@@ -83,7 +84,8 @@ def anchors_of_checkpoint(source: CheckpointSource) -> Anchors:
         saved.restore(index, state)
         values[index] = state.anchor
         facts.append(facts_of(index, state.version, state.lineage_tokens, state.anchor, state.momentum, 0))
-    return Anchors(source.run_id, manifest, tuple(facts), values, f"checkpoint {saved.path}")
+    files = checked_folder(source.folder, manifest) if manifest.files else None
+    return Anchors(source.run_id, manifest, tuple(facts), values, f"checkpoint {saved.path}", files=files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +138,9 @@ async def anchors_of_run(source: RunSource, on_progress: Callable[[FetchProgress
 
         nothing = {index: _Nothing(size) for index, size in enumerate(sizes)}
         await fetcher.fetch_better(nothing, adopt, on_progress)
+        files = None
+        if manifest.files:
+            files = await observer.fetch_files(source.observer_folder, source.timeout_seconds)
     missing = sorted(set(nothing) - set(found))
     if missing:
         raise LocalFault(
@@ -158,7 +163,7 @@ async def anchors_of_run(source: RunSource, on_progress: Callable[[FetchProgress
     version, loss = max(losses, default=(None, None))
     origin = f"run {source.run_id}, {plural(len(records), 'member')}"
     contributors = tuple(sorted({contributor_of(record) for record in records}))
-    return Anchors(source.run_id, manifest, tuple(facts), values, origin, loss, version, contributors)
+    return Anchors(source.run_id, manifest, tuple(facts), values, origin, loss, version, contributors, files)
 
 
 def contributor_of(record: PeerRecord) -> PeerId:

@@ -153,7 +153,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         "pydantic safetensors torch transformers",
     ),
     "peer.export": (
-        "dht.identity dht.records averaging.signing averaging.outer peer peer.config peer.checkpoint "
+        "dht.identity dht.records averaging.signing averaging.outer peer peer.config peer.files peer.checkpoint "
         "peer.trainer.devices peer.trainer.data peer.trainer.model peer.network.anchors peer.observe "
         "peer.export.formats",
         False,
