@@ -38,6 +38,14 @@ def seconds_text(seconds: float) -> str:
     return _pair(days, "d", hours, "h")
 
 
+def words_text(count: float) -> str:
+    """``2 billion``, ``350 million``, ``90 thousand``."""
+    for size, word in ((1e12, "trillion"), (1e9, "billion"), (1e6, "million"), (1e3, "thousand")):
+        if count >= 0.9995 * size:
+            return f"{float(f'{count / size:.3g}'):g} {word}"
+    return f"{count:.0f}"
+
+
 def plural(count: int, noun: str) -> str:
     """``1 peer``, ``2 peers``, ``1.2 k peers``."""
     return f"{count_text(count)} {noun}{'' if count == 1 else 's'}"

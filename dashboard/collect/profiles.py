@@ -9,7 +9,7 @@ from typing import Final
 
 from dashboard.facts import ProfileFacts
 from dashboard.history.history import History
-from dashboard.observe.state import label_text
+from dashboard.observe.labels import label_text
 from dht.errors import LocalFault, PeerFault
 from dht.records.profiles import Profile, decode_profile
 from dht.records.signed_records import MAX_LABEL_LENGTH

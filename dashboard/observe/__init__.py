@@ -2,6 +2,8 @@
 
 The files, each built on those above it:
 
+    labels.py    strangers' words as they may be shown (pure)
+    run_summary.py  what the owner signed, as the page shows it (pure)
     lanes.py     every peer's newest rounds, gathered from records (pure)
     state.py     DashboardState: the fold (pure)
     joining.py   which addresses may be shown to those who want to join (pure)

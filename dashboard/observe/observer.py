@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from dashboard.keeping_going import keep_going
 from dashboard.observe.joining import USUAL_RULE, JoinRule, join_addresses
-from dashboard.observe.state import ANNOUNCE_SECONDS, DashboardState, Look, RunSummary, fold, label_text
+from dashboard.observe.run_summary import RunSummary, run_facts
+from dashboard.observe.state import DashboardState, Look, fold
 from dht.errors import LocalFault, PeerFault
 from dht.records.key_levels import Levels
 from dht.records.signed_records import PeerRecord, RunRecord, VerifiedRecords, decode_peer_record, decode_run_record
 from dht.store import RecordStore
-from peer.config.manifest import manifest_hash
 
 LOOK_SECONDS: Final = 2.0
 """Between two looks. Peers renew their records every ten seconds or so; a look costs a few KiB, and in a swarm of
@@ -171,64 +170,3 @@ class SwarmObserver:
             if self._run_record is not None and self.state.fragments:
                 await gather(self._run_record, self.state)
             await asyncio.sleep(LOOK_SECONDS)
-
-
-def run_facts(record: RunRecord) -> RunSummary:
-    """What the page shows of a verified run record. Fields that are missing or of another kind are left out."""
-    manifest = json.loads(record.manifest)
-    return RunSummary(
-        name=record.run_id.partition(".")[0],
-        description=_label(manifest.get("description"), 500),
-        revision=record.revision,
-        manifest_hash=manifest_hash(record.manifest),
-        summary=" · ".join(_summary(manifest)),
-        announce_seconds=_announce_seconds(manifest),
-        end_version=_end_version(manifest),
-        is_private=_field(manifest, "access", "mode") in ("allowlist", "invite"),
-        model_kind=_label(_field(manifest, "model", "kind"), 40) or "gpt",
-        code=_label(manifest.get("code"), 400),
-        command=_label(manifest.get("command"), 400),
-    )
-
-
-def _label(value: object, most: int) -> str:
-    """A text of the owner's as it may be shown; empty when it is none."""
-    return label_text(value, most) if isinstance(value, str) else ""
-
-
-def _field(manifest: dict[str, Any], section: str, name: str) -> Any:
-    fields = manifest.get(section)
-    return fields.get(name) if isinstance(fields, dict) else None
-
-
-def _announce_seconds(manifest: dict[str, Any]) -> float:
-    value = _field(manifest, "network", "announce_seconds")
-    return min(max(float(value), 1.0), 600.0) if isinstance(value, int | float) else ANNOUNCE_SECONDS
-
-
-def _end_version(manifest: dict[str, Any]) -> int | None:
-    changes = manifest.get("changes")
-    ends = [
-        change["at_version"]
-        for change in (changes if isinstance(changes, list) else ())
-        if isinstance(change, dict) and change.get("ends_run") is True and isinstance(change.get("at_version"), int)
-    ]
-    return min(ends, default=None)
-
-
-def _summary(manifest: dict[str, Any]) -> list[str]:
-    wanted = (
-        ("model", "num_layers", "{} layers"),
-        ("model", "d_model", "width {}"),
-        ("model", "context", "context {}"),
-        ("averaging", "mode", "{}"),
-        ("averaging", "codec", "{}"),
-        ("averaging", "num_fragments", "{} fragments"),
-        ("averaging", "sync_every", "every {} inner steps"),
-    )
-    parts = []
-    for section, name, text in wanted:
-        value = _field(manifest, section, name)
-        if isinstance(value, int | str) and not isinstance(value, bool):
-            parts.append(text.format(label_text(str(value), 20)))
-    return parts

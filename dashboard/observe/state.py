@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import math
 import statistics
-import unicodedata
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from dashboard.facts import Condition, LaneFacts, RoundFacts
+from dashboard.observe.labels import label_text
 from dashboard.observe.lanes import merge_lanes
-from dht.fields import clean_text
+from dashboard.observe.run_summary import ANNOUNCE_SECONDS, RunSummary
 from dht.host import PeerId
 from dht.records.signed_records import MAX_LABEL_LENGTH, MAX_SOFTWARE_LENGTH, PeerRecord
 
@@ -25,43 +25,14 @@ MAX_PEERS: Final = 2500
 contributor off the page."""
 MAX_ROUNDS: Final = 60
 MAX_FRAGMENTS_SHOWN: Final = 256
-MAX_MARKS: Final = 2
-"""Combining marks on one letter: enough for every living script, too few to paint over the neighbouring rows."""
 
 MISSED_ANNOUNCEMENTS: Final = 3
 """A peer that was not heard for so many of them is `late`. One lost to a slow look is usual, three in a row are not."""
-ANNOUNCE_SECONDS: Final = 10.0
-"""Between two records of one peer, until the manifest is known; its default."""
 STALLED_SECONDS: Final = 600.0
 """Without a commit for so long, and for `STALLED_ROUNDS` usual rounds, a run in which peers train has stalled."""
 STALLED_ROUNDS: Final = 5
 
 Phase = Literal["starting", "looking", "no run", "empty", "live", "stalled", "resting", "silent", "ended"]
-
-
-@dataclass(frozen=True, slots=True)
-class RunSummary:
-    """What the owner signed, as far as the page shows it."""
-
-    name: str
-    description: str
-    revision: int
-    manifest_hash: bytes
-    """SHA-256 of the manifest, 32 bytes."""
-    summary: str
-    """Model and averaging in one line."""
-    announce_seconds: float = ANNOUNCE_SECONDS
-    """Between two records of one peer."""
-    end_version: int | None = None
-    """The version of every fragment at which the run ends; None: its owner has not ended it."""
-    is_private: bool = False
-    """Whether only members that its owner admitted or invited can join."""
-    model_kind: str = "gpt"
-    """`custom`: it trains its owner's own code, which `peer join` does not have."""
-    code: str = ""
-    """Where that code is, as the owner says: shown, and nothing else."""
-    command: str = ""
-    """How it is started, as the owner says: shown, and nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,17 +311,6 @@ def fragment_rows(records: Sequence[PeerRecord], voters: Sequence[PeerRecord]) -
 def head_of(versions: Sequence[int]) -> int:
     """The highest of `versions` that more than half of them have reached; of two, the lower one."""
     return statistics.median_low(versions)
-
-
-def label_text(text: str, max_length: int) -> str:
-    """A stranger's label as it may be shown: printable, short, and no letter with a tower of combining marks."""
-    shown: list[str] = []
-    num_marks = 0
-    for character in clean_text(text, max_length):
-        num_marks = num_marks + 1 if unicodedata.category(character) in ("Mn", "Me") else 0
-        if num_marks <= MAX_MARKS:
-            shown.append(character)
-    return "".join(shown)
 
 
 def _merge_peers(old: tuple[PeerRow, ...], look: Look, run: RunSummary | None) -> tuple[tuple[PeerRow, ...], int]:

@@ -7,6 +7,7 @@ The files, each built on those above it:
     badge.py      badges as SVG
     curves.py     the curves of a run as tables of values
     result.py     what the run has come to
+    progress.py   how far it is on the way to its goal
     rounds.py     timeline, staleness strip, round health
     page.py       the whole page, its sections, and a contributor's own page
 """

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from dht.quantities import bit_rate_text, bytes_text, count_text, plural, seconds_text, short_peer
+from dht.quantities import bit_rate_text, bytes_text, count_text, plural, seconds_text, short_peer, words_text
 
 _DAY_SECONDS: Final = 86_400.0
 
@@ -45,6 +45,12 @@ def day_text(at: float) -> str:
     """``3 March 2030`` (UTC)."""
     moment = datetime.fromtimestamp(at, UTC)
     return f"{moment.day} {moment:%B %Y}"
+
+
+def short_day(at: float) -> str:
+    """``3 March`` (UTC)."""
+    moment = datetime.fromtimestamp(at, UTC)
+    return f"{moment.day} {moment:%B}"
 
 
 def people_text(count: int) -> str:
@@ -106,7 +112,7 @@ TEMPLATES.filters.update(
         for function in (
             *(bit_rate_text, bytes_text, contributor_path, count_text, date_text, day_text, long_text),
             *(loss_text, people_text, plural, rate_text, seconds_text, share_text, short_peer, short_time),
-            *(times_text, whole_text),
+            *(times_text, whole_text, words_text),
         )
     }
 )

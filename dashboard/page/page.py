@@ -15,7 +15,8 @@ from dashboard.facts import ContributorRow, ContributorView, HistoryView, RoundF
 from dashboard.observe.state import DashboardState, PeerRow
 from dashboard.page.assets import LICENSES, Assets
 from dashboard.page.curves import curves, work_curve
-from dashboard.page.formats import TEMPLATES, age_text, contributor_path
+from dashboard.page.formats import TEMPLATES, age_text, contributor_path, short_day
+from dashboard.page.progress import GoalProgress, progress_of, when_text
 from dashboard.page.result import result_of
 from dashboard.page.rounds import health, strip, timeline
 from dht.quantities import plural
@@ -27,7 +28,7 @@ STREAM_PATH: Final = "/events/stream"
 """Of the server-sent events."""
 
 SECTIONS: Final = (
-    *("status", "figures", "join", "contributors", "timeline", "strip", "health"),
+    *("status", "progress", "figures", "join", "contributors", "timeline", "strip", "health"),
     *("bandwidth", "countries", "rounds", "peers", "gaps"),
 )
 """Replaced one by one while the page is open; each has a template."""
@@ -59,9 +60,13 @@ _AGE: Final = re.compile(r'(<span class="age" data-at="([0-9.]+)">)(?=</span>)')
 def render_sections(state: DashboardState, history: HistoryView) -> dict[str, str]:
     """HTML of each of `SECTIONS`. It does not depend on the time of rendering."""
     values = _round_values(state, history.rounds)
+    result = result_of(state, history)
+    progress = progress_of(state, history, result.tokens)
     values |= {
         "history": history,
-        "result": result_of(state, history),
+        "result": result,
+        "progress": progress,
+        "when": _when(progress, state.now),
         "found": history.contributors,
         "sort": "tokens",
         "limit": MAX_CONTRIBUTORS_SHOWN,
@@ -134,6 +139,13 @@ def _round_values(state: DashboardState, rounds: Sequence[RoundFacts]) -> dict[s
         "rounds": rounds,
         "names": {str(row.record.peer_id): row.record.name for row in state.peers},
     }
+
+
+def _when(progress: GoalProgress | None, now: float) -> str:
+    if progress is None:
+        return ""
+    days = [short_day(at) if at is not None else "" for at in (progress.soonest_at, progress.latest_at)]
+    return when_text(progress, now, days[0], days[1])
 
 
 def _order(row: PeerRow) -> tuple[int, bool, int, str]:

@@ -34,6 +34,8 @@ from dashboard.facts import (
 )
 from dashboard.history.trend import columns_of, thinned
 from dashboard.observe.state import FragmentRow
+from dashboard.page.progress import progress_of
+from dashboard.page.result import result_of
 from dashboard.server.api_schema import ContributorsQuery, EventsQuery, PointsQuery, Query, RoundsQuery
 from dashboard.server.site import Site
 from dht.records.signed_records import PeerRecord
@@ -94,10 +96,27 @@ class Loss(Model):
     tokens_per_second: Number
 
 
+class RunProgress(Model):
+    """`target` and `value` are tokens, unix seconds, or nats per token."""
+
+    kind: str
+    target: Number
+    value: Number | None
+    share: Number
+    soonest_at: Number | None
+    latest_at: Number | None
+
+
 class Run(Answer):
     phase: str
     name: str | None
     description: str | None
+    what: str | None
+    organiser: TextOrNull
+    homepage: TextOrNull
+    licence: TextOrNull
+    progress: RunProgress | None
+    join_addresses: list[str]
     revision: int | None
     manifest_hash: str | None
     model_kind: str | None
@@ -328,6 +347,12 @@ async def run(site: Site, query: Query) -> Run:
         phase=state.phase,
         name=owner.name if owner else None,
         description=owner.description if owner else None,
+        what=owner.what if owner else None,
+        organiser=owner.organiser if owner else None,
+        homepage=owner.homepage if owner else None,
+        licence=owner.licence if owner else None,
+        progress=progress_of(state, history, result_of(state, history).tokens),
+        join_addresses=state.join_addresses,
         revision=owner.revision if owner else None,
         manifest_hash=owner.manifest_hash.hex() if owner else None,
         model_kind=owner.model_kind if owner else None,

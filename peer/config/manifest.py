@@ -36,6 +36,10 @@ MAX_TOML_BYTES = 1 << 20
 CODE_PATTERN = r"^https://[!-?A-~]{1,240}@([0-9a-f]{40}|[0-9a-f]{64})$"
 """A repository at a commit: ASCII only, and one @, so that no address looks like another one."""
 
+LINE_PATTERN = r"^[^\p{C}]*$"
+HOMEPAGE_PATTERN = r"^https?://[!-~]{1,200}$"
+"""ASCII only, so that no address looks like another one."""
+
 SITE_PATTERN = "^[a-z0-9-]{1,40}$"
 """Of the name of a site."""
 
@@ -219,6 +223,28 @@ class NetworkSection(Section):
         return sites
 
 
+class GoalSection(Section):
+    """What the run is to reach, for people: at most one of them. Nothing ends when it is reached."""
+
+    tokens: int | None = later(
+        None,
+        ge=1,
+        le=MAX_WHOLE_NUMBER,
+        description="committed by the swarm; absent: training.schedule.tokens, if that is given",
+    )
+    until: float | None = later(
+        None, ge=0, le=MAX_WHOLE_NUMBER, description="unix seconds, or a TOML date with a time zone"
+    )
+    loss: float | None = later(None, gt=0, le=1000, description="held-out loss, in nats per token")
+
+    @model_validator(mode="after")
+    def _check_together(self) -> Self:
+        given = [name for name in ("tokens", "until", "loss") if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise ValueError(f"{' and '.join(given)} are given; expected one goal, because a bar shows one; remove one")
+        return self
+
+
 class RunManifest(Section):
     """One run, frozen. Equal bytes mean the same run; see `to_bytes` and `hash`."""
 
@@ -241,6 +267,27 @@ class RunManifest(Section):
         examples=["one line of printable text"],
         description="what the run is about, for people",
     )
+    organiser: str = later(
+        "",
+        max_length=60,
+        pattern=LINE_PATTERN,
+        examples=["one line of printable text, such as a name"],
+        description="the person or group that runs it, for people",
+    )
+    homepage: str | None = later(
+        None,
+        pattern=HOMEPAGE_PATTERN,
+        examples=["https://example.org/ (http or https, at most 200 characters of ASCII)"],
+        description="where people read more about it; a link on the page, never fetched",
+    )
+    licence: str = later(
+        "",
+        max_length=60,
+        pattern=LINE_PATTERN,
+        examples=["one line of printable text, such as MIT"],
+        description="under which the model may be used, for people",
+    )
+    goal: GoalSection = later(GoalSection())
     starts_at: float | None = Field(
         default=None, ge=0, le=MAX_WHOLE_NUMBER, description="unix seconds before which nobody trains; absent: at once"
     )
@@ -388,10 +435,17 @@ def run_file_fields(path: str | Path, *, name: str | None = None) -> dict[str, A
         fields["name"] = name
     starts_at = fields.get("starts_at")
     if isinstance(starts_at, datetime):
-        if starts_at.tzinfo is None:
-            raise UsageFault(f"{path}: starts_at has no time zone; write it like 2030-01-31T18:00:00Z.")
-        fields["starts_at"] = starts_at.timestamp()
+        fields["starts_at"] = _unix_seconds(starts_at, path, "starts_at")
+    goal = fields.get("goal")
+    if isinstance(goal, dict) and isinstance(goal.get("until"), datetime):
+        fields["goal"] = goal | {"until": _unix_seconds(goal["until"], path, "goal.until")}
     return fields
+
+
+def _unix_seconds(moment: datetime, path: str | Path, name: str) -> float:
+    if moment.tzinfo is None:
+        raise UsageFault(f"{path}: {name} has no time zone; write it like 2030-01-31T18:00:00Z.")
+    return moment.timestamp()
 
 
 def manifest_hash(data: bytes) -> bytes:

@@ -42,7 +42,7 @@ class Reporter:
         self._joined_at = clock()
         self._before = Totals()
         self._spent_before = 0.0
-        self._evaluated = 0
+        self._evaluated = -1
         self._refused_at: dict[PeerId, float] = {}
         self._reported_kinds: dict[PeerId, set[str]] = {}
         self._held_back: dict[PeerId, PeerRefused] = {}

@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 from averaging.wire.messages import Commit, RosterEntry, ShardResult
 from dashboard.history.trend import MAX_POINTS, Trend
 from dashboard.observe.joining import JoinRule, join_addresses
-from dashboard.observe.observer import SwarmObserver, run_facts
-from dashboard.observe.state import MAX_PEERS, MAX_ROUNDS, DashboardState, HeldOut, Look, fold, label_text
+from dashboard.observe.labels import label_text
+from dashboard.observe.observer import SwarmObserver
+from dashboard.observe.run_summary import run_facts
+from dashboard.observe.state import MAX_PEERS, MAX_ROUNDS, DashboardState, HeldOut, Look, fold
 from dashboard.page.page import render_sections
 from tests.kit.clock import Clock
 from tests.kit.dashboard.records import (

@@ -24,6 +24,10 @@ MANIFEST = json.dumps(
     {
         "revision": 3,
         "description": "Bytes of the standard library",
+        "organiser": "Ada and friends",
+        "homepage": "https://example.org/starlings",
+        "licence": "MIT",
+        "goal": {"tokens": 15_000_000},
         "model": {"num_layers": 4, "d_model": 128},
         "averaging": {"mode": "carry", "codec": "int4", "num_fragments": 2},
     }

@@ -19,7 +19,7 @@ from dashboard.facts import (
     Mark,
     RoundFacts,
 )
-from dashboard.observe.observer import run_facts
+from dashboard.observe.run_summary import run_facts
 from dashboard.observe.state import DashboardState, Look, fold
 from dht.host import PeerId
 from tests.kit.dashboard.records import NOW, PEERS, RUN_RECORD, bare_record, empty_state

@@ -212,6 +212,10 @@ def test_toml_is_read_with_the_name_given(tmp_path: Path) -> None:
         ("[averaging]\nsync_evry = 50", "did you mean sync_every?"),
         ("[averaging\n", "is not a TOML file"),
         ("starts_at = 2030-01-01T00:00:00", "has no time zone"),
+        ("[goal]\nuntil = 2030-01-01T00:00:00", "goal.until has no time zone"),
+        ("[goal]\ntokens = 5\nloss = 1.5", "tokens and loss are given; expected one goal"),
+        ("[goal]\nlos = 1.5", "did you mean loss?"),
+        ('homepage = "example.org"', "homepage is 'example.org'; expected something like https://example.org/"),
         ("seed = 1.5", "seed is 1.5; expected a whole number"),
         ("[training]\nlearning_rate = nan", "training.learning_rate is nan; expected a finite number"),
     ],
@@ -223,6 +227,18 @@ def test_toml_faults_are_one_sentence_with_the_path(tmp_path: Path, text: str, s
         RunManifest.load_toml(path, name="demo")
     assert str(path) in str(caught.value)
     assert sentence in str(caught.value)
+
+
+def test_a_goal_is_in_the_manifest_only_when_it_is_given(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text('organiser = "Ada"\n[goal]\nuntil = 2030-01-01T00:00:00Z\n')
+    manifest = RunManifest.load_toml(path, name="mine")
+    assert (manifest.organiser, manifest.goal.until) == ("Ada", 1_893_456_000.0)
+    assert RunManifest.from_bytes(manifest.to_bytes()) == manifest
+    assert b'"goal":{"until":1893456000.0}' in manifest.to_bytes()
+    # Runs without one keep the bytes that they had before there were goals.
+    for word in (b"goal", b"organiser", b"homepage", b"licence"):
+        assert word not in RunManifest.from_fields({"name": "mine"}).to_bytes()
 
 
 def test_an_unreadable_file_is_a_usage_fault(tmp_path: Path) -> None:

@@ -341,7 +341,7 @@ def test_without_scripts_the_page_is_complete(in_browser: InBrowser) -> None:
         await page.locator("#contributors a.person").first.click()
         await expect(page.locator("#contributor-title")).to_contain_text("Ada")
         await expect(page.locator("#machines tbody tr")).to_have_count(1)
-        await expect(page.locator('[data-chart="work"]')).to_contain_text("begins with the second hour")
+        await expect(page.locator('[data-chart="work"]')).to_contain_text("begins with the first round")
 
     in_browser(check)
 

@@ -1,0 +1,22 @@
+"""A stranger's words as they may be shown. Pure."""
+
+from __future__ import annotations
+
+import unicodedata
+from typing import Final
+
+from dht.fields import clean_text
+
+MAX_MARKS: Final = 2
+"""Combining marks on one letter: enough for every living script, too few to paint over the neighbouring rows."""
+
+
+def label_text(text: str, max_length: int) -> str:
+    """A stranger's label as it may be shown: printable, short, and no letter with a tower of combining marks."""
+    shown: list[str] = []
+    num_marks = 0
+    for character in clean_text(text, max_length):
+        num_marks = num_marks + 1 if unicodedata.category(character) in ("Mn", "Me") else 0
+        if num_marks <= MAX_MARKS:
+            shown.append(character)
+    return "".join(shown)

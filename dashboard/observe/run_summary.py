@@ -1,0 +1,168 @@
+"""What a page shows of the manifest that the owner signed, also when newer or older software wrote it. Pure."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from typing import Any, Final
+
+from dashboard.observe.labels import label_text
+from dht.quantities import words_text
+from dht.records.signed_records import RunRecord
+from peer.config.manifest import manifest_hash
+
+ANNOUNCE_SECONDS: Final = 10.0
+"""Between two records of one peer, until the manifest is known; its default."""
+MAX_LINE_LENGTH: Final = 60
+_TASKS: Final = {
+    "causal-lm": "A language model",
+    "masked-lm": "A language model",
+    "sequence-classification": "A model that sorts texts",
+    "image-classification": "A model that sorts pictures",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RunGoal:
+    """What the run is to reach: one of the three, or none."""
+
+    tokens: int | None = None
+    until: float | None = None
+    """Unix seconds."""
+    loss: float | None = None
+    """Held out, nats per token."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """What the owner signed, as far as the page shows it."""
+
+    name: str
+    description: str
+    revision: int
+    manifest_hash: bytes
+    """SHA-256 of the manifest, 32 bytes."""
+    summary: str
+    """Model and averaging in one line, for those who know the words."""
+    what: str = ""
+    """What is made, in plain words, without a full stop."""
+    announce_seconds: float = ANNOUNCE_SECONDS
+    """Between two records of one peer."""
+    end_version: int | None = None
+    """The version of every fragment at which the run ends; None: its owner has not ended it."""
+    is_private: bool = False
+    """Whether only members that its owner admitted or invited can join."""
+    organiser: str = ""
+    homepage: str = ""
+    """Begins with http:// or https://, or empty."""
+    licence: str = ""
+    starts_at: float | None = None
+    """Unix seconds."""
+    goal: RunGoal = RunGoal()
+    model_kind: str = "gpt"
+    """`custom`: it trains its owner's own code, which `peer join` does not have."""
+    code: str = ""
+    """Where that code is, as the owner says: shown, and nothing else."""
+    command: str = ""
+    """How it is started, as the owner says: shown, and nothing else."""
+
+
+def run_facts(record: RunRecord) -> RunSummary:
+    """What the page shows of a verified run record. Fields that are missing or of another kind are left out."""
+    manifest = json.loads(record.manifest)
+    homepage = _line(manifest.get("homepage"), 210)
+    return RunSummary(
+        name=record.run_id.partition(".")[0],
+        description=_line(manifest.get("description"), 500),
+        revision=record.revision,
+        manifest_hash=manifest_hash(record.manifest),
+        summary=" · ".join(_summary(manifest)),
+        what=_what(manifest),
+        announce_seconds=min(max(_number(manifest, "network", "announce_seconds") or ANNOUNCE_SECONDS, 1.0), 600.0),
+        end_version=_end_version(manifest),
+        is_private=_field(manifest, "access", "mode") in ("allowlist", "invite"),
+        organiser=_line(manifest.get("organiser"), MAX_LINE_LENGTH),
+        homepage=homepage if homepage.startswith(("http://", "https://")) and homepage.isascii() else "",
+        licence=_line(manifest.get("licence"), MAX_LINE_LENGTH),
+        starts_at=_real(manifest.get("starts_at")),
+        goal=_goal(manifest),
+        model_kind=_line(_field(manifest, "model", "kind"), 40) or "gpt",
+        code=_line(manifest.get("code"), 400),
+        command=_line(manifest.get("command"), 400),
+    )
+
+
+def _field(manifest: dict[str, Any], *names: str) -> Any:
+    value: Any = manifest
+    for name in names:
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
+
+
+def _real(value: Any) -> float | None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and math.isfinite(value) else None
+
+
+def _number(manifest: dict[str, Any], *names: str) -> float | None:
+    return _real(_field(manifest, *names))
+
+
+def _line(value: Any, max_length: int) -> str:
+    return label_text(value, max_length) if isinstance(value, str) else ""
+
+
+def _end_version(manifest: dict[str, Any]) -> int | None:
+    changes = manifest.get("changes")
+    ends = [
+        change["at_version"]
+        for change in (changes if isinstance(changes, list) else ())
+        if isinstance(change, dict) and change.get("ends_run") is True and isinstance(change.get("at_version"), int)
+    ]
+    return min(ends, default=None)
+
+
+def _goal(manifest: dict[str, Any]) -> RunGoal:
+    until, loss = _number(manifest, "goal", "until"), _number(manifest, "goal", "loss")
+    tokens = _number(manifest, "goal", "tokens")
+    if tokens is None and until is None and loss is None:
+        # A schedule has a budget: the run is done when that is spent.
+        tokens = _number(manifest, "training", "schedule", "tokens")
+    return RunGoal(None if tokens is None or tokens < 1 else int(tokens), until, loss)
+
+
+def _what(manifest: dict[str, Any]) -> str:
+    kind = _field(manifest, "model", "kind")
+    task = _TASKS.get(str(_field(manifest, "model", "task")), "A model")
+    noun = "A language model" if kind in (None, "gpt") else task
+    number = _number(manifest, "model", "num_parameters") or _gpt_parameters(manifest)
+    return f"{noun} of about {words_text(float(f'{number:.2g}'))} parameters" if number else noun
+
+
+def _gpt_parameters(manifest: dict[str, Any]) -> float | None:
+    """Of the built-in GPT, but for its norms: attention and feed-forward of each block, embedding, head."""
+    layers, width = _number(manifest, "model", "num_layers"), _number(manifest, "model", "d_model")
+    vocabulary = _number(manifest, "model", "vocab_size") or 0.0
+    if layers is None or width is None or _field(manifest, "model", "kind") not in (None, "gpt"):
+        return None
+    heads = 1 if _field(manifest, "model", "tied_head") is not False else 2
+    return 12 * layers * width**2 + heads * vocabulary * width
+
+
+def _summary(manifest: dict[str, Any]) -> list[str]:
+    wanted = (
+        ("model", "num_layers", "{} layers"),
+        ("model", "d_model", "width {}"),
+        ("model", "context", "context {}"),
+        ("averaging", "mode", "{}"),
+        ("averaging", "codec", "{}"),
+        ("averaging", "num_fragments", "{} fragments"),
+        ("averaging", "sync_every", "every {} inner steps"),
+    )
+    parts = []
+    for section, name, text in wanted:
+        value = _field(manifest, section, name)
+        if isinstance(value, int | str) and not isinstance(value, bool):
+            parts.append(text.format(label_text(str(value), 20)))
+    return parts

@@ -1,0 +1,73 @@
+"""The page of a real swarm: a seed, two that train, one of them killed; then everybody leaves."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import urllib.request
+from collections.abc import Callable
+from typing import Any
+
+from dht.host import PeerId
+from peer.events.peer_events import StateServed
+from peer.import_path import python_command, python_environment
+from tests.kit.processes.process_swarm import TINY_RUN, PeerProcess, free_port, process_swarm, wait_until
+
+
+def _served(peer: PeerProcess, remote: PeerId) -> int:
+    facts = [event.fact for event in peer.events()]
+    return sum(fact.num_bytes for fact in facts if isinstance(fact, StateServed) and fact.remote == remote)
+
+
+def test_a_page_says_what_is_so_while_people_come_are_killed_and_leave() -> None:
+    with process_swarm(TINY_RUN) as swarm:
+        seed = swarm.start("seed", command="seed", has_record=True)
+        ada = swarm.start("ada", "--name", "Ada", peers=[seed.address])
+        port = free_port()
+        command = ("dashboard", "--run-id", swarm.run_id, "--peers", seed.address, "--port", str(port), "--db")
+        page = subprocess.Popen(
+            python_command("peer", *command, ":memory:"), env=python_environment(), stdout=subprocess.DEVNULL
+        )
+        try:
+
+            def text(path: str = "") -> str:
+                try:
+                    with urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}", timeout=20) as answer:
+                        return str(answer.read().decode())
+                except OSError:
+                    return "{}"
+
+            def run() -> dict[str, Any]:
+                return dict(json.loads(text("api/v1/run")))
+
+            def until(condition: Callable[[dict[str, Any]], bool], what: str) -> dict[str, Any]:
+                wait_until(lambda: bool((facts := run()).get("phase")) and condition(facts), what)
+                return run()
+
+            ada.wait_joined()
+            jo = swarm.start("jo", "--name", "Jo", peers=[seed.address])
+            jo.wait_joined()
+            until(lambda facts: facts["num_trainers"] == 2 and facts["held_out_loss"] is not None, "two that train")
+            # The call to join is one that works, and whoever gave Jo the state says so.
+            shown = text()
+            assert f"peer join --run-id {swarm.run_id} --peers {seed.address}" in shown
+            assert "ADDRESS" not in shown
+            wait_until(lambda: any(_served(peer, jo.peer_id) for peer in (seed, ada)), "what was given to Jo")
+            jo.kill_all()
+            facts = until(lambda facts: facts["num_trainers"] == 1, "the killed one to be missed")
+            (killed,) = [one for one in json.loads(text("api/v1/peers"))["peers"] if one["name"] == "Jo"]
+            # Long before its record expires.
+            assert killed["condition"] == "late"
+            assert facts["phase"] == "live"
+            assert "1 not heard" in text()
+            ada.process.send_signal(signal.SIGINT)
+            ada.wait_end()
+            facts = until(lambda facts: facts["phase"] != "live", "nobody to train")
+            assert facts["held_out_loss"] is not None
+            assert facts["tokens_per_second"] == 0
+            assert facts["committed_tokens"] > 0
+            assert "peer join" in text()
+        finally:
+            page.terminate()
+            page.wait(30)
