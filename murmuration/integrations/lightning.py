@@ -11,6 +11,7 @@ A run is made with `murmuration.create_custom_run(name, module)` from the same m
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -26,6 +27,8 @@ except ImportError as error:
     raise ImportError(
         f"murmuration.integrations.lightning needs lightning ({error}); expected it installed; pip install lightning"
     ) from error
+
+log = logging.getLogger(__name__)
 
 
 def tokens_of(batch: Any) -> int:
@@ -88,6 +91,16 @@ class SwarmCallback(Callback):
         module = pl_module.get_submodule(self._part)
         self._session.enter(module, trainer.optimizers, schedulers, is_resumed=trainer.global_step > 0)
         self._last_step = trainer.global_step
+        swarm = self._session.swarm
+        if swarm is not None and swarm.manifest.training.schedule.changes_rate:
+            if schedulers:
+                log.warning(
+                    "the run has a learning-rate schedule of its own, which %d schedulers of the module would override; "
+                    "expected none: return optimizers alone from configure_optimizers",
+                    len(schedulers),
+                )
+            for optimizer in trainer.optimizers:
+                swarm.scheduler(optimizer)
 
     def on_train_batch_start(self, trainer: Any, pl_module: nn.Module, batch: Any, batch_idx: int) -> None:
         """Count what is read."""

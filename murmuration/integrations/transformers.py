@@ -99,7 +99,7 @@ class SwarmCallback(TrainerCallback):
         swarm = self._session.swarm
         if swarm is None:
             return
-        self._has_schedule = getattr(swarm.manifest.training, "schedule", None) is not None
+        self._has_schedule = swarm.manifest.training.schedule.changes_rate
         if self._has_schedule and str(args.lr_scheduler_type).rpartition(".")[2].lower() not in _CONSTANT:
             log.warning(
                 "the run has a learning-rate schedule of its own, so that of the trainer (%s) has no effect; expected "

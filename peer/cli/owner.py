@@ -220,6 +220,7 @@ def show(run_id: RunId = None, data_dir: DataDir = None, as_json: AsJson = False
     "edit",
     short_help="Add a change to the draft.",
     epilog="\b\nExample:\n  peer manifest edit --data-dir ./owner --outer-lr 0.4 --at-version 500\n"
+    "  peer manifest edit --data-dir ./owner --cooldown-tokens 200000000\n"
     "  peer manifest edit --data-dir ./owner --end --at-version 2000",
 )
 @exits_with_sentence
@@ -237,6 +238,24 @@ def edit(
         str | None, typer.Option("--minimum-software", metavar="X.Y.Z", help="Refuse older software.")
     ] = None,
     end: Annotated[bool, typer.Option("--end", help="End the run.")] = False,
+    cooldown_tokens: Annotated[
+        int | None,
+        typer.Option(
+            "--cooldown-tokens", min=1, metavar="N", help="Let the learning rate fall to its floor over N tokens."
+        ),
+    ] = None,
+    cooldown_from: Annotated[
+        int | None,
+        typer.Option(
+            "--cooldown-from",
+            min=0,
+            metavar="N",
+            help="Committed tokens at which that begins; default: where the run will be at --at-version, as members "
+            "tell.",
+        ),
+    ] = None,
+    peers: Peers = None,
+    timeout: LookTimeout = 20.0,
 ) -> None:
     """Add a change to the draft of the next revision; nothing counts before it is signed and published."""
     from pydantic import ValidationError
@@ -244,6 +263,7 @@ def edit(
     from peer.config.access_sections import ChangeSection
     from peer.config.validation import explain
     from peer.network.membership.revisions import describe_changes
+    from peer.owner.cooldown import ask_first_token
     from peer.owner.owned_run import checked_key, open_owned_run
 
     given = {
@@ -252,18 +272,28 @@ def edit(
         "outer_lr": outer_lr,
         "minimum_software": minimum_software,
         "ends_run": end,
+        "cooldown_tokens": cooldown_tokens,
+        "cooldown_from": cooldown_from,
     }
-    if not any(given.values()):
+    if not any(given.values()) and cooldown_from is None:
         raise UsageFault(
-            "nothing to change is given; expected --admit, --revoke, --outer-lr, --minimum-software or --end."
+            "nothing to change is given; expected --admit, --revoke, --outer-lr, --minimum-software, "
+            "--cooldown-tokens or --end."
+        )
+    if cooldown_from is not None and cooldown_tokens is None:
+        raise UsageFault(
+            "--cooldown-from is given without --cooldown-tokens; expected both: give the length of the cool-down."
         )
     if at_version is None and (outer_lr is not None or end):
         raise UsageFault("--outer-lr and --end need --at-version N, the version from which they count on every peer.")
+    owned = open_owned_run(run_id, data_dir)
+    if cooldown_tokens is not None and cooldown_from is None:
+        addresses = peers or owned.known_addresses()
+        given["cooldown_from"] = ask_first_token(owned, addresses, at_version or 0, timeout)
     try:
         change = ChangeSection.model_validate({"at_version": at_version or 0, **given})
     except ValidationError as error:
         raise UsageFault(explain(error, ChangeSection, lambda name: "--" + name.replace("_", "-"))) from error
-    owned = open_owned_run(run_id, data_dir)
     draft = owned.edit(change)
     print(f"Draft       revision {draft.revision}, not signed: {describe_changes(draft, owned.manifest)}")
     print("Next:       peer manifest sign, then peer manifest publish")

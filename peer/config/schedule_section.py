@@ -8,8 +8,9 @@ optimizer's moments, is in `peer/trainer/loop/inner_step.py`.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import median_high
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
@@ -48,6 +49,11 @@ class ScheduleSection(Section):
     floor: float = Field(
         default=0.1, ge=0, le=1, description="share of the peak at the end of cosine, wsd or a cool-down"
     )
+
+    @property
+    def changes_rate(self) -> bool:
+        """Whether it ever asks for less than the peak; a budget alone does not."""
+        return self.kind != "constant" or self.warmup_tokens > 0
 
     @property
     def decay_length(self) -> int:
@@ -89,6 +95,16 @@ def committed_tokens(lineage_tokens: Iterable[int]) -> int:
         lineage_tokens: of each fragment.
     """
     return max(lineage_tokens, default=0)
+
+
+def usual_clock(lineages: Iterable[Sequence[int]]) -> int:
+    """The clock as the middle one of several members tells it, so that one which boasts moves nothing; 0: nobody does.
+
+    Args:
+        lineages: of each member its `lineage_tokens` per fragment; those without any do not count.
+    """
+    clocks = [committed_tokens(tokens) for tokens in lineages if tokens]
+    return median_high(clocks) if clocks else 0
 
 
 def rate_factor(schedule: ScheduleSection, tokens: int, cooldown: Cooldown | None = None) -> float:

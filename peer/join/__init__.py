@@ -2,8 +2,9 @@
 
 The files, each built on those above it:
 
-    connection.py  what every training loop shares: network process, mailbox, link
-    join.py        `peer join`
-    seed.py        `peer seed`, the same in one process and without torch
-    session.py     `join` for a training loop of one's own
+    connection.py     what every training loop shares: network process, mailbox, link
+    join.py           `peer join`
+    seed.py           `peer seed`, the same in one process and without torch
+    run_scheduler.py  learning-rate schedulers that go by the run's clock
+    session.py        `join` for a training loop of one's own
 """

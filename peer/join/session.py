@@ -37,12 +37,14 @@ from dht.host import PeerId
 from peer.config.layouts import trained_parameters
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig, make_data_dir
+from peer.config.schedule_section import progress_of
 from peer.config.validation import explain
 from peer.events.log import EventLog
 from peer.events.peer_events import CheckpointFailed, Event, NetworkRestarted, SwarmLost, WaitingForPeers
 from peer.files.store import checked_folder
 from peer.folder_lock import FolderLock
 from peer.join.connection import READY_SECONDS, RunConnection
+from peer.join.run_scheduler import RunScheduler, RunSchedulers, warm_up_share
 from peer.trainer.loop.checkpoint_portion import Stateful
 from peer.trainer.loop.local_training import LocalTraining
 
@@ -135,6 +137,7 @@ class Swarm:
         self._restore_signal: Callable[[], object] = lambda: None
         self._connection: RunConnection | None = None
         self._training: LocalTraining | None = None
+        self._schedulers: RunSchedulers | None = None
 
     def __enter__(self) -> Self:
         """Find the run, check the module, take the swarm's parameters.
@@ -193,6 +196,7 @@ class Swarm:
             state=self._state,
         )
         self._training = training
+        self._schedulers = RunSchedulers(training.optimizers, lambda: self.learning_rate_factor)
         training.__enter__()
         while manifest.starts_at is not None and time.time() < manifest.starts_at and not self.should_stop:
             time.sleep(min(0.5, max(0.0, manifest.starts_at - time.time())))
@@ -220,6 +224,8 @@ class Swarm:
 
     def _end(self) -> None:
         self._restore_signal()
+        if self._schedulers is not None:
+            self._schedulers.close()
         if self._connection is not None:
             self._connection.abort()
         with self._lock:
@@ -256,6 +262,36 @@ class Swarm:
     def versions(self) -> tuple[int, ...]:
         """The anchor version of each fragment in the live parameters."""
         return tuple(state.applied_version for state in self.training.link.mailbox.states)
+
+    @property
+    def tokens(self) -> int:
+        """The run's clock: tokens that the whole swarm has committed, as far as this peer knows. It never goes back."""
+        return self.training.link.run_tokens
+
+    @property
+    def progress(self) -> float | None:
+        """What of the run's budget, ``training.schedule.tokens``, is done: 0 to 1; None: it has none."""
+        return progress_of(self.manifest.training.schedule, self.tokens)
+
+    @property
+    def learning_rate_factor(self) -> float:
+        """What to multiply a learning rate by for the coming step: 0 to 1.
+
+        The run's schedule at `tokens`, the same on every peer, times a short warm-up of this peer's own moments.
+        """
+        own = warm_up_share(self.training.optimizer_age, self.manifest.training.warmup_steps)
+        return own * self.training.link.learning_rate_factor
+
+    def scheduler(self, optimizer: Optimizer) -> RunScheduler:
+        """Let an optimizer follow the run's schedule: its rates times `learning_rate_factor`, set after each step.
+
+        In place of a scheduler of one's own, which would count this peer's steps. Nothing is to be kept in `state`.
+
+        Raises:
+            UsageFault: it was not given to `join`.
+        """
+        assert self._schedulers is not None, "inside the with block only"
+        return self._schedulers.of(optimizer)
 
     @property
     def should_stop(self) -> bool:

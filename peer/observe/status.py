@@ -16,7 +16,9 @@ from dht.quantities import count_text, seconds_text, short_peer
 from dht.records.signed_records import PeerRecord
 from dht.records.swarm_view import SwarmView
 from peer.config.manifest import RunManifest
+from peer.config.schedule_section import progress_of, rate_factor, usual_clock
 from peer.events.refusals import LoggedRefusals, refusals_in_log
+from peer.network.membership.revisions import cooldown_at
 from peer.observe.entry import observer_entry
 from peer.observe.observer import observe
 from peer.observe.target import Target
@@ -86,6 +88,8 @@ def status_facts(run_id: str, manifest: RunManifest, records: list[PeerRecord], 
     fragments = range(manifest.averaging.num_fragments)
     newest = [max((record.versions[fragment] for record in holders), default=0) for fragment in fragments]
     differing = SwarmView(run_id).merge(records, now).differing(now)
+    schedule = manifest.training.schedule
+    clock = usual_clock(record.lineage_tokens for record in holders)
     losses = [(r.held_out_version, r.held_out_loss) for r in records if r.held_out_loss is not None]
     return {
         "schema": 1,
@@ -100,6 +104,10 @@ def status_facts(run_id: str, manifest: RunManifest, records: list[PeerRecord], 
         "num_trainers": len(trainers),
         "num_members": len(records),
         "versions": newest,
+        "run_tokens": clock,
+        "budget_tokens": schedule.tokens,
+        "progress": progress_of(schedule, clock),
+        "learning_rate_factor": rate_factor(schedule, clock, cooldown_at(manifest, min(newest, default=0))),
         "tokens_reported": sum(record.tokens for record in records),
         "tokens_per_second_reported": sum(record.tokens_per_second for record in trainers),
         "held_out_loss": max(losses)[1] if losses else None,
@@ -131,9 +139,13 @@ def _print_table(run_id: str, manifest: RunManifest, records: list[PeerRecord]) 
     facts = status_facts(run_id, manifest, records, time.time())
     console = PlainConsole()
     loss = facts["held_out_loss"]
+    done = f"{count_text(facts['run_tokens'])} tokens"
+    if facts["progress"] is not None:
+        done += f", {facts['progress']:.0%} of {count_text(facts['budget_tokens'])}"
     console.print(
         f"{run_id}  mode {facts['mode']}  trainers {facts['num_trainers']}  "
-        f"versions {'/'.join(str(version) for version in facts['versions'])}  "
+        f"versions {'/'.join(str(version) for version in facts['versions'])}  {done}  "
+        f"learning rate {facts['learning_rate_factor']:.0%} of the peak  "
         f"held-out loss {'not measured yet' if loss is None else f'{loss:.4f}'}"
     )
     if manifest.own_code_hint:

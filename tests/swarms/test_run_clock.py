@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from peer.config.access_sections import ChangeSection
 from peer.config.manifest import RunManifest
-from peer.config.schedule_section import ScheduleSection, rate_factor
+from peer.config.schedule_section import Cooldown, ScheduleSection, rate_factor
 from peer.events.peer_events import AnchorRepaired, Event, TrainingProgressed
 from peer.simulation.peer import EPOCH_SECONDS
 from peer.simulation.scenarios.spec import Fault, SimulationSpec, tiny_manifest
@@ -66,6 +67,27 @@ def test_a_repair_to_a_lighter_lineage_leaves_the_clock_where_it_was() -> None:
     assert clocks == sorted(clocks)
     rates = [fact.learning_rate or 0.0 for _, fact in facts if fact.run_tokens > SCHEDULE.warmup_tokens]
     assert all(later <= earlier + 1e-9 for earlier, later in itertools.pairwise(rates[2:]))
+
+
+def test_a_cool_down_is_the_same_on_every_peer_also_on_one_that_comes_later() -> None:
+    cooldown = Cooldown(10_000, 8_000)
+    change = ChangeSection(at_version=6, cooldown_from=cooldown.from_tokens, cooldown_tokens=cooldown.tokens)
+    flat = ScheduleSection(floor=0.2)
+    manifest = scheduled(flat).model_copy(update={"revision": 2, "changes": (change,)})
+    faults = (Fault(0.0, "start", (0, 1)), Fault(60.0, "start", (2,)))
+    facts = told(SimulationSpec(3, 0, SEED, manifest, faults=faults, duration_seconds=120.0))
+    for index in range(3):
+        clock = facts[index][-1][1].run_tokens
+        assert clock > 18_000
+        assert facts[index][-1][1].learning_rate == pytest.approx(0.2 * TRAINING.learning_rate)
+        began = [fact for _, fact in facts[index] if fact.inner_steps > TRAINING.warmup_steps]
+        # A commit may have come between the step and the event.
+        for before, after in itertools.pairwise(began):
+            shares = [rate_factor(flat, fact.run_tokens, cooldown) for fact in (before, after)]
+            assert after.learning_rate is not None
+            assert shares[1] - 1e-9 <= after.learning_rate / TRAINING.learning_rate <= shares[0] + 1e-9
+    newcomer = [fact for _, fact in facts[2]]
+    assert newcomer[0].run_tokens > cooldown.from_tokens
 
 
 def test_no_peers_clock_goes_back(churn: dict[int, list[tuple[float, TrainingProgressed]]]) -> None:

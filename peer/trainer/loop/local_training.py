@@ -90,6 +90,7 @@ class LocalTraining:
         self._ready_timeout_seconds = ready_timeout_seconds
         self._shows_anchor = False
         self._num_reads = max(first_read, link.inner_steps)
+        self._new_since = link.inner_steps
         self._num_tokens = 0
         self._reported_tokens = 0
         self._losses: list[float] = []
@@ -109,8 +110,8 @@ class LocalTraining:
                 self.link.post_initial(self._ready_timeout_seconds, self._stop)
                 if self._keeper is not None:
                     number = self.link.wait_restored(self._ready_timeout_seconds, self._stop)
-                    if number > 0:
-                        self._keeper.restore(number)
+                    if number > 0 and self._keeper.restore(number):
+                        self._new_since = 0
                 self.link.wait_ready(self._ready_timeout_seconds, self._stop)
             except BaseException:
                 self._optimizers.unhook()
@@ -130,6 +131,16 @@ class LocalTraining:
         self.link.poll()
         if self._keeper is not None:
             self._keeper.idle()
+
+    @property
+    def optimizers(self) -> tuple[Optimizer, ...]:
+        """The optimizers themselves, out of their wrappers."""
+        return self._optimizers.all
+
+    @property
+    def optimizer_age(self) -> int:
+        """Inner steps that the optimizers' moments have seen: those of earlier sessions as far as they came back."""
+        return self.link.inner_steps - self._new_since
 
     @property
     def should_stop(self) -> bool:

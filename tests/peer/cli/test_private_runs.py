@@ -210,6 +210,20 @@ def test_an_unsigned_revision_is_not_published(tmp_path: Path, capsys: pytest.Ca
     assert "has no draft" in sentence(capsys, ["manifest", "sign", "--data-dir", folder])
 
 
+def test_a_cool_down_is_asked_for_with_a_length_and_a_beginning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = str(tmp_path / "owner")
+    assert app.run(["init", "ours", "--access", "invite", "--out", folder]) == 0
+    edit = ["manifest", "edit", "--data-dir", folder]
+    assert "--cooldown-from is given without --cooldown-tokens" in sentence(capsys, [*edit, "--cooldown-from", "0"])
+    # Nobody is there to say where the run is.
+    assert "or give --cooldown-from TOKENS yourself" in sentence(capsys, [*edit, "--cooldown-tokens", "900"], 3)
+    assert app.run([*edit, "--cooldown-tokens", "900", "--cooldown-from", "0", "--at-version", "7"]) == 0
+    said = capsys.readouterr().out
+    assert "the learning rate falls to its floor over 900 tokens from token 0 on from version 7" in said
+
+
 def test_an_older_draft_is_not_signed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "owner"
     assert app.run(["init", "ours", "--access", "invite", "--out", str(folder)]) == 0

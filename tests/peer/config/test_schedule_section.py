@@ -12,8 +12,17 @@ from hypothesis import strategies as st
 
 from peer.config.access_sections import ChangeSection
 from peer.config.manifest import RunManifest
-from peer.config.schedule_section import Cooldown, ScheduleSection, committed_tokens, progress_of, rate_factor
+from peer.config.schedule_section import (
+    Cooldown,
+    ScheduleSection,
+    committed_tokens,
+    progress_of,
+    rate_factor,
+    usual_clock,
+)
 from peer.network.membership.revisions import cooldown_at, describe_changes
+from peer.owner.cooldown import first_token
+from tests.kit.records import make_record
 
 COSINE = ScheduleSection(kind="cosine", tokens=1000, warmup_tokens=200, floor=0.1)
 WSD = ScheduleSection(kind="wsd", tokens=1000, warmup_tokens=100, decay_tokens=400, floor=0.2)
@@ -69,8 +78,17 @@ def test_after_the_warm_up_the_share_never_rises(
     assert all(0.0 <= later <= earlier <= 1.0 for earlier, later in itertools.pairwise(shares))
 
 
-def test_the_clock_is_that_of_the_fragment_with_most() -> None:
+def test_the_clock_is_that_of_the_fragment_with_most_and_of_the_middle_member() -> None:
     assert (committed_tokens([]), committed_tokens([5, 9, 7])) == (0, 9)
+    assert usual_clock([(5, 9), (), (4, 8), (2**60, 0)]) == 9
+    assert usual_clock([()]) == 0
+
+
+def test_a_cool_down_begins_where_the_middle_member_will_be() -> None:
+    records = [make_record(name, versions=(10, 11), lineage_tokens=(900, 1000)) for name in "AB"]
+    records += [make_record("C", versions=(10**6, 10**6), lineage_tokens=(2**50, 2**50)), make_record("D")]
+    assert [first_token(records, version) for version in (0, 10, 15)] == [1000, 1000, 1500]
+    assert first_token([make_record("D")], 5) is None
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import TypeVar
 
@@ -187,7 +188,9 @@ def test_sigterm_leaves_in_good_order(start: Callable[..., Loop]) -> None:
 
 
 def test_a_lone_peer_that_returns_goes_on_where_it_was(tmp_path: Path) -> None:
-    run = create_custom_run("own", small_module(), QUICK, tmp_path)
+    training = {"warmup_steps": 5, "schedule": {"kind": "cosine", "tokens": 10_000}}
+    run = create_custom_run("own", small_module(), {**QUICK, "training": training}, tmp_path)
+    rates: list[tuple[float, int]] = []
     inputs = torch.randn(100, 4)
     seen: list[Event] = []
 
@@ -200,7 +203,9 @@ def test_a_lone_peer_that_returns_goes_on_where_it_was(tmp_path: Path) -> None:
             run.run_id, module=module, optimizer=optimizer, data_dir=tmp_path, listen=(LOOPBACK,), on_event=seen.append
         ) as swarm:
             enough = [version + num_commits for version in swarm.versions]
+            swarm.scheduler(optimizer)
             for indices in swarm.samples(8, len(inputs)):
+                rates.append((optimizer.param_groups[0]["lr"], swarm.tokens))
                 read += [int(index) for index in indices]
                 optimizer.zero_grad()
                 loss = (module(inputs[indices]) - 1).square().mean()
@@ -224,14 +229,29 @@ def test_a_lone_peer_that_returns_goes_on_where_it_was(tmp_path: Path) -> None:
     assert isinstance(left, LeftRun)
     assert left.rounds_contributed == totals.rounds_contributed >= 6
     applied = {event.fact.fragment: event.fact.version for event in seen if isinstance(event.fact, AppliedCommit)}
+    assert [rate for rate, _ in rates[:2]] == pytest.approx([0.01 / 5, 0.02 / 5])
+    rate, clock = rates[-1]
+    assert rate < 0.01
+    assert clock > 0
+    assert optimizer_rates_fall(rates[5:])
     seen.clear()
+    rates.clear()
     again, read_again = train(1)
+    # No warm-up again, no step back: the rate is the run's from the first step on.
+    assert rates[0][1] >= clock
+    assert 0.01 * 0.1 < rates[0][0] <= rate
+    assert optimizer_rates_fall(rates)
     assert again > num_steps
     assert read_again[:8] != read[:8]
     joined = next(event.fact for event in seen if isinstance(event.fact, JoinedRun))
     assert joined.versions == (applied[0], applied[1])
     assert saved_totals(tmp_path / "checkpoints", run.run_id, me).rounds_contributed > totals.rounds_contributed
     assert len(list_checkpoints(tmp_path / "checkpoints")) == 2
+
+
+def optimizer_rates_fall(rates: list[tuple[float, int]]) -> bool:
+    """Whether neither a rate rises nor the run's clock goes back."""
+    return all(later[0] <= earlier[0] and later[1] >= earlier[1] for earlier, later in pairwise(rates))
 
 
 def test_an_exception_in_the_loop_is_the_one_that_is_seen(tmp_path: Path) -> None:

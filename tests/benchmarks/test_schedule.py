@@ -1,0 +1,41 @@
+"""A small run of the benchmark on schedules: what it says about a late peer, and a figure that a browser can read."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from benchmarks import bench_schedule
+from benchmarks.bench_schedule import ARMS, drawn, late_joiner
+
+
+def test_a_late_peer_raises_the_loss_by_its_own_steps_and_not_by_the_runs_clock() -> None:
+    clock, own = (late_joiner(arm, 120, 0, num_measurements=9) for arm in ARMS[1:])
+    assert (clock.violations, own.violations) == (0, 0)
+    assert clock.last < clock.at_joining
+    assert own.last > clock.last + 0.005
+
+
+def test_the_figure_is_one_line_for_each_peer_and_a_gap_begins_anew() -> None:
+    text = drawn({0: [(0.0, 0.0), (5.0, 0.5), (60.0, 1.0)], 1: [(10.0, 1.0)]}, peak=1.0)
+    lines = [path for path in ElementTree.fromstring(text) if path.get("fill") == "none"]
+    assert len(lines) == 2
+    assert lines[0].get("d", "").count("M") == 2
+
+
+@pytest.mark.parametrize(("arguments", "expected"), [(["--steps", "9"], "100 to 100 000"), (["--seeds", "a"], "whole")])
+def test_impossible_arguments(
+    arguments: list[str], expected: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["benchmark", *arguments])
+    with pytest.raises(SystemExit):
+        bench_schedule.main()
+    assert expected in capsys.readouterr().err
+
+
+def test_the_figure_of_the_docs_is_there() -> None:
+    figure = Path(__file__).parents[2] / "docs" / "images" / "rates.svg"
+    assert ElementTree.parse(figure).getroot().tag.endswith("svg")
