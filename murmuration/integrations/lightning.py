@@ -95,7 +95,7 @@ class SwarmCallback(Callback):
         if swarm is not None and swarm.manifest.training.schedule.changes_rate:
             if schedulers:
                 log.warning(
-                    "the run has a learning-rate schedule of its own, which %d schedulers of the module would override; "
+                    "the run has a schedule of the learning rate, which %d schedulers of the module would override; "
                     "expected none: return optimizers alone from configure_optimizers",
                     len(schedulers),
                 )

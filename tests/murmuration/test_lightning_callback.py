@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from tests.kit.trainer.lone_swarm import LoneSwarm, joining_alone
+from tests.kit.trainer.lone_swarm import LoneSwarm, annealing, joining_alone
 
 lightning = pytest.importorskip("lightning.pytorch")
 
@@ -69,6 +69,22 @@ def test_a_trainer_joins_counts_and_leaves_with_the_anchor(tmp_path: Path, sessi
     assert swarm.left == [None]
     assert list(swarm.given["state"]) == ["scheduler.0"]
     assert torch.equal(module.net.weight, Module().net.weight)
+
+
+class Unscheduled(Module):
+    def configure_optimizers(self) -> Any:
+        return torch.optim.AdamW(self.parameters(), lr=0.1)
+
+
+def test_a_run_with_a_schedule_decides_the_rate(
+    tmp_path: Path, sessions: list[LoneSwarm], caplog: pytest.LogCaptureFixture
+) -> None:
+    with annealing():
+        fit(tmp_path, Unscheduled(), SwarmCallback(RUN))
+        assert "schedulers of the module" not in caplog.text
+        fit(tmp_path, Module(), SwarmCallback(RUN))
+    assert sessions[0].training.link.mailbox.trainer.learning_rate == pytest.approx(0.1 * 0.6)
+    assert "1 schedulers of the module would override" in caplog.text
 
 
 def test_a_part_of_the_module_may_be_the_runs(tmp_path: Path, sessions: list[LoneSwarm]) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from dht.errors import UsageFault
-from tests.kit.trainer.lone_swarm import LoneSwarm, joining_alone
+from tests.kit.trainer.lone_swarm import LoneSwarm, annealing, joining_alone
 
 transformers = pytest.importorskip("transformers")
 
@@ -130,6 +130,17 @@ def test_an_exception_leaves_the_session_at_the_next_training_or_by_hand(
     assert sessions[1].left == [RuntimeError]
     callback.leave()
     assert len(sessions[1].left) == 1
+
+
+def test_a_run_with_a_schedule_decides_the_rate(tmp_path: Path, sessions: list[LoneSwarm]) -> None:
+    def at_half(swarm: LoneSwarm) -> None:
+        swarm.training.link.mailbox.network.learning_rate_factor = 0.5
+
+    callback = SwarmCallback(RUN, on_joined=at_half)
+    with annealing():
+        trainer_of(tmp_path, callback, learning_rate=0.01, lr_scheduler_type="constant").train()
+    # The last one of six steps: six tenths of the warm-up.
+    assert sessions[0].training.link.mailbox.trainer.learning_rate == pytest.approx(0.01 * 0.5 * 0.6)
 
 
 def test_the_trainers_schedule_is_kept_and_one_that_it_resumed_stays(tmp_path: Path, sessions: list[LoneSwarm]) -> None:

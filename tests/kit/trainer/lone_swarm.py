@@ -13,12 +13,18 @@ import torch
 from averaging.outer.layout import build_layout
 from peer.config.manifest import RunManifest
 from peer.config.peer_config import PeerConfig
+from peer.config.schedule_section import ScheduleSection
+from peer.config.training_section import TrainingSection
+from peer.join.run_scheduler import RunSchedulers
 from peer.join.session import Swarm
 from peer.mailbox.mailbox import Mailbox
 from peer.mailbox.slots import MergeKind
 from peer.owner.new_run import trained_parameters
 from peer.trainer.loop.local_training import LocalTraining
 from peer.trainer.loop.mailbox_link import TrainerLink
+
+MANIFESTS = [RunManifest(name="lone")]
+"""The last one is that of the runs which are joined."""
 
 
 class LoneSwarm(Swarm):
@@ -46,10 +52,11 @@ class LoneSwarm(Swarm):
             with mailbox.states[fragment.index].changing():
                 link._gather_live(fragment, torch.from_numpy(mailbox.states[fragment.index].anchor))
                 mailbox.states[fragment.index].version = 1
-        self.manifest = RunManifest(name="lone")
+        self.manifest = MANIFESTS[-1]
         self._training = LocalTraining(
             self._module, self._optimizer, link, seed=0, peer_id="lone", stop=self._stop, state=self._state
         )
+        self._schedulers = RunSchedulers(self._training.optimizers, lambda: self.learning_rate_factor)
         self._training.__enter__()
         return self
 
@@ -57,6 +64,8 @@ class LoneSwarm(Swarm):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.training.__exit__(kind, error, trace)
+        if self._schedulers is not None:
+            self._schedulers.close()
         self.left.append(kind)
 
     @property
@@ -73,6 +82,17 @@ class LoneSwarm(Swarm):
                 state.version += 1
             moved = np.full(fragment.num_values, value, np.float32)
             assert link.mailbox.inbox.try_deliver(MergeKind.ADD, fragment.index, moved, version=state.version)
+
+
+@contextmanager
+def annealing() -> Iterator[None]:
+    """Runs that are joined inside have a schedule, and ten steps of warm-up."""
+    schedule = ScheduleSection(kind="cosine", tokens=10**6)
+    MANIFESTS.append(RunManifest(name="lone", training=TrainingSection(warmup_steps=10, schedule=schedule)))
+    try:
+        yield
+    finally:
+        MANIFESTS.pop()
 
 
 @contextmanager
