@@ -10,7 +10,7 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -19,6 +19,7 @@ from aiohttp import web
 
 from dashboard.collect.commits import CommitSource, Gatherer, SignedCommits
 from dashboard.collect.profiles import follow_profiles
+from dashboard.facts import HistoryPoint
 from dashboard.history.history import History, open_history
 from dashboard.keeping_going import keep_going
 from dashboard.observe.joining import JoinRule, is_of_this_machine
@@ -35,6 +36,9 @@ from dht.identity.keys import split_run_id
 from dht.observer.backend import HostBackend
 from dht.observer.network import ObserverEntry, observer_network
 from dht.records.signed_records import RunRecord, encode_run_record
+from peer.tracking.recorder import Recorder
+from peer.tracking.rows import RUN_COLUMNS, RunRows
+from peer.tracking.trackers import Record
 
 SHUTDOWN_SECONDS: Final = 5.0
 """For answers in progress; event streams are ended at once."""
@@ -52,6 +56,7 @@ class Choices:
         backend: what carries the connections to the swarm.
         proxies: reverse proxies in front of the page, whose word on who asks is believed.
         is_rebuilding: make all credit again from the signed commits in `db` before anything is shown.
+        record: where the run's values over time are recorded; None: only in the history.
     """
 
     host: str = "127.0.0.1"
@@ -63,6 +68,7 @@ class Choices:
     backend: HostBackend = "p2pd"
     proxies: tuple[Network, ...] = ()
     is_rebuilding: bool = False
+    record: Record | None = None
 
     @property
     def join_rule(self) -> JoinRule:
@@ -177,11 +183,12 @@ async def _serve(peers: Sequence[str], choices: Choices, access: PageAccess | No
             proof_line=source.proof_line,
             doors=Doors(own_limits(), time.monotonic, choices.proxies),
         )
+        note = stack.enter_context(_recording(choices.record))
         serving = await start_site(app, choices.host, choices.port)
         stack.push_async_callback(serving.cleanup)
         _announce(choices, bound_port(serving), is_private=access is not None)
         _say_what_is_shown(peers, choices)
-        watching = asyncio.create_task(_watch(peers, choices, source, live, history))
+        watching = asyncio.create_task(_watch(peers, choices, source, live, history, note))
         stopping = asyncio.create_task(stopped.wait(), name="stop signal")
         try:
             await asyncio.wait((watching, stopping), return_when=asyncio.FIRST_COMPLETED)
@@ -230,7 +237,32 @@ def _warn(sentence: str) -> None:
     print(f"peer: {sentence}", file=sys.stderr, flush=True)
 
 
-async def _watch(peers: Sequence[str], choices: Choices, source: CommitSource, live: Live, history: History) -> None:
+@contextlib.contextmanager
+def _recording(record: Record | None) -> Iterator[Callable[[HistoryPoint], object]]:
+    """What takes each look at the run."""
+    if record is None:
+        yield lambda point: None
+        return
+    recorder, rows = Recorder(record, _warn), RunRows()
+
+    def note(point: HistoryPoint) -> None:
+        if row := rows.row(point.at, {name: getattr(point, name) for name in RUN_COLUMNS}):
+            recorder.add(row)
+
+    try:
+        yield note
+    finally:
+        recorder.close()
+
+
+async def _watch(
+    peers: Sequence[str],
+    choices: Choices,
+    source: CommitSource,
+    live: Live,
+    history: History,
+    note: Callable[[HistoryPoint], object],
+) -> None:
     run_id = source.run_id
     async with observer_network(choices.backend, peers, source.entry) as (host, store):
         gatherer = Gatherer(history, time.time)
@@ -238,6 +270,8 @@ async def _watch(peers: Sequence[str], choices: Choices, source: CommitSource, l
 
         def show(state: DashboardState) -> None:
             history.look(state)
+            if history.trend.points:
+                note(history.trend.points[-1])
             live.publish(state, history.view)
 
         async def gather(record: RunRecord, state: DashboardState) -> None:

@@ -18,7 +18,7 @@ commands = typer.Typer()
 
 NOT_OF_A_SEED = (
     *("device", "devices", "shard", "offload", "data", "max_steps", "threads"),
-    *("precision", "compile", "checkpoint_activations", "attention", "optimizer_bits", "micro_batch"),
+    *("precision", "compile", "checkpoint_activations", "attention", "optimizer_bits", "micro_batch", "track"),
 )
 """Fields of `PeerConfig` that are about training."""
 

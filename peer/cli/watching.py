@@ -93,6 +93,14 @@ def dashboard(
     rebuild: Annotated[
         bool, typer.Option("--rebuild", help="First make all credit again from the signed commits in the history.")
     ] = False,
+    track: Annotated[
+        str | None,
+        typer.Option(
+            "--track",
+            metavar="NAME",
+            help="Record the run's values: trackio, wandb, tensorboard or csv (in the run's data folder).",
+        ),
+    ] = None,
     host_backend: Backend = None,
 ) -> int:
     """Serve a web page that shows who contributes to a run and how it learns."""
@@ -101,6 +109,7 @@ def dashboard(
     from dashboard.app import Choices, serve_dashboard
     from dht.identity.multiaddr import parse_peer_multiaddr
     from peer.observe.entry import observer_entry
+    from peer.tracking.run_record import run_record
 
     if join_address and no_join_address:
         raise UsageFault("--join-address and --no-join-address were given together; give one of them")
@@ -116,6 +125,7 @@ def dashboard(
         backend=backend,
         proxies=tuple(_network(address) for address in proxy or ()),
         is_rebuilding=rebuild,
+        record=None if track is None else run_record(known, track),
     )
     return serve_dashboard(known, target.addresses, choices, entry=observer_entry(known, target.observer_folder))
 

@@ -54,6 +54,7 @@ IpVersion = Literal["auto", "4", "6"]
 Precision = Literal["auto", "bf16", "fp16", "fp32"]
 Attention = Literal["sdpa", "eager", "flash"]
 OptimizerBits = Literal["32", "8"]
+TrackerKind = Literal["trackio", "wandb", "tensorboard", "csv"]
 
 _Given = TypeVar("_Given")
 _Parsed = TypeVar("_Parsed")
@@ -208,6 +209,10 @@ class PeerConfig(BaseModel):
     )
     metrics_host: Annotated[str, Shown("ADDRESS")] = Field(
         default="127.0.0.1", min_length=1, max_length=255, description="address of this machine to serve them at"
+    )
+    track: TrackerKind | None = Field(
+        default=None,
+        description="record losses, tokens and rates: trackio, wandb, tensorboard or csv (in the data folder)",
     )
     upload_limit_mbit: Annotated[float | None, Shown("MBIT")] = Field(
         default=None, ge=0.2, le=10**6, description="most Mbit/s to send; default: what the line carries"

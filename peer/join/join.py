@@ -20,6 +20,7 @@ from peer.events.peer_events import Event, MicroBatchHalved
 from peer.join.connection import READY_SECONDS, RunConnection
 from peer.network.process.child import NetworkChild
 from peer.panel.terminal import Terminal
+from peer.tracking.own_record import recording
 from peer.trainer.computing.choices import ComputeChoices, Tell
 from peer.trainer.computing.memory import memory_fault
 from peer.trainer.computing.module import prepare_module
@@ -71,6 +72,15 @@ def _run_trainer(config: PeerConfig, terminal: Terminal, place: Place | None, ch
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     connection = RunConnection(config, terminal.show, terminal.note, child)
+    with recording(config, connection.identity.peer_id, terminal.note) as listener:
+        terminal.tell_also(listener)
+        return _train(config, terminal, place, device, connection)
+
+
+def _train(
+    config: PeerConfig, terminal: Terminal, place: Place | None, device: torch.device, connection: RunConnection
+) -> int:
+    size = _num_devices(config, place)
     group = RankGroup(size, place) if size > 1 or config.shard else None
     trainer: Trainer | None = None
     is_orderly = False

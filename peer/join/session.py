@@ -51,7 +51,7 @@ from peer.trainer.loop.local_training import LocalTraining
 NOT_OF_AN_OWN_LOOP = (
     *("device", "devices", "shard", "offload", "data", "max_steps", "threads"),
     *("precision", "compile", "checkpoint_activations", "attention", "optimizer_bits", "micro_batch"),
-    *("metrics_port", "metrics_host", "output"),
+    *("metrics_port", "metrics_host", "track", "output"),
 )
 """Fields of `PeerConfig` that nothing here could follow: the loop trains, and there is no panel."""
 _SIGNALS = (signal.SIGTERM, signal.SIGHUP)

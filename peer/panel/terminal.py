@@ -54,6 +54,7 @@ class Terminal:
         self._is_stopping = False
         self._config = config
         self._note_in_figures: Callable[[Event], object] = lambda event: None
+        self._listeners: list[Callable[[Event], object]] = []
         self._on_stop: Callable[[], object] = lambda: None
 
     def show(self, event: Event) -> None:
@@ -61,7 +62,13 @@ class Terminal:
         with self._log_lock:
             self._log.append(event)
         self._note_in_figures(event)
+        for listener in self._listeners:
+            listener(event)
         self._waiting.append(event)
+
+    def tell_also(self, listener: Callable[[Event], object]) -> None:
+        """Let `listener` have every event from now on, from any thread; it must not wait."""
+        self._listeners.append(listener)
 
     def note(self, sentence: str) -> None:
         """Tell the owner something that is no event."""

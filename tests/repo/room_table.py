@@ -123,6 +123,11 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         "uvloop",
     ),
     "peer.panel": ("averaging.rounds peer peer.config peer.events", False, "prometheus_client rich"),
+    "peer.tracking": (
+        "averaging.rounds peer peer.config peer.events peer.panel",
+        False,
+        "tensorboard trackio wandb",
+    ),
     "peer.observe": (
         "dht.identity dht.records dht.admission dht.kademlia dht.observer averaging.signing averaging.transfer peer "
         "peer.config peer.files peer.events peer.network.membership",
@@ -143,7 +148,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
     ),
     "peer.join": (
         "dht.identity dht.records dht.p2pd averaging.outer peer peer.mailbox peer.config peer.files peer.events "
-        "peer.checkpoint peer.trainer.* peer.network.process peer.panel",
+        "peer.checkpoint peer.trainer.* peer.network.process peer.panel peer.tracking",
         False,
         "numpy pydantic torch",
     ),
@@ -207,7 +212,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         "aiohttp prometheus_client pydantic",
     ),
     "dashboard.web": ("", False, ""),
-    "dashboard.app": ("dht.identity dht.records dht.observer dashboard.*", False, "aiohttp"),
+    "dashboard.app": ("dht.identity dht.records dht.observer peer.tracking dashboard.*", False, "aiohttp"),
     "peer.cli": ("dht.* peer.* dashboard.*", False, "pydantic typer"),
     "peer.__main__": ("peer peer.cli", False, ""),
     "murmuration": ("peer peer.__main__", False, ""),

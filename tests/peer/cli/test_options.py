@@ -50,6 +50,7 @@ GIVEN: dict[str, object] = {
     "checkpoints_kept": 3,
     "metrics_port": 0,
     "metrics_host": "::1",
+    "track": "csv",
     "upload_limit_mbit": 3.5,
     "download_limit_mbit": 20.0,
     "serve_limit_mbit": 1.0,

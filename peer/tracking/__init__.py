@@ -1,0 +1,14 @@
+"""Values over time where people look at them: trackio, wandb, tensorboard or a CSV file (`--track`).
+
+A process of its own has the library: whatever it prints, waits for or dies of, training goes on. A restart goes on in
+the same record, which the run and the recorder's name give.
+
+The files, each built on those above it:
+
+    rows.py        what is recorded of a peer and of a run (pure)
+    trackers.py    each kind of tracker behind one interface; all but csv need a library
+    process.py     the process that has one
+    recorder.py    hands rows to that process and never waits
+    own_record.py  the record of a peer that trains
+    run_record.py  the record of a run, from its page
+"""

@@ -1,0 +1,93 @@
+"""Hands rows to the process that has the tracker. It never waits, and a tracker that fails costs one warning."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import asdict
+
+from peer.import_path import python_command, python_environment
+from peer.tracking.rows import Row
+from peer.tracking.trackers import Record, check_tracker
+
+MAX_WAITING = 1000
+"""Rows kept for a tracker that takes none at the moment: half an hour of them; then the oldest go."""
+END_SECONDS = 15.0
+"""For the tracker to take the last rows: several tries of an upload."""
+
+
+class Recorder:
+    """A record that rows are added to; `add` may be called from any thread.
+
+    Args:
+        warn: takes a sentence, once, from another thread.
+        end_seconds: see `END_SECONDS`.
+
+    Raises:
+        UsageFault: the tracker's library is not installed.
+    """
+
+    def __init__(self, record: Record, warn: Callable[[str], object], end_seconds: float = END_SECONDS) -> None:
+        check_tracker(record.kind)
+        self._record = record
+        self._warn = warn
+        self._end_seconds = end_seconds
+        self._rows: deque[Row] = deque(maxlen=MAX_WAITING)
+        self._news = threading.Event()
+        self._is_closing = False
+        self._process: subprocess.Popen[str] | None = None
+        self._thread = threading.Thread(target=self._run, name="record", daemon=True)
+        self._thread.start()
+
+    def add(self, row: Row) -> None:
+        """Record a row, soon."""
+        self._rows.append(row)
+        self._news.set()
+
+    def close(self) -> None:
+        """Wait a moment until the tracker has what was added."""
+        self._is_closing = True
+        self._news.set()
+        self._thread.join(self._end_seconds)
+        if self._thread.is_alive():
+            if self._process is not None:
+                self._process.kill()
+            self._thread.join(self._end_seconds)
+
+    def _run(self) -> None:
+        command = python_command("peer.tracking.process", json.dumps(asdict(self._record)))
+        try:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+                env=python_environment(),
+            )
+        except OSError as error:
+            self._tell(error.strerror or str(error))
+            return
+        process = self._process
+        assert process.stdin is not None
+        assert process.stderr is not None
+        with contextlib.suppress(OSError):  # it has ended, and says why
+            while not (self._is_closing and not self._rows):
+                self._news.wait()
+                self._news.clear()
+                while self._rows:
+                    process.stdin.write(json.dumps(asdict(self._rows.popleft())) + "\n")
+                process.stdin.flush()
+        with contextlib.suppress(OSError):
+            process.stdin.close()
+        with process.stderr:
+            reason = process.stderr.read()
+        if code := process.wait():
+            self._tell(reason or f"its process ended with {code}")
+
+    def _tell(self, reason: str) -> None:
+        self._warn(f"--track {self._record.kind}: {reason}; nothing more is recorded, everything else goes on")

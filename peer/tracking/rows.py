@@ -1,0 +1,113 @@
+"""What is recorded: rows of numbers, of a peer from its events and of a run from its page. Pure."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from averaging.rounds.facts import RoundCommitted
+from peer.events.peer_events import Evaluated, Event, LeftRun, TrainingProgressed
+from peer.panel.state import PanelState, fold
+
+OWN_COLUMNS = (
+    *("loss", "held_out_loss", "learning_rate", "tokens", "tokens_per_second", "wait_fraction"),
+    *("run_tokens", "versions", "rounds", "round_seconds"),
+)
+"""Of a peer. `versions` is the sum over its fragments, `rounds` counts this session's."""
+
+RUN_COLUMNS = (
+    *("tokens", "rounds", "held_out_loss", "train_loss", "num_trainers", "num_peers", "tokens_per_second"),
+    "upload_bits_per_second",
+)
+"""Of a run, as a point of the page's curves has it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One moment of a record.
+
+    Attributes:
+        step: inner steps of a peer, committed tokens of a run; it does not fall.
+        at: unix seconds.
+        values: by column; what was not measured is absent.
+    """
+
+    step: int
+    at: float
+    values: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class OwnProgress:
+    """Fold of one peer's events into rows: one with each report of the trainer, with what came since the last one."""
+
+    state: PanelState = field(default_factory=PanelState)
+    step: int = -1
+    learning_rate: float | None = None
+    run_tokens: int = 0
+    held_out_loss: float | None = None
+    round_seconds: tuple[float, ...] = ()
+
+    def after(self, event: Event) -> tuple[OwnProgress, Row | None]:
+        """The state after `event`, and the row that it completes."""
+        now = dataclasses.replace(self, state=fold(self.state, event))
+        match fact := event.fact:
+            case Evaluated():
+                return dataclasses.replace(now, held_out_loss=fact.held_out_loss), None
+            case RoundCommitted():
+                return dataclasses.replace(now, round_seconds=(*now.round_seconds, fact.seconds)), None
+            case TrainingProgressed():
+                now = dataclasses.replace(now, learning_rate=fact.learning_rate, run_tokens=fact.run_tokens)
+                return now._row(event.at, fact.inner_steps, is_due=fact.inner_steps > self.step)
+            case LeftRun():
+                return now._row(event.at, fact.inner_steps, is_due=False)
+        return now, None
+
+    def _row(self, at: float, step: int, *, is_due: bool) -> tuple[OwnProgress, Row | None]:
+        if not is_due and self.held_out_loss is None and not self.round_seconds:
+            return self, None
+        seconds = sum(self.round_seconds) / len(self.round_seconds) if self.round_seconds else None
+        row = row_of(
+            max(step, self.step),
+            at,
+            {
+                "loss": self.state.train_loss,
+                "held_out_loss": self.held_out_loss,
+                "learning_rate": self.learning_rate,
+                "tokens": self.state.tokens,
+                "tokens_per_second": self.state.tokens_per_second,
+                "wait_fraction": self.state.wait_fraction,
+                "run_tokens": self.run_tokens,
+                "versions": sum(self.state.versions),
+                "rounds": self.state.rounds_committed,
+                "round_seconds": seconds,
+            },
+        )
+        return dataclasses.replace(self, step=row.step, held_out_loss=None, round_seconds=()), row
+
+
+def row_of(step: int, at: float, values: Mapping[str, float | None]) -> Row:
+    """A row without what is None or no finite number."""
+    return Row(step, at, {name: float(one) for name, one in values.items() if one is not None and math.isfinite(one)})
+
+
+class RunRows:
+    """Rows of a run from looks at it: one when the swarm has committed more, `MIN_SECONDS` after the last one at the
+    soonest."""
+
+    MIN_SECONDS = 10.0
+    """Several looks; a month of them is a quarter of a million rows."""
+
+    def __init__(self) -> None:
+        self._step = -1
+        self._at = -math.inf
+
+    def row(self, at: float, values: Mapping[str, float | None]) -> Row | None:
+        """Of a look at `at` (unix seconds); `values` has the columns of `RUN_COLUMNS`."""
+        step = int(values["tokens"] or 0)
+        if step <= self._step or at < self._at + self.MIN_SECONDS:
+            return None
+        self._step, self._at = step, at
+        return row_of(step, at, values)

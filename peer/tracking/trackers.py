@@ -1,0 +1,192 @@
+"""Each kind of tracker behind one interface. All but csv need a library, which is imported when it is opened."""
+
+from __future__ import annotations
+
+import errno
+import importlib.util
+import os
+import re
+import stat
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from dht.errors import UsageFault
+from peer.config.peer_config import TrackerKind
+from peer.tracking.rows import Row
+
+MAX_HEADER_BYTES = 4096
+"""Of a CSV file: ten times what the columns take."""
+
+INSTALL: dict[str, str] = {
+    "trackio": "pip install 'murmuration-swarm[track]'",
+    "tensorboard": "pip install 'murmuration-swarm[track]'",
+    "wandb": "pip install wandb",
+}
+"""Kinds that are a library of that name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A series of rows that goes on after a restart.
+
+    Attributes:
+        run_id: the run; trackers call it a project.
+        name: of the recorder in it; the same after a restart.
+        folder: for files.
+        file: the CSV file in it.
+        columns: of its rows.
+    """
+
+    kind: TrackerKind
+    run_id: str
+    name: str
+    folder: str
+    file: str
+    columns: Sequence[str]
+
+
+class Tracker(Protocol):
+    """Takes rows."""
+
+    def write(self, row: Row) -> None: ...
+
+    def close(self) -> None:
+        """Nothing that was written is lost after it."""
+        ...
+
+
+def check_tracker(kind: TrackerKind) -> None:
+    """Whether the library of a tracker is there, without loading it.
+
+    Raises:
+        UsageFault: it is not installed.
+    """
+    if kind in INSTALL and importlib.util.find_spec(kind) is None:
+        raise UsageFault(
+            f"--track {kind} needs {kind}, which is not installed here; expected it, or --track csv, which needs "
+            f"nothing; run: {INSTALL[kind]}"
+        )
+
+
+def open_tracker(record: Record) -> Tracker:
+    """The tracker of a record, at the end of what earlier sessions wrote.
+
+    Raises:
+        OSError, UsageFault: a file cannot be used.
+        Exception: of the library.
+    """
+    match record.kind:
+        case "csv":
+            return CsvTracker(Path(record.folder) / record.file, record.columns)
+        case "tensorboard":
+            return TensorboardTracker(record)
+        case "trackio":
+            return TrackioTracker(record)
+    return WandbTracker(record)
+
+
+class CsvTracker:
+    """A line for each row: its time in UTC (ISO 8601), its step, and its values; what was not measured is empty.
+
+    Raises:
+        UsageFault: the file is there and has other columns.
+        OSError: it cannot be written.
+    """
+
+    def __init__(self, path: Path, columns: Sequence[str]) -> None:
+        self._columns = columns
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # A pipe there must not hold it up.
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK
+        self._file = os.fdopen(os.open(path, flags, 0o600), "a+b", buffering=0)
+        try:
+            self._begin(path, ["time", "step", *columns])
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _begin(self, path: Path, header: Sequence[str]) -> None:
+        if not stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "is no regular file", str(path))
+        self._file.seek(0)
+        before = self._file.read(MAX_HEADER_BYTES).partition(b"\n")[0].decode("utf-8", "replace")
+        if before not in ("", ",".join(header)):
+            raise UsageFault(
+                f"{path} begins with {before[:80]!r}; expected {','.join(header)[:80]!r}; move the file away"
+            )
+        if not before:
+            self._line(header)
+            return
+        self._file.seek(-1, os.SEEK_END)
+        if self._file.read(1) != b"\n":
+            self._file.write(b"\n")  # a kill, or a full disk, cut the last line off
+
+    def write(self, row: Row) -> None:
+        moment = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(row.at))
+        self._line([moment, row.step, *(_short(row.values.get(name)) for name in self._columns)])
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _line(self, cells: Sequence[object]) -> None:
+        self._file.write((",".join(map(str, cells)) + "\n").encode())
+
+
+class TensorboardTracker:
+    """Event files in ``tensorboard/NAME``; ``tensorboard --logdir FOLDER/tensorboard`` shows all of a folder."""
+
+    def __init__(self, record: Record) -> None:
+        from tensorboard.summary import Writer
+
+        self._writer: Any = Writer(str(Path(record.folder) / "tensorboard" / record.name))
+
+    def write(self, row: Row) -> None:
+        for name, value in row.values.items():
+            self._writer.add_scalar(name, value, step=row.step, wall_time=row.at)
+        self._writer.flush()
+
+    def close(self) -> None:
+        self._writer.close()
+
+
+class TrackioTracker:
+    """Project and run of trackio; ``trackio show --project RUN`` shows it."""
+
+    def __init__(self, record: Record) -> None:
+        import trackio
+
+        self._trackio: Any = trackio
+        trackio.init(
+            project=record.run_id, name=record.name, resume="allow", auto_log_gpu=False, auto_log_cpu=False, embed=False
+        )
+
+    def write(self, row: Row) -> None:
+        self._trackio.log(dict(row.values), step=row.step)
+
+    def close(self) -> None:
+        self._trackio.finish()
+
+
+class WandbTracker:
+    """Project and run of wandb, as whoever is logged in there, or offline with WANDB_MODE=offline."""
+
+    def __init__(self, record: Record) -> None:
+        import wandb
+
+        name = re.sub("[^A-Za-z0-9_-]", "-", f"{record.run_id}-{record.name}")
+        self._run: Any = wandb.init(
+            project=record.run_id, name=record.name, id=name[:64], resume="allow", dir=record.folder
+        )
+
+    def write(self, row: Row) -> None:
+        self._run.log(dict(row.values), step=row.step)
+
+    def close(self) -> None:
+        self._run.finish()
+
+
+def _short(value: float | None) -> str:
+    return "" if value is None else f"{value:.8g}" if value != int(value) else str(int(value))
