@@ -17,7 +17,7 @@ from peer.cli.options import AsJson, AsPlain, ConfigFile, InviteFile, chosen_con
 commands = typer.Typer()
 
 NOT_OF_A_SEED = (
-    *("device", "devices", "shard", "offload", "data", "max_steps", "threads"),
+    *("device", "devices", "shard", "offload", "data", "base", "max_steps", "threads"),
     *("precision", "compile", "checkpoint_activations", "attention", "optimizer_bits", "micro_batch", "track"),
 )
 """Fields of `PeerConfig` that are about training."""
@@ -38,14 +38,30 @@ def init(
         Path | None, typer.Option("--out", metavar="DIR", help="Where to write; default: the run's data folder.")
     ] = None,
     model: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
-            "--model", metavar="DIR", help="Train the Hugging Face architecture of this config.json, or of a folder's."
+            "--model",
+            metavar="MODEL",
+            help="Train a Hugging Face model: its config.json, a folder with it, or org/name@REVISION.",
         ),
     ] = None,
     task: Annotated[
         str | None,
         typer.Option("--task", metavar="TASK", help="Of --model, such as causal-lm; default: as its config says."),
+    ] = None,
+    adapter: Annotated[
+        str | None,
+        typer.Option("--adapter", metavar="KIND", help="Train an adapter beside the weights of --model: lora or dora."),
+    ] = None,
+    rank: Annotated[int | None, typer.Option("--rank", metavar="N", help="Of the adapter; default: 16.")] = None,
+    alpha: Annotated[
+        int | None, typer.Option("--alpha", metavar="N", help="Of the adapter; default: twice the rank.")
+    ] = None,
+    targets: Annotated[
+        str | None,
+        typer.Option(
+            "--targets", metavar="NAMES", help="Layers that get one, such as q_proj,v_proj; default: all linear ones."
+        ),
     ] = None,
     access: Annotated[
         str | None,
@@ -64,13 +80,22 @@ def init(
     from peer.config.data_source import LIBRARY
     from peer.owner.new_run import create_run
 
+    for flag, value, needed, its_value in (
+        *(("--task", task, "--model", model), ("--adapter", adapter, "--model", model)),
+        *(("--rank", rank, "--adapter", adapter), ("--alpha", alpha, "--adapter", adapter)),
+        ("--targets", targets, "--adapter", adapter),
+    ):
+        if value is not None and its_value is None:
+            raise UsageFault(f"{flag} is given without {needed}; expected both; give {needed} too.")
     described = None
     if model is not None:
-        from peer.trainer.hf.described import describe_model
+        from peer.trainer.hf.described import AdapterChoice, describe_model
 
-        described = describe_model(model, task)
-    elif task is not None:
-        raise UsageFault("--task is given without --model; expected both: the built-in model has one task.")
+        chosen = None
+        if adapter is not None:
+            names = tuple(name.strip() for name in (targets or "").split(",") if name.strip())
+            chosen = AdapterChoice(adapter, 16 if rank is None else rank, alpha, names)
+        described = describe_model(model, task, chosen)
     made = create_run(
         name, config, out, replace=force, access=access, for_strangers=True, files=file or (), model=described
     )

@@ -12,6 +12,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from averaging.outer.layout import build_layout
@@ -96,6 +97,9 @@ class DescribedModel:
         shapes: (name, shape) of the trained parameters, in order.
         vocab_size: distinct tokens; None: it reads none.
         max_context: the longest sequence that it can read; None: any.
+        init: fields of the manifest's section on given weights; None: it begins from the run's seed.
+        adapter: fields of the section on an adapter; None: all of the model is trained.
+        files: that the run gives to its members: the tokenizer's.
     """
 
     config: str
@@ -103,12 +107,16 @@ class DescribedModel:
     shapes: tuple[tuple[str, tuple[int, ...]], ...]
     vocab_size: int | None
     max_context: int | None
+    init: Mapping[str, Any] | None = None
+    adapter: Mapping[str, Any] | None = None
+    files: tuple[Path, ...] = ()
 
     @property
     def what(self) -> str:
         """For people, such as "llama for causal-lm, 1.2 M parameters"."""
         num_values = sum(math.prod(shape) for _, shape in self.shapes)
-        return f"{checked_config(self.config)['model_type']} for {self.task}, {count_text(num_values)} parameters"
+        trained = "parameters" if self.adapter is None else f"trained values ({self.adapter['kind']})"
+        return f"{checked_config(self.config)['model_type']} for {self.task}, {count_text(num_values)} {trained}"
 
     def section(self, num_fragments: int, asked: Mapping[str, Any]) -> dict[str, Any]:
         """The fields of the manifest's model section, with those of a run file (`asked`) beside them.
@@ -127,6 +135,8 @@ class DescribedModel:
             fields["context"] = self.max_context
         if self.vocab_size is not None:
             fields["vocab_size"] = self.vocab_size
+        beside = {"init": self.init, "adapter": self.adapter}
+        fields |= {name: dict(section) for name, section in beside.items() if section is not None}
         return fields | {
             "kind": "hf",
             "task": self.task,

@@ -42,6 +42,8 @@ def least_memory_bytes(manifest: RunManifest, use: Use) -> int:
     """
     num_values = sum(math.prod(shape) for _, shape in shapes_of(manifest))
     kept = 0 if use == "read" else mailbox_num_bytes(seed_sizes(manifest))
+    if use != "serve":
+        kept += frozen_num_bytes(manifest)
     if use == "serve":
         return kept
     num_copies = _TRAINED_COPIES - (manifest.training.optimizer == "muon") if use == "train" else 1
@@ -60,6 +62,12 @@ def least_memory_bytes(manifest: RunManifest, use: Use) -> int:
     if use == "train":
         step += FLOAT_BYTES * tokens * (_LOGITS_COPIES * model.vocab_size + model.num_layers * model.d_model)
     return kept + copies + rotary + step
+
+
+def frozen_num_bytes(manifest: RunManifest) -> int:
+    """What a run's trainer keeps and does not train: the given weights under an adapter."""
+    section = manifest.model
+    return section.init.num_bytes if section.adapter is not None and section.init is not None else 0
 
 
 def check_memory(manifest: RunManifest, use: Use, free_bytes: int | None) -> None:

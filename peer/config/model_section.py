@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, SerializerFunctionWrapHandler, field_validator, model_serializer, model_validator
 
@@ -12,6 +12,38 @@ from peer.config.section import Section, later, without_unset_later_fields
 _OF_THE_GPT = ("num_layers", "d_model", "num_heads", "tied_head")
 """Fields that shape the built-in model alone; a run of kind 'hf' does not write them."""
 _OF_HF = ("task", "config")
+
+
+class InitSection(Section):
+    """Given weights that the run begins with; nobody sends them, every volunteer has them."""
+
+    source: str = Field(
+        pattern=r"^(folder|hub:[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}@[A-Za-z0-9._-]{1,96})$",
+        examples=["folder", "hub:org/name@REVISION"],
+        description="folder: one that each volunteer names with `--base`; hub:org/name@REVISION: of the Hugging Face "
+        "hub, at a commit or tag",
+    )
+    digest: str = Field(
+        pattern="^[0-9a-f]{64}$",
+        examples=["64 lower-case hexadecimal digits"],
+        description="BLAKE3 of names, types, shapes and bytes of all tensors; checked before anything is trained",
+    )
+    num_bytes: int = Field(ge=1, le=10**14, description="of all tensors, for what is said about memory and disk")
+
+
+class AdapterSection(Section):
+    """Small matrices that are trained in place of the model's own, which stay as they are."""
+
+    kind: Literal["lora", "dora"] = Field(description="LoRA (arXiv 2106.09685) or DoRA (arXiv 2402.09353)")
+    rank: int = Field(ge=1, le=1024, description="columns of each small matrix")
+    alpha: int = Field(ge=1, le=65_536, description="what the adapter adds is multiplied by alpha / rank")
+    targets: tuple[Annotated[str, Field(pattern=r"^[A-Za-z0-9_.]{1,80}$")], ...] = Field(
+        strict=False,
+        min_length=1,
+        max_length=32,
+        examples=['["q_proj", "v_proj"]'],
+        description="names of the linear layers that get one",
+    )
 
 
 class ModelSection(Section):
@@ -48,6 +80,11 @@ class ModelSection(Section):
         description="hf only: the architecture's config.json in canonical JSON; it may name no code, file or address",
     )
 
+    init: InitSection | None = later(None, description="hf only: given weights to begin with; absent: from the seed")
+    adapter: AdapterSection | None = later(
+        None, description="hf only: train an adapter beside the given weights, and nothing else"
+    )
+
     @model_serializer(mode="wrap")
     def _without_what_says_nothing(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         fields = without_unset_later_fields(self, handler(self))
@@ -72,6 +109,11 @@ class ModelSection(Section):
             raise ValueError("kind is 'hf'; expected task and config beside it; `peer init --model` writes them")
         if self.kind != "hf" and given:
             raise ValueError(f"kind is {self.kind!r}; {' and '.join(given)} are for kind 'hf', remove them")
+        beside = [name for name in ("init", "adapter") if getattr(self, name) is not None]
+        if self.kind != "hf" and beside:
+            raise ValueError(f"kind is {self.kind!r}; {' and '.join(beside)} are for kind 'hf', remove them")
+        if self.adapter is not None and self.init is None:
+            raise ValueError("adapter is given without init; expected the given weights that it stands on")
         if self.kind == "hf" and (set_here := [name for name in _OF_THE_GPT if name in self.model_fields_set]):
             raise ValueError(f"kind is 'hf'; {', '.join(set_here)} are for kind 'gpt', remove them: config says it all")
         if self.kind == "gpt":

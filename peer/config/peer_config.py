@@ -176,6 +176,11 @@ class PeerConfig(BaseModel):
         le=65_536,
         description="sequences per backward pass on each device; default: the run's batch, halved until it fits",
     )
+    base: Annotated[Path | None, Shown("DIR")] = Field(
+        default=None,
+        strict=False,
+        description="folder with the given weights that the run stands on; default: of the hub, where the run names it",
+    )
     max_steps: int | None = Field(default=None, ge=1, le=10**12, description="leave after this many inner steps")
     name: Annotated[str, Shown("TEXT")] = Field(
         default="",

@@ -41,7 +41,7 @@ class NeedFacts:
     """What the run asks of this machine, as `peer plan` counts it.
 
     Attributes:
-        device_bytes: parameters, gradients, the optimizer's state, one reference copy; no activations.
+        device_bytes: parameters, gradients, the optimizer's state, one reference copy, a base; no activations.
         memory_bytes: the network process, libraries, and copies while a checkpoint is written.
         upload_bits_per_second, download_bits_per_second: on the line, for all rounds to keep pace.
         round_seconds: of the largest fragment among the run's members and this machine.

@@ -63,7 +63,7 @@ def measure_step_seconds(manifest: RunManifest, device: torch.device) -> float:
     """
     check_memory(manifest, "train on a GPU" if device.type == "cuda" else "train", free_memory_bytes())
     settings, shape = manifest.training, manifest.model
-    model: Any = build_run_model(manifest).to(device)
+    model: Any = build_run_model(manifest, for_speed=True).to(device)
     optimizer = make_optimizer(model.named_parameters(), settings, fused=device.type == "cuda")
     tokens = torch.randint(0, shape.vocab_size, (settings.batch_size, shape.context + 1)).to(device)
 

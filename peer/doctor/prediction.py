@@ -64,7 +64,11 @@ def predict(
     mine = plan.homes[0]
     trainer, network = mine.trainer_memory, mine.network_memory
     device_bytes = (
-        trainer.parameters_bytes + trainer.gradients_bytes + trainer.optimizer_bytes + trainer.reference_bytes
+        trainer.parameters_bytes
+        + trainer.gradients_bytes
+        + trainer.optimizer_bytes
+        + trainer.reference_bytes
+        + trainer.base_bytes
     )
     needs = NeedFacts(
         device_bytes=device_bytes,

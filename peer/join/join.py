@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from pathlib import Path
 
 import torch
 
@@ -37,6 +38,7 @@ from peer.trainer.devices.rank_groups import (
 from peer.trainer.devices.ranks import OrderKind, Ranks
 from peer.trainer.devices.select import select_device
 from peer.trainer.devices.sharding import check_can_shard, shard
+from peer.trainer.hf.base_weights import find_base
 from peer.trainer.hf.run_model import build_run_model, check_joinable
 from peer.trainer.loop.rank_process import follow
 from peer.trainer.loop.trainer import Trainer
@@ -160,8 +162,11 @@ def _build_trainer(
     source = source_here(manifest.data.source, config.data, manifest.data.tokenizer)
     is_elsewhere = device.type != "cpu"
     check_memory(manifest, "train on a GPU" if is_elsewhere else "train", free_memory_bytes())
-    ranks = None if group is None else _meet(config, manifest, source, device, group)
-    model = build_run_model(manifest)
+    if manifest.model.init is not None:
+        terminal.note("checking the given weights that this run stands on")
+    base = find_base(manifest, config.base)
+    ranks = None if group is None else _meet(config, manifest, source, base, device, group)
+    model = build_run_model(manifest, base)
     choices = ComputeChoices.of(config)
     prepare_module(model, choices)
     model = shard(model, device, offloads=config.offload) if config.shard else model.to(device)
@@ -194,7 +199,14 @@ def _build_trainer(
     )
 
 
-def _meet(config: PeerConfig, manifest: RunManifest, source: str, device: torch.device, group: RankGroup) -> Ranks:
+def _meet(
+    config: PeerConfig,
+    manifest: RunManifest,
+    source: str,
+    base: Path | None,
+    device: torch.device,
+    group: RankGroup,
+) -> Ranks:
     training = manifest.training
     check_division(training.batch_size * training.accumulation_steps, group.place.size)
     if config.shard:
@@ -202,6 +214,7 @@ def _meet(config: PeerConfig, manifest: RunManifest, source: str, device: torch.
     setup = RankSetup(
         manifest=manifest.to_bytes().hex(),
         data=source,
+        base="" if base is None else str(base.absolute()),
         device=config.device,
         threads=config.threads,
         is_sharded=config.shard,

@@ -74,6 +74,8 @@ def create_run(
         LocalFault: the folder cannot be written.
     """
     # Wrong input is found before a key is made.
+    if model is not None:
+        files = (*model.files, *files)
     manifest = _asked_manifest(name, config_path, files, model)
     is_combine_named = "combine" in manifest.averaging.model_fields_set
     if access is not None:

@@ -40,6 +40,7 @@ class TrainerMemory:
     Attributes:
         checkpoint_bytes: copies that wait for the disk while a checkpoint is written, as far as a quarter of the
             machine's memory holds them.
+        base_bytes: given weights under an adapter, which nothing else is kept of.
     """
 
     parameters_bytes: int
@@ -48,6 +49,7 @@ class TrainerMemory:
     reference_bytes: int
     checkpoint_bytes: int
     libraries_bytes: int
+    base_bytes: int = 0
 
     @property
     def total_bytes(self) -> int:
@@ -83,10 +85,14 @@ def optimizer_bytes(num_parameters: int, num_orthogonalised: int = 0) -> int:
     return FLOAT_BYTES * (2 * num_parameters - num_orthogonalised)
 
 
-def trainer_memory(num_parameters: int, num_orthogonalised: int = 0) -> TrainerMemory:
-    """Of the built-in trainer: float32 parameters and gradients, the optimizer's state, one reference copy."""
+def trainer_memory(num_parameters: int, num_orthogonalised: int = 0, base_bytes: int = 0) -> TrainerMemory:
+    """Of the built-in trainer: float32 parameters and gradients, the optimizer's state, one reference copy.
+
+    Args:
+        num_parameters: that are trained; base_bytes: of those that are not.
+    """
     copy, moments = FLOAT_BYTES * num_parameters, optimizer_bytes(num_parameters, num_orthogonalised)
-    return TrainerMemory(copy, copy, moments, copy, 2 * copy + moments, TRAINER_LIBRARIES_BYTES)
+    return TrainerMemory(copy, copy, moments, copy, 2 * copy + moments, TRAINER_LIBRARIES_BYTES, base_bytes)
 
 
 def network_memory(

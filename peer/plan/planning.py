@@ -15,6 +15,7 @@ from averaging.cells.formation import depth_for
 from averaging.outer.schedule import effective_sync_every
 from dht.records.key_levels import SECONDS_PER_KEY, SPLIT_ABOVE, level_for
 from dht.records.signed_records import MAX_PEER_RECORD_BYTES
+from peer.config.least_memory import frozen_num_bytes
 from peer.config.manifest import RunManifest
 from peer.plan.homes import HomeGroup, PlanProfile
 from peer.plan.memory import FLOAT_BYTES, NetworkMemory, TrainerMemory, disk_bytes, network_memory, trainer_memory
@@ -181,7 +182,7 @@ def plan_run(manifest: RunManifest, profile: PlanProfile, sizes_of: SizesOf, num
                     profile.num_peers + profile.num_seeds, manifest.network.announce_seconds
                 ),
                 tokens_per_second=step_tokens / group.step_seconds * utilisation,
-                trainer_memory=trainer_memory(sum(sizes), num_orthogonalised),
+                trainer_memory=trainer_memory(sum(sizes), num_orthogonalised, frozen_num_bytes(manifest)),
                 network_memory=network_memory(sizes, blocks, section.mode, traffic, len(lines)),
             )
         )

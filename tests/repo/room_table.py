@@ -87,7 +87,11 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         False,
         "bitsandbytes numpy torch",
     ),
-    "peer.trainer.hf": ("peer peer.config peer.trainer.model", False, "numpy torch transformers"),
+    "peer.trainer.hf": (
+        "peer peer.config peer.trainer.model",
+        False,
+        "blake3 huggingface_hub numpy peft pydantic safetensors torch transformers",
+    ),
     "peer.trainer.computing": ("peer.config peer.trainer.model", False, "numpy torch"),
     "peer.trainer.loop": (
         "averaging averaging.outer peer peer.mailbox peer.config peer.checkpoint peer.trainer.*",

@@ -72,7 +72,7 @@ def trained_tensors(manifest: RunManifest, values: Mapping[int, F32]) -> dict[st
     check_architecture(manifest)
     assert manifest.model.config is not None
     assert manifest.model.task is not None
-    shapes = list(architecture_shapes(manifest.model.config, manifest.model.task))
+    shapes = list(architecture_shapes(manifest.model.config, manifest.model.task, manifest.model.adapter))
     return tensors_of(layout_of(manifest, shapes), shapes, values)
 
 

@@ -63,6 +63,8 @@ class RankSetup:
     manifest: str
     """Hexadecimal."""
     data: str
+    base: str
+    """Folder of given weights; empty: none."""
     device: str
     threads: int | None
     is_sharded: bool

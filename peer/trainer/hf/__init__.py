@@ -7,6 +7,8 @@ The files, each built on those above it:
 
     architecture.py    a config text as a module of the library
     initial_values.py  the architecture's own initialisation, with the same bits on every machine
+    base_weights.py    given weights: their digest, the folder or the hub they come from
+    adapter.py         LoRA and DoRA
     tasks.py           the loss of a task, for the inner loop
     run_model.py       the model of any run that `peer join` trains
     described.py       what `peer init --model` writes about a folder or a config file

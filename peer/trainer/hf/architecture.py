@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -82,6 +84,57 @@ def build_architecture(text: str, task: str, *, without_values: bool = False) ->
             raise
         raise _refused(config.model_type, error) from error
     return module
+
+
+def load_architecture(text: str, task: str, folder: Path, missing: Callable[[], nn.Module]) -> nn.Module:
+    """A module of the library with given weights, in training mode, on the CPU and of the config's type.
+
+    Args:
+        folder: with safetensors files and nothing else that is loaded.
+        missing: builds the same module with initial values, for parameters that the weights lack, such as a new head.
+
+    Raises:
+        UsageFault: the library is not installed.
+        Incompatible: the weights do not fit the config, or are only an adapter of others.
+    """
+    config = config_of(text)
+    head = _head(config.model_type, task)
+    if (folder / "adapter_config.json").exists():
+        raise Incompatible(
+            f"{folder} has an adapter_config.json, which leads to other weights; expected a model's own weights; merge "
+            "the adapter into them"
+        )
+    try:
+        module, found = head.from_pretrained(
+            folder,
+            config=config,
+            dtype=config.dtype,
+            local_files_only=True,
+            use_safetensors=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+        )
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise _refused(config.model_type, error) from error
+    if wrong := found["mismatched_keys"] or found["error_msgs"]:
+        raise Incompatible(
+            f"the weights in {folder} do not fit the run's config ({str(wrong)[:300]}); expected those of this "
+            "architecture and size; correct the config"
+        )
+    if found["missing_keys"]:
+        _fill_in(module, missing(), found["missing_keys"])
+    trained: nn.Module = module.train()
+    return trained
+
+
+@torch.no_grad()
+def _fill_in(module: nn.Module, initial: nn.Module, names: Iterable[str]) -> None:
+    values = initial.state_dict()
+    for name, tensor in module.state_dict().items():
+        if name in names and name in values:
+            tensor.copy_(values[name])
 
 
 def tasks_of(model_type: str) -> list[str]:

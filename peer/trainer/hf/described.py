@@ -3,32 +3,66 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from pydantic import ValidationError
 
 from dht.errors import UsageFault
 from dht.fields import refuse_constant
 from dht.regular_files import read_regular
 from peer.config.hf_config import TASKS, DescribedModel, canonical_config
-from peer.trainer.hf.architecture import config_of, tasks_of
+from peer.config.model_section import AdapterSection
+from peer.config.validation import explain
+from peer.trainer.hf.adapter import chosen_targets
+from peer.trainer.hf.architecture import build_architecture, config_of, tasks_of
+from peer.trainer.hf.base_weights import HUB, from_hub, has_weights, read_base
 from peer.trainer.hf.run_model import architecture_shapes
 
 CONFIG_NAME = "config.json"
+TOKENIZER_FILES = (
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
+    *("chat_template.jinja", "vocab.json", "merges.txt", "vocab.txt", "generation_config.json"),
+)
+"""Of a model's folder, what goes with the run; slow tokenizers of other forms need libraries of their own."""
 MAX_CONFIG_FILE_BYTES = 1 << 20
 """A config with a thousand names of labels takes 60 kB; a model given by mistake is not read to its end."""
 
 
-def describe_model(path: Path, task: str | None = None) -> DescribedModel:
-    """The model that a config describes, as a manifest has it.
+@dataclass(frozen=True, slots=True)
+class AdapterChoice:
+    """What an owner asks of an adapter.
+
+    Attributes:
+        kind: "lora" or "dora".
+        alpha: None: twice the rank.
+        targets: names of linear layers; none: all of the blocks.
+    """
+
+    kind: str
+    rank: int = 16
+    alpha: int | None = None
+    targets: tuple[str, ...] = ()
+
+
+def describe_model(where: str | Path, task: str | None = None, adapter: AdapterChoice | None = None) -> DescribedModel:
+    """The model that a config describes, as a manifest has it, with the weights and tokenizer beside it.
 
     Args:
-        path: a folder with a config.json, or a config file.
+        where: a folder with a config.json, a config file, or ``org/name@REVISION`` on the hub. A folder with weights
+            (safetensors) makes a run that begins with them.
         task: one of `TASKS`; None: the one that the file's `architectures` name, or the first that fits.
+        adapter: None: all of the model is trained.
 
     Raises:
         UsageFault: no such file, no config, something in it leads elsewhere, or transformers is not installed.
         Incompatible: transformers does not know the architecture, or has no such head for it.
     """
+    path, source = Path(where), "folder"
+    if not path.exists() and "/" in str(where) and not str(where).startswith((".", "/", "~")):
+        source = f"{HUB}{where}"
+        path = from_hub(str(where))
     fields = _read(path / CONFIG_NAME if path.is_dir() else path)
     try:
         given = canonical_config(fields)
@@ -42,7 +76,12 @@ def describe_model(path: Path, task: str | None = None) -> DescribedModel:
     except ValueError as error:
         raise UsageFault(f"{path}: {error}.") from error
     chosen = _task(task, config.model_type, fields.get("architectures"))
-    shapes = architecture_shapes(text, chosen)
+    init = None
+    if has_weights(path):
+        found_weights = read_base(path)
+        init = {"source": source, "digest": found_weights.digest, "num_bytes": found_weights.num_bytes}
+    section_of_adapter = None if adapter is None else _adapter(adapter, text, chosen, has_base=init is not None)
+    shapes = architecture_shapes(text, chosen, section_of_adapter)
     section: Any = config.get_text_config()
     return DescribedModel(
         config=text,
@@ -50,7 +89,28 @@ def describe_model(path: Path, task: str | None = None) -> DescribedModel:
         shapes=tuple(shapes),
         vocab_size=getattr(section, "vocab_size", None),
         max_context=getattr(section, "max_position_embeddings", None),
+        init=init,
+        adapter=None if section_of_adapter is None else section_of_adapter.model_dump(mode="json"),
+        files=tuple(path / name for name in TOKENIZER_FILES if path.is_dir() and (path / name).is_file()),
     )
+
+
+def _adapter(asked: AdapterChoice, text: str, task: str, *, has_base: bool) -> AdapterSection:
+    if not has_base:
+        raise UsageFault(
+            "--adapter is given, and --model has no weights beside its config; expected a folder with *.safetensors, "
+            "because an adapter stands on given weights."
+        )
+    targets = chosen_targets(build_architecture(text, task, without_values=True), asked.targets)
+    alpha = 2 * asked.rank if asked.alpha is None else asked.alpha
+    try:
+        return AdapterSection.model_validate(
+            {"kind": asked.kind, "rank": asked.rank, "alpha": alpha, "targets": targets}
+        )
+    except ValidationError as error:
+        raise UsageFault(
+            explain(error, AdapterSection, lambda name: "--adapter" if name == "kind" else f"--{name}")
+        ) from error
 
 
 def _task(asked: str | None, model_type: str, architectures: object) -> str:

@@ -54,8 +54,7 @@ def built_with_values(build: Callable[[], nn.Module], seed: int) -> nn.Module:
         source = sources[number] if number < len(sources) else None
         if source is None:  # Something else follows in its place.
             return None
-        key = int.from_bytes(hashlib.sha256(source.encode()).digest()[:16], "big")
-        return np.random.PCG64(np.random.SeedSequence([seed, key]))
+        return _generator(seed, source)
 
     draws = _Draws(stream)
     with draws:
@@ -66,6 +65,16 @@ def built_with_values(build: Callable[[], nn.Module], seed: int) -> nn.Module:
             "times with other numbers; expected the same, so that all peers begin alike; begin with given weights"
         )
     return module
+
+
+def fill_uniform(parameter: Tensor, seed: int, name: str, middle: float, reach: float) -> None:
+    """Fill a contiguous parameter with numbers of `middle` +- `reach` that follow from `seed` and `name` alone."""
+    _Uniform(middle, reach).fill(parameter.detach().view(-1), _generator(seed, name))
+
+
+def _generator(seed: int, name: str) -> np.random.PCG64:
+    key = int.from_bytes(hashlib.sha256(name.encode()).digest()[:16], "big")
+    return np.random.PCG64(np.random.SeedSequence([seed, key]))
 
 
 class _Draws(TorchDispatchMode):  # type: ignore[no-untyped-call]

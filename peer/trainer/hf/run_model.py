@@ -4,20 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 
 from torch import nn
 
-from dht.errors import Incompatible
+from dht.errors import Incompatible, UsageFault
 from peer.config.layouts import layout_digest_of, layout_of, trained_parameters
 from peer.config.manifest import RunManifest
-from peer.trainer.hf.architecture import build_architecture, check_library
+from peer.config.model_section import AdapterSection
+from peer.trainer.hf.adapter import check_adapters, with_adapter
+from peer.trainer.hf.architecture import build_architecture, check_library, load_architecture
 from peer.trainer.hf.initial_values import built_with_values
 from peer.trainer.hf.tasks import ForTask, check_joined
 from peer.trainer.model.gpt import build_model
 
 
-def build_run_model(manifest: RunManifest) -> nn.Module:
+def build_run_model(manifest: RunManifest, base: Path | None = None, *, for_speed: bool = False) -> nn.Module:
     """The run's module, which is also a `LanguageModel`, on the CPU: the same bits on every machine.
+
+    Args:
+        base: what `find_base` found.
+        for_speed: a base that is not at hand is one of any values.
 
     Raises:
         UsageFault: transformers is not installed.
@@ -29,21 +36,36 @@ def build_run_model(manifest: RunManifest) -> nn.Module:
         return build_model(section, manifest.seed)
     check_joinable(manifest.name, manifest)
     assert section.task is not None
-    return ForTask(build_run_architecture(manifest), section.task, section.context)
+    architecture = build_run_architecture(manifest, base, for_speed=for_speed)
+    return ForTask(architecture, section.task, section.context)
 
 
-def build_run_architecture(manifest: RunManifest) -> nn.Module:
+def build_run_architecture(manifest: RunManifest, base: Path | None = None, *, for_speed: bool = False) -> nn.Module:
     """The module of transformers that a run of kind hf trains, under any task, with the run's initial parameters.
 
+    Args:
+        base: what `find_base` found; only a run that trains all parameters can be built without, to be filled with
+            an anchor.
+        for_speed: a base that is not at hand is one of any values.
+
     Raises:
-        UsageFault, Incompatible: as from `check_architecture`.
+        UsageFault, Incompatible: as from `check_architecture`; an adapter without its base.
     """
     section = manifest.model
     assert section.config is not None
     assert section.task is not None
     # A config of a few bytes can describe any number of values: they are counted before there are any.
     check_architecture(manifest)
-    return built_with_values(partial(build_architecture, section.config, section.task), manifest.seed)
+    if section.adapter is not None and base is None and not for_speed:
+        raise UsageFault(
+            "this run's adapter stands on given weights, and none are at hand; expected a folder with them; give "
+            "--base DIR"
+        )
+    initial = partial(built_with_values, partial(build_architecture, section.config, section.task), manifest.seed)
+    module = initial() if base is None else load_architecture(section.config, section.task, base, initial)
+    if section.adapter is not None:
+        module = with_adapter(module, section.adapter, manifest.seed)
+    return module
 
 
 def check_joinable(run: str, manifest: RunManifest) -> None:
@@ -65,6 +87,8 @@ def check_joinable(run: str, manifest: RunManifest) -> None:
     if section.task is not None:
         check_library()
         check_joined(section.task)
+        if section.adapter is not None:
+            check_adapters()
 
 
 def check_architecture(manifest: RunManifest) -> None:
@@ -77,7 +101,7 @@ def check_architecture(manifest: RunManifest) -> None:
     section = manifest.model
     assert section.config is not None
     assert section.task is not None
-    shapes = architecture_shapes(section.config, section.task)
+    shapes = architecture_shapes(section.config, section.task, section.adapter)
     layout = layout_of(manifest, shapes)
     if layout.digest != layout_digest_of(manifest):
         raise Incompatible(
@@ -87,11 +111,17 @@ def check_architecture(manifest: RunManifest) -> None:
         )
 
 
-def architecture_shapes(config: str, task: str) -> Sequence[tuple[str, tuple[int, ...]]]:
-    """(name, shape) of the trained parameters of an architecture, in order, tied ones once; nothing takes memory.
+def architecture_shapes(
+    config: str, task: str, adapter: AdapterSection | None = None
+) -> Sequence[tuple[str, tuple[int, ...]]]:
+    """(name, shape) of the trained parameters of an architecture, or of its adapter, in order, tied ones once.
+
+    Nothing takes memory.
 
     Raises:
         UsageFault, Incompatible: as from `build_architecture`.
     """
     module = build_architecture(config, task, without_values=True)
+    if adapter is not None:
+        module = with_adapter(module, adapter, None)
     return [(name, tuple(parameter.shape)) for name, parameter in trained_parameters(module)]

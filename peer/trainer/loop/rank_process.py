@@ -46,7 +46,8 @@ def follow(place: Place) -> int:
     device = device_of(setup.device, place)
     ranks = make_ranks(place, store, device, setup.is_sharded)
     manifest = RunManifest.from_bytes(bytes.fromhex(setup.manifest))
-    model = build_run_model(manifest)
+    # Rank 0 has checked it.
+    model = build_run_model(manifest, Path(setup.base) if setup.base else None)
     choices = ComputeChoices(**setup.choices)
     prepare_module(model, choices)
     model = shard(model, device, offloads=setup.offloads) if setup.is_sharded else model.to(device)

@@ -1,0 +1,142 @@
+"""LoRA and DoRA through peft: small matrices beside frozen ones, which alone are trained, averaged and kept.
+
+LoRA: arXiv 2106.09685. DoRA: arXiv 2402.09353. Every peer begins with the same bits: A is drawn from the run's seed, B
+is zero, so that the first step is that of the base. Adapters are float32, whatever type the base has.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from dht.errors import Incompatible, UsageFault
+from peer.config.model_section import AdapterSection
+from peer.extras import missing_extra
+from peer.trainer.hf.initial_values import fill_uniform
+
+ALL_LINEAR = "all-linear"
+"""As peft calls every linear layer but the output head."""
+
+
+def check_adapters() -> None:
+    """Before adapters are used.
+
+    Raises:
+        UsageFault: peft is not installed.
+    """
+    try:
+        import peft  # noqa: F401
+    except ImportError as error:
+        raise missing_extra("an adapter", "peft", "hf", error) from error
+
+
+def with_adapter(base: nn.Module, section: AdapterSection, seed: int | None) -> nn.Module:
+    """`base`, frozen, with trained adapters in it, as a `peft.PeftModel`.
+
+    Args:
+        base: a module of transformers.
+        seed: of the initial values; None: there are none, the base is on the meta device.
+
+    Raises:
+        UsageFault: peft is not installed.
+        Incompatible: nothing in the base has the name of a target, or it cannot be adapted.
+    """
+    check_adapters()
+    from peft import LoraConfig, get_peft_model
+
+    _check_targets(base, section.targets)
+    config = LoraConfig(
+        r=section.rank,
+        lora_alpha=section.alpha,
+        target_modules=list(section.targets),
+        use_dora=section.kind == "dora",
+        lora_dropout=0.0,
+        bias="none",
+    )
+    device = next(base.parameters()).device
+    try:
+        with device, warnings.catch_warnings():
+            # It asks a newer transformers by an older name.
+            warnings.simplefilter("ignore", FutureWarning)
+            model: nn.Module = get_peft_model(base, config)
+    except ValueError as error:
+        text = " ".join(str(error).split())[:300]
+        raise Incompatible(f"peft cannot put this adapter into {type(base).__name__}: {text}; choose others") from error
+    if seed is not None:
+        _initialise(model, seed)
+    return model
+
+
+def candidates(base: nn.Module) -> list[str]:
+    """Names of linear layers inside the model's blocks, without where they are: what targets may be."""
+    head = getattr(base, "get_output_embeddings", lambda: None)()
+    return list(
+        dict.fromkeys(
+            name.rpartition(".")[2]
+            for name, module in base.named_modules()
+            if _is_linear(module) and module is not head and any(part.isdecimal() for part in name.split("."))
+        )
+    )
+
+
+def chosen_targets(base: nn.Module, asked: tuple[str, ...]) -> tuple[str, ...]:
+    """What `--targets` means: the names given, or all linear layers of the blocks.
+
+    Raises:
+        UsageFault: nothing has such a name.
+    """
+    if not asked or asked == (ALL_LINEAR,):
+        asked = tuple(candidates(base))
+    try:
+        _check_targets(base, asked)
+    except Incompatible as fault:
+        raise UsageFault(str(fault)) from fault
+    return asked
+
+
+def _check_targets(base: nn.Module, targets: tuple[str, ...]) -> None:
+    modules = dict(base.named_modules())
+    for target in targets:
+        found = [module for name, module in modules.items() if name == target or name.endswith(f".{target}")]
+        if not found or not all(_is_linear(module) for module in found):
+            known = ", ".join(candidates(base)) or "none: this architecture has no linear layer in its blocks"
+            raise Incompatible(
+                f"the adapter's target {target!r} is no linear layer of {type(base).__name__}; expected some of {known}"
+            )
+    if not targets:
+        raise Incompatible(f"{type(base).__name__} has no linear layer in its blocks; train it without an adapter")
+
+
+def _is_linear(module: nn.Module) -> bool:
+    # GPT-2's layers are of a class of transformers, with the matrix the other way round.
+    return isinstance(module, nn.Linear) or type(module).__name__ == "Conv1D"
+
+
+@torch.no_grad()
+def _initialise(model: nn.Module, seed: int) -> None:
+    for name, parameter in _trained(model):
+        if "lora_A" in name:
+            # As peft draws them: He's uniform distribution with a = sqrt(5).
+            fill_uniform(parameter, seed, name, 0.0, 1 / math.sqrt(parameter.shape[1]))
+        elif "lora_B" in name:
+            parameter.zero_()
+        else:
+            # DoRA's magnitudes: norms, whose last bits depend on the order of sums.
+            wide = _base_of(model, name).detach().double()
+            parameter.copy_((wide * wide).sum(dim=1).sqrt().view(parameter.shape))
+
+
+def _trained(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    return ((name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad)
+
+
+def _base_of(model: nn.Module, name: str) -> Any:
+    """The matrix [out, in] whose rows have the magnitudes of that name."""
+    layer: Any = model.get_submodule(name.partition(".lora_")[0])
+    weight = layer.get_base_layer().weight
+    return weight.T if type(layer.get_base_layer()).__name__ == "Conv1D" else weight

@@ -1,0 +1,221 @@
+"""Given weights and adapters: known by digest, the same bits everywhere, nothing of a base is sent or kept."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from averaging.outer.layout import build_layout
+from dht.errors import Incompatible, LocalFault, UsageFault
+from peer.config.hf_config import canonical_config
+from peer.config.layouts import trained_parameters
+from peer.config.manifest import RunManifest
+from peer.config.model_section import AdapterSection
+from peer.owner.new_run import create_run
+from peer.plan.homes import PlanProfile
+from peer.plan.planning import plan_run
+from peer.plan.source import sizes_of
+from peer.trainer.hf.architecture import build_architecture
+from peer.trainer.hf.base_weights import checked_hub_name, find_base, from_hub, read_base
+from peer.trainer.hf.described import AdapterChoice, describe_model
+from peer.trainer.hf.run_model import architecture_shapes, build_run_model
+
+LLAMA = {
+    "model_type": "llama",
+    "vocab_size": 128,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "max_position_embeddings": 32,
+    "tie_word_embeddings": True,
+}
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder as `save_pretrained` leaves it, in two files."""
+    folder = tmp_path_factory.mktemp("model")
+    torch.manual_seed(0)
+    module: Any = build_architecture(canonical_config(LLAMA), "causal-lm")
+    module.save_pretrained(folder, max_shard_size="20KB")
+    assert len(list(folder.glob("*.safetensors"))) > 1
+    (folder / "tokenizer.json").write_text("{}")
+    return folder
+
+
+def run_of(saved: Path, tmp_path: Path, adapter: AdapterChoice | None = None) -> RunManifest:
+    described = describe_model(saved, None, adapter)
+    manifest = create_run("tiny", None, tmp_path / "owner", model=described).manifest
+    return RunManifest.from_bytes(manifest.to_bytes())
+
+
+def test_a_run_begins_with_given_weights(saved: Path, tmp_path: Path) -> None:
+    manifest = run_of(saved, tmp_path)
+    assert manifest.model.init is not None
+    assert [file.name for file in manifest.files if file.name != "generation_config.json"] == ["tokenizer.json"]
+    base = find_base(manifest, saved)
+    model: Any = build_run_model(manifest, base)
+    tensors = {name: tensor for path in saved.glob("*.safetensors") for name, tensor in load_file(path).items()}
+    mine = dict(model.architecture.named_parameters())
+    assert mine.keys() == tensors.keys()
+    assert all(torch.equal(mine[name].detach(), tensor) for name, tensor in tensors.items())
+    assert model.training
+
+
+def test_the_digest_is_of_the_numbers_not_of_the_files(saved: Path, tmp_path: Path) -> None:
+    tensors = {name: tensor for path in saved.glob("*.safetensors") for name, tensor in load_file(path).items()}
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    save_file(tensors, whole / "model.safetensors")
+    assert read_base(whole) == read_base(saved)
+    tensors["model.norm.weight"][3] += 1e-3
+    save_file(tensors, whole / "model.safetensors")
+    assert read_base(whole).digest != read_base(saved).digest
+
+
+def test_other_weights_are_refused(saved: Path, tmp_path: Path) -> None:
+    manifest = run_of(saved, tmp_path)
+    other = tmp_path / "other"
+    shutil.copytree(saved, other)
+    first = sorted(other.glob("*.safetensors"))[0]
+    save_file({name: tensor + 1 for name, tensor in load_file(first).items()}, first)
+    with pytest.raises(Incompatible, match="the run stands on"):
+        find_base(manifest, other)
+    with pytest.raises(UsageFault, match="--base DIR"):
+        find_base(manifest, None)
+    with pytest.raises(UsageFault, match=r"no \*\.safetensors"):
+        find_base(manifest, tmp_path)
+    first.write_bytes(b"\xff" * 100)
+    with pytest.raises(UsageFault, match="no whole safetensors file"):
+        find_base(manifest, other)
+    with pytest.raises(UsageFault, match="begins from its seed"):
+        find_base(RunManifest(name="tiny"), saved)
+
+
+def test_a_folder_that_leads_to_other_weights_is_refused(saved: Path, tmp_path: Path) -> None:
+    manifest = run_of(saved, tmp_path)
+    other = tmp_path / "other"
+    shutil.copytree(saved, other)
+    (other / "adapter_config.json").write_text('{"base_model_name_or_path": "evil/base"}')
+    with pytest.raises(Incompatible, match=r"adapter_config\.json"):
+        build_run_model(manifest, find_base(manifest, other))
+
+
+@pytest.mark.parametrize("kind", ["lora", "dora"])
+def test_an_adapter_alone_is_trained_and_begins_alike(saved: Path, tmp_path: Path, kind: str) -> None:
+    manifest = run_of(saved, tmp_path, AdapterChoice(kind, 4, None, ("q_proj", "v_proj")))
+    adapter = manifest.model.adapter
+    assert adapter is not None
+    assert adapter.alpha == 8
+    base = find_base(manifest, saved)
+    torch.manual_seed(1)
+    one: Any = build_run_model(manifest, base)
+    torch.manual_seed(2)
+    two: Any = build_run_model(manifest, base)
+    mine = trained_parameters(one)
+    assert sum(tensor.numel() for _, tensor in mine) == manifest.model.num_parameters
+    assert all("lora_" in name for name, _ in mine)
+    assert all(
+        torch.equal(tensor, other) for (_, tensor), (_, other) in zip(mine, trained_parameters(two), strict=True)
+    )
+    # It begins as the base, and nothing but the adapter moves.
+    whole: Any = build_run_model(run_of(saved, tmp_path / "whole"), base)
+    tokens = torch.randint(0, 128, (2, 17), generator=torch.Generator().manual_seed(0))
+    one.train()
+    first = one.loss(tokens[:, :-1], tokens[:, 1:])
+    assert float(first.detach()) == pytest.approx(float(whole.loss(tokens[:, :-1], tokens[:, 1:]).detach()), abs=1e-5)
+    frozen = {name: p.detach().clone() for name, p in one.named_parameters() if not p.requires_grad}
+    optimizer = torch.optim.AdamW([tensor for _, tensor in mine], lr=0.05)
+    for _ in range(5):
+        optimizer.zero_grad()
+        loss = one.loss(tokens[:, :-1], tokens[:, 1:])
+        loss.backward()
+        optimizer.step()
+    assert float(loss.detach()) < float(first.detach())
+    now = dict(one.named_parameters())
+    assert all(torch.equal(now[name], before) for name, before in frozen.items())
+
+
+def test_targets_that_match_nothing_name_candidates(saved: Path) -> None:
+    with pytest.raises(UsageFault, match=r"'c_attn'.*q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj"):
+        describe_model(saved, None, AdapterChoice("lora", targets=("c_attn",)))
+    with pytest.raises(UsageFault, match="embed_tokens"):
+        describe_model(saved, None, AdapterChoice("lora", targets=("embed_tokens",)))
+    with pytest.raises(UsageFault, match="--adapter"):
+        describe_model(saved, None, AdapterChoice("ia3"))
+    with pytest.raises(UsageFault, match="--rank"):
+        describe_model(saved, None, AdapterChoice("lora", rank=0))
+    with pytest.raises(UsageFault, match="no weights"):
+        describe_model(saved / "config.json", None, AdapterChoice("lora"))
+
+
+def test_rank_16_on_eight_billion_asks_little_of_a_home() -> None:
+    fields = {
+        "model_type": "llama",
+        "vocab_size": 128_256,
+        "hidden_size": 4096,
+        "intermediate_size": 14_336,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "dtype": "bfloat16",
+    }
+    text = canonical_config(fields)
+    targets = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+    adapter = AdapterSection(kind="lora", rank=16, alpha=32, targets=targets)
+    shapes = architecture_shapes(text, "causal-lm", adapter)
+    layout = build_layout(list(shapes), 4, "balanced")
+    assert layout.num_values == 41_943_040
+    section = {
+        "kind": "hf",
+        "task": "causal-lm",
+        "config": text,
+        "num_parameters": layout.num_values,
+        "layout_digest": layout.digest.hex(),
+        "adapter": adapter.model_dump(mode="json"),
+        "init": {"source": "hub:org/llama@v1", "digest": "ab" * 32, "num_bytes": 16_060_522_496},
+    }
+    averaging = {"fragment_by": "balanced"}
+    manifest = RunManifest.from_fields({"name": "big", "model": section, "averaging": averaging})
+    plan = plan_run(manifest, PlanProfile(), sizes_of(manifest))
+    memory = plan.homes[0].trainer_memory
+    assert memory.base_bytes == 16_060_522_496
+    # Nothing else is kept of the base: four copies of the adapter and what waits for the disk.
+    assert memory.total_bytes - memory.base_bytes - memory.libraries_bytes < 10 * 4 * layout.num_values
+    assert plan.join_bytes < 10 * layout.num_values
+
+
+@pytest.mark.parametrize("name", ["org/name", "org/name@main", "org/name@", "org/name@a b", "name@v1", "a/b/c@v1"])
+def test_a_hub_name_has_a_revision(name: str) -> None:
+    with pytest.raises(UsageFault, match="expected"):
+        checked_hub_name(name)
+
+
+def test_the_hub_s_cache_serves_without_a_network(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub.constants
+
+    revision = "0" * 40
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    shutil.copytree(saved, tmp_path / "models--org--name" / "snapshots" / revision)
+    described = describe_model(f"org/name@{revision}")
+    assert described.init is not None
+    assert described.init["source"] == f"hub:org/name@{revision}"
+    with pytest.raises(LocalFault, match="cannot be had"):
+        from_hub("org/other@v1")
+
+
+def test_a_config_with_a_new_head_takes_it_from_the_seed(saved: Path, tmp_path: Path) -> None:
+    fields = json.loads((saved / "config.json").read_text())
+    folder = tmp_path / "classifier"
+    shutil.copytree(saved, folder)
+    (folder / "config.json").write_text(json.dumps({**fields, "num_labels": 3, "pad_token_id": 0}))
+    described = describe_model(folder, "sequence-classification")
+    assert dict(described.shapes)["score.weight"] == (3, 32)
