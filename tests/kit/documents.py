@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from averaging.wire.cell_checks import CELL_KINDS
 from averaging.wire.messages import CellLevel, Message
 from peer.config.manifest import RunManifest
+from peer.config.validation import section_of
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -59,7 +60,7 @@ def links_in(text: str) -> list[str]:
 
 def manifest_fields(model: type[BaseModel] = RunManifest, prefix: str = "") -> Iterator[tuple[str, object]]:
     for name, field in model.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            yield from manifest_fields(field.annotation, f"{prefix}{name}.")
+        if (inner := section_of(field.annotation)) is not None:
+            yield from manifest_fields(inner, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", "required" if field.is_required() else field.default

@@ -34,6 +34,7 @@ GIVEN: dict[str, object] = {
     "listen": ("/ip4/0.0.0.0/tcp/4001", "/ip6/::/tcp/4001"),
     "announce": ("/ip4/203.0.113.9/tcp/4001",),
     "data": "text:books",
+    "base": "weights",
     "precision": "fp16",
     "compile": True,
     "checkpoint_activations": True,

@@ -25,6 +25,7 @@ from peer.config.layouts import layout_digest_of, num_orthogonalised, seed_sizes
 from peer.config.least_memory import check_memory
 from peer.config.manifest import RunManifest
 from peer.config.run_rules import check_site, codec_of, limits_of, rule_of, sent_bytes_of
+from peer.config.validation import section_of
 from peer.plan.homes import HomeGroup, PlanProfile
 from peer.plan.planning import plan_run
 from peer.plan.source import sizes_of
@@ -65,8 +66,8 @@ def _number_bounds(field: FieldInfo, kind: type) -> Iterator[Any]:
 
 def fields_of(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
     for name, field in model.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            yield from fields_of(field.annotation, f"{prefix}{name}.")
+        if (section := section_of(field.annotation)) is not None:
+            yield from fields_of(section, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", field
 
@@ -74,7 +75,7 @@ def fields_of(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, F
 CHOICES = {name: values for name, field in fields_of(RunManifest) if (values := bounds(field))}
 TEXTS = {
     *("name", "description", "data.source", "data.text_field", "network.sites", "access.members", "changes"),
-    *("code", "command", "files"),
+    *("code", "command", "files", "model.adapter.targets", "model.init.source", "model.init.digest"),
 }
 """Fields without bounds of this kind: patterns and lengths are in `test_manifest.py`, sources in
 `test_data_source.py`, files and code in `test_file_section.py`, keys and changes in
