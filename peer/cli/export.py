@@ -79,14 +79,17 @@ def sample(
     seed: Annotated[
         int, typer.Option("--seed", min=0, max=2**53 - 1, metavar="N", help="Same seed, same text (on the CPU).")
     ] = 0,
+    chat: Annotated[
+        bool, typer.Option("--chat", help="The prompt is what you say, put as the run's chat template has it.")
+    ] = False,
     device: ModelDevice = "auto",
     timeout: LookTimeout = 20.0,
 ) -> int:
-    """Let a model say something: from a file, from a checkpoint or from a live run."""
+    """Let a model say something: from a folder or file, from a checkpoint or from a live run."""
     source = _model_source(model, checkpoint, run_id, peers, invite, timeout)
     from peer.export.sample import sample_model
 
-    return int(sample_model(source, prompt, max_tokens, temperature, seed, device))
+    return int(sample_model(source, prompt, max_tokens, temperature, seed, device, chat))
 
 
 @commands.command(

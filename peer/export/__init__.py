@@ -9,6 +9,7 @@ The files, each built on those above it:
     opened.py        a model ready for use, wherever it came from
     push.py          a folder on the Hugging Face Hub
     export.py        `peer export`
+    chat.py          what a person says, in the form of the run's chat template
     sample.py        `peer sample`
     task_scores.py   scores in tasks of lm-eval
     evaluate.py      `peer evaluate`

@@ -9,15 +9,17 @@ from typing import Any
 from safetensors import SafetensorError
 from torch import nn
 
-from dht.errors import Incompatible
+from dht.errors import Incompatible, LocalFault
+from peer.config.file_section import named_file
 from peer.config.manifest import RunManifest
 from peer.export.formats.contents import FolderContents, built_in_contents, contents_of
 from peer.export.formats.model_file import cannot_be_written
 from peer.export.formats.model_folder import MAX_SHARD_BYTES
 from peer.export.formats.reading import model_of, read_model
-from peer.export.formats.tokenizer_files import TOKENIZER_NAME
 from peer.export.model_source import ModelFileSource, ModelSource
 from peer.export.taking import anchors_of
+from peer.files.store import objection_to
+from peer.trainer.data.tokenizing import TOKENIZER_NAME
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,8 @@ class OpenedModel:
     run_id: str
     versions: tuple[int, ...]
     tokens: int
+    tokenizer: Path | None = None
+    """The run's tokenizer.json, checked by its digest; None: it has none, or none is beside this model."""
 
     @property
     def reads_bytes(self) -> bool:
@@ -44,10 +48,28 @@ def open_model(source: ModelSource) -> OpenedModel:
     """
     if isinstance(source, ModelFileSource):
         found = read_model(source.path)
-        header = found.header
-        return OpenedModel(found.model, found.manifest, header.run_id, tuple(header.versions), header.tokens)
+        header, manifest = found.header, found.manifest
+        tokenizer = _tokenizer_in(source.path, manifest)
+        return OpenedModel(found.model, manifest, header.run_id, tuple(header.versions), header.tokens, tokenizer)
     anchors = anchors_of(source)
-    return OpenedModel(model_of(anchors), anchors.manifest, anchors.run_id, anchors.versions, anchors.tokens)
+    manifest, named = anchors.manifest, anchors.manifest.data.tokenizer
+    tokenizer = None if named is None or anchors.files is None else anchors.files / named
+    return OpenedModel(model_of(anchors), manifest, anchors.run_id, anchors.versions, anchors.tokens, tokenizer)
+
+
+def _tokenizer_in(folder: Path, manifest: RunManifest) -> Path | None:
+    """The run's tokenizer in an exported folder.
+
+    Raises:
+        LocalFault: it is another one.
+    """
+    path, named = folder / TOKENIZER_NAME, manifest.data.tokenizer
+    if named is None or not path.is_file():
+        return None
+    objection = objection_to(path, named_file(manifest.files, named, "data.tokenizer"))
+    if objection:
+        raise LocalFault(f"{path} {objection}; expected the run's tokenizer; export the model again")
+    return path
 
 
 def loadable_folder(source: ModelSource, room: Path) -> tuple[Path, dict[str, Any]]:

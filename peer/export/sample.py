@@ -3,45 +3,93 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator, Sequence
+from itertools import takewhile
 
-from dht.errors import Incompatible
+from torch import nn
+
+from dht.errors import Incompatible, UsageFault
+from peer.export.chat import chat_prompt
 from peer.export.model_source import ModelSource
-from peer.export.opened import open_model
+from peer.export.opened import OpenedModel, open_model
+from peer.trainer.data.tokenizing import TextTokenizer, load_tokenizer
 from peer.trainer.devices.select import select_device
-from peer.trainer.model.sampling import NUM_BYTES, sample_tokens, shown_text, write_pieces
+from peer.trainer.model.sampling import NUM_BYTES, sample_tokens, shown_text, spoken_text, write_pieces
 
 
 def sample_model(
-    source: ModelSource, prompt: str, max_tokens: int, temperature: float, seed: int, device_name: str
+    source: ModelSource,
+    prompt: str,
+    max_tokens: int,
+    temperature: float,
+    seed: int,
+    device_name: str,
+    is_chat: bool = False,
 ) -> int:
     """Print what a model says after `prompt`, each character as soon as it is there; returns the exit code.
 
+    Args:
+        is_chat: the prompt is what a person says, put as the run's chat template has it; only the answer is printed.
+
     Raises:
-        LocalFault: the model cannot be had, or its tokens are not bytes.
+        LocalFault: the model cannot be had, or nothing says how its tokens become text.
     """
     device = select_device(device_name)
     opened = open_model(source)
-    if not opened.reads_bytes or opened.manifest.model.vocab_size < NUM_BYTES:
-        raise Incompatible(
-            f"run {opened.run_id} reads tokens of its own ({opened.manifest.data.source}); expected a run that reads "
-            "bytes; export the model and sample it with that tokenizer"
-        )
+    pieces = _pieces(opened, opened.model.to(device), prompt, max_tokens, temperature, seed, is_chat)
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")
-    # What a shell passed through undecoded comes back as the bytes it was.
-    begin = prompt.encode("utf-8", "surrogateescape")
-    tokens = sample_tokens(
-        opened.model.to(device),
-        begin or b"\n",
-        num_tokens=max_tokens,
-        temperature=temperature,
-        seed=seed,
-        num_choices=NUM_BYTES,
-    )
 
     def write(text: str) -> None:
         sys.stdout.write(text)
         sys.stdout.flush()
 
-    write_pieces(shown_text(tokens, begin), write)
+    write_pieces(pieces, write)
     return 0
+
+
+def _pieces(
+    opened: OpenedModel, model: nn.Module, prompt: str, max_tokens: int, temperature: float, seed: int, is_chat: bool
+) -> Iterator[str]:
+    """Text, piece by piece; what is wrong is said before the first one."""
+    if opened.manifest.model.task not in (None, "causal-lm"):
+        raise Incompatible(
+            f"run {opened.run_id} trains a model for {opened.manifest.model.task}; expected one that writes on from a "
+            "text (causal-lm); export it"
+        )
+
+    def drawn(begin: Sequence[int], num_choices: int) -> Iterator[int]:
+        options = {"num_tokens": max_tokens, "seed": seed, "num_choices": num_choices}
+        return sample_tokens(model, begin, temperature=temperature, **options)
+
+    if opened.tokenizer is not None:
+        tokenizer = load_tokenizer(opened.tokenizer)
+        text = chat_prompt(opened.tokenizer, prompt) if is_chat else prompt
+        return _from_tokenizer(tokenizer, text, drawn, opened.manifest.model.vocab_size, is_chat)
+    if not opened.reads_bytes or opened.manifest.model.vocab_size < NUM_BYTES:
+        raise Incompatible(
+            f"run {opened.run_id} reads tokens of its own ({opened.manifest.data.source}) and no tokenizer is beside "
+            "the model; expected a run that reads bytes or brings its tokenizer; export the model as a folder"
+        )
+    if is_chat:
+        raise UsageFault(f"--chat: run {opened.run_id} reads bytes and has no chat template; leave --chat away.")
+    # What a shell passed through undecoded comes back as the bytes it was.
+    begin = prompt.encode("utf-8", "surrogateescape")
+    return shown_text(drawn(begin or b"\n", NUM_BYTES), begin)
+
+
+def _from_tokenizer(
+    tokenizer: TextTokenizer,
+    prompt: str,
+    drawn: Callable[[Sequence[int], int], Iterator[int]],
+    vocab_size: int,
+    is_chat: bool,
+) -> Iterator[str]:
+    readable = prompt.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    begin: list[int] = tokenizer.encode([readable])[0].tolist() if readable else []
+    tokens = drawn(begin or [tokenizer.eos], min(vocab_size, tokenizer.vocab_size))
+    # The end of a text is no part of it.
+    said = takewhile(lambda token: token != tokenizer.eos, tokens)
+    if not is_chat:
+        yield readable
+    yield from spoken_text(said, begin, tokenizer.decode)

@@ -21,7 +21,7 @@ from peer.export.formats.contents import FolderContents, contents_of, json_bytes
 from peer.export.formats.model_card import model_card
 from peer.export.formats.model_file import cannot_be_written, check_parent, sync
 from peer.export.formats.model_header import MAX_CONFIG_BYTES
-from peer.export.formats.tokenizer_files import TOKENIZER_NAME
+from peer.trainer.data.tokenizing import TOKENIZER_NAME
 
 RUN_NAME = "run.json"
 CARD_NAME = "README.md"

@@ -12,9 +12,9 @@ from dht.regular_files import read_regular
 from peer.config.file_section import MAX_TOTAL_BYTES
 from peer.config.manifest import RunManifest
 from peer.export.formats.byte_tokenizer import END_TOKEN, byte_tokenizer_files
+from peer.trainer.data.tokenizing import TOKENIZER_NAME, USUAL_ENDS
 from peer.trainer.model.sampling import NUM_BYTES
 
-TOKENIZER_NAME = "tokenizer.json"
 TOKENIZER_CONFIG_NAME = "tokenizer_config.json"
 _END_SAYERS = (TOKENIZER_CONFIG_NAME, "special_tokens_map.json")
 
@@ -72,7 +72,7 @@ def end_token_of(folder: Path, tokenizer_name: str = TOKENIZER_NAME) -> tuple[st
         text = said.get("content") if isinstance(said, dict) else said
         if isinstance(text, str) and text in numbers:
             return text, numbers[text]
-    return None
+    return next(((text, numbers[text]) for text in USUAL_ENDS if text in numbers), None)
 
 
 def _json_of(path: Path) -> dict[str, Any]:

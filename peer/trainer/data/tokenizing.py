@@ -25,7 +25,7 @@ MAX_TOKENIZER_BYTES = 64 << 20
 
 END_OF_TEXT = "<|endoftext|>"
 """What a tokenizer that is made here ends documents with; token 0."""
-_USUAL_ENDS = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>", "<|endofdocument|>", "[SEP]")
+USUAL_ENDS = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>", "<|im_end|>", "<|endofdocument|>", "[SEP]")
 
 INSTALL = "pip install 'murmuration-swarm[hf]'"
 
@@ -91,7 +91,7 @@ def load_tokenizer(path: Path, end: str | None = None) -> TextTokenizer:
     loaded.no_padding()
     vocab: dict[str, int] = loaded.get_vocab(with_added_tokens=True)
     named = end or _named_end(file.parent)
-    chosen = [named] if named is not None else [each for each in _USUAL_ENDS if each in vocab]
+    chosen = [named] if named is not None else [each for each in USUAL_ENDS if each in vocab]
     if not chosen or chosen[0] not in vocab:
         if named is not None:
             raise UsageFault(f"{file} has no token {named!r} to end a document with; expected one of its own")

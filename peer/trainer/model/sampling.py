@@ -10,6 +10,9 @@ import torch
 from torch import Tensor, nn
 
 NUM_BYTES = 256
+_SEEN_BEHIND = 8
+"""Tokens: a character of UTF-8 has four bytes, and no tokenizer looks back further than a word."""
+_UNFINISHED = "\ufffd"
 
 
 @torch.no_grad()
@@ -69,6 +72,32 @@ def shown_text(tokens: Iterable[int], prompt: bytes = b"") -> Iterator[str]:
     rest = _printable(decoder.decode(b"", final=True))
     if rest:
         yield rest
+
+
+def spoken_text(tokens: Iterable[int], before: Sequence[int], decode: Callable[[Sequence[int]], str]) -> Iterator[str]:
+    """The text of a tokenizer's tokens, as soon as each character is whole.
+
+    Tokens may be parts of a character, and may look otherwise at the beginning of a text: each is decoded behind those
+    before it.
+
+    Args:
+        before: tokens that stand before them and are not shown.
+        decode: the text of tokens.
+    """
+    seen = list(before)[-_SEEN_BEHIND:]
+    shown = decode(seen)
+    for token in tokens:
+        seen.append(token)
+        text = decode(seen)
+        if text.endswith(_UNFINISHED) and len(seen) < 4 * _SEEN_BEHIND:
+            continue
+        if text[len(shown) :]:
+            yield _printable(text[len(shown) :])
+        seen = seen[-_SEEN_BEHIND:]
+        shown = decode(seen)
+    rest = decode(seen)[len(shown) :]
+    if rest:
+        yield _printable(rest)
 
 
 def write_pieces(pieces: Iterable[str], write: Callable[[str], object]) -> None:

@@ -315,7 +315,7 @@ def test_a_model_comes_from_one_source(home: Path, monkeypatch: pytest.MonkeyPat
     assert calls == [(live, Path("m"), True, False, "hf", None), (saved, Path("model"), False, True, "hf", None)]
     calls = stand_in(monkeypatch, "peer.export.sample", "sample_model", lambda *_: 0)
     assert app.run(["sample", "--model", "m", "--prompt", "a b", "--max-tokens", "3", "--temperature", "0"]) == 0
-    assert calls == [(ModelFileSource(Path("m")), "a b", 3, 0.0, 0, "auto")]
+    assert calls == [(ModelFileSource(Path("m")), "a b", 3, 0.0, 0, "auto", False)]
     calls = stand_in(monkeypatch, "peer.export.evaluate", "evaluate_model", lambda *_: 0)
     assert app.run(["evaluate", "--model", "m", "--data", "text:t", "--device", "cpu", "--json"]) == 0
     assert calls == [(ModelFileSource(Path("m")), "text:t", "cpu", True)]
