@@ -210,6 +210,10 @@ def show(run_id: RunId = None, data_dir: DataDir = None, as_json: AsJson = False
     print(f"Run         {owned.run_id}")
     print(f"Revision    {manifest.revision}, hash {manifest.hash.hex()[:16]}")
     print(f"Access      {manifest.access.mode}, {len(manifest.access.members)} listed keys when the run was made")
+    for file in manifest.files:
+        print(f"File        {file.name}, {file.bytes} bytes, BLAKE3 {file.digest[:16]}")
+    if manifest.own_code_hint:
+        print(f"Own code    {manifest.own_code_hint}")
     for change in describe_changes(manifest, manifest.model_copy(update={"changes": ()})).split("; "):
         print(f"Change      {change or 'none'}")
     if draft is not None:

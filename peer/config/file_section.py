@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from averaging.wire.file_chunks import FILE_CHUNK_BYTES, MAX_FILE_BYTES
 from peer.config.section import Section, later
@@ -22,6 +22,8 @@ MAX_TOTAL_BYTES = 256 << 20
 
 FILE_NAME_PATTERN = r"^[A-Za-z0-9_-][A-Za-z0-9._-]{0,79}$"
 """No separator, no dot in front: neither another folder nor a hidden file."""
+CODE_ENDINGS = (".py", ".pyc", ".so", ".sh", ".pkl", ".pickle", ".pt", ".pth", ".ckpt", ".bin", ".joblib")
+"""Files that some library runs, or unpickles, when it is asked for the folder: weights come as safetensors."""
 _DIGEST_PATTERN = "^[0-9a-f]{64}$"
 _DIGEST_EXAMPLE = "64 lower-case hexadecimal digits"
 
@@ -44,6 +46,16 @@ class FileSection(Section):
         examples=[_DIGEST_EXAMPLE],
         description="BLAKE3 of the BLAKE3s (32 bytes each) of its chunks of 1 MiB; absent when there is one chunk",
     )
+
+    @field_validator("name")
+    @classmethod
+    def _check_name(cls, name: str) -> str:
+        if name.lower().endswith(CODE_ENDINGS):
+            raise ValueError(
+                f"{name} may hold code that a library would run; expected a file that is only read, such as JSON, text "
+                "or safetensors"
+            )
+        return name
 
     @model_validator(mode="after")
     def _check_together(self) -> Self:

@@ -172,5 +172,5 @@ class _Fetching:
     def _given_up(self, file: FileSection, donors: Sequence[PeerId]) -> NobodyReachable:
         return NobodyReachable(
             f"{self._reason(file, donors)}; expected a member that has it ({bytes_text(file.bytes)}, BLAKE3 "
-            f"{file.digest[:16]}...); try again while the seed of the run's owner is up"
+            f"{file.digest[:16]}...), or the file in {self._folder}; try again while the seed of the run's owner is up"
         )

@@ -50,6 +50,12 @@ def test_a_name_leads_nowhere_else(name: str) -> None:
         with_files(file(name))
 
 
+@pytest.mark.parametrize("name", ["model.py", "pytorch_model.bin", "a.PKL", "weights.pt", "x.tar.so"])
+def test_no_file_is_one_that_a_library_would_run(name: str) -> None:
+    with pytest.raises(ValueError, match=f"files.0.name: {name} may hold code that a library would run; expected a f"):
+        with_files(file(name))
+
+
 @pytest.mark.parametrize(
     ("files", "sentence"),
     [

@@ -21,7 +21,7 @@ LARGE = bytes(range(256)) * 4096 * 2 + b"end"
 
 @pytest.fixture
 def paths(tmp_path: Path) -> list[Path]:
-    tokenizer, weights = tmp_path / "tokenizer.json", tmp_path / "weights.bin"
+    tokenizer, weights = tmp_path / "tokenizer.json", tmp_path / "weights.safetensors"
     tokenizer.write_text("{}")
     weights.write_bytes(LARGE)
     return [tokenizer, weights]
@@ -36,24 +36,26 @@ def test_a_run_is_made_with_copies_of_its_files(tmp_path: Path, paths: list[Path
     assert weights.chunks == blake3(b"".join(blake3(part).digest() for part in parts)).hexdigest()
     for path in paths:
         path.unlink()
-    assert run_file_path(run.folder, run.manifest, "weights.bin").read_bytes() == LARGE
+    assert run_file_path(run.folder, run.manifest, "weights.safetensors").read_bytes() == LARGE
     folder = checked_folder(run.folder, run.manifest)
-    assert sorted(path.name for path in folder.iterdir()) == ["tokenizer.json", "weights.bin"]
+    assert sorted(path.name for path in folder.iterdir()) == ["tokenizer.json", "weights.safetensors"]
     assert missing_files(run.folder, run.manifest) == []
 
 
 def test_what_changed_on_the_disk_is_not_used(tmp_path: Path, paths: list[Path]) -> None:
     run = create_run("tiny", None, tmp_path / "owner", files=paths)
-    path = files_folder(run.folder, run.manifest) / "weights.bin"
+    path = files_folder(run.folder, run.manifest) / "weights.safetensors"
     path.write_bytes(LARGE[:-1] + b"!")
-    with pytest.raises(LocalFault, match=r"weights.bin is another file: it does not have its digest; expected it as"):
-        run_file_path(run.folder, run.manifest, "weights.bin")
+    with pytest.raises(
+        LocalFault, match=r"weights.safetensors is another file: it does not have its digest; expected it as"
+    ):
+        run_file_path(run.folder, run.manifest, "weights.safetensors")
     path.write_bytes(LARGE[:-1])
     with pytest.raises(LocalFault, match=f"has {len(LARGE) - 1} bytes, not {len(LARGE)}"):
         checked_folder(run.folder, run.manifest)
     path.unlink()
     os.mkfifo(path)
-    assert [file.name for file in missing_files(run.folder, run.manifest)] == ["weights.bin"]
+    assert [file.name for file in missing_files(run.folder, run.manifest)] == ["weights.safetensors"]
     with pytest.raises(LocalFault, match=r"the run has no file 'vocab'; expected one of its files: tokenizer.json, w"):
         run_file_path(run.folder, run.manifest, "vocab")
 

@@ -60,7 +60,7 @@ class Scene:
     def __init__(self, folder: Path) -> None:
         sources = folder / "sources"
         sources.mkdir(exist_ok=True)
-        paths = [sources / "tokenizer.json", sources / "weights.bin"]
+        paths = [sources / "tokenizer.json", sources / "weights.safetensors"]
         for path, content in zip(paths, (SMALL, LARGE), strict=True):
             path.write_bytes(content)
         self.owner = folder / "owner"
@@ -118,7 +118,7 @@ class Scene:
         folder = checked_folder(self.mine, self.manifest)
         assert {path.name: path.read_bytes() for path in folder.iterdir()} == {
             "tokenizer.json": SMALL,
-            "weights.bin": LARGE,
+            "weights.safetensors": LARGE,
         }
 
 
@@ -146,7 +146,7 @@ def test_files_come_from_all_who_have_them_and_are_bit_identical(tmp_path: Path)
             scene.serve(named(number))
         began = now()
         fetched = await scene.fetch()
-        assert fetched.names == ("tokenizer.json", "weights.bin")
+        assert fetched.names == ("tokenizer.json", "weights.safetensors")
         assert len(fetched.donors) == 4
         total = len(SMALL) + len(LARGE)
         assert fetched.num_bytes == total
@@ -169,9 +169,9 @@ def test_a_killed_newcomer_fetches_only_what_is_missing(tmp_path: Path) -> None:
         first.cancel()
         await asyncio.gather(first, return_exceptions=True)
         folder = files_folder(scene.mine, scene.manifest)
-        assert names_in(folder) == {"tokenizer.json", ".weights.bin.part"}
+        assert names_in(folder) == {"tokenizer.json", ".weights.safetensors.part"}
         # A chunk that the disk lost comes again; the others do not.
-        with (folder / ".weights.bin.part").open("r+b") as opened:
+        with (folder / ".weights.safetensors.part").open("r+b") as opened:
             opened.seek(MIB)
             opened.write(b"lost")
         sent = scene.network.sent_bytes(HONEST)
@@ -195,10 +195,10 @@ def test_a_member_that_comes_later_is_waited_for(tmp_path: Path) -> None:
 def test_a_file_that_changes_on_a_donors_disk_comes_from_others(tmp_path: Path) -> None:
     async def play(scene: Scene) -> None:
         damaged = scene.serve(HOSTILE)
-        path = files_folder(scene.owner, scene.manifest) / "weights.bin"
+        path = files_folder(scene.owner, scene.manifest) / "weights.safetensors"
         path.write_bytes(LARGE[:-1] + b"!")
-        (digest,) = [bytes.fromhex(one.digest) for one in scene.manifest.files if one.name == "weights.bin"]
-        with pytest.raises(NobodyReachable, match=r"none of 1 member gives the file weights.bin"):
+        (digest,) = [bytes.fromhex(one.digest) for one in scene.manifest.files if one.name == "weights.safetensors"]
+        with pytest.raises(NobodyReachable, match=r"none of 1 member gives the file weights.safetensors"):
             await scene.fetch()
         assert damaged.chunk_digests(digest) == ()
         path.write_bytes(LARGE)
@@ -336,11 +336,12 @@ def test_among_hostile_members_alone_a_sentence_says_which_file_and_nothing_wron
             await scene.fetch()
         said = str(caught.value)
         assert said.startswith("none of 1 member gives the file tokenizer.json of the run")
+        folder = files_folder(scene.mine, scene.manifest)
         assert said.endswith(
-            "; expected a member that has it (2 B, BLAKE3 "
-            f"{digest_of(SMALL).hex()[:16]}...); try again while the seed of the run's owner is up"
+            f"; expected a member that has it (2 B, BLAKE3 {digest_of(SMALL).hex()[:16]}...), or the file in {folder}; "
+            "try again while the seed of the run's owner is up"
         )
-        assert names_in(files_folder(scene.mine, scene.manifest)) == set()
+        assert names_in(folder) == set()
 
     in_scene(tmp_path, play)
 
@@ -371,7 +372,9 @@ def test_a_full_disk_is_said_and_what_has_come_is_kept(tmp_path: Path, monkeypat
         scene.serve(HONEST)
         with monkeypatch.context() as patch:
             patch.setattr(draft, "_write_all", full_after_three)
-            with pytest.raises(LocalFault, match=r"weights.bin cannot be written: No space left on device; .* is kept"):
+            with pytest.raises(
+                LocalFault, match=r"weights.safetensors cannot be written: No space left on device; .* is kept"
+            ):
                 await scene.fetch()
         sent = scene.network.sent_bytes(HONEST)
         await scene.fetch()

@@ -189,8 +189,10 @@ def test_sigterm_leaves_in_good_order(start: Callable[..., Loop]) -> None:
 
 def test_a_lone_peer_that_returns_goes_on_where_it_was(tmp_path: Path) -> None:
     training = {"warmup_steps": 5, "schedule": {"kind": "cosine", "tokens": 10_000}}
-    run = create_custom_run("own", small_module(), {**QUICK, "training": training}, tmp_path)
     rates: list[tuple[float, int]] = []
+    vocabulary = tmp_path / "vocabulary.txt"
+    vocabulary.write_text("a b c")
+    run = create_custom_run("own", small_module(), {**QUICK, "training": training}, tmp_path, files=[vocabulary])
     inputs = torch.randn(100, 4)
     seen: list[Event] = []
 
@@ -202,6 +204,7 @@ def test_a_lone_peer_that_returns_goes_on_where_it_was(tmp_path: Path) -> None:
         with join(
             run.run_id, module=module, optimizer=optimizer, data_dir=tmp_path, listen=(LOOPBACK,), on_event=seen.append
         ) as swarm:
+            assert [path.read_text() for path in swarm.files.iterdir()] == ["a b c"]
             enough = [version + num_commits for version in swarm.versions]
             swarm.scheduler(optimizer)
             for indices in swarm.samples(8, len(inputs)):

@@ -283,8 +283,14 @@ def test_signals_end_a_peer_and_everything_of_it(
         assert code == 130
 
 
+async def files_of(swarm: ProcessSwarm, seed: PeerProcess) -> Path:
+    """The run's files, as somebody who only looks gets them."""
+    async with observe(swarm.run_id, [seed.address], 60.0) as observer:
+        return await observer.fetch_files(swarm.folder_of("observer"), 60.0)
+
+
 def test_a_seed_alone_keeps_the_run_between_trainers() -> None:
-    files = {"tokenizer.json": b'{"model": {}}', "layout.bin": os.urandom(5 << 19)}
+    files = {"tokenizer.json": b'{"model": {}}', "model.safetensors": os.urandom(5 << 19)}
     with process_swarm(make=partial(ProcessSwarm, files=files)) as swarm:
         seed = swarm.start("seed", command="seed", has_record=True)
         wait_until(lambda: "listening on" in seed.stderr, "the seed is up")
@@ -296,6 +302,8 @@ def test_a_seed_alone_keeps_the_run_between_trainers() -> None:
         assert (set(fetched.names), fetched.donors) == (set(files), (seed.peer_id,))
         folder = checked_folder(swarm.folder_of("early"), swarm.run.manifest)
         assert {path.name: path.read_bytes() for path in folder.iterdir()} == files
+        observed = asyncio.run(files_of(swarm, seed))
+        assert {path.name: path.read_bytes() for path in observed.iterdir()} == files
         reached = early.versions()
         assert min(reached[0], reached[1]) > 1
         later = swarm.start("later", peers=[seed.address])
