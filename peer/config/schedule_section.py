@@ -21,6 +21,9 @@ WARMUP_BEGINS_AT = 0.01
 """Share of the peak: before the first commit the clock stands at zero, and work at no rate at all would be none."""
 DEFAULT_DECAY_SHARE = 0.2
 """Of the run's tokens, for the decay of wsd: a tenth to a fifth is as good as a whole cosine (arXiv 2405.18392)."""
+LEAST_FLOOR = 0.001
+"""Work at no rate is what the codec rounded off. No two peers' sizes of it compare, so that a robust round refuses
+honest members; at a thousandth of the peak none is (`tests/swarms/test_run_clock.py`)."""
 
 
 class ScheduleSection(Section):
@@ -47,7 +50,7 @@ class ScheduleSection(Section):
         description=f"wsd: tokens of the decay, the last ones; absent: a share of {DEFAULT_DECAY_SHARE:g} of all",
     )
     floor: float = Field(
-        default=0.1, ge=0, le=1, description="share of the peak at the end of cosine, wsd or a cool-down"
+        default=0.1, ge=LEAST_FLOOR, le=1, description="share of the peak at the end of cosine, wsd or a cool-down"
     )
 
     @property

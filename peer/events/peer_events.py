@@ -55,7 +55,8 @@ class WaitingForPeers(Fact):
     seconds: float
 
     def sentence(self) -> str:
-        return f"Waiting for peers since {seconds_text(self.seconds)}: {bare(self.reason)}."
+        since = f" since {seconds_text(round(self.seconds))}" if self.seconds >= 1 else ""
+        return f"Waiting for peers{since}: {bare(self.reason)}."
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from rich.text import Text
 from dht.fields import printable
 from dht.quantities import bit_rate_text, bytes_text, count_text, plural, seconds_text, short_peer
 from peer.events.log import describe, to_json
-from peer.events.peer_events import CatchUpProgressed, Event, TrainingProgressed
+from peer.events.peer_events import CatchUpProgressed, Event, TrainingProgressed, WaitingForPeers
 from peer.panel.state import NUM_RECENT, PanelState, fold
 from peer.plain_console import PlainConsole
 
@@ -75,12 +75,16 @@ class PlainView:
         self._stdout = stdout
         self._state = PanelState()
         self._spoke_at: float | None = None
+        self._awaited = ""
 
     def show(self, event: Event) -> None:
         self._state = fold(self._state, event)
         # Progress comes every few steps; the heartbeat carries it.
         spoke_at = -math.inf if self._spoke_at is None else self._spoke_at
         is_soon = isinstance(event.fact, CatchUpProgressed) and event.at - spoke_at < CATCH_UP_SECONDS
+        if isinstance(event.fact, WaitingForPeers):
+            is_soon = event.fact.reason == self._awaited and event.at - spoke_at < HEARTBEAT_SECONDS
+            self._awaited = event.fact.reason
         if not isinstance(event.fact, TrainingProgressed) and not is_soon:
             self._print(event.at, describe(event))
 
@@ -203,6 +207,8 @@ def heartbeat(state: PanelState, now: float) -> str:
     """One line that says how this peer is doing; every figure in it is as old as it says."""
     if state.last_event_at is None:
         return "Starting."
+    if state.is_seed:
+        return f"Still {state.phase}: versions {_versions(state)}, {plural(state.num_peers, 'peer')}."
     loss = "unknown" if state.train_loss is None else f"{state.train_loss:.4f}"
     last = "no round yet" if state.last_round_at is None else f"last round {_age(state.last_round_at, now)}"
     return (
@@ -273,7 +279,7 @@ def _facts(state: PanelState, now: float, ascii_only: bool) -> list[tuple[str, l
             "Swarm",
             [
                 f"{plural(state.num_peers, 'peer')} with this one; last round {last}",
-                f"{_run_progress(state)}; versions {' '.join(map(str, state.versions)) or 'unknown'}",
+                f"{_run_progress(state)}; versions {_versions(state)}",
                 *_refusals(state, now),
             ],
         ),
@@ -282,6 +288,10 @@ def _facts(state: PanelState, now: float, ascii_only: bool) -> list[tuple[str, l
         else ("Catch-up", _catch_up(state.catch_up, ascii_only)),
         *_network(state, now),
     ]
+
+
+def _versions(state: PanelState) -> str:
+    return " ".join(map(str, state.versions)) or "unknown"
 
 
 def _run_progress(state: PanelState) -> str:

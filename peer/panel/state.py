@@ -29,6 +29,7 @@ from peer.events.peer_events import (
 from peer.events.refusals import Refusals, with_refusal
 
 NUM_RECENT = 5
+WAITING = "Waiting for peers"
 SHOWN_AS_NUMBERS = (TrainingProgressed, RoundStarted, SentContribution, AppliedCommit, CatchUpProgressed)
 """These come all the time and are on the panel already."""
 NUM_LOSSES = 240
@@ -114,6 +115,8 @@ def fold(state: PanelState, event: Event) -> PanelState:
     """The state after `event`. Events of one peer, in the order in which they happened."""
     state = dataclasses.replace(_with_facts(state, event), refusals=with_refusal(state.refusals, event))
     recent = state.recent
+    if isinstance(event.fact, WaitingForPeers) and recent and recent[-1][1].startswith(WAITING):
+        recent = recent[:-1]  # it is said again and again
     if not isinstance(event.fact, SHOWN_AS_NUMBERS):
         recent = (*recent, (event.at, describe(event)))[-NUM_RECENT:]
     started_at = event.at if state.started_at is None else state.started_at

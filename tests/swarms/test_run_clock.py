@@ -9,8 +9,8 @@ import pytest
 
 from peer.config.access_sections import ChangeSection
 from peer.config.manifest import RunManifest
-from peer.config.schedule_section import Cooldown, ScheduleSection, rate_factor
-from peer.events.peer_events import AnchorRepaired, Event, TrainingProgressed
+from peer.config.schedule_section import LEAST_FLOOR, Cooldown, ScheduleSection, rate_factor
+from peer.events.peer_events import AnchorRepaired, Event, RefusedPeer, TrainingProgressed
 from peer.simulation.peer import EPOCH_SECONDS
 from peer.simulation.scenarios.spec import Fault, SimulationSpec, tiny_manifest
 from peer.simulation.simulation import simulate
@@ -88,6 +88,21 @@ def test_a_cool_down_is_the_same_on_every_peer_also_on_one_that_comes_later() ->
             assert shares[1] - 1e-9 <= after.learning_rate / TRAINING.learning_rate <= shares[0] + 1e-9
     newcomer = [fact for _, fact in facts[2]]
     assert newcomer[0].run_tokens > cooldown.from_tokens
+
+
+def test_at_the_least_floor_a_robust_run_goes_on_and_nobody_is_refused() -> None:
+    manifest = scheduled(ScheduleSection(kind="cosine", tokens=6_000, floor=LEAST_FLOOR))
+    robust = manifest.averaging.model_copy(update={"combine": "centered_clip"})
+    refused: list[str] = []
+
+    def on_event(_: int, event: Event) -> None:
+        if isinstance(event.fact, RefusedPeer):
+            refused.append(event.sentence())
+
+    spec = SimulationSpec(4, 0, SEED, manifest.model_copy(update={"averaging": robust}), duration_seconds=90.0)
+    result = simulate(spec, on_event)
+    assert (result.violations, refused) == ((), [])
+    assert result.rounds_failed == 0
 
 
 def test_no_peers_clock_goes_back(churn: dict[int, list[tuple[float, TrainingProgressed]]]) -> None:

@@ -66,7 +66,7 @@ def test_a_cool_down_goes_linearly_from_where_the_schedule_was_to_the_floor() ->
     assert rate_factor(COSINE, 1000, late) == 0.1
 
 
-schedules = st.sampled_from([ScheduleSection(), COSINE, WSD, ScheduleSection(kind="wsd", tokens=50, floor=0.0)])
+schedules = st.sampled_from([ScheduleSection(), COSINE, WSD, ScheduleSection(kind="wsd", tokens=50, floor=0.001)])
 cooldowns = st.none() | st.builds(Cooldown, st.integers(0, 2000), st.integers(1, 2000))
 
 
@@ -109,7 +109,10 @@ def test_a_cool_down_begins_where_the_middle_member_will_be() -> None:
             {"schedule": {"kind": "cosine", "tokens": 0}},
             "training.schedule.tokens is 0; expected a whole number from 1",
         ),
-        ({"schedule": {"kind": "cosine", "tokens": 9, "floor": 1.5}}, "expected a finite number from 0 to 1"),
+        (
+            {"schedule": {"kind": "cosine", "tokens": 9, "floor": 0}},
+            "expected a finite number from 0.001 to 1",
+        ),
         ({"schedule": {"kind": "cosine", "token": 9}}, "did you mean tokens?"),
         ({"schedule": 7}, "training.schedule is 7; expected a section with the fields kind, tokens"),
         (

@@ -36,6 +36,7 @@ from peer.panel.panel import (
     JsonView,
     PanelView,
     PlainView,
+    heartbeat,
     make_view,
     sparkline,
 )
@@ -230,6 +231,35 @@ def test_plain_lines_one_per_event_and_a_heartbeat() -> None:
     first, second = stream.getvalue().splitlines()
     assert first.endswith("Joined demo.abc on cpu with 860 k parameters; versions 0 0 0.")
     assert "Still training: inner step 101, loss 2.0000, 1 k tokens/s, 1 peer" in second
+
+
+def test_waiting_is_said_once_in_half_a_minute_unless_the_reason_changes() -> None:
+    stream = io.StringIO()
+    view = PlainView(stream)
+    waits = [Event(at, ME, WaitingForPeers("nobody answers", at)) for at in (0.0002, 5.0, 10.0, 35.0, 40.0)]
+    for event in [*waits, Event(41.0, ME, WaitingForPeers("no trainer has a state yet", 41.2))]:
+        view.show(event)
+    said = [line.partition(" ")[2] for line in stream.getvalue().splitlines()]
+    assert said == [
+        "Waiting for peers: nobody answers.",
+        "Waiting for peers since 35 s: nobody answers.",
+        "Waiting for peers since 41 s: no trainer has a state yet.",
+    ]
+    assert [sentence for _, sentence in folded(*waits).recent] == ["Waiting for peers since 40 s: nobody answers."]
+
+
+def test_a_seeds_heartbeat_tells_of_no_inner_step() -> None:
+    seed = JoinedRun(run_id="demo.abc", device="seed", num_parameters=860_000, versions=(3, 4))
+    said = heartbeat(folded(Event(1.0, ME, seed)), 40.0)
+    assert said == "Still serving: versions 3 4, 1 peer."
+
+
+def test_the_runs_clock_is_shown_as_a_share_of_its_budget() -> None:
+    fact = TrainingProgressed(5, 6, 2.0, 7.0, 0.0, run_tokens=363_000_000, learning_rate=0.0021)
+    state = folded(joined(), Event(2.0, ME, fact))
+    assert "363 M tokens committed, rate 0.0021" in render_text(state, now=3.0)
+    budget = dataclasses.replace(state, budget_tokens=2_000_000_000)
+    assert "18% of 2 G tokens, rate 0.0021" in render_text(budget, now=3.0)
 
 
 def test_json_lines_are_events_and_notes_go_elsewhere() -> None:
