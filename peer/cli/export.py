@@ -40,6 +40,13 @@ def export(
     out: Annotated[
         Path, typer.Option("--out", metavar="PATH", help="Where the model goes: a folder, or a file NAME.safetensors.")
     ] = Path("model"),
+    merge: Annotated[
+        bool, typer.Option("--merge", help="Write an adapter's base with the adapter in it, not the adapter alone.")
+    ] = False,
+    base: Annotated[
+        Path | None,
+        typer.Option("--base", metavar="DIR", help="The weights that an adapter stands on, for --merge."),
+    ] = None,
     push: Annotated[
         str | None,
         typer.Option("--push", metavar="ORG/NAME", help="Upload the folder to this place on the Hugging Face Hub."),
@@ -53,7 +60,7 @@ def export(
     source = _model_source(None, checkpoint, run_id, peers, invite, timeout)
     from peer.export.export import export_model
 
-    return int(export_model(source, out, force, as_json, chosen, push))
+    return int(export_model(source, out, force, as_json, chosen, push, merge, base))
 
 
 @commands.command(

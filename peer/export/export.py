@@ -10,6 +10,7 @@ from typing import Any
 
 from dht.errors import UsageFault
 from dht.quantities import bytes_text, count_text, plural
+from peer.export.formats.contents import ADAPTER
 from peer.export.formats.model_file import check_writable, write_model
 from peer.export.formats.model_folder import check_folder, write_folder
 from peer.export.model_source import Form, ModelSource
@@ -18,12 +19,21 @@ from peer.export.taking import anchors_of
 
 
 def export_model(
-    source: ModelSource, out: Path, force: bool, as_json: bool, form: Form = "safetensors", push: str | None = None
+    source: ModelSource,
+    out: Path,
+    force: bool,
+    as_json: bool,
+    form: Form = "safetensors",
+    push: str | None = None,
+    merge: bool = False,
+    base: Path | None = None,
 ) -> int:
     """Write a run's model to `out`; returns the exit code.
 
     Args:
         form: hf: `out` is a folder; safetensors: a file, with its `config.json` beside it.
+        merge: write an adapter's base with the adapter in it, and not the adapter alone.
+        base: folder with that base; None: the hub's.
         push: name of a repository on the Hugging Face Hub that the folder goes to as well.
 
     Raises:
@@ -34,27 +44,24 @@ def export_model(
         if form != "hf":
             raise UsageFault(f"--push is given with --out {out}; expected a folder: no --format and no .safetensors.")
         check_push(push)
-    check, write = (check_folder, write_folder) if form == "hf" else (check_writable, write_model)
-    check(out, replace=force)
+    if form != "hf" and (merge or base is not None):
+        raise UsageFault(f"--merge and --base are for folders, and --out is {out}; expected --out FOLDER.")
+    (check_folder if form == "hf" else check_writable)(out, replace=force)
     anchors = anchors_of(source)
-    config = write(anchors, out, time.time(), replace=force)
+    if form == "hf":
+        config = write_folder(anchors, out, time.time(), replace=force, base=base, merge=merge)
+    else:
+        config = write_model(anchors, out, time.time(), replace=force)
     address = None if push is None else push_folder(out, push, f"{anchors.run_id}, {anchors.tokens} tokens")
     if as_json:
-        print(
-            json.dumps(
-                {
-                    "out": str(out),
-                    "pushed": address,
-                    **{key: value for key, value in config.items() if key != "manifest"},
-                }
-            )
-        )
+        facts = {key: value for key, value in config.items() if key != "manifest"}
+        print(json.dumps({"out": str(out), "pushed": address, **facts}))
         return 0
     print(f"Model       {out}  ({bytes_text(anchors.num_bytes)}{_kind_text(config)})")
     print(f"From        {anchors.origin}")
-    for facts in anchors.facts:
-        confirmed = f"confirmed by {plural(facts.num_confirmed, 'member')}" if facts.num_confirmed else "as saved"
-        print(f"Fragment {facts.index:<3}version {facts.version}, digest {facts.digest[:16]}, {confirmed}")
+    for one in anchors.facts:
+        confirmed = f"confirmed by {plural(one.num_confirmed, 'member')}" if one.num_confirmed else "as saved"
+        print(f"Fragment {one.index:<3}version {one.version}, digest {one.digest[:16]}, {confirmed}")
     loss = "not known" if anchors.held_out_loss is None else f"{anchors.held_out_loss:.4f} nats per token"
     print(f"Tokens      {count_text(anchors.tokens)} committed; held-out loss {loss} (reported by members)")
     if address is not None:
@@ -64,6 +71,8 @@ def export_model(
 
 def _kind_text(config: Mapping[str, Any]) -> str:
     """What loads it, behind its size."""
+    if config.get("architecture") == ADAPTER:
+        return ", an adapter: peft loads the folder beside its base"
     if config.get("architecture"):
         return f", {config['architecture']}: transformers loads the folder"
     custom = config["manifest"]["model"]["kind"] == "custom"

@@ -15,7 +15,7 @@ from peer.config.manifest import RunManifest
 from peer.export.formats.contents import FolderContents, built_in_contents, contents_of
 from peer.export.formats.model_file import cannot_be_written
 from peer.export.formats.model_folder import MAX_SHARD_BYTES
-from peer.export.formats.reading import model_of, read_model
+from peer.export.formats.reading import adapter_alone, model_of, read_model
 from peer.export.model_source import ModelFileSource, ModelSource
 from peer.export.taking import anchors_of
 from peer.files.store import objection_to
@@ -96,6 +96,8 @@ def loadable_folder(source: ModelSource, room: Path) -> tuple[Path, dict[str, An
             raise Incompatible(
                 f"run {anchors.run_id} trains a model from its owner's own code; expected one that transformers loads"
             )
+        if manifest.model.adapter is not None:
+            raise adapter_alone(anchors.run_id)
         facts = {"run_id": anchors.run_id, "versions": list(anchors.versions), "tokens": anchors.tokens}
         folder = _written(contents_of(anchors), room)
     if not (folder / TOKENIZER_NAME).is_file():

@@ -159,7 +159,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
     "peer.export.formats": (
         "averaging averaging.outer peer peer.config peer.trainer.data peer.trainer.model peer.trainer.hf",
         False,
-        "pydantic safetensors torch transformers",
+        "peft pydantic safetensors torch transformers",
     ),
     "peer.export": (
         "dht.identity dht.records averaging.signing averaging.outer peer peer.config peer.files peer.checkpoint "

@@ -9,6 +9,7 @@ The files, each built on those above it:
     tokenizer_files.py  the run's tokenizer, or that one
     architecture.py    an architecture of transformers with the anchors in it
     model_file.py      a model as one file, with its config
+    adapter_files.py   an adapter in peft's form
     contents.py        what a folder holds, by the kind of model
     model_card.py      README.md of a folder
     model_folder.py    a model as a folder that transformers loads

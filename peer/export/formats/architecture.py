@@ -50,16 +50,26 @@ class ArchitectureModule:
     notes: tuple[str, ...] = ()
 
 
-def trained_architecture(manifest: RunManifest, values: Mapping[int, F32]) -> ArchitectureModule:
+def trained_architecture(
+    manifest: RunManifest, values: Mapping[int, F32], base: Path | None = None
+) -> ArchitectureModule:
     """The run's architecture with anchors (fragment -> float32 [num_values]) in it, on the CPU in float32.
 
+    An adapter is merged into its base.
+
+    Args:
+        base: folder with the weights that the run began with (`find_base`); an adapter needs it.
+
     Raises:
-        UsageFault: transformers is not installed.
+        UsageFault: transformers is not installed, or an adapter is without its base.
         Incompatible: it makes another module of the run's config.
     """
-    module = build_run_architecture(manifest).float()
+    module = build_run_architecture(manifest, base).float()
     layout = layout_of(manifest, [(name, tuple(tensor.shape)) for name, tensor in trained_parameters(module)])
     load_anchors(module, layout, values)
+    if manifest.model.adapter is not None:
+        adapted: Any = module
+        module = adapted.merge_and_unload()
     return ArchitectureModule(module.eval(), type(module).__name__, parameters_digest(module).hex(), _notes(module))
 
 

@@ -13,14 +13,19 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from dht.errors import UsageFault
 from peer.config.manifest import RunManifest
+from peer.export.formats.adapter_files import adapter_tensors, save_adapter
 from peer.export.formats.anchors import Anchors, named_tensors, parameters_sha256
 from peer.export.formats.architecture import ArchitectureModule, save_architecture, trained_architecture
 from peer.export.formats.llama import ARCHITECTURE, llama_config, llama_tensors
 from peer.export.formats.tokenizer_files import TokenizerFiles, tokenizer_files
+from peer.trainer.hf.base_weights import find_base
 
 WEIGHTS_NAME = "model.safetensors"
 INDEX_NAME = "model.safetensors.index.json"
+ADAPTER = "PeftModel"
+"""What loads an adapter alone; a class of peft."""
 CONFIG_NAME = "config.json"
 GENERATION_NAME = "generation_config.json"
 
@@ -96,19 +101,52 @@ class WholeArchitecture:
         _write_files(folder, self.tokenizer.files)
 
 
-def contents_of(anchors: Anchors) -> FolderContents:
+@dataclass(frozen=True, slots=True)
+class AdapterAlone:
+    """An adapter in peft's form, and a tokenizer."""
+
+    tensors: Mapping[str, Tensor]
+    config: bytes
+    tokenizer: TokenizerFiles
+    architecture: str = ADAPTER
+    parameters_digest: str = ""
+    notes: tuple[str, ...] = ()
+
+    def write(self, folder: Path, max_shard_bytes: int) -> None:
+        """As `FolderContents.write`."""
+        save_adapter(self.tensors, self.config, folder)
+        _write_files(folder, self.tokenizer.files)
+
+
+def contents_of(anchors: Anchors, base: Path | None = None, *, merge: bool = False) -> FolderContents:
     """What the folder of a run's model holds.
 
+    Args:
+        base: folder with the weights that the run began with; None: the hub's, where the manifest names them so.
+        merge: an adapter is merged into its base, which the folder then holds as well.
+
     Raises:
-        UsageFault: the run's model is an architecture of transformers, which is not installed.
-        Incompatible: the anchors do not fit the manifest.
+        UsageFault: a library that the model needs is not installed, or the base is not at hand, or not wanted.
+        Incompatible: the anchors do not fit the manifest, or the base is another one.
     """
-    kind = anchors.manifest.model.kind
+    section = anchors.manifest.model
+    kind = section.kind
+    if section.adapter is None and (merge or base is not None):
+        raise UsageFault(
+            f"{'--merge' if merge else '--base'} is given, and run {anchors.run_id} trains no adapter; expected "
+            "neither of --merge and --base; leave it out."
+        )
+    if section.adapter is not None and not merge:
+        if base is not None:
+            raise UsageFault("--base is given without --merge; expected both: an adapter alone needs no base.")
+        tokenizer = tokenizer_files(anchors.manifest, anchors.files)
+        return AdapterAlone(*adapter_tensors(anchors.manifest, anchors.values), tokenizer)
     if kind == "gpt":
         return built_in_contents(anchors.manifest, named_tensors(anchors), anchors.files)
     if kind == "hf":
         tokenizer = tokenizer_files(anchors.manifest, anchors.files)
-        return WholeArchitecture(trained_architecture(anchors.manifest, anchors.values), tokenizer)
+        found = find_base(anchors.manifest, base) if merge else None
+        return WholeArchitecture(trained_architecture(anchors.manifest, anchors.values, found), tokenizer)
     fragments = {f"fragment.{index}": torch.from_numpy(values) for index, values in sorted(anchors.values.items())}
     return NamedTensors("", fragments)
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from dht.quantities import plural
 from peer.config.manifest import RunManifest
+from peer.export.formats.adapter_files import base_of
 from peer.export.formats.anchors import Anchors
 from peer.version import SOFTWARE
 
@@ -23,6 +24,8 @@ _TASKS = {
 }
 """Task of a manifest -> what loads a model of it, and the task under which hubs list it."""
 _BUILT_IN_TASK = "causal-lm"
+_SPDX = re.compile(r"[a-z][a-z0-9.-]{1,39}")
+"""Of a licence's identifier, as hubs list them."""
 _MARKUP = re.compile(r"([\\`*_{}\[\]<>#|&!~$])")
 
 
@@ -46,10 +49,15 @@ def model_card(anchors: Anchors, architecture: str, notes: Sequence[str] = (), *
 
 
 def _front(manifest: RunManifest, architecture: str) -> str:
-    """What hubs read, in YAML; nothing of others stands in it."""
+    """What hubs read, in YAML; of others only what the manifest's patterns let through."""
     lines = ["---", "tags:", "- murmuration", "- decentralized-training"]
+    if _SPDX.fullmatch(manifest.licence.lower()):
+        lines.append(f"license: {manifest.licence.lower()}")
+    if base := base_of(manifest).partition("@")[0]:
+        lines.append(f"base_model: {base}")
     if architecture:
-        lines += ["library_name: transformers", f"pipeline_tag: {_TASKS[manifest.model.task or _BUILT_IN_TASK][1]}"]
+        library = "peft" if architecture == "PeftModel" else "transformers"
+        lines += [f"library_name: {library}", f"pipeline_tag: {_TASKS[manifest.model.task or _BUILT_IN_TASK][1]}"]
     return "\n".join([*lines, "---"])
 
 
@@ -71,6 +79,9 @@ def _table(anchors: Anchors, architecture: str) -> str:
             else f"{loss:.4f} nats per token, as a member reported at version sum {anchors.held_out_version}",
         ),
         *_data_row(manifest),
+        *(("organiser", _shown(text)) for text in (manifest.organiser,) if text),
+        *(("homepage", _shown(text)) for text in (manifest.homepage,) if text),
+        ("licence", _shown(manifest.licence) or "the run names none"),
     ]
     return "\n".join(["| what | value |", "|---|---|", *(f"| {name} | {value} |" for name, value in rows)])
 
@@ -82,6 +93,8 @@ def _data_row(manifest: RunManifest) -> list[tuple[str, str]]:
 
 
 def _loading(manifest: RunManifest, architecture: str, has_tokenizer: bool) -> str:
+    if manifest.model.adapter is not None and architecture == "PeftModel":
+        return _loading_adapter(manifest, has_tokenizer)
     if not architecture:
         return (
             "## Load it\n\nThe trained parameters are flat fragments (`fragment.0`, ...) in the order of the owner's "
@@ -101,6 +114,20 @@ def _loading(manifest: RunManifest, architecture: str, has_tokenizer: bool) -> s
     if manifest.model.task != "image-classification":
         lines += [f"It was trained on sequences of {manifest.model.context} tokens.", _tokens(manifest, has_tokenizer)]
     return "\n".join(lines).rstrip()
+
+
+def _loading_adapter(manifest: RunManifest, has_tokenizer: bool) -> str:
+    auto_class, _ = _TASKS[manifest.model.task or _BUILT_IN_TASK]
+    repository, _, revision = base_of(manifest).partition("@")
+    base = f'"{repository}", revision="{revision}"' if repository else "BASE_FOLDER"
+    assert manifest.model.init is not None
+    lines = ["## Load it", "", "```python", "from peft import PeftModel", f"from transformers import {auto_class}", ""]
+    lines += [f"base = {auto_class}.from_pretrained({base})", 'model = PeftModel.from_pretrained(base, ".")', "```", ""]
+    lines.append(
+        f"This is an adapter alone. It stands on the weights with the digest `{manifest.model.init.digest}`. "
+        + _tokens(manifest, has_tokenizer)
+    )
+    return "\n".join(lines)
 
 
 def _tokens(manifest: RunManifest, has_tokenizer: bool) -> str:

@@ -54,13 +54,21 @@ def check_folder(folder: Path, *, replace: bool) -> None:
 
 
 def write_folder(
-    anchors: Anchors, folder: Path, now: float, *, replace: bool, max_shard_bytes: int = MAX_SHARD_BYTES
+    anchors: Anchors,
+    folder: Path,
+    now: float,
+    *,
+    replace: bool,
+    max_shard_bytes: int = MAX_SHARD_BYTES,
+    base: Path | None = None,
+    merge: bool = False,
 ) -> dict[str, Any]:
     """Write the model as a folder, whole or not at all; returns what `run.json` says.
 
     Args:
         replace: an earlier export there gives way.
         max_shard_bytes: of one file of weights; larger ones are split, but for a single tensor.
+        base, merge: as for `contents_of`.
 
     Raises:
         UsageFault: see `check_folder`.
@@ -68,7 +76,7 @@ def write_folder(
         LocalFault: the disk is full or broken; an earlier folder is untouched.
     """
     check_folder(folder, replace=replace)
-    contents = contents_of(anchors)
+    contents = contents_of(anchors, base, merge=merge)
     try:
         draft = Path(tempfile.mkdtemp(dir=folder.absolute().parent, prefix=f".{folder.absolute().name}."))
         try:

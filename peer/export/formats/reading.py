@@ -21,6 +21,7 @@ from dht.regular_files import read_regular
 from peer.config.layouts import layout_of, parameter_shapes
 from peer.config.least_memory import check_memory, free_memory_bytes
 from peer.config.manifest import RunManifest
+from peer.export.formats.adapter_files import CONFIG_NAME as ADAPTER_CONFIG
 from peer.export.formats.anchors import Anchors
 from peer.export.formats.architecture import as_language_model, read_architecture, trained_architecture
 from peer.export.formats.llama import built_in_tensors, llama_shapes
@@ -60,6 +61,8 @@ def read_model(path: Path) -> ModelFile:
         if path.is_dir():
             config, header, manifest = read_header(path, _run_json(path))
             if manifest.model.kind == "hf":
+                if (path / ADAPTER_CONFIG).is_file():
+                    raise adapter_alone(header.run_id)
                 check_memory(manifest, "read", free_memory_bytes())
                 module = read_architecture(manifest, path)
                 return _checked(path, ModelFile(as_language_model(manifest, module), manifest, config, header), module)
@@ -98,6 +101,8 @@ def model_of(anchors: Anchors) -> nn.Module:
         Incompatible: the run trains a model from its owner's own code, or the anchors do not fit the manifest.
     """
     manifest = anchors.manifest
+    if manifest.model.adapter is not None:
+        raise adapter_alone(anchors.run_id)
     if manifest.model.kind == "hf":
         return as_language_model(manifest, trained_architecture(manifest, anchors.values).module)
     check_built_in(anchors.run_id, manifest)
@@ -105,6 +110,14 @@ def model_of(anchors: Anchors) -> nn.Module:
     layout = layout_of(manifest, [(name, tuple(p.shape)) for name, p in model.named_parameters()])
     load_anchors(model, layout, anchors.values)
     return model
+
+
+def adapter_alone(run_id: str) -> Incompatible:
+    """The sentence about an adapter without its base."""
+    return Incompatible(
+        f"run {run_id} trains an adapter, which says nothing without its base; expected a merged model; use `peer "
+        "export --merge --base DIR --out FOLDER`, then --model FOLDER"
+    )
 
 
 def check_built_in(run_id: str, manifest: RunManifest) -> None:

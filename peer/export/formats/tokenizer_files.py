@@ -18,7 +18,7 @@ from peer.trainer.model.sampling import NUM_BYTES
 TOKENIZER_CONFIG_NAME = "tokenizer_config.json"
 _END_SAYERS = (TOKENIZER_CONFIG_NAME, "special_tokens_map.json")
 
-_WRITTEN_ANYWAY = ("config.json", "generation_config.json", "README.md", "run.json", "model.safetensors.index.json")
+_WRITTEN_ANYWAY = ("config.json", "README.md", "run.json", "model.safetensors.index.json")
 """What an export writes itself; a run's file of that name stays with the run."""
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".onnx", ".py")
 """Weights of where a run began, and code, which no model here needs."""

@@ -312,7 +312,8 @@ def test_a_model_comes_from_one_source(home: Path, monkeypatch: pytest.MonkeyPat
     assert app.run(["export", "--run-id", RUN_ID, "--peers", ADDRESS, "--out", "m", "--force", "--timeout", "9"]) == 0
     assert app.run(["export", "--run-id", RUN_ID, "--checkpoint", "here", "--json"]) == 0
     live, saved = RunSource(RUN_ID, (ADDRESS,), 9.0, home / RUN_ID / "observer"), CheckpointSource(RUN_ID, Path("here"))
-    assert calls == [(live, Path("m"), True, False, "hf", None), (saved, Path("model"), False, True, "hf", None)]
+    hf = ("hf", None, False, None)
+    assert calls == [(live, Path("m"), True, False, *hf), (saved, Path("model"), False, True, *hf)]
     calls = stand_in(monkeypatch, "peer.export.sample", "sample_model", lambda *_: 0)
     assert app.run(["sample", "--model", "m", "--prompt", "a b", "--max-tokens", "3", "--temperature", "0"]) == 0
     assert calls == [(ModelFileSource(Path("m")), "a b", 3, 0.0, 0, "auto", False)]

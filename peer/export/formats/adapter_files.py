@@ -1,0 +1,63 @@
+"""An adapter in the form of peft: `adapter_config.json` and `adapter_model.safetensors`; the base stays where it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+from torch import Tensor
+
+from averaging.arrays import F32
+from peer.config.manifest import RunManifest
+from peer.export.formats.architecture import trained_tensors
+from peer.trainer.hf.adapter import with_adapter
+from peer.trainer.hf.architecture import build_architecture
+
+CONFIG_NAME = "adapter_config.json"
+WEIGHTS_NAME = "adapter_model.safetensors"
+_HUB = "hub:"
+
+
+def adapter_tensors(manifest: RunManifest, values: Mapping[int, F32]) -> tuple[dict[str, Tensor], bytes]:
+    """(tensors under peft's names, adapter_config.json) of anchors (fragment -> float32 [num_values]).
+
+    The base is not needed for it, nor in memory.
+
+    Raises:
+        UsageFault: transformers or peft is not installed.
+        Incompatible: this machine's libraries make another module of the run's config.
+    """
+    section = manifest.model
+    assert section.config is not None
+    assert section.task is not None
+    assert section.adapter is not None
+    tensors = trained_tensors(manifest, values)
+    base = build_architecture(section.config, section.task, without_values=True)
+    model: Any = with_adapter(base, section.adapter, None)
+    from peft import get_peft_model_state_dict
+
+    named = get_peft_model_state_dict(model, state_dict=tensors)
+    repository, _, revision = base_of(manifest).partition("@")
+    config = model.peft_config["default"].to_dict()
+    config |= {"base_model_name_or_path": repository or None, "revision": revision or None, "inference_mode": True}
+    plain = {name: sorted(value) if isinstance(value, set) else value for name, value in config.items()}
+    return dict(named), json.dumps(plain, indent=2, sort_keys=True).encode() + b"\n"
+
+
+def base_of(manifest: RunManifest) -> str:
+    """The base's place on the hub, ``org/name@REVISION``; empty: each volunteer has it in a folder."""
+    init = manifest.model.init
+    return init.source.removeprefix(_HUB) if init is not None and init.source.startswith(_HUB) else ""
+
+
+def save_adapter(tensors: Mapping[str, Tensor], config: bytes, folder: Path) -> None:
+    """Write both files.
+
+    Raises:
+        OSError, SafetensorError: the disk is full or broken.
+    """
+    save_file(dict(tensors), folder / WEIGHTS_NAME, metadata={"format": "pt"})
+    (folder / CONFIG_NAME).write_bytes(config)
