@@ -21,6 +21,8 @@ from peer.config.peer_config import IDENTITY_NAME, RUN_RECORD_NAME, user_data_di
 from peer.files.adding import check_at_hand, keep_files, with_files
 
 OWNER_KEY_NAME = "owner.key"
+TOKENIZER_NAME = "tokenizer.json"
+"""As tools of the field write a tokenizer's file."""
 ROBUST_COMBINE = "centered_clip"
 """What an open run is made with: with the mean, one member that commits alone moves everybody; see open-run.md."""
 
@@ -147,9 +149,18 @@ def _asked_manifest(
     try:
         if model is not None:
             fields = _with_model(fields, model)
-        return RunManifest.from_fields(with_files(fields, files))
+        return RunManifest.from_fields(_with_tokenizer(with_files(fields, files)))
     except ValueError as error:
         raise UsageFault(f"{config_path or ('--file' if model is None else '--model')}: {error}") from error
+
+
+def _with_tokenizer(fields: dict[str, Any]) -> dict[str, Any]:
+    """A run that brings a tokenizer reads text through it, unless its owner says otherwise."""
+    names = [one.get("name") for one in fields.get("files", ()) if isinstance(one, Mapping)]
+    data: object = fields.get("data", {})
+    if TOKENIZER_NAME not in names or not isinstance(data, dict):
+        return fields
+    return {**fields, "data": {"tokenizer": TOKENIZER_NAME, **data}}
 
 
 def _with_model(fields: dict[str, Any], model: DescribedModel) -> dict[str, Any]:

@@ -115,3 +115,14 @@ def test_a_full_disk_signs_no_run(tmp_path: Path, paths: list[Path], monkeypatch
     with pytest.raises(LocalFault, match=r"No space left on device; expected .* 2 bytes of free space; no run was"):
         create_run("tiny", None, tmp_path / "owner", files=paths)
     assert not (tmp_path / "owner" / "run.record").exists()
+
+
+def test_a_run_that_brings_a_tokenizer_reads_text_through_it_unless_its_owner_says_otherwise(
+    tmp_path: Path, paths: list[Path]
+) -> None:
+    assert create_run("tiny", None, tmp_path / "owner", files=paths).manifest.data.tokenizer == "tokenizer.json"
+    assert create_run("tiny", None, tmp_path / "other", files=paths[1:]).manifest.data.tokenizer is None
+    other = tmp_path / "run.toml"
+    other.write_text('[data]\ntokenizer = "weights.safetensors"\n')
+    named = create_run("tiny", other, tmp_path / "named", files=paths).manifest
+    assert named.data.tokenizer == "weights.safetensors"
