@@ -45,8 +45,7 @@ class OwnProgress:
 
     state: PanelState = field(default_factory=PanelState)
     step: int = -1
-    learning_rate: float | None = None
-    run_tokens: int = 0
+    progress: TrainingProgressed | None = None
     held_out_loss: float | None = None
     round_seconds: tuple[float, ...] = ()
 
@@ -59,7 +58,7 @@ class OwnProgress:
             case RoundCommitted():
                 return dataclasses.replace(now, round_seconds=(*now.round_seconds, fact.seconds)), None
             case TrainingProgressed():
-                now = dataclasses.replace(now, learning_rate=fact.learning_rate, run_tokens=fact.run_tokens)
+                now = dataclasses.replace(now, progress=fact)
                 return now._row(event.at, fact.inner_steps, is_due=fact.inner_steps > self.step)
             case LeftRun():
                 return now._row(event.at, fact.inner_steps, is_due=False)
@@ -69,17 +68,18 @@ class OwnProgress:
         if not is_due and self.held_out_loss is None and not self.round_seconds:
             return self, None
         seconds = sum(self.round_seconds) / len(self.round_seconds) if self.round_seconds else None
+        report = self.progress
         row = row_of(
             max(step, self.step),
             at,
             {
-                "loss": self.state.train_loss,
+                "loss": None if report is None else report.train_loss,
                 "held_out_loss": self.held_out_loss,
-                "learning_rate": self.learning_rate,
+                "learning_rate": None if report is None else report.learning_rate,
                 "tokens": self.state.tokens,
-                "tokens_per_second": self.state.tokens_per_second,
-                "wait_fraction": self.state.wait_fraction,
-                "run_tokens": self.run_tokens,
+                "tokens_per_second": None if report is None else report.tokens_per_second,
+                "wait_fraction": None if report is None else report.wait_fraction,
+                "run_tokens": None if report is None else report.run_tokens,
                 "versions": sum(self.state.versions),
                 "rounds": self.state.rounds_committed,
                 "round_seconds": seconds,

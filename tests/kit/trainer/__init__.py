@@ -3,6 +3,7 @@
 The files, each built on those above it:
 
     checkpoint_peer.py  one peer without a network, both sides of whose checkpoints are in this process
+    tiny_gpt.py         the built-in model, and an inner loop's settings, that train in milliseconds
     trainer_link.py     a small module, and its trainer's side of a mailbox
     lone_swarm.py       a session of an own loop without a network: hooks, counts and anchors
     prepared_data.py    a small tokenizer, and shards made with it

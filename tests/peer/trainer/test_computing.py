@@ -25,7 +25,7 @@ from peer.trainer.data.corpus import Corpus, TokenStream
 from peer.trainer.loop.inner_step import IGNORED, InnerStep
 from peer.trainer.model.gpt import GPT, initialise
 from peer.trainer.model.optimizer import has_fused, make_optimizer
-from tests.peer.trainer.test_trainer import CONTEXT, Settings, model_of
+from tests.kit.trainer.tiny_gpt import CONTEXT, Settings, model_of
 
 CPU = torch.device("cpu")
 POSITIONS = np.arange(0, 8 * 31, 31, dtype=np.int64)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,23 +21,7 @@ from peer.trainer.loop.inner_step import learning_rate_at
 from peer.trainer.loop.local_training import LocalTraining
 from peer.trainer.loop.mailbox_link import TrainerLink
 from peer.trainer.loop.trainer import MAX_SKIPPED_IN_A_ROW, Trainer
-from peer.trainer.model.gpt import GPT, initialise
-
-CONTEXT = 16
-
-
-@dataclass(frozen=True)
-class Settings:
-    optimizer: str = "adamw"
-    batch_size: int = 4
-    accumulation_steps: int = 1
-    learning_rate: float = 3e-3
-    warmup_steps: int = 5
-    total_steps: int | None = None
-    weight_decay: float = 0.1
-    beta1: float = 0.9
-    beta2: float = 0.95
-    grad_clip: float = 1.0
+from tests.kit.trainer.tiny_gpt import CONTEXT, Settings, model_of
 
 
 @pytest.fixture(scope="module")
@@ -45,12 +29,6 @@ def corpus(tmp_path_factory) -> Corpus:
     path = tmp_path_factory.mktemp("data") / "text.txt"
     path.write_text("".join(f"{n} bottles on the wall, take one down, {n - 1} left. " for n in range(200)))
     return open_corpus(f"text:{path}", vocab_size=256, context=CONTEXT, held_out_fraction=0.1)
-
-
-def model_of(seed=0) -> GPT:
-    model = GPT(num_layers=1, d_model=16, num_heads=2, vocab_size=256, context=CONTEXT)
-    initialise(model, seed)
-    return model
 
 
 def link_of(model, **options) -> TrainerLink:
