@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,13 @@ from typing import Any
 from averaging.outer.layout import build_layout
 from dht.errors import LocalFault, PeerFault, UsageFault
 from dht.identity.keys import Identity, make_run_id
-from dht.records.signed_records import MAX_RUN_RECORD_BYTES, decode_run_record, encode_run_record, sign_run_record
+from dht.records.signed_records import (
+    MAX_RUN_RECORD_BYTES,
+    claimed_run_id,
+    decode_run_record,
+    encode_run_record,
+    sign_run_record,
+)
 from dht.regular_files import read_regular, write_whole
 from peer.config.data_source import check_signable
 from peer.config.hf_config import DescribedModel
@@ -19,6 +26,7 @@ from peer.config.layouts import NamedParameters, trained_parameters
 from peer.config.manifest import RunManifest, run_file_fields
 from peer.config.peer_config import IDENTITY_NAME, RUN_RECORD_NAME, user_data_dir_here
 from peer.files.adding import check_at_hand, keep_files, with_files
+from peer.files.layout_file import LAYOUT_NAME, layout_content
 
 OWNER_KEY_NAME = "owner.key"
 TOKENIZER_NAME = "tokenizer.json"
@@ -108,18 +116,47 @@ def create_custom_run(
             peer must build the same ones; their values may differ, a joiner takes those of the swarm.
         settings: sections and fields of `RunManifest`, e.g. ``{"averaging": {"sync_every": 10}}``. An open run gets a
             robust combination where they name none; one that is signed again keeps its own.
-        name, folder, replace, files: as for `create_run`.
+        name, folder, replace, files: as for `create_run`. One more file has the names and shapes of the parameters, so
+            that what was trained can be read without the module.
 
     Raises:
         UsageFault: name, settings, module or a file are wrong, or the folder holds a run already.
         LocalFault: the folder cannot be written.
     """
     make_run_id(name, bytes(32))
-    paths = [Path(path) for path in files]
-    fields = with_files({**(settings or {}), "name": name}, paths)
-    if "model" in fields:
-        raise UsageFault("settings has a section 'model', which follows from the module here; remove it.")
+    paths, place = [Path(path) for path in files], None if folder is None else Path(folder)
     shapes = [(parameter, tuple(tensor.shape)) for parameter, tensor in trained_parameters(module)]
+    with tempfile.TemporaryDirectory() as drafts:
+        if LAYOUT_NAME not in {path.name for path in paths} and _may_bring_layout(place):
+            paths.append(Path(drafts) / LAYOUT_NAME)
+            paths[-1].write_bytes(layout_content(shapes))
+        return _create_custom_run(name, shapes, settings or {}, paths, place, replace=replace)
+
+
+def _may_bring_layout(folder: Path | None) -> bool:
+    """A new run does; one that is signed again and did not would be another run with it."""
+    if folder is None:
+        return True
+    try:
+        data = read_regular(folder / RUN_RECORD_NAME, MAX_RUN_RECORD_BYTES)
+        earlier = decode_run_record(data, run_id=claimed_run_id(data) or "")
+        return LAYOUT_NAME in {file.name for file in RunManifest.from_bytes(earlier.manifest).files}
+    except (OSError, PeerFault, ValueError):
+        return True
+
+
+def _create_custom_run(
+    name: str,
+    shapes: Sequence[tuple[str, tuple[int, ...]]],
+    settings: Mapping[str, Any],
+    paths: Sequence[Path],
+    folder: Path | None,
+    *,
+    replace: bool,
+) -> NewRun:
+    if "model" in settings:
+        raise UsageFault("settings has a section 'model', which follows from the module here; remove it.")
+    fields = with_files({**settings, "name": name}, paths)
     try:
         asked = RunManifest.from_fields(
             {part: fields[part] for part in ("name", "access", "averaging") if part in fields}
@@ -136,8 +173,7 @@ def create_custom_run(
         manifest = RunManifest.from_fields(fields)
     except ValueError as error:
         raise UsageFault(f"run {name!r} cannot be made: {error}") from error
-    place = None if folder is None else Path(folder)
-    return _write_run(manifest, place, replace, paths, keeps_combine=is_chosen_here)
+    return _write_run(manifest, folder, replace, paths, keeps_combine=is_chosen_here)
 
 
 def _asked_manifest(

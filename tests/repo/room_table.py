@@ -157,7 +157,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         "numpy pydantic torch",
     ),
     "peer.export.formats": (
-        "averaging averaging.outer peer peer.config peer.trainer.data peer.trainer.model peer.trainer.hf",
+        "averaging averaging.outer peer peer.config peer.files peer.trainer.data peer.trainer.model peer.trainer.hf",
         False,
         "peft pydantic safetensors torch transformers",
     ),

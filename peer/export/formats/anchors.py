@@ -17,6 +17,7 @@ from averaging.outer.outer_step import anchor_digest
 from peer.config.layouts import layout_of, shapes_of
 from peer.config.manifest import RunManifest
 from peer.export.formats.model_header import DIGEST_NAME, SCHEMA, config_digest
+from peer.files.layout_file import named_shapes
 from peer.trainer.model.gpt import tensors_digest
 from peer.version import SOFTWARE
 
@@ -89,6 +90,17 @@ def named_tensors(anchors: Anchors) -> dict[str, Tensor]:
         Incompatible: the model cannot be cut as the manifest says.
     """
     shapes = shapes_of(anchors.manifest)
+    return tensors_of(layout_of(anchors.manifest, shapes), shapes, anchors.values)
+
+
+def own_module_tensors(anchors: Anchors) -> dict[str, Tensor]:
+    """Parameters of a module from its owner's own code: under its names where the run says them, else flat fragments.
+
+    float32 on the CPU; a flat one is called `fragment.N`.
+    """
+    shapes = named_shapes(anchors.manifest, anchors.files)
+    if shapes is None:
+        return {f"fragment.{index}": torch.from_numpy(values) for index, values in sorted(anchors.values.items())}
     return tensors_of(layout_of(anchors.manifest, shapes), shapes, anchors.values)
 
 

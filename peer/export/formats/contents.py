@@ -9,14 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
 from dht.errors import UsageFault
 from peer.config.manifest import RunManifest
 from peer.export.formats.adapter_files import adapter_tensors, save_adapter
-from peer.export.formats.anchors import Anchors, named_tensors, parameters_sha256
+from peer.export.formats.anchors import Anchors, named_tensors, own_module_tensors, parameters_sha256
 from peer.export.formats.architecture import ArchitectureModule, save_architecture, trained_architecture
 from peer.export.formats.llama import ARCHITECTURE, llama_config, llama_tensors
 from peer.export.formats.tokenizer_files import TokenizerFiles, tokenizer_files
@@ -147,8 +146,7 @@ def contents_of(anchors: Anchors, base: Path | None = None, *, merge: bool = Fal
         tokenizer = tokenizer_files(anchors.manifest, anchors.files)
         found = find_base(anchors.manifest, base) if merge else None
         return WholeArchitecture(trained_architecture(anchors.manifest, anchors.values, found), tokenizer)
-    fragments = {f"fragment.{index}": torch.from_numpy(values) for index, values in sorted(anchors.values.items())}
-    return NamedTensors("", fragments)
+    return NamedTensors("", own_module_tensors(anchors))
 
 
 def built_in_contents(

@@ -12,6 +12,7 @@ from dht.quantities import plural
 from peer.config.manifest import RunManifest
 from peer.export.formats.adapter_files import base_of
 from peer.export.formats.anchors import Anchors
+from peer.files.layout_file import LAYOUT_NAME
 from peer.version import SOFTWARE
 
 MAX_CONTRIBUTORS_SHOWN = 100
@@ -95,6 +96,11 @@ def _data_row(manifest: RunManifest) -> list[tuple[str, str]]:
 def _loading(manifest: RunManifest, architecture: str, has_tokenizer: bool) -> str:
     if manifest.model.adapter is not None and architecture == "PeftModel":
         return _loading_adapter(manifest, has_tokenizer)
+    if not architecture and LAYOUT_NAME in {file.name for file in manifest.files}:
+        return (
+            "## Load it\n\nThe trained parameters have the names and shapes of the owner's module, which is not part "
+            "of this folder: `module.load_state_dict(safetensors.torch.load_file(...), strict=False)`."
+        )
     if not architecture:
         return (
             "## Load it\n\nThe trained parameters are flat fragments (`fragment.0`, ...) in the order of the owner's "

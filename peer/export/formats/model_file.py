@@ -2,7 +2,7 @@
 
 The JSON lies beside the file (`config.json`) for people and inside the file for `peer sample`, so that the two cannot
 be mixed up. Of an architecture of transformers only the trained parameters are in it: its folder is what can be read
-again. Models of kind custom are flat fragments (`fragment.0`, ...), in the order of the owner's layout.
+again. Models of kind custom have the names of the owner's module where the run says them; else they are flat fragments.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from dht.errors import LocalFault, UsageFault
-from peer.export.formats.anchors import Anchors, named_tensors, parameters_sha256, run_facts
+from peer.export.formats.anchors import Anchors, named_tensors, own_module_tensors, parameters_sha256, run_facts
 from peer.export.formats.architecture import trained_tensors
 from peer.export.formats.model_header import HEADER_KEY
 
@@ -71,8 +70,7 @@ def write_model(anchors: Anchors, path: Path, now: float, *, replace: bool) -> d
     elif anchors.manifest.model.kind == "hf":
         tensors, digest = trained_tensors(anchors.manifest, anchors.values), ""
     else:
-        tensors = {f"fragment.{index}": torch.from_numpy(values) for index, values in sorted(anchors.values.items())}
-        digest = ""
+        tensors, digest = own_module_tensors(anchors), ""
     config = run_facts(anchors, digest, now)
     text = json.dumps(config, indent=1)
     drafts: dict[Path, Path] = {}

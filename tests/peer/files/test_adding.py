@@ -77,7 +77,7 @@ def test_signing_again_takes_the_files_that_are_there(tmp_path: Path, paths: lis
 def test_a_custom_run_has_files_code_and_command(tmp_path: Path, paths: list[Path]) -> None:
     where = {"code": f"https://example.org/a@{'0' * 40}", "command": "python train.py"}
     run = create_custom_run("own", nn.Linear(2, 2), where, tmp_path / "owner", files=paths[:1])
-    assert [one.name for one in run.manifest.files] == ["tokenizer.json"]
+    assert [one.name for one in run.manifest.files] == ["tokenizer.json", "layout.json"]
     assert (run.manifest.code, run.manifest.command) == (where["code"], where["command"])
 
 

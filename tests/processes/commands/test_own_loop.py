@@ -204,7 +204,7 @@ def test_a_lone_peer_that_returns_goes_on_where_it_was(tmp_path: Path) -> None:
         with join(
             run.run_id, module=module, optimizer=optimizer, data_dir=tmp_path, listen=(LOOPBACK,), on_event=seen.append
         ) as swarm:
-            assert [path.read_text() for path in swarm.files.iterdir()] == ["a b c"]
+            assert (swarm.files / "vocabulary.txt").read_text() == "a b c"
             enough = [version + num_commits for version in swarm.versions]
             swarm.scheduler(optimizer)
             for indices in swarm.samples(8, len(inputs)):

@@ -1,0 +1,51 @@
+"""Names and shapes of a custom run's parameters, as a file of the run: what was trained can be read without the code.
+
+{"parameters": [["0.weight", [8, 4]], ["0.bias", [8]]]}
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from averaging.wire.file_chunks import MAX_FILE_BYTES
+from dht.errors import Incompatible
+from dht.regular_files import read_regular
+from peer.config.layouts import layout_digest_of, layout_of
+from peer.config.manifest import RunManifest
+
+LAYOUT_NAME = "layout.json"
+
+Shapes = list[tuple[str, tuple[int, ...]]]
+
+
+def layout_content(shapes: Sequence[tuple[str, tuple[int, ...]]]) -> bytes:
+    """The content of `LAYOUT_NAME` for (name, shape) of all trained parameters, in the module's order."""
+    return json.dumps({"parameters": [[name, list(shape)] for name, shape in shapes]}).encode() + b"\n"
+
+
+def named_shapes(manifest: RunManifest, folder: Path | None) -> Shapes | None:
+    """(name, shape) of the parameters of a custom run, which have the layout digest of the manifest.
+
+    Args:
+        folder: with the files of the run; None: it has none.
+
+    Returns None where the run has no such file, or the file says something else than that layout.
+    """
+    if folder is None or LAYOUT_NAME not in {file.name for file in manifest.files}:
+        return None
+    try:
+        listed = json.loads(read_regular(folder / LAYOUT_NAME, MAX_FILE_BYTES))["parameters"]
+        shapes = [_checked(name, shape) for name, shape in listed]
+        is_of_the_run = layout_of(manifest, shapes).digest == layout_digest_of(manifest)
+    except (OSError, ValueError, TypeError, KeyError, RecursionError, Incompatible):
+        return None
+    return shapes if is_of_the_run else None
+
+
+def _checked(name: object, shape: object) -> tuple[str, tuple[int, ...]]:
+    """Raises ValueError when it is no name and shape."""
+    if type(name) is not str or type(shape) is not list or not all(type(size) is int and size >= 0 for size in shape):
+        raise ValueError(f"{name!r:.60} has no shape")
+    return name, tuple(shape)
