@@ -15,11 +15,11 @@ from dashboard.facts import ContributorRow, ContributorView, HistoryView, RoundF
 from dashboard.observe.state import DashboardState, PeerRow
 from dashboard.page.assets import LICENSES, Assets
 from dashboard.page.curves import curves, work_curve
-from dashboard.page.formats import TEMPLATES, age_text, contributor_path, short_day
+from dashboard.page.formats import TEMPLATES, age_text, contributor_path, loss_text, people_text, short_day
 from dashboard.page.progress import GoalProgress, progress_of, when_text
 from dashboard.page.result import result_of
 from dashboard.page.rounds import health, strip, timeline
-from dht.quantities import plural
+from dht.quantities import plural, words_text
 
 REFRESH_SECONDS: Final = 5
 """How often browsers without scripts load the page again."""
@@ -27,11 +27,16 @@ REFRESH_SECONDS: Final = 5
 STREAM_PATH: Final = "/events/stream"
 """Of the server-sent events."""
 
-SECTIONS: Final = (
-    *("status", "progress", "figures", "join", "contributors", "timeline", "strip", "health"),
-    *("bandwidth", "countries", "rounds", "peers", "gaps"),
-)
+TABS: Final = {
+    "overview": ("progress", "figures", "join", "top"),
+    "people": ("contributors", "countries"),
+    "model": ("model", "gaps"),
+    "engine-room": ("timeline", "health", "strip", "bandwidth", "rounds", "peers"),
+}
+"""Live sections of each part of the page; without scripts the parts follow one another."""
+SECTIONS: Final = ("status", *(section for sections in TABS.values() for section in sections))
 """Replaced one by one while the page is open; each has a template."""
+MAX_TOP: Final = 5
 
 INSTALL: Final = "pip install murmuration-swarm"
 """How a visitor gets `peer`."""
@@ -41,6 +46,7 @@ TEMPLATES.globals.update(
     {
         "max_contributors": MAX_CONTRIBUTORS_SHOWN,
         "max_machines": 16,
+        "max_top": MAX_TOP,
         "max_peers": 50,
         "max_rounds": 12,
         "max_gaps": 8,
@@ -86,18 +92,32 @@ def render_page(
     now: float,
     snapshot_id: str,
     assets: Assets,
+    about: str = "",
 ) -> str:
     """The whole page at `now`.
 
     Args:
         sections: of `render_sections`.
         snapshot_id: where live updates go on from.
+        about: of `about_run`: what links to the page say.
     """
     name, _, mark = run_id.partition(".")
-    values = {"run_id": run_id, "name": name, "mark": mark, "curves": curves(history)}
+    values = {"run_id": run_id, "name": name, "mark": mark, "curves": curves(history), "about": about}
     # Their templates escaped what is in them.
     values["sections"] = {key: Markup(html) for key, html in sections.items()}
     return _document("page.html", values, now, snapshot_id, assets)
+
+
+def about_run(state: DashboardState, history: HistoryView) -> str:
+    """What is made and how far it is, in one or two sentences."""
+    result = result_of(state, history)
+    what = state.run.what if state.run is not None else "A model"
+    parts = [f"{what}, trained by people together, each on their own machine."]
+    if result.tokens:
+        loss = f", held-out loss {loss_text(result.held_out_loss)}" if result.held_out_loss is not None else ""
+        people = f" by {people_text(result.num_people)}" if result.num_people else ""
+        parts.append(f"So far {words_text(result.tokens)} tokens{people}{loss}.")
+    return " ".join(parts)
 
 
 def render_contributor(

@@ -16,12 +16,13 @@ from dashboard.history.history import History
 from dashboard.history.reading import HistoryReader
 from dashboard.page.assets import load_assets
 from dashboard.page.badge import contributor_badge, run_badge
-from dashboard.page.page import STREAM_PATH, render_contributor, render_page, render_people
+from dashboard.page.page import STREAM_PATH, about_run, render_contributor, render_page, render_people
 from dashboard.server.api import found_contributors
 from dashboard.server.api_routes import add_api, find_contributor, find_row
 from dashboard.server.api_schema import BadQuery, ContributorsQuery, read_query
 from dashboard.server.doors import Doors, own_limits
 from dashboard.server.live import RETRY_MILLISECONDS, Live
+from dashboard.server.packed import HEAD, PackedEnd, packed
 from dashboard.server.page_access import OPEN_PATHS, PageAccess
 from dashboard.server.site import SITE, Site, problem
 
@@ -140,8 +141,17 @@ async def _page(request: web.Request) -> web.Response:
         now=site.clock(),
         snapshot_id=live.snapshot_id,
         assets=site.assets,
+        about=about_run(live.state, live.history),
     )
-    return web.Response(text=html, content_type="text/html", headers={"Cache-Control": "no-cache"})
+    return _html(html)
+
+
+def _html(html: str) -> web.Response:
+    response = web.Response(
+        text=html, content_type="text/html", headers={"Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
+    )
+    response.enable_compression()
+    return response
 
 
 async def _contributor(request: web.Request) -> web.Response:
@@ -152,7 +162,7 @@ async def _contributor(request: web.Request) -> web.Response:
     html = render_contributor(
         site.live.state, view, now=site.clock(), snapshot_id=site.live.snapshot_id, assets=site.assets
     )
-    return web.Response(text=html, content_type="text/html", headers={"Cache-Control": "no-cache"})
+    return _html(html)
 
 
 async def _people(request: web.Request) -> web.Response:
@@ -221,19 +231,31 @@ async def _events(request: web.Request) -> web.StreamResponse:
     if live.is_closed or site.num_viewers >= min(MAX_VIEWERS, site.doors.limits.num_viewers):
         raise web.HTTPServiceUnavailable(reason="Too many viewers")
     headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no", "Content-Type": "text/event-stream"}
+    headers["Vary"] = "Accept-Encoding"
+    is_packed = "gzip" in request.headers.get("Accept-Encoding", "")
+    if is_packed:
+        headers["Content-Encoding"] = "gzip"
+    tab, end = request.query.get("tab", ""), PackedEnd()
     response = web.StreamResponse(headers=headers | SECURITY_HEADERS)
     version = live.version_of(request.headers.get("Last-Event-ID") or request.query.get("after", ""))
     try:
         with site.viewing():
             await response.prepare(request)
-            await response.write(f"retry: {RETRY_MILLISECONDS}\n\n".encode())
+            first = f"retry: {RETRY_MILLISECONDS}\n\n".encode()
+            await response.write(HEAD + packed(first) if is_packed else first)
+            end.took(first)
             while not live.is_closed:
                 newest = live.version
-                events = live.since(version)
+                events, tick = live.since(version, tab), _tick(site.clock())
+                piece = live.packed_since(version, tab) + packed(tick) if is_packed else events + tick
                 async with asyncio.timeout(SEND_SECONDS):
-                    await response.write(events + _tick(site.clock()))
+                    await response.write(piece)
+                end.took(events)
+                end.took(tick)
                 version = newest
                 await live.wait_newer(version, PING_SECONDS)
+            if is_packed:
+                await response.write(end.tail())
     except (ConnectionResetError, TimeoutError):
         log.debug("a viewer went away")
     return response

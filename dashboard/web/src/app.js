@@ -4,6 +4,7 @@ import { startCharts } from "./charts.js";
 import { improve, on, replaceSection, startLive } from "./live.js";
 import { startPeople } from "./people.js";
 import { startPoints } from "./points.js";
+import { startTabs } from "./tabs.js";
 
 const REFRESH_MILLISECONDS = 3000;
 const COPIED_MILLISECONDS = 2000;
@@ -71,6 +72,7 @@ if (document.body.dataset.page === "contributor") {
   followOwnPage();
   startOwnCurve(document.body.dataset.id);
 } else {
+  startTabs();
   startCharts();
   startPoints();
 }

@@ -10,6 +10,9 @@ const SILENT_SECONDS = 45;
 let snapshotId = body.dataset.snapshot ?? "";
 let clockLead = Number(body.dataset.now) - Date.now() / 1000;
 let source = null;
+let tab = "";
+/** Up to which snapshot each tab has been kept up to date; a tab that nobody looks at is not. */
+const seen = new Map();
 let isLost = false;
 let heardAt = Date.now();
 
@@ -73,10 +76,22 @@ function heard() {
   isLost = false;
 }
 
+/** Follow only what is to be seen in `key`. */
+export function watchTab(key) {
+  if (key === tab) return;
+  seen.set(tab, snapshotId);
+  snapshotId = seen.get(key) ?? body.dataset.snapshot ?? "";
+  tab = key;
+  if (!source) return;
+  disconnect();
+  connect();
+}
+
 function connect() {
   if (source || document.hidden || !body.dataset.stream) return;
   heardAt = Date.now();
-  source = new EventSource(`${body.dataset.stream}?after=${encodeURIComponent(snapshotId)}`);
+  const query = new URLSearchParams({ after: snapshotId, ...(tab && { tab }) });
+  source = new EventSource(`${body.dataset.stream}?${query}`);
   source.addEventListener("section", (event) => {
     const { section, html } = JSON.parse(event.data);
     if (event.lastEventId) snapshotId = event.lastEventId;

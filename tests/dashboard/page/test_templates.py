@@ -14,7 +14,7 @@ from dashboard.observe.state import DashboardState
 from dashboard.page.assets import load_assets
 from dashboard.page.badge import contributor_badge, run_badge
 from dashboard.page.formats import TEMPLATES
-from dashboard.page.page import SECTIONS, render_contributor, render_page, render_people, render_sections
+from dashboard.page.page import SECTIONS, about_run, render_contributor, render_page, render_people, render_sections
 from tests.kit.dashboard.records import NOW, TextOnly
 from tests.kit.dashboard.scene import contributor_view, history_of_run, state_of
 
@@ -46,7 +46,7 @@ def everything(mark: str) -> dict[str, str]:
     how: dict[str, Any] = {"now": NOW, "snapshot_id": mark, "assets": load_assets()}
     found = render_sections(state, history)
     assert list(found) == list(SECTIONS)
-    found["page"] = render_page(state.run_id, found, history, **how)
+    found["page"] = render_page(state.run_id, found, history, about=about_run(state, history), **how)
     found["people"] = render_people(history.contributors, 60, sort="name", limit=3, now=NOW)
     found["contributor"] = render_contributor(state, view, **how)
     found["run badge"] = run_badge(state)

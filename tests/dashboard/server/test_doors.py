@@ -204,7 +204,7 @@ def test_who_takes_nothing_is_cut_off(path: str) -> None:
             nonlocal step
             step += 1
             if path != "large" and step < 400 and page.num_open:
-                now = NOW + step
+                now = NOW + 10 * step
                 records = [replace(bare_record(f"p{n}", now=now), name=f"{step}" * 10) for n in range(300)]
                 state = fold(page.live.state, Look(now=now, num_members=1, records=records))
                 page.live.publish(state, history_of(state))

@@ -203,8 +203,12 @@ def test_the_page_comes_alive_and_follows_the_run(in_browser: InBrowser) -> None
         page = await visit.open()
         await expect(page).to_have_title("tinybytes · Murmuration")
         await expect(page.locator("#status .age")).to_have_text("3 s ago")
-        for kind in ("losses", "swarm", "lines"):
+        await expect(page.locator('[data-chart="losses"] canvas')).to_be_visible()
+        await page.get_by_role("link", name="Engine room").click()
+        await expect(page.locator('[data-chart="losses"] canvas')).to_be_hidden()
+        for kind in ("swarm", "lines"):
             await expect(page.locator(f'[data-chart="{kind}"] canvas')).to_be_visible()
+        await page.get_by_role("link", name="People", exact=True).click()
         await expect(page.locator('[data-country="DE"]').first).to_have_text("Germany")
         label = page.locator('[data-chart="losses"] [role="img"]')
         await expect(label).to_have_attribute("aria-label", holding("9.3 M"))
@@ -213,6 +217,10 @@ def test_the_page_comes_alive_and_follows_the_run(in_browser: InBrowser) -> None
         people = (replace(contributor_of(0), name="Newcomer"), *visit.site.history.contributors[1:])
         visit.site.publish(contributors=people, points=(*visit.site.history.points, newest))
         await expect(page.locator("#contributors")).to_contain_text("Newcomer")
+        # What was not in view comes when it is looked at, and the address says where one is.
+        await page.get_by_role("link", name="Overview").click()
+        await expect(page.locator("#top")).to_contain_text("Newcomer")
+        assert page.url.endswith("#overview")
         await expect(label).to_have_attribute("aria-label", holding("9.5 M (held-out loss 1.500"))
 
     in_browser(check)
@@ -240,7 +248,7 @@ def test_the_curve_can_be_asked_in_other_ways(in_browser: InBrowser) -> None:
 
 def test_contributors_are_sorted_searched_and_opened(in_browser: InBrowser) -> None:
     async def check(visit: Visit) -> None:
-        page = await visit.open()
+        page = await visit.open("#people")
         people = page.locator("section.contributors-card")
         await expect(page.locator("#contributors tbody tr")).to_have_count(25)
         await page.get_by_role("button", name="show more").click()
@@ -280,11 +288,15 @@ def test_everybody_can_use_it(in_browser: InBrowser, scheme: Literal["light", "d
         page = await visit.open(scheme=scheme, size=size)
         await expect(page.locator('[data-chart="losses"] canvas')).to_be_visible()
         assert await accessibility_faults(page) == []
+        assert await width_of(page) <= size["width"]
+        for tab in ("People", "Model", "Engine room"):
+            await page.get_by_role("link", name=tab, exact=True).click()
+            assert await accessibility_faults(page) == []
+            assert await width_of(page) <= size["width"]
         channels = await page.evaluate(
             "getComputedStyle(document.documentElement).backgroundColor.match(/[0-9]+/g).map(Number)"
         )
         assert (max(channels) < 60) == (scheme == "dark")
-        assert await width_of(page) <= size["width"]
         if (scheme, size) == ("dark", DESK):
             return
         own = await visit.open(f"c/{peer_id_of(1)}", scheme=scheme, size=size)
@@ -304,7 +316,7 @@ def test_a_phone_holds_the_longest_names(in_browser: InBrowser) -> None:
         )
         await visit.site.stop()
         await visit.site.start()
-        page = await visit.open(size=PHONE)
+        page = await visit.open("#people", size=PHONE)
         await page.locator("#contributors summary").click()
         assert await page.evaluate("[...document.querySelectorAll('details')].map((each) => (each.open = true)).length")
         assert await width_of(page) <= PHONE["width"]
@@ -316,7 +328,7 @@ def test_a_phone_holds_the_longest_names(in_browser: InBrowser) -> None:
 
 def test_a_hostile_name_is_text(in_browser: InBrowser) -> None:
     async def check(visit: Visit) -> None:
-        page = await visit.open()
+        page = await visit.open("#people")
         visit.site.rename_first(HOSTILE_NAME)
         await expect(page.locator("#contributors")).to_contain_text(HOSTILE_NAME)
         await page.get_by_role("searchbox").fill("alert(")
@@ -356,7 +368,7 @@ def test_a_page_says_that_it_lost_its_server_and_finds_it_again(in_browser: InBr
         people = (replace(contributor_of(0), name="Back again"), *visit.site.history.contributors[1:])
         visit.site.history = replace(visit.site.history, contributors=people)
         await visit.site.start()
-        await expect(page.locator("#contributors")).to_contain_text("Back again")
+        await expect(page.locator("#top")).to_contain_text("Back again")
         await expect(page.locator("#connection")).to_have_text("")
 
     in_browser(check, may_fail=("ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE_CHUNKED"))
@@ -372,6 +384,6 @@ def test_a_tab_that_nobody_looks_at_holds_no_stream(in_browser: InBrowser) -> No
         visit.site.rename_first("While hidden")
         async with page.expect_request("**/events**"):
             await page.evaluate(hide % "false" + event)
-        await expect(page.locator("#contributors")).to_contain_text("While hidden")
+        await expect(page.locator("#top")).to_contain_text("While hidden")
 
     in_browser(check)
