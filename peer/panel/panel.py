@@ -214,7 +214,7 @@ def heartbeat(state: PanelState, now: float) -> str:
     return (
         f"Still {state.phase}: inner step {state.inner_steps}, loss {loss}, {count_text(state.tokens_per_second)} "
         f"tokens/s, {plural(state.num_peers, 'peer')}, {plural(state.rounds_contributed, 'round')} contributed to, "
-        f"{last}."
+        f"{_run_progress(state)}, {last}."
     )
 
 

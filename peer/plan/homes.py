@@ -45,7 +45,12 @@ class HomeGroup(_Section):
 class Goal(_Section):
     """What is looked for."""
 
-    tokens: int = Field(default=10**9, ge=1, le=10**18, description="tokens of all peers together to plan for")
+    tokens: int = Field(
+        default=10**9,
+        ge=1,
+        le=10**18,
+        description="tokens of all peers together to plan for; one that is not named gives way to the run's own goal",
+    )
     utilisation: float = Field(default=0.95, gt=0, lt=1, description="share of the time that goes into inner steps")
     upload_mbit_per_second: float = Field(
         default=20.0, ge=0.01, le=1e6, description="upload of every peer when H, P and tau are looked for"

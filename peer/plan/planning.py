@@ -102,6 +102,7 @@ class RunPlan:
         interval_seconds: between two rounds of the same fragment.
         round_seconds: of the largest fragment, from the last offer to the commit; without codec and averaging.
         contribution_bits_per_parameter, result_bits_per_parameter: of those that cross, frame headers included.
+        goal_tokens: the profile's, or the run's own where the profile names none.
         goal_seconds: until all peers together have trained on the goal's tokens.
         disk_bytes: checkpoints that are kept, and one being written.
         join_bytes: what a newcomer downloads.
@@ -116,6 +117,7 @@ class RunPlan:
     contribution_bits_per_parameter: float
     result_bits_per_parameter: float
     tokens_per_second: float
+    goal_tokens: int
     goal_seconds: float
     disk_bytes: int
     join_bytes: int
@@ -189,6 +191,9 @@ def plan_run(manifest: RunManifest, profile: PlanProfile, sizes_of: SizesOf, num
     # Of all members and fragments: whoever reduces a small fragment whole sends nothing of it.
     crossing = [part for round_ in rounds for part in round_.traffic] if len(lines) > 1 else []
     tokens_per_second = sum(home.count * home.tokens_per_second for home in homes)
+    goal_tokens = profile.goal.tokens
+    if "tokens" not in profile.goal.model_fields_set:
+        goal_tokens = manifest.goal.tokens or manifest.training.schedule.tokens or goal_tokens
     return RunPlan(
         num_parameters=sum(sizes),
         fragment_sizes=sizes,
@@ -203,7 +208,8 @@ def plan_run(manifest: RunManifest, profile: PlanProfile, sizes_of: SizesOf, num
             sum(part.result_bytes_down for part in crossing), sum(part.result_values for part in crossing)
         ),
         tokens_per_second=tokens_per_second,
-        goal_seconds=profile.goal.tokens / tokens_per_second,
+        goal_tokens=goal_tokens,
+        goal_seconds=goal_tokens / tokens_per_second,
         disk_bytes=disk_bytes(sizes, blocks, section.mode, num_orthogonalised),
         join_bytes=2 * FLOAT_BYTES * sum(sizes),
         homes=tuple(homes),

@@ -103,7 +103,7 @@ def _print_plan(console: PlainConsole, manifest: RunManifest, profile: PlanProfi
     _print_memory(console, plan)
     console.print(
         f"disk {bytes_text(plan.disk_bytes)} for checkpoints   joining downloads {bytes_text(plan.join_bytes)}   "
-        f"{count_text(plan.tokens_per_second)} tokens/s together: {count_text(float(profile.goal.tokens))} tokens in "
+        f"{count_text(plan.tokens_per_second)} tokens/s together: {count_text(float(plan.goal_tokens))} tokens in "
         f"{seconds_text(plan.goal_seconds)}\n",
         highlight=False,
     )

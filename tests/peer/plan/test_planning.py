@@ -23,6 +23,7 @@ from peer.checkpoint.checkpoint import CheckpointFolder
 from peer.cli.app import run
 from peer.config.layouts import num_orthogonalised
 from peer.config.manifest import RunManifest
+from peer.config.schedule_section import ScheduleSection
 from peer.config.training_section import TrainingSection
 from peer.mailbox.mailbox import mailbox_num_bytes
 from peer.owner.new_run import create_run
@@ -192,6 +193,15 @@ def test_a_plan_by_hand():
     assert plan.goal_seconds == pytest.approx(10**6 / step_tokens)
     assert plan.join_bytes == 8 * MILLION
     assert plan.warnings == ()
+
+
+def test_a_plan_goes_by_the_runs_own_budget_unless_the_profile_names_another_goal():
+    manifest = manifest_of()
+    schedule = ScheduleSection(kind="cosine", tokens=5 * 10**6)
+    manifest = manifest.model_copy(update={"training": manifest.training.model_copy(update={"schedule": schedule})})
+    assert plan_run(manifest, homes({"count": 2}), sizes_of).goal_tokens == 5 * 10**6
+    assert plan_run(manifest, homes({"count": 2}, goal={"tokens": 7}), sizes_of).goal_tokens == 7
+    assert plan_run(manifest_of(), homes({"count": 2}), sizes_of).goal_tokens == 10**9
 
 
 def test_a_line_that_is_too_slow_is_told_and_slows_the_rounds():
