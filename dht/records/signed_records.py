@@ -41,8 +41,9 @@ from dht.identity.keys import (
 )
 from dht.records.key_levels import MAX_LEVEL, turn_seconds
 from dht.records.lineages import MAX_LINEAGE_TOKENS, MAX_VERSION
+from dht.records.reading import reading_of
 
-MAX_PEER_RECORD_BYTES: Final = 1024
+MAX_PEER_RECORD_BYTES: Final = 1280
 """128 peers in one dictionary of the DHT stay below 256 KiB, far from the 4 MiB at which holders look dead."""
 MAX_RUN_RECORD_BYTES: Final = 16 * 1024
 """The manifest and its envelope."""
@@ -67,7 +68,7 @@ PEER_STATES: Final[tuple[PeerState, ...]] = ("joining", "training", "serving", "
 PEER_ROLES: Final[tuple[PeerRole, ...]] = ("trainer", "seed")
 
 _RUN_FORMAT = 1
-_PEER_FORMAT = 4
+_PEER_FORMAT = 5
 _PEER_DOMAIN = b"murmuration peer record\0"
 _RUN_DOMAIN = b"murmuration run record\0"
 _HEAD_BYTES = SIGNATURE_BYTES + PUBLIC_KEY_BYTES
@@ -141,6 +142,8 @@ class PeerRecord:
     """By how many keys the peer records should be split, as this peer sees the swarm (`key_levels.py`)."""
     longer_seconds: float = 0.0
     """How much longer it lives than one of a small swarm, where a look reads all keys."""
+    reading: bytes = b""
+    """Which data it reads (`reading.py`); empty: it reads nothing that is divided among peers."""
 
     @property
     def is_training(self) -> bool:
@@ -439,6 +442,7 @@ def _check_peer_record(record: PeerRecord) -> None:
     for name in _LOSSES:
         if getattr(record, name) is not None:
             check_real(name, getattr(record, name), at_least=-MAX_REAL)
+    reading_of(record.reading)
     check_whole("level", record.level)
     if record.level > MAX_LEVEL or record.longer_seconds > turn_seconds(MAX_LEVEL):
         raise ValueError(

@@ -105,6 +105,25 @@ class TrainingProgressed(Fact):
 
 
 @dataclass(frozen=True, slots=True)
+class WaitedForData(Fact):
+    """The inner loop had no data to read: it is not here yet, or its source does not answer.
+
+    `num_waits` and `wait_seconds` of this session so far; `num_read_again`: steps that read data once more meanwhile.
+    """
+
+    num_waits: int
+    wait_seconds: float
+    num_read_again: int
+
+    def sentence(self) -> str:
+        again = f"; {plural(self.num_read_again, 'step')} read what is here once more" if self.num_read_again else ""
+        return (
+            f"Waited for data: {plural(self.num_waits, 'time')}, {seconds_text(self.wait_seconds)} in this "
+            f"session{again}."
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class CatchUpProgressed(Fact):
     """So much of the anchors has been downloaded; about once a second. `seconds_left` at the present rate."""
 

@@ -194,6 +194,7 @@ def _build_trainer(
         checkpoints=config.checkpoints_path,
         first_read=connection.totals.reads,
         ranks=ranks,
+        order=manifest.data.order,
         choices=choices,
         tell=Tell(terminal.note, tell_smaller),
     )

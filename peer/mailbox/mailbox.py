@@ -5,6 +5,7 @@ reached only through its file descriptor, so that nothing is left behind however
 process (simulation, tests) the same class works on plain anonymous memory.
 
     header      counters of both sides; each 8-byte cell has exactly one writer
+    reading     which data this peer reads, trainer -> network; and others, network -> trainer
     state       per fragment: anchor A, momentum m, unsent mass r (float32 each), the encoded contribution in flight,
                 and a table; owned by the network side
     outbox      2 slots, trainer -> network: the initial parameters, then outer gradients
@@ -18,7 +19,7 @@ consumer acknowledges by copying that number into `consumed`. Every cursor lives
 network process goes on where the killed one stopped: messages are seen at least once, in order, and none is lost.
 
 Memory: 12 bytes per parameter for the state, plus what a contribution takes encoded (an eighth of 4 bytes with int4),
-plus 16 bytes per value of the largest fragment for the four slots, plus less than 8 KiB + 200 bytes per fragment. With
+plus 16 bytes per value of the largest fragment for the four slots, plus less than 16 KiB + 200 bytes per fragment. With
 P equal fragments that is 3 1/8 + 4/P float32 copies of the model.
 """
 
@@ -44,6 +45,7 @@ from peer.mailbox.memory import (
     padded_cells,
     unnamed_file,
 )
+from peer.mailbox.reading import OWN_CELLS, VIEW_CELLS, OthersReading, OwnReading
 from peer.mailbox.slots import (
     NUM_SLOTS,
     SLOT_CELLS,
@@ -52,7 +54,7 @@ from peer.mailbox.slots import (
 )
 
 MAGIC = int.from_bytes(b"murmbox\x01", "little")
-MAILBOX_VERSION = 3
+MAILBOX_VERSION = 4
 
 _PREAMBLE_CELLS = 8
 _SIDE_CELLS = 24
@@ -77,6 +79,10 @@ class Mailbox:
         offset += _SIDE_CELLS * CELL_BYTES
         self.network = NetworkCounters(buffer, offset, _SIDE_CELLS)
         offset += _SIDE_CELLS * CELL_BYTES
+        self.own_reading = OwnReading(buffer, offset)
+        offset += OWN_CELLS * CELL_BYTES
+        self.others_reading = OthersReading(buffer, offset)
+        offset += VIEW_CELLS * CELL_BYTES
         tables = offset
         offset += len(sizes) * TABLE_CELLS * CELL_BYTES
         slots = offset
@@ -192,7 +198,9 @@ def mailbox_num_bytes(sizes: Sequence[int], sent_bytes: Sequence[int] = ()) -> i
         raise LocalFault(
             f"a mailbox for fragments of {_brief(sizes)} values; expected 1..{_MAX_FRAGMENTS} non-empty ones"
         )
-    cells = _PREAMBLE_CELLS + padded_cells(len(sizes)) + 2 * _SIDE_CELLS + len(sizes) * TABLE_CELLS
+    cells = (
+        _PREAMBLE_CELLS + padded_cells(len(sizes)) + 2 * _SIDE_CELLS + OWN_CELLS + VIEW_CELLS + len(sizes) * TABLE_CELLS
+    )
     cells += 2 * NUM_SLOTS * SLOT_CELLS
     values = (
         sum(3 * padded(4 * size) for size in sizes)

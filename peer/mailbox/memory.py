@@ -98,6 +98,12 @@ class TrainerCounters(Cells):
     (EDOM: the live parameters are not finite)."""
     learning_rate = FloatCell(16)
     """Of the optimizer's first parameter group in the last inner step; NaN before one, and where it has none."""
+    data_wait_seconds = FloatCell(17)
+    """Time the inner loop has waited for data that was not here yet."""
+    data_waits = IntCell(18)
+    """How often it has."""
+    data_rereads = IntCell(19)
+    """Steps that read data again because nothing new came."""
 
 
 class NetworkCounters(Cells):

@@ -219,6 +219,9 @@ def _write_run(
     keeps_combine: bool = False,
 ) -> NewRun:
     check_signable(manifest.data.source)
+    is_order_named = "order" in manifest.data.model_fields_set
+    if not is_order_named:
+        manifest = _with_order(manifest, "permuted")
     check_at_hand(folder, manifest, files)
     name = manifest.name
     if folder is None:
@@ -237,7 +240,9 @@ def _write_run(
         owner = Identity.load_or_create(folder / OWNER_KEY_NAME)
         run_id = make_run_id(name, owner.public_key)
         manifest = _with_own_peer(manifest, folder)
-        manifest = _as_next_revision(manifest, folder / RUN_RECORD_NAME, run_id, keeps_combine=keeps_combine)
+        manifest = _as_next_revision(
+            manifest, folder / RUN_RECORD_NAME, run_id, keeps_combine=keeps_combine, keeps_order=not is_order_named
+        )
     record = encode_run_record(sign_run_record(run_id, manifest.to_bytes(), owner))
     # Before the record, which names them: a run never lists what its owner does not have.
     keep_files(folder, manifest, files)
@@ -262,7 +267,13 @@ def _with_combine(manifest: RunManifest, combine: str) -> RunManifest:
     return manifest.model_copy(update={"averaging": averaging})
 
 
-def _as_next_revision(manifest: RunManifest, record_path: Path, run_id: str, *, keeps_combine: bool) -> RunManifest:
+def _with_order(manifest: RunManifest, order: str) -> RunManifest:
+    return manifest.model_copy(update={"data": manifest.data.model_copy(update={"order": order})})
+
+
+def _as_next_revision(
+    manifest: RunManifest, record_path: Path, run_id: str, *, keeps_combine: bool, keeps_order: bool
+) -> RunManifest:
     try:
         earlier = decode_run_record(read_regular(record_path, MAX_RUN_RECORD_BYTES), run_id=run_id)
     except FileNotFoundError:
@@ -281,6 +292,9 @@ def _as_next_revision(manifest: RunManifest, record_path: Path, run_id: str, *, 
         # Nobody asked for another one, and it would be another run.
         with contextlib.suppress(ValueError):
             manifest = _with_combine(manifest, RunManifest.from_bytes(earlier.manifest).averaging.combine)
+    if keeps_order:
+        with contextlib.suppress(ValueError):
+            manifest = _with_order(manifest, RunManifest.from_bytes(earlier.manifest).data.order)
     return manifest.model_copy(update=update)
 
 

@@ -62,7 +62,8 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         "msgpack numpy",
     ),
     "peer": ("", False, "rich"),
-    "peer.mailbox": ("averaging", False, "numpy"),
+    "peer.reading": ("dht.records", True, "numpy"),
+    "peer.mailbox": ("dht.records averaging peer.reading", False, "numpy"),
     "peer.config": (
         "dht.identity averaging.codec averaging.wire averaging.outer averaging.cells peer peer.mailbox",
         False,
@@ -81,7 +82,11 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         "msgpack numpy pydantic safetensors",
     ),
     "peer.trainer.devices": ("averaging.outer peer peer.mailbox", False, "numpy torch"),
-    "peer.trainer.data": ("peer peer.config", False, "blake3 numpy pyarrow pydantic tokenizers torch"),
+    "peer.trainer.data": (
+        "dht.records peer peer.reading peer.config",
+        False,
+        "blake3 numpy pyarrow pydantic tokenizers torch",
+    ),
     "peer.trainer.model": (
         "averaging averaging.outer peer peer.config peer.trainer.data",
         False,
@@ -115,8 +120,8 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         "",
     ),
     "peer.network.node": (
-        "dht.identity dht.streams dht.records averaging.* peer peer.mailbox peer.config peer.events peer.checkpoint "
-        "peer.network.membership peer.network.anchors",
+        "dht.identity dht.streams dht.records averaging.* peer peer.reading peer.mailbox peer.config peer.events "
+        "peer.checkpoint peer.network.membership peer.network.anchors",
         False,
         "numpy",
     ),

@@ -27,6 +27,7 @@ from averaging.wire.messages import Commit, Message
 from dht.errors import Incompatible, LocalFault
 from dht.host import PeerId
 from dht.identity.keys import verify
+from dht.records.reading import reading_of
 from dht.records.signed_records import PeerRecord
 from peer.checkpoint.checkpoint import CheckpointFolder
 from peer.checkpoint.facts import Totals
@@ -48,6 +49,7 @@ from peer.network.node.ports import NodeIdentity, NodePorts
 from peer.network.node.repairs import Repairs
 from peer.network.node.reporter import Reporter
 from peer.network.node.start import Start
+from peer.reading.view import view_of
 
 PACE_SECONDS_PER_MEMBER = 0.005
 """Between two searches for the fastest: in a swarm of thousands they take time, and it hardly changes."""
@@ -307,10 +309,22 @@ class Node:
             if self.ports.clock() - told_at >= self.manifest.network.announce_seconds / 2:
                 told_at = self.ports.clock()
                 self.reporter.progress(self.links.traffic.sent_abroad_bytes)
+                self._show_readings()
                 if told_at - paced_at >= PACE_SECONDS_PER_MEMBER * self.mailbox.network.num_peers:
                     paced_at = told_at
                     self._set_pace()
             await self.ports.rest(self.ports.poll_seconds)
+
+    def _show_readings(self) -> None:
+        """Tell the trainer what others read."""
+        own = self.mailbox.own_reading.read()
+        others = [
+            (record.peer_id, reading)
+            for record in self.membership.members()
+            if record.peer_id != self.me and record.is_training and (reading := reading_of(record.reading)) is not None
+        ]
+        if own is not None:
+            self.mailbox.others_reading.write(view_of(others, own.data, own.epoch))
 
     def _set_clock(self) -> None:
         """Tell the trainer where the run is. After a repair or a fork the clock stands still until others get there."""
@@ -427,6 +441,7 @@ class Node:
 
     def _describe(self) -> PeerRecord:
         trainer, fragments, traffic = self.mailbox.trainer, self.fragments, self.links.traffic
+        reading = self.mailbox.own_reading.read()
         return PeerRecord(
             run_id=self.who.run_id,
             peer_id=self.me,
@@ -456,6 +471,7 @@ class Node:
             contributor_key=self.who.contributor_key,
             site=self.who.site,
             newest_round=self.reporter.round_clock.newest,
+            reading=b"" if reading is None else reading.to_bytes(),
         )
 
     async def _keep_lineage(self) -> None:

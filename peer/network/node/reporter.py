@@ -43,6 +43,7 @@ class Reporter:
         self._before = Totals()
         self._spent_before = 0.0
         self._evaluated = -1
+        self._data_waits = (0, 0)
         self._refused_at: dict[PeerId, float] = {}
         self._reported_kinds: dict[PeerId, set[str]] = {}
         self._held_back: dict[PeerId, PeerRefused] = {}
@@ -166,6 +167,10 @@ class Reporter:
                 learning_rate=trainer.learning_rate if math.isfinite(trainer.learning_rate) else None,
             )
         )
+        waits = (trainer.data_waits, trainer.data_rereads)
+        if waits != self._data_waits:
+            self._data_waits = waits
+            self.report(events.WaitedForData(trainer.data_waits, trainer.data_wait_seconds, trainer.data_rereads))
         if trainer.held_out_version > self._evaluated and math.isfinite(trainer.held_out_loss):
             self._evaluated = trainer.held_out_version
             self.report(events.Evaluated(trainer.held_out_loss, self._evaluated))

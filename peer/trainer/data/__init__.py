@@ -6,6 +6,7 @@ The files, each built on those above it:
     files.py            the files behind a source: regular ones, read in pieces
     streams.py          sequences of tokens that blocks are read from
     positions.py        where blocks begin when each peer draws for itself
+    order.py            which blocks come next
     tokenizing.py       text to tokens with a tokenizer.json, and a new one from text
     documents.py        documents of text, JSON lines and Parquet, part by part
     shards.py           shards of tokens, and the meta.json about them

@@ -25,7 +25,7 @@ from peer.trainer.data.files import FileTokens, chosen_files, library_files, pat
 from peer.trainer.data.held_out import PIECE_TOKENS, hash_fraction
 from peer.trainer.data.prepared import ShardFolder, check_fits, training_stream
 from peer.trainer.data.shards import META_NAME, read_meta
-from peer.trainer.data.streams import TokenStream, TrainingStream, check_ids
+from peer.trainer.data.streams import TokenStream, TrainingStream, check_ids, identity_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,14 +111,15 @@ def open_corpus(
         raise UsageFault(f"{source} holds bytes and vocab_size is {vocab_size}; expected at least 256")
     if source == LIBRARY:
         training, held_out = _split_by_name(found.segments, held_out_fraction)
+        identity = identity_of([(name, len(tokens)) for name, tokens in training])
     else:
-        training, held_out = _split_by_content(found.segments, held_out_fraction, context, vocab_size)
+        training, held_out, identity = _split_by_content(found.segments, held_out_fraction, context, vocab_size)
     num_bytes = sum(tokens.nbytes for _, tokens in found.segments)
     facts = f"{plural(len(found.segments), 'file')}, {bytes_text(num_bytes)}"
     if found.num_left_out:
         facts += f"; {found.num_left_out} entries that lead out of the folder, or are no files, were left out"
     corpus = Corpus(
-        TokenStream(training, vocab_size),
+        TokenStream(training, vocab_size, identity),
         TokenStream(held_out, vocab_size),
         facts,
         1.0 if reads_bytes(source) else None,
@@ -166,8 +167,10 @@ def _split_by_name(
 
 def _split_by_content(
     segments: list[tuple[str, FileTokens]], fraction: float, context: int, vocab_size: int
-) -> tuple[list[tuple[str, FileTokens]], list[tuple[str, FileTokens]]]:
-    """(training, held out): pieces of at most `PIECE_TOKENS`, each chosen by its own content; reads all of them once.
+) -> tuple[list[tuple[str, FileTokens]], list[tuple[str, FileTokens]], int]:
+    """(training, held out, identity): pieces of at most `PIECE_TOKENS`, each chosen by its own content.
+
+    All of them are read once.
 
     Of little text the pieces with the smallest hashes are held out; of a single piece, its tail.
 
@@ -180,6 +183,7 @@ def _split_by_content(
             piece = tokens[start : start + PIECE_TOKENS]
             check_ids(name, int(piece.max()), vocab_size)
             pieces.append((hash_fraction(piece.tobytes()), index, start, start + len(piece)))
+    identity = identity_of([(value, index, start, stop) for value, index, start, stop in pieces])
     held: set[tuple[int, int]] = set()
     num_held = 0
     # What comes twice has one hash, and goes to one side.
@@ -190,14 +194,14 @@ def _split_by_content(
             held.add((index, start))
             num_held += stop - start
     if sum(len(tokens) for _, tokens in segments) - num_held <= context:
-        return _tail(segments, fraction)
+        return *_tail(segments, fraction), identity
     sides: tuple[list[tuple[str, FileTokens]], list[tuple[str, FileTokens]]] = ([], [])
     # Neighbours on one side become one segment again.
     for (index, is_held), run in itertools.groupby(pieces, lambda piece: (piece[1], (piece[1], piece[2]) in held)):
         name, tokens = segments[index]
         parts = list(run)
         sides[is_held].append((name, tokens.part(parts[0][2], parts[-1][3])))
-    return sides
+    return *sides, identity
 
 
 def _tail(

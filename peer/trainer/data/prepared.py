@@ -8,7 +8,7 @@ from dht.errors import UsageFault
 from dht.quantities import bytes_text, count_text, plural
 from peer.trainer.data.files import FileTokens, OpenFiles, Tokens
 from peer.trainer.data.shards import META_NAME, Meta, Shard, check_shard
-from peer.trainer.data.streams import GroupedStream, TokenStream
+from peer.trainer.data.streams import GroupedStream, TokenStream, identity_of
 
 
 class ShardFolder:
@@ -102,4 +102,5 @@ def training_stream(shards: ShardFolder, vocab_size: int, context: int) -> Group
             f"{shards.folder} has none of the shards that {META_NAME} names with at least {context + 1} tokens; "
             f"expected {training[0].name} and others beside it; copy them there"
         )
-    return GroupedStream(len(training), vocab_size, lambda group: shards.open(training[group]))
+    identity = identity_of([shard.digest for shard in training])
+    return GroupedStream(len(training), vocab_size, lambda group: shards.open(training[group]), identity)

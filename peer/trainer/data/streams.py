@@ -5,6 +5,7 @@ A group is what comes, and is shuffled, as a whole: a shard. A position is a gro
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -24,6 +25,11 @@ class Groups(Protocol):
 
     @property
     def num_groups(self) -> int: ...
+
+    @property
+    def identity(self) -> int:
+        """32 bits that are the same for all who have the same data."""
+        ...
 
     def group_range(self, group: int) -> tuple[int, int] | None:
         """(first position, number of tokens); None: it is not here yet."""
@@ -51,11 +57,17 @@ class TrainingStream(Groups, Protocol):
         ...
 
 
+def identity_of(*parts: object) -> int:
+    """32 bits for what the parts say."""
+    return int.from_bytes(hashlib.sha256(repr(parts).encode()).digest()[:4], "big")
+
+
 class OneGroup:
     """A sequence whose positions alone are of interest."""
 
     def __init__(self, num_tokens: int) -> None:
         self._num_tokens = num_tokens
+        self.identity = identity_of(num_tokens)
 
     @property
     def num_groups(self) -> int:
@@ -71,12 +83,17 @@ class OneGroup:
 
 
 class TokenStream:
-    """One long sequence of tokens made of segments (files), read in any order."""
+    """One long sequence of tokens made of segments (files), read in any order.
 
-    def __init__(self, segments: Sequence[tuple[str, Tokens]], vocab_size: int) -> None:
+    Args:
+        identity: see `Groups.identity`; None: that of its length.
+    """
+
+    def __init__(self, segments: Sequence[tuple[str, Tokens]], vocab_size: int, identity: int | None = None) -> None:
         self._segments = [(name, tokens) for name, tokens in segments if len(tokens)]
         self._ends = np.cumsum([len(tokens) for _, tokens in self._segments], dtype=np.int64)
         self._vocab_size = vocab_size
+        self.identity = identity_of(self.num_tokens) if identity is None else identity
 
     @property
     def num_tokens(self) -> int:
@@ -137,11 +154,13 @@ class GroupedStream:
         num_groups: int,
         vocab_size: int,
         open_group: Callable[[int], tuple[str, Tokens] | None],
+        identity: int,
         want_groups: Callable[[Sequence[int]], None] = lambda groups: None,
     ) -> None:
         self._num_groups = num_groups
         self._vocab_size = vocab_size
         self._open_group = open_group
+        self.identity = identity
         self._want_groups = want_groups
         self._groups: dict[int, tuple[str, Tokens]] = {}
 

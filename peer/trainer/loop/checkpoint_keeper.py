@@ -22,6 +22,7 @@ from peer.checkpoint.checkpoint import TRAINER_FACTS_NAME, TRAINER_TENSORS_NAME,
 from peer.checkpoint.files import OpenFile, open_new, sync_file, write_json
 from peer.checkpoint.tensor_files import TensorSpec
 from peer.config.least_memory import all_memory_bytes
+from peer.trainer.data.order import BlockOrder
 from peer.trainer.devices.ranks import OrderKind, Ranks
 from peer.trainer.loop.checkpoint_portion import PortionKeeper, Stateful, random_states, specs_of
 from peer.trainer.loop.checkpoint_tensors import write_tensors
@@ -48,6 +49,7 @@ class TrainerKeeper:
     Args:
         folder: of the checkpoints; the network side makes the drafts in it.
         reads: how often data was read, earlier sessions included.
+        order: of the data, which goes on where it was.
         loop: what else to keep.
         open_file: makes files.
         ranks: the other processes of this peer, which have a `PortionKeeper` each; None: it is alone.
@@ -61,6 +63,7 @@ class TrainerKeeper:
         module: nn.Module,
         optimizers: Sequence[torch.optim.Optimizer],
         reads: Callable[[], int],
+        order: BlockOrder,
         loop: KeptCounts | None = None,
         open_file: OpenFile = open_new,
         ranks: Ranks | None = None,
@@ -71,6 +74,7 @@ class TrainerKeeper:
         self._kept = PortionKeeper(folder, link.portion, module, optimizers, ranks, state)
         self._ranks = ranks
         self._reads = reads
+        self._order = order
         self._loop = loop
         all_bytes = all_memory_bytes()
         self._copy_bytes = FALLBACK_COPY_BYTES if all_bytes is None else all_bytes // 4
@@ -147,6 +151,7 @@ class TrainerKeeper:
             "inner_steps": counters.inner_steps,
             "tokens": counters.tokens,
             "reads": self._reads(),
+            "order": self._order.state(),
             "accounts": self._link.accounts(),
             "loop": self._loop.kept_counts() if self._loop is not None else {},
             **kept,
@@ -185,6 +190,7 @@ class TrainerKeeper:
         if facts is None:
             return False
         self._link.resume(facts["accounts"])
+        self._order.restore(facts.get("order", {}))
         if self._loop is not None:
             self._loop.take_counts(facts["loop"])
         return True

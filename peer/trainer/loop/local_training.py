@@ -26,13 +26,16 @@ from numpy.typing import NDArray
 from torch import nn
 
 from dht.errors import LocalFault, UsageFault
-from peer.trainer.data.positions import random_positions
+from peer.trainer.data.order import BlockOrder, OrderKind, PermutedOrder, RandomOrder
 from peer.trainer.data.streams import Groups, OneGroup
 from peer.trainer.devices.ranks import Ranks
 from peer.trainer.loop.checkpoint_keeper import KeptCounts, TrainerKeeper
 from peer.trainer.loop.checkpoint_portion import Stateful, check_state
 from peer.trainer.loop.mailbox_link import TrainerLink
 from peer.trainer.loop.optimizers import Optimizer, Optimizers
+
+MAX_DATA_WAIT_SECONDS = 30.0
+"""For data that is not here yet; then data that is here is read again. Reading twice costs less than an idle device."""
 
 ANCHOR_TRIES = 30
 """To read an anchor that is not torn, a second each: a network process that has died is back by then."""
@@ -59,6 +62,7 @@ class LocalTraining:
         ranks: the other processes of this peer, which follow this one (see `peer/trainer/devices/ranks.py`); None: it
             is alone.
         state: what else checkpoints keep, by name; see `peer.trainer.loop.checkpoint_portion.Stateful`.
+        order: of the data: each block once per epoch over the swarm, or drawn by seed, PeerId and the number of reads.
 
     Raises:
         UsageFault: something in `state` cannot be kept.
@@ -80,17 +84,21 @@ class LocalTraining:
         loop: KeptCounts | None = None,
         ranks: Ranks | None = None,
         state: Mapping[str, Stateful] | None = None,
+        order: OrderKind = "random",
     ) -> None:
         self._optimizers = Optimizers(optimizer, module)
         self.module = module
         self.link = link
-        self._seed = seed
-        self._peer_id = peer_id
         self._stop = stop
         self._ready_timeout_seconds = ready_timeout_seconds
         self._shows_anchor = False
         self._num_reads = max(first_read, link.inner_steps)
         self._new_since = link.inner_steps
+        self._order: BlockOrder = RandomOrder(seed, peer_id, self._num_reads)
+        if order == "permuted":
+            mailbox = link.mailbox
+            self._order = PermutedOrder(seed, peer_id, mailbox.others_reading.read, mailbox.own_reading.write)
+        self._num_rereads = 0
         self._num_tokens = 0
         self._reported_tokens = 0
         self._losses: list[float] = []
@@ -98,7 +106,7 @@ class LocalTraining:
         check_state(state or {}, self._optimizers.all)
         if checkpoints is not None:
             self._keeper = TrainerKeeper(
-                *(checkpoints, link, module, self._optimizers.all, lambda: self._num_reads, loop),
+                *(checkpoints, link, module, self._optimizers.all, lambda: self._num_reads, self._order, loop),
                 ranks=ranks,
                 state=state,
             )
@@ -150,18 +158,42 @@ class LocalTraining:
     def next_positions(self, num_blocks: int, context: int, num_tokens_available: int) -> NDArray[np.int64]:
         """Positions of the next `num_blocks` blocks of `context` + 1 tokens: int64 [num_blocks], never the same again.
 
-        Which ones is a pure function of seed, PeerId and the number of reads (see
-        `peer.trainer.data.positions.block_positions`). With `context` 0 they are single samples, each counted as one
-        token.
+        Which ones the order of the data says: see `peer.trainer.data.order`. With `context` 0 they are single samples,
+        each counted as one token.
         """
         return self.next_blocks(num_blocks, context, OneGroup(num_tokens_available))
 
     def next_blocks(self, num_blocks: int, context: int, groups: Groups) -> NDArray[np.int64]:
-        """`next_positions` in data of several groups."""
-        positions = random_positions(self._seed, self._peer_id, self._num_reads, num_blocks, groups, context)
+        """`next_positions` in data of several groups, which may come while others of them are read.
+
+        Raises:
+            LocalFault: asked to stop before any of them was there.
+        """
+        positions = self._order.next(num_blocks, context, groups)
+        if positions is None:
+            positions = self._wait_for_data(num_blocks, context, groups)
         self._num_reads += 1
         self._num_tokens += num_blocks * max(1, context)
         return positions
+
+    def _wait_for_data(self, num_blocks: int, context: int, groups: Groups) -> NDArray[np.int64]:
+        """Wait for new data, but not for long: then read again what is here."""
+        waited = 0.0
+        while not self.should_stop:
+            if not self._num_rereads:
+                waited += self.link.wait_for_data(is_first=waited == 0.0)
+            positions = self._order.next(num_blocks, context, groups)
+            if positions is not None:
+                self._num_rereads = 0
+                return positions
+            if (waited >= MAX_DATA_WAIT_SECONDS or self._num_rereads) and (
+                positions := self._order.again(num_blocks, context, groups)
+            ) is not None:
+                # The next steps do not wait again: what is wanted comes in the background.
+                self._num_rereads += 1
+                self.link.note_reread()
+                return positions
+        raise LocalFault("asked to stop before any data was here; nothing was lost; start again to go on.")
 
     def positions(
         self, num_blocks: int, context: int, num_tokens_available: int, max_steps: int | None = None

@@ -465,6 +465,25 @@ class TrainerLink:
         self._counters.wait_seconds += max(0.0, after - before)
         self._counters.heartbeat = after
 
+    def wait_for_data(self, *, is_first: bool) -> float:
+        """Rest for a moment because no data is here; returns the seconds. `is_first`: of one such wait.
+
+        Raises:
+            LocalFault: this link has no clock to wait by.
+        """
+        if self._pause is None:
+            raise LocalFault("no data is here, and this link was made without `pause`; expected all data at once")
+        self._counters.data_waits += is_first
+        before = self._counters.wait_seconds
+        self._rest()
+        waited = self._counters.wait_seconds - before
+        self._counters.data_wait_seconds += waited
+        return waited
+
+    def note_reread(self) -> None:
+        """Data is read again because nothing new came."""
+        self._counters.data_rereads += 1
+
     def _wait(
         self, is_done: Callable[[], bool], timeout_seconds: float, stop: Callable[[], bool], awaited: str
     ) -> bool:

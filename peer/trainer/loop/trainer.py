@@ -18,6 +18,7 @@ from torch import nn
 from dht.errors import LocalFault
 from peer.trainer.computing.choices import ComputeChoices, Tell
 from peer.trainer.data.corpus import Corpus
+from peer.trainer.data.order import OrderKind
 from peer.trainer.devices.ranks import Ranks
 from peer.trainer.loop.inner_step import InnerStep, TrainingSettings
 from peer.trainer.loop.local_training import LocalTraining
@@ -37,7 +38,7 @@ class Trainer:
         seed, peer_id: choose this peer's data.
         evaluate_every_steps: inner steps between two measurements of the held-out loss; 0 never measures.
         evaluation_batches: batches of each measurement, the same ones every time.
-        checkpoints, first_read, ranks: see `LocalTraining`.
+        checkpoints, first_read, ranks, order: see `LocalTraining`.
         choices, tell: see `InnerStep`.
     """
 
@@ -59,6 +60,7 @@ class Trainer:
         ranks: Ranks | None = None,
         choices: ComputeChoices | None = None,
         tell: Tell | None = None,
+        order: OrderKind = "random",
     ) -> None:
         self.device = device or torch.device("cpu")
         self.link = link
@@ -81,6 +83,7 @@ class Trainer:
             first_read=first_read,
             loop=self,
             ranks=ranks,
+            order=order,
         )
         self._num_steps = 0
         self._skipped_in_a_row = 0

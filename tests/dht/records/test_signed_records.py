@@ -17,6 +17,7 @@ from dht.fields import clean_text
 from dht.host import PeerId
 from dht.identity.keys import Identity, make_run_id
 from dht.records.key_levels import peers_key, shard_of
+from dht.records.reading import READING_BYTES
 from dht.records.signed_records import (
     MAX_PEER_RECORD_BYTES,
     MAX_PEER_RECORD_LIFE_SECONDS,
@@ -109,6 +110,7 @@ def records(draw: st.DrawFn) -> PeerRecord:
         lineage_tokens=tuple(entry[2] for entry in entries),
         started_at=draw(reals),
         newest_round=draw(st.none() | st.builds(RoundTimes, wholes, wholes, reals, reals, reals, reals, reals)),
+        reading=draw(st.sampled_from((b"", bytes(READING_BYTES), b"\0" * 8 + b"\xff" * (READING_BYTES - 8)))),
     )
 
 
@@ -293,10 +295,10 @@ def test_life_of_a_record(remaining_seconds: float) -> None:
 
 def test_too_large() -> None:
     record = make_record(versions=(2**40,) * 60, digests=(b"12345678",) * 60, lineage_tokens=(2**40,) * 60)
-    with pytest.raises(ValueError, match="60 fragments; expected at most 1024"):
+    with pytest.raises(ValueError, match="60 fragments; expected at most 1280"):
         encode_peer_record(record, ALICE)
-    with pytest.raises(PeerFault, match="of 1025 bytes; expected"):
-        decode(bytes(1025))
+    with pytest.raises(PeerFault, match="of 1281 bytes; expected"):
+        decode(bytes(1281))
 
 
 def test_verified_records_remember_signatures_and_nothing_else() -> None:
