@@ -15,7 +15,8 @@ commands = typer.Typer()
 
 
 @commands.command(
-    short_help="Train with a local swarm of real peers.", epilog="\b\nExample:\n  peer demo --peers 4 --minutes 3"
+    short_help="Train with a local swarm of real peers.",
+    epilog="\b\nExample:\n  peer demo --peers 4 --minutes 3\n  peer demo --model hf --out ./my-llama",
 )
 @exits_with_sentence
 def demo(
@@ -24,11 +25,27 @@ def demo(
     as_json: Annotated[bool, typer.Option("--json", help="Summary as one JSON object on the last line.")] = False,
     dashboard: Annotated[bool, typer.Option("--dashboard/--no-dashboard", help="Serve the web page meanwhile.")] = True,
     port: Port = 8080,
+    model: Annotated[
+        str, typer.Option("--model", metavar="KIND", help="gpt: the built-in one; hf: a small Llama of transformers.")
+    ] = "gpt",
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="DIR", help="With --model hf: where the model goes; default: ./demo-model."),
+    ] = None,
 ) -> int:
-    """Train with a swarm of real peers on this machine; one is killed, one comes late."""
+    """Train with a swarm of real peers on this machine; one is killed, one comes late.
+
+    With --model hf they train a small Llama with a tokenizer made from the library's text. At the end the model is
+    taken home as a folder that transformers loads, and says something.
+    """
+    if model not in ("gpt", "hf"):
+        raise UsageFault(f"--model is {model!r}; expected gpt or hf.")
+    if out is not None and model == "gpt":
+        raise UsageFault("--out is given without --model hf; expected both; the built-in model is not kept.")
     from peer.demo.demo import run_demo
 
-    return int(run_demo(peers, minutes, as_json, dashboard, port))
+    taken_to = (out or Path("demo-model")) if model == "hf" else None
+    return int(run_demo(peers, minutes, as_json, port if dashboard else None, taken_to))
 
 
 @commands.command(

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rich.table import Table
+from torch import nn
 
 from averaging.arrays import F32
 from averaging.outer.layout import FragmentLayout
@@ -28,16 +29,19 @@ from dht.errors import LocalFault, MurmurationError
 from dht.host import PeerId
 from dht.identity.keys import Identity
 from dht.quantities import count_text, short_peer
-from peer.config.layouts import layout_of
+from peer.config.layouts import layout_of, trained_parameters
 from peer.config.manifest import RunManifest
+from peer.demo.llama import check_out, make_llama_run, take_home, text_of
 from peer.demo.summary import PeerLogs, Summary, summarise
+from peer.files.store import FILES_NAME
 from peer.import_path import python_command, python_environment
 from peer.observe.observer import observe
 from peer.owner.new_run import create_run
 from peer.plain_console import PlainConsole
-from peer.trainer.data.corpus import open_corpus
+from peer.trainer.data.corpus import open_run_corpus
+from peer.trainer.hf.architecture import check_library
+from peer.trainer.hf.run_model import build_run_model
 from peer.trainer.model.evaluation import held_out_loss, load_anchors
-from peer.trainer.model.gpt import GPT, build_model
 
 DEMO_RUN = """
 description = "peer demo: the text of the Python standard library, byte by byte"
@@ -91,6 +95,7 @@ class Demo:
     run_id: str
     manifest: RunManifest
     console: PlainConsole
+    data: str | None = None
     address: str = ""
     peers: list[DemoPeer] = field(default_factory=list)
     page: subprocess.Popen[bytes] | None = None
@@ -100,10 +105,14 @@ class Demo:
         folder = self.folder / name
         identity = Identity.load_or_create(folder / "identity.key")
         arguments = ["--run-id", self.run_id, "--data-dir", str(folder), "--json", "--threads", "1"]
+        if self.data is not None:
+            arguments += ["--data", self.data]
         if self.peers:
             arguments += ["--peers", self.address, "--listen", "/ip4/127.0.0.1/tcp/0"]
         else:
             shutil.copy(self.folder / "owner" / "run.record", folder / "run.record")
+            if (self.folder / "owner" / FILES_NAME).is_dir():
+                shutil.copytree(self.folder / "owner" / FILES_NAME, folder / FILES_NAME)
             listen = f"/ip4/127.0.0.1/tcp/{_free_port()}"
             self.address = f"{listen}/p2p/{identity.peer_id}"
             arguments += ["--listen", listen]
@@ -165,35 +174,53 @@ def _temporary_folder() -> Path:
         ) from error
 
 
-def run_demo(num_peers: int, minutes: float, as_json: bool, dashboard: bool, port: int) -> int:
-    """Run the demo. Returns 0 only if the swarm really trained together; see `Summary.problems`."""
+def run_demo(num_peers: int, minutes: float, as_json: bool, page_port: int | None, out: Path | None = None) -> int:
+    """Run the demo. Returns 0 only if the swarm really trained together; see `Summary.problems`.
+
+    Args:
+        page_port: of the dashboard; None: there is none.
+        out: train a small Llama of transformers and take it home to this folder; None: the built-in model.
+    """
+    if out is not None:
+        check_library()
+        check_out(out)
     console = PlainConsole(stderr=as_json, highlight=False, soft_wrap=True)
     folder = _temporary_folder()
     try:
-        (folder / "run.toml").write_text(DEMO_RUN)
-        made = create_run("demo", folder / "run.toml", folder / "owner")
-        demo = Demo(folder, made.run_id, made.manifest, console)
+        if out is not None:
+            made, data = make_llama_run(folder, console)
+            demo = Demo(folder, made.run_id, made.manifest, console, data)
+        else:
+            (folder / "run.toml").write_text(DEMO_RUN)
+            made = create_run("demo", folder / "run.toml", folder / "owner")
+            demo = Demo(folder, made.run_id, made.manifest, console)
         try:
             began = time.monotonic()
-            _play(demo, num_peers, minutes, port if dashboard else None)
+            _play(demo, num_peers, minutes, page_port)
             seconds = time.monotonic() - began
             live = [peer.peer_id for peer in demo.peers if peer.is_alive]
             logs = PeerLogs.read([(peer.name, peer.peer_id, peer.folder) for peer in demo.peers])
-            model = build_model(demo.manifest.model, demo.manifest.seed)
-            layout = layout_of(demo.manifest, [(name, tuple(p.shape)) for name, p in model.named_parameters()])
+            model = build_run_model(demo.manifest)
+            layout = layout_of(demo.manifest, [(name, tuple(p.shape)) for name, p in trained_parameters(model)])
             anchors = asyncio.run(_fetch_anchors(demo, layout))
+            if out is not None:
+                take_home(demo.run_id, demo.address, out)
         finally:
             demo.stop()
         # Measured when the peers have gone: they leave no core free.
-        losses = _measure(demo.manifest, model, layout, anchors)
+        losses = _measure(demo, model, layout, anchors)
+        home = {} if out is None else {"model": str(out), "text": text_of(out)}
         late = [peer.peer_id for peer in demo.peers if peer.is_late]
         summary = summarise(logs, live, late, *losses, layout.num_values, seconds)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     if as_json:
-        print(json.dumps(summary.facts()))
+        print(json.dumps(summary.facts() | home))
     else:
         _print_summary(console, summary)
+        if home:
+            console.print(f"the model is in {home['model']}; AutoModelForCausalLM.from_pretrained loads it. It says:")
+            console.print(home["text"], style="dim", markup=False)
     for problem in summary.problems():
         console.print(f"not as it should be: {problem}", style="red")
     return 1 if summary.problems() else 0
@@ -284,15 +311,11 @@ async def _fetch_anchors(demo: Demo, layout: FragmentLayout) -> dict[int, F32]:
 
 
 def _measure(
-    manifest: RunManifest, model: GPT, layout: FragmentLayout, anchors: dict[int, F32]
+    demo: Demo, model: nn.Module, layout: FragmentLayout, anchors: dict[int, F32]
 ) -> tuple[float, float | None]:
     """Held-out loss of the initial `model` and of the anchors (None without them)."""
-    corpus = open_corpus(
-        manifest.data.source,
-        vocab_size=manifest.model.vocab_size,
-        context=manifest.model.context,
-        held_out_fraction=manifest.data.held_out_fraction,
-    )
+    manifest = demo.manifest
+    corpus = open_run_corpus(manifest, demo.data or manifest.data.source)
     batches, size = manifest.data.evaluation_batches, manifest.training.batch_size
     loss_first = held_out_loss(model, corpus, batches, size)
     if not anchors:

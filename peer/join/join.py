@@ -211,7 +211,7 @@ def _meet(
     training = manifest.training
     check_division(training.batch_size * training.accumulation_steps, group.place.size)
     if config.shard:
-        check_can_shard(training.optimizer)
+        check_can_shard(training.optimizer, has_adapter=manifest.model.adapter is not None)
     setup = RankSetup(
         manifest=manifest.to_bytes().hex(),
         data=source,

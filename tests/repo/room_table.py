@@ -93,7 +93,7 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         "bitsandbytes numpy torch",
     ),
     "peer.trainer.hf": (
-        "peer peer.config peer.trainer.model",
+        "peer peer.config peer.trainer.data peer.trainer.model",
         False,
         "blake3 huggingface_hub numpy peft pydantic safetensors torch transformers",
     ),
@@ -195,10 +195,10 @@ ROOMS: dict[str, tuple[str, bool, str]] = {
         "numpy torch",
     ),
     "peer.demo": (
-        "dht.identity averaging averaging.outer averaging.rounds peer peer.config peer.events peer.trainer.data "
-        "peer.trainer.model peer.observe peer.owner",
+        "dht.identity averaging averaging.outer averaging.rounds peer peer.config peer.files peer.events "
+        "peer.trainer.data peer.trainer.hf peer.trainer.model peer.observe peer.owner",
         False,
-        "rich",
+        "rich torch",
     ),
     "dashboard": ("", False, ""),
     "dashboard.observe": ("dht.records peer.config dashboard", False, ""),

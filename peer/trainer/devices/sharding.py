@@ -8,12 +8,17 @@ from torch import nn
 from dht.errors import UsageFault
 
 
-def check_can_shard(optimizer: str) -> None:
-    """Whether an inner optimizer works on rows of matrices.
+def check_can_shard(optimizer: str, *, has_adapter: bool = False) -> None:
+    """Whether an inner optimizer works on rows of matrices, and a model can be cut into them.
 
     Raises:
-        UsageFault: it needs whole matrices.
+        UsageFault: it needs whole matrices, or there is an adapter beside weights of another type.
     """
+    if has_adapter:
+        raise UsageFault(
+            "the run trains an adapter beside a frozen base, which --shard cannot divide; expected a run that trains "
+            "all of its model; train without --shard: the adapter itself takes little memory"
+        )
     if optimizer == "muon":
         raise UsageFault(
             "the run's inner optimizer is muon, which needs whole matrices, and --shard leaves each process some of "

@@ -15,6 +15,7 @@ from dht.regular_files import read_regular
 from peer.config.hf_config import TASKS, DescribedModel, canonical_config
 from peer.config.model_section import AdapterSection
 from peer.config.validation import explain
+from peer.trainer.data.tokenizing import load_tokenizer
 from peer.trainer.hf.adapter import chosen_targets
 from peer.trainer.hf.architecture import build_architecture, config_of, tasks_of
 from peer.trainer.hf.base_weights import HUB, from_hub, has_weights, read_base
@@ -83,16 +84,28 @@ def describe_model(where: str | Path, task: str | None = None, adapter: AdapterC
     section_of_adapter = None if adapter is None else _adapter(adapter, text, chosen, has_base=init is not None)
     shapes = architecture_shapes(text, chosen, section_of_adapter)
     section: Any = config.get_text_config()
+    vocab_size = getattr(section, "vocab_size", None)
+    if path.is_dir() and (path / TOKENIZER_FILES[0]).is_file():
+        _check_vocabulary(path, vocab_size)
     return DescribedModel(
         config=text,
         task=chosen,
         shapes=tuple(shapes),
-        vocab_size=getattr(section, "vocab_size", None),
+        vocab_size=vocab_size,
         max_context=getattr(section, "max_position_embeddings", None),
         init=init,
         adapter=None if section_of_adapter is None else section_of_adapter.model_dump(mode="json"),
         files=tuple(path / name for name in TOKENIZER_FILES if path.is_dir() and (path / name).is_file()),
     )
+
+
+def _check_vocabulary(folder: Path, vocab_size: int | None) -> None:
+    tokenizer = load_tokenizer(folder)
+    if vocab_size is not None and tokenizer.vocab_size > vocab_size:
+        raise UsageFault(
+            f"{tokenizer.path} has {tokenizer.vocab_size} tokens, and the model's vocab_size is {vocab_size}; expected "
+            "no more tokens than the model has; take the tokenizer that belongs to it, or raise vocab_size."
+        )
 
 
 def _adapter(asked: AdapterChoice, text: str, task: str, *, has_base: bool) -> AdapterSection:

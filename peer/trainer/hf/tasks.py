@@ -38,22 +38,26 @@ class ForTask(nn.Module):
         lists = [module for module in self._architecture.modules() if isinstance(module, nn.ModuleList)]
         return max(lists, key=len, default=None)
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        """tokens: int64 [batch, length <= context] -> logits [batch, length, vocab_size]."""
-        logits: Tensor = self._architecture(input_ids=tokens).logits
-        return logits
+    def forward(self, tokens: Tensor, targets: Tensor | None = None) -> Tensor:
+        """tokens: int64 [batch, length <= context] -> logits [batch, length, vocab_size], or with targets `loss`."""
+        found: Any = self._architecture(input_ids=tokens)
+        logits: Tensor = found.logits
+        if targets is None:
+            return logits
+        loss = F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+        balance = getattr(found, "aux_loss", None)
+        if self.training and isinstance(balance, Tensor):
+            config: Any = self._architecture.config
+            loss = loss + config.router_aux_loss_coef * balance
+        return loss
 
     def loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """Mean cross-entropy in nats per token, computed in float32; both int64 [batch, context].
 
         Experts' balance, where the config asks for it (`output_router_logits`), is added with the config's weight.
         """
-        found: Any = self._architecture(input_ids=tokens)
-        loss = F.cross_entropy(found.logits.flatten(0, 1).float(), targets.flatten())
-        balance = getattr(found, "aux_loss", None)
-        if self.training and isinstance(balance, Tensor):
-            config: Any = self._architecture.config
-            loss = loss + config.router_aux_loss_coef * balance
+        # By way of `forward`, which gathers what is divided over processes.
+        loss: Tensor = self(tokens, targets)
         return loss
 
 

@@ -46,8 +46,15 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     module: Any = build_architecture(canonical_config(LLAMA), "causal-lm")
     module.save_pretrained(folder, max_shard_size="20KB")
     assert len(list(folder.glob("*.safetensors"))) > 1
-    (folder / "tokenizer.json").write_text("{}")
+    write_tokenizer(folder)
     return folder
+
+
+def write_tokenizer(folder: Path, num_tokens: int = 4) -> None:
+    from tokenizers import Tokenizer, models
+
+    words = {f"word{number}": number for number in range(num_tokens - 1)} | {"<|endoftext|>": num_tokens - 1}
+    Tokenizer(models.WordLevel(words, unk_token="word0")).save(str(folder / "tokenizer.json"))
 
 
 def run_of(saved: Path, tmp_path: Path, adapter: AdapterChoice | None = None) -> RunManifest:
@@ -60,6 +67,7 @@ def test_a_run_begins_with_given_weights(saved: Path, tmp_path: Path) -> None:
     manifest = run_of(saved, tmp_path)
     assert manifest.model.init is not None
     assert [file.name for file in manifest.files if file.name != "generation_config.json"] == ["tokenizer.json"]
+    assert manifest.data.tokenizer == "tokenizer.json"
     base = find_base(manifest, saved)
     model: Any = build_run_model(manifest, base)
     tensors = {name: tensor for path in saved.glob("*.safetensors") for name, tensor in load_file(path).items()}
@@ -67,6 +75,14 @@ def test_a_run_begins_with_given_weights(saved: Path, tmp_path: Path) -> None:
     assert mine.keys() == tensors.keys()
     assert all(torch.equal(mine[name].detach(), tensor) for name, tensor in tensors.items())
     assert model.training
+
+
+def test_a_tokenizer_above_the_embedding_is_refused(saved: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "more"
+    shutil.copytree(saved, folder)
+    write_tokenizer(folder, 129)
+    with pytest.raises(UsageFault, match=r"129 tokens.*vocab_size is 128"):
+        describe_model(folder)
 
 
 def test_the_digest_is_of_the_numbers_not_of_the_files(saved: Path, tmp_path: Path) -> None:
