@@ -60,7 +60,7 @@ class Scene:
     def __init__(self, folder: Path) -> None:
         sources = folder / "sources"
         sources.mkdir(exist_ok=True)
-        paths = [sources / "tokenizer.json", sources / "weights.safetensors"]
+        paths = [sources / "README.md", sources / "weights.safetensors"]
         for path, content in zip(paths, (SMALL, LARGE), strict=True):
             path.write_bytes(content)
         self.owner = folder / "owner"
@@ -117,7 +117,7 @@ class Scene:
         """What was fetched is what the owner has, and nothing else."""
         folder = checked_folder(self.mine, self.manifest)
         assert {path.name: path.read_bytes() for path in folder.iterdir()} == {
-            "tokenizer.json": SMALL,
+            "README.md": SMALL,
             "weights.safetensors": LARGE,
         }
 
@@ -146,7 +146,7 @@ def test_files_come_from_all_who_have_them_and_are_bit_identical(tmp_path: Path)
             scene.serve(named(number))
         began = now()
         fetched = await scene.fetch()
-        assert fetched.names == ("tokenizer.json", "weights.safetensors")
+        assert fetched.names == ("README.md", "weights.safetensors")
         assert len(fetched.donors) == 4
         total = len(SMALL) + len(LARGE)
         assert fetched.num_bytes == total
@@ -169,7 +169,7 @@ def test_a_killed_newcomer_fetches_only_what_is_missing(tmp_path: Path) -> None:
         first.cancel()
         await asyncio.gather(first, return_exceptions=True)
         folder = files_folder(scene.mine, scene.manifest)
-        assert names_in(folder) == {"tokenizer.json", ".weights.safetensors.part"}
+        assert names_in(folder) == {"README.md", ".weights.safetensors.part"}
         # A chunk that the disk lost comes again; the others do not.
         with (folder / ".weights.safetensors.part").open("r+b") as opened:
             opened.seek(MIB)
@@ -187,7 +187,7 @@ def test_a_member_that_comes_later_is_waited_for(tmp_path: Path) -> None:
         await asyncio.sleep(PATIENCE_SECONDS / 2)
         scene.serve(HONEST)
         assert (await fetching).donors == (HONEST,)
-        assert set(scene.waits) == {"nobody is there who could give the file tokenizer.json of the run"}
+        assert set(scene.waits) == {"nobody is there who could give the file README.md of the run"}
 
     in_scene(tmp_path, play)
 
@@ -335,7 +335,7 @@ def test_among_hostile_members_alone_a_sentence_says_which_file_and_nothing_wron
         with pytest.raises(NobodyReachable) as caught:
             await scene.fetch()
         said = str(caught.value)
-        assert said.startswith("none of 1 member gives the file tokenizer.json of the run")
+        assert said.startswith("none of 1 member gives the file README.md of the run")
         folder = files_folder(scene.mine, scene.manifest)
         assert said.endswith(
             f"; expected a member that has it (2 B, BLAKE3 {digest_of(SMALL).hex()[:16]}...), or the file in {folder}; "
@@ -349,7 +349,7 @@ def test_among_hostile_members_alone_a_sentence_says_which_file_and_nothing_wron
 def test_a_liar_is_asked_once(tmp_path: Path) -> None:
     async def play(scene: Scene) -> None:
         asked = scene.lie(HOSTILE, wrong_bytes)
-        with pytest.raises(NobodyReachable, match=r"\(.* sent a chunk of the file tokenizer.json that does not have"):
+        with pytest.raises(NobodyReachable, match=r"\(.* sent a chunk of the file README.md that does not have"):
             await scene.fetch()
         assert asked == ["file-chunks"]
 

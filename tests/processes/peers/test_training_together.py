@@ -290,7 +290,7 @@ async def files_of(swarm: ProcessSwarm, seed: PeerProcess) -> Path:
 
 
 def test_a_seed_alone_keeps_the_run_between_trainers() -> None:
-    files = {"tokenizer.json": b'{"model": {}}', "model.safetensors": os.urandom(5 << 19)}
+    files = {"README.md": b"# A run", "model.safetensors": os.urandom(5 << 19)}
     with process_swarm(make=partial(ProcessSwarm, files=files)) as swarm:
         seed = swarm.start("seed", command="seed", has_record=True)
         wait_until(lambda: "listening on" in seed.stderr, "the seed is up")
