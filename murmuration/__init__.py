@@ -34,6 +34,7 @@ _HOMES = {
     # Using its model
     "read_model": "peer.export.formats.reading",
     "ModelFile": "peer.export.formats.reading",
+    "load_export": "peer.export.formats.custom",
     # What goes wrong
     "MurmurationError": "dht.errors",
     "LocalFault": "dht.errors",

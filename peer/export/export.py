@@ -16,7 +16,6 @@ from peer.export.formats.model_folder import check_folder, write_folder
 from peer.export.model_source import Form, ModelSource
 from peer.export.push import check_push, push_folder
 from peer.export.taking import anchors_of
-from peer.files.layout_file import LAYOUT_NAME
 
 
 def export_model(
@@ -76,8 +75,5 @@ def _kind_text(config: Mapping[str, Any]) -> str:
         return ", an adapter: peft loads the folder beside its base"
     if config.get("architecture"):
         return f", {config['architecture']}: transformers loads the folder"
-    if config["manifest"]["model"]["kind"] != "custom":
-        return ""
-    is_named = LAYOUT_NAME in {file["name"] for file in config["manifest"].get("files", ())}
-    what = "parameters" if is_named else "flat fragments"
-    return f", {what} of a module from its owner's own code: load them with that code"
+    custom = config["manifest"]["model"]["kind"] == "custom"
+    return ", of a module from its owner's own code: load it with murmuration.load_export" if custom else ""

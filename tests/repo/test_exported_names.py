@@ -24,6 +24,7 @@ STABLE = {
     "RunManifest",
     "read_model",
     "ModelFile",
+    "load_export",
 }
 FAULTS = {"MurmurationError", "LocalFault", "UsageFault", "NobodyReachable", "Incompatible", "DeviceFault"}
 

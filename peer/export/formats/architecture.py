@@ -19,14 +19,14 @@ from torch import Tensor, nn
 from averaging.arrays import F32
 from dht.errors import LocalFault
 from dht.regular_files import read_regular
-from peer.config.layouts import layout_of, trained_parameters
+from peer.config.layouts import layout_of
 from peer.config.manifest import RunManifest
 from peer.export.formats.anchors import tensors_of
+from peer.export.formats.custom import fill_module
 from peer.export.formats.model_header import MAX_CONFIG_BYTES
 from peer.trainer.hf.architecture import build_architecture
 from peer.trainer.hf.run_model import architecture_shapes, build_run_architecture, check_architecture
 from peer.trainer.hf.tasks import JOINED, ForTask
-from peer.trainer.model.evaluation import load_anchors
 from peer.trainer.model.gpt import parameters_digest
 
 _NOT_WRITTEN = ("use_cache", "_from_model_config")
@@ -65,8 +65,7 @@ def trained_architecture(
         Incompatible: it makes another module of the run's config.
     """
     module = build_run_architecture(manifest, base).float()
-    layout = layout_of(manifest, [(name, tuple(tensor.shape)) for name, tensor in trained_parameters(module)])
-    load_anchors(module, layout, values)
+    fill_module(module, manifest, values)
     if manifest.model.adapter is not None:
         adapted: Any = module
         module = adapted.merge_and_unload()

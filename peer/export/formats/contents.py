@@ -17,8 +17,9 @@ from peer.config.manifest import RunManifest
 from peer.export.formats.adapter_files import adapter_tensors, save_adapter
 from peer.export.formats.anchors import Anchors, named_tensors, own_module_tensors, parameters_sha256
 from peer.export.formats.architecture import ArchitectureModule, save_architecture, trained_architecture
+from peer.export.formats.custom import custom_sha256
 from peer.export.formats.llama import ARCHITECTURE, llama_config, llama_tensors
-from peer.export.formats.tokenizer_files import TokenizerFiles, tokenizer_files
+from peer.export.formats.tokenizer_files import TokenizerFiles, run_file_copies, tokenizer_files
 from peer.trainer.hf.base_weights import find_base
 
 WEIGHTS_NAME = "model.safetensors"
@@ -146,7 +147,8 @@ def contents_of(anchors: Anchors, base: Path | None = None, *, merge: bool = Fal
         tokenizer = tokenizer_files(anchors.manifest, anchors.files)
         found = find_base(anchors.manifest, base) if merge else None
         return WholeArchitecture(trained_architecture(anchors.manifest, anchors.values, found), tokenizer)
-    return NamedTensors("", own_module_tensors(anchors))
+    tensors = own_module_tensors(anchors)
+    return NamedTensors("", tensors, custom_sha256(tensors), run_file_copies(anchors.manifest, anchors.files))
 
 
 def built_in_contents(

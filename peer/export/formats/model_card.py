@@ -12,7 +12,6 @@ from dht.quantities import plural
 from peer.config.manifest import RunManifest
 from peer.export.formats.adapter_files import base_of
 from peer.export.formats.anchors import Anchors
-from peer.files.layout_file import LAYOUT_NAME
 from peer.version import SOFTWARE
 
 MAX_CONTRIBUTORS_SHOWN = 100
@@ -96,16 +95,8 @@ def _data_row(manifest: RunManifest) -> list[tuple[str, str]]:
 def _loading(manifest: RunManifest, architecture: str, has_tokenizer: bool) -> str:
     if manifest.model.adapter is not None and architecture == "PeftModel":
         return _loading_adapter(manifest, has_tokenizer)
-    if not architecture and LAYOUT_NAME in {file.name for file in manifest.files}:
-        return (
-            "## Load it\n\nThe trained parameters have the names and shapes of the owner's module, which is not part "
-            "of this folder: `module.load_state_dict(safetensors.torch.load_file(...), strict=False)`."
-        )
     if not architecture:
-        return (
-            "## Load it\n\nThe trained parameters are flat fragments (`fragment.0`, ...) in the order of the owner's "
-            "layout. The code that made the run loads them; it is not part of this folder."
-        )
+        return _loading_own_code(manifest)
     auto_class, task = _TASKS[manifest.model.task or _BUILT_IN_TASK]
     names = ["AutoTokenizer", auto_class] if has_tokenizer else [auto_class]
     code = [f"from transformers import {', '.join(sorted(names))}", "", f'model = {auto_class}.from_pretrained(".")']
@@ -120,6 +111,16 @@ def _loading(manifest: RunManifest, architecture: str, has_tokenizer: bool) -> s
     if manifest.model.task != "image-classification":
         lines += [f"It was trained on sequences of {manifest.model.context} tokens.", _tokens(manifest, has_tokenizer)]
     return "\n".join(lines).rstrip()
+
+
+def _loading_own_code(manifest: RunManifest) -> str:
+    lines = ["## Load it", "", "```python", "import murmuration", "", "module = ...  # built by the code of the run"]
+    lines += ['murmuration.load_export(module, ".")', "```", ""]
+    if manifest.code is None:
+        lines.append("The run does not say where its code is.")
+    else:
+        lines.append(f"The run says that its code is `{manifest.code}`. Nobody has checked it.")
+    return "\n".join(lines)
 
 
 def _loading_adapter(manifest: RunManifest, has_tokenizer: bool) -> str:

@@ -2,7 +2,7 @@
 
 The JSON lies beside the file (`config.json`) for people and inside the file for `peer sample`, so that the two cannot
 be mixed up. Of an architecture of transformers only the trained parameters are in it: its folder is what can be read
-again. Models of kind custom have the names of the owner's module where the run says them; else they are flat fragments.
+again. Models of own code have their names if the run's files say them, or else flat fragments.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ from safetensors.torch import save_file
 from dht.errors import LocalFault, UsageFault
 from peer.export.formats.anchors import Anchors, named_tensors, own_module_tensors, parameters_sha256, run_facts
 from peer.export.formats.architecture import trained_tensors
-from peer.export.formats.model_header import HEADER_KEY
-
-CONFIG_NAME = "config.json"
+from peer.export.formats.custom import custom_sha256
+from peer.export.formats.model_header import CONFIG_NAME, HEADER_KEY
 
 
 def config_path_of(path: Path) -> Path:
@@ -70,7 +69,8 @@ def write_model(anchors: Anchors, path: Path, now: float, *, replace: bool) -> d
     elif anchors.manifest.model.kind == "hf":
         tensors, digest = trained_tensors(anchors.manifest, anchors.values), ""
     else:
-        tensors, digest = own_module_tensors(anchors), ""
+        tensors = own_module_tensors(anchors)
+        digest = custom_sha256(tensors)
     config = run_facts(anchors, digest, now)
     text = json.dumps(config, indent=1)
     drafts: dict[Path, Path] = {}

@@ -20,10 +20,9 @@ from peer.export.formats.anchors import Anchors, run_facts
 from peer.export.formats.contents import FolderContents, contents_of, json_bytes
 from peer.export.formats.model_card import model_card
 from peer.export.formats.model_file import cannot_be_written, check_parent, sync
-from peer.export.formats.model_header import MAX_CONFIG_BYTES
+from peer.export.formats.model_header import MAX_CONFIG_BYTES, RUN_NAME
 from peer.trainer.data.tokenizing import TOKENIZER_NAME
 
-RUN_NAME = "run.json"
 CARD_NAME = "README.md"
 MAX_SHARD_BYTES = 5_000_000_000
 """Of one file of weights: what hubs take in one piece, and what a line that breaks off can fetch again."""

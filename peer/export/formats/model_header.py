@@ -22,6 +22,10 @@ SCHEMA = 2
 """Form 1 had no digest over all fields; its manifest and its parameters have one each."""
 _READABLE = (1, SCHEMA)
 DIGEST_NAME = "config_sha256"
+CONFIG_NAME = "config.json"
+"""Beside a model file."""
+RUN_NAME = "run.json"
+"""In a folder, where the other name belongs to the architecture."""
 HEADER_KEY = "config"
 """Under which it stands in the metadata of a model file."""
 MAX_CONFIG_BYTES = 256 * 1024

@@ -45,10 +45,7 @@ def tokenizer_files(manifest: RunManifest, run_files: Path | None) -> TokenizerF
         if manifest.data.has_byte_tokens and manifest.model.vocab_size >= NUM_BYTES:
             return TokenizerFiles(byte_tokenizer_files(manifest.model.context), END_TOKEN)
         return TokenizerFiles()
-    names = [file.name for file in manifest.files]
-    files: dict[str, bytes | Path] = {
-        name: run_files / name for name in names if name not in _WRITTEN_ANYWAY and not name.endswith(_WEIGHTS)
-    }
+    files = run_file_copies(manifest, run_files)
     files[TOKENIZER_NAME] = run_files / named
     end = end_token_of(run_files, named)
     if TOKENIZER_CONFIG_NAME not in files:
@@ -56,6 +53,16 @@ def tokenizer_files(manifest: RunManifest, run_files: Path | None) -> TokenizerF
         ends = {} if end is None else {"eos_token": end[0], "pad_token": end[0]}
         files[TOKENIZER_CONFIG_NAME] = json.dumps(config | ends, indent=2).encode() + b"\n"
     return TokenizerFiles(files, None if end is None else end[1])
+
+
+def run_file_copies(manifest: RunManifest, run_files: Path | None) -> dict[str, bytes | Path]:
+    """Where the run's files are copied from; those that an export writes itself and weights stay with the run."""
+    names = [file.name for file in manifest.files if run_files is not None]
+    return {
+        name: run_files / name
+        for name in names
+        if run_files is not None and name not in _WRITTEN_ANYWAY and not name.endswith(_WEIGHTS)
+    }
 
 
 def end_token_of(folder: Path, tokenizer_name: str = TOKENIZER_NAME) -> tuple[str, int] | None:

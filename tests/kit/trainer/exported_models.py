@@ -51,13 +51,14 @@ def anchors_of(model: GPT, manifest: RunManifest = MANIFEST) -> Anchors:
 
 def anchors_of_module(module: nn.Module, manifest: RunManifest) -> Anchors:
     """The anchors that are the trained parameters of any module."""
-    parameters = dict(trained_parameters(module))
-    layout = layout_of(manifest, [(name, tuple(p.shape)) for name, p in parameters.items()])
+    parameters = trained_parameters(module)
+    layout = layout_of(manifest, [(name, tuple(one.shape)) for name, one in parameters])
+    tensors = dict(parameters)
     values, facts = {}, []
     for fragment in layout.fragments:
         anchor = np.zeros(fragment.num_values, dtype=np.float32)
         for piece in fragment.pieces:
-            flat = parameters[piece.name].detach().view(-1)
+            flat = tensors[piece.name].detach().view(-1)
             anchor[piece.offset : piece.offset + piece.length] = flat[piece.start : piece.start + piece.length]
         values[fragment.index] = anchor
         facts.append(facts_of(fragment.index, 7, 4321, anchor, np.zeros_like(anchor), 2))

@@ -1,0 +1,103 @@
+"""Weights on disk: a file or the shards of a folder, opened without reading them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+
+from dht.errors import LocalFault, UsageFault
+from dht.regular_files import read_regular
+from peer.export.formats.model_header import CONFIG_NAME, HEADER_KEY, MAX_CONFIG_BYTES, RUN_NAME
+
+_WEIGHTS = re.compile(r"model(-\d{5}-of-\d{5})?\.safetensors")
+_MAX_SHARDS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Open files of weights.
+
+    Attributes:
+        header: the JSON that says which run they are of.
+        files: name of each tensor -> the file that holds it.
+    """
+
+    path: Path
+    header: str
+    files: Mapping[str, Any]
+    is_llama: bool
+
+    def tensor(self, name: str) -> torch.Tensor:
+        """One of those that `check_shapes` has found."""
+        tensor: torch.Tensor = self.files[name].get_tensor(name)
+        return tensor
+
+    def check_shapes(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
+        """Whether exactly these are there, in float32.
+
+        Raises:
+            LocalFault: they are not.
+        """
+        if set(self.files) != set(shapes):
+            raise LocalFault(f"{self.path} has other parameters than its manifest describes; export the model again")
+        for name, shape in shapes.items():
+            found = self.files[name].get_slice(name)
+            if found.get_shape() != list(shape) or found.get_dtype() != "F32":
+                raise LocalFault(
+                    f"{self.path}: {name} is {found.get_dtype()} {found.get_shape()}; expected F32 {list(shape)}; "
+                    "export the model again"
+                )
+
+
+@contextmanager
+def open_stored(path: Path) -> Iterator[Stored]:
+    """The weights in a file or folder that `peer export` wrote; they are mapped, not read.
+
+    Raises:
+        UsageFault: there are none.
+        OSError, SafetensorError: they are not whole.
+    """
+    if not path.is_dir():
+        if not path.is_file():
+            raise UsageFault(f"{path} is no file; expected a file or folder that `peer export` wrote.")
+        with safe_open(path, framework="pt") as file:
+            header = (file.metadata() or {}).get(HEADER_KEY, "")
+            yield Stored(path, header, dict.fromkeys(file.keys(), file), is_llama=False)
+        return
+    header = run_json(path)
+    names = sorted(entry.name for entry in path.iterdir() if _WEIGHTS.fullmatch(entry.name) and entry.is_file())
+    if not names or len(names) > _MAX_SHARDS:
+        raise UsageFault(f"{path} has {len(names)} files of weights; expected model.safetensors or its shards.")
+    with ExitStack() as stack:
+        files: dict[str, Any] = {}
+        for name in names:
+            file = stack.enter_context(safe_open(path / name, framework="pt"))
+            files |= dict.fromkeys(file.keys(), file)
+        yield Stored(path, header, files, is_llama=True)
+
+
+def run_json(folder: Path) -> str:
+    """What the folder says of itself.
+
+    Raises:
+        UsageFault: it says nothing.
+    """
+    if not (folder / RUN_NAME).exists() and (folder / CONFIG_NAME).exists():
+        raise UsageFault(
+            f"{folder} has no {RUN_NAME}; expected a folder that `peer export` wrote; give the model file in it "
+            "if it is of the other form."
+        )
+    try:
+        return read_regular(folder / RUN_NAME, MAX_CONFIG_BYTES).decode()
+    except (OSError, ValueError) as error:
+        raise UsageFault(
+            f"{folder / RUN_NAME} cannot be read ({getattr(error, 'strerror', None) or 'no text'}); expected a folder "
+            "that `peer export` wrote."
+        ) from error

@@ -1,0 +1,104 @@
+"""Runs of own code: the names come home where the run has them, and the module is filled again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+import murmuration
+from dht.errors import Incompatible, LocalFault, UsageFault
+from peer.export.formats.anchors import Anchors
+from peer.export.formats.model_file import write_model
+from peer.export.formats.model_folder import write_folder
+from peer.files.store import checked_folder
+from peer.owner.new_run import create_custom_run
+from tests.kit.trainer.exported_models import NOW, anchors_of, anchors_of_module, changed, trained_model
+
+
+def network(width: int = 4) -> nn.Module:
+    return nn.Sequential(nn.Linear(3, width), nn.BatchNorm1d(width), nn.Linear(width, 2))
+
+
+def run_of(folder: Path, module: nn.Module) -> Anchors:
+    """The anchors of a run of own code that are the module, with the run's files."""
+    run = create_custom_run("tiny", module, {"averaging": {"num_fragments": 2}}, folder)
+    anchors = anchors_of_module(module, run.manifest)
+    return replace(anchors, files=checked_folder(folder, run.manifest))
+
+
+def trained() -> nn.Module:
+    module = changed(network())
+    module(torch.randn(64, 3, generator=torch.Generator().manual_seed(2)) * 3 + 1)  # statistics of its own
+    return module.eval()
+
+
+@pytest.mark.parametrize("form", ["folder", "file"])
+def test_names_come_home_and_fill_a_module_again(tmp_path: Path, form: str) -> None:
+    module = trained()
+    anchors = run_of(tmp_path / "owner", module)
+    if form == "folder":
+        path = tmp_path / "model"
+        write_folder(anchors, path, NOW, replace=False)
+        tensors = load_file(path / "model.safetensors")
+        assert {entry.name for entry in path.iterdir()} == {"README.md", "layout.json", "model.safetensors", "run.json"}
+    else:
+        path = tmp_path / "model.safetensors"
+        write_model(anchors, path, NOW, replace=False)
+        tensors = load_file(path)
+    expected = {name: value.detach() for name, value in module.named_parameters()}
+    assert tensors.keys() == expected.keys()
+    assert all(torch.equal(tensors[name], value) for name, value in expected.items())
+    other = network().half()
+    header = murmuration.load_export(other, path)
+    assert (header.tokens, header.versions) == (4321, [7, 7])
+    assert other[0].weight.dtype == torch.float16
+    assert all(
+        torch.equal(value, expected[name].half()) for name, value in other.state_dict().items() if name in expected
+    )
+
+
+def test_fragments_without_names_fill_a_module_of_the_same_layout(tmp_path: Path) -> None:
+    module = trained()
+    anchors = run_of(tmp_path / "owner", module)
+    path = tmp_path / "model.safetensors"
+    write_model(replace(anchors, files=None), path, NOW, replace=False)
+    assert load_file(path).keys() == {"fragment.0", "fragment.1"}
+    other = network()
+    murmuration.load_export(other, path)
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(other.parameters(), module.parameters(), strict=True))
+    with pytest.raises(Incompatible, match="expected the same parameters in the same order"):
+        murmuration.load_export(network(5), path)
+
+
+def test_what_does_not_fit_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
+    anchors = run_of(tmp_path / "owner", trained())
+    path = tmp_path / "model"
+    write_folder(anchors, path, NOW, replace=False)
+    other = network(5)
+    before = {name: value.clone() for name, value in other.state_dict().items()}
+    with pytest.raises(Incompatible, match=r"0\.bias is \[5\] in the module and \[4\] in the export"):
+        murmuration.load_export(other, path)
+    assert all(torch.equal(value, before[name]) for name, value in other.state_dict().items())
+    whole = (path / "model.safetensors").read_bytes()
+    (path / "model.safetensors").write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.raises(LocalFault, match="do not have the digest"):
+        murmuration.load_export(network(), path)
+    (path / "model.safetensors").write_bytes(whole[:-9])
+    with pytest.raises(UsageFault, match="is no whole safetensors file"):
+        murmuration.load_export(network(), path)
+    write_model(anchors_of(trained_model()), tmp_path / "gpt.safetensors", NOW, replace=False)
+    with pytest.raises(Incompatible, match=r"expected one of own code; read it with murmuration\.read_model"):
+        murmuration.load_export(network(), tmp_path / "gpt.safetensors")
+
+
+def test_nothing_is_said_that_nobody_gave(tmp_path: Path) -> None:
+    path = tmp_path / "model"
+    write_folder(run_of(tmp_path / "owner", trained()), path, NOW, replace=False)
+    card = (path / "README.md").read_text()
+    assert 'murmuration.load_export(module, ".")' in card
+    assert "stdlib" not in card
