@@ -244,6 +244,8 @@ class ContributorView:
     curve: tuple[CurvePoint, ...] = ()
     rounds: tuple[RoundFacts, ...] = ()
     """The newest ones that a machine of theirs was planned in, newest first."""
+    num_ranked: int = 0
+    """Contributors with a rank."""
 
 
 @dataclass(frozen=True, slots=True)

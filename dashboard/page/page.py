@@ -130,6 +130,7 @@ def render_contributor(
         "row": row,
         "run": state.run_id.partition(".")[0],
         "key": contributor_path(row.contributor_id).removeprefix("/c/"),
+        "num_ranked": max(view.num_ranked, row.rank),
         "curve": work_curve(view.curve),
         "milestones": _milestones(row),
     }

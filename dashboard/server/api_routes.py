@@ -68,11 +68,12 @@ async def find_contributor(site: Site, contributor_id: str) -> ContributorView |
     if row is None:
         return None
     nums = site.history.machine_nums(row)
+    num_ranked = sum(one.rank > 0 for one in site.live.history.contributors)
     if not nums:
-        return ContributorView(row)
+        return ContributorView(row, num_ranked=num_ranked)
     curve = await site.reader.curve(nums, row.first_at, site.live.state.now)
     rounds = await site.reader.rounds_of(nums, RECENT_ROUNDS)
-    return ContributorView(row, tuple(curve), tuple(rounds))
+    return ContributorView(row, tuple(curve), tuple(rounds), num_ranked)
 
 
 def find_row(site: Site, contributor_id: str) -> ContributorRow | None:

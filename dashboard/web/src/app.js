@@ -49,6 +49,12 @@ function followOwnPage() {
   });
 }
 
+/** The badge's address is that of this page, which a visitor without scripts has to fill in. */
+function fillOrigin() {
+  for (const place of document.querySelectorAll(".origin")) place.textContent = location.origin;
+  for (const place of document.querySelectorAll(".without-scripts")) place.hidden = true;
+}
+
 async function startOwnCurve(id) {
   const response = await fetch(`/api/v1/contributors/${encodeURIComponent(id)}`).catch(() => null);
   if (!response?.ok) return;
@@ -69,6 +75,7 @@ startPeople();
 on("improve", addCopying);
 improve(document);
 if (document.body.dataset.page === "contributor") {
+  fillOrigin();
   followOwnPage();
   startOwnCurve(document.body.dataset.id);
 } else {
