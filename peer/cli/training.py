@@ -133,6 +133,7 @@ def init(
         combine = made.manifest.averaging.combine
         who = "trusts every member" if combine == "mean" else "resists a quarter of hostile members"
         print(f"Combine     {combine}  ({who}; docs/organiser/open-run.md)")
+    print(f"Rate        {made.manifest.training.rate_in_words}  (docs/organiser/schedule.md)")
     print()
     print(f"Start it:   {seed_line}")
     print(f"Join it:    {join_line}")

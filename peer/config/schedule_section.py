@@ -15,6 +15,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
+from dht.quantities import count_text
 from peer.config.section import MAX_WHOLE_NUMBER, Section
 
 WARMUP_BEGINS_AT = 0.01
@@ -57,6 +58,14 @@ class ScheduleSection(Section):
     def changes_rate(self) -> bool:
         """Whether it ever asks for less than the peak; a budget alone does not."""
         return self.kind != "constant" or self.warmup_tokens > 0
+
+    @property
+    def in_words(self) -> str:
+        """The schedule, for people."""
+        name = {"constant": "constant after a warm-up", "cosine": "a cosine", "wsd": "warm-up, stable, decay"}[
+            self.kind
+        ]
+        return name if self.tokens is None else f"{name} over {count_text(self.tokens)} tokens of the swarm"
 
     @property
     def decay_length(self) -> int:

@@ -37,6 +37,15 @@ class TrainingSection(Section):
     )
     schedule: ScheduleSection = later(ScheduleSection())
 
+    @property
+    def rate_in_words(self) -> str:
+        """How the inner learning rate goes, for people."""
+        if self.schedule.changes_rate:
+            return f"{self.learning_rate:g} at its peak, {self.schedule.in_words}"
+        if self.total_steps is not None:
+            return f"{self.learning_rate:g} at its peak, a cosine over {self.total_steps} steps of each peer's own"
+        return f"{self.learning_rate:g} and never less; training.schedule lets it fall"
+
     @model_validator(mode="after")
     def _check_together(self) -> Self:
         if self.total_steps is not None and self.total_steps <= self.warmup_steps:

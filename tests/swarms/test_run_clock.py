@@ -48,6 +48,7 @@ def churn() -> dict[int, list[tuple[float, TrainingProgressed]]]:
         Fault(60.0, "crash", (1,)),
         Fault(70.0, "heal", (2,)),
         Fault(80.0, "start", (1,)),
+        Fault(120.0, "restart_network", (0,)),
         Fault(150.0, "start", (3,)),
     )
     return told(SimulationSpec(4, 0, SEED, scheduled(SCHEDULE), faults=faults, duration_seconds=200.0))

@@ -78,6 +78,17 @@ def test_after_the_warm_up_the_share_never_rises(
     assert all(0.0 <= later <= earlier <= 1.0 for earlier, later in itertools.pairwise(shares))
 
 
+def test_the_rate_is_told_in_words() -> None:
+    def said(**training: Any) -> str:
+        return RunManifest.from_fields({"name": "told", "training": training}).training.rate_in_words
+
+    assert said() == "0.003 and never less; training.schedule lets it fall"
+    assert said(total_steps=400) == "0.003 at its peak, a cosine over 400 steps of each peer's own"
+    wsd = {"kind": "wsd", "tokens": 2 * 10**9}
+    assert said(schedule=wsd) == "0.003 at its peak, warm-up, stable, decay over 2 G tokens of the swarm"
+    assert said(schedule={"warmup_tokens": 9}) == "0.003 at its peak, constant after a warm-up"
+
+
 def test_the_clock_is_that_of_the_fragment_with_most_and_of_the_middle_member() -> None:
     assert (committed_tokens([]), committed_tokens([5, 9, 7])) == (0, 9)
     assert usual_clock([(5, 9), (), (4, 8), (2**60, 0)]) == 9

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from dht.errors import DeviceFault, UsageFault
 from peer.trainer.devices.portion import range_of_rows
 from peer.trainer.devices.rank_groups import Place, check_division, device_of, place_from
+from peer.trainer.devices.ranks import Order, OrderKind, Ranks
 from peer.trainer.devices.sharding import check_can_shard
+from peer.trainer.loop.rank_process import Follower
 
 
 def test_rows_are_shared_as_torch_shares_them() -> None:
@@ -80,3 +85,31 @@ def test_a_process_without_its_first_one_ends_at_once() -> None:
         check=False,
     )
     assert ended.returncode == 1
+
+
+def test_every_rank_takes_a_step_at_the_same_share_of_the_rate() -> None:
+    ordered: list[tuple[float, ...]] = []
+    positions = np.arange(4, dtype=np.int64)
+
+    class Told(Ranks):
+        def order(self, kind: OrderKind, *numbers: float) -> None:
+            ordered.append((kind, *numbers))
+
+        def _broadcast(self, message: torch.Tensor) -> None:
+            pass
+
+        def positions(self, order: Order) -> NDArray[np.int64]:
+            return positions
+
+    leading = Told(0, 2, None, is_sharded=False)  # type: ignore[arg-type]
+    leading.step(positions, 7, 0.25)
+    kind, *numbers = ordered[0]
+    taken: list[Any] = []
+
+    class Inner:
+        def step(self, *given: Any) -> None:
+            taken.append(given)
+
+    follower = Follower(leading, None, Inner(), None, 1)  # type: ignore[arg-type]
+    assert follower.obey(Order(OrderKind(int(kind)), tuple(numbers)))
+    assert taken == [(positions, 7, 0.25)]
