@@ -99,6 +99,7 @@ class DescribedModel:
         max_context: the longest sequence that it can read; None: any.
         init: fields of the manifest's section on given weights; None: it begins from the run's seed.
         adapter: fields of the section on an adapter; None: all of the model is trained.
+        mask_token: stands for hidden tokens; None: the task hides none.
         files: that the run gives to its members: the tokenizer's.
     """
 
@@ -109,6 +110,7 @@ class DescribedModel:
     max_context: int | None
     init: Mapping[str, Any] | None = None
     adapter: Mapping[str, Any] | None = None
+    mask_token: int | None = None
     files: tuple[Path, ...] = ()
 
     @property
@@ -135,6 +137,8 @@ class DescribedModel:
             fields["context"] = self.max_context
         if self.vocab_size is not None:
             fields["vocab_size"] = self.vocab_size
+        if self.mask_token is not None:
+            fields = {"mask_token": self.mask_token, **fields}
         beside = {"init": self.init, "adapter": self.adapter}
         fields |= {name: dict(section) for name, section in beside.items() if section is not None}
         return fields | {

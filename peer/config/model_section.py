@@ -80,6 +80,9 @@ class ModelSection(Section):
         description="hf only: the architecture's config.json in canonical JSON; it may name no code, file or address",
     )
 
+    mask_token: int | None = later(
+        None, ge=0, lt=2**22, description="masked-lm only: the token that stands for hidden ones"
+    )
     init: InitSection | None = later(None, description="hf only: given weights to begin with; absent: from the seed")
     adapter: AdapterSection | None = later(
         None, description="hf only: train an adapter beside the given weights, and nothing else"
@@ -112,6 +115,12 @@ class ModelSection(Section):
         beside = [name for name in ("init", "adapter") if getattr(self, name) is not None]
         if self.kind != "hf" and beside:
             raise ValueError(f"kind is {self.kind!r}; {' and '.join(beside)} are for kind 'hf', remove them")
+        if (self.task == "masked-lm") != (self.mask_token is not None):
+            raise ValueError(
+                f"task is {self.task!r} with mask_token {self.mask_token}; expected mask_token with 'masked-lm' alone"
+            )
+        if self.mask_token is not None and self.mask_token >= self.vocab_size:
+            raise ValueError(f"mask_token is {self.mask_token}; expected one below vocab_size {self.vocab_size}")
         if self.adapter is not None and self.init is None:
             raise ValueError("adapter is given without init; expected the given weights that it stands on")
         if self.kind == "hf" and (set_here := [name for name in _OF_THE_GPT if name in self.model_fields_set]):

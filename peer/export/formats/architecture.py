@@ -141,7 +141,7 @@ def as_language_model(manifest: RunManifest, architecture: nn.Module) -> nn.Modu
     task = manifest.model.task
     if task not in JOINED:
         return architecture
-    return ForTask(architecture, task, manifest.model.context)
+    return ForTask(architecture, task, manifest.model.context, manifest.model.mask_token)
 
 
 @contextmanager

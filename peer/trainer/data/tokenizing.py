@@ -47,6 +47,12 @@ class TextTokenizer:
     _library: Any
 
     @property
+    def tokens(self) -> dict[str, int]:
+        """Every token's text and number, special ones included."""
+        found: dict[str, int] = self._library.get_vocab(with_added_tokens=True)
+        return found
+
+    @property
     def dtype(self) -> TokenType:
         """How its tokens are stored: uint16 where they fit."""
         return np.dtype("<u2") if self.vocab_size <= 1 << 16 else np.dtype("<u4")

@@ -15,7 +15,7 @@ from dht.regular_files import read_regular
 from peer.config.hf_config import TASKS, DescribedModel, canonical_config
 from peer.config.model_section import AdapterSection
 from peer.config.validation import explain
-from peer.trainer.data.tokenizing import load_tokenizer
+from peer.trainer.data.tokenizing import TextTokenizer, load_tokenizer
 from peer.trainer.hf.adapter import chosen_targets
 from peer.trainer.hf.architecture import build_architecture, config_of, tasks_of
 from peer.trainer.hf.base_weights import HUB, from_hub, has_weights, read_base
@@ -27,6 +27,8 @@ TOKENIZER_FILES = (
     *("chat_template.jinja", "vocab.json", "merges.txt", "vocab.txt", "generation_config.json"),
 )
 """Of a model's folder, what goes with the run; slow tokenizers of other forms need libraries of their own."""
+MASKS = ("[MASK]", "<mask>")
+"""As BERT's and RoBERTa's tokenizers call it."""
 MAX_CONFIG_FILE_BYTES = 1 << 20
 """A config with a thousand names of labels takes 60 kB; a model given by mistake is not read to its end."""
 
@@ -85,8 +87,9 @@ def describe_model(where: str | Path, task: str | None = None, adapter: AdapterC
     shapes = architecture_shapes(text, chosen, section_of_adapter)
     section: Any = config.get_text_config()
     vocab_size = getattr(section, "vocab_size", None)
-    if path.is_dir() and (path / TOKENIZER_FILES[0]).is_file():
-        _check_vocabulary(path, vocab_size)
+    tokenizer = load_tokenizer(path) if path.is_dir() and (path / TOKENIZER_FILES[0]).is_file() else None
+    if tokenizer is not None:
+        _check_vocabulary(tokenizer, vocab_size)
     return DescribedModel(
         config=text,
         task=chosen,
@@ -95,17 +98,31 @@ def describe_model(where: str | Path, task: str | None = None, adapter: AdapterC
         max_context=getattr(section, "max_position_embeddings", None),
         init=init,
         adapter=None if section_of_adapter is None else section_of_adapter.model_dump(mode="json"),
+        mask_token=_mask_token(tokenizer, vocab_size) if chosen == "masked-lm" else None,
         files=tuple(path / name for name in TOKENIZER_FILES if path.is_dir() and (path / name).is_file()),
     )
 
 
-def _check_vocabulary(folder: Path, vocab_size: int | None) -> None:
-    tokenizer = load_tokenizer(folder)
+def _check_vocabulary(tokenizer: TextTokenizer, vocab_size: int | None) -> None:
     if vocab_size is not None and tokenizer.vocab_size > vocab_size:
         raise UsageFault(
             f"{tokenizer.path} has {tokenizer.vocab_size} tokens, and the model's vocab_size is {vocab_size}; expected "
             "no more tokens than the model has; take the tokenizer that belongs to it, or raise vocab_size."
         )
+
+
+def _mask_token(tokenizer: TextTokenizer | None, vocab_size: int | None) -> int | None:
+    """Of a tokenizer, the token for it; without one the last of the vocabulary, which no byte is."""
+    if tokenizer is None:
+        return None if vocab_size is None else vocab_size - 1
+    known = tokenizer.tokens
+    found = [known[name] for name in MASKS if name in known]
+    if not found:
+        raise UsageFault(
+            f"{tokenizer.path} has none of {', '.join(MASKS)}; expected a token that stands for hidden ones, as task "
+            "masked-lm needs it; take a tokenizer that has one."
+        )
+    return found[0]
 
 
 def _adapter(asked: AdapterChoice, text: str, task: str, *, has_base: bool) -> AdapterSection:

@@ -37,7 +37,7 @@ def build_run_model(manifest: RunManifest, base: Path | None = None, *, for_spee
     check_joinable(manifest.name, manifest)
     assert section.task is not None
     architecture = build_run_architecture(manifest, base, for_speed=for_speed)
-    return ForTask(architecture, section.task, section.context)
+    return ForTask(architecture, section.task, section.context, section.mask_token)
 
 
 def build_run_architecture(manifest: RunManifest, base: Path | None = None, *, for_speed: bool = False) -> nn.Module:

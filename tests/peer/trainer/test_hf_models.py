@@ -104,6 +104,25 @@ def test_a_run_is_made_from_a_config_and_learns(tmp_path: Path, model_type: str)
     assert float(loss.detach()) < float(first) - 0.5
 
 
+def test_masked_tokens_are_learned_and_measured_alike(tmp_path: Path) -> None:
+    manifest = new_run(tmp_path, "bert", "masked-lm")
+    assert (manifest.model.task, manifest.model.mask_token) == ("masked-lm", 127)
+    model: Any = build_run_model(manifest)
+    tokens = torch.arange(64).reshape(4, 16) % 5
+    model.eval()
+    first = [float(model.loss(tokens, tokens).detach()) for _ in range(2)]
+    assert first[0] == first[1] == pytest.approx(4.85, abs=0.3)
+    model.train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    for _ in range(20):
+        optimizer.zero_grad()
+        loss = model.loss(tokens, tokens)
+        loss.backward()
+        optimizer.step()
+    model.eval()
+    assert float(model.loss(tokens, tokens).detach()) < first[0] - 1
+
+
 def test_half_precision_is_the_owner_s_choice(tmp_path: Path) -> None:
     model = build_run_model(new_run(tmp_path, "llama", dtype="bfloat16"))
     assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
