@@ -76,7 +76,12 @@ class FileDraft:
         Raises:
             LocalFault: it is not the file in the manifest, or the folder cannot be written.
         """
+        target = self._folder / self._file.name
         try:
+            if not objection_to(target, self._file):
+                # Another process that looks at the same run took the draft and was done first.
+                self._path.unlink(missing_ok=True)
+                return
             if os.stat(self._path).st_size > self._file.bytes:
                 os.truncate(self._path, self._file.bytes)
             if objection := objection_to(self._path, self._file):
@@ -86,7 +91,7 @@ class FileDraft:
                     "expected a manifest that agrees with itself; tell the run's owner"
                 )
             _sync(self._path)
-            os.replace(self._path, self._folder / self._file.name)
+            os.replace(self._path, target)
             _sync(self._folder)
         except OSError as error:
             raise self._unwritable(error) from error

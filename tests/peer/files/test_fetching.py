@@ -383,6 +383,15 @@ def test_a_full_disk_is_said_and_what_has_come_is_kept(tmp_path: Path, monkeypat
     in_scene(tmp_path, play)
 
 
+def test_two_processes_may_fetch_into_one_folder(tmp_path: Path) -> None:
+    async def play(scene: Scene) -> None:
+        scene.serve(HONEST)
+        scene.serve(HOSTILE)
+        await asyncio.gather(scene.fetch(), scene.fetch())
+
+    in_scene(tmp_path, play)
+
+
 def test_a_manifest_that_contradicts_itself_is_not_believed(tmp_path: Path) -> None:
     async def play(scene: Scene) -> None:
         files = ServedFiles(read_served(scene.owner, scene.manifest))
